@@ -82,11 +82,17 @@ class FewRowTuning:
     queries : of an attention block, at most: query heads of rows; K and V are read once for them
     attention_blocks : aim: a block takes fewer queries where a step of four rows would have fewer
         blocks
+    wide_threads : of a block that norms its rows of x or rounds its product
+    wide_blocks : aim: more lanes share a row where fewer blocks would norm
+    norm_threads : of all blocks of a matmul that norms, at most: every block repeats the norm
     """
 
     threads: int = 128
     items_per_lane: int = 4
     min_blocks: int = 256
+    wide_threads: int = 256
+    wide_blocks: int = 128
+    norm_threads: int = 65_536
     rows: int = 5
     queries: int = 4
     attention_blocks: int = 128
@@ -230,7 +236,7 @@ class PrefillAttentionTuning:
 
 @dataclass(frozen=True)
 class FusionTuning:
-    """Sizes up to which a matmul of one position does the preceding work in its own launch.
+    """Sizes up to which a matmul does the work before or after it in its own launch.
 
     Every block repeats what is fused: in a matrix of more weights the blocks pay more for it than
     a launch costs (docs/performance.md, 31B). int8 blocks take several tiles each.
@@ -241,12 +247,16 @@ class FusionTuning:
     max_int8_weights : the same where activations are int8
     max_combine_bytes : attention splits that every block reads, on a GPU
     max_combined_splits : splits, whose loads are all in the kernel's text, on a GPU
+    few_row_norm_width : channels of a few rows that an int8 matmul norms
+    few_row_product_width : channels of a few rows whose gate and up round their product
     """
 
     max_weights: int = 40 << 20
     max_int8_weights: int = 256 << 20
     max_combine_bytes: int = 64 << 10
     max_combined_splits: int = 16
+    few_row_norm_width: int = 2560
+    few_row_product_width: int = 2560
 
 
 @dataclass(frozen=True)

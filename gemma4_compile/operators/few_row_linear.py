@@ -10,9 +10,12 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
+from tvm import tirx
 
-from gemma4_compile.operators.base import Operator
+from gemma4_compile.operators.base import Operator, symbolic_rows
 from gemma4_compile.operators.examples import Sizes
+from gemma4_compile.operators.activation_quantization import rounded
+from gemma4_compile.operators.fused_linear import NormedForm
 from gemma4_compile.operators.int8_linear import Int8Linear
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.types import Array
@@ -49,3 +52,18 @@ class Int8FewRowLinear(FewRows, Int8Linear):
     @property
     def name(self) -> str:
         return f"few_row_{super().name}"
+
+
+@dataclass(frozen=True)
+class Int8NormedFewRowLinear(NormedForm, Int8FewRowLinear):
+    """`QuantizedFewRowNorm` and the `Int8FewRowLinear` that reads its result, in one.
+
+    Arguments: of `NormVector`, of rows; then as `Int8FewRowLinear` from the weights on. Results: r'
+    (rows, cols) f32 and those of `Int8FewRowLinear`.
+    """
+
+    kind: ClassVar[str] = "int8_normed_few_row_linear"
+
+    def definition(self) -> tirx.PrimFunc:
+        args, out, x = self.norm.definition(symbolic_rows(self.rows))
+        return self.multiply(args, rounded(x), [out])

@@ -24,9 +24,14 @@ matmul quantises what a norm or a combine makes for it alone::
     residual, hidden = residual_norm(...)
     words, scales = quantize_rows(hidden)
 
-becomes ``residual, words, scales = quantized_few_row_norm(...)``, as of one position. A matmul
-whose rows are short rounds them itself. Their meaning is the same. Only GPUs have kernels for few
-rows. Experts: few_row_experts.py.
+becomes ``residual, words, scales = quantized_few_row_norm(...)``, as of one position, and with the
+matmul after it, where its rows are not too long::
+
+    residual, y = int8_normed_few_row_linear(..., weights)
+
+Gate and up of such a width give their product as words and scales. A matmul whose rows are short
+rounds them itself. Their meaning is the same. Only GPUs have kernels for few rows. Experts:
+few_row_experts.py.
 """
 
 from __future__ import annotations
@@ -44,15 +49,20 @@ from gemma4_compile.operators.few_row_attention import (
     FewRowAttention,
     NormedFewRowAttention,
 )
-from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
+from gemma4_compile.operators.epilogue import Epilogue
+from gemma4_compile.operators.few_row_linear import (
+    FewRowLinear,
+    Int8FewRowLinear,
+    Int8NormedFewRowLinear,
+)
 from gemma4_compile.operators.few_row_quantization import (
     QuantizedFewRowCombine,
     QuantizedFewRowNorm,
 )
-from gemma4_compile.operators.int8_linear import Int8Linear
+from gemma4_compile.operators.int8_linear import PACKED_ROWS, Int8Linear
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.norms import ResidualNorm
-from gemma4_compile.passes.fusion_limits import FusionLimits
+from gemma4_compile.passes.fusion_limits import FusionLimits, weight_count
 from gemma4_compile.passes.operator_graph import (
     AnyCall,
     OperatorCall,
@@ -90,6 +100,10 @@ def few_rows(graph: OperatorGraph, limits: FusionLimits) -> None:
         _quantize_in_producer(graph, quantize, most)
     for few_linear in graph.calls(Int8FewRowLinear):
         _quantize_in_reader(graph, few_linear)
+    for gate_up in graph.calls(Int8FewRowLinear):
+        _quantize_product(graph, gate_up, limits)
+    for normed in graph.calls(QuantizedFewRowNorm):
+        _norm_in_reader(graph, normed, limits)
 
 
 def _in_splits(
@@ -98,7 +112,7 @@ def _in_splits(
     """The attention over splits of the keys, and their combination."""
     operator = attention.operator
     heads, dim, dtype = operator.heads, operator.head_dim, operator.out_dtype
-    splits = options.splits_of(operator.window, operator.kv_heads, dim)
+    splits = options.splits_of_rows(operator.window, operator.kv_heads, dim, most)
     partial = FewRowAttention(
         rows=None,
         heads=heads,
@@ -194,3 +208,44 @@ def _quantize_in_reader(graph: OperatorGraph, linear: OperatorCall[Int8FewRowLin
     own = replace(linear.operator, in_dtype=before.operator.in_dtype)
     call = OperatorCall(own, [before.args[0], *linear.args[2:]], linear.results)
     graph.replace([before, linear], [call])
+
+
+def _quantize_product(
+    graph: OperatorGraph, gate_up: OperatorCall[Int8FewRowLinear], limits: FusionLimits
+) -> None:
+    """Let gate and up round their product, if nothing else reads it."""
+    operator, rounding = gate_up.operator, rounding_of(graph, gate_up.results[0])
+    if rounding is None or operator.epilogue != Epilogue.GELU_PAIRS.value:
+        return
+    if operator.layout.rows % PACKED_ROWS or operator.cols > limits.tuning.few_row_product_width:
+        return
+    if not limits.binds(gate_up.args, len(rounding.results)):
+        return
+    order = rounding.operator.interleaved
+    packed = replace(operator, packed_out=True, interleaved_out=order)
+    graph.replace([rounding], [])
+    graph.replace([gate_up], [OperatorCall(packed, gate_up.args, rounding.results)])
+
+
+def _norm_in_reader(
+    graph: OperatorGraph, norm: OperatorCall[QuantizedFewRowNorm], limits: FusionLimits
+) -> None:
+    """Let a matmul make its rows: a norm and its rounding that nothing else reads."""
+    residual, *packed = norm.results
+    linear = graph.only_reader(packed[0])
+    if not is_call_of(linear, Int8FewRowLinear) or graph.reader_count(packed[1]) != 1:
+        return
+    if norm.operator.width > limits.few_row_width or graph.is_read_between(residual, norm, linear):
+        return
+    if weight_count(linear) > limits.tuning.max_int8_weights:
+        return
+    args, results = [*norm.args, *linear.args[2:]], [residual, *linear.results]
+    if not limits.binds(args, len(results)):
+        return
+    fused = Int8NormedFewRowLinear(
+        **fields_of(linear.operator, "float32"),
+        eps=norm.operator.eps,
+        scaled=norm.operator.scaled,
+        normed=norm.operator.normed,
+    )
+    graph.replace([norm, linear], [OperatorCall(fused, args, results)])
