@@ -247,6 +247,7 @@ class FusionTuning:
     max_int8_weights : the same where activations are int8
     max_combine_bytes : attention splits that every block reads, on a GPU
     max_combined_splits : splits, whose loads are all in the kernel's text, on a GPU
+    few_row_rounding_width : channels of a few rows that an int8 matmul rounds
     few_row_norm_width : channels of a few rows that an int8 matmul norms
     few_row_product_width : channels of a few rows whose gate and up round their product
     """
@@ -255,6 +256,7 @@ class FusionTuning:
     max_int8_weights: int = 256 << 20
     max_combine_bytes: int = 64 << 10
     max_combined_splits: int = 16
+    few_row_rounding_width: int = 512
     few_row_norm_width: int = 2560
     few_row_product_width: int = 2560
 

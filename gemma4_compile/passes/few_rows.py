@@ -72,8 +72,6 @@ from gemma4_compile.passes.operator_graph import (
     result_vars,
 )
 
-SHORT = 512
-"""Channels of rows that every block of a matmul rounds again, in the time of a launch at most."""
 FORMS: tuple[tuple[type[Linear], type[FewRowLinear | Int8FewRowLinear]], ...] = (
     (Linear, FewRowLinear),
     (Int8Linear, Int8FewRowLinear),
@@ -99,7 +97,7 @@ def few_rows(graph: OperatorGraph, limits: FusionLimits) -> None:
     for quantize in graph.calls(QuantizeRows):
         _quantize_in_producer(graph, quantize, most)
     for few_linear in graph.calls(Int8FewRowLinear):
-        _quantize_in_reader(graph, few_linear)
+        _quantize_in_reader(graph, few_linear, limits)
     for gate_up in graph.calls(Int8FewRowLinear):
         _quantize_product(graph, gate_up, limits)
     for normed in graph.calls(QuantizedFewRowNorm):
@@ -198,10 +196,13 @@ def _quantize_in_producer(
     graph.replace([before, quantize], [call])
 
 
-def _quantize_in_reader(graph: OperatorGraph, linear: OperatorCall[Int8FewRowLinear]) -> None:
+def _quantize_in_reader(
+    graph: OperatorGraph, linear: OperatorCall[Int8FewRowLinear], limits: FusionLimits
+) -> None:
     """Let a matmul round its rows, if they are short and nothing else reads them."""
     before = graph.producer(linear.args[0])
-    if not is_call_of(before, QuantizeRows) or linear.operator.cols > SHORT:
+    width = min(limits.few_row_width, limits.tuning.few_row_rounding_width)
+    if not is_call_of(before, QuantizeRows) or linear.operator.cols > width:
         return
     if any(graph.reader_count(result) != 1 for result in before.results):
         return
@@ -235,7 +236,8 @@ def _norm_in_reader(
     linear = graph.only_reader(packed[0])
     if not is_call_of(linear, Int8FewRowLinear) or graph.reader_count(packed[1]) != 1:
         return
-    if norm.operator.width > limits.few_row_width or graph.is_read_between(residual, norm, linear):
+    width = min(limits.few_row_width, limits.tuning.few_row_norm_width)
+    if norm.operator.width > width or graph.is_read_between(residual, norm, linear):
         return
     if weight_count(linear) > limits.tuning.max_int8_weights:
         return

@@ -29,7 +29,7 @@ class FusionLimits:
     int8 : activations are quantised to int8 where the weights allow it
     tuning : measured sizes
     few_rows : splits of the keys of a few rows; None where few rows have no kernels of their own
-    few_row_width : channels of the longest of a few rows that a kernel may norm for itself
+    few_row_width : channels of a few rows that a kernel may norm or quantise for itself
     """
 
     max_buffers: int | None
@@ -55,7 +55,7 @@ def fusion_limits(target: TargetSpec) -> FusionLimits:
     if not target.is_gpu:
         return FusionLimits(None, UNLIMITED, int8, tuning)
     width, splits = fused_width(target), attention_options(target)
-    of_few = min(normed_width(target), tuning.few_row_norm_width)
+    of_few = normed_width(target)
     return FusionLimits(target.max_storage_buffers, width, int8, tuning, splits, of_few)
 
 

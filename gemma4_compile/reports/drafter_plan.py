@@ -71,8 +71,9 @@ def _splits_bytes(config: Gemma4Config, recipe: Recipe, target: TargetSpec) -> i
         return 0
     options, item = attention_options(target), DTYPE_BYTES[recipe.activation_dtype]
     of_a_head = 2 * DTYPE_BYTES["float32"]  # maximum and sum of a split
-    sizes = (
-        options.splits(plan) * plan.num_attention_heads * (plan.head_dim * item + of_a_head)
-        for plan in layer_plans(config)
-    )
+    sizes = []
+    for plan in layer_plans(config):
+        of_keys = plan.window, plan.num_key_value_heads, plan.head_dim
+        splits = options.splits_of_rows(*of_keys, MAX_VERIFIED)
+        sizes.append(splits * plan.num_attention_heads * (plan.head_dim * item + of_a_head))
     return MAX_VERIFIED * max(sizes)

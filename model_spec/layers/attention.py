@@ -68,7 +68,7 @@ class AttentionOptions:
         A window of several rows is a few keys longer, for which all splits would grow by a grain.
         """
         splits = self.splits_of(window, kv_heads, head_dim)
-        if window is None:
+        if window is None or splits == 1:
             return splits
         grain = self.grain_of(head_dim)
         keys = -(-window // (splits * grain)) * grain

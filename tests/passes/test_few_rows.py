@@ -22,7 +22,11 @@ from gemma4_compile.operators.few_row_attention import (
     FewRowAttention,
     NormedFewRowAttention,
 )
-from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
+from gemma4_compile.operators.few_row_linear import (
+    FewRowLinear,
+    Int8FewRowLinear,
+    Int8NormedFewRowLinear,
+)
 from gemma4_compile.operators.few_row_quantization import QuantizedFewRowNorm
 from gemma4_compile.operators.int8_linear import PACKED, Int8Linear
 from gemma4_compile.operators.linear import Linear, WeightLayout
@@ -33,6 +37,7 @@ from gemma4_compile.passes.split_matmuls import split_matmuls
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.spec import INT8
+from gemma4_compile.targets.tuning import FusionTuning
 from tests.passes.operator_modules import (
     F32,
     Tensors,
@@ -114,10 +119,11 @@ def test_attention_is_in_splits_of_its_keys() -> None:
         return call(operator, [x[name] for name in inputs], ((N, 64), "float16"))
 
     def divided(x: Tensors) -> list[nn.Tensor]:
-        operator = FewRowAttention(**common, splits=5, grain=8, most_rows=MOST)
-        results = ((N, 5, 4, 16), "float16"), ((N, 5, 4, 2), F32)
+        # One row's window is five splits of eight keys; nine rows see eight keys more.
+        operator = FewRowAttention(**common, splits=6, grain=8, most_rows=MOST)
+        results = ((N, 6, 4, 16), "float16"), ((N, 6, 4, 2), F32)
         partial = call(operator, [x[name] for name in inputs], *results)
-        combine = CombineFewRows(4, 16, 5, "float16", MOST)
+        combine = CombineFewRows(4, 16, 6, "float16", MOST)
         return call(combine, partial, ((N, 64), "float16"))
 
     limits = replace(LIMITS, few_rows=options)
@@ -246,6 +252,94 @@ def test_a_matmul_rounds_short_rows_itself(cols: int, is_read_twice: bool) -> No
         assert_same(after, of_few_rows(module(inputs, expected)))
     else:
         assert kinds(after)[0] == "quantize_rows"
+
+
+PRODUCT = WeightLayout(4, "float16", 32, 64, (128,))
+DOWN = WeightLayout(8, "float16", 32, 64, (40,))
+
+
+@pytest.mark.parametrize("reason", ["", "wide", "buffers", "read twice", "no groups"])
+def test_gate_and_up_round_their_product(reason: str) -> None:
+    rows = 144 if reason == "no groups" else 128
+    layout = replace(PRODUCT, split_rows=(rows,))
+    down_layout = replace(DOWN, cols=rows // 2)
+    packed = dict(zip(("words", "scales"), quantized_specs(64, N), strict=True))
+    down_weights = {f"down_{name}": spec for name, spec in weights(down_layout).items()}
+    inputs = {**packed, **weights(layout), **down_weights}
+    gate_up: dict[str, Any] = {"epilogue": "gelu_pairs"}
+    product = ((N, rows // 2), F32)
+
+    def down(x: Tensors, kind: type[Int8Linear], rounded: list[nn.Tensor], **own: int) -> Any:
+        multiply = kind(None, down_layout, PACKED, **own)
+        return call(multiply, [*rounded, *(x[name] for name in down_weights)], ((N, 40), F32))
+
+    def before(x: Tensors) -> list[nn.Tensor]:
+        args = [x[name] for name in (*packed, *weights(layout))]
+        (y,) = call(Int8Linear(None, layout, PACKED, **gate_up), args, product)
+        rounding = QuantizeRows(None, rows // 2, F32, False)
+        rounded = call(rounding, [y], *quantized_specs(rows // 2, N))
+        return [*down(x, Int8Linear, rounded), *([y] if reason == "read twice" else [])]
+
+    def expected(x: Tensors) -> list[nn.Tensor]:
+        args = [x[name] for name in (*packed, *weights(layout))]
+        operator = Int8FewRowLinear(
+            None, layout, PACKED, **gate_up, packed_out=True, most_rows=MOST
+        )
+        rounded = call(operator, args, *quantized_specs(rows // 2, N))
+        return list(down(x, Int8FewRowLinear, rounded, most_rows=MOST))
+
+    tuning = FusionTuning(
+        few_row_product_width=32 if reason == "wide" else 64, few_row_rounding_width=0
+    )
+    most = 5 if reason == "buffers" else 6
+    limits = replace(LIMITS, tuning=tuning, max_buffers=most)
+    after = rewritten(of_few_rows(module(inputs, before)), limits, few_rows)
+    if reason:
+        assert "quantize_rows" in kinds(after)
+    else:
+        assert_same(after, of_few_rows(module(inputs, expected)))
+
+
+@pytest.mark.parametrize("normed", [True, False])
+@pytest.mark.parametrize("reason", ["", "tuning", "memory", "weights", "buffers", "read before"])
+def test_a_matmul_norms_its_rows_itself(reason: str, normed: bool) -> None:
+    names = [name for name in NORM_INPUTS if normed or name != "w_next"]
+    inputs = {**{name: NORM_INPUTS[name] for name in names}, **weights(DOWN)}
+
+    def before(x: Tensors) -> list[nn.Tensor]:
+        norm = ResidualNorm(None, 64, 1e-6, False, F32 if normed else None)
+        results = call(norm, [x[name] for name in names], *([ROWS, ROWS] if normed else [ROWS]))
+        packed = call(QuantizeRows(None, 64, F32, False), [results[-1]], *PACKED_SPECS)
+        early = []
+        if reason == "read before":
+            later = ResidualNorm(None, 64, 1e-6, False, None)
+            early = call(later, [results[0], x["residual"], x["w_branch"]], ROWS)
+        multiply = Int8Linear(None, DOWN, PACKED)
+        args = [*packed, *(x[name] for name in weights(DOWN))]
+        return [results[0], *early, *call(multiply, args, ((N, 40), F32))]
+
+    def expected(x: Tensors) -> list[nn.Tensor]:
+        multiply = Int8NormedFewRowLinear(
+            None, DOWN, F32, most_rows=MOST, eps=1e-6, normed=normed
+        )
+        return call(multiply, [x[name] for name in inputs], ROWS, ((N, 40), F32))
+
+    tuning = FusionTuning(
+        few_row_norm_width=32 if reason == "tuning" else 64,
+        max_int8_weights=40 * 64 - (reason == "weights"),
+        few_row_rounding_width=0,
+    )
+    limits = replace(
+        LIMITS,
+        tuning=tuning,
+        few_row_width=32 if reason == "memory" else 64,
+        max_buffers=len(inputs) + (1 if reason == "buffers" else 2),
+    )
+    after = rewritten(of_few_rows(module(inputs, before)), limits, few_rows)
+    if reason:
+        assert "int8_few_row_linear" in kinds(after)
+    else:
+        assert_same(after, of_few_rows(module(inputs, expected)))
 
 
 @pytest.mark.parametrize(("dim", "is_fused"), [(32, True), (16, False)])

@@ -53,20 +53,18 @@ def shape_of(
     operator: FewRowLinear | Int8FewRowLinear, items: int, most_rows: int, spec: TargetSpec
 ) -> tuple[FewRowShape, int]:
     """The shape of a matmul's blocks, and the tiles that a block takes one after the other."""
-    rows, cols, tuning = operator.layout.rows, operator.cols, spec.tuning.few_rows
+    rows, packs = operator.layout.rows, packs_product(operator)
     norms = isinstance(operator, Int8NormedFewRowLinear)
-    if not norms and not packs_product(operator):
-        return few_row_shape(rows, items, most_rows, spec), 1
-    block = _wide_block(rows, items, packs_product(operator), spec)
+    if norms or packs:
+        block = _wide_block(rows, items, packs, spec)
+    else:
+        block = few_row_shape(rows, items, most_rows, spec).block
     staged = 0
-    if norms:
-        staged = norm_bytes(most_rows, cols, block.threads, spec.simd_width)
-    elif operator.in_dtype != PACKED:
-        staged = packed_bytes(most_rows, cols)
+    if isinstance(operator, Int8FewRowLinear) and operator.in_dtype != PACKED:
+        staged = staged_bytes(most_rows, operator.cols, block.threads, spec.simd_width)
     shape = _summed(block, most_rows, spec.max_shared_memory_bytes - staged)
-    tiles = -(-rows // block.tile)
-    most_blocks = max(1, tuning.norm_threads // block.threads)
-    return shape, -(-tiles // most_blocks) if norms else 1
+    most_blocks = max(1, spec.tuning.few_rows.norm_threads // block.threads)
+    return shape, -(-rows // (block.tile * most_blocks)) if norms else 1
 
 
 def _wide_block(rows: int, items: int, packs: bool, spec: TargetSpec) -> Int8Shape:
@@ -79,7 +77,9 @@ def _wide_block(rows: int, items: int, packs: bool, spec: TargetSpec) -> Int8Sha
     if packs:
         return Int8Shape(threads, threads * OWN_ROWS // PACKED_ROWS, OWN_ROWS)
     block = Int8Shape(threads, MIN_LANES, OWN_ROWS)
-    while block.tile > ROW_ALIGNMENT or items > block.lanes * tuning.items_per_lane:
+    while block.tile > ROW_ALIGNMENT or (
+        items > block.lanes * tuning.items_per_lane and block.lanes < threads
+    ):
         block = replace(block, lanes=2 * block.lanes)
     # A small matrix: more lanes share a row, down to an item each.
     while -(-rows // block.tile) < tuning.wide_blocks and block.lanes < min(threads, items):
@@ -93,18 +93,13 @@ def _summed(block: Int8Shape, most_rows: int, free: int) -> FewRowShape:
     return FewRowShape(block, max(1, min(most_rows, limit // block.sum_bytes)))
 
 
-def packed_bytes(rows: int, width: int) -> int:
-    """Shared memory of packed rows."""
-    return rows * (width + width // GROUP * 4)
-
-
-def norm_bytes(rows: int, width: int, threads: int, subgroup_width: int) -> int:
-    """Shared memory in which a block makes normed rows, the packed ones included."""
+def staged_bytes(rows: int, width: int, threads: int, subgroup_width: int) -> int:
+    """Shared memory in which a block makes rows: norms, magnitudes of groups, words and scales."""
     sums = BlockSums.nbytes(threads)
     if subgroup_width:
         sums = 4 * rows * (WIDEST * -(-threads // subgroup_width) + 2)
     magnitudes = 0 if subgroup_width >= VEC4S else width
-    return packed_bytes(rows, width) + sums + magnitudes
+    return rows * (width + 4 * width // GROUP) + sums + magnitudes
 
 
 def normed_width(spec: TargetSpec) -> int:
@@ -112,7 +107,7 @@ def normed_width(spec: TargetSpec) -> int:
     tuning = spec.tuning.few_rows
     threads, rows = min(tuning.wide_threads, spec.max_threads_per_block), tuning.rows
     sums = 5 * OWN_ROWS * threads  # a float32 each, and what keeps rows of them in other banks
-    empty, one = (norm_bytes(rows, width, threads, spec.simd_width) for width in (0, GROUP))
+    empty, one = (staged_bytes(rows, width, threads, spec.simd_width) for width in (0, GROUP))
     free, of_group = max(0, spec.max_shared_memory_bytes - sums - empty), one - empty
     return free // of_group * GROUP
 

@@ -64,26 +64,71 @@ class BlockRows:
         return when(self.count > i) if i else nullcontext()
 
 
+class _Rows:
+    """The thread's slices of the block's rows, in registers; only of those that there are.
+
+    Parameters
+    ----------
+    rows, block : whose slices
+    width : channels of a row
+    """
+
+    def __init__(self, rows: BlockRows, block: Block, width: int) -> None:
+        self.slice = RowSlice(block, width)
+        self._rows, self._size = rows, self.slice.iterations
+        self._memory = local((rows.most * self._size * WIDEST,))
+
+    def load(self, i: int, buffer: Buffer) -> None:
+        """Read row i of the block."""
+        self.put(i, self.slice.load(buffer, self._rows.begin + i))
+
+    def put(self, i: int, vec4s: Sequence[Expr]) -> None:
+        """Set the slice of row i."""
+        for at, vec4 in enumerate(vec4s):
+            store(self._memory, _VEC4.cast(vec4, "float32"), _VEC4.at(i * self._size + at))
+
+    def of(self, i: int) -> list[Expr]:
+        """The slice of row i."""
+        return [self._memory[_VEC4.at(i * self._size + at)] for at in range(self._size)]
+
+
+class _PackedRows:
+    """Words and scales of the block's rows, from 0 on, in shared memory."""
+
+    def __init__(self, rows: BlockRows, row_slice: RowSlice, interleaved: bool) -> None:
+        width = row_slice.width
+        self.words = shared((rows.most, width // WORD), "uint32")
+        self.scales = shared((rows.most, width // GROUP))
+        self._slice, self._interleaved = row_slice, interleaved
+        self._magnitudes = largest_memory(row_slice.block, row_slice.groups)
+
+    def put(self, i: int, vec4s: Sequence[Expr]) -> None:
+        """Round the block's slices of row i."""
+        if self._magnitudes is not None and i:
+            barrier()  # those of the row before may still be being read
+        round_vec4s(
+            vec4s,
+            self._slice.block,
+            self._slice.groups,
+            self._interleaved,
+            lambda vec4, word: store(self.words, word, i, vec4),
+            lambda group, scale: store(self.scales, scale, i, group),
+            self._magnitudes,
+        )
+
+
 def round_rows(rows: BlockRows, block: Block, x: Buffer, interleaved: bool) -> Packed:
     """The block's rows, from 0 on; ends with a barrier."""
-    per_row, groups = int(x.shape[1]) // WORD, int(x.shape[1]) // GROUP
-    words, scales = shared((rows.most, per_row), "uint32"), shared((rows.most, groups))
-    count, vec4s = rows.most * per_row, []
-    for iteration in range(-(-count // block.threads)):
-        item = bind(tirx.min(block.thread + iteration * block.threads, count - 1))
-        row = bind(tirx.min(tirx.floordiv(item, per_row), rows.count - 1))
-        vec4 = x[rows.begin + row, _VEC4.at(tirx.floormod(item, per_row))]
-        vec4s.append(bind(vec4.astype(f"float32x{WORD}")))
-
-    def put_word(vec4: Expr, word: Expr) -> None:
-        store(words, word, tirx.floordiv(vec4, per_row), tirx.floormod(vec4, per_row))
-
-    def put_scale(group: Expr, scale: Expr) -> None:
-        store(scales, scale, tirx.floordiv(group, groups), tirx.floormod(group, groups))
-
-    round_vec4s(vec4s, block, count, interleaved, put_word, put_scale)
+    mine = _Rows(rows, block, int(x.shape[1]))
+    for i in range(rows.most):
+        with rows.if_exists(i):
+            mine.load(i, x)
+    packed = _PackedRows(rows, mine.slice, interleaved)
+    for i in range(rows.most):
+        with rows.if_exists(i):
+            packed.put(i, mine.of(i))
     barrier()
-    return words, scales
+    return packed.words, packed.scales
 
 
 def norm_rows(
@@ -94,60 +139,42 @@ def norm_rows(
     All rows are read at the start, and stay in registers. r' is written to `out` where `writes`
     holds.
     """
-    norm, row_slice = args.norm, RowSlice(block, args.norm.width)
-    count, size = rows.most, row_slice.iterations
-    words = shared((count, norm.width // WORD), "uint32")
-    scales = shared((count, norm.width // GROUP))
-    branches, residuals = (local((count * size * WIDEST,)) for _ in range(2))
-    for i in range(count):
+    norm = args.norm
+    branches, residuals = (_Rows(rows, block, norm.width) for _ in range(2))
+    row_slice = branches.slice
+    for i in range(rows.most):
         with rows.if_exists(i):
-            for buffer, to in ((args.branch, branches), (args.residual, residuals)):
-                for at, vec4 in enumerate(row_slice.load(buffer, rows.begin + i)):
-                    store(to, vec4, _VEC4.at(i * size + at))
+            branches.load(i, args.branch)
+            residuals.load(i, args.residual)
     w_branch = row_slice.load(args.w_branch)
     w_next = None if args.w_next is None else row_slice.load(args.w_next)
     scalar = bind(args.scalar[0]) if args.scalar is not None else f32(1.0)
 
-    def of_row(values: Buffer, i: int) -> list[Expr]:
-        return [values[_VEC4.at(i * size + at)] for at in range(size)]
-
     def parts_of(i: int) -> Squares:
-        branch = of_row(branches, i)
+        branch = branches.of(i)
         weighed = row_slice.map(lambda b, w: b * w, branch, w_branch)
-        parts = norm_parts(norm, row_slice, branch, of_row(residuals, i), weighed)
-        for at, vec4 in enumerate(weighed):
-            store(branches, vec4, _VEC4.at(i * size + at))
+        parts = norm_parts(norm, row_slice, branch, residuals.of(i), weighed)
+        branches.put(i, weighed)
         return tuple(parts)
 
-    scales_of = _scales_in_turn if not block.subgroup_width else _scales_at_once
+    scales_of = _scales_at_once if block.subgroup_width else _scales_in_turn
     factors = scales_of(rows, block, norm, scalar, parts_of)
-    largest = largest_memory(block, row_slice.groups)
-    for i in range(count):
+    packed = _PackedRows(rows, row_slice, interleaved)
+    for i in range(rows.most):
         with rows.if_exists(i):
             scale, scale_next = (row_slice.splat(factor) for factor in factors(i))
             total = row_slice.map(
                 lambda r, c, by=scale: (r + c * by) * row_slice.splat(scalar),
-                of_row(residuals, i),
-                of_row(branches, i),
+                residuals.of(i),
+                branches.of(i),
             )
             with when(writes):
                 row_slice.store(out, total, rows.begin + i)
-            x = total
             if w_next is not None:
-                x = row_slice.map(lambda value, w, by=scale_next: value * by * w, total, w_next)
-            if largest is not None and i:
-                barrier()  # magnitudes of the row before may still be being read
-            round_vec4s(
-                x,
-                block,
-                row_slice.groups,
-                interleaved,
-                lambda vec4, word, i=i: store(words, word, i, vec4),
-                lambda group, own, i=i: store(scales, own, i, group),
-                largest,
-            )
+                total = row_slice.map(lambda r, w, by=scale_next: r * by * w, total, w_next)
+            packed.put(i, total)
     barrier()
-    return words, scales
+    return packed.words, packed.scales
 
 
 def _scales_in_turn(
