@@ -82,6 +82,8 @@ class FewRowTuning:
     queries : of an attention block, at most: query heads of rows; K and V are read once for them
     attention_blocks : aim: a block takes fewer queries where a step of four rows would have fewer
         blocks
+    full_splits : splits of the keys of full attention, at most: those that there are no keys for
+        have blocks, too, for all rows
     wide_threads : of a block that norms its rows of x or rounds its product
     wide_blocks : aim: more lanes share a row where fewer blocks would norm
     norm_threads : of all blocks of a matmul that norms, at most: every block repeats the norm
@@ -96,6 +98,7 @@ class FewRowTuning:
     rows: int = 5
     queries: int = 4
     attention_blocks: int = 128
+    full_splits: int = 64
 
 
 @dataclass(frozen=True)

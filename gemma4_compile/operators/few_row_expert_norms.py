@@ -98,9 +98,7 @@ class RoutedBranchNorms(QuantizedBranchNorms):
         args, out, packed = self.norms()
         shape = (self.experts, self.width)
         projection = te.placeholder(shape, self.router_dtype, name="projection")
-        _, scores = router_scores(
-            out, args[2], projection, out.shape[0], self.eps, self.factor
-        )
+        _, scores = router_scores(out, args[2], projection, out.shape[0], self.eps, self.factor)
         return te_prim_func([*args, projection, out, *packed, scores])
 
 

@@ -12,9 +12,9 @@ from typing import ClassVar
 import numpy as np
 from tvm import tirx
 
+from gemma4_compile.operators.activation_quantization import rounded
 from gemma4_compile.operators.base import Operator, symbolic_rows
 from gemma4_compile.operators.examples import Sizes
-from gemma4_compile.operators.activation_quantization import rounded
 from gemma4_compile.operators.fused_linear import NormedForm
 from gemma4_compile.operators.int8_linear import Int8Linear
 from gemma4_compile.operators.linear import Linear

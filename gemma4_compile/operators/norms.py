@@ -189,8 +189,8 @@ class NormVector:
     """Norms and residual addition between two matmuls.
 
     ``r' = (r + norm(b; w_branch)) * scalar`` and, if `normed`, ``x = norm(r'; w_next)``; else x is
-    r'. Arguments: b, r (rows, width) f32; w_branch (width,) f32; scalar (1,) f32 if `scaled`; w_next
-    (width,) f32 if `normed`.
+    r'. Arguments: b, r (rows, width) f32; w_branch (width,) f32; scalar (1,) f32 if `scaled`;
+    w_next (width,) f32 if `normed`.
     """
 
     width: int

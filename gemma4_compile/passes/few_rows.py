@@ -44,12 +44,12 @@ from gemma4_compile.model_spec.layers.attention import AttentionOptions
 from gemma4_compile.operators.activation_quantization import GROUP, QuantizeRows
 from gemma4_compile.operators.attention import PrefillAttention, QkNormRopeCache
 from gemma4_compile.operators.base import TensorSpec
+from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.few_row_attention import (
     CombineFewRows,
     FewRowAttention,
     NormedFewRowAttention,
 )
-from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.few_row_linear import (
     FewRowLinear,
     Int8FewRowLinear,

@@ -319,9 +319,7 @@ def test_a_matmul_norms_its_rows_itself(reason: str, normed: bool) -> None:
         return [results[0], *early, *call(multiply, args, ((N, 40), F32))]
 
     def expected(x: Tensors) -> list[nn.Tensor]:
-        multiply = Int8NormedFewRowLinear(
-            None, DOWN, F32, most_rows=MOST, eps=1e-6, normed=normed
-        )
+        multiply = Int8NormedFewRowLinear(None, DOWN, F32, most_rows=MOST, eps=1e-6, normed=normed)
         return call(multiply, [x[name] for name in inputs], ROWS, ((N, 40), F32))
 
     tuning = FusionTuning(
