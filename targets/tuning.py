@@ -253,6 +253,7 @@ class FusionTuning:
     few_row_rounding_width : channels of a few rows that an int8 matmul rounds
     few_row_norm_width : channels of a few rows that an int8 matmul norms
     few_row_product_width : channels of a few rows whose gate and up round their product
+    few_row_combine_bytes : attention splits of each of a few rows that an int8 matmul combines
     """
 
     max_weights: int = 40 << 20
@@ -262,6 +263,7 @@ class FusionTuning:
     few_row_rounding_width: int = 512
     few_row_norm_width: int = 2560
     few_row_product_width: int = 2560
+    few_row_combine_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -29,16 +29,17 @@ matmul after it, where its rows are not too long::
 
     residual, y = int8_normed_few_row_linear(..., weights)
 
-Gate and up of such a width give their product as words and scales. A matmul whose rows are short
-rounds them itself. Their meaning is the same. Only GPUs have kernels for few rows. Experts:
-few_row_experts.py.
+and a combine likewise ``int8_combined_few_row_linear``. Gate and up of such a width give their
+product as words and scales. A matmul whose rows are short rounds them itself. Their meaning is the
+same. Only GPUs have kernels for few rows. Experts: few_row_experts.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from tvm import relax
+from tvm import DataType, relax
 
 from gemma4_compile.model_spec.layers.attention import AttentionOptions
 from gemma4_compile.operators.activation_quantization import GROUP, QuantizeRows
@@ -52,6 +53,7 @@ from gemma4_compile.operators.few_row_attention import (
 )
 from gemma4_compile.operators.few_row_linear import (
     FewRowLinear,
+    Int8CombinedFewRowLinear,
     Int8FewRowLinear,
     Int8NormedFewRowLinear,
 )
@@ -102,6 +104,8 @@ def few_rows(graph: OperatorGraph, limits: FusionLimits) -> None:
         _quantize_product(graph, gate_up, limits)
     for normed in graph.calls(QuantizedFewRowNorm):
         _norm_in_reader(graph, normed, limits)
+    for combined in graph.calls(QuantizedFewRowCombine):
+        _combine_in_reader(graph, combined, limits)
 
 
 def _in_splits(
@@ -233,8 +237,8 @@ def _norm_in_reader(
 ) -> None:
     """Let a matmul make its rows: a norm and its rounding that nothing else reads."""
     residual, *packed = norm.results
-    linear = graph.only_reader(packed[0])
-    if not is_call_of(linear, Int8FewRowLinear) or graph.reader_count(packed[1]) != 1:
+    linear = _matmul_of(graph, packed)
+    if linear is None:
         return
     width = min(limits.few_row_width, limits.tuning.few_row_norm_width)
     if norm.operator.width > width or graph.is_read_between(residual, norm, linear):
@@ -251,3 +255,37 @@ def _norm_in_reader(
         normed=norm.operator.normed,
     )
     graph.replace([norm, linear], [OperatorCall(fused, args, results)])
+
+
+def _combine_in_reader(
+    graph: OperatorGraph, combine: OperatorCall[QuantizedFewRowCombine], limits: FusionLimits
+) -> None:
+    """Let a matmul put the splits of an attention together, if nothing else reads the result."""
+    linear, operator = _matmul_of(graph, combine.results), combine.operator
+    width = operator.heads * operator.head_dim
+    size = DataType(operator.in_dtype).bits // 8 * operator.splits * width
+    if linear is None or width > limits.few_row_width:
+        return
+    if size > limits.tuning.few_row_combine_bytes:
+        return
+    if operator.splits > limits.tuning.max_combined_splits:
+        return
+    fused = Int8CombinedFewRowLinear(
+        **fields_of(linear.operator, operator.in_dtype),
+        heads=operator.heads,
+        head_dim=operator.head_dim,
+        splits=operator.splits,
+    )
+    args = [*combine.args, *linear.args[2:]]
+    if limits.binds(args, len(linear.results)):
+        graph.replace([combine, linear], [OperatorCall(fused, args, linear.results)])
+
+
+def _matmul_of(
+    graph: OperatorGraph, packed: Sequence[relax.Var]
+) -> OperatorCall[Int8FewRowLinear] | None:
+    """The matmul that reads words and scales, if nothing else does."""
+    linear = graph.only_reader(packed[0])
+    if not is_call_of(linear, Int8FewRowLinear) or graph.reader_count(packed[1]) != 1:
+        return None
+    return linear

@@ -155,6 +155,7 @@ FACTORIES: Mapping[str, Factory] = {
     "int8_few_row_experts": make_few_row_experts,
     "int8_few_row_linear": make_few_row_gemv,
     "int8_linear": make_gemm,
+    "int8_combined_few_row_linear": make_few_row_gemv,
     "int8_combined_linear": make_int8_gemv,
     "int8_normed_few_row_linear": make_few_row_gemv,
     "int8_normed_linear": make_int8_gemv,

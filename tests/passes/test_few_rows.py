@@ -24,6 +24,7 @@ from gemma4_compile.operators.few_row_attention import (
 )
 from gemma4_compile.operators.few_row_linear import (
     FewRowLinear,
+    Int8CombinedFewRowLinear,
     Int8FewRowLinear,
     Int8NormedFewRowLinear,
 )
@@ -355,6 +356,49 @@ def test_a_combine_quantises_whole_groups_itself(dim: int, is_fused: bool) -> No
     after = rewritten(of_few_rows(module(inputs, before)), LIMITS, few_rows)
     fused = ["quantized_few_row_combine"]
     assert kinds(after)[1:] == (fused if is_fused else ["combine_few_rows", "quantize_rows"])
+
+
+@pytest.mark.parametrize("reason", ["", "bytes", "splits", "memory", "buffers"])
+def test_a_matmul_combines_splits_itself(reason: str) -> None:
+    cache, q = ((64, 2, 32), F32), ((N, 64), F32)
+    own = {"q": q, "key": cache, "value": cache, "positions": ((4,), "int32")}
+    inputs = {**own, **weights(DOWN)}
+
+    def before(x: Tensors) -> list[nn.Tensor]:
+        operator = PrefillAttention(None, 2, 2, 32, None, F32, 64)
+        attended = call(operator, [x[name] for name in own], q)
+        packed = call(QuantizeRows(None, 64, F32, False), attended, *PACKED_SPECS)
+        multiply = Int8Linear(None, DOWN, PACKED)
+        return call(multiply, [*packed, *(x[name] for name in weights(DOWN))], ((N, 40), F32))
+
+    def expected(x: Tensors) -> list[nn.Tensor]:
+        attention = FewRowAttention(
+            rows=None, heads=2, kv_heads=2, head_dim=32, window=None, cache_dtype=F32,
+            cache_rows=64, splits=2, most_rows=MOST,
+        )  # fmt: skip
+        results = ((N, 2, 2, 32), F32), ((N, 2, 2, 2), F32)
+        splits = call(attention, [x[name] for name in own], *results)
+        multiply = Int8CombinedFewRowLinear(
+            None, DOWN, F32, most_rows=MOST, heads=2, head_dim=32, splits=2
+        )
+        return call(multiply, [*splits, *(x[name] for name in weights(DOWN))], ((N, 40), F32))
+
+    tuning = FusionTuning(
+        few_row_combine_bytes=2 * 64 * 4 - (reason == "bytes"),
+        max_combined_splits=1 if reason == "splits" else 2,
+    )
+    limits = replace(
+        LIMITS,
+        few_rows=AttentionOptions(sliding_splits=1, full_splits=2),
+        tuning=tuning,
+        few_row_width=32 if reason == "memory" else 64,
+        max_buffers=4 if reason == "buffers" else 6,
+    )
+    after = rewritten(of_few_rows(module(inputs, before)), limits, few_rows)
+    if reason:
+        assert kinds(after)[1:] == ["quantized_few_row_combine", "int8_few_row_linear"]
+    else:
+        assert_same(after, of_few_rows(module(inputs, expected)))
 
 
 def test_they_are_divided_where_buffers_are_too_few() -> None:

@@ -22,7 +22,11 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.activation_quantization import GROUP
 from gemma4_compile.operators.base import symbolic_rows
-from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
+from gemma4_compile.operators.few_row_linear import (
+    FewRowLinear,
+    Int8CombinedFewRowLinear,
+    Int8FewRowLinear,
+)
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.math import as_f32
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
@@ -40,6 +44,7 @@ from gemma4_compile.targets.kernels.linear.few_row_product import (
 from gemma4_compile.targets.kernels.linear.few_row_shape import OWN_ROWS, shape_of
 from gemma4_compile.targets.kernels.linear.few_row_vectors import (
     BlockRows,
+    combine_rows,
     norm_rows,
     round_rows,
 )
@@ -78,6 +83,8 @@ def make_few_row_gemv(operator: FewRowLinear | Int8FewRowLinear, spec: TargetSpe
             if args.norm is not None:
                 assert args.out is not None, "declared with a norm"
                 packed = norm_rows(of_x, block, args.norm, args.out, index == 0, order)
+            elif isinstance(operator, Int8CombinedFewRowLinear):
+                packed = combine_rows(of_x, block, (x[0], x[1]), operator.heads, order)
             elif is_int8 and len(x) == 1:
                 packed = round_rows(of_x, block, x[0], order)
             sums = RowSums(shape.sums, block)

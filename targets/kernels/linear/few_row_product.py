@@ -9,8 +9,10 @@ from tvm import tirx
 
 from gemma4_compile.operators.activation_quantization import WORD
 from gemma4_compile.operators.epilogue import Epilogue
+from gemma4_compile.operators.few_row_attention import declare_row_splits
 from gemma4_compile.operators.few_row_linear import (
     FewRowLinear,
+    Int8CombinedFewRowLinear,
     Int8FewRowLinear,
     Int8NormedFewRowLinear,
 )
@@ -43,7 +45,7 @@ class FewRowArguments:
 
     Attributes
     ----------
-    x : one tensor of floats, or words and scales; none with a norm
+    x : one tensor of floats, words and scales, or the splits of an attention; none with a norm
     norm : what x is made of, or None
     gate, layer : the per-layer inputs and the layer index, None unless the epilogue needs them
     out : where the new residual goes; None without a norm
@@ -67,6 +69,8 @@ def declare_arguments(
     if isinstance(operator, Int8NormedFewRowLinear):
         assert isinstance(operator.norm, NormVector), "of one branch"
         norm = NormArguments.declare(build, operator.norm, n)
+    elif isinstance(operator, Int8CombinedFewRowLinear):
+        x = list(declare_row_splits(build, operator, n, operator.in_dtype))
     else:
         x = left_args(build, (n, operator.cols), operator.in_dtype, operator.in_dtype == PACKED)
     weights = WeightReader(build, operator.layout)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from gemma4_compile.operators.activation_quantization import GROUP
 from gemma4_compile.operators.few_row_linear import (
     FewRowLinear,
+    Int8CombinedFewRowLinear,
     Int8FewRowLinear,
     Int8NormedFewRowLinear,
 )
@@ -54,17 +55,19 @@ def shape_of(
 ) -> tuple[FewRowShape, int]:
     """The shape of a matmul's blocks, and the tiles that a block takes one after the other."""
     rows, packs = operator.layout.rows, packs_product(operator)
-    norms = isinstance(operator, Int8NormedFewRowLinear)
-    if norms or packs:
+    makes = isinstance(operator, Int8NormedFewRowLinear | Int8CombinedFewRowLinear)
+    if makes or packs:
         block = _wide_block(rows, items, packs, spec)
     else:
         block = few_row_shape(rows, items, most_rows, spec).block
     staged = 0
     if isinstance(operator, Int8FewRowLinear) and operator.in_dtype != PACKED:
         staged = staged_bytes(most_rows, operator.cols, block.threads, spec.simd_width)
+    if isinstance(operator, Int8CombinedFewRowLinear):
+        staged += 4 * most_rows * operator.heads * operator.splits
     shape = _summed(block, most_rows, spec.max_shared_memory_bytes - staged)
     most_blocks = max(1, spec.tuning.few_rows.norm_threads // block.threads)
-    return shape, -(-rows // (block.tile * most_blocks)) if norms else 1
+    return shape, -(-rows // (block.tile * most_blocks)) if makes else 1
 
 
 def _wide_block(rows: int, items: int, packs: bool, spec: TargetSpec) -> Int8Shape:

@@ -1,7 +1,8 @@
 """Rows of x that a block of a few-row matmul packs for itself, in shared memory.
 
-The rows are rounded as they come (`round_rows`), or they are the norms of a residual that the block
-makes first (`norm_rows`). What multiplies them reads words and scales, wherever those came from.
+The rows are rounded as they come (`round_rows`), or the block makes them first: the norms of a
+residual (`norm_rows`) or the splits of an attention put together (`combine_rows`). What multiplies
+them reads words and scales, wherever those came from.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from gemma4_compile.targets.kernels.common.blocks import (
     sum_over_subgroup,
     tree,
 )
-from gemma4_compile.targets.kernels.common.row_slice import RowSlice
+from gemma4_compile.targets.kernels.common.row_slice import OneRow, RowSlice
 from gemma4_compile.targets.kernels.common.vectors import WIDEST, Vectors
 from gemma4_compile.targets.kernels.linear.int8_vectors import (
     NormArguments,
+    combine_vec4s,
     largest_memory,
     norm_factors,
     norm_parts,
@@ -173,6 +175,20 @@ def norm_rows(
             if w_next is not None:
                 total = row_slice.map(lambda r, w, by=scale_next: r * by * w, total, w_next)
             packed.put(i, total)
+    barrier()
+    return packed.words, packed.scales
+
+
+def combine_rows(
+    rows: BlockRows, block: Block, splits: tuple[Buffer, Buffer], heads: int, interleaved: bool
+) -> Packed:
+    """The attention of the block's rows from its splits, from 0 on; ends with a barrier."""
+    width = heads * int(splits[0].shape[-1])
+    packed = _PackedRows(rows, RowSlice(block, width), interleaved)
+    for i in range(rows.most):
+        with rows.if_exists(i):
+            own = (OneRow(one, rows.begin + i) for one in splits)
+            packed.put(i, combine_vec4s(block, *own, heads))
     barrier()
     return packed.words, packed.scales
 

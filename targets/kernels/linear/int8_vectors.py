@@ -43,7 +43,7 @@ from gemma4_compile.targets.kernels.common.blocks import (
     tree,
     zero,
 )
-from gemma4_compile.targets.kernels.common.row_slice import Readable, RowSlice
+from gemma4_compile.targets.kernels.common.row_slice import OneRow, Readable, RowSlice
 from gemma4_compile.targets.kernels.moe.expert_norms import (
     EXPERT_SUMS,
     ExpertNormArguments,
@@ -265,7 +265,9 @@ def residual_scales(
     return scale, inverse_rms(tirx.max(after, zero()) * scalar * scalar, width, eps)
 
 
-def combine_vec4s(block: Block, o_partial: Buffer, split_lse: Buffer, heads: int) -> list[Expr]:
+def combine_vec4s(
+    block: Block, o_partial: Buffer | OneRow, split_lse: Buffer | OneRow, heads: int
+) -> list[Expr]:
     """The thread's vec4s of all combined heads; ends without a barrier.
 
     All loads are under way before the first is used. Each (head, split) has one weight, made once

@@ -11,8 +11,15 @@ import pytest
 
 from gemma4_compile.operators.activation_quantization import GROUP, QuantizeRows
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.few_row_linear import Int8FewRowLinear, Int8NormedFewRowLinear
-from gemma4_compile.operators.few_row_quantization import QuantizedFewRowNorm
+from gemma4_compile.operators.few_row_linear import (
+    Int8CombinedFewRowLinear,
+    Int8FewRowLinear,
+    Int8NormedFewRowLinear,
+)
+from gemma4_compile.operators.few_row_quantization import (
+    QuantizedFewRowCombine,
+    QuantizedFewRowNorm,
+)
 from gemma4_compile.operators.int8_linear import PACKED
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.targets import target_spec
@@ -39,6 +46,13 @@ def packing(bits: int, cols: int, *rows: int, **fields: Any) -> Int8FewRowLinear
     return Int8FewRowLinear(None, layout, PACKED, most_rows=MOST, **own)
 
 
+def combined(bits: int, heads: int, dim: int, splits: int, *rows: int) -> Int8CombinedFewRowLinear:
+    layout = WeightLayout(bits, "float16", GROUP, heads * dim, rows)
+    return Int8CombinedFewRowLinear(
+        None, layout, "float16", most_rows=MOST, heads=heads, head_dim=dim, splits=splits
+    )
+
+
 # The rows of x are 1, 3, 5, 7, 9, 2, ... by their place in this list.
 OPERATORS: list[Int8FewRowLinear] = [
     normed(4, 288, 64, 40),
@@ -49,6 +63,8 @@ OPERATORS: list[Int8FewRowLinear] = [
     packing(8, 416, 192),
     replace(packing(8, 160, 64), in_dtype="float32"),
     normed(4, 1600, 6),
+    combined(4, 3, 96, 7, 64, 40),
+    combined(8, 2, 256, 9, 72),
 ]
 
 
@@ -72,6 +88,19 @@ def test_a_normed_matmul_is_a_norm_and_a_matmul(is_normed: bool) -> None:
 
     np.testing.assert_array_equal(out, same)
     np.testing.assert_array_equal(y, product)
+
+
+def test_a_combined_matmul_is_a_combine_and_a_matmul() -> None:
+    operator = combined(4, 3, 96, 7, 64, 40)
+    case = make_case(operator, 1, rows=5)
+    splits, weights = case.arrays[:2], case.arrays[2:-1]
+    packed = np.zeros((5, 72), np.uint32), np.zeros((5, 9), np.float32)
+    product = np.zeros_like(case.expected[0])
+
+    run(QuantizedFewRowCombine(3, 96, 7, "float16", True, MOST), *splits, *packed)
+    run(Int8FewRowLinear(None, operator.layout, PACKED), *packed, *weights, product)
+
+    np.testing.assert_array_equal(case.expected[0], product)
 
 
 def test_a_packed_product_is_the_product_and_its_rounding() -> None:
