@@ -24,28 +24,21 @@ matmul quantises what a norm or a combine makes for it alone::
     residual, hidden = residual_norm(...)
     words, scales = quantize_rows(hidden)
 
-becomes ``residual, words, scales = quantized_few_row_norm(...)``, as of one position, and with the
-matmul after it, where its rows are not too long::
-
-    residual, y = int8_normed_few_row_linear(..., weights)
-
-and a combine likewise ``int8_combined_few_row_linear``. Gate and up of such a width give their
-product as words and scales. A matmul whose rows are short rounds them itself. Their meaning is the
-same. Only GPUs have kernels for few rows. Experts: few_row_experts.py.
+becomes ``residual, words, scales = quantized_few_row_norm(...)``, as of one position. A matmul
+whose rows are short rounds them itself. Their meaning is the same. Only GPUs have kernels for few
+rows. What goes into the launches of matmuls: fuse_few_rows.py; experts: few_row_experts.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from tvm import DataType, relax
+from tvm import relax
 
 from gemma4_compile.model_spec.layers.attention import AttentionOptions
 from gemma4_compile.operators.activation_quantization import GROUP, QuantizeRows
 from gemma4_compile.operators.attention import PrefillAttention, QkNormRopeCache
 from gemma4_compile.operators.base import TensorSpec
-from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.few_row_attention import (
     CombineFewRows,
     FewRowAttention,
@@ -53,18 +46,16 @@ from gemma4_compile.operators.few_row_attention import (
 )
 from gemma4_compile.operators.few_row_linear import (
     FewRowLinear,
-    Int8CombinedFewRowLinear,
     Int8FewRowLinear,
-    Int8NormedFewRowLinear,
 )
 from gemma4_compile.operators.few_row_quantization import (
     QuantizedFewRowCombine,
     QuantizedFewRowNorm,
 )
-from gemma4_compile.operators.int8_linear import PACKED_ROWS, Int8Linear
+from gemma4_compile.operators.int8_linear import Int8Linear
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.norms import ResidualNorm
-from gemma4_compile.passes.fusion_limits import FusionLimits, weight_count
+from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.passes.operator_graph import (
     AnyCall,
     OperatorCall,
@@ -100,12 +91,6 @@ def few_rows(graph: OperatorGraph, limits: FusionLimits) -> None:
         _quantize_in_producer(graph, quantize, most)
     for few_linear in graph.calls(Int8FewRowLinear):
         _quantize_in_reader(graph, few_linear, limits)
-    for gate_up in graph.calls(Int8FewRowLinear):
-        _quantize_product(graph, gate_up, limits)
-    for normed in graph.calls(QuantizedFewRowNorm):
-        _norm_in_reader(graph, normed, limits)
-    for combined in graph.calls(QuantizedFewRowCombine):
-        _combine_in_reader(graph, combined, limits)
 
 
 def _in_splits(
@@ -213,79 +198,3 @@ def _quantize_in_reader(
     own = replace(linear.operator, in_dtype=before.operator.in_dtype)
     call = OperatorCall(own, [before.args[0], *linear.args[2:]], linear.results)
     graph.replace([before, linear], [call])
-
-
-def _quantize_product(
-    graph: OperatorGraph, gate_up: OperatorCall[Int8FewRowLinear], limits: FusionLimits
-) -> None:
-    """Let gate and up round their product, if nothing else reads it."""
-    operator, rounding = gate_up.operator, rounding_of(graph, gate_up.results[0])
-    if rounding is None or operator.epilogue != Epilogue.GELU_PAIRS.value:
-        return
-    if operator.layout.rows % PACKED_ROWS or operator.cols > limits.tuning.few_row_product_width:
-        return
-    if not limits.binds(gate_up.args, len(rounding.results)):
-        return
-    order = rounding.operator.interleaved
-    packed = replace(operator, packed_out=True, interleaved_out=order)
-    graph.replace([rounding], [])
-    graph.replace([gate_up], [OperatorCall(packed, gate_up.args, rounding.results)])
-
-
-def _norm_in_reader(
-    graph: OperatorGraph, norm: OperatorCall[QuantizedFewRowNorm], limits: FusionLimits
-) -> None:
-    """Let a matmul make its rows: a norm and its rounding that nothing else reads."""
-    residual, *packed = norm.results
-    linear = _matmul_of(graph, packed)
-    if linear is None:
-        return
-    width = min(limits.few_row_width, limits.tuning.few_row_norm_width)
-    if norm.operator.width > width or graph.is_read_between(residual, norm, linear):
-        return
-    if weight_count(linear) > limits.tuning.max_int8_weights:
-        return
-    args, results = [*norm.args, *linear.args[2:]], [residual, *linear.results]
-    if not limits.binds(args, len(results)):
-        return
-    fused = Int8NormedFewRowLinear(
-        **fields_of(linear.operator, "float32"),
-        eps=norm.operator.eps,
-        scaled=norm.operator.scaled,
-        normed=norm.operator.normed,
-    )
-    graph.replace([norm, linear], [OperatorCall(fused, args, results)])
-
-
-def _combine_in_reader(
-    graph: OperatorGraph, combine: OperatorCall[QuantizedFewRowCombine], limits: FusionLimits
-) -> None:
-    """Let a matmul put the splits of an attention together, if nothing else reads the result."""
-    linear, operator = _matmul_of(graph, combine.results), combine.operator
-    width = operator.heads * operator.head_dim
-    size = DataType(operator.in_dtype).bits // 8 * operator.splits * width
-    if linear is None or width > limits.few_row_width:
-        return
-    if size > limits.tuning.few_row_combine_bytes:
-        return
-    if operator.splits > limits.tuning.max_combined_splits:
-        return
-    fused = Int8CombinedFewRowLinear(
-        **fields_of(linear.operator, operator.in_dtype),
-        heads=operator.heads,
-        head_dim=operator.head_dim,
-        splits=operator.splits,
-    )
-    args = [*combine.args, *linear.args[2:]]
-    if limits.binds(args, len(linear.results)):
-        graph.replace([combine, linear], [OperatorCall(fused, args, linear.results)])
-
-
-def _matmul_of(
-    graph: OperatorGraph, packed: Sequence[relax.Var]
-) -> OperatorCall[Int8FewRowLinear] | None:
-    """The matmul that reads words and scales, if nothing else does."""
-    linear = graph.only_reader(packed[0])
-    if not is_call_of(linear, Int8FewRowLinear) or graph.reader_count(packed[1]) != 1:
-        return None
-    return linear

@@ -153,8 +153,7 @@ def test_both_branches_inputs_are_rounded_by_the_norm_before_them() -> None:
     packed = quantized_specs(64, N)
 
     def expected(x: Tensors) -> list[nn.Tensor]:
-        fields = {"experts": EXPERTS, "factor": 0.125, "router_dtype": "float16"}
-        norms = RoutedBranchNorms(64, 1e-6, True, False, MOST, **fields)
+        norms = RoutedBranchNorms(64, 1e-6, True, False, MOST, EXPERTS, 0.125, "float16")
         args = [x[name] for name in ("y", "residual", "vectors", "projection")]
         *normed, scores = call(norms, args, ROWS, *packed, *packed, ((N, EXPERTS), F32))
         choice = FewRowTopKExperts(EXPERTS, TOP_K, MOST)

@@ -44,6 +44,7 @@ from gemma4_compile.targets.kernels.linear.few_row_product import (
 from gemma4_compile.targets.kernels.linear.few_row_shape import OWN_ROWS, shape_of
 from gemma4_compile.targets.kernels.linear.few_row_vectors import (
     BlockRows,
+    Packed,
     combine_rows,
     norm_rows,
     round_rows,
@@ -79,7 +80,7 @@ def make_few_row_gemv(operator: FewRowLinear | Int8FewRowLinear, spec: TargetSpe
             count = bind(tirx.min(i32(n) - begin, most))  # the others are other blocks' to write
             slot, number = bind(tirx.floordiv(thread, lanes)), bind(tirx.floormod(thread, lanes))
             of_x, order = BlockRows(begin, count, most), operator.layout.interleaved
-            packed: Sequence[Buffer] | None = None
+            packed: Packed | None = None
             if args.norm is not None:
                 assert args.out is not None, "declared with a norm"
                 packed = norm_rows(of_x, block, args.norm, args.out, index == 0, order)

@@ -131,10 +131,9 @@ def finish(
                     if values is not None:
                         store(values, gelu_tanh(added[0]) * added[1], item)
                     else:
-                        i, at = bind(lane.begin + own + begin), bind(product.first + row)
-                        apply_epilogue(
-                            operator, args.results[0], i, at, added, args.gate, args.layer, rows
-                        )
+                        where = bind(lane.begin + own + begin), bind(product.first + row)
+                        of_gate = args.gate, args.layer
+                        apply_epilogue(operator, args.results[0], *where, added, *of_gate, rows)
             if values is not None:
                 assert isinstance(operator, Int8FewRowLinear), "it packs its product"
                 _pack_products(operator, args.results, product, values, begin)

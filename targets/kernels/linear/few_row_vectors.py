@@ -187,8 +187,8 @@ def combine_rows(
     packed = _PackedRows(rows, RowSlice(block, width), interleaved)
     for i in range(rows.most):
         with rows.if_exists(i):
-            own = (OneRow(one, rows.begin + i) for one in splits)
-            packed.put(i, combine_vec4s(block, *own, heads))
+            o_partial, split_lse = (OneRow(one, rows.begin + i) for one in splits)
+            packed.put(i, combine_vec4s(block, o_partial, split_lse, heads))
     barrier()
     return packed.words, packed.scales
 
