@@ -84,21 +84,17 @@ class FewRowTuning:
         blocks
     full_splits : splits of the keys of full attention, at most: those that there are no keys for
         have blocks, too, for all rows
-    wide_threads : of a block that norms its rows of x or rounds its product
-    wide_blocks : aim: more lanes share a row where fewer blocks would norm
-    norm_threads : of all blocks of a matmul that norms, at most: every block repeats the norm
+    wide_threads : of a block that rounds the product of gate and up, at most
     """
 
     threads: int = 128
     items_per_lane: int = 4
     min_blocks: int = 256
-    wide_threads: int = 256
-    wide_blocks: int = 128
-    norm_threads: int = 65_536
     rows: int = 5
     queries: int = 4
     attention_blocks: int = 128
     full_splits: int = 64
+    wide_threads: int = 256
 
 
 @dataclass(frozen=True)
@@ -250,20 +246,14 @@ class FusionTuning:
     max_int8_weights : the same where activations are int8
     max_combine_bytes : attention splits that every block reads, on a GPU
     max_combined_splits : splits, whose loads are all in the kernel's text, on a GPU
-    few_row_rounding_width : channels of a few rows that an int8 matmul rounds
-    few_row_norm_width : channels of a few rows that an int8 matmul norms
     few_row_product_width : channels of a few rows whose gate and up round their product
-    few_row_combine_bytes : attention splits of each of a few rows that an int8 matmul combines
     """
 
     max_weights: int = 40 << 20
     max_int8_weights: int = 256 << 20
     max_combine_bytes: int = 64 << 10
     max_combined_splits: int = 16
-    few_row_rounding_width: int = 512
-    few_row_norm_width: int = 2560
     few_row_product_width: int = 2560
-    few_row_combine_bytes: int = 0
 
 
 @dataclass(frozen=True)

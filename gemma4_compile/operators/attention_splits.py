@@ -15,7 +15,7 @@ from gemma4_compile.operators.heads import Splits
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.spreads import LSE, Spread
 from gemma4_compile.operators.tir import FunctionBuilder, LocalVar, bind, function, store
-from gemma4_compile.operators.types import Buffer, Index
+from gemma4_compile.operators.types import Buffer
 from gemma4_compile.types import Array
 
 LOWEST = -3.0e38  # below every score; -inf would turn inf - inf into NaN
@@ -98,39 +98,4 @@ def combined_splits(o_partial: te.Tensor, split_lse: te.Tensor) -> te.Tensor:
     )
     return te.compute(
         (1, heads * dim), lambda i, j: merged[j // dim, j % dim] / total[j // dim], name="x"
-    )
-
-
-def row_splits_placeholders(
-    operator: Splits, dtype: str, rows: Index
-) -> tuple[te.Tensor, te.Tensor]:
-    """`splits_placeholders` of rows: (rows, splits, heads, head_dim), (rows, splits, heads, 2)."""
-    splits, heads, dim = operator.splits, operator.heads, operator.head_dim
-    o_partial = te.placeholder((rows, splits, heads, dim), dtype, name="o_partial")
-    return o_partial, te.placeholder((rows, splits, heads, 2), "float32", name="split_lse")
-
-
-def combined_rows(o_partial: te.Tensor, split_lse: te.Tensor) -> te.Tensor:
-    """`combined_splits` of each row: (rows, width) f32."""
-    rows, *sizes = o_partial.shape
-    splits, heads, dim = (int(size) for size in sizes)
-    m, s, v = (te.reduce_axis((0, splits), name=name) for name in "msv")
-    highest = te.compute(
-        (rows, heads), lambda i, h: te.max(split_lse[i, m, h, 0], axis=m), name="highest"
-    )
-    weights = te.compute(
-        (rows, splits, heads),
-        lambda i, n, h: tirx.exp(split_lse[i, n, h, 0] - highest[i, h]) * split_lse[i, n, h, 1],
-        name="weights",
-    )
-    total = te.compute((rows, heads), lambda i, h: te.sum(weights[i, s, h], axis=s), name="total")
-    merged = te.compute(
-        (rows, heads, dim),
-        lambda i, h, d: te.sum(weights[i, v, h] * o_partial[i, v, h, d].astype("float32"), axis=v),
-        name="merged",
-    )
-    return te.compute(
-        (rows, heads * dim),
-        lambda i, j: merged[i, j // dim, j % dim] / total[i, j // dim],
-        name="x",
     )

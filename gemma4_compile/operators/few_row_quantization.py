@@ -9,11 +9,7 @@ import numpy as np
 from tvm import te, tirx
 
 from gemma4_compile.operators.activation_quantization import pack
-from gemma4_compile.operators.attention_splits import (
-    LOWEST,
-    combined_rows,
-    row_splits_placeholders,
-)
+from gemma4_compile.operators.attention_splits import LOWEST
 from gemma4_compile.operators.base import Operator, symbolic_rows, te_prim_func
 from gemma4_compile.operators.examples import Sizes, example_lse
 from gemma4_compile.operators.few_row_linear import FewRows
@@ -91,5 +87,31 @@ class QuantizedFewRowCombine(PackedRows, Operator):
         return np.stack([example_lse(shape[1:], LOWEST, rng) for _ in range(shape[0])])
 
     def definition(self) -> tirx.PrimFunc:
-        args = row_splits_placeholders(self, self.in_dtype, symbolic_rows(None))
-        return te_prim_func([*args, *pack(combined_rows(*args), self.interleaved)])
+        rows, splits, heads, dim = symbolic_rows(None), self.splits, self.heads, self.head_dim
+        o_partial = te.placeholder((rows, splits, heads, dim), self.in_dtype, name="o_partial")
+        split_lse = te.placeholder((rows, splits, heads, 2), "float32", name="split_lse")
+        m, s, v = (te.reduce_axis((0, splits), name=name) for name in "msv")
+        highest = te.compute(
+            (rows, heads), lambda i, h: te.max(split_lse[i, m, h, 0], axis=m), name="highest"
+        )
+        weights = te.compute(
+            (rows, splits, heads),
+            lambda i, n, h: tirx.exp(split_lse[i, n, h, 0] - highest[i, h]) * split_lse[i, n, h, 1],
+            name="weights",
+        )
+        total = te.compute(
+            (rows, heads), lambda i, h: te.sum(weights[i, s, h], axis=s), name="total"
+        )
+        merged = te.compute(
+            (rows, heads, dim),
+            lambda i, h, d: te.sum(
+                weights[i, v, h] * o_partial[i, v, h, d].astype("float32"), axis=v
+            ),
+            name="merged",
+        )
+        x = te.compute(
+            (rows, heads * dim),
+            lambda i, j: merged[i, j // dim, j % dim] / total[i, j // dim],
+            name="x",
+        )
+        return te_prim_func([o_partial, split_lse, *pack(x, self.interleaved)])

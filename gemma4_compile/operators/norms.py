@@ -186,11 +186,11 @@ class TakeLastRow(Operator):
 
 @dataclass(frozen=True)
 class NormVector:
-    """Norms and residual addition between two matmuls.
+    """Norms and residual addition between two matmuls of one position.
 
     ``r' = (r + norm(b; w_branch)) * scalar`` and, if `normed`, ``x = norm(r'; w_next)``; else x is
-    r'. Arguments: b, r (rows, width) f32; w_branch (width,) f32; scalar (1,) f32 if `scaled`;
-    w_next (width,) f32 if `normed`.
+    r'. Arguments: b, r (1, width) f32; w_branch (width,) f32; scalar (1,) f32 if `scaled`; w_next
+    (width,) f32 if `normed`.
     """
 
     width: int
@@ -203,9 +203,9 @@ class NormVector:
         """Branches that are added to the residual."""
         return 1
 
-    def definition(self, rows: Index = 1) -> tuple[list[te.Tensor], te.Tensor, te.Tensor]:
-        """Arguments, r' and x, both (rows, width) float32."""
-        shape, width = (rows, self.width), self.width
+    def definition(self) -> tuple[list[te.Tensor], te.Tensor, te.Tensor]:
+        """Arguments, r' and x, both (1, width) float32."""
+        shape, width = (1, self.width), self.width
         branch = te.placeholder(shape, "float32", name="branch")
         residual = te.placeholder(shape, "float32", name="residual")
         w_branch = te.placeholder((width,), "float32", name="w_branch")
@@ -216,7 +216,7 @@ class NormVector:
         if not self.normed:
             return args, out, out
         w_next = te.placeholder((width,), "float32", name="w_next")
-        inverse_out = inverse_rms(out, rows, width, self.eps, "out")
+        inverse_out = inverse_rms(out, 1, width, self.eps, "out")
         x = te.compute(shape, lambda i, j: out[i, j] * inverse_out[i] * w_next[j], name="x")
         return [*args, w_next], out, x
 

@@ -9,7 +9,6 @@ import tvm
 from gemma4_compile.passes.few_row_experts import few_row_experts
 from gemma4_compile.passes.few_rows import few_rows
 from gemma4_compile.passes.fuse_attention_combine import fuse_attention_combine
-from gemma4_compile.passes.fuse_few_rows import fuse_few_rows
 from gemma4_compile.passes.fuse_norm_linear import fuse_norm_linear
 from gemma4_compile.passes.fuse_router import fuse_router
 from gemma4_compile.passes.fusion_limits import FusionLimits, fusion_limits
@@ -27,7 +26,6 @@ FUSIONS: Sequence[Fusion] = (
     fuse_attention_combine,
     quantize_unfused,
     few_rows,
-    fuse_few_rows,
     few_row_experts,
     split_matmuls,
 )

@@ -10,7 +10,6 @@ from tvm import relax
 from gemma4_compile.model_spec.layers.attention import AttentionOptions
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.passes.operator_graph import OperatorCall
-from gemma4_compile.targets.kernels.linear.few_row_shape import normed_width
 from gemma4_compile.targets.kernels.linear.normed_gemv import fused_width
 from gemma4_compile.targets.spec import INT8, UNLIMITED, TargetSpec
 from gemma4_compile.targets.tuning import FusionTuning
@@ -29,7 +28,6 @@ class FusionLimits:
     int8 : activations are quantised to int8 where the weights allow it
     tuning : measured sizes
     few_rows : splits of the keys of a few rows; None where few rows have no kernels of their own
-    few_row_width : channels of a few rows that a kernel may norm or quantise for itself
     """
 
     max_buffers: int | None
@@ -37,7 +35,6 @@ class FusionLimits:
     int8: bool = False
     tuning: FusionTuning = field(default_factory=FusionTuning)
     few_rows: AttentionOptions | None = None
-    few_row_width: int = UNLIMITED
 
     def binds(self, tensors: Sequence[relax.Expr], results: int) -> bool:
         """Return whether a kernel may bind these arguments and as many results."""
@@ -55,8 +52,7 @@ def fusion_limits(target: TargetSpec) -> FusionLimits:
     if not target.is_gpu:
         return FusionLimits(None, UNLIMITED, int8, tuning)
     width, splits = fused_width(target), few_row_options(target)
-    of_few = normed_width(target)
-    return FusionLimits(target.max_storage_buffers, width, int8, tuning, splits, of_few)
+    return FusionLimits(target.max_storage_buffers, width, int8, tuning, splits)
 
 
 def attention_options(target: TargetSpec) -> AttentionOptions:

@@ -35,7 +35,6 @@ from tests.numerics.kernel_cases import Array, KernelCase, differences, make_cas
 from tests.numerics.linear import (
     test_bounded_kernels,
     test_few_row_linear,
-    test_few_row_vectors,
     test_gemm_kernels,
     test_int8_kernels,
 )
@@ -122,7 +121,6 @@ def picture_operators() -> list[Operator]:
 def _few_rows() -> Group:
     """Matmuls, experts and attention of one to nine rows."""
     cases = test_few_row_linear.cases_of(test_few_row_linear.OPERATORS)
-    cases += test_few_row_vectors.cases()
     cases += test_few_row_experts.cases_of(test_few_row_experts.OPERATORS)
     cases += test_few_row_norms.cases_of(test_few_row_norms.OPERATORS)
     for name in test_few_row_attention.SHAPES:

@@ -14,109 +14,166 @@ in int8_linear.py, of a symbolic number of rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.operators.activation_quantization import GROUP
+from gemma4_compile.operators.activation_quantization import GROUP, WORD
 from gemma4_compile.operators.base import symbolic_rows
-from gemma4_compile.operators.few_row_linear import (
-    FewRowLinear,
-    Int8CombinedFewRowLinear,
-    Int8FewRowLinear,
-)
+from gemma4_compile.operators.epilogue import Epilogue
+from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
+from gemma4_compile.operators.int8_linear import PACKED
 from gemma4_compile.operators.linear import WeightLayout
-from gemma4_compile.operators.math import as_f32
+from gemma4_compile.operators.math import as_f32, gelu_tanh
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
-from gemma4_compile.targets.kernels.common.blocks import Block, barrier, launch, local, zero
+from gemma4_compile.targets.kernels.common.blocks import (
+    Block,
+    barrier,
+    launch,
+    local,
+    shared,
+    strided,
+    zero,
+)
 from gemma4_compile.targets.kernels.common.builtins import dot4
+from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue
 from gemma4_compile.targets.kernels.common.vectors import WIDEST, Vectors
 from gemma4_compile.targets.kernels.common.weights import WeightReader
-from gemma4_compile.targets.kernels.linear.few_row_lanes import OWN, Lane, no_totals
-from gemma4_compile.targets.kernels.linear.few_row_product import (
-    Product,
-    declare_arguments,
-    finish,
+from gemma4_compile.targets.kernels.linear.few_row_quantize import packed_results
+from gemma4_compile.targets.kernels.linear.few_row_shape import (
+    OWN_ROWS,
+    FewRowShape,
+    few_row_shape,
+    packing_shape,
 )
-from gemma4_compile.targets.kernels.linear.few_row_shape import OWN_ROWS, shape_of
-from gemma4_compile.targets.kernels.linear.few_row_vectors import (
-    BlockRows,
-    Packed,
-    combine_rows,
-    norm_rows,
-    round_rows,
-)
+from gemma4_compile.targets.kernels.linear.gemm import left_args
 from gemma4_compile.targets.kernels.linear.int8_sums import RowSums
-from gemma4_compile.targets.kernels.linear.int8_vectors import VEC4S
+from gemma4_compile.targets.kernels.linear.int8_vectors import VEC4S, round_vec4s
 from gemma4_compile.targets.spec import TargetSpec
 
+_OWN = Vectors(OWN_ROWS)
 _WORDS = Vectors(WIDEST)
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One lane's part of a block's product.
+
+    Attributes
+    ----------
+    lane, lanes : its number among those that share a row, and their number
+    rows : of the matrix, those of its group
+    first : row of the block that is in the same split as all of them
+    count : rows of x that the block has
+    most : rows of x that it may have
+    begin : the first of them
+    """
+
+    lane: Expr
+    lanes: int
+    rows: Sequence[Expr]
+    first: Expr
+    count: Expr
+    most: int
+    begin: Index = 0
+
+    def has(self, i: int) -> Expr | None:
+        """The condition for row i, the same in all threads; None where there always is one."""
+        return self.count > i if i else None
+
+    def place(self, i: int) -> Index:
+        """Where row i is in x."""
+        return self.begin + i
+
+    def steps(self, items: int) -> Index:
+        """Iterations over the items of a row of the matrix."""
+        return -(-items // self.lanes)
+
+    def each_row(self) -> Iterator[int]:
+        """The rows of x, each as the text that it needs, under its condition."""
+        for i in range(self.most):
+            condition = self.has(i)
+            with nullcontext() if condition is None else when(condition):
+                yield i
 
 
 def make_few_row_gemv(operator: FewRowLinear | Int8FewRowLinear, spec: TargetSpec) -> tirx.PrimFunc:
     """``y[i, r] = epilogue(sum_k x[i, k] W[r, k])`` for a few i.
 
-    Grid: rows of x / those of a block x W's rows / those of a block, so that blocks which read the
-    same weights run at the same time. Shared: the lanes' partial sums of a few rows of x, and those
-    rows where the kernel makes or rounds them. With a norm, the blocks of W's first rows write the
-    new residual. Definition: the operator's `definition`.
+    Grid: rows of x / those of a block x W's rows / tile, so that blocks which read the same weights
+    run at the same time. Shared: the lanes' partial sums of a few rows of x, those rows where the
+    kernel rounds them, and a group of their products where it packs these. Definition: the
+    operator's `definition`.
     """
     n, rows, cols = symbolic_rows(operator.rows), operator.layout.rows, operator.cols
+    ple = operator.epilogue == Epilogue.GELU_GATE.value
     is_int8 = isinstance(operator, Int8FewRowLinear)
+    packs = isinstance(operator, Int8FewRowLinear) and operator.packed_out
+    order = isinstance(operator, Int8FewRowLinear) and operator.interleaved_out
     most = min(operator.most_rows, spec.tuning.few_rows.rows)
     parts = tirx.floordiv(n + most - 1, most) if most < operator.most_rows else 1
     with function(scheduled=True) as build:
-        args = declare_arguments(build, operator, n)
-        x, weights = args.x, args.weights
+        x = left_args(build, (n, cols), operator.in_dtype, operator.in_dtype == PACKED)
+        weights = WeightReader(build, operator.layout)
+        gate = build.arg("ple", (n, operator.ple_width), "float32") if ple else None
+        layer = build.scalar_arg("layer") if ple else None
+        results = (
+            packed_results(build, operator.outputs, n)
+            if packs
+            else [build.arg("y", (n, operator.outputs), "float32")]
+        )
         items = cols // GROUP if is_int8 else weights.units
-        shape, iterations = shape_of(operator, items, most, spec)
+        shape = packing_shape(most, spec) if packs else few_row_shape(rows, items, most, spec)
         tile, lanes, slots = shape.block.tile, shape.block.lanes, shape.block.slots
-        grid = -(-rows // (tile * iterations))
-        with launch(shape.block.threads, parts, grid) as (part, index, thread):
+        with launch(shape.block.threads, parts, -(-rows // tile)) as (part, index, thread):
             block, begin = Block(thread, shape.block.threads, spec.simd_width), bind(part * most)
             count = bind(tirx.min(i32(n) - begin, most))  # the others are other blocks' to write
-            slot, number = bind(tirx.floordiv(thread, lanes)), bind(tirx.floormod(thread, lanes))
-            of_x, order = BlockRows(begin, count, most), operator.layout.interleaved
-            packed: Packed | None = None
-            if args.norm is not None:
-                assert args.out is not None, "declared with a norm"
-                packed = norm_rows(of_x, block, args.norm, args.out, index == 0, order)
-            elif isinstance(operator, Int8CombinedFewRowLinear):
-                packed = combine_rows(of_x, block, (x[0], x[1]), operator.heads, order)
-            elif is_int8 and len(x) == 1:
-                packed = round_rows(of_x, block, x[0], order)
+            slot, first = bind(tirx.floordiv(thread, lanes)), bind(index * tile)
             sums = RowSums(shape.sums, block)
-            with each_tile(iterations) as iteration:
-                first = bind((index * iterations + iteration) * tile)
-                owned = [first + m * slots + slot for m in range(OWN_ROWS)]
-                if rows % (tile * iterations):
-                    owned = [tirx.min(row, rows - 1) for row in owned]
-                in_split = first if iterations == 1 else bind(tirx.min(first, rows - 1))
-                own_rows = [bind(row) for row in owned]
-                lane = Lane(number, lanes, own_rows, in_split, count, most, begin)
-                totals = no_totals(most)
-                if packed is not None:
-                    add_int8(replace(lane, begin=0), weights, *packed, totals)
-                elif is_int8:
-                    add_int8(lane, weights, x[0], x[1], totals)
+            owned = [first + m * slots + slot for m in range(OWN_ROWS)]
+            if rows % tile:
+                owned = [tirx.min(row, rows - 1) for row in owned]
+            own_rows = [bind(row) for row in owned]
+            lane = Lane(
+                bind(tirx.floormod(thread, lanes)), lanes, own_rows, first, count, most, begin
+            )
+            totals = no_totals(most)
+            if not is_int8:
+                add_floats(lane, weights, x[0], totals)
+            elif len(x) == 1:
+                packed = round_rows(lane, block, x[0], operator.layout.interleaved)
+                add_int8(replace(lane, begin=0), weights, *packed, totals)
+            else:
+                add_int8(lane, weights, x[0], x[1], totals)
+
+            pairs = operator.epilogue == Epilogue.GELU_PAIRS.value
+            values = shared((shape.at_once * GROUP,)) if packs else None
+
+            def finish(i: Expr, own: Expr, row: Expr, added: Sequence[Expr]) -> None:
+                if values is None:
+                    at = bind(first + row)
+                    apply_epilogue(operator, results[0], i, at, added, gate, layer, rows)
                 else:
-                    add_floats(lane, weights, x[0], totals)
-                finish(operator, args, Product(shape, sums, block, lane, slot, totals, first))
+                    product = gelu_tanh(added[0]) * added[1]
+                    store(values, product, own * GROUP + tirx.floordiv(row, 2))
+
+            def after(first_row: int) -> None:
+                if values is not None:
+                    _pack_products(lane, block, values, results, index, first_row, order)
+
+            _finish(shape, sums, block, lane, slot, totals, 2 if pairs else 1, finish, after)
     return build.result
 
 
-@contextmanager
-def each_tile(count: int) -> Iterator[Index]:
-    """A block's tiles, one after the other: their number."""
-    if count == 1:
-        yield 0
-        return
-    with T.serial(0, count) as tile:
-        yield tile
-        barrier()  # the next tile's sums take the same places
+def no_totals(most: int) -> Buffer:
+    """A lane's sums, none yet: OWN_ROWS for each row of x that there may be."""
+    totals = local((most * OWN_ROWS,))
+    for i in range(most):
+        store(totals, _OWN.splat(zero()), _OWN.at(i))
+    return totals
 
 
 def add_floats(lane: Lane, weights: WeightReader, x: Buffer, totals: Buffer) -> None:
@@ -129,9 +186,9 @@ def add_floats(lane: Lane, weights: WeightReader, x: Buffer, totals: Buffer) -> 
         def of_split(split: Sequence[Buffer], begin: int) -> None:
             units = [weights.read_unit(split, bind(row - begin), unit) for row in lane.rows]
             for j in range(size):
-                column = OWN.join([bind(decoded[j]) for decoded, _ in units])
-                store(values, column, OWN.at(j))
-            store(scales, OWN.join([scale for _, scale in units]), OWN.at(0))
+                column = _OWN.join([bind(decoded[j]) for decoded, _ in units])
+                store(values, column, _OWN.at(j))
+            store(scales, _OWN.join([scale for _, scale in units]), _OWN.at(0))
 
         return of_split
 
@@ -142,15 +199,15 @@ def add_floats(lane: Lane, weights: WeightReader, x: Buffer, totals: Buffer) -> 
             for i in lane.each_row():
                 place = lane.place(i)
                 dot = local((OWN_ROWS,))
-                store(dot, OWN.splat(zero()), OWN.at(0))
+                store(dot, _OWN.splat(zero()), _OWN.at(0))
                 for at in range(0, size, channels.size):
                     item = x[place, channels.from_channel(unit * size + at)]
                     inputs = bind(channels.cast(item, "float32"))
                     for j, value in enumerate(channels.lanes(inputs)):
-                        product = values[OWN.at(at + j)] * OWN.splat(value)
-                        store(dot, dot[OWN.at(0)] + product, OWN.at(0))
-                added = dot[OWN.at(0)] * scales[OWN.at(0)]
-                store(totals, totals[OWN.at(i)] + added, OWN.at(i))
+                        product = values[_OWN.at(at + j)] * _OWN.splat(value)
+                        store(dot, dot[_OWN.at(0)] + product, _OWN.at(0))
+                added = dot[_OWN.at(0)] * scales[_OWN.at(0)]
+                store(totals, totals[_OWN.at(i)] + added, _OWN.at(i))
 
 
 def add_int8(
@@ -173,7 +230,7 @@ def add_int8(
                     vec4 = split[0][local_row, _WORDS.from_channel(group * size + at)]
                     store(stored, vec4, _WORDS.from_channel(m * size + at))
                 own.append(bind(as_f32(split[1][local_row, group])))
-            store(scales, OWN.join(own), OWN.at(0))
+            store(scales, _OWN.join(own), _OWN.at(0))
 
         return of_split
 
@@ -200,8 +257,30 @@ def add_int8(
                         dot = dot + dot4(integers[m * VEC4S + k], word)
                     sums.append(as_f32(dot))
                 own = bind(x_scales[place, group])
-                added = scales[OWN.at(0)] * OWN.splat(own) * OWN.join(sums)
-                store(totals, totals[OWN.at(i)] + added, OWN.at(i))
+                added = scales[_OWN.at(0)] * _OWN.splat(own) * _OWN.join(sums)
+                store(totals, totals[_OWN.at(i)] + added, _OWN.at(i))
+
+
+def round_rows(lane: Lane, block: Block, x: Buffer, interleaved: bool) -> tuple[Buffer, Buffer]:
+    """Words and scales of the block's rows in shared memory, from 0 on; ends with a barrier."""
+    per_row, groups = int(x.shape[1]) // WORD, int(x.shape[1]) // GROUP
+    words, scales = shared((lane.most, per_row), "uint32"), shared((lane.most, groups))
+    count, vec4s = lane.most * per_row, []
+    for iteration in range(-(-count // block.threads)):
+        item = bind(tirx.min(block.thread + iteration * block.threads, count - 1))
+        row = bind(tirx.min(tirx.floordiv(item, per_row), lane.count - 1))
+        vec4 = x[lane.begin + row, _WORDS.at(tirx.floormod(item, per_row))]
+        vec4s.append(bind(vec4.astype(f"float32x{WORD}")))
+
+    def put_word(vec4: Expr, word: Expr) -> None:
+        store(words, word, tirx.floordiv(vec4, per_row), tirx.floormod(vec4, per_row))
+
+    def put_scale(group: Expr, scale: Expr) -> None:
+        store(scales, scale, tirx.floordiv(group, groups), tirx.floormod(group, groups))
+
+    round_vec4s(vec4s, block, count, interleaved, put_word, put_scale)
+    barrier()
+    return words, scales
 
 
 def _unpack(layout: WeightLayout, stored: Buffer, integers: Buffer) -> None:
@@ -225,3 +304,81 @@ def _unpack(layout: WeightLayout, stored: Buffer, integers: Buffer) -> None:
         for half, (near, far) in enumerate(parts):
             four = tirx.bitwise_or(tirx.bitwise_and(near, low), tirx.bitwise_and(far, high))
             store(integers, four, 2 * place + half)
+
+
+def _finish(
+    shape: FewRowShape,
+    sums: RowSums,
+    block: Block,
+    lane: Lane,
+    slot: Expr,
+    totals: Buffer,
+    step: int,
+    body: Callable[[Expr, Expr, Expr, Sequence[Expr]], None],
+    after: Callable[[int], None],
+) -> None:
+    """Add the lanes' sums, of a few rows of x at a time.
+
+    ``body(row of x, which of those few, row of the tile, step sums)`` all over the block;
+    ``after(first of them)`` in all threads.
+    """
+    tile, slots, outputs = shape.block.tile, shape.block.slots, shape.block.tile // step
+    for begin in range(0, lane.most, shape.at_once):
+        with when(lane.count > begin):
+            if begin:
+                barrier()  # the rows before may still be being read
+            for i in range(begin, min(begin + shape.at_once, lane.most)):
+                put_row(sums, lane, totals, i, (i - begin) * tile + slot, slots)
+            sums.finish()
+            with strided(block, outputs * shape.at_once) as item:
+                own = bind(tirx.floordiv(item, outputs))
+                with when(own + begin < lane.count):
+                    row = bind(tirx.floormod(item, outputs) * step)
+                    place = bind(own * tile + row)
+                    added = [sums.total(place + index) for index in range(step)]
+                    body(bind(lane.begin + own + begin), own, row, added)
+            after(begin)
+
+
+def _pack_products(
+    lane: Lane,
+    block: Block,
+    values: Buffer,
+    results: Sequence[Buffer],
+    group: Expr,
+    first_row: int,
+    interleaved: bool,
+) -> None:
+    """Round one group of products of a few rows; it begins with a barrier.
+
+    Parameters
+    ----------
+    values : (rows * GROUP,) in shared memory
+    results : words and scales
+    group : its number in a row of the results
+    first_row : of the block's rows, the first of these
+    """
+    vec4s, mine = int(values.shape[0]) // WORD, []
+    barrier()
+    for iteration in range(-(-vec4s // block.threads)):
+        item = bind(tirx.min(block.thread + iteration * block.threads, vec4s - 1))
+        mine.append(bind(values[_WORDS.at(item)]))
+
+    def put(buffer: Buffer, value: Expr, own: Expr, place: Expr) -> None:
+        with when(own + first_row < lane.count):
+            store(buffer, value, lane.begin + own + first_row, place)
+
+    def put_word(vec4: Expr, word: Expr) -> None:
+        place = group * VEC4S + tirx.floormod(vec4, VEC4S)
+        put(results[0], word, bind(tirx.floordiv(vec4, VEC4S)), place)
+
+    def put_scale(own: Expr, scale: Expr) -> None:
+        put(results[1], scale, own, group)
+
+    round_vec4s(mine, block, vec4s, interleaved, put_word, put_scale)
+
+
+def put_row(sums: RowSums, lane: Lane, totals: Buffer, i: int, first: Expr, slots: int) -> None:
+    """Set the lane's sums of row i of x: OWN_ROWS rows of the tile, `slots` apart, from `first`."""
+    for m, part in enumerate(_OWN.lanes(bind(totals[_OWN.at(i)]))):
+        sums.put(first + m * slots, lane.lane, part)

@@ -43,7 +43,7 @@ from gemma4_compile.targets.kernels.common.blocks import (
     tree,
     zero,
 )
-from gemma4_compile.targets.kernels.common.row_slice import OneRow, Readable, RowSlice
+from gemma4_compile.targets.kernels.common.row_slice import Readable, RowSlice
 from gemma4_compile.targets.kernels.moe.expert_norms import (
     EXPERT_SUMS,
     ExpertNormArguments,
@@ -76,7 +76,6 @@ def round_vec4s(
     interleaved: bool,
     put_word: Put,
     put_scale: Put,
-    memory: Buffer | None = None,
 ) -> None:
     """Round a block's slice of a vector, all threads together; it ends without a barrier.
 
@@ -85,10 +84,9 @@ def round_vec4s(
     vec4s : float32x4; vec4 `iteration` of a thread is number ``iteration * threads + thread``
         of `count`
     put_word, put_scale : store a word by its vec4, and a scale by its group
-    memory : `largest_memory` of a block that rounds several vectors in the same place
     """
     thread, threads = block.thread, block.threads
-    largest = largest_memory(block, count) if memory is None else memory
+    largest = None if block.subgroup_width >= VEC4S else shared((count,))
     tops = []
     for iteration, vec4 in enumerate(vec4s):
         item = bind(thread + iteration * threads)
@@ -110,11 +108,6 @@ def round_vec4s(
             put_word(item, bind(_word([bind(lane * factor) for lane in _lanes(vec4)], interleaved)))
             with when(tirx.floormod(item, VEC4S) == 0):
                 put_scale(group, group_scale(magnitude))
-
-
-def largest_memory(block: Block, count: int) -> Buffer | None:
-    """Shared memory of `round_vec4s`, of so many vec4s; None where subgroups need none."""
-    return None if block.subgroup_width >= VEC4S else shared((count,))
 
 
 def _largest_of(largest: Buffer, group: Expr) -> Expr:
@@ -222,37 +215,22 @@ def norm_squares(
     weighed: Sequence[Expr],
 ) -> list[Expr]:
     """b.b, r.r, r.c and c.c of the whole row; all but the first are 0 where no norm follows."""
-    parts = norm_parts(norm, row_slice, branch, residual, weighed)
+    pairs = [(branch, branch), (residual, residual), (residual, weighed), (weighed, weighed)]
+    parts = [row_slice.dot(left, right) for left, right in pairs[: WORD if norm.normed else 1]]
     missing = [zero()] * (WORD - len(parts))
     sums = BlockSums(row_slice.block)
     return [*sums(parts), *missing]
-
-
-def norm_parts(
-    norm: NormVector,
-    row_slice: RowSlice,
-    branch: Sequence[Expr],
-    residual: Sequence[Expr],
-    weighed: Sequence[Expr],
-) -> list[Expr]:
-    """The thread's part of b.b, r.r, r.c and c.c; of b.b alone where no norm follows."""
-    pairs = [(branch, branch), (residual, residual), (residual, weighed), (weighed, weighed)]
-    return [row_slice.dot(left, right) for left, right in pairs[: WORD if norm.normed else 1]]
 
 
 def norm_scales(
     norm: NormVector, row_slice: RowSlice, squares: Sequence[Expr], scalar: Expr
 ) -> tuple[Expr, Expr]:
     """1 / rms of the branch and of r', each in all lanes; `squares` are `norm_squares`."""
-    scale, scale_next = norm_factors(norm, squares, scalar)
-    return bind(row_slice.splat(scale)), bind(row_slice.splat(scale_next))
-
-
-def norm_factors(norm: NormVector, squares: Sequence[Expr], scalar: Expr) -> tuple[Expr, Expr]:
-    """1 / rms of the branch and of r', 0 where no norm follows; `squares` are `norm_squares`."""
     if norm.normed:
-        return residual_scales(norm.width, norm.eps, squares, scalar)
-    return inverse_rms(squares[0], norm.width, norm.eps), zero()
+        scale, scale_next = residual_scales(norm.width, norm.eps, squares, scalar)
+    else:
+        scale, scale_next = inverse_rms(squares[0], norm.width, norm.eps), zero()
+    return bind(row_slice.splat(scale)), bind(row_slice.splat(scale_next))
 
 
 def residual_scales(
@@ -265,9 +243,7 @@ def residual_scales(
     return scale, inverse_rms(tirx.max(after, zero()) * scalar * scalar, width, eps)
 
 
-def combine_vec4s(
-    block: Block, o_partial: Buffer | OneRow, split_lse: Buffer | OneRow, heads: int
-) -> list[Expr]:
+def combine_vec4s(block: Block, o_partial: Buffer, split_lse: Buffer, heads: int) -> list[Expr]:
     """The thread's vec4s of all combined heads; ends without a barrier.
 
     All loads are under way before the first is used. Each (head, split) has one weight, made once

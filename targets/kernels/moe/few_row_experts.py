@@ -27,8 +27,13 @@ from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.quantization.recipe import ROW_ALIGNMENT
 from gemma4_compile.targets.kernels.common.blocks import Block, barrier, launch, shared, strided
 from gemma4_compile.targets.kernels.common.weights import WeightReader
-from gemma4_compile.targets.kernels.linear.few_row_gemv import add_floats, add_int8
-from gemma4_compile.targets.kernels.linear.few_row_lanes import Lane, no_totals, put_row
+from gemma4_compile.targets.kernels.linear.few_row_gemv import (
+    Lane,
+    add_floats,
+    add_int8,
+    no_totals,
+    put_row,
+)
 from gemma4_compile.targets.kernels.linear.few_row_quantize import packed_results
 from gemma4_compile.targets.kernels.linear.few_row_shape import (
     MIN_LANES,
