@@ -253,7 +253,7 @@ class FusionTuning:
     max_int8_weights: int = 256 << 20
     max_combine_bytes: int = 64 << 10
     max_combined_splits: int = 16
-    few_row_product_width: int = 2560
+    few_row_product_width: int = 1536
 
 
 @dataclass(frozen=True)
