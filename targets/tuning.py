@@ -82,6 +82,9 @@ class FewRowTuning:
     queries : of an attention block, at most: query heads of rows; K and V are read once for them
     attention_blocks : aim: a block takes fewer queries where a step of four rows would have fewer
         blocks
+    full_splits : splits of the keys of full attention, at most: those that there are no keys for
+        have blocks, too, for all rows
+    wide_threads : of a block that rounds the product of gate and up, at most
     """
 
     threads: int = 128
@@ -90,6 +93,8 @@ class FewRowTuning:
     rows: int = 5
     queries: int = 4
     attention_blocks: int = 128
+    full_splits: int = 64
+    wide_threads: int = 256
 
 
 @dataclass(frozen=True)
@@ -257,7 +262,7 @@ class PrefillAttentionTuning:
 
 @dataclass(frozen=True)
 class FusionTuning:
-    """Sizes up to which a matmul of one position does the preceding work in its own launch.
+    """Sizes up to which a matmul does the work before or after it in its own launch.
 
     Every block repeats what is fused: in a matrix of more weights the blocks pay more for it than
     a launch costs (docs/performance.md, 31B). int8 blocks take several tiles each.
@@ -268,12 +273,14 @@ class FusionTuning:
     max_int8_weights : the same where activations are int8
     max_combine_bytes : attention splits that every block reads, on a GPU
     max_combined_splits : splits, whose loads are all in the kernel's text, on a GPU
+    few_row_product_width : channels of a few rows whose gate and up round their product
     """
 
     max_weights: int = 40 << 20
     max_int8_weights: int = 256 << 20
     max_combine_bytes: int = 64 << 10
     max_combined_splits: int = 16
+    few_row_product_width: int = 1536
 
 
 @dataclass(frozen=True)
