@@ -188,6 +188,24 @@ class TensorCoreTuning:
 
 
 @dataclass(frozen=True)
+class FewRowTensorCoreTuning:
+    """Matrix times up to 8 packed rows on tensor cores; powers of two.
+
+    Attributes
+    ----------
+    tiles : of 8 rows of the matrix that a warp multiplies, at most: what it reads of x is for all
+    min_blocks : aim: fewer tiles, 2 at least, where there would be fewer blocks
+    warps : that divide a row's channels, at most
+    min_warps : aim: as few divide a row as are this many in all, for each adds its sums once
+    """
+
+    tiles: int = 4
+    min_blocks: int = 96
+    warps: int = 16
+    min_warps: int = 1320
+
+
+@dataclass(frozen=True)
 class DecodeAttentionTuning:
     """Attention of one position.
 
@@ -261,6 +279,7 @@ class Tuning:
     bounded_gemm: GemmTuning = field(default_factory=GemmTuning)
     patch_attention: PatchAttentionTuning = field(default_factory=PatchAttentionTuning)
     tensor_cores: TensorCoreTuning = field(default_factory=TensorCoreTuning)
+    few_row_tensor_cores: FewRowTensorCoreTuning = field(default_factory=FewRowTensorCoreTuning)
     decode_attention: DecodeAttentionTuning = field(default_factory=DecodeAttentionTuning)
     prefill_attention: PrefillAttentionTuning = field(default_factory=PrefillAttentionTuning)
     fusion: FusionTuning = field(default_factory=FusionTuning)

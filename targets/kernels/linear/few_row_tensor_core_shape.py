@@ -1,0 +1,107 @@
+"""Division of a matrix among the blocks of few_row_tensor_cores.py: tiles, warps, steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from gemma4_compile.operators.activation_quantization import GROUP
+from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.quantization.recipe import ROW_ALIGNMENT
+from gemma4_compile.targets.kernels.common.tensor_cores import BYTE_ROWS, WARP
+from gemma4_compile.targets.spec import TargetSpec
+
+ROW_LANES = WARP // BYTE_ROWS  # lanes that have a row of a product together
+PIECE_BYTES = 16
+MIN_TILES, MIN_WARPS = 2, 2
+
+
+@dataclass(frozen=True)
+class TensorCoreShape:
+    """A block, and what its warps take of the channels.
+
+    Attributes
+    ----------
+    tiles : of 8 rows of the matrix
+    warps : of the block; they divide the channels
+    pieces : of 16 bytes that a lane reads of a tile in a step
+    bits, all_groups : of the matrix: its weights', and a row's
+    """
+
+    tiles: int
+    warps: int
+    pieces: int
+    bits: int
+    all_groups: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.warps * WARP
+
+    @property
+    def rows(self) -> int:
+        """Rows of a block."""
+        return self.tiles * BYTE_ROWS
+
+    @property
+    def group_pieces(self) -> int:
+        """Pieces of a group."""
+        return GROUP * self.bits // 8 // PIECE_BYTES
+
+    @property
+    def row_pieces(self) -> int:
+        """Pieces of a row in a step."""
+        return self.pieces * ROW_LANES
+
+    @property
+    def all_pieces(self) -> int:
+        """Pieces of a row."""
+        return self.all_groups * self.group_pieces
+
+    @property
+    def warp_pieces(self) -> int:
+        """Pieces that a warp's lanes hand on in a step."""
+        return self.tiles * BYTE_ROWS * self.row_pieces
+
+    @property
+    def groups(self) -> int:
+        """Groups of a step."""
+        return self.row_pieces // self.group_pieces
+
+    @property
+    def steps(self) -> int:
+        """Steps of all warps over a row."""
+        return -(-self.all_groups // self.groups)
+
+    @property
+    def is_ragged(self) -> bool:
+        """The last step has groups that the row does not have."""
+        return self.all_groups % self.groups != 0
+
+    @property
+    def pitch(self) -> int:
+        """Places from a warp's sums of a row of x to the next, which lie in other banks."""
+        return self.rows + BYTE_ROWS // 2
+
+
+def tensor_core_shape(layout: WeightLayout, rows: int, spec: TargetSpec) -> TensorCoreShape:
+    """Few warps share a row where the matrix is large, many where it is small.
+
+    Parameters
+    ----------
+    rows : that are multiplied, which may be some of the matrix
+    """
+    tuning = spec.tuning.few_row_tensor_cores
+    tiles, warps = tuning.tiles, MIN_WARPS
+
+    def blocks() -> int:
+        return -(-rows // (tiles * BYTE_ROWS))
+
+    while tiles > MIN_TILES and blocks() < tuning.min_blocks:
+        tiles //= 2
+    shape = TensorCoreShape(tiles, warps, 1, layout.bits, layout.cols // GROUP)
+    while shape.warps < min(tuning.warps, shape.steps) and blocks() * shape.warps < tuning.min_warps:
+        shape = replace(shape, warps=2 * shape.warps)
+    assert shape.rows <= ROW_ALIGNMENT, "a block's rows lie in one split"
+    assert blocks() <= spec.max_grid_dim, "blocks of a grid's second dimension"
+    return shape
