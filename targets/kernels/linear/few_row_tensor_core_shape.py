@@ -100,7 +100,8 @@ def tensor_core_shape(layout: WeightLayout, rows: int, spec: TargetSpec) -> Tens
     while tiles > MIN_TILES and blocks() < tuning.min_blocks:
         tiles //= 2
     shape = TensorCoreShape(tiles, warps, 1, layout.bits, layout.cols // GROUP)
-    while shape.warps < min(tuning.warps, shape.steps) and blocks() * shape.warps < tuning.min_warps:
+    most = min(tuning.warps, spec.max_threads_per_block // WARP, shape.steps)
+    while shape.warps < most and blocks() * shape.warps < tuning.min_warps:
         shape = replace(shape, warps=2 * shape.warps)
     assert shape.rows <= ROW_ALIGNMENT, "a block's rows lie in one split"
     assert blocks() <= spec.max_grid_dim, "blocks of a grid's second dimension"
