@@ -17,12 +17,20 @@ from gemma4_compile.targets.kernels.common.tensor_cores import (
     MULTIPLY_ADD,
     MULTIPLY_ADD_BYTES,
     PACK,
+    STREAM,
     WARP_BARRIER,
 )
 
 _COPY = """
 __forceinline__ __device__ void {name}(void* to, const void* from) {{
   *({type}*)to = *(const {type}*)from;
+}}
+"""
+# Volatile: the compiler may not move it down to where its result is needed.
+_STREAM = """
+__forceinline__ __device__ void {name}(unsigned int* to, const void* from) {{
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {{%0, %1, %2, %3}}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "l"(from));
 }}
 """
 _LOAD = """
@@ -84,6 +92,7 @@ __forceinline__ __device__ void {name}() {{
 
 SOURCES: Mapping[str, str] = {
     COPY: _COPY.format(name=COPY, type="uint4"),
+    STREAM: _STREAM.format(name=STREAM),
     COPY_HALF: _COPY.format(name=COPY_HALF, type="uint2"),
     LOAD: _LOAD.format(name=LOAD, form=""),
     LOAD_TRANSPOSED: _LOAD.format(name=LOAD_TRANSPOSED, form=".trans"),

@@ -202,7 +202,7 @@ class FewRowTensorCoreTuning:
     tiles: int = 4
     min_blocks: int = 96
     warps: int = 16
-    min_warps: int = 1320
+    min_warps: int = 1280
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ A_WORDS, B_WORDS, SUMS = 4, 2, 4  # registers of a thread for one product
 BYTE_ROWS, BYTE_SUMS = 8, 2  # rows of either side of a product of bytes, and a thread's sums
 
 COPY = "gemma4_copy_16_bytes"
+STREAM = "gemma4_stream_16_bytes"
 COPY_HALF = "gemma4_copy_8_bytes"
 LOAD = "gemma4_load_matrices"
 LOAD_TRANSPOSED = "gemma4_load_matrices_transposed"
@@ -58,6 +59,11 @@ def shared_pieces(count: int) -> Buffer:
 def copy_piece(to: Expr, source: Expr) -> None:
     """Copy 16 bytes between two addresses, both multiples of 16."""
     _call(COPY, to, source)
+
+
+def stream_piece(to: Expr, source: Expr) -> None:
+    """Read 16 bytes of an argument that nobody reads again, here and no later, into registers."""
+    _call(STREAM, to, source)
 
 
 def copy_half_piece(to: Expr, source: Expr) -> None:

@@ -64,6 +64,12 @@ class TensorCoreShape:
         return self.tiles * BYTE_ROWS * self.row_pieces
 
     @property
+    def shared_bytes(self) -> int:
+        """Shared memory of the pieces and of the sums."""
+        sums = BYTE_ROWS * self.pitch * 4
+        return self.warps * (self.warp_pieces * PIECE_BYTES + sums)
+
+    @property
     def groups(self) -> int:
         """Groups of a step."""
         return self.row_pieces // self.group_pieces
@@ -102,7 +108,10 @@ def tensor_core_shape(layout: WeightLayout, rows: int, spec: TargetSpec) -> Tens
     shape = TensorCoreShape(tiles, warps, 1, layout.bits, layout.cols // GROUP)
     most = min(tuning.warps, spec.max_threads_per_block // WARP, shape.steps)
     while shape.warps < most and blocks() * shape.warps < tuning.min_warps:
-        shape = replace(shape, warps=2 * shape.warps)
+        wider = replace(shape, warps=2 * shape.warps)
+        if wider.shared_bytes > spec.max_shared_memory_bytes:
+            break
+        shape = wider
     assert shape.rows <= ROW_ALIGNMENT, "a block's rows lie in one split"
     assert blocks() <= spec.max_grid_dim, "blocks of a grid's second dimension"
     return shape

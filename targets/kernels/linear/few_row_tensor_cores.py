@@ -48,9 +48,10 @@ from gemma4_compile.targets.kernels.common.tensor_cores import (
     load_matrices,
     multiply_add_bytes,
     shared_pieces,
+    stream_piece,
     warp_barrier,
 )
-from gemma4_compile.targets.kernels.common.vectors import WIDEST, Vectors
+from gemma4_compile.targets.kernels.common.vectors import Vectors
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.few_row_tensor_core_shape import (
     ROW_LANES,
@@ -64,7 +65,6 @@ from gemma4_compile.targets.spec import TargetSpec
 MAGIC = 0x4B400000
 """As a float32 3 * 2**22, whose last bits count ones: integers are summed onto it as integers, and
 the difference to it is the sum as a float32."""
-_PIECES = Vectors(WIDEST)
 
 
 def fits_tensor_cores(operator: FewRowLinear | Int8FewRowLinear, spec: TargetSpec) -> bool:
@@ -139,8 +139,8 @@ class _Weights:
         def of_split(split: Sequence[Buffer], begin: int) -> None:
             for tile in range(shape.tiles):
                 for p, row in enumerate(self._rows[tile]):
-                    vec4 = split[0][bind(row - begin), _PIECES.at(piece)]
-                    store(self._next_words, vec4, _PIECES.at(tile * shape.pieces + p))
+                    to = address(self._next_words, (tile * shape.pieces + p) * PIECE_WORDS)
+                    stream_piece(to, address(split[0], bind(row - begin), piece * PIECE_WORDS))
             for tile, row in enumerate(self._scale_rows):
                 local_row = bind(row - begin)
                 for index, group in enumerate(groups):
