@@ -52,7 +52,8 @@ __forceinline__ __device__ void {name}(float* sums, const unsigned int* a, const
 """
 _MULTIPLY_ADD_BYTES = """
 __forceinline__ __device__ void {name}(int* to, const int* sums, unsigned int a, unsigned int b) {{
-  asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {{%0, %1}}, {{%2}}, {{%3}}, {{%4, %5}};"
+  asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 "
+               "{{%0, %1}}, {{%2}}, {{%3}}, {{%4, %5}};"
                : "=r"(to[0]), "=r"(to[1])
                : "r"(a), "r"(b), "r"(sums[0]), "r"(sums[1]));
 }}

@@ -1,4 +1,4 @@
-"""Division of a matrix among the blocks of few_row_tensor_cores.py: tiles, warps, steps."""
+"""Division of a matrix among the blocks of byte_products.py: tiles, warps, steps."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ class TensorCoreShape:
 
     Attributes
     ----------
-    tiles : of 8 rows of the matrix
-    warps : of the block; they divide the channels
+    tiles : of 8 rows of the matrix that a warp multiplies
+    warps : that divide the channels of the same tiles
     pieces : of 16 bytes that a lane reads of a tile in a step
     bits, all_groups : of the matrix: its weights', and a row's
+    bands : of tiles in a block, each with warps of its own
     """
 
     tiles: int
@@ -32,16 +33,17 @@ class TensorCoreShape:
     pieces: int
     bits: int
     all_groups: int
+    bands: int = 1
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return self.warps * WARP
+        return self.bands * self.warps * WARP
 
     @property
     def rows(self) -> int:
         """Rows of a block."""
-        return self.tiles * BYTE_ROWS
+        return self.bands * self.tiles * BYTE_ROWS
 
     @property
     def group_pieces(self) -> int:
@@ -67,7 +69,7 @@ class TensorCoreShape:
     def shared_bytes(self) -> int:
         """Shared memory of the pieces and of the sums."""
         sums = BYTE_ROWS * self.pitch * 4
-        return self.warps * (self.warp_pieces * PIECE_BYTES + sums)
+        return self.warps * (self.bands * self.warp_pieces * PIECE_BYTES + sums)
 
     @property
     def groups(self) -> int:
@@ -90,28 +92,33 @@ class TensorCoreShape:
         return self.rows + BYTE_ROWS // 2
 
 
-def tensor_core_shape(layout: WeightLayout, rows: int, spec: TargetSpec) -> TensorCoreShape:
+def tensor_core_shape(
+    layout: WeightLayout, rows: int, spec: TargetSpec, block_rows: int = 0
+) -> TensorCoreShape:
     """Few warps share a row where the matrix is large, many where it is small.
 
     Parameters
     ----------
     rows : that are multiplied, which may be some of the matrix
+    block_rows : of a block, at least
     """
     tuning = spec.tuning.few_row_tensor_cores
-    tiles, warps = tuning.tiles, MIN_WARPS
-
-    def blocks() -> int:
-        return -(-rows // (tiles * BYTE_ROWS))
-
-    while tiles > MIN_TILES and blocks() < tuning.min_blocks:
+    tiles = tuning.tiles
+    while tiles > MIN_TILES and -(-rows // (tiles * BYTE_ROWS)) < tuning.min_blocks:
         tiles //= 2
-    shape = TensorCoreShape(tiles, warps, 1, layout.bits, layout.cols // GROUP)
-    most = min(tuning.warps, spec.max_threads_per_block // WARP, shape.steps)
-    while shape.warps < most and blocks() * shape.warps < tuning.min_warps:
+    bands = max(1, block_rows // (tiles * BYTE_ROWS))
+    shape = TensorCoreShape(tiles, MIN_WARPS, 1, layout.bits, layout.cols // GROUP, bands)
+
+    def is_possible(wider: TensorCoreShape) -> bool:
+        memory = wider.shared_bytes <= spec.max_shared_memory_bytes
+        return memory and wider.threads <= spec.max_threads_per_block
+
+    while shape.warps < min(tuning.warps, shape.steps):
         wider = replace(shape, warps=2 * shape.warps)
-        if wider.shared_bytes > spec.max_shared_memory_bytes:
+        blocks = -(-rows // shape.rows)
+        if blocks * shape.bands * shape.warps >= tuning.min_warps or not is_possible(wider):
             break
         shape = wider
     assert shape.rows <= ROW_ALIGNMENT, "a block's rows lie in one split"
-    assert blocks() <= spec.max_grid_dim, "blocks of a grid's second dimension"
+    assert -(-rows // shape.rows) <= spec.max_grid_dim, "blocks of a grid's second dimension"
     return shape

@@ -1,268 +1,40 @@
 """Matrix times a few packed rows on tensor cores: each weight is read and decoded once for eight.
 
-A block takes some tiles of 8 rows of the matrix, for up to 8 rows of x, which are the two sides of
-one product of bytes. Its warps divide the channels: a warp takes a few groups at a time, with what
-it needs next read before their products. Lanes read 16 bytes of weights each, neighbouring ones
-of a row, and hand them on through shared memory, so that a lane has what a product wants of it:
-four bytes of one row and one group. Channels are multiplied in the order in which their weights
-lie in a word, which x follows. Warps' sums meet in shared memory.
-
 Definition: `Int8Linear.definition` in gemma4_compile/operators/int8_linear.py, of a symbolic number
-of rows. Shape of a block: few_row_tensor_core_shape.py.
+of rows. The product: byte_products.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from tvm import tirx
-from tvm.tirx.script import builder as T
 
-from gemma4_compile.operators.activation_quantization import GROUP
 from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
 from gemma4_compile.operators.int8_linear import PACKED, takes_int8
-from gemma4_compile.operators.math import as_f32, f32
-from gemma4_compile.operators.tir import bind, function, i32, store, when
-from gemma4_compile.operators.types import Buffer, Expr, Index
-from gemma4_compile.targets.kernels.common.blocks import (
-    Block,
-    add,
-    barrier,
-    launch,
-    local,
-    shared,
-    strided,
-    tree,
-)
+from gemma4_compile.operators.tir import bind, function, i32
+from gemma4_compile.operators.types import Expr
+from gemma4_compile.targets.kernels.common.blocks import Block, launch
 from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue
-from gemma4_compile.targets.kernels.common.tensor_cores import (
-    BYTE_ROWS,
-    BYTE_SUMS,
-    PIECE_WORDS,
-    WARP,
-    address,
-    copy_half_piece,
-    copy_piece,
-    load_matrices,
-    multiply_add_bytes,
-    shared_pieces,
-    stream_piece,
-    warp_barrier,
-)
-from gemma4_compile.targets.kernels.common.vectors import Vectors
+from gemma4_compile.targets.kernels.common.tensor_cores import BYTE_ROWS
 from gemma4_compile.targets.kernels.common.weights import WeightReader
-from gemma4_compile.targets.kernels.linear.few_row_tensor_core_shape import (
-    ROW_LANES,
-    TensorCoreShape,
-    tensor_core_shape,
+from gemma4_compile.targets.kernels.linear.byte_products import (
+    Rows,
+    Warp,
+    Weights,
+    multiply,
+    store_sums,
 )
+from gemma4_compile.targets.kernels.linear.few_row_tensor_core_shape import tensor_core_shape
 from gemma4_compile.targets.kernels.linear.gemm import left_args
-from gemma4_compile.targets.kernels.linear.int8_vectors import VEC4S
 from gemma4_compile.targets.spec import TargetSpec
-
-MAGIC = 0x4B400000
-"""As a float32 3 * 2**22, whose last bits count ones: integers are summed onto it as integers, and
-the difference to it is the sum as a float32."""
 
 
 def fits_tensor_cores(operator: FewRowLinear | Int8FewRowLinear, spec: TargetSpec) -> bool:
     """Return whether the target has them and both sides are bytes that somebody else has packed."""
     return spec.tensor_cores and operator.in_dtype == PACKED and takes_int8(operator.layout)
-
-
-class _Warp:
-    """One warp's lanes, each with its place in a product, and its steps over the channels.
-
-    Attributes
-    ----------
-    lane : of the warp
-    row, quarter : of a product the lane's row of either side, and its quarter of the channels
-    warp : of the block
-    """
-
-    def __init__(self, shape: TensorCoreShape, thread: Expr) -> None:
-        self.shape = shape
-        self.lane = bind(tirx.floormod(thread, WARP))
-        self.warp = bind(tirx.floordiv(thread, WARP))
-        self.row = bind(tirx.floordiv(self.lane, ROW_LANES))
-        self.quarter = bind(tirx.floormod(self.lane, ROW_LANES))
-
-    def group(self, step: Expr, index: int, width: int = 1) -> Expr:
-        """A step's group, the first of `width`; beyond the last some that there are."""
-        group = step * self.shape.groups + index
-        if self.shape.is_ragged:
-            group = tirx.min(group, self.shape.all_groups - width)
-        return bind(group)
-
-
-class _Weights:
-    """What a warp reads of the matrix: a step's pieces of 16 bytes, and the groups' scales."""
-
-    def __init__(self, warp: _Warp, reader: WeightReader, first: Expr) -> None:
-        shape, layout = warp.shape, reader.layout
-        self._warp, self._reader, self._first = warp, reader, first
-        pieces, self._lane_rows = shape.pieces, WARP // shape.row_pieces
-        self._row = bind(tirx.floordiv(warp.lane, shape.row_pieces))
-        self._piece = bind(tirx.floormod(warp.lane, shape.row_pieces))
-        self._rows = [
-            [self._existing(tile * BYTE_ROWS + self._row + p * self._lane_rows) for p in range(pieces)]
-            for tile in range(shape.tiles)
-        ]
-        self._scale_rows = [
-            self._existing(tile * BYTE_ROWS + warp.row) for tile in range(shape.tiles)
-        ]
-        count = shape.tiles * shape.groups
-        self._next_words = local((shape.tiles * pieces * PIECE_WORDS,), "uint32")
-        self._next_scales = local((count,), layout.dtype)
-        self._words = local((shape.tiles * shape.row_pieces,), "uint32")
-        self._scales = local((count,))
-        self._memory = shared_pieces(shape.warps * shape.warp_pieces)
-        self._vectors = Vectors.dividing(shape.all_groups, shape.groups)
-
-    def _existing(self, row: Expr) -> Expr:
-        row, rows = self._first + row, self._reader.layout.rows
-        return bind(tirx.min(row, rows - 1) if rows % self._warp.shape.rows else row)
-
-    def read(self, step: Expr) -> None:
-        """Read a step's weights, which `take` then gets."""
-        warp, shape, vectors = self._warp, self._warp.shape, self._vectors
-        piece = step * shape.row_pieces + self._piece
-        if shape.is_ragged:
-            piece = tirx.min(piece, shape.all_pieces - 1)
-        piece = bind(piece)
-        groups = [
-            warp.group(step, at, vectors.size) for at in range(0, shape.groups, vectors.size)
-        ]
-
-        def of_split(split: Sequence[Buffer], begin: int) -> None:
-            for tile in range(shape.tiles):
-                for p, row in enumerate(self._rows[tile]):
-                    to = address(self._next_words, (tile * shape.pieces + p) * PIECE_WORDS)
-                    stream_piece(to, address(split[0], bind(row - begin), piece * PIECE_WORDS))
-            for tile, row in enumerate(self._scale_rows):
-                local_row = bind(row - begin)
-                for index, group in enumerate(groups):
-                    scales = split[1][local_row, vectors.from_channel(group)]
-                    at = tile * shape.groups + index * vectors.size
-                    store(self._next_scales, scales, vectors.from_channel(at))
-
-        self._reader.in_split(self._first, of_split)
-
-    def take(self) -> None:
-        """Bring what was read to the lanes that multiply it."""
-        warp, shape = self._warp, self._warp.shape
-        own = bind(warp.warp * shape.warp_pieces)
-        for index in range(shape.tiles * shape.groups):
-            store(self._scales, as_f32(self._next_scales[index]), index)
-        warp_barrier()  # what was taken before may still be being read
-        for tile in range(shape.tiles):
-            for p in range(shape.pieces):
-                place = self._place(own, tile, self._row + p * self._lane_rows, self._piece)
-                source = address(self._next_words, (tile * shape.pieces + p) * PIECE_WORDS)
-                copy_piece(address(self._memory, place), source)
-        warp_barrier()
-        row, matrix = tirx.floormod(warp.lane, BYTE_ROWS), tirx.floordiv(warp.lane, BYTE_ROWS)
-        row, matrix = bind(row), bind(matrix)
-        for tile in range(shape.tiles):
-            for p in range(shape.pieces):
-                place = self._place(own, tile, row, matrix + p * PIECE_WORDS)
-                to = address(self._words, tile * shape.row_pieces + p * PIECE_WORDS)
-                load_matrices(to, address(self._memory, place))
-
-    def _place(self, own: Expr, tile: int, row: Expr, piece: Expr) -> Expr:
-        """Where a row's piece lies: in other banks than the same piece of the rows next to it."""
-        shape = self._warp.shape
-        turn = tirx.floordiv(row, BYTE_ROWS // shape.row_pieces)
-        turned = tirx.bitwise_xor(piece, tirx.floormod(turn, shape.row_pieces))
-        return bind(own + (tile * BYTE_ROWS + row) * shape.row_pieces + turned)
-
-    def halves(self, tile: int, group: int) -> list[Expr]:
-        """A group's bytes of the lane's row, for a product each."""
-        shape = self._warp.shape
-        if self._reader.layout.bits == 4:
-            word, low = self._words[tile * shape.row_pieces + group], _bits(0x0F0F0F0F)
-            shifted = tirx.shift_right(word, _bits(4))
-            return [bind(tirx.bitwise_and(part, low)) for part in (word, shifted)]
-        first = tile * shape.row_pieces + 2 * group
-        words = [self._words[first + half] for half in range(2)]
-        return [bind(tirx.bitwise_xor(word, _bits(0x80808080))) for word in words]
-
-    def minus_zero(self) -> Expr:
-        """Four bytes that multiply x to what `halves` miss: 8-bit integers come minus 128."""
-        layout = self._reader.layout
-        zero = layout.zero_point - (0 if layout.bits == 4 else 128)
-        return _bits(-zero % 256 * 0x01010101)
-
-    def scale(self, tile: int, group: int) -> Expr:
-        """A group's scale of the lane's row."""
-        return self._scales[tile * self._warp.shape.groups + group]
-
-
-class _Rows:
-    """What a warp reads of x: a step's words of the lane's row, and scales of its sums' rows."""
-
-    def __init__(
-        self, warp: _Warp, x: Sequence[Buffer], begin: Expr, count: Expr, interleaved: bool
-    ) -> None:
-        shape = warp.shape
-        self._warp, self._x, self._interleaved = warp, x, interleaved
-
-        def existing(row: Expr) -> Expr:  # sums of rows that there are not are not stored
-            return bind(begin + tirx.min(row, count - 1))
-
-        self._row = existing(warp.row)
-        self._scale_rows = [existing(warp.quarter * BYTE_SUMS + k) for k in range(BYTE_SUMS)]
-        words, scales = shape.groups * 2, BYTE_SUMS * shape.groups
-        self._next_words, self._words = (local((words,), "uint32") for _ in range(2))
-        self._next_scales, self._scales = local((scales,)), local((scales,))
-        self._vectors = Vectors.dividing(shape.all_groups, shape.groups)
-
-    def read(self, step: Expr) -> None:
-        """Read a step's rows, which `take` then gets."""
-        warp, shape, vectors = self._warp, self._warp.shape, self._vectors
-        words, scales = self._x
-        for index in range(shape.groups):
-            first = warp.group(step, index) * VEC4S
-            if self._interleaved:
-                place = bind(first + warp.quarter * 2)
-                to = address(self._next_words, 2 * index)
-                copy_half_piece(to, address(words, self._row, place))
-                continue
-            for half in range(2):
-                place = bind(first + half * ROW_LANES + warp.quarter)
-                store(self._next_words, words[self._row, place], 2 * index + half)
-        for k, row in enumerate(self._scale_rows):
-            for at in range(0, shape.groups, vectors.size):
-                group = warp.group(step, at, vectors.size)
-                own = scales[row, vectors.from_channel(group)]
-                if shape.is_ragged:
-                    inside = bind(step * shape.groups + at) < shape.all_groups
-                    own = tirx.Select(inside, own, vectors.splat(f32(0.0)))
-                store(self._next_scales, own, vectors.from_channel(k * shape.groups + at))
-
-    def take(self) -> None:
-        """Bring what was read into the order of the weights' halves."""
-        low, high, half = _bits(0xFFFF), _bits(0xFFFF0000), _bits(16)
-        for group in range(self._warp.shape.groups):
-            near, far = (bind(self._next_words[2 * group + half]) for half in range(2))
-            if self._interleaved:
-                even = tirx.bitwise_or(tirx.bitwise_and(near, low), tirx.shift_left(far, half))
-                odd = tirx.bitwise_or(tirx.shift_right(near, half), tirx.bitwise_and(far, high))
-                near, far = bind(even), bind(odd)
-            store(self._words, near, 2 * group)
-            store(self._words, far, 2 * group + 1)
-        for index in range(BYTE_SUMS * self._warp.shape.groups):
-            store(self._scales, self._next_scales[index], index)
-
-    def halves(self, group: int) -> list[Expr]:
-        """A group's bytes of the lane's row, for a product each."""
-        return [bind(self._words[2 * group + half]) for half in range(2)]
-
-    def scale(self, k: int, group: int) -> Expr:
-        """A group's scale of the row of the lane's sum k."""
-        return self._scales[k * self._warp.shape.groups + group]
 
 
 def make_few_row_tensor_cores(operator: Int8FewRowLinear, spec: TargetSpec) -> tirx.PrimFunc:
@@ -285,9 +57,15 @@ def make_few_row_tensor_cores(operator: Int8FewRowLinear, spec: TargetSpec) -> t
         with launch(shape.threads, parts, -(-rows // shape.rows)) as (part, index, thread):
             begin, first = bind(i32(part) * BYTE_ROWS), bind(index * shape.rows)
             count = bind(tirx.min(i32(n) - begin, BYTE_ROWS))  # the others are other blocks'
-            warp = _Warp(shape, thread)
-            weights = _Weights(warp, reader, first)
-            sums = _multiply(warp, weights, _Rows(warp, x, begin, count, layout.interleaved))
+            warp, block = Warp(shape, thread), Block(thread, shape.threads, spec.simd_width)
+
+            def row_of(row: Expr) -> Expr:
+                return tirx.min(first + row, rows - 1) if rows % shape.rows else first + row
+
+            weights = Weights(warp, reader, first, row_of)
+            # Sums of rows of x that there are not are not stored.
+            left = Rows(warp, x, lambda i: begin + tirx.min(i, count - 1), layout.interleaved)
+            sums = multiply(warp, weights, left)
 
             def finish(i: Expr, row: Expr, added: Sequence[Expr]) -> None:
                 apply_epilogue(
@@ -295,83 +73,5 @@ def make_few_row_tensor_cores(operator: Int8FewRowLinear, spec: TargetSpec) -> t
                 )
 
             pairs = operator.epilogue == Epilogue.GELU_PAIRS.value
-            block = Block(thread, shape.threads, spec.simd_width)
-            _finish(warp, block, sums, count, 2 if pairs else 1, finish)
+            store_sums(warp, block, sums, lambda i: i < count, 2 if pairs else 1, finish)
     return build.result
-
-
-def _multiply(warp: _Warp, weights: _Weights, rows: _Rows) -> Buffer:
-    """A warp's sums over its channels: of each tile the lane's row, for two rows of x."""
-    shape = warp.shape
-    sums = local((shape.tiles * BYTE_SUMS,))
-    magic, zeros, dots = (local((BYTE_SUMS,), "int32") for _ in range(3))
-    for index in range(shape.tiles * BYTE_SUMS):
-        store(sums, f32(0.0), index)
-    for k in range(BYTE_SUMS):
-        store(magic, i32(MAGIC), k)
-    none = bind(tirx.reinterpret("float32", magic[0]))
-    first = bind(tirx.min(warp.warp, shape.steps - 1))
-    weights.read(first)
-    rows.read(first)
-    with T.serial(0, -(-shape.steps // shape.warps)) as iteration:
-        step = bind(iteration * shape.warps + warp.warp)
-        with when(step < shape.steps):  # the same for a warp
-            weights.take()
-            rows.take()
-            following = bind(tirx.min(step + shape.warps, shape.steps - 1))
-            weights.read(following)
-            rows.read(following)
-            for group in range(shape.groups):
-                right = rows.halves(group)
-                for half, source in ((0, magic), (1, zeros)):
-                    minus = weights.minus_zero()
-                    multiply_add_bytes(address(zeros, 0), address(source, 0), minus, right[half])
-                scales = [bind(rows.scale(k, group)) for k in range(BYTE_SUMS)]
-                for tile in range(shape.tiles):
-                    left = weights.halves(tile, group)
-                    for half, source in ((0, zeros), (1, dots)):
-                        to = address(dots, 0), address(source, 0)
-                        multiply_add_bytes(*to, left[half], right[half])
-                    scale = bind(weights.scale(tile, group))
-                    for k in range(BYTE_SUMS):
-                        dot = tirx.reinterpret("float32", dots[k]) - none
-                        at = tile * BYTE_SUMS + k
-                        store(sums, sums[at] + dot * (scale * scales[k]), at)
-    return sums
-
-
-def _finish(
-    warp: _Warp,
-    block: Block,
-    sums: Buffer,
-    count: Expr,
-    step: int,
-    body: Callable[[Expr, Expr, Sequence[Expr]], None],
-) -> None:
-    """Add the warps' sums up; ``body(row of x, row of the block, step sums)`` all over the block."""
-    shape = warp.shape
-    barrier()  # TVM lets these sums lie where other warps may still be reading weights
-    memory = shared((shape.warps * BYTE_ROWS * shape.pitch,))
-    for k in range(BYTE_SUMS):
-        column = warp.warp * BYTE_ROWS + warp.quarter * BYTE_SUMS + k
-        place = bind(column * shape.pitch + warp.row)
-        for tile in range(shape.tiles):
-            store(memory, sums[tile * BYTE_SUMS + k], place + tile * BYTE_ROWS)
-    barrier()
-    outputs = shape.rows // step
-    with strided(block, outputs * BYTE_ROWS) as item:
-        i = bind(tirx.floordiv(item, outputs))
-        with when(i < count):
-            row = bind(tirx.floormod(item, outputs) * step)
-            place = bind(i * shape.pitch + row)
-
-            def total(index: int) -> Expr:
-                each = range(shape.warps)
-                parts = [memory[place + (w * BYTE_ROWS * shape.pitch + index)] for w in each]
-                return bind(tree(parts, add))
-
-            body(i, row, [total(index) for index in range(step)])
-
-
-def _bits(value: int) -> Expr:
-    return tirx.const(value, "uint32")
