@@ -14,7 +14,7 @@ import argparse
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -34,7 +34,7 @@ POOL_BLOCKS = 1_048_573  # a prime, so that tensors begin at ever new places of 
 UNROTATED = 1e30  # a divisor of the frequency, for a pair of channels that is not rotated
 _THREADS = 8
 
-Metadata = dict[str, "bool | int | float | str | list[bool] | list[int]"]
+Metadata = dict[str, "bool | int | float | str | list[bool] | list[int] | list[float]"]
 
 
 class Kind(Enum):
@@ -70,74 +70,82 @@ class Tensor:
         return self.kind.nbytes(prod(self.shape))
 
 
-def _matrix(name: str, *shape: int, kind: Kind = Kind.Q4_0) -> Tensor:
+def matrix(name: str, *shape: int, kind: Kind = Kind.Q4_0) -> Tensor:
+    """A weight of values from a pool."""
     return Tensor(f"{name}.weight", kind, shape)
 
 
-def _ones(name: str, size: int) -> Tensor:
+def ones(name: str, size: int) -> Tensor:
+    """A vector of ones."""
     return Tensor(name, Kind.F32, (size,), (1.0,) * size)
 
 
 def _experts(prefix: str, config: Gemma4Config) -> Iterator[Tensor]:
     hidden, experts, width = config.hidden_size, config.num_experts, config.moe_intermediate_size
-    yield _matrix(f"{prefix}.ffn_gate_inp", hidden, experts, kind=Kind.F32)
-    yield _ones(f"{prefix}.ffn_gate_inp.scale", hidden)
+    yield matrix(f"{prefix}.ffn_gate_inp", hidden, experts, kind=Kind.F32)
+    yield ones(f"{prefix}.ffn_gate_inp.scale", hidden)
     for name in ("pre_ffw_norm_2", "post_ffw_norm_1", "post_ffw_norm_2"):
-        yield _ones(f"{prefix}.{name}.weight", hidden)
-    yield _matrix(f"{prefix}.ffn_gate_up_exps", hidden, 2 * width, experts)
-    yield _matrix(f"{prefix}.ffn_down_exps", width, hidden, experts)
-    yield _ones(f"{prefix}.ffn_down_exps.scale", experts)
+        yield ones(f"{prefix}.{name}.weight", hidden)
+    yield matrix(f"{prefix}.ffn_gate_up_exps", hidden, 2 * width, experts)
+    yield matrix(f"{prefix}.ffn_down_exps", width, hidden, experts)
+    yield ones(f"{prefix}.ffn_down_exps.scale", experts)
 
 
 def _layer(plan: LayerPlan, config: Gemma4Config) -> Iterator[Tensor]:
     prefix, hidden, width = f"blk.{plan.index}", config.hidden_size, plan.intermediate_size
     q_rows = plan.num_attention_heads * plan.head_dim
     kv_rows = plan.num_key_value_heads * plan.head_dim
-    yield _ones(f"{prefix}.attn_norm.weight", hidden)
-    yield _matrix(f"{prefix}.attn_q", hidden, q_rows)
-    yield _ones(f"{prefix}.attn_q_norm.weight", plan.head_dim)
+    yield ones(f"{prefix}.attn_norm.weight", hidden)
+    yield matrix(f"{prefix}.attn_q", hidden, q_rows)
+    yield ones(f"{prefix}.attn_q_norm.weight", plan.head_dim)
     if plan.owns_kv:
-        yield _matrix(f"{prefix}.attn_k", hidden, kv_rows)
-        yield _ones(f"{prefix}.attn_k_norm.weight", plan.head_dim)
+        yield matrix(f"{prefix}.attn_k", hidden, kv_rows)
+        yield ones(f"{prefix}.attn_k_norm.weight", plan.head_dim)
         if not plan.value_is_key:
-            yield _matrix(f"{prefix}.attn_v", hidden, kv_rows)
-    yield _matrix(f"{prefix}.attn_output", q_rows, hidden)
+            yield matrix(f"{prefix}.attn_v", hidden, kv_rows)
+    yield matrix(f"{prefix}.attn_output", q_rows, hidden)
     for name in ("post_attention_norm", "ffn_norm", "post_ffw_norm"):
-        yield _ones(f"{prefix}.{name}.weight", hidden)
-    yield _matrix(f"{prefix}.ffn_gate", hidden, width)
-    yield _matrix(f"{prefix}.ffn_up", hidden, width)
-    yield _matrix(f"{prefix}.ffn_down", width, hidden)
+        yield ones(f"{prefix}.{name}.weight", hidden)
+    yield matrix(f"{prefix}.ffn_gate", hidden, width)
+    yield matrix(f"{prefix}.ffn_up", hidden, width)
+    yield matrix(f"{prefix}.ffn_down", width, hidden)
     if config.num_experts:
         yield from _experts(prefix, config)
     ple = config.hidden_size_per_layer_input
     if ple:
-        yield _matrix(f"{prefix}.inp_gate", hidden, ple)
-        yield _matrix(f"{prefix}.proj", ple, hidden)
-        yield _ones(f"{prefix}.post_norm.weight", hidden)
-    yield _ones(f"{prefix}.layer_output_scale.weight", 1)
+        yield matrix(f"{prefix}.inp_gate", hidden, ple)
+        yield matrix(f"{prefix}.proj", ple, hidden)
+        yield ones(f"{prefix}.post_norm.weight", hidden)
+    yield ones(f"{prefix}.layer_output_scale.weight", 1)
 
 
 def tensors(config: Gemma4Config) -> tuple[Tensor, ...]:
     """All tensors of the model in the order of the file; the LM head is the token embedding."""
     hidden = config.hidden_size
     found = [
-        _matrix("token_embd", hidden, config.vocab_size),
-        _ones("output_norm.weight", hidden),
+        matrix("token_embd", hidden, config.vocab_size),
+        ones("output_norm.weight", hidden),
     ]
     width = config.hidden_size_per_layer_input * config.num_hidden_layers
     if width:
         found += [
-            _matrix("per_layer_token_embd", width, config.vocab_size_per_layer_input),
-            _matrix("per_layer_model_proj", hidden, width, kind=Kind.F16),
-            _ones("per_layer_proj_norm.weight", config.hidden_size_per_layer_input),
+            matrix("per_layer_token_embd", width, config.vocab_size_per_layer_input),
+            matrix("per_layer_model_proj", hidden, width, kind=Kind.F16),
+            ones("per_layer_proj_norm.weight", config.hidden_size_per_layer_input),
         ]
     for plan in layer_plans(config):
         if plan.kind is AttentionKind.FULL and plan.index == _first_full(config):
-            pairs, rotated = plan.head_dim // 2, plan.rotary.pairs
-            divisors = (1.0,) * rotated + (UNROTATED,) * (pairs - rotated)
-            found.append(Tensor("rope_freqs.weight", Kind.F32, (pairs,), divisors))
+            found.append(rope_divisors((plan,)))
         found += _layer(plan, config)
     return tuple(found)
+
+
+def rope_divisors(plans: Sequence[LayerPlan]) -> Tensor:
+    """Divisors of the frequencies of the full layers' pairs of channels."""
+    plan = next(plan for plan in plans if plan.kind is AttentionKind.FULL)
+    pairs, rotated = plan.head_dim // 2, plan.rotary.pairs
+    divisors = (1.0,) * rotated + (UNROTATED,) * (pairs - rotated)
+    return Tensor("rope_freqs.weight", Kind.F32, (pairs,), divisors)
 
 
 def _first_full(config: Gemma4Config) -> int:
@@ -206,7 +214,7 @@ def _scalar(value: bool | int | float | str) -> tuple[int, bytes]:
     return 8, _text(value)
 
 
-def _value(value: bool | int | float | str | list[bool] | list[int]) -> bytes:
+def _value(value: bool | int | float | str | list[bool] | list[int] | list[float]) -> bytes:
     if not isinstance(value, list):
         number, encoded = _scalar(value)
         return struct.pack("<I", number) + encoded
@@ -262,10 +270,9 @@ def _data(tensor: Tensor, pool: npt.NDArray[np.uint8]) -> Iterator[tuple[int, me
         yield first, pool.data[begin : begin + min(turn, tensor.nbytes - first)]
 
 
-def write_gguf(path: Path, config: Gemma4Config, name: str) -> int:
-    """Write the file; its size in bytes. Runs are written by several threads."""
-    table = tensors(config)
-    head, sources = header(metadata(config, name), table), pools()
+def write_file(path: Path, entries: Metadata, table: tuple[Tensor, ...]) -> int:
+    """Write a file; its size in bytes. Runs are written by several threads."""
+    head, sources = header(entries, table), pools()
     with path.open("wb") as file, ThreadPoolExecutor(_THREADS) as threads:
         descriptor = file.fileno()
         os.pwrite(descriptor, head, 0)
@@ -280,6 +287,11 @@ def write_gguf(path: Path, config: Gemma4Config, name: str) -> int:
             raise OSError(f"{path}: {written} bytes were written, not {expected}")
         file.truncate(offset)
     return offset
+
+
+def write_gguf(path: Path, config: Gemma4Config, name: str) -> int:
+    """Write a decoder; its size in bytes."""
+    return write_file(path, metadata(config, name), tensors(config))
 
 
 def shortened(config: Gemma4Config, layers: int | None, vocabulary: int | None) -> Gemma4Config:
