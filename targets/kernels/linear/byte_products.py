@@ -46,6 +46,8 @@ from gemma4_compile.targets.kernels.common.vectors import Vectors
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.few_row_tensor_core_shape import (
     ROW_LANES,
+    STEP_PIECES,
+    TILE_PIECES,
     TensorCoreShape,
 )
 from gemma4_compile.targets.kernels.linear.int8_vectors import VEC4S
@@ -94,49 +96,33 @@ class Weights:
 
     def __init__(self, warp: Warp, reader: WeightReader, first: Expr, row_of: RowOf) -> None:
         shape, layout = warp.shape, reader.layout
-        self._warp, self._reader, self._first, self._row_of = warp, reader, first, row_of
-        pieces, self._lane_rows = shape.pieces, WARP // shape.row_pieces
-        self._row = bind(tirx.floordiv(warp.lane, shape.row_pieces))
-        self._piece = bind(tirx.floormod(warp.lane, shape.row_pieces))
-        self._rows = [
-            [
-                self._existing(tile * BYTE_ROWS + self._row + p * self._lane_rows)
-                for p in range(pieces)
-            ]
-            for tile in range(shape.tiles)
-        ]
-        self._scale_rows = [
-            self._existing(tile * BYTE_ROWS + warp.row) for tile in range(shape.tiles)
-        ]
-        count = shape.tiles * shape.groups
-        self._next_words = local((shape.tiles * pieces * PIECE_WORDS,), "uint32")
-        self._next_scales = local((count,), layout.dtype)
-        self._words = local((shape.tiles * shape.row_pieces,), "uint32")
-        self._scales = local((count,))
+        self._warp, self._reader, self._first = warp, reader, first
+        own = warp.band * (shape.tiles * BYTE_ROWS) + warp.row
+        self._rows = [bind(row_of(own + tile * BYTE_ROWS)) for tile in range(shape.tiles)]
+        words, scales = shape.tiles * STEP_PIECES, shape.tiles * shape.groups
+        self._next_words = local((shape.tiles * PIECE_WORDS,), "uint32")
+        self._next_scales = local((scales,), layout.dtype)
+        self._words, self._scales = local((words,), "uint32"), local((scales,))
         self._memory = shared_pieces(shape.bands * shape.warps * shape.warp_pieces)
         self._vectors = Vectors.dividing(shape.all_groups, shape.groups)
-
-    def _existing(self, row: Expr) -> Expr:
-        return bind(self._row_of(self._warp.band * (self._warp.shape.tiles * BYTE_ROWS) + row))
 
     def read(self, step: Expr) -> None:
         """Read a step's weights, which `take` then gets."""
         warp, shape, vectors = self._warp, self._warp.shape, self._vectors
-        piece = step * shape.row_pieces + self._piece
+        piece = step * STEP_PIECES + warp.quarter
         if shape.is_ragged:
             piece = tirx.min(piece, shape.all_pieces - 1)
-        piece = bind(piece)
+        word = bind(piece * PIECE_WORDS)
         groups = [warp.group(step, at, vectors.size) for at in range(0, shape.groups, vectors.size)]
 
         def of_split(split: Sequence[Buffer], begin: int) -> None:
-            for tile in range(shape.tiles):
-                for p, row in enumerate(self._rows[tile]):
-                    to = address(self._next_words, (tile * shape.pieces + p) * PIECE_WORDS)
-                    stream_piece(to, address(split[0], bind(row - begin), piece * PIECE_WORDS))
-            for tile, row in enumerate(self._scale_rows):
-                local_row = bind(row - begin)
+            rows = [bind(row - begin) for row in self._rows]
+            for tile, row in enumerate(rows):
+                to = address(self._next_words, tile * PIECE_WORDS)
+                stream_piece(to, address(split[0], row, word))
+            for tile, row in enumerate(rows):
                 for index, group in enumerate(groups):
-                    scales = split[1][local_row, vectors.from_channel(group)]
+                    scales = split[1][row, vectors.from_channel(group)]
                     at = tile * shape.groups + index * vectors.size
                     store(self._next_scales, scales, vectors.from_channel(at))
 
@@ -149,35 +135,24 @@ class Weights:
         for index in range(shape.tiles * shape.groups):
             store(self._scales, as_f32(self._next_scales[index]), index)
         warp_barrier()  # what was taken before may still be being read
+        place = bind(own + _place(warp.row, warp.quarter))
         for tile in range(shape.tiles):
-            for p in range(shape.pieces):
-                place = self._place(own, tile, self._row + p * self._lane_rows, self._piece)
-                source = address(self._next_words, (tile * shape.pieces + p) * PIECE_WORDS)
-                copy_piece(address(self._memory, place), source)
+            to = address(self._memory, place + tile * TILE_PIECES)
+            copy_piece(to, address(self._next_words, tile * PIECE_WORDS))
         warp_barrier()
         row, matrix = tirx.floormod(warp.lane, BYTE_ROWS), tirx.floordiv(warp.lane, BYTE_ROWS)
-        row, matrix = bind(row), bind(matrix)
+        source = bind(own + _place(bind(row), bind(matrix)))
         for tile in range(shape.tiles):
-            for p in range(shape.pieces):
-                place = self._place(own, tile, row, matrix + p * PIECE_WORDS)
-                to = address(self._words, tile * shape.row_pieces + p * PIECE_WORDS)
-                load_matrices(to, address(self._memory, place))
-
-    def _place(self, own: Expr, tile: int, row: Expr, piece: Expr) -> Expr:
-        """Where a row's piece lies: in other banks than the same piece of the rows next to it."""
-        shape = self._warp.shape
-        turn = tirx.floordiv(row, BYTE_ROWS // shape.row_pieces)
-        turned = tirx.bitwise_xor(piece, tirx.floormod(turn, shape.row_pieces))
-        return bind(own + (tile * BYTE_ROWS + row) * shape.row_pieces + turned)
+            to = address(self._words, tile * STEP_PIECES)
+            load_matrices(to, address(self._memory, source + tile * TILE_PIECES))
 
     def halves(self, tile: int, group: int) -> list[Expr]:
         """A group's bytes of the lane's row, for a product each."""
-        shape = self._warp.shape
         if self._reader.layout.bits == 4:
-            word, low = self._words[tile * shape.row_pieces + group], _bits(0x0F0F0F0F)
+            word, low = self._words[tile * STEP_PIECES + group], _bits(0x0F0F0F0F)
             shifted = tirx.shift_right(word, _bits(4))
             return [bind(tirx.bitwise_and(part, low)) for part in (word, shifted)]
-        first = tile * shape.row_pieces + 2 * group
+        first = tile * STEP_PIECES + 2 * group
         words = [self._words[first + half] for half in range(2)]
         return [bind(tirx.bitwise_xor(word, _bits(0x80808080))) for word in words]
 
@@ -334,6 +309,12 @@ def store_sums(
                 return bind(tree(parts, add))
 
             body(i, row, [total(index) for index in range(step)])
+
+
+def _place(row: Expr, piece: Expr) -> Expr:
+    """Where a row's piece lies in a tile: in other banks than the same one of the rows around."""
+    turned = tirx.bitwise_xor(piece, tirx.floormod(tirx.floordiv(row, 2), STEP_PIECES))
+    return bind(row * STEP_PIECES + turned)
 
 
 def _bits(value: int) -> Expr:

@@ -12,6 +12,8 @@ from gemma4_compile.targets.spec import TargetSpec
 
 ROW_LANES = WARP // BYTE_ROWS  # lanes that have a row of a product together
 PIECE_BYTES = 16
+STEP_PIECES = ROW_LANES  # of a row that a warp reads in a step, one by each of its lanes
+TILE_PIECES = BYTE_ROWS * STEP_PIECES
 MIN_TILES, MIN_WARPS = 2, 2
 
 
@@ -23,14 +25,12 @@ class TensorCoreShape:
     ----------
     tiles : of 8 rows of the matrix that a warp multiplies
     warps : that divide the channels of the same tiles
-    pieces : of 16 bytes that a lane reads of a tile in a step
     bits, all_groups : of the matrix: its weights', and a row's
     bands : of tiles in a block, each with warps of its own
     """
 
     tiles: int
     warps: int
-    pieces: int
     bits: int
     all_groups: int
     bands: int = 1
@@ -51,11 +51,6 @@ class TensorCoreShape:
         return GROUP * self.bits // 8 // PIECE_BYTES
 
     @property
-    def row_pieces(self) -> int:
-        """Pieces of a row in a step."""
-        return self.pieces * ROW_LANES
-
-    @property
     def all_pieces(self) -> int:
         """Pieces of a row."""
         return self.all_groups * self.group_pieces
@@ -63,7 +58,7 @@ class TensorCoreShape:
     @property
     def warp_pieces(self) -> int:
         """Pieces that a warp's lanes hand on in a step."""
-        return self.tiles * BYTE_ROWS * self.row_pieces
+        return self.tiles * TILE_PIECES
 
     @property
     def shared_bytes(self) -> int:
@@ -74,7 +69,7 @@ class TensorCoreShape:
     @property
     def groups(self) -> int:
         """Groups of a step."""
-        return self.row_pieces // self.group_pieces
+        return STEP_PIECES // self.group_pieces
 
     @property
     def steps(self) -> int:
@@ -107,7 +102,7 @@ def tensor_core_shape(
     while tiles > MIN_TILES and -(-rows // (tiles * BYTE_ROWS)) < tuning.min_blocks:
         tiles //= 2
     bands = max(1, block_rows // (tiles * BYTE_ROWS))
-    shape = TensorCoreShape(tiles, MIN_WARPS, 1, layout.bits, layout.cols // GROUP, bands)
+    shape = TensorCoreShape(tiles, MIN_WARPS, layout.bits, layout.cols // GROUP, bands)
 
     def is_possible(wider: TensorCoreShape) -> bool:
         memory = wider.shared_bytes <= spec.max_shared_memory_bytes
