@@ -194,15 +194,19 @@ class FewRowTensorCoreTuning:
     Attributes
     ----------
     tiles : of 8 rows of the matrix that a warp multiplies, at most: what it reads of x is for all
-    min_blocks : aim: fewer tiles, 2 at least, where there would be fewer blocks
+    min_blocks : aim: half as many tiles where there would be fewer blocks
     warps : that divide a row's channels, at most
-    min_warps : aim: as few divide a row as are this many in all, for each adds its sums once
+    row_warps : aim: rows times the warps of each; as few warps as that takes, for each adds its
+        sums once
+    steps : that a warp takes, at most, where a row has all the warps that it may have and the aim
+        is not reached; a matrix that needs more has another kernel
     """
 
     tiles: int = 4
-    min_blocks: int = 96
+    min_blocks: int = 256
     warps: int = 16
-    min_warps: int = 1280
+    row_warps: int = 40_000
+    steps: int = 4
 
 
 @dataclass(frozen=True)

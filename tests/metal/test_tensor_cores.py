@@ -44,7 +44,7 @@ def few_rows(
 ) -> EmulatedCases:
     tuning = emulator.TENSOR_CORES.tuning
     if request.param == "many rows a block":  # as large matrices have them
-        sizes = FewRowTensorCoreTuning(min_blocks=1, min_warps=1)
+        sizes = FewRowTensorCoreTuning(min_blocks=1, row_warps=1)
         tuning = replace(tuning, few_row_tensor_cores=sizes)
     spec, cases = replace(emulator.TENSOR_CORES, tuning=tuning), list(few_row_cases())
     library = link_cases(cases, spec, tmp_path_factory.mktemp("few_rows"))

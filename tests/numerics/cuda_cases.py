@@ -190,7 +190,7 @@ GROUPS: Mapping[str, Callable[[], Group]] = {
     "few rows": _few_rows,
     "few rows, many warps a row": lambda: _few_rows_on_tensor_cores(FewRowTensorCoreTuning()),
     "few rows, many rows a block": lambda: _few_rows_on_tensor_cores(
-        FewRowTensorCoreTuning(min_blocks=1, min_warps=1)
+        FewRowTensorCoreTuning(min_blocks=1, row_warps=1)
     ),
     "drafters": lambda: Group(CUDA, test_drafting_kernels.all_cases(), differences),
     "pictures": lambda: _group(picture_operators()),

@@ -14,7 +14,7 @@ ROW_LANES = WARP // BYTE_ROWS  # lanes that have a row of a product together
 PIECE_BYTES = 16
 STEP_PIECES = ROW_LANES  # of a row that a warp reads in a step, one by each of its lanes
 TILE_PIECES = BYTE_ROWS * STEP_PIECES
-MIN_TILES, MIN_WARPS = 2, 2
+MIN_WARPS = 2
 
 
 @dataclass(frozen=True)
@@ -99,21 +99,23 @@ def tensor_core_shape(
     """
     tuning = spec.tuning.few_row_tensor_cores
     tiles = tuning.tiles
-    while tiles > MIN_TILES and -(-rows // (tiles * BYTE_ROWS)) < tuning.min_blocks:
+    if -(-rows // (tiles * BYTE_ROWS)) < tuning.min_blocks:
         tiles //= 2
     bands = max(1, block_rows // (tiles * BYTE_ROWS))
     shape = TensorCoreShape(tiles, MIN_WARPS, layout.bits, layout.cols // GROUP, bands)
-
-    def is_possible(wider: TensorCoreShape) -> bool:
-        memory = wider.shared_bytes <= spec.max_shared_memory_bytes
-        return memory and wider.threads <= spec.max_threads_per_block
-
-    while shape.warps < min(tuning.warps, shape.steps):
+    while shape.warps < min(tuning.warps, shape.steps) and shape.warps * rows < tuning.row_warps:
         wider = replace(shape, warps=2 * shape.warps)
-        blocks = -(-rows // shape.rows)
-        if blocks * shape.bands * shape.warps >= tuning.min_warps or not is_possible(wider):
+        is_large = wider.shared_bytes > spec.max_shared_memory_bytes
+        if is_large or wider.threads > spec.max_threads_per_block:
             break
         shape = wider
     assert shape.rows <= ROW_ALIGNMENT, "a block's rows lie in one split"
     assert -(-rows // shape.rows) <= spec.max_grid_dim, "blocks of a grid's second dimension"
     return shape
+
+
+def fills_tensor_cores(layout: WeightLayout, rows: int, spec: TargetSpec) -> bool:
+    """Return whether a matrix has enough rows for its channels, or few of these."""
+    tuning = spec.tuning.few_row_tensor_cores
+    groups = TensorCoreShape(tuning.tiles, tuning.warps, layout.bits, layout.cols // GROUP)
+    return rows * tuning.warps >= tuning.row_warps or groups.steps <= tuning.warps * tuning.steps

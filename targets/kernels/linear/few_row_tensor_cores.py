@@ -27,14 +27,19 @@ from gemma4_compile.targets.kernels.linear.byte_products import (
     multiply,
     store_sums,
 )
-from gemma4_compile.targets.kernels.linear.few_row_tensor_core_shape import tensor_core_shape
+from gemma4_compile.targets.kernels.linear.few_row_tensor_core_shape import (
+    fills_tensor_cores,
+    tensor_core_shape,
+)
 from gemma4_compile.targets.kernels.linear.gemm import left_args
 from gemma4_compile.targets.spec import TargetSpec
 
 
 def fits_tensor_cores(operator: FewRowLinear | Int8FewRowLinear, spec: TargetSpec) -> bool:
-    """Return whether the target has them and both sides are bytes that somebody else has packed."""
-    return spec.tensor_cores and operator.in_dtype == PACKED and takes_int8(operator.layout)
+    """Return whether the target has them, and bytes on both sides that fill them."""
+    layout = operator.layout
+    are_bytes = operator.in_dtype == PACKED and takes_int8(layout)
+    return spec.tensor_cores and are_bytes and fills_tensor_cores(layout, layout.rows, spec)
 
 
 def make_few_row_tensor_cores(operator: Int8FewRowLinear, spec: TargetSpec) -> tirx.PrimFunc:

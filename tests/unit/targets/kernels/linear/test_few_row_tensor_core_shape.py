@@ -19,7 +19,7 @@ from gemma4_compile.targets.tuning import FewRowTensorCoreTuning
 CUDA = target_spec("cuda")
 # Rows, and groups of 32 channels: from the smallest to those of released sizes.
 MATRICES = [(1, 1), (40, 5), (1536, 8), (3072, 192), (5120, 48), (262_144, 48), (5376, 672)]
-TUNINGS = [FewRowTensorCoreTuning(), FewRowTensorCoreTuning(min_blocks=1, min_warps=1 << 20)]
+TUNINGS = [FewRowTensorCoreTuning(), FewRowTensorCoreTuning(min_blocks=1, row_warps=1 << 30)]
 
 
 def shape_of(rows: int, groups: int, bits: int = 4, block_rows: int = 0) -> TensorCoreShape:
