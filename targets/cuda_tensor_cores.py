@@ -15,12 +15,22 @@ from gemma4_compile.targets.kernels.common.tensor_cores import (
     LOAD,
     LOAD_TRANSPOSED,
     MULTIPLY_ADD,
+    MULTIPLY_ADD_BYTES,
     PACK,
+    STREAM,
+    WARP_BARRIER,
 )
 
 _COPY = """
 __forceinline__ __device__ void {name}(void* to, const void* from) {{
   *({type}*)to = *(const {type}*)from;
+}}
+"""
+# Volatile: the compiler may not move it down to where its result is needed.
+_STREAM = """
+__forceinline__ __device__ void {name}(unsigned int* to, const void* from) {{
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {{%0, %1, %2, %3}}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "l"(from));
 }}
 """
 _LOAD = """
@@ -38,6 +48,14 @@ __forceinline__ __device__ void {name}(float* sums, const unsigned int* a, const
                  "{{%0, %1, %2, %3}}, {{%4, %5}}, {{%6}}, {{%0, %1, %2, %3}};"
                  : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
                  : "r"(a[2 * half]), "r"(a[2 * half + 1]), "r"(b[half]));
+}}
+"""
+_MULTIPLY_ADD_BYTES = """
+__forceinline__ __device__ void {name}(int* to, const int* sums, unsigned int a, unsigned int b) {{
+  asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 "
+               "{{%0, %1}}, {{%2}}, {{%3}}, {{%4, %5}};"
+               : "=r"(to[0]), "=r"(to[1])
+               : "r"(a), "r"(b), "r"(sums[0]), "r"(sums[1]));
 }}
 """
 _PACK = """
@@ -67,15 +85,23 @@ __forceinline__ __device__ void {name}(unsigned int* to, unsigned int word, floa
   }}
 }}
 """
+_WARP_BARRIER = """
+__forceinline__ __device__ void {name}() {{
+  __syncwarp();
+}}
+"""
 
 SOURCES: Mapping[str, str] = {
     COPY: _COPY.format(name=COPY, type="uint4"),
+    STREAM: _STREAM.format(name=STREAM),
     COPY_HALF: _COPY.format(name=COPY_HALF, type="uint2"),
     LOAD: _LOAD.format(name=LOAD, form=""),
     LOAD_TRANSPOSED: _LOAD.format(name=LOAD_TRANSPOSED, form=".trans"),
     MULTIPLY_ADD: _MULTIPLY_ADD.format(name=MULTIPLY_ADD),
+    MULTIPLY_ADD_BYTES: _MULTIPLY_ADD_BYTES.format(name=MULTIPLY_ADD_BYTES),
     PACK: _PACK.format(name=PACK),
     CLIP: _CLIP.format(name=CLIP),
     DECODE: _DECODE.format(name=DECODE),
+    WARP_BARRIER: _WARP_BARRIER.format(name=WARP_BARRIER),
 }
 """Source by name; a call of another name is none of these."""

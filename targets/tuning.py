@@ -220,6 +220,28 @@ class SubgroupMatrixTuning:
 
 
 @dataclass(frozen=True)
+class FewRowTensorCoreTuning:
+    """Matrix times up to 8 packed rows on tensor cores; powers of two.
+
+    Attributes
+    ----------
+    tiles : of 8 rows of the matrix that a warp multiplies, at most: what it reads of x is for all
+    min_blocks : aim: half as many tiles where there would be fewer blocks
+    warps : that divide a row's channels, at most
+    row_warps : aim: rows times the warps of each; as few warps as that takes, for each adds its
+        sums once
+    steps : that a warp takes, at most, where a row has all the warps that it may have and the aim
+        is not reached; a matrix that needs more has another kernel
+    """
+
+    tiles: int = 4
+    min_blocks: int = 256
+    warps: int = 16
+    row_warps: int = 40_000
+    steps: int = 4
+
+
+@dataclass(frozen=True)
 class DecodeAttentionTuning:
     """Attention of one position.
 
@@ -296,6 +318,7 @@ class Tuning:
     patch_attention: PatchAttentionTuning = field(default_factory=PatchAttentionTuning)
     tensor_cores: TensorCoreTuning = field(default_factory=TensorCoreTuning)
     subgroup_matrices: SubgroupMatrixTuning = field(default_factory=SubgroupMatrixTuning)
+    few_row_tensor_cores: FewRowTensorCoreTuning = field(default_factory=FewRowTensorCoreTuning)
     decode_attention: DecodeAttentionTuning = field(default_factory=DecodeAttentionTuning)
     prefill_attention: PrefillAttentionTuning = field(default_factory=PrefillAttentionTuning)
     fusion: FusionTuning = field(default_factory=FusionTuning)

@@ -21,7 +21,7 @@ from gemma4_compile.operators.moe import (
 from gemma4_compile.operators.sampling import SampleTopP, TopPHistogram
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.spec import FLOAT, INT8
-from gemma4_compile.targets.tuning import GemmTuning
+from gemma4_compile.targets.tuning import FewRowTensorCoreTuning, GemmTuning
 from tests.numerics import tensor_cores, test_kernels
 from tests.numerics.attention import test_few_row_attention, test_patch_kernels
 from tests.numerics.attention.test_attention_kernels import CHUNK, DECODE, PADDED_DECODE
@@ -130,6 +130,11 @@ def _few_rows() -> Group:
     return Group(CUDA, cases, differences)
 
 
+def _few_rows_on_tensor_cores(sizes: FewRowTensorCoreTuning) -> Group:
+    spec = replace(CUDA, tuning=replace(CUDA.tuning, few_row_tensor_cores=sizes))
+    return Group(spec, list(tensor_cores.few_row_cases()), differences)
+
+
 def _gemm(tuning: str) -> Group:
     spec = replace(CUDA, tuning=replace(CUDA.tuning, gemm=test_gemm_kernels.TUNINGS[tuning]))
     found = [make_case(op, seed) for seed, op in enumerate(test_gemm_kernels.OPERATORS)]
@@ -183,6 +188,10 @@ GROUPS: Mapping[str, Callable[[], Group]] = {
     "attention": _attention,
     "attention of pictures": _pictures,
     "few rows": _few_rows,
+    "few rows, many warps a row": lambda: _few_rows_on_tensor_cores(FewRowTensorCoreTuning()),
+    "few rows, many rows a block": lambda: _few_rows_on_tensor_cores(
+        FewRowTensorCoreTuning(min_blocks=1, row_warps=1)
+    ),
     "drafters": lambda: Group(CUDA, test_drafting_kernels.all_cases(), differences),
     "pictures": lambda: _group(picture_operators()),
 }

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from gemma4_compile.operators.base import Operator
+from gemma4_compile.operators.epilogue import Epilogue
+from gemma4_compile.operators.few_row_experts import Int8FewRowExperts
+from gemma4_compile.operators.few_row_linear import Int8FewRowLinear
+from gemma4_compile.operators.int8_linear import PACKED
 from gemma4_compile.operators.vision_attention import PatchAttention
+from tests.numerics.kernel_cases import KernelCase, make_case
+from tests.numerics.linear import test_few_row_linear
 from tests.numerics.linear.test_bounded_kernels import GATE, PAIRS, bounded
+from tests.numerics.moe import test_few_row_experts
 from tests.numerics.vision.test_vision_kernels import F16, F32, dense, eight_bits
 
 MATMULS = (
@@ -21,3 +30,26 @@ ATTENTIONS = (
     PatchAttention(1, 96, 1, F16, F16),
 )
 OPERATORS: tuple[Operator, ...] = (*MATMULS, *ATTENTIONS)
+
+FEW_ROWS: tuple[Int8FewRowLinear | Int8FewRowExperts, ...] = (
+    *(
+        one
+        for one in test_few_row_linear.OPERATORS
+        if isinstance(one, Int8FewRowLinear) and one.in_dtype == PACKED and one.cols < 10_000
+    ),
+    test_few_row_linear.int8(4, 8192, (6,)),
+    # Groups that no step divides, in steps of several warps; two splits of float32 scales.
+    test_few_row_linear.int8(4, 2112, (40,)),
+    test_few_row_linear.int8(8, 1536, (256,), epilogue=Epilogue.GELU_GATE.value, ple_width=5 * 256),
+    test_few_row_linear.int8(4, 2816, (64, 48), "float32", epilogue=Epilogue.GELU_PAIRS.value),
+    *(one for one in test_few_row_experts.OPERATORS if isinstance(one, Int8FewRowExperts)),
+    test_few_row_experts.int8(4, 704, (256 * 12,), 256, epilogue=Epilogue.NONE.value),
+)
+"""Matmuls of a few packed rows, of any number of them, in every layout and with every epilogue."""
+
+
+def few_row_cases() -> Iterator[KernelCase]:
+    """Each with two numbers of rows; all of one to nine, and those on either side of a product."""
+    for seed, operator in enumerate(FEW_ROWS):
+        for rows in (1 + seed % 9, 9 - seed % 3):
+            yield make_case(operator, seed, rows=rows)

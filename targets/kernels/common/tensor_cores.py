@@ -2,12 +2,13 @@
 
 A warp multiplies 16 rows of A by 8 rows of B over 16 channels: float16 operands, float32 sums. Its
 threads hold all three in registers, which is why operands come from shared memory by an instruction
-of their own. Halves are moved two at a time as words. The calls are opaque to TVM; CUDA's text of
+of their own. Halves are moved two at a time as words. Products of signed bytes are of 8 by 8 rows,
+and their sums int32. The calls are opaque to TVM; CUDA's text of
 them is in targets/cuda_tensor_cores.py.
 
 References
 ----------
-PTX ISA: `mma.sync.aligned.m16n8k8`, `ldmatrix`.
+PTX ISA: `mma.sync.aligned.m16n8k8`, `mma.sync.aligned.m8n8k16`, `ldmatrix`.
 """
 
 from __future__ import annotations
@@ -26,15 +27,19 @@ PIECE = 8  # halves that a thread moves at a time: 16 bytes
 WORD_HALVES = 2
 PIECE_WORDS = PIECE // WORD_HALVES
 A_WORDS, B_WORDS, SUMS = 4, 2, 4  # registers of a thread for one product
+BYTE_ROWS, BYTE_SUMS = 8, 2  # rows of either side of a product of bytes, and a thread's sums
 
 COPY = "gemma4_copy_16_bytes"
+STREAM = "gemma4_stream_16_bytes"
 COPY_HALF = "gemma4_copy_8_bytes"
 LOAD = "gemma4_load_matrices"
 LOAD_TRANSPOSED = "gemma4_load_matrices_transposed"
 MULTIPLY_ADD = "gemma4_multiply_add"
+MULTIPLY_ADD_BYTES = "gemma4_multiply_add_bytes"
 PACK = "gemma4_pack_halves"
 CLIP = "gemma4_clip_halves"
 DECODE = "gemma4_decode_bytes"
+WARP_BARRIER = "gemma4_warp_barrier"
 
 
 def _call(name: str, *args: Expr) -> None:
@@ -54,6 +59,11 @@ def shared_pieces(count: int) -> Buffer:
 def copy_piece(to: Expr, source: Expr) -> None:
     """Copy 16 bytes between two addresses, both multiples of 16."""
     _call(COPY, to, source)
+
+
+def stream_piece(to: Expr, source: Expr) -> None:
+    """Read 16 bytes of an argument that nobody reads again, here and no later, into registers."""
+    _call(STREAM, to, source)
 
 
 def copy_half_piece(to: Expr, source: Expr) -> None:
@@ -76,6 +86,20 @@ def multiply_add(sums: Expr, a: Expr, b: Expr) -> None:
     order.
     """
     _call(MULTIPLY_ADD, sums, a, b)
+
+
+def multiply_add_bytes(to: Expr, sums: Expr, a: Expr, b: Expr) -> None:
+    """Write the product of one A and one B of bytes plus two int32 of each thread to two others.
+
+    Thread t gives channels t % 4 * 4 and the next three of row t / 4 of either. It has the sums of
+    A's row t / 4 with B's rows t % 4 * 2 and the next.
+    """
+    _call(MULTIPLY_ADD_BYTES, to, sums, a, b)
+
+
+def warp_barrier() -> None:
+    """All threads of the warp arrive, and see each other's shared memory."""
+    _call(WARP_BARRIER)  # TVM's own has no text for CUDA
 
 
 def packed(low: Expr, high: Expr) -> Expr:

@@ -49,6 +49,10 @@ from gemma4_compile.targets.kernels.linear.few_row_shape import (
     few_row_shape,
     packing_shape,
 )
+from gemma4_compile.targets.kernels.linear.few_row_tensor_cores import (
+    fits_tensor_cores,
+    make_few_row_tensor_cores,
+)
 from gemma4_compile.targets.kernels.linear.gemm import left_args
 from gemma4_compile.targets.kernels.linear.int8_sums import RowSums
 from gemma4_compile.targets.kernels.linear.int8_vectors import VEC4S, round_vec4s
@@ -108,6 +112,8 @@ def make_few_row_gemv(operator: FewRowLinear | Int8FewRowLinear, spec: TargetSpe
     kernel rounds them, and a group of their products where it packs these. Definition: the
     operator's `definition`.
     """
+    if isinstance(operator, Int8FewRowLinear) and fits_tensor_cores(operator, spec):
+        return make_few_row_tensor_cores(operator, spec)
     n, rows, cols = symbolic_rows(operator.rows), operator.layout.rows, operator.cols
     ple = operator.epilogue == Epilogue.GELU_GATE.value
     is_int8 = isinstance(operator, Int8FewRowLinear)

@@ -18,7 +18,7 @@ from functools import reduce
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.operators.activation_quantization import GROUP, WORD
+from gemma4_compile.operators.activation_quantization import GROUP
 from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.few_row_experts import FewRowExperts, Int8FewRowExperts
 from gemma4_compile.operators.int8_linear import PACKED_ROWS
@@ -42,12 +42,14 @@ from gemma4_compile.targets.kernels.linear.few_row_shape import (
 )
 from gemma4_compile.targets.kernels.linear.gemm import left_args
 from gemma4_compile.targets.kernels.linear.int8_sums import Int8Shape, RowSums
-from gemma4_compile.targets.kernels.linear.int8_vectors import VEC4S, round_vec4s
 from gemma4_compile.targets.kernels.moe.experts import kept_or_previous, tailed
+from gemma4_compile.targets.kernels.moe.few_row_expert_products import NONE, pack_products
+from gemma4_compile.targets.kernels.moe.few_row_expert_tensor_cores import (
+    fits_tensor_cores,
+    make_few_row_expert_tensor_cores,
+)
 from gemma4_compile.targets.kernels.moe.router import slots_of
 from gemma4_compile.targets.spec import TargetSpec
-
-NONE = -1  # in the place of a pair: the position did not choose the expert
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,8 @@ def make_few_row_experts(operator: FewRowExperts, spec: TargetSpec) -> tirx.Prim
     Grid: expert rows / tile (of a packed result as many tiles as make a group) x pairs. Shared: the
     lanes' partial sums of a position, and the group. Definition: the operator's `definition`.
     """
+    if isinstance(operator, Int8FewRowExperts) and fits_tensor_cores(operator, spec):
+        return make_few_row_expert_tensor_cores(operator, spec)
     n, rows, top_k = symbolic_rows(None), operator.expert_rows, operator.top_k
     is_int8, pairs = isinstance(operator, Int8FewRowExperts), n * top_k
     packs = isinstance(operator, Int8FewRowExperts) and operator.packed_out
@@ -146,7 +150,7 @@ def make_few_row_experts(operator: FewRowExperts, spec: TargetSpec) -> tirx.Prim
                                 kept = kept_or_previous(operator, *args)
                                 store(results[0], kept, row_of, at)
             if values is not None:
-                _pack_products(block, values, results, index, order, mine)
+                pack_products(block, values, results, index, order, lambda i: _chosen(mine, i))
     return build.result
 
 
@@ -173,45 +177,6 @@ def _shape_of(operator: FewRowExperts, items: int, spec: TargetSpec) -> Int8Shap
         tuning = replace(tuning, threads=threads)
         spec = replace(spec, tuning=replace(spec.tuning, few_rows=tuning))
     return few_row_shape(operator.top_k * operator.expert_rows, items, 1, spec).block
-
-
-def _pack_products(
-    block: Block,
-    values: Buffer,
-    results: Sequence[Buffer],
-    group: Expr,
-    interleaved: bool,
-    pairs: Sequence[Expr],
-) -> None:
-    """Round one group of products of each position; it begins with a barrier.
-
-    Parameters
-    ----------
-    values : (positions * GROUP,) in shared memory
-    results : words and scales
-    group : its number in a row of the results
-    pairs : each position's row of the results, or NONE
-    """
-    vec4s, mine = int(values.shape[0]) // WORD, []
-    barrier()
-    for iteration in range(-(-vec4s // block.threads)):
-        item = bind(tirx.min(block.thread + iteration * block.threads, vec4s - 1))
-        lanes = [bind(values[item * WORD + index]) for index in range(WORD)]
-        mine.append(bind(tirx.Shuffle(lanes, list(range(WORD)))))
-
-    def put(buffer: Buffer, value: Expr, position: Expr, place: Expr) -> None:
-        pair = _chosen(pairs, position)
-        with when(pair >= 0):
-            store(buffer, value, pair, place)
-
-    def put_word(vec4: Expr, word: Expr) -> None:
-        position = bind(tirx.floordiv(vec4, VEC4S))
-        put(results[0], word, position, group * VEC4S + tirx.floormod(vec4, VEC4S))
-
-    def put_scale(position: Expr, scale: Expr) -> None:
-        put(results[1], scale, position, group)
-
-    round_vec4s(mine, block, vec4s, interleaved, put_word, put_scale)
 
 
 def _chosen(pairs: Sequence[Expr], row: Expr) -> Expr:

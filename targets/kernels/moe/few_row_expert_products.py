@@ -1,0 +1,54 @@
+"""Packing of the products of a few positions' experts, for both kernels of theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tvm import tirx
+
+from gemma4_compile.operators.activation_quantization import WORD
+from gemma4_compile.operators.tir import bind, store, when
+from gemma4_compile.operators.types import Buffer, Expr
+from gemma4_compile.targets.kernels.common.blocks import Block, barrier
+from gemma4_compile.targets.kernels.linear.int8_vectors import VEC4S, round_vec4s
+
+NONE = -1  # in the place of a pair: the position did not choose the expert
+
+
+def pack_products(
+    block: Block,
+    values: Buffer,
+    results: Sequence[Buffer],
+    group: Expr,
+    interleaved: bool,
+    pair_of: Callable[[Expr], Expr],
+) -> None:
+    """Round one group of products of each position; it begins with a barrier.
+
+    Parameters
+    ----------
+    values : (positions * GROUP,) in shared memory
+    results : words and scales
+    group : its number in a row of the results
+    pair_of : a position's row of the results, or NONE
+    """
+    vec4s, mine = int(values.shape[0]) // WORD, []
+    barrier()
+    for iteration in range(-(-vec4s // block.threads)):
+        item = bind(tirx.min(block.thread + iteration * block.threads, vec4s - 1))
+        lanes = [bind(values[item * WORD + index]) for index in range(WORD)]
+        mine.append(bind(tirx.Shuffle(lanes, list(range(WORD)))))
+
+    def put(buffer: Buffer, value: Expr, position: Expr, place: Expr) -> None:
+        pair = bind(pair_of(position))
+        with when(pair >= 0):
+            store(buffer, value, pair, place)
+
+    def put_word(vec4: Expr, word: Expr) -> None:
+        position = bind(tirx.floordiv(vec4, VEC4S))
+        put(results[0], word, position, group * VEC4S + tirx.floormod(vec4, VEC4S))
+
+    def put_scale(position: Expr, scale: Expr) -> None:
+        put(results[1], scale, position, group)
+
+    round_vec4s(mine, block, vec4s, interleaved, put_word, put_scale)

@@ -1,0 +1,141 @@
+"""A few packed positions with their experts on tensor cores.
+
+A block takes some rows of the expert of one (position, slot) pair, and multiplies them with up to
+eight positions at a time, of which those that chose the expert count. So that this happens once,
+the blocks of an expert's other pairs among those positions have nothing to do: only the first of
+them has. Which they are the block looks up in the ids.
+
+Definitions: gemma4_compile/operators/few_row_experts.py. The product: linear/byte_products.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm import tirx
+
+from gemma4_compile.operators.activation_quantization import GROUP
+from gemma4_compile.operators.base import symbolic_rows
+from gemma4_compile.operators.few_row_experts import FewRowExperts, Int8FewRowExperts
+from gemma4_compile.operators.int8_linear import PACKED_ROWS, takes_int8
+from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
+from gemma4_compile.operators.types import Buffer, Expr
+from gemma4_compile.targets.kernels.common.blocks import Block, barrier, launch, shared
+from gemma4_compile.targets.kernels.common.tensor_cores import BYTE_ROWS
+from gemma4_compile.targets.kernels.common.weights import WeightReader
+from gemma4_compile.targets.kernels.linear.byte_products import (
+    Rows,
+    Warp,
+    Weights,
+    multiply,
+    store_sums,
+)
+from gemma4_compile.targets.kernels.linear.few_row_quantize import packed_results
+from gemma4_compile.targets.kernels.linear.few_row_tensor_core_shape import (
+    TensorCoreShape,
+    tensor_core_shape,
+)
+from gemma4_compile.targets.kernels.linear.gemm import left_args
+from gemma4_compile.targets.kernels.moe.experts import kept_or_previous, tailed
+from gemma4_compile.targets.kernels.moe.few_row_expert_products import NONE, pack_products
+from gemma4_compile.targets.kernels.moe.router import slots_of
+from gemma4_compile.targets.spec import TargetSpec
+
+
+def fits_tensor_cores(operator: FewRowExperts, spec: TargetSpec) -> bool:
+    """Return whether the target has them and both sides are bytes."""
+    is_int8 = isinstance(operator, Int8FewRowExperts)
+    return spec.tensor_cores and is_int8 and takes_int8(operator.layout)
+
+
+def make_few_row_expert_tensor_cores(
+    operator: Int8FewRowExperts, spec: TargetSpec
+) -> tirx.PrimFunc:
+    """Some of one expert's rows, for those of eight positions that chose it.
+
+    Grid: expert rows / those of a block x pairs. Shared: what lanes hand on, the warps' sums, each
+    position's pair, and products that are packed. Definition: the operator's `definition`.
+    """
+    n, rows, top_k = symbolic_rows(None), operator.expert_rows, operator.top_k
+    pairs, packs, gated = n * top_k, operator.packed_out, operator.is_gate_up
+    shape = _shape_of(operator, spec)
+    with function(scheduled=True) as build:
+        x = left_args(build, (n if gated else pairs, operator.cols), operator.in_dtype, True)
+        ids = build.arg("ids", (n, top_k), "int32")
+        reader = WeightReader(build, operator.layout)
+        wide = (pairs, operator.outputs)
+        previous = build.arg("previous", wide, "float32") if operator.accumulate else None
+        results = (
+            packed_results(build, operator.outputs, pairs)
+            if packs
+            else [build.arg("out", wide, "float32")]
+        )
+        with launch(shape.threads, -(-rows // shape.rows), pairs) as (index, block_pair, thread):
+            pair, block = bind(i32(block_pair)), Block(thread, shape.threads, spec.simd_width)
+            position = bind(tirx.floordiv(pair, top_k))
+            expert = bind(ids[position, tirx.floormod(pair, top_k)])
+            begin = bind(tirx.floordiv(position, BYTE_ROWS) * BYTE_ROWS)
+            count = bind(tirx.min(i32(n) - begin, BYTE_ROWS))
+            chosen = _pairs_of(ids, expert, begin, count, thread)
+            values = shared((BYTE_ROWS * GROUP,)) if packs else None
+            with when(_first_of(chosen) == pair):
+                first, base = bind(index * shape.rows), bind(operator.first_row(expert))
+                warp = Warp(shape, thread)
+                weights = Weights(
+                    warp, reader, base, lambda row: base + tirx.min(first + row, rows - 1)
+                )
+
+                def row_of(i: Expr) -> Expr:
+                    if gated:
+                        return begin + tirx.min(i, count - 1)
+                    own = bind(chosen[i])
+                    return tirx.Select(own >= 0, own, pair)
+
+                left = Rows(warp, x, row_of, operator.layout.interleaved)
+                sums = multiply(warp, weights, left)
+
+                def finish(i: Expr, row: Expr, added: Sequence[Expr]) -> None:
+                    ((_, value),) = tailed(operator, added)
+                    if values is not None:
+                        store(values, value, i * GROUP + tirx.floordiv(row, 2))
+                        return
+                    at, own = bind(tirx.floordiv(first + row, len(added))), bind(chosen[i])
+                    with when(first + row < rows):
+                        kept = kept_or_previous(operator, expert, value, previous, own, at)
+                        store(results[0], kept, own, at)
+
+                store_sums(
+                    warp, block, sums, lambda i: bind(chosen[i]) >= 0, 2 if gated else 1, finish
+                )
+                if values is not None:
+                    order = operator.interleaved_out
+                    pack_products(block, values, results, index, order, lambda i: chosen[i])
+    return build.result
+
+
+def _shape_of(operator: Int8FewRowExperts, spec: TargetSpec) -> TensorCoreShape:
+    """The block, which all choices of a position fill the device with; a group if it is packed."""
+    rows, block_rows = operator.top_k * operator.expert_rows, operator.packed_out * PACKED_ROWS
+    return tensor_core_shape(operator.layout, rows, spec, block_rows)
+
+
+def _pairs_of(ids: Buffer, expert: Expr, begin: Expr, count: Expr, thread: Expr) -> Buffer:
+    """For each of eight positions the pair that chose an expert, or NONE; ends with a barrier."""
+    chosen, top_k = shared((BYTE_ROWS,), "int32"), int(ids.shape[1])
+    with when(thread < BYTE_ROWS):
+        position = bind(begin + tirx.min(thread, count - 1))
+        own = LocalVar("int32", i32(NONE))
+        for k, is_own in slots_of(ids, position, top_k, expert):
+            own.set(tirx.Select(is_own, position * top_k + k, own.value))
+        store(chosen, tirx.Select(thread < count, own.value, i32(NONE)), thread)
+    barrier()
+    return chosen
+
+
+def _first_of(chosen: Buffer) -> Expr:
+    """The first pair that there is."""
+    first = LocalVar("int32", chosen[BYTE_ROWS - 1])
+    for i in reversed(range(BYTE_ROWS - 1)):
+        own = bind(chosen[i])
+        first.set(tirx.Select(own >= 0, own, first.value))
+    return first.value

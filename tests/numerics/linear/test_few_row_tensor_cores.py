@@ -1,0 +1,33 @@
+"""Which matmuls of a few rows are products of bytes; tests/metal and test_cuda.py run them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
+from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.targets import target_spec
+from gemma4_compile.targets.kernels import make_kernel
+from gemma4_compile.targets.kernels.common.tensor_cores import MULTIPLY_ADD_BYTES
+from tests.fixed_scheme import FixedLayout
+from tests.numerics.linear.test_few_row_linear import exact, int8
+
+OPERATORS: list[tuple[FewRowLinear | Int8FewRowLinear, bool]] = [
+    (int8(4, 416, (72,)), True),
+    (int8(8, 416, (72,), "float32"), True),
+    (replace(int8(4, 416, (72,)), in_dtype="float32"), False),  # rounds its rows itself
+    (exact(WeightLayout(4, "float16", 32, 96, (40,)), "float16"), False),
+    (exact(FixedLayout(0, "float32", 0, 96, (64,)), "float32"), False),
+]
+
+
+@pytest.mark.parametrize(("operator", "fits"), OPERATORS)
+def test_packed_rows_meet_integers_on_tensor_cores(
+    operator: FewRowLinear | Int8FewRowLinear, fits: bool
+) -> None:
+    spec = target_spec("cuda")
+    without = replace(spec, tensor_cores=False)
+    assert (MULTIPLY_ADD_BYTES in str(make_kernel(operator, spec).script())) == fits
+    assert MULTIPLY_ADD_BYTES not in str(make_kernel(operator, without).script())
