@@ -342,7 +342,8 @@ def changed(base: T, values: Mapping[str, object]) -> T:
     made: dict[str, Any] = {}
     for name, value in values.items():
         before = getattr(base, name)
-        if is_dataclass(before) and isinstance(value, Mapping):
+        is_nested = is_dataclass(before) and not isinstance(before, type)
+        if is_nested and isinstance(value, Mapping):
             made[name] = changed(before, value)
         else:
             made[name] = value
