@@ -51,6 +51,7 @@ class Target:
     platform : of the library's host code
     run_by : the program that a user starts with a package
     passes : makes the passes that its code generator needs before its own
+    source : from the code generator's text of kernels to the text that the device gets
     """
 
     limits: Mapping[str, TargetSpec]
@@ -58,3 +59,4 @@ class Target:
     platform: Callable[[], Platform]
     run_by: str = "gemma4-chat"
     passes: Callable[[], tuple[Pass, ...]] = tuple
+    source: Callable[[str], str] = str

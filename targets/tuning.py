@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -82,6 +82,9 @@ class FewRowTuning:
     queries : of an attention block, at most: query heads of rows; K and V are read once for them
     attention_blocks : aim: a block takes fewer queries where a step of four rows would have fewer
         blocks
+    full_splits : splits of the keys of full attention, at most: those that there are no keys for
+        have blocks, too, for all rows
+    wide_threads : of a block that rounds the product of gate and up, at most
     """
 
     threads: int = 128
@@ -90,6 +93,8 @@ class FewRowTuning:
     rows: int = 5
     queries: int = 4
     attention_blocks: int = 128
+    full_splits: int = 64
+    wide_threads: int = 256
 
 
 @dataclass(frozen=True)
@@ -151,10 +156,12 @@ class PatchAttentionTuning:
     keys : of a tile, 32 or 64, at most 32 for heads of no multiple of 32 channels; 0 is the
         prefill attention's kernel, by its own tuning
     unroll : channels, or keys, that are in the kernel's text, 1 or 4
+    subgroup_rows : queries of a subgroup, 16 or 32, where there are subgroup matrices
     """
 
     keys: int = 0
     unroll: int = 4
+    subgroup_rows: int = 16
 
 
 @dataclass(frozen=True)
@@ -185,6 +192,31 @@ class TensorCoreTuning:
         One more than there are, so that no two of 8 neighbouring rows share banks.
         """
         return self.depth // 8 + 1
+
+
+@dataclass(frozen=True)
+class SubgroupMatrixTuning:
+    """Matrix times many rows in subgroup matrices, by the rows of W.
+
+    Attributes
+    ----------
+    narrow, medium, wide : tiles of a matrix
+    narrow_to, medium_to : rows of W up to which a matrix is narrow, or medium
+    """
+
+    narrow: TensorCoreTuning = field(default_factory=lambda: TensorCoreTuning(warp_columns=32))
+    medium: TensorCoreTuning = field(
+        default_factory=lambda: TensorCoreTuning(rows=96, warp_rows=48)
+    )
+    wide: TensorCoreTuning = field(default_factory=TensorCoreTuning)
+    narrow_to: int = 1024
+    medium_to: int = 2048
+
+    def tile(self, rows: int) -> TensorCoreTuning:
+        """Tile of a matrix of so many rows."""
+        if rows <= self.narrow_to:
+            return self.narrow
+        return self.medium if rows <= self.medium_to else self.wide
 
 
 @dataclass(frozen=True)
@@ -252,7 +284,7 @@ class PrefillAttentionTuning:
 
 @dataclass(frozen=True)
 class FusionTuning:
-    """Sizes up to which a matmul of one position does the preceding work in its own launch.
+    """Sizes up to which a matmul does the work before or after it in its own launch.
 
     Every block repeats what is fused: in a matrix of more weights the blocks pay more for it than
     a launch costs (docs/performance.md, 31B). int8 blocks take several tiles each.
@@ -263,12 +295,14 @@ class FusionTuning:
     max_int8_weights : the same where activations are int8
     max_combine_bytes : attention splits that every block reads, on a GPU
     max_combined_splits : splits, whose loads are all in the kernel's text, on a GPU
+    few_row_product_width : channels of a few rows whose gate and up round their product
     """
 
     max_weights: int = 40 << 20
     max_int8_weights: int = 256 << 20
     max_combine_bytes: int = 64 << 10
     max_combined_splits: int = 16
+    few_row_product_width: int = 1536
 
 
 @dataclass(frozen=True)
@@ -283,6 +317,7 @@ class Tuning:
     bounded_gemm: GemmTuning = field(default_factory=GemmTuning)
     patch_attention: PatchAttentionTuning = field(default_factory=PatchAttentionTuning)
     tensor_cores: TensorCoreTuning = field(default_factory=TensorCoreTuning)
+    subgroup_matrices: SubgroupMatrixTuning = field(default_factory=SubgroupMatrixTuning)
     few_row_tensor_cores: FewRowTensorCoreTuning = field(default_factory=FewRowTensorCoreTuning)
     decode_attention: DecodeAttentionTuning = field(default_factory=DecodeAttentionTuning)
     prefill_attention: PrefillAttentionTuning = field(default_factory=PrefillAttentionTuning)
@@ -297,11 +332,19 @@ def read_tuning(name: str) -> Tuning:
 
 def from_fields(kind: type[T], values: Mapping[str, object]) -> T:
     """A dataclass of dataclasses from nested dictionaries; ValueError names an unknown field."""
-    known = {item.name: item for item in fields(kind)}
-    if unknown := sorted(set(values) - set(known)):
-        raise ValueError(f"{kind.__name__} has no field {', '.join(unknown)}")
-    made = {}
+    return changed(kind(), values)
+
+
+def changed(base: T, values: Mapping[str, object]) -> T:
+    """A dataclass of dataclasses with some fields changed; ValueError names an unknown field."""
+    if unknown := sorted(set(values) - {item.name for item in fields(base)}):
+        raise ValueError(f"{type(base).__name__} has no field {', '.join(unknown)}")
+    made: dict[str, Any] = {}
     for name, value in values.items():
-        inner = known[name].default_factory
-        made[name] = from_fields(inner, value) if is_dataclass(inner) else value
-    return kind(**made)
+        before = getattr(base, name)
+        is_nested = is_dataclass(before) and not isinstance(before, type)
+        if is_nested and isinstance(value, Mapping):
+            made[name] = changed(before, value)
+        else:
+            made[name] = value
+    return replace(base, **made)

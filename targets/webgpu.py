@@ -6,15 +6,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import tvm_ffi
 from tvm import relax
 
 from gemma4_compile.errors import TargetError
+from gemma4_compile.targets.kernels.common.subgroup_matrices import (
+    FEATURE,
+    has_subgroup_matrices,
+)
 from gemma4_compile.targets.linker import link as linker
+from gemma4_compile.targets.linker import webgpu_image
 from gemma4_compile.targets.linker.runtime_objects import OBJECTS, Platform
 from gemma4_compile.targets.linker.wasm_file import read_interface
 from gemma4_compile.targets.spec import INT8, DeviceType, TargetSpec
 from gemma4_compile.targets.target import Target
 from gemma4_compile.targets.tuning import read_tuning
+from gemma4_compile.targets.wgsl_matrices import write_matrices
 
 DEFAULT = TargetSpec(
     name="webgpu",
@@ -73,7 +80,17 @@ SMALLER_SUBGROUPS = tuple(
 H200 = replace(SUBGROUPS, limits="h200", tuning=read_tuning("h200"), activations=INT8)
 """Tuned on an NVIDIA H200: for large discrete GPUs."""
 
-LIMITS = {spec.limits: spec for spec in (DEFAULT, COMPAT, SUBGROUPS, *SMALLER_SUBGROUPS, H200)}
+H200_MATRICES = replace(H200, limits="h200-matrices", features=("subgroups", FEATURE))
+"""`h200` with subgroup matrices in the towers of pictures and float sounds: Dawn's experiment.
+
+A device has them only where its browser was started with unsafe WebGPU. Subgroups have exactly 32
+threads here.
+"""
+
+LIMITS = {
+    spec.limits: spec
+    for spec in (DEFAULT, COMPAT, SUBGROUPS, *SMALLER_SUBGROUPS, H200, H200_MATRICES)
+}
 
 # --- Border between library and client ---
 
@@ -207,6 +224,11 @@ WASM = Platform(
 )
 
 
+def source(text: str) -> str:
+    """The text that the device gets of a kernel that TVM's generator wrote."""
+    return write_matrices(text)
+
+
 def link(
     executable: relax.VMExecutable,
     output: Path,
@@ -214,9 +236,27 @@ def link(
     progress: Callable[[str], None] | None = None,
 ) -> None:
     """Link a .wasm that the WebLLM client loads; see `targets.target.Link`."""
+    link_with(executable, output, spec, progress, source)
+
+
+def link_with(
+    executable: relax.VMExecutable,
+    output: Path,
+    spec: TargetSpec,
+    progress: Callable[[str], None] | None,
+    write: Callable[[str], str],
+) -> None:
+    """`link` with another text of the subgroup matrices' calls."""
     if spec.device_type is not DeviceType.WEBGPU:
         raise TargetError(f"a library for `{spec.name}` cannot be linked into a .wasm")
-    linker.link_library(executable, output, WASM, check_interface, progress)
+
+    def pack(module: tvm_ffi.Module, folder: Path) -> Path:
+        return webgpu_image.pack_imports(module, folder, write)
+
+    has_matrices = has_subgroup_matrices(spec)
+    linker.link_library(
+        *(executable, output, WASM, check_interface, progress), pack if has_matrices else None
+    )
 
 
 def check_interface(library: Path) -> None:
@@ -241,4 +281,4 @@ def check_interface(library: Path) -> None:
         )
 
 
-TARGET = Target(LIMITS, link, lambda: WASM, run_by="gemma4-serve")
+TARGET = Target(LIMITS, link, lambda: WASM, run_by="gemma4-serve", source=source)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.peer.write_gguf import ALIGNMENT, Kind, Metadata, Tensor, matrix, ones, write_file
+from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.model_spec.text.config import Gemma4Config, preset_names
 from gemma4_compile.model_spec.vision.config import CHANNELS, VisionConfig
 
@@ -93,7 +94,7 @@ def main() -> None:
     parser.add_argument("model", choices=preset_names())
     parser.add_argument("output", type=Path)
     arguments = parser.parse_args()
-    config = Gemma4Config.from_preset(arguments.model, ("text", "image"))
+    config = Gemma4Config.from_preset(arguments.model, (Modality.TEXT, Modality.IMAGE))
     table = tensors(config)
     nbytes = write_file(arguments.output, metadata(config, arguments.model), table)
     print(f"{arguments.output}: {nbytes} bytes")

@@ -7,7 +7,7 @@ import { nvidiaSmi, openDevice, runScript } from "./device.mjs";
 import { Heater } from "./heater.mjs";
 import { Model, weightBytesPerToken } from "./model.mjs";
 import { measureDecode, measurePrefill, measureSmoke } from "./measure.mjs";
-import { commonFields } from "./provenance.mjs";
+import { commonFields, featuresOf } from "./provenance.mjs";
 import { measureDraft, measureVerify } from "./rounds.mjs";
 import { namePipelines } from "./recorder.mjs";
 import { decodeSummary, kernelTable } from "./table.mjs";
@@ -50,7 +50,10 @@ async function main() {
   const tokens = Number(options.tokens);
   const say = (text) => process.stderr.write(`${text}\n`);
   const empty = nvidiaSmi();
-  const opened = await openDevice({ skipValidation: options["skip-validation"] });
+  const opened = await openDevice({
+    skipValidation: options["skip-validation"],
+    features: featuresOf(options.package),
+  });
   const { device, description } = opened;
   say(`device: ${description.name}, driver ${description.driver}`);
   namePipelines();

@@ -160,6 +160,28 @@ CANDIDATES: dict[str, Family] = {
         [
             *every(keys=(0,)),
             *every(keys=(32, 64), unroll=(1, 4)),
+            *every(subgroup_rows=(16, 32)),  # with limits `h200-matrices`
+        ],
+        blocks=PICTURE,
+    ),
+    "subgroup_matrices": Family(  # with limits `h200-matrices`
+        ("bounded_linear",),
+        True,
+        [
+            {
+                **{"narrow_to": 0, "medium_to": 0},
+                "wide": {
+                    **{"rows": m, "columns": n, "depth": k},
+                    **{"warp_rows": i, "warp_columns": j},
+                },
+            }
+            for m, n, k, i, j in (
+                *((128, 128, 32, 64, 64), (128, 128, 32, 64, 32), (128, 128, 32, 32, 64)),
+                *((64, 128, 32, 32, 64), (64, 128, 64, 32, 32), (64, 128, 32, 32, 32)),
+                *((64, 64, 32, 32, 32), (64, 64, 64, 32, 32), (128, 64, 32, 64, 32)),
+                *((64, 128, 64, 32, 64), (128, 64, 64, 32, 32), (64, 96, 64, 32, 48)),
+                *((128, 256, 32, 64, 64), (96, 128, 32, 48, 64)),
+            )
         ],
         blocks=PICTURE,
     ),

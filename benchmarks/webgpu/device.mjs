@@ -70,15 +70,9 @@ export async function openDevice({ skipValidation, features = [], prepare = asyn
   const enable = [...driver.ALL_FEATURES, ...(skipValidation ? ["skip_validation"] : [])];
   driver.startDawn(dawn, { enable, disable: ["timestamp_quantization"] });
   const ledger = new BufferLedger();
-  const { requestDevice } = GPUAdapter.prototype;
-  GPUAdapter.prototype.requestDevice = function (descriptor) {
-    const wanted = [...FEATURES_WANTED, ...features].filter((name) => this.features.has(name));
-    const requiredFeatures = [...descriptor.requiredFeatures, ...wanted];
-    return requestDevice.call(this, { ...descriptor, requiredFeatures });
-  };
   await prepare();
-  const { device, info, errors } = await driver.openDevice(tvmjs); // standard output is for results
-  GPUAdapter.prototype.requestDevice = requestDevice;
+  const wanted = [...FEATURES_WANTED, ...features];
+  const { device, info, errors } = await driver.openDevice(tvmjs, { features: wanted }); // stdout is for results
   const description = {
     name: info.device && info.description ? `${info.device} (${info.description})` : info.device,
     vendor: info.vendor,

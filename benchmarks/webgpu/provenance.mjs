@@ -3,8 +3,13 @@ import fs from "node:fs";
 import path from "node:path";
 import { versions } from "./packages.mjs";
 
+const buildOf = (directory) => JSON.parse(fs.readFileSync(path.join(directory, "provenance.json"), "utf8")).build;
+
+/** WebGPU features that a package's kernels need. */
+export const featuresOf = (directory) => buildOf(directory).requirements?.features ?? [];
+
 function provenance(directory) {
-  const { build } = JSON.parse(fs.readFileSync(path.join(directory, "provenance.json"), "utf8"));
+  const build = buildOf(directory);
   return {
     model: build.source.model ?? build.source.kind,
     recipe: build.recipe,

@@ -7,7 +7,7 @@ import { nvidiaSmi, openDevice, runScript } from "./device.mjs";
 import { Heater } from "./heater.mjs";
 import { replayed } from "./measure.mjs";
 import { Model } from "./model.mjs";
-import { commonFields } from "./provenance.mjs";
+import { commonFields, featuresOf } from "./provenance.mjs";
 import { namePipelines } from "./recorder.mjs";
 import { repeated, rounded, summary } from "./statistics.mjs";
 import { kernelTable } from "./table.mjs";
@@ -94,7 +94,10 @@ async function measure(model, name, inputs, operations, settings) {
 
 async function main() {
   if (!options.package) throw new Error("--package DIR is missing");
-  const opened = await openDevice({ skipValidation: options["skip-validation"] });
+  const opened = await openDevice({
+    skipValidation: options["skip-validation"],
+    features: featuresOf(options.package),
+  });
   const { device, description } = opened;
   say(`device: ${description.name}, driver ${description.driver}`);
   namePipelines();

@@ -83,7 +83,10 @@ function makeLaunches(pool, positions, item, { pipeline, layout }) {
 }
 
 async function main() {
-  const opened = await openDevice({ skipValidation: options["skip-validation"] });
+  const opened = await openDevice({
+    skipValidation: options["skip-validation"],
+    features: ["chromium-experimental-subgroup-matrix"],
+  });
   const { device, description } = opened;
   process.stderr.write(`device: ${description.name}\n`);
   const heater = await Heater.make(device, description.onCpu ? 0 : HEATING_MS);

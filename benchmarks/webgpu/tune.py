@@ -38,9 +38,9 @@ from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.passes.check_limits import check_limits
 from gemma4_compile.passes.lowering import tir_pipeline
 from gemma4_compile.quantization.schemes import RECIPES
-from gemma4_compile.targets import TargetSpec, target_spec
+from gemma4_compile.targets import TARGETS, TargetSpec, target_spec
 from gemma4_compile.targets.kernels import make_kernel
-from gemma4_compile.targets.tuning import FOLDER, Tuning, from_fields
+from gemma4_compile.targets.tuning import FOLDER, Tuning, changed, from_fields
 
 CHUNK = 512
 CONTEXTS = (1023, 8191)  # positions before a decoded token
@@ -108,7 +108,7 @@ def wgsl_of(func: tirx.PrimFunc, spec: TargetSpec) -> str:
     finally:
         tvm_ffi.remove_global_func(CODE)  # or nothing else could be compiled in this process
     (text,) = kept.values()
-    return text.decode() if isinstance(text, bytes) else str(text)
+    return TARGETS[spec.name].source(text.decode() if isinstance(text, bytes) else str(text))
 
 
 def evaluate(expression: Any, sizes: Mapping[str, int]) -> int:
@@ -194,7 +194,7 @@ def prepare(
         family = CANDIDATES[name]
         for values in family.candidates:
             base = target_spec("webgpu", limits)
-            tuning = replace(base.tuning, **{name: replace(getattr(base.tuning, name), **values)})
+            tuning = changed(base.tuning, {name: values})
             spec = replace(base, tuning=tuning)
             made = 0
             try:

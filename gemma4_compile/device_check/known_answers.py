@@ -35,6 +35,7 @@ from gemma4_compile.operators.few_row_linear import FewRows
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.sampling import SampleTopP, SoftmaxPartials, TopPHistogram
 from gemma4_compile.passes.kernel_launch import KernelLaunch, kernel_launches
+from gemma4_compile.targets.kernels.common.subgroup_matrices import has_subgroup_matrices
 from gemma4_compile.targets.spec import TargetSpec
 from gemma4_compile.types import Array, JsonObject
 
@@ -113,6 +114,12 @@ ROLES = (
 """Kernels that are tested, besides the draw of a token. Kernels of experts are left out: their
 operands are all experts' weights, which take longer to make than a page may take to load."""
 
+MATRIX_ROLES = (
+    _Role("matmul of a tower", ("bounded_linear",), variant=_weights),
+    _Role("attention of patches", ("patch_attention",)),
+)
+"""Kernels that are tested, too, where a device's subgroup matrices are an experiment."""
+
 
 def _sizes(operator: Operator, chunk: int) -> Sizes:
     ring = vars(operator).get("cache_rows") is not None
@@ -169,18 +176,21 @@ class _Kernel:
         return values
 
 
-def choose(descriptions: Mapping[str, str], chunk: int) -> list[tuple[str, list[_Kernel]]]:
+def choose(
+    descriptions: Mapping[str, str], chunk: int, roles: Sequence[_Role] = ROLES
+) -> list[tuple[str, list[_Kernel]]]:
     """Titles and kernels of the cases: the smallest kernel of each role's variants.
 
     Parameters
     ----------
     descriptions : the library's kernels, as `kernel_descriptions` has them
     chunk : the package's longest prefill chunk
+    roles : what is tested besides the draw of a token
     """
     operators = {name: operator_from(text) for name, text in sorted(descriptions.items())}
     kernels = [_Kernel(name, item, _sizes(item, chunk)) for name, item in operators.items()]
     chosen: list[tuple[str, list[_Kernel]]] = []
-    for role in ROLES:
+    for role in roles:
         smallest: dict[Hashable, _Kernel] = {}
         for kernel in kernels:
             operator = kernel.operator
@@ -306,7 +316,8 @@ def known_answers(
     descriptions : the operators of the kernels, by name
     chunk : the package's longest prefill chunk
     """
-    chosen = choose(descriptions, chunk)
+    roles = (*ROLES, *MATRIX_ROLES) if has_subgroup_matrices(spec) else ROLES
+    chosen = choose(descriptions, chunk, roles)
     names = [kernel.name for _, kernels in chosen for kernel in kernels]
     launches = kernel_launches(module, names, spec)
     cases = [

@@ -20,6 +20,7 @@ from gemma4_compile.types import Array
 LARGEST_F16 = 65_504.0
 CLIPS = 4
 """Bounds of a layer: of its input, lowest and highest, and of its output."""
+EXAMPLE_BOUNDS = (-1.25, 0.75, -0.5, 1.5)
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,11 @@ class BoundedLinear(Linear):
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
     ) -> Array | None:
         if name == "bounds":
-            return np.array([-1.25, 0.75, -0.5, 1.5])
+            return np.array(EXAMPLE_BOUNDS)
         return super().example_input(name, shape, rng, sizes)
+
+    def known_data(self, name: str, shape: tuple[int, ...], sizes: Sizes) -> Array | None:
+        return np.array(EXAMPLE_BOUNDS) if name == "bounds" else None
 
     def tolerance(self, result: str) -> float:
         """Weights of a float16 layout may be rounded to it before they are multiplied.

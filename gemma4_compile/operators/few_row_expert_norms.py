@@ -15,7 +15,14 @@ from gemma4_compile.operators.activation_quantization import pack
 from gemma4_compile.operators.base import Operator, symbolic_rows, te_prim_func
 from gemma4_compile.operators.few_row_linear import FewRows
 from gemma4_compile.operators.int8_linear import PACKED
-from gemma4_compile.operators.moe import BRANCH_NORM, DENSE_NORM, EXPERT_NORM, VECTORS
+from gemma4_compile.operators.moe import (
+    BRANCH_NORM,
+    DENSE_NORM,
+    EXPERT_NORM,
+    VECTORS,
+    RoutedNorm,
+    router_scores,
+)
 from gemma4_compile.operators.norms import ExpertNormVector, inverse_rms, residual_sum
 
 
@@ -44,6 +51,11 @@ class QuantizedBranchNorms(FewRows, Operator):
         return True
 
     def definition(self) -> tirx.PrimFunc:
+        args, out, packed = self.norms()
+        return te_prim_func([*args, out, *packed])
+
+    def norms(self) -> tuple[list[te.Tensor], te.Tensor, list[te.Tensor]]:
+        """Arguments, r', and words and scales of both norms."""
         rows, width = symbolic_rows(None), self.width
         y = te.placeholder((rows, width), "float32", name="y")
         residual = te.placeholder((rows, width), "float32", name="residual")
@@ -61,7 +73,33 @@ class QuantizedBranchNorms(FewRows, Operator):
 
         dense = packed(DENSE_NORM, self.interleaved)
         experts = packed(EXPERT_NORM, self.experts_interleaved)
-        return te_prim_func([y, residual, vectors, out, *dense, *experts])
+        return [y, residual, vectors], out, [*dense, *experts]
+
+
+@dataclass(frozen=True)
+class RoutedBranchNorms(QuantizedBranchNorms):
+    """`QuantizedBranchNorms`, and `FewRowRouterScores` of the same residual next to it.
+
+    Arguments: as there; projection (experts, width) router_dtype. Results: as there; scores
+    (rows, experts) f32.
+    """
+
+    kind: ClassVar[str] = "routed_branch_norms"
+    experts: int = 0
+    factor: float = 1.0
+    router_dtype: str = "float32"
+
+    @property
+    def routed_norm(self) -> RoutedNorm:
+        """The norm and the router of one position."""
+        return RoutedNorm(self.width, self.eps, self.experts, self.factor, self.router_dtype)
+
+    def definition(self) -> tirx.PrimFunc:
+        args, out, packed = self.norms()
+        shape = (self.experts, self.width)
+        projection = te.placeholder(shape, self.router_dtype, name="projection")
+        _, scores = router_scores(out, args[2], projection, out.shape[0], self.eps, self.factor)
+        return te_prim_func([*args, projection, out, *packed, scores])
 
 
 @dataclass(frozen=True)

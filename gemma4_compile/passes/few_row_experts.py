@@ -34,7 +34,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gemma4_compile.operators.expert_linear import ExpertGemm
-from gemma4_compile.operators.few_row_expert_norms import FewRowExpertNorm, QuantizedBranchNorms
+from gemma4_compile.operators.few_row_expert_norms import (
+    FewRowExpertNorm,
+    QuantizedBranchNorms,
+    RoutedBranchNorms,
+)
 from gemma4_compile.operators.few_row_experts import FewRowExperts, Int8FewRowExperts
 from gemma4_compile.operators.few_row_router import FewRowRouterScores, FewRowTopKExperts
 from gemma4_compile.operators.int8_linear import PACKED, PACKED_ROWS, Int8ExpertGemm
@@ -75,6 +79,8 @@ def few_row_experts(graph: OperatorGraph, limits: FusionLimits) -> None:
         _quantize_branches(graph, router, most, limits)
     for router in graph.calls(Router):
         _divide_router(graph, router, most)
+    for scores in graph.calls(FewRowRouterScores):
+        _score_beside_norm(graph, scores, limits)
     for norm in graph.calls(ExpertResidualNorm):
         _combine_in_norm(graph, norm, most, limits)
 
@@ -154,6 +160,27 @@ def _divide_router(graph: OperatorGraph, router: OperatorCall[Router], most: int
     choice = FewRowTopKExperts(old.experts, old.top_k, most)
     second = OperatorCall(choice, [scores, expert_scale], [ids, weights])
     graph.replace([router], [first, second])
+
+
+def _score_beside_norm(
+    graph: OperatorGraph, scores: OperatorCall[FewRowRouterScores], limits: FusionLimits
+) -> None:
+    """Let the norm before both branches have the router's scores made in its launch."""
+    residual, vectors, projection = scores.args
+    norm, old = graph.producer(residual), scores.operator
+    if not is_call_of(norm, QuantizedBranchNorms) or not norm.args[2].same_as(vectors):
+        return
+    operator = RoutedBranchNorms(
+        **fields_of(norm.operator),
+        experts=old.experts,
+        factor=old.factor,
+        router_dtype=old.weight_dtype,
+    )
+    args, results = [*norm.args, projection], [*norm.results, *scores.results]
+    if len(scores.results) > 1 or not limits.binds(args, len(results)):
+        return
+    graph.replace([scores], [])
+    graph.replace([norm], [OperatorCall(operator, args, results)])
 
 
 def _combine_in_norm(

@@ -25,8 +25,9 @@ matmul quantises what a norm or a combine makes for it alone::
     words, scales = quantize_rows(hidden)
 
 becomes ``residual, words, scales = quantized_few_row_norm(...)``, as of one position. A matmul
-whose rows are short rounds them itself. Their meaning is the same. Only GPUs have kernels for few
-rows. Experts: few_row_experts.py.
+whose rows are short rounds them itself, and gate and up of rows that are not too long round their
+product. Their meaning is the same. Only GPUs have kernels for few rows. Experts:
+few_row_experts.py.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from gemma4_compile.model_spec.layers.attention import AttentionOptions
 from gemma4_compile.operators.activation_quantization import GROUP, QuantizeRows
 from gemma4_compile.operators.attention import PrefillAttention, QkNormRopeCache
 from gemma4_compile.operators.base import TensorSpec
+from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.few_row_attention import (
     CombineFewRows,
     FewRowAttention,
@@ -49,7 +51,7 @@ from gemma4_compile.operators.few_row_quantization import (
     QuantizedFewRowCombine,
     QuantizedFewRowNorm,
 )
-from gemma4_compile.operators.int8_linear import Int8Linear
+from gemma4_compile.operators.int8_linear import PACKED_ROWS, Int8Linear
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.passes.fusion_limits import FusionLimits
@@ -90,6 +92,8 @@ def few_rows(graph: OperatorGraph, limits: FusionLimits) -> None:
         _quantize_in_producer(graph, quantize, most)
     for few_linear in graph.calls(Int8FewRowLinear):
         _quantize_in_reader(graph, few_linear)
+    for gate_up in graph.calls(Int8FewRowLinear):
+        _quantize_product(graph, gate_up, limits)
 
 
 def _in_splits(
@@ -98,7 +102,7 @@ def _in_splits(
     """The attention over splits of the keys, and their combination."""
     operator = attention.operator
     heads, dim, dtype = operator.heads, operator.head_dim, operator.out_dtype
-    splits = options.splits_of(operator.window, operator.kv_heads, dim)
+    splits = options.splits_of_rows(operator.window, operator.kv_heads, dim, most)
     partial = FewRowAttention(
         rows=None,
         heads=heads,
@@ -194,3 +198,20 @@ def _quantize_in_reader(graph: OperatorGraph, linear: OperatorCall[Int8FewRowLin
     own = replace(linear.operator, in_dtype=before.operator.in_dtype)
     call = OperatorCall(own, [before.args[0], *linear.args[2:]], linear.results)
     graph.replace([before, linear], [call])
+
+
+def _quantize_product(
+    graph: OperatorGraph, gate_up: OperatorCall[Int8FewRowLinear], limits: FusionLimits
+) -> None:
+    """Let gate and up round their product, if nothing else reads it."""
+    operator, rounding = gate_up.operator, rounding_of(graph, gate_up.results[0])
+    if rounding is None or operator.epilogue != Epilogue.GELU_PAIRS.value:
+        return
+    if operator.layout.rows % PACKED_ROWS or operator.cols > limits.tuning.few_row_product_width:
+        return
+    if not limits.binds(gate_up.args, len(rounding.results)):
+        return
+    order = rounding.operator.interleaved
+    packed = replace(operator, packed_out=True, interleaved_out=order)
+    graph.replace([rounding], [])
+    graph.replace([gate_up], [OperatorCall(packed, gate_up.args, rounding.results)])

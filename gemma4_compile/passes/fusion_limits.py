@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tvm import relax
 
@@ -51,7 +51,7 @@ def fusion_limits(target: TargetSpec) -> FusionLimits:
     int8, tuning = target.activations == INT8, target.tuning.fusion
     if not target.is_gpu:
         return FusionLimits(None, UNLIMITED, int8, tuning)
-    width, splits = fused_width(target), attention_options(target)
+    width, splits = fused_width(target), few_row_options(target)
     return FusionLimits(target.max_storage_buffers, width, int8, tuning, splits)
 
 
@@ -63,6 +63,13 @@ def attention_options(target: TargetSpec) -> AttentionOptions:
     return AttentionOptions(
         tuning.sliding_splits, tuning.full_splits, tuning.max_blocks, tuning.split_channels
     )
+
+
+def few_row_options(target: TargetSpec) -> AttentionOptions:
+    """Splits of the keys of a few rows on a target."""
+    options = attention_options(target)
+    most = target.tuning.few_rows.full_splits
+    return replace(options, full_splits=min(options.full_splits, most))
 
 
 def weight_count(call: OperatorCall[Linear]) -> int:

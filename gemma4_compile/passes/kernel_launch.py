@@ -89,16 +89,26 @@ def kernel_launches(
 
 def _launch(func: tirx.PrimFunc) -> KernelLaunch:
     extents: dict[str, tvm.ir.Expr] = {}
+    named: dict[tirx.Var, tvm.ir.Expr] = {}
+
+    def bind(node: tirx.Bind) -> None:
+        named[node.var] = node.value
+
+    def written_out(value: tvm.ir.Expr) -> tvm.ir.Expr:
+        def of(var: tirx.Var) -> tvm.ir.Expr:
+            return written_out(named[var]) if var in named else var
+
+        return tvm_ffi.structural_map(value, [(tirx.Var, of)])
 
     def visit(node: tirx.AttrStmt) -> None:
         if node.attr_key == "thread_extent":
             extents.setdefault(str(node.node.thread_tag), node.value)
 
-    tvm_ffi.structural_walk(func.body, [(tirx.AttrStmt, visit)], order="post")
+    tvm_ffi.structural_walk(func.body, [(tirx.AttrStmt, visit), (tirx.Bind, bind)], order="post")
     buffers = [param for param in func.params if isinstance(param.ty, tvm.ir.PointerType)]
     scalars = [param for param in func.params if not isinstance(param.ty, tvm.ir.PointerType)]
     one = tirx.IntImm("int64", 1)
-    x, y, z = (extents.get(axis, one) for axis in _BLOCK_AXES)
+    x, y, z = (written_out(extents.get(axis, one)) for axis in _BLOCK_AXES)
     of_x, of_y, of_z = (extents.get(axis, one) for axis in _THREAD_AXES)
     return KernelLaunch(
         entry_point=str(func.attrs["global_symbol"]),

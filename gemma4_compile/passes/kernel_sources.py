@@ -9,6 +9,7 @@ import tvm
 from tvm import relax, tirx
 
 from gemma4_compile.passes.lowering import tir_pipeline
+from gemma4_compile.targets import TARGETS
 from gemma4_compile.targets.spec import TargetSpec
 
 _HEADING = re.compile(r"^// Function: (\w+)\n", re.MULTILINE)
@@ -37,6 +38,7 @@ def kernel_source(func: tirx.PrimFunc, name: str, spec: TargetSpec) -> str:
 
 def _sources(library: tvm.runtime.Module, spec: TargetSpec) -> dict[str, str]:
     sources: dict[str, str] = {}
+    write = TARGETS[spec.name].source
     for module in _imported(library):
         if module.kind != spec.code_generator:
             continue
@@ -44,11 +46,11 @@ def _sources(library: tvm.runtime.Module, spec: TargetSpec) -> dict[str, str]:
         text = module.inspect_source()
         parts = _HEADING.split(text)
         if len(parts) == 1:
-            sources["kernels" + suffix] = text
+            sources["kernels" + suffix] = write(text)
         # TVM's WebGPU module repeats the heading above each text.
         for name, source in zip(parts[1::2], parts[2::2], strict=True):
             if source.strip(" -/\n"):
-                sources[name + suffix] = source
+                sources[name + suffix] = write(source)
     return sources
 
 

@@ -13,7 +13,7 @@ from gemma4_compile.model_spec.drafter.config import MAX_VERIFIED
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.layer_plan import layer_plans
 from gemma4_compile.operators.sampling import TopPHistogram
-from gemma4_compile.passes.fusion_limits import attention_options
+from gemma4_compile.passes.fusion_limits import few_row_options
 from gemma4_compile.quantization.recipe import Recipe, storage_plan
 from gemma4_compile.quantization.scheme import DTYPE_BYTES
 from gemma4_compile.targets.spec import TargetSpec
@@ -69,10 +69,11 @@ def _splits_bytes(config: Gemma4Config, recipe: Recipe, target: TargetSpec) -> i
     """Memory of the attention of all tokens that are held against drafts."""
     if not target.is_gpu:
         return 0
-    options, item = attention_options(target), DTYPE_BYTES[recipe.activation_dtype]
+    options, item = few_row_options(target), DTYPE_BYTES[recipe.activation_dtype]
     of_a_head = 2 * DTYPE_BYTES["float32"]  # maximum and sum of a split
-    sizes = (
-        options.splits(plan) * plan.num_attention_heads * (plan.head_dim * item + of_a_head)
-        for plan in layer_plans(config)
-    )
+    sizes = []
+    for plan in layer_plans(config):
+        of_keys = plan.window, plan.num_key_value_heads, plan.head_dim
+        splits = options.splits_of_rows(*of_keys, MAX_VERIFIED)
+        sizes.append(splits * plan.num_attention_heads * (plan.head_dim * item + of_a_head))
     return MAX_VERIFIED * max(sizes)

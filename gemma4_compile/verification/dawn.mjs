@@ -22,10 +22,16 @@ import { dispose, tensorsOf, WebGPUModel } from "./webgpu_model.mjs";
 
 const job = readJob();
 
-/** What smaller subgroups than the kernels' answer is undefined: better nothing than that. */
-async function checkSubgroups(smallest) {
+/** What the package's kernels need of a device. */
+async function readRequirements() {
   const { build } = JSON.parse(await fs.readFile(path.join(job.package, "provenance.json"), "utf8"));
-  const asked = build?.requirements?.subgroup_size ?? 0;
+  return build?.requirements ?? {};
+}
+
+/** Throws where the device lacks something. What smaller subgroups than the kernels' answer is undefined. */
+function checkDevice({ features = [], subgroup_size: asked = 0 }, device, smallest) {
+  const missing = features.filter((name) => !device.features.has(name));
+  if (missing.length) throw new Error(`it needs WebGPU features that are not offered here: ${missing.join(", ")}`);
   if (asked > 0 && !(smallest >= asked)) {
     const found =
       smallest === undefined ? "the adapter does not report how many they have" : `here they may have ${smallest}`;
@@ -100,9 +106,10 @@ async function main() {
   pollGently();
   startDawn(await loadDawn(job.nodeModules), { enable: ALL_FEATURES });
   const tvmjs = loadRuntime(job.nodeModules);
-  const opened = await openDevice(tvmjs);
+  const requirements = await readRequirements();
+  const opened = await openDevice(tvmjs, { features: requirements.features });
   const { device, info } = opened;
-  await checkSubgroups(info.subgroupMinSize);
+  checkDevice(requirements, device, info.subgroupMinSize);
   const { library, contextLength } = job;
   const model = await new WebGPUModel().open(job.package, { tvmjs, device, library, contextLength });
   const layers = [];

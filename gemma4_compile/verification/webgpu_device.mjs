@@ -54,15 +54,29 @@ export function pollGently() {
   globalThis.setImmediate = (callback, ...args) => setTimeout(callback, 1, ...args);
 }
 
+/** Lets `action` request devices that have `features`, too, where their adapter offers them. */
+async function withFeatures(features, action) {
+  const { requestDevice } = GPUAdapter.prototype;
+  GPUAdapter.prototype.requestDevice = function (descriptor) {
+    const offered = features.filter((name) => this.features.has(name));
+    const requiredFeatures = [...new Set([...descriptor.requiredFeatures, ...offered])];
+    return requestDevice.call(this, { ...descriptor, requiredFeatures });
+  };
+  return action().finally(() => {
+    GPUAdapter.prototype.requestDevice = requestDevice;
+  });
+}
+
 /**
- * Opens the device as the client does.
+ * Opens the device as the client does, with `features` besides where the adapter offers them.
  *
  * `errors` collects every error that nobody asked for; `log` gets the limits that the runtime falls back to.
  */
-export async function openDevice(tvmjs, { log = console.error, errors = [] } = {}) {
+export async function openDevice(tvmjs, { log = console.error, errors = [], features = [] } = {}) {
   const print = console.log;
   console.log = log;
-  const { adapter, device, adapterInfo } = await tvmjs.detectGPUDevice().finally(() => {
+  const detected = withFeatures(features, () => tvmjs.detectGPUDevice());
+  const { adapter, device, adapterInfo } = await detected.finally(() => {
     console.log = print;
   });
   device.addEventListener("uncapturederror", (event) => errors.push(event.error.message));

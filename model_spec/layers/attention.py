@@ -60,6 +60,20 @@ class AttentionOptions:
             splits = min(splits, -(-window // self.grain_of(head_dim)))
         return splits
 
+    def splits_of_rows(
+        self, window: int | None, kv_heads: int, head_dim: int, most_rows: int
+    ) -> int:
+        """Splits of the keys that any of a few rows sees: no longer than those of one row.
+
+        A window of several rows is a few keys longer, for which all splits would grow by a grain.
+        """
+        splits = self.splits_of(window, kv_heads, head_dim)
+        if window is None or splits == 1:
+            return splits
+        grain = self.grain_of(head_dim)
+        keys = -(-window // (splits * grain)) * grain
+        return max(splits, -(-(window + most_rows - 1) // keys))
+
     def grain_of(self, head_dim: int) -> int:
         """Keys that a split has a multiple of, for heads of so many channels."""
         return max(1, self.split_channels // head_dim)

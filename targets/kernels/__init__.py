@@ -68,6 +68,7 @@ from gemma4_compile.targets.kernels.moe.few_row_experts import make_few_row_expe
 from gemma4_compile.targets.kernels.moe.few_row_norms import (
     make_few_row_expert_norm,
     make_quantized_branch_norms,
+    make_routed_branch_norms,
 )
 from gemma4_compile.targets.kernels.moe.few_row_router import (
     make_few_row_router_scores,
@@ -191,6 +192,7 @@ FACTORIES: Mapping[str, Factory] = {
     "quantize_rows": make_quantize_rows,
     "quantized_combine": make_quantized_combine,
     "quantized_norm": make_quantized_norm,
+    "routed_branch_norms": make_routed_branch_norms,
     "routed_linear": make_normed_gemv,
     "router": make_router,
     "router_scores": make_router_scores,

@@ -88,12 +88,14 @@ def _link_atomically(
 def link_objects(
     target: Platform, objects: Sequence[str], libraries: Mapping[str, Path], output: Path
 ) -> None:
-    """Link objects, and files of assembly, with zig's libraries; TargetError as `zig.run`.
+    """Link objects, and files of C or assembly, with zig's libraries; TargetError as `zig.run`.
 
     What is made on the way stays in the folder of `output`.
     """
     folder = output.parent
-    ours = [_assemble(target, path, folder) if path.endswith(".s") else path for path in objects]
+    ours = [
+        _compile(target, path, folder) if path.endswith((".c", ".s")) else path for path in objects
+    ]
     inputs: list[str] = []
     for name in target.link_order:
         inputs += ours if name == OBJECTS else [str(libraries[name])]
@@ -102,9 +104,11 @@ def link_objects(
     )
 
 
-def _assemble(target: Platform, source: str, folder: Path) -> str:
+def _compile(target: Platform, source: str, folder: Path) -> str:
     output = str(folder / f"{Path(source).stem}.o")
-    zig.run(["cc", "-target", target.triple, "-c", source, "-o", output], folder, folder / "zig")
+    options = ["-std=c23"] if source.endswith(".c") else []
+    command = ["cc", "-target", target.triple, *options, "-c", source, "-o", output]
+    zig.run(command, folder, folder / "zig")
     return output
 
 

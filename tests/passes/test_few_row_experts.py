@@ -13,7 +13,11 @@ from gemma4_compile.operators.activation_quantization import QuantizeRows, quant
 from gemma4_compile.operators.base import Operator, TensorSpec
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import ExpertGemm
-from gemma4_compile.operators.few_row_expert_norms import FewRowExpertNorm, QuantizedBranchNorms
+from gemma4_compile.operators.few_row_expert_norms import (
+    FewRowExpertNorm,
+    QuantizedBranchNorms,
+    RoutedBranchNorms,
+)
 from gemma4_compile.operators.few_row_experts import FewRowExperts, Int8FewRowExperts
 from gemma4_compile.operators.few_row_router import FewRowRouterScores, FewRowTopKExperts
 from gemma4_compile.operators.int8_linear import PACKED, Int8ExpertGemm
@@ -146,18 +150,28 @@ def test_both_branches_inputs_are_rounded_by_the_norm_before_them() -> None:
         experts = call(QuantizeRows(None, 64, F32, False), [normed], *quantized_specs(64, N))
         return [residual, *dense, ids, shares, *experts]
 
+    packed = quantized_specs(64, N)
+
     def expected(x: Tensors) -> list[nn.Tensor]:
+        norms = RoutedBranchNorms(64, 1e-6, True, False, MOST, EXPERTS, 0.125, "float16")
+        args = [x[name] for name in ("y", "residual", "vectors", "projection")]
+        *normed, scores = call(norms, args, ROWS, *packed, *packed, ((N, EXPERTS), F32))
+        choice = FewRowTopKExperts(EXPERTS, TOP_K, MOST)
+        chosen = call(choice, [scores, x["expert_scale"]], *CHOICE[:2])
+        return [*normed[:3], *chosen, *normed[3:]]
+
+    def expected_of_nine(x: Tensors) -> list[nn.Tensor]:
         norms = QuantizedBranchNorms(64, 1e-6, True, False, MOST)
         args = [x[name] for name in ("y", "residual", "vectors")]
-        packed = quantized_specs(64, N)
         residual, *rounded = call(norms, args, ROWS, *packed, *packed)
         routed = [residual, *(x[name] for name in ROUTED)]
         ids, shares = halves_of_router(routed, None)
         return [residual, *rounded[:2], ids, shares, *rounded[2:]]
 
     few = of_few_rows(module(NORM_INPUTS, before))
-    after = rewritten(few, LIMITS, few_row_experts)
-    assert_same(after, of_few_rows(module(NORM_INPUTS, expected)))
+    for most, whole in ((10, expected), (9, expected_of_nine)):
+        after = rewritten(few, replace(LIMITS, max_buffers=most), few_row_experts)
+        assert_same(after, of_few_rows(module(NORM_INPUTS, whole)))
     narrow = rewritten(few, replace(LIMITS, max_buffers=7), few_row_experts)
     router = ["few_row_router_scores", "few_row_top_k_experts"]
     assert kinds(narrow) == ["residual_norm", "quantize_rows", *router, "quantize_rows"]

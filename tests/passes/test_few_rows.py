@@ -33,6 +33,7 @@ from gemma4_compile.passes.split_matmuls import split_matmuls
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.spec import INT8
+from gemma4_compile.targets.tuning import FusionTuning
 from tests.passes.operator_modules import (
     F32,
     Tensors,
@@ -114,10 +115,11 @@ def test_attention_is_in_splits_of_its_keys() -> None:
         return call(operator, [x[name] for name in inputs], ((N, 64), "float16"))
 
     def divided(x: Tensors) -> list[nn.Tensor]:
-        operator = FewRowAttention(**common, splits=5, grain=8, most_rows=MOST)
-        results = ((N, 5, 4, 16), "float16"), ((N, 5, 4, 2), F32)
+        # One row's window is five splits of eight keys; nine rows see eight keys more.
+        operator = FewRowAttention(**common, splits=6, grain=8, most_rows=MOST)
+        results = ((N, 6, 4, 16), "float16"), ((N, 6, 4, 2), F32)
         partial = call(operator, [x[name] for name in inputs], *results)
-        combine = CombineFewRows(4, 16, 5, "float16", MOST)
+        combine = CombineFewRows(4, 16, 6, "float16", MOST)
         return call(combine, partial, ((N, 64), "float16"))
 
     limits = replace(LIMITS, few_rows=options)
@@ -246,6 +248,37 @@ def test_a_matmul_rounds_short_rows_itself(cols: int, is_read_twice: bool) -> No
         assert_same(after, of_few_rows(module(inputs, expected)))
     else:
         assert kinds(after)[0] == "quantize_rows"
+
+
+@pytest.mark.parametrize("reason", ["", "wide", "buffers", "read twice", "no groups"])
+def test_gate_and_up_round_their_product(reason: str) -> None:
+    rows = 144 if reason == "no groups" else 128
+    layout = WeightLayout(4, "float16", 32, 64, (rows,))
+    packed = dict(zip(("words", "scales"), quantized_specs(64, N), strict=True))
+    inputs = {**packed, **weights(layout)}
+    gate_up: dict[str, Any] = {"epilogue": "gelu_pairs"}
+    product, rounded = ((N, rows // 2), F32), quantized_specs(rows // 2, N)
+
+    def before(x: Tensors) -> list[nn.Tensor]:
+        operator = Int8Linear(None, layout, PACKED, **gate_up)
+        (y,) = call(operator, [x[name] for name in inputs], product)
+        rounding = call(QuantizeRows(None, rows // 2, F32, False), [y], *rounded)
+        return [*rounding, *([y] if reason == "read twice" else [])]
+
+    def expected(x: Tensors) -> list[nn.Tensor]:
+        operator = Int8FewRowLinear(
+            None, layout, PACKED, **gate_up, packed_out=True, most_rows=MOST
+        )
+        return call(operator, [x[name] for name in inputs], *rounded)
+
+    tuning = FusionTuning(few_row_product_width=32 if reason == "wide" else 64)
+    most = 5 if reason == "buffers" else 6
+    limits = replace(LIMITS, tuning=tuning, max_buffers=most)
+    after = rewritten(of_few_rows(module(inputs, before)), limits, few_rows)
+    if reason:
+        assert kinds(after) == ["int8_few_row_linear", "quantize_rows"]
+    else:
+        assert_same(after, of_few_rows(module(inputs, expected)))
 
 
 @pytest.mark.parametrize(("dim", "is_fused"), [(32, True), (16, False)])

@@ -13,6 +13,7 @@ from gemma4_compile.passes.fusion_limits import (
     FusionLimits,
     attention_options,
     buffers,
+    few_row_options,
     fusion_limits,
     weight_count,
 )
@@ -44,7 +45,9 @@ def test_splits_are_the_cpu_s_or_measured() -> None:
     assert attention_options(target_spec("cpu")) == CPU_SPLITS
     target = target_spec("webgpu")
     found, tuning = attention_options(target), target.tuning.decode_attention
-    assert fusion_limits(target).few_rows == found
+    assert few_row_options(target) == fusion_limits(target).few_rows
+    assert few_row_options(target) == replace(found, full_splits=64)
+    assert few_row_options(target_spec("cpu")) == CPU_SPLITS
     assert (found.sliding_splits, found.full_splits) == (tuning.sliding_splits, tuning.full_splits)
     assert (found.max_blocks, found.split_channels) == (tuning.max_blocks, tuning.split_channels)
 

@@ -12,8 +12,10 @@ from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import RmsNorm
+from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.passes.kernel_launch import KernelLaunch, kernel_launches
 from gemma4_compile.targets import webgpu
+from gemma4_compile.targets.kernels import make_kernel
 from gemma4_compile.targets.schedules import schedule_rules
 
 NORM = RmsNorm(rows=None, width=96, eps=1e-6, out_dtype="float32")
@@ -47,6 +49,13 @@ def test_the_grid_follows_the_scalars() -> None:
     assert launch.scalars == ("n",)
     assert launch.blocks({"n": 7}) == (7, 1, 1)
     assert launch.blocks({"n": 19}) == (19, 1, 1)
+
+
+def test_a_grid_that_has_a_name_in_the_kernel_is_written_out() -> None:
+    attention = PatchAttention(2, 16, 3, "float16", "float16")
+    module = tvm.IRModule({"kernel": make_kernel(attention, webgpu.H200_MATRICES)})
+    launch = kernel_launches(module, ["kernel"], webgpu.H200_MATRICES)["kernel"]
+    assert launch.blocks({"n": 19}) == (2, 3, 1), "heads, and 171 patches by 64"
 
 
 def test_threads_are_those_of_the_block() -> None:

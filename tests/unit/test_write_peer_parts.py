@@ -10,6 +10,7 @@ from benchmarks.drafter_config import SIZES, drafter_values
 from benchmarks.peer import write_drafter, write_mmproj
 from gemma4_compile.model_spec.drafter.config import read_drafter
 from gemma4_compile.model_spec.drafter.layer_plan import drafter_plans
+from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.vision.parameters import parameter_table
 
@@ -18,7 +19,7 @@ TOWERS = ("gemma-4-E2B-it", "gemma-4-E4B-it", "gemma-4-26B-A4B-it", "gemma-4-31B
 
 @pytest.mark.parametrize("preset", TOWERS)
 def test_a_tower_has_every_parameter(preset: str) -> None:
-    config = Gemma4Config.from_preset(preset, ("text", "image"))
+    config = Gemma4Config.from_preset(preset, (Modality.TEXT, Modality.IMAGE))
     table = write_mmproj.tensors(config)
     assert len({tensor.name for tensor in table}) == len(table)
     expected = sum(prod(entry.shape) for entry in parameter_table(config))
@@ -28,7 +29,7 @@ def test_a_tower_has_every_parameter(preset: str) -> None:
 
 
 def test_a_size_without_a_tower_is_refused() -> None:
-    config = Gemma4Config.from_preset("gemma-4-12B-it", ("text", "image"))
+    config = Gemma4Config.from_preset("gemma-4-12B-it", (Modality.TEXT, Modality.IMAGE))
     with pytest.raises(ValueError, match="no vision tower"):
         write_mmproj.tensors(config)
 

@@ -13,6 +13,7 @@ import { tryDrafter } from "./drafter";
 import type { DrafterOptions } from "./drafter_options";
 import { Library } from "./library";
 import { because, counts, type Stats } from "./stats";
+import { withSubgroupMatrices } from "./subgroup_matrices";
 import { withSubgroupSize } from "./subgroup_size";
 
 export type { DrafterOptions } from "./drafter_options";
@@ -47,15 +48,15 @@ function remember<T extends object>(set: Set<WeakRef<T>>, item: T): void {
   set.add(new WeakRef(item));
 }
 
-/** With subgroups comes their size, where a kernel may choose it. */
-function withPinning(
+/** With subgroups come their size, where a kernel may choose it, and their matrices. */
+function withSubgroups(
   adapter: GPUAdapter,
   descriptor: GPUDeviceDescriptor | undefined,
 ): GPUDeviceDescriptor | undefined {
-  const asked = descriptor?.requiredFeatures;
-  return counts.enabled && asked
-    ? { ...descriptor, requiredFeatures: withSubgroupSize(asked as Iterable<GPUFeatureName>, adapter.features) }
-    : descriptor;
+  const asked = descriptor?.requiredFeatures as Iterable<GPUFeatureName> | undefined;
+  if (!counts.enabled || !asked) return descriptor;
+  const sized = withSubgroupSize(asked, adapter.features);
+  return { ...descriptor, requiredFeatures: withSubgroupMatrices(sized, adapter.features) };
 }
 
 function watchDevices(gpu: GPU): void {
@@ -65,7 +66,7 @@ function watchDevices(gpu: GPU): void {
     if (!adapter || !counts.enabled) return adapter;
     const requestDevice = adapter.requestDevice.bind(adapter);
     adapter.requestDevice = async (descriptor) => {
-      const device = await requestDevice(withPinning(adapter, descriptor));
+      const device = await requestDevice(withSubgroups(adapter, descriptor));
       if (counts.enabled) remember(devices, new Device(device, adapter.info, owner));
       return device;
     };

@@ -1,7 +1,14 @@
 import { describe, expect, it } from "vitest";
 import { RateMeter } from "../src/download/rate";
 import { describe as read, drafterBytes, type Package, withoutDrafter } from "../src/package/package";
-import { CLIENT_LIMITS, contextLengths, judge, neededMemory, type Device } from "../src/package/requirements";
+import {
+  CLIENT_LIMITS,
+  contextLengths,
+  judge,
+  neededMemory,
+  SUBGROUP_MATRICES,
+  type Device,
+} from "../src/package/requirements";
 import { formatBytes, formatSeconds, formatShort, GIB, MIB } from "../src/package/units";
 import { sha256 } from "../src/download/hash";
 
@@ -48,6 +55,16 @@ describe("judge", () => {
   it("names the recipe that would run without 16-bit floats", () => {
     const [finding] = blocks(PACK, { ...DEVICE, features: new Set() });
     expect(finding?.hint).toContain("--quant q4f32");
+  });
+
+  it("says how an experiment of Chrome's is switched on", () => {
+    const features = ["shader-f16", SUBGROUP_MATRICES];
+    const pack = { ...PACK, requirements: { ...PACK.requirements, features } };
+    const [finding, ...others] = blocks(pack, DEVICE);
+    expect(finding).toMatchObject({ kind: "blocks", text: expect.stringContaining(SUBGROUP_MATRICES) });
+    expect(finding?.hint).toMatch(/Unsafe WebGPU Support.*--limits h200/);
+    expect(others).toEqual([]);
+    expect(blocks(pack, { ...DEVICE, features: new Set(features) })).toEqual([]);
   });
 
   it("refuses subgroups that are too small, and warns of unknown ones", () => {

@@ -16,6 +16,10 @@ from gemma4_compile.targets.kernels.common.blocks import launch
 from gemma4_compile.targets.kernels.common.tile_loaders import Change, splat
 from gemma4_compile.targets.kernels.linear.bounded_operands import BoundedOperands
 from gemma4_compile.targets.kernels.linear.gemm import clamped, shape_of, step_count
+from gemma4_compile.targets.kernels.linear.subgroup_matrix_gemm import (
+    fits_subgroup_matrices,
+    make_subgroup_matrix_gemm,
+)
 from gemma4_compile.targets.kernels.linear.tensor_core_gemm import (
     fits_tensor_cores,
     make_tensor_core_gemm,
@@ -31,6 +35,8 @@ def make_bounded_gemm(operator: BoundedLinear, spec: TargetSpec) -> tirx.PrimFun
     """
     if fits_tensor_cores(operator, spec):
         return make_tensor_core_gemm(operator, spec)
+    if fits_subgroup_matrices(operator, spec):
+        return make_subgroup_matrix_gemm(operator, spec)
     rows = operator.layout.rows
     shape = shape_of(spec.tuning.bounded_gemm, spec, rows, is_int8=False)
     with function(scheduled=True) as build:

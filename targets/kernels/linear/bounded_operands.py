@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
 from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.bounded_linear import CLIPS, BoundedLinear
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.math import gelu_tanh
 from gemma4_compile.operators.tir import FunctionBuilder, bind, materialize, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
+from gemma4_compile.targets.kernels.common.tile_loaders import VECTOR, joined, lane_of
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 
 
@@ -66,6 +70,41 @@ class BoundedOperands:
         cut = [bind(self.operator.clip(total, limits, 2)) for total in sums]
         with when(row <= last):
             self._store_epilogue(row, first, cut)
+
+    @property
+    def stores_vectors(self) -> bool:
+        """Return whether four neighbouring results of a row lie in one vector."""
+        return self.operator.outputs % VECTOR == 0
+
+    @property
+    def vectors_at_once(self) -> int:
+        """Vectors of sums that make one of results."""
+        return 2 if self.operator.epilogue == Epilogue.GELU_PAIRS.value else 1
+
+    def store_vectors(
+        self, row: Expr, first: Expr, sums: Sequence[Expr], limits: Sequence[Expr], last: Expr
+    ) -> None:
+        """`store_sums` of `vectors_at_once` vectors, where `stores_vectors`."""
+        operator = self.operator
+        cut = [bind(operator.clip(total, limits, 2)) for total in sums]
+        with when((row <= last) & (first < operator.layout.rows)):
+            if len(cut) == 2:
+                gate, up = (
+                    bind(joined([lane_of(cut[i // 2], i % 2 * 2 + odd) for i in range(VECTOR)]))
+                    for odd in range(2)
+                )
+                at = T.ramp(tirx.floordiv(first, 2), 1, VECTOR)
+                self._store_vector(gelu_tanh(gate) * up, row, at)
+                return
+            at = T.ramp(first, 1, VECTOR)
+            partner = self.partner
+            value = cut[0] if partner is None else gelu_tanh(cut[0]) * partner[row, at]
+            self._store_vector(value, row, at)
+
+    def _store_vector(self, value: Expr, row: Expr, at: Expr) -> None:
+        four = materialize(value, f"float32x{VECTOR}")
+        results = [self.operator.result(lane_of(four, i)) for i in range(VECTOR)]
+        store(self.y, joined(results), row, at)
 
     def _store_epilogue(self, row: Expr, first: Expr, sums: Sequence[Expr]) -> None:
         operator, rows = self.operator, self.operator.layout.rows

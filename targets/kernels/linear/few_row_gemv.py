@@ -26,7 +26,7 @@ from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
 from gemma4_compile.operators.int8_linear import PACKED
 from gemma4_compile.operators.linear import WeightLayout
-from gemma4_compile.operators.math import as_f32
+from gemma4_compile.operators.math import as_f32, gelu_tanh
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import (
@@ -42,10 +42,12 @@ from gemma4_compile.targets.kernels.common.builtins import dot4
 from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue
 from gemma4_compile.targets.kernels.common.vectors import WIDEST, Vectors
 from gemma4_compile.targets.kernels.common.weights import WeightReader
+from gemma4_compile.targets.kernels.linear.few_row_quantize import packed_results
 from gemma4_compile.targets.kernels.linear.few_row_shape import (
     OWN_ROWS,
     FewRowShape,
     few_row_shape,
+    packing_shape,
 )
 from gemma4_compile.targets.kernels.linear.few_row_tensor_cores import (
     fits_tensor_cores,
@@ -106,14 +108,17 @@ def make_few_row_gemv(operator: FewRowLinear | Int8FewRowLinear, spec: TargetSpe
     """``y[i, r] = epilogue(sum_k x[i, k] W[r, k])`` for a few i.
 
     Grid: rows of x / those of a block x W's rows / tile, so that blocks which read the same weights
-    run at the same time. Shared: the lanes' partial sums of a few rows of x, and those rows where
-    the kernel rounds them. Definition: the operator's `definition`.
+    run at the same time. Shared: the lanes' partial sums of a few rows of x, those rows where the
+    kernel rounds them, and a group of their products where it packs these. Definition: the
+    operator's `definition`.
     """
     if isinstance(operator, Int8FewRowLinear) and fits_tensor_cores(operator, spec):
         return make_few_row_tensor_cores(operator, spec)
     n, rows, cols = symbolic_rows(operator.rows), operator.layout.rows, operator.cols
     ple = operator.epilogue == Epilogue.GELU_GATE.value
     is_int8 = isinstance(operator, Int8FewRowLinear)
+    packs = isinstance(operator, Int8FewRowLinear) and operator.packed_out
+    order = isinstance(operator, Int8FewRowLinear) and operator.interleaved_out
     most = min(operator.most_rows, spec.tuning.few_rows.rows)
     parts = tirx.floordiv(n + most - 1, most) if most < operator.most_rows else 1
     with function(scheduled=True) as build:
@@ -121,9 +126,13 @@ def make_few_row_gemv(operator: FewRowLinear | Int8FewRowLinear, spec: TargetSpe
         weights = WeightReader(build, operator.layout)
         gate = build.arg("ple", (n, operator.ple_width), "float32") if ple else None
         layer = build.scalar_arg("layer") if ple else None
-        y = build.arg("y", (n, operator.outputs), "float32")
+        results = (
+            packed_results(build, operator.outputs, n)
+            if packs
+            else [build.arg("y", (n, operator.outputs), "float32")]
+        )
         items = cols // GROUP if is_int8 else weights.units
-        shape = few_row_shape(rows, items, most, spec)
+        shape = packing_shape(most, spec) if packs else few_row_shape(rows, items, most, spec)
         tile, lanes, slots = shape.block.tile, shape.block.lanes, shape.block.slots
         with launch(shape.block.threads, parts, -(-rows // tile)) as (part, index, thread):
             block, begin = Block(thread, shape.block.threads, spec.simd_width), bind(part * most)
@@ -146,11 +155,22 @@ def make_few_row_gemv(operator: FewRowLinear | Int8FewRowLinear, spec: TargetSpe
             else:
                 add_int8(lane, weights, x[0], x[1], totals)
 
-            def finish(i: Expr, row: Expr, added: Sequence[Expr]) -> None:
-                apply_epilogue(operator, y, i, bind(first + row), added, gate, layer, rows)
-
             pairs = operator.epilogue == Epilogue.GELU_PAIRS.value
-            _finish(shape, sums, block, lane, slot, totals, 2 if pairs else 1, finish)
+            values = shared((shape.at_once * GROUP,)) if packs else None
+
+            def finish(i: Expr, own: Expr, row: Expr, added: Sequence[Expr]) -> None:
+                if values is None:
+                    at = bind(first + row)
+                    apply_epilogue(operator, results[0], i, at, added, gate, layer, rows)
+                else:
+                    product = gelu_tanh(added[0]) * added[1]
+                    store(values, product, own * GROUP + tirx.floordiv(row, 2))
+
+            def after(first_row: int) -> None:
+                if values is not None:
+                    _pack_products(lane, block, values, results, index, first_row, order)
+
+            _finish(shape, sums, block, lane, slot, totals, 2 if pairs else 1, finish, after)
     return build.result
 
 
@@ -300,9 +320,14 @@ def _finish(
     slot: Expr,
     totals: Buffer,
     step: int,
-    body: Callable[[Expr, Expr, Sequence[Expr]], None],
+    body: Callable[[Expr, Expr, Expr, Sequence[Expr]], None],
+    after: Callable[[int], None],
 ) -> None:
-    """Add the lanes' sums; ``body(row of x, row of the tile, step sums)`` all over the block."""
+    """Add the lanes' sums, of a few rows of x at a time.
+
+    ``body(row of x, which of those few, row of the tile, step sums)`` all over the block;
+    ``after(first of them)`` in all threads.
+    """
     tile, slots, outputs = shape.block.tile, shape.block.slots, shape.block.tile // step
     for begin in range(0, lane.most, shape.at_once):
         with when(lane.count > begin):
@@ -317,7 +342,46 @@ def _finish(
                     row = bind(tirx.floormod(item, outputs) * step)
                     place = bind(own * tile + row)
                     added = [sums.total(place + index) for index in range(step)]
-                    body(bind(lane.begin + own + begin), row, added)
+                    body(bind(lane.begin + own + begin), own, row, added)
+            after(begin)
+
+
+def _pack_products(
+    lane: Lane,
+    block: Block,
+    values: Buffer,
+    results: Sequence[Buffer],
+    group: Expr,
+    first_row: int,
+    interleaved: bool,
+) -> None:
+    """Round one group of products of a few rows; it begins with a barrier.
+
+    Parameters
+    ----------
+    values : (rows * GROUP,) in shared memory
+    results : words and scales
+    group : its number in a row of the results
+    first_row : of the block's rows, the first of these
+    """
+    vec4s, mine = int(values.shape[0]) // WORD, []
+    barrier()
+    for iteration in range(-(-vec4s // block.threads)):
+        item = bind(tirx.min(block.thread + iteration * block.threads, vec4s - 1))
+        mine.append(bind(values[_WORDS.at(item)]))
+
+    def put(buffer: Buffer, value: Expr, own: Expr, place: Expr) -> None:
+        with when(own + first_row < lane.count):
+            store(buffer, value, lane.begin + own + first_row, place)
+
+    def put_word(vec4: Expr, word: Expr) -> None:
+        place = group * VEC4S + tirx.floormod(vec4, VEC4S)
+        put(results[0], word, bind(tirx.floordiv(vec4, VEC4S)), place)
+
+    def put_scale(own: Expr, scale: Expr) -> None:
+        put(results[1], scale, own, group)
+
+    round_vec4s(mine, block, vec4s, interleaved, put_word, put_scale)
 
 
 def put_row(sums: RowSums, lane: Lane, totals: Buffer, i: int, first: Expr, slots: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from gemma4_compile.operators.int8_linear import PACKED_ROWS
 from gemma4_compile.quantization.recipe import ROW_ALIGNMENT
 from gemma4_compile.targets.kernels.common.vectors import WIDEST
 from gemma4_compile.targets.kernels.linear.int8_sums import Int8Shape
@@ -13,6 +14,7 @@ MIN_LANES = 8
 MIN_THREADS = 64
 OWN_ROWS = WIDEST  # rows of the matrix that a lane multiplies at a time: each load of x is for all
 MAX_SUM_BYTES = 8 << 10  # partial sums in shared memory at a time: more would keep blocks out
+THREAD_SUM_BYTES = 64  # a thread's share of them, where that is more
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,13 @@ class FewRowShape:
     def sums(self) -> Int8Shape:
         """The block as one that has the rows of the matrix once for each row of x."""
         return replace(self.block, rows=self.block.rows * self.at_once)
+
+
+def packing_shape(most_rows: int, spec: TargetSpec) -> FewRowShape:
+    """The shape where the product is packed: PACKED_ROWS rows of the matrix make a group of it."""
+    threads = min(spec.tuning.few_rows.wide_threads, spec.max_threads_per_block)
+    block = Int8Shape(threads, threads * OWN_ROWS // PACKED_ROWS, OWN_ROWS)
+    return _summed(block, most_rows, spec)
 
 
 def few_row_shape(rows: int, items: int, most_rows: int, spec: TargetSpec) -> FewRowShape:
@@ -60,5 +69,11 @@ def few_row_shape(rows: int, items: int, most_rows: int, spec: TargetSpec) -> Fe
     while -(-rows // block.tile) > spec.max_grid_dim and 2 * block.tile <= ROW_ALIGNMENT:
         block = replace(block, lanes=block.lanes // 2)
     assert block.tile <= ROW_ALIGNMENT, "a tile lies in one split"
-    free = min(MAX_SUM_BYTES, spec.max_shared_memory_bytes)
+    return _summed(block, most_rows, spec)
+
+
+def _summed(block: Int8Shape, most_rows: int, spec: TargetSpec) -> FewRowShape:
+    """The block with as many rows summed at a time as their memory allows."""
+    most_bytes = max(MAX_SUM_BYTES, THREAD_SUM_BYTES * block.threads)
+    free = min(most_bytes, spec.max_shared_memory_bytes // 2)
     return FewRowShape(block, max(1, min(most_rows, free // block.sum_bytes)))

@@ -39,7 +39,9 @@ def fits_tensor_cores(operator: FewRowLinear | Int8FewRowLinear, spec: TargetSpe
     """Return whether the target has them, and bytes on both sides that fill them."""
     layout = operator.layout
     are_bytes = operator.in_dtype == PACKED and takes_int8(layout)
-    return spec.tensor_cores and are_bytes and fills_tensor_cores(layout, layout.rows, spec)
+    packs = isinstance(operator, Int8FewRowLinear) and operator.packed_out  # more rows than a tile
+    fills = fills_tensor_cores(layout, layout.rows, spec)
+    return spec.tensor_cores and are_bytes and fills and not packs
 
 
 def make_few_row_tensor_cores(operator: Int8FewRowLinear, spec: TargetSpec) -> tirx.PrimFunc:

@@ -5,15 +5,23 @@ Definitions: gemma4_compile/operators/few_row_expert_norms.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tvm import tirx
+from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.activation_quantization import WORD
 from gemma4_compile.operators.base import symbolic_rows
-from gemma4_compile.operators.few_row_expert_norms import FewRowExpertNorm, QuantizedBranchNorms
+from gemma4_compile.operators.few_row_expert_norms import (
+    FewRowExpertNorm,
+    QuantizedBranchNorms,
+    RoutedBranchNorms,
+)
 from gemma4_compile.operators.int8_linear import PACKED
 from gemma4_compile.operators.moe import BRANCH_NORM, DENSE_NORM, EXPERT_NORM, VECTORS
 from gemma4_compile.operators.norms import ExpertNormVector, NormVector
-from gemma4_compile.operators.tir import function
+from gemma4_compile.operators.tir import FunctionBuilder, bind, function, i32
+from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import (
     Block,
     BlockSums,
@@ -28,7 +36,10 @@ from gemma4_compile.targets.kernels.moe.expert_norms import (
     ExpertNormArguments,
     expert_norm,
 )
+from gemma4_compile.targets.kernels.moe.router_blocks import BesideRouter
 from gemma4_compile.targets.spec import TargetSpec
+
+AFTER = (DENSE_NORM, EXPERT_NORM)  # norms of the residual after attention, and its norm
 
 
 def make_quantized_branch_norms(operator: QuantizedBranchNorms, spec: TargetSpec) -> tirx.PrimFunc:
@@ -42,20 +53,60 @@ def make_quantized_branch_norms(operator: QuantizedBranchNorms, spec: TargetSpec
         y = build.arg("y", (n, width), "float32")
         residual = build.arg("residual", (n, width), "float32")
         vectors = build.arg("vectors", (VECTORS, width), "float32")
-        out = build.arg("out", (n, width), "float32")
-        dense = packed_results(build, width, n)
-        experts = packed_results(build, width, n, "_experts")
+        out, *packed = _branch_results(build, width, n)
         with launch(threads, n) as (i, _, thread):
-            row_slice = RowSlice(Block(thread, threads, spec.simd_width), width)
-            numbers = (BRANCH_NORM, DENSE_NORM, EXPERT_NORM)
-            first, *after = (StackRow(vectors, number) for number in numbers)
+            first, *after = (StackRow(vectors, row) for row in (BRANCH_NORM, *AFTER))
             norm = NormVector(width, operator.eps, scaled=False, normed=True)
             args = NormArguments(norm, y, residual, first, scalar=None, w_next=None)
-            _, normed = norms_at_once(args, after, out, row_slice, i)
-            orders = operator.interleaved, operator.experts_interleaved
-            for packed, values, order in zip((dense, experts), normed, orders, strict=True):
-                store_rounded(packed, i, row_slice, values, order)
+            row_slice = RowSlice(Block(thread, threads, spec.simd_width), width)
+            _norm_branches(operator, args, after, out, packed, row_slice, i)
     return build.result
+
+
+def make_routed_branch_norms(operator: RoutedBranchNorms, spec: TargetSpec) -> tirx.PrimFunc:
+    """`make_quantized_branch_norms`, and a block for each row and expert that makes its score.
+
+    A block that scores knows the row's norm from sums of its own (router_blocks.py). Grid: 1 +
+    experts x rows. Shared: as there, and two vectors a thread. Definition: `RoutedBranchNorms`.
+    """
+    width, n = operator.width, symbolic_rows(None)
+    threads = row_threads(width // WORD, spec.max_threads_per_block)
+    with function(scheduled=True) as build:
+        router = BesideRouter(build, operator.routed_norm, n)
+        out, *packed = _branch_results(build, width, n)
+        scores = build.arg("scores", (n, operator.experts), "float32")
+        with launch(threads, 1 + operator.experts, n) as (index, i, thread):
+            row_slice = RowSlice(Block(thread, threads, spec.simd_width), width)
+            # Loops of one iteration or none, as of `behind_router`.
+            scores_row = bind(tirx.Select(index > 0, i32(1), i32(0)))
+            with T.serial(0, scores_row):
+                router.store_score(scores, i, bind(index - 1), row_slice)
+            with T.serial(0, i32(1) - scores_row):
+                args, after = router.norm_to(*AFTER)
+                _norm_branches(operator, args, after, out, packed, row_slice, i)
+    return build.result
+
+
+def _branch_results(build: FunctionBuilder, width: int, n: Index) -> list[Buffer]:
+    """R', then words and scales for the dense branch and for the experts."""
+    out = build.arg("out", (n, width), "float32")
+    return [out, *packed_results(build, width, n), *packed_results(build, width, n, "_experts")]
+
+
+def _norm_branches(
+    operator: QuantizedBranchNorms,
+    args: NormArguments,
+    after: Sequence[StackRow],
+    out: Buffer,
+    packed: Sequence[Buffer],
+    row_slice: RowSlice,
+    i: Expr,
+) -> None:
+    """Row i of all results."""
+    _, normed = norms_at_once(args, after, out, row_slice, i)
+    orders = operator.interleaved, operator.experts_interleaved
+    for index, (values, order) in enumerate(zip(normed, orders, strict=True)):
+        store_rounded(packed[2 * index : 2 * index + 2], i, row_slice, values, order)
 
 
 def make_few_row_expert_norm(operator: FewRowExpertNorm, spec: TargetSpec) -> tirx.PrimFunc:

@@ -8,8 +8,9 @@ Meaning: `RoutedNorm` in gemma4_compile/operators/moe.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -27,43 +28,81 @@ from gemma4_compile.operators.moe import (
 )
 from gemma4_compile.operators.norms import NormVector
 from gemma4_compile.operators.tir import FunctionBuilder, bind, i32, store, when
-from gemma4_compile.operators.types import Buffer, Expr
+from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import Block, BlockSums
 from gemma4_compile.targets.kernels.common.row_slice import RowSlice, StackRow
 from gemma4_compile.targets.kernels.linear.int8_vectors import NormArguments, residual_scales
 from gemma4_compile.targets.kernels.moe.router import store_hidden
 
 
+@dataclass(frozen=True)
+class _Scored:
+    """What a block knows of its row besides the score.
+
+    Attributes
+    ----------
+    row_slice : the thread's
+    residual, weighed : slices of r and of c
+    of_branch, of_all : 1 / rms of the branch and of r'
+    """
+
+    row_slice: RowSlice
+    residual: Sequence[Expr]
+    weighed: Sequence[Expr]
+    of_branch: Expr
+    of_all: Expr
+
+
 class BesideRouter:
     """The arguments of a `RoutedNorm`, declared right where they stand."""
 
-    def __init__(self, build: FunctionBuilder, norm: RoutedNorm) -> None:
+    def __init__(self, build: FunctionBuilder, norm: RoutedNorm, rows: Index = 1) -> None:
         width, self.norm = norm.width, norm
-        self._branch = build.arg("branch", (1, width), "float32")
-        self._residual = build.arg("residual", (1, width), "float32")
+        self._branch = build.arg("branch", (rows, width), "float32")
+        self._residual = build.arg("residual", (rows, width), "float32")
         self._vectors = build.arg("vectors", (VECTORS, width), "float32")
         shape = (norm.experts, width)
         self._projection = build.arg("projection", shape, norm.weight_dtype)
 
+    def norm_to(self, *numbers: int) -> tuple[NormArguments, list[StackRow]]:
+        """Arguments of the first norm alone, and the weights of those after it."""
+        norm = NormVector(self.norm.width, self.norm.eps, scaled=False, normed=True)
+        first, *after = (StackRow(self._vectors, row) for row in (BRANCH_NORM, *numbers))
+        return NormArguments(norm, self._branch, self._residual, first, None, None), after
+
     @property
     def norm_arguments(self) -> NormArguments:
         """Those of the norm in front of the matmul."""
-        w_branch, w_next = (StackRow(self._vectors, row) for row in (BRANCH_NORM, DENSE_NORM))
-        norm = NormVector(self.norm.width, self.norm.eps, scaled=False, normed=True)
-        return NormArguments(norm, self._branch, self._residual, w_branch, None, w_next)
+        args, (w_next,) = self.norm_to(DENSE_NORM)
+        return replace(args, w_next=w_next)
 
     def score(self, routed: Buffer, e: Expr, block: Block) -> None:
         """The score of expert e; the block of the first also leaves the experts' input."""
-        norm, row_slice = self.norm, RowSlice(block, self.norm.width)
-        branch, residual = row_slice.load(self._branch, 0), row_slice.load(self._residual, 0)
+        found = self.store_score(routed, 0, e, RowSlice(block, self.norm.width))
+        with when(e == 0):
+            row_slice = found.row_slice
+            of_branch, of_all = row_slice.splat(found.of_branch), row_slice.splat(found.of_all)
+            weight = row_slice.load(StackRow(self._vectors, EXPERT_NORM))
+            hidden = row_slice.map(
+                lambda r, c, w: (r + c * of_branch) * of_all * w,
+                found.residual,
+                found.weighed,
+                weight,
+            )
+            store_hidden(routed, hidden, self.norm.experts, row_slice)
+
+    def store_score(self, scores: Buffer, row: Index, e: Expr, row_slice: RowSlice) -> _Scored:
+        """Write the score of expert e in a row."""
+        norm = self.norm
+        branch, residual = row_slice.load(self._branch, row), row_slice.load(self._residual, row)
         w_branch = row_slice.load(StackRow(self._vectors, BRANCH_NORM))
         scale = row_slice.load(StackRow(self._vectors, SCALE))
-        row = [
+        projected = [
             row_slice.vectors.cast(value, "float32")
             for value in row_slice.load(self._projection, e)
         ]
         weighed = row_slice.map(lambda b, w: b * w, branch, w_branch)
-        scaled = row_slice.map(lambda p, s: p * s, row, scale)
+        scaled = row_slice.map(lambda p, s: p * s, projected, scale)
         pairs = [
             (branch, branch),
             (residual, residual),
@@ -72,19 +111,13 @@ class BesideRouter:
             (residual, scaled),
             (weighed, scaled),
         ]
-        sums = BlockSums(block)
+        sums = BlockSums(row_slice.block)
         bb, rr, rc, cc, rp, cp = sums([row_slice.dot(left, right) for left, right in pairs])
 
         i, after = residual_scales(norm.width, norm.eps, (bb, rr, rc, cc), f32(1.0))
-        with when(block.thread == 0):
-            store(routed, (rp + i * cp) * (after * f32(norm.factor)), 0, e)
-        with when(e == 0):
-            of_branch, of_all = row_slice.splat(i), row_slice.splat(after)
-            weight = row_slice.load(StackRow(self._vectors, EXPERT_NORM))
-            hidden = row_slice.map(
-                lambda r, c, w: (r + c * of_branch) * of_all * w, residual, weighed, weight
-            )
-            store_hidden(routed, hidden, norm.experts, row_slice)
+        with when(row_slice.block.thread == 0):
+            store(scores, (rp + i * cp) * (after * f32(norm.factor)), row, e)
+        return _Scored(row_slice, residual, weighed, i, after)
 
 
 def declare_router(build: FunctionBuilder, operator: Linear) -> BesideRouter | None:

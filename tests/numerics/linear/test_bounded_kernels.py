@@ -22,7 +22,9 @@ from tests.web.dawn import VulkanDriver
 GATE, PAIRS, NONE = Epilogue.GELU_GATE.value, Epilogue.GELU_PAIRS.value, Epilogue.NONE.value
 
 
-def bounded(layout: WeightLayout, dtype: str, epilogue: str = NONE, **fields: object) -> Operator:
+def bounded(
+    layout: WeightLayout, dtype: str, epilogue: str = NONE, **fields: object
+) -> BoundedLinear:
     values = {"clipped": True, "out_dtype": F32, **fields}
     return BoundedLinear(None, layout, dtype, epilogue, **values)  # type: ignore[arg-type]
 

@@ -72,6 +72,9 @@ OPERATORS: list[FewRow] = [
     # Rows so long that lanes go over them several times.
     exact(quantized(4, "float16", 8192, 6), "float16"),
     int8(4, 21504, (6,)),
+    # Products that are rounded, of one group and of several.
+    int8(4, 160, (64, 128), epilogue=PAIRS, packed_out=True, interleaved_out=True),
+    int8(8, 416, (192,), epilogue=PAIRS, packed_out=True),
     # Rows that each block rounds for itself.
     replace(int8(8, 160, (72,), epilogue=PAIRS), in_dtype="float32"),
     replace(int8(4, 512, (64, 40)), in_dtype="float16"),
@@ -125,6 +128,19 @@ def test_rows_of_packed_integers(bits: int) -> None:
     run(int8(bits, cols, (64, 40)), words, scales, *tensors, y)
 
     close(y, x @ matrix.T)
+
+
+def test_a_packed_product_is_the_product_and_its_rounding() -> None:
+    operator = int8(4, 160, (64,), epilogue=PAIRS, packed_out=True, interleaved_out=True)
+    case = make_case(operator, 1, rows=3)
+    y = np.zeros((3, 32), np.float32)
+    packed = [np.zeros_like(result) for result in case.expected]
+
+    run(replace(operator, packed_out=False), *case.arrays[:-2], y)
+    run(QuantizeRows(None, 32, "float32", True), y, *packed)
+
+    for found, expected in zip(case.expected, packed, strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

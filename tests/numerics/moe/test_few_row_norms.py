@@ -11,7 +11,12 @@ import pytest
 
 from gemma4_compile.operators.activation_quantization import QuantizeRows
 from gemma4_compile.operators.base import Operator
-from gemma4_compile.operators.few_row_expert_norms import FewRowExpertNorm, QuantizedBranchNorms
+from gemma4_compile.operators.few_row_expert_norms import (
+    FewRowExpertNorm,
+    QuantizedBranchNorms,
+    RoutedBranchNorms,
+)
+from gemma4_compile.operators.few_row_router import FewRowRouterScores
 from gemma4_compile.operators.int8_linear import PACKED
 from gemma4_compile.operators.moe import (
     DENSE_NORM,
@@ -40,6 +45,8 @@ OPERATORS: list[Operator] = [
     FewRowExpertNorm(288, EPS, 2, PACKED, False, MOST),
     QuantizedBranchNorms(2816, EPS, True, True, MOST),
     QuantizedBranchNorms(288, EPS, False, True, MOST),
+    RoutedBranchNorms(2816, EPS, True, True, MOST, 128, 2816**-0.5, "float16"),
+    RoutedBranchNorms(288, EPS, False, True, MOST, 5, 0.1, "float32"),
 ]
 
 
@@ -83,6 +90,22 @@ def test_branches_are_normed_and_rounded() -> None:
     assert DENSE_NORM == 1, "the row that `ResidualNorm` takes"
     assert_packed(packed[:2], rounded(dense, True), operator)
     assert_packed(packed[2:], rounded(experts, False), operator)
+
+
+def test_the_router_s_scores_are_those_of_the_residual() -> None:
+    operator = RoutedBranchNorms(WIDTH, EPS, True, False, MOST, 7, 0.1, "float16")
+    case = make_case(operator, 1, rows=5)
+    y, residual, vectors, projection = case.arrays[:4]
+    *normed, scores = case.expected
+    branches = [np.zeros_like(one) for one in normed]
+    same = np.zeros_like(scores)
+
+    run(QuantizedBranchNorms(WIDTH, EPS, True, False, MOST), y, residual, vectors, *branches)
+    router = FewRowRouterScores(WIDTH, 7, EPS, 0.1, "float16", None, MOST)
+    run(router, branches[0], vectors, projection, same)
+
+    for found, expected in zip((*normed, scores), (*branches, same), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("dtype", ["float32", PACKED])

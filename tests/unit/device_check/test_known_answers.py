@@ -22,6 +22,7 @@ from gemma4_compile.operators.attention import (
     QkNormRopeCache,
 )
 from gemma4_compile.operators.base import Operator, description_of
+from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.few_row_attention import FewRowAttention, NormedFewRowAttention
 from gemma4_compile.operators.few_row_linear import FewRowLinear
 from gemma4_compile.operators.linear import Linear, WeightLayout
@@ -30,7 +31,8 @@ from gemma4_compile.operators.padded_rows import PADDING, KeptRows, ShiftedRotar
 from gemma4_compile.operators.picture_attention import PicturePrefillAttention, example_last_rows
 from gemma4_compile.operators.sampling import SampleTopP, TopPHistogram
 from gemma4_compile.operators.spreads import Spread
-from gemma4_compile.targets import webgpu
+from gemma4_compile.operators.vision_attention import PatchAttention
+from gemma4_compile.targets import TargetSpec, webgpu
 from gemma4_compile.targets.schedules import schedule_rules
 
 NORM = RmsNorm(rows=None, width=96, eps=1e-6, out_dtype="float16")
@@ -48,11 +50,13 @@ def described(operators: Mapping[str, Operator]) -> dict[str, str]:
     return {name: text for name, text in texts.items() if text is not None}
 
 
-def answers_of(chunk: int = CHUNK, **operators: Operator) -> dict[str, Any]:
+def answers_of(
+    chunk: int = CHUNK, spec: TargetSpec = webgpu.DEFAULT, **operators: Operator
+) -> dict[str, Any]:
     module = tvm.IRModule({name: op.prim_func() for name, op in operators.items()})
-    with webgpu.DEFAULT.tvm_target():
-        scheduled = dlight.ApplyDefaultSchedule(*schedule_rules(webgpu.DEFAULT))(module)
-    return known_answers(scheduled, described(operators), webgpu.DEFAULT, chunk)
+    with spec.tvm_target():
+        scheduled = dlight.ApplyDefaultSchedule(*schedule_rules(spec))(module)
+    return known_answers(scheduled, described(operators), spec, chunk)
 
 
 def buffer_of(fields: Mapping[str, Any]) -> np.ndarray[Any, Any]:
@@ -135,6 +139,27 @@ def test_a_ring_has_wrapped_and_all_of_its_buffers_are_bound() -> None:
     assert positions[0] > 24
     assert sorted(case["launches"][0]["buffers"]) == list(range(len(case["buffers"])))
     assert {result["name"] for result in case["results"]} == {"o_partial", "split_lse"}
+
+
+def test_towers_are_tested_where_they_use_an_experiment() -> None:
+    layout = WeightLayout(8, "float16", 32, 64, (64,))
+    matmul = BoundedLinear(None, layout, "float16", clipped=True)
+    attention = PatchAttention(2, 16, 3, "float16", "float16")
+    assert answers_of(matmul=matmul, attention=attention)["cases"] == []
+    found = answers_of(spec=webgpu.H200_MATRICES, matmul=matmul, attention=attention)
+    cases = found["cases"]
+    assert [case["title"] for case in cases] == ["matmul of a tower", "attention of patches"]
+    given = buffers_of(matmul, cases[0])
+    x = np.clip(given["x"].astype(np.float64).reshape(19, 64), *given["bounds"][:2])
+    weight = np.frombuffer(given["q_weight0"].tobytes(), np.uint8).reshape(64, 64) - 127.0
+    weight *= np.repeat(given["q_scale0"].astype(np.float64).reshape(64, 2), 32, axis=1)
+    expected = np.clip(x @ weight.T, *given["bounds"][2:]).reshape(-1)
+    (result,) = cases[0]["results"]
+    assert result["count"] > 0.9 * expected.size
+    at = list(sample_positions(result["first"], result["count"]))
+    np.testing.assert_allclose(
+        samples_of(result, "float32"), expected[result["first"] :][at], rtol=0, atol=1e-4
+    )
 
 
 def buffers_of(operator: Operator, case: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:

@@ -13,6 +13,7 @@ from gemma4_compile.reports.plan import BuildPlan, make_plan
 from gemma4_compile.reports.plan_report import plan_json, plan_text, size
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.devices import typical_devices
+from gemma4_compile.targets.kernels.common.subgroup_matrices import FEATURE
 
 PRESET = "gemma-4-26B-A4B-it"
 
@@ -69,6 +70,17 @@ def test_text_names_the_type_that_matmuls_multiply(quant: str, limits: str, foun
     config = Gemma4Config.from_preset(PRESET)
     text = plan_text(make_plan(config, quant, target_spec("webgpu", limits), 8192, 512), PRESET)
     assert f", {found} activations, " in text.splitlines()[0]
+
+
+def test_an_experimental_feature_is_named_and_no_typical_device_has_it() -> None:
+    spec = target_spec("webgpu", "h200-matrices")
+    found = make_plan(Gemma4Config.from_preset(PRESET), "q4f16", spec, 8192, 512)
+    needed = ["shader-f16", "subgroups", FEATURE]
+    assert found.provenance()["features"] == needed
+    values = plan_json(found, {})
+    assert values["requirements"]["features"] == needed
+    assert all(f"no {FEATURE}" in device["lacks"] for device in values["devices"])
+    assert FEATURE in plan_text(found, PRESET)
 
 
 def test_cpu_has_no_devices() -> None:

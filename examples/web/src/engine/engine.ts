@@ -5,11 +5,14 @@ import { CONVERSATION_OVERRIDES } from "../chat/prompt";
 import { clientUrl } from "../download/cache";
 import { storedLibrary } from "../download/download";
 import { MANIFEST, type Package, type Sampling } from "../package/package";
+import { SUBGROUP_MATRICES } from "../package/requirements";
 import { asUserError, EngineLost, RESTART } from "./failures";
 import type { FromWorker, StoredDrafter, ToWorker } from "./protocol";
 import { type Pace, ReplyClock } from "./speed";
 
 const MODEL_ID = "gemma4";
+// The client names what its device lacks, which may be less than the adapter offers.
+const CHECKED_FEATURES = new Set(["shader-f16", SUBGROUP_MATRICES]);
 
 export interface StartOptions {
   /** Tokens of context. */
@@ -92,7 +95,7 @@ export class Engine {
       model_id: MODEL_ID,
       model_lib: this.libraryUrl,
       model_manifest: MANIFEST,
-      required_features: pack.requirements.features.filter((feature) => feature === "shader-f16"),
+      required_features: pack.requirements.features.filter((feature) => CHECKED_FEATURES.has(feature)),
       overrides: { ...CONVERSATION_OVERRIDES, context_window_size: this.contextLength },
     };
     await this.listen(

@@ -39,6 +39,8 @@ export const CLIENT_LIMITS = {
 // The client creates its device with one of these two sizes of a binding.
 const CLIENT_BINDINGS = [1024 * MIB, 128 * MIB];
 const F16 = "shader-f16";
+/** Behind a flag; `gemma4-web/fast` asks for it, the client alone does not. */
+export const SUBGROUP_MATRICES = "chromium-experimental-subgroup-matrix";
 // Profiles of --limits that use subgroups, by the threads that the smallest one must have.
 const SUBGROUP_LIMITS = [
   [32, "subgroups"],
@@ -98,19 +100,25 @@ function judgeFeatures(pack: Package, device: Device): Finding[] {
       },
     ];
   }
-  return missing.map((feature) =>
-    feature === F16
-      ? {
-          kind: "blocks",
-          text: `This package (${pack.recipe}) computes in 16-bit floats, and this browser does not offer them here (WebGPU feature ${F16}).`,
-          hint: `Use the same model compiled with --quant ${pack.recipe.startsWith("q") ? "q4f32" : "f32"}, which needs none; or a newer browser or graphics driver.`,
-        }
-      : {
-          kind: "blocks",
-          text: `The package needs the WebGPU feature ${feature}, and this browser does not offer it here.`,
-          hint: "Compile the package without it (--limits default), or use another browser or driver.",
-        },
-  );
+  return missing.map((feature) => missingFeature(pack, feature));
+}
+
+function missingFeature(pack: Package, feature: string): Finding {
+  if (feature === F16) {
+    return {
+      kind: "blocks",
+      text: `This package (${pack.recipe}) computes in 16-bit floats, and this browser does not offer them here (WebGPU feature ${F16}).`,
+      hint: `Use the same model compiled with --quant ${pack.recipe.startsWith("q") ? "q4f32" : "f32"}, which needs none; or a newer browser or graphics driver.`,
+    };
+  }
+  const isExperiment = feature === SUBGROUP_MATRICES;
+  return {
+    kind: "blocks",
+    text: `The package needs the WebGPU feature ${feature}, and this browser does not offer it here.`,
+    hint: isExperiment
+      ? 'It is an experiment of Chrome\'s: switch on "Unsafe WebGPU Support" in chrome://flags, or use the same model compiled with --limits h200.'
+      : "Compile the package without it (--limits default), or use another browser or driver.",
+  };
 }
 
 function judgeLimits(pack: Package, device: Device): Finding[] {

@@ -1,0 +1,61 @@
+"""Kernels with subgroup matrices: a software device has none, so WGSL is all that is checked."""
+
+from pathlib import Path
+
+import pytest
+
+from gemma4_compile.operators.base import Operator
+from gemma4_compile.operators.vision_attention import PatchAttention
+from gemma4_compile.passes.kernel_sources import kernel_source
+from gemma4_compile.targets import target_spec
+from gemma4_compile.targets.kernels import make_kernel
+from tests.numerics.tensor_cores import OPERATORS
+from tests.web.dawn import HERE, VulkanDriver, run_node
+
+pytestmark = pytest.mark.dawn
+TRIAL = HERE.parents[1] / "benchmarks" / "webgpu" / "subgroup_matrix.mjs"
+
+
+def errors(lavapipe: VulkanDriver, folder: Path, *texts: str) -> list[str]:
+    """What Dawn's null device finds wrong in each text."""
+    for index, text in enumerate(texts):
+        (folder / f"{index}.wgsl").write_text(text)
+    files = [str(folder / f"{index}.wgsl") for index in range(len(texts))]
+    done = run_node(HERE / "null_device.mjs", *files, env=lavapipe.environment(folder))
+    lines = done.stdout.splitlines()
+    return [line.removeprefix("found: ") for line in lines if line.startswith("found: ")]
+
+
+def source(operator: Operator) -> str:
+    spec = target_spec("webgpu", "h200-matrices")
+    return kernel_source(make_kernel(operator, spec), "main", spec)
+
+
+def test_every_kernel_is_valid_wgsl(lavapipe: VulkanDriver, tmp_path: Path) -> None:
+    texts = [source(operator) for operator in OPERATORS]
+    attention = [text for op, text in zip(OPERATORS, texts, strict=True)
+                 if isinstance(op, PatchAttention)]  # fmt: skip
+    assert all("subgroupMatrixMultiplyAccumulate" in text for text in texts)
+    # A barrier in a branch is valid only because the whole block takes it.
+    misplaced = attention[0].replace("workgroupUniformLoad(&", "(")
+
+    *found, wrong = errors(lavapipe, tmp_path, *texts, misplaced)
+
+    assert found == [""] * len(texts)
+    assert "uniform control flow" in wrong
+
+
+def test_every_shape_of_the_trial_is_valid_wgsl(lavapipe: VulkanDriver, tmp_path: Path) -> None:
+    *shapes, wrong = errors(lavapipe, tmp_path)
+    assert shapes == [""] * 6
+    assert wrong.startswith("error: ")
+
+
+def test_a_device_without_the_feature_is_refused(lavapipe: VulkanDriver, tmp_path: Path) -> None:
+    cases = tmp_path / "cases.jsonl"
+    cases.write_text("")
+
+    done = run_node(TRIAL, str(cases), env=lavapipe.environment(tmp_path))
+
+    assert done.returncode == 1
+    assert "offers no chromium-experimental-subgroup-matrix" in done.stderr
