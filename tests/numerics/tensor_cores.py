@@ -35,10 +35,7 @@ FEW_ROWS: tuple[Int8FewRowLinear | Int8FewRowExperts, ...] = (
     *(
         one
         for one in test_few_row_linear.OPERATORS
-        if isinstance(one, Int8FewRowLinear)
-        and one.in_dtype == PACKED
-        and one.cols < 10_000
-        and not one.packed_out
+        if isinstance(one, Int8FewRowLinear) and one.in_dtype == PACKED and one.cols < 10_000
     ),
     test_few_row_linear.int8(4, 8192, (6,)),
     # Groups that no step divides, in steps of several warps; two splits of float32 scales.

@@ -10,13 +10,15 @@ from collections.abc import Sequence
 
 from tvm import tirx
 
+from gemma4_compile.operators.activation_quantization import GROUP
 from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
-from gemma4_compile.operators.int8_linear import PACKED, takes_int8
-from gemma4_compile.operators.tir import bind, function, i32
+from gemma4_compile.operators.int8_linear import PACKED, PACKED_ROWS, takes_int8
+from gemma4_compile.operators.math import gelu_tanh
+from gemma4_compile.operators.tir import bind, function, i32, store
 from gemma4_compile.operators.types import Expr
-from gemma4_compile.targets.kernels.common.blocks import Block, launch
+from gemma4_compile.targets.kernels.common.blocks import Block, launch, shared
 from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue
 from gemma4_compile.targets.kernels.common.tensor_cores import BYTE_ROWS
 from gemma4_compile.targets.kernels.common.weights import WeightReader
@@ -27,11 +29,13 @@ from gemma4_compile.targets.kernels.linear.byte_products import (
     multiply,
     store_sums,
 )
+from gemma4_compile.targets.kernels.linear.few_row_quantize import packed_results
 from gemma4_compile.targets.kernels.linear.few_row_tensor_core_shape import (
     fills_tensor_cores,
     tensor_core_shape,
 )
 from gemma4_compile.targets.kernels.linear.gemm import left_args
+from gemma4_compile.targets.kernels.linear.packed_products import NONE, pack_products
 from gemma4_compile.targets.spec import TargetSpec
 
 
@@ -39,28 +43,31 @@ def fits_tensor_cores(operator: FewRowLinear | Int8FewRowLinear, spec: TargetSpe
     """Return whether the target has them, and bytes on both sides that fill them."""
     layout = operator.layout
     are_bytes = operator.in_dtype == PACKED and takes_int8(layout)
-    packs = isinstance(operator, Int8FewRowLinear) and operator.packed_out  # more rows than a tile
-    fills = fills_tensor_cores(layout, layout.rows, spec)
-    return spec.tensor_cores and are_bytes and fills and not packs
+    return spec.tensor_cores and are_bytes and fills_tensor_cores(layout, layout.rows, spec)
 
 
 def make_few_row_tensor_cores(operator: Int8FewRowLinear, spec: TargetSpec) -> tirx.PrimFunc:
     """``y[i, r] = epilogue(sum_k x[i, k] W[r, k])`` for a few i.
 
     Grid: rows of x / 8 x W's rows / those of a block, so that blocks which read the same weights
-    run at the same time. Shared: what lanes hand on, and the warps' sums. Definition: the
-    operator's `definition`.
+    run at the same time. Shared: what lanes hand on, the warps' sums, and a group of products of
+    each row where they are packed. Definition: the operator's `definition`.
     """
     n, rows, layout = symbolic_rows(operator.rows), operator.layout.rows, operator.layout
     ple = operator.epilogue == Epilogue.GELU_GATE.value
-    shape = tensor_core_shape(layout, rows, spec)
+    packs = operator.packed_out
+    shape = tensor_core_shape(layout, rows, spec, PACKED_ROWS if packs else 0)
     parts = tirx.floordiv(n + BYTE_ROWS - 1, BYTE_ROWS)
     with function(scheduled=True) as build:
         x = left_args(build, (n, operator.cols), PACKED, True)
         reader = WeightReader(build, layout)
         gate = build.arg("ple", (n, operator.ple_width), "float32") if ple else None
         layer = build.scalar_arg("layer") if ple else None
-        y = build.arg("y", (n, operator.outputs), "float32")
+        results = (
+            packed_results(build, operator.outputs, n)
+            if packs
+            else [build.arg("y", (n, operator.outputs), "float32")]
+        )
         with launch(shape.threads, parts, -(-rows // shape.rows)) as (part, index, thread):
             begin, first = bind(i32(part) * BYTE_ROWS), bind(index * shape.rows)
             count = bind(tirx.min(i32(n) - begin, BYTE_ROWS))  # the others are other blocks'
@@ -73,12 +80,23 @@ def make_few_row_tensor_cores(operator: Int8FewRowLinear, spec: TargetSpec) -> t
             # Sums of rows of x that there are not are not stored.
             left = Rows(warp, x, lambda i: begin + tirx.min(i, count - 1), layout.interleaved)
             sums = multiply(warp, weights, left)
+            values = shared((BYTE_ROWS * GROUP,)) if packs else None
 
             def finish(i: Expr, row: Expr, added: Sequence[Expr]) -> None:
-                apply_epilogue(
-                    operator, y, bind(begin + i), bind(first + row), added, gate, layer, rows
-                )
+                if values is not None:
+                    product = gelu_tanh(added[0]) * added[1]
+                    store(values, product, i * GROUP + tirx.floordiv(row, 2))
+                    return
+                y, at = results[0], bind(first + row)
+                apply_epilogue(operator, y, bind(begin + i), at, added, gate, layer, rows)
 
             pairs = operator.epilogue == Epilogue.GELU_PAIRS.value
             store_sums(warp, block, sums, lambda i: i < count, 2 if pairs else 1, finish)
+            if values is not None:
+
+                def packed_row(i: Expr) -> Expr:
+                    return tirx.Select(i < count, begin + i, i32(NONE))
+
+                order = operator.interleaved_out
+                pack_products(block, values, results, index, order, packed_row)
     return build.result

@@ -36,8 +36,8 @@ from gemma4_compile.targets.kernels.linear.few_row_tensor_core_shape import (
     tensor_core_shape,
 )
 from gemma4_compile.targets.kernels.linear.gemm import left_args
+from gemma4_compile.targets.kernels.linear.packed_products import NONE, pack_products
 from gemma4_compile.targets.kernels.moe.experts import kept_or_previous, tailed
-from gemma4_compile.targets.kernels.moe.few_row_expert_products import NONE, pack_products
 from gemma4_compile.targets.kernels.moe.router import slots_of
 from gemma4_compile.targets.spec import TargetSpec
 

@@ -42,8 +42,8 @@ from gemma4_compile.targets.kernels.linear.few_row_shape import (
 )
 from gemma4_compile.targets.kernels.linear.gemm import left_args
 from gemma4_compile.targets.kernels.linear.int8_sums import Int8Shape, RowSums
+from gemma4_compile.targets.kernels.linear.packed_products import NONE, pack_products
 from gemma4_compile.targets.kernels.moe.experts import kept_or_previous, tailed
-from gemma4_compile.targets.kernels.moe.few_row_expert_products import NONE, pack_products
 from gemma4_compile.targets.kernels.moe.few_row_expert_tensor_cores import (
     fits_tensor_cores,
     make_few_row_expert_tensor_cores,

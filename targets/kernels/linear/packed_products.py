@@ -1,4 +1,4 @@
-"""Packing of the products of a few positions' experts, for both kernels of theirs."""
+"""Packing of a few rows' products of gate and up, by the block that has a group of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import Block, barrier
 from gemma4_compile.targets.kernels.linear.int8_vectors import VEC4S, round_vec4s
 
-NONE = -1  # in the place of a pair: the position did not choose the expert
+NONE = -1  # in the place of a row of the results: there is none
 
 
 def pack_products(
@@ -21,16 +21,16 @@ def pack_products(
     results: Sequence[Buffer],
     group: Expr,
     interleaved: bool,
-    pair_of: Callable[[Expr], Expr],
+    row_of: Callable[[Expr], Expr],
 ) -> None:
-    """Round one group of products of each position; it begins with a barrier.
+    """Round one group of products of some rows; it begins with a barrier.
 
     Parameters
     ----------
-    values : (positions * GROUP,) in shared memory
+    values : (rows * GROUP,) in shared memory
     results : words and scales
     group : its number in a row of the results
-    pair_of : a position's row of the results, or NONE
+    row_of : from a row of these to one of the results, or NONE
     """
     vec4s, mine = int(values.shape[0]) // WORD, []
     barrier()
@@ -39,16 +39,16 @@ def pack_products(
         lanes = [bind(values[item * WORD + index]) for index in range(WORD)]
         mine.append(bind(tirx.Shuffle(lanes, list(range(WORD)))))
 
-    def put(buffer: Buffer, value: Expr, position: Expr, place: Expr) -> None:
-        pair = bind(pair_of(position))
-        with when(pair >= 0):
-            store(buffer, value, pair, place)
+    def put(buffer: Buffer, value: Expr, own: Expr, place: Expr) -> None:
+        row = bind(row_of(own))
+        with when(row >= 0):
+            store(buffer, value, row, place)
 
     def put_word(vec4: Expr, word: Expr) -> None:
-        position = bind(tirx.floordiv(vec4, VEC4S))
-        put(results[0], word, position, group * VEC4S + tirx.floormod(vec4, VEC4S))
+        own = bind(tirx.floordiv(vec4, VEC4S))
+        put(results[0], word, own, group * VEC4S + tirx.floormod(vec4, VEC4S))
 
-    def put_scale(position: Expr, scale: Expr) -> None:
-        put(results[1], scale, position, group)
+    def put_scale(own: Expr, scale: Expr) -> None:
+        put(results[1], scale, own, group)
 
     round_vec4s(mine, block, vec4s, interleaved, put_word, put_scale)
