@@ -30,6 +30,7 @@ const DEVICE: Device = {
   features: new Set(["shader-f16"]),
   isSoftware: false,
   subgroupSize: 8,
+  matrixConfigs: [],
   limits: { ...CLIENT_LIMITS },
   memoryBytes: 16 * GIB,
   freeStorageBytes: 10 * GIB,
@@ -65,6 +66,19 @@ describe("judge", () => {
     expect(finding?.hint).toMatch(/Unsafe WebGPU Support.*--limits h200/);
     expect(others).toEqual([]);
     expect(blocks(pack, { ...DEVICE, features: new Set(features) })).toEqual([]);
+  });
+
+  it("refuses subgroup matrices of other sizes or types than the kernels'", () => {
+    const features = ["shader-f16", SUBGROUP_MATRICES];
+    const pack = { ...PACK, requirements: { ...PACK.requirements, features } };
+    const device = { ...DEVICE, features: new Set(features) };
+    const config = { componentType: "f16", resultComponentType: "f32", M: 16, N: 16, K: 16 };
+    const others = [{ ...config, M: 8, N: 8, K: 8 }, { ...config, resultComponentType: "f16" }];
+    expect(blocks(pack, { ...device, matrixConfigs: [...others, config] })).toEqual([]);
+    expect(blocks(pack, { ...device, matrixConfigs: others })).toMatchObject([
+      { kind: "blocks", text: expect.stringContaining("16 x 16"), hint: expect.stringContaining("--limits h200") },
+    ]);
+    expect(blocks(PACK, { ...device, matrixConfigs: others })).toEqual([]);
   });
 
   it("refuses subgroups that are too small, and warns of unknown ones", () => {

@@ -1,6 +1,6 @@
 // Asks the browser for its graphics device and its storage.
 import { waysToWebGpu } from "./browsers";
-import { CLIENT_LIMITS, type Device, type LimitName } from "./requirements";
+import { CLIENT_LIMITS, type Device, type LimitName, type MatrixConfig } from "./requirements";
 import { UserError } from "./user_error";
 import { GIB } from "./units";
 
@@ -19,8 +19,9 @@ export async function findDevice(): Promise<Device> {
   const limits = {} as Record<LimitName, number>;
   for (const name of Object.keys(CLIENT_LIMITS) as LimitName[]) limits[name] = adapter.limits[name];
   const { description, vendor, architecture } = adapter.info;
-  const { subgroupMinSize, isFallbackAdapter } = adapter.info as {
+  const { subgroupMinSize, subgroupMatrixConfigs, isFallbackAdapter } = adapter.info as {
     subgroupMinSize?: number;
+    subgroupMatrixConfigs?: Iterable<MatrixConfig>;
     isFallbackAdapter?: boolean;
   };
   return {
@@ -28,6 +29,7 @@ export async function findDevice(): Promise<Device> {
     features: new Set(adapter.features),
     isSoftware: isFallbackAdapter ?? false,
     subgroupSize: subgroupMinSize ?? 0,
+    matrixConfigs: [...(subgroupMatrixConfigs ?? [])],
     limits,
     memoryBytes: ((navigator as { deviceMemory?: number }).deviceMemory ?? 0) * GIB,
     freeStorageBytes: await freeStorage(),

@@ -10,11 +10,22 @@ export interface Device {
   isSoftware: boolean;
   /** Threads of the smallest subgroup; 0: the browser does not report it. */
   subgroupSize: number;
+  /** Of its subgroup matrices; none: the browser does not report them. */
+  matrixConfigs: readonly MatrixConfig[];
   limits: Readonly<Record<LimitName, number>>;
   /** The machine's memory as the browser reports it, rounded and capped; 0: it reports none. */
   memoryBytes: number;
   /** What this site may still store; undefined: the browser reports nothing. */
   freeStorageBytes: number | undefined;
+}
+
+/** Sizes and types that a device's subgroup matrices may have. */
+export interface MatrixConfig {
+  componentType: string;
+  resultComponentType: string;
+  M: number;
+  N: number;
+  K: number;
 }
 
 export interface Finding {
@@ -100,7 +111,25 @@ function judgeFeatures(pack: Package, device: Device): Finding[] {
       },
     ];
   }
+  if (!missing.length && pack.requirements.features.includes(SUBGROUP_MATRICES) && !multiplies(device)) {
+    return [
+      {
+        kind: "blocks",
+        text: "The package multiplies 16 x 16 matrices of 16-bit floats, and this graphics device has only other subgroup matrices.",
+        hint: "Use the same model compiled with --limits h200.",
+      },
+    ];
+  }
   return missing.map((feature) => missingFeature(pack, feature));
+}
+
+/** Whether the device may have the matrices that kernels use: 16 x 16 float16 operands, float32 sums. */
+function multiplies({ matrixConfigs }: Device): boolean {
+  const fitting = matrixConfigs.filter(
+    ({ componentType, resultComponentType, M, N, K }) =>
+      componentType === "f16" && resultComponentType === "f32" && [M, N, K].every((size) => size === 16),
+  );
+  return fitting.length > 0 || matrixConfigs.length === 0;
 }
 
 function missingFeature(pack: Package, feature: string): Finding {
