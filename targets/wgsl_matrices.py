@@ -1,6 +1,6 @@
 """WGSL of the calls in kernels/common/subgroup_matrices.py, which TVM's generator prints as calls.
 
-A call stands in a line of its own and names its matrices by literal numbers, so that the text can
+A call is a line of its own and names its matrices by literal numbers, so that the text can
 be written line by line. Tests write another one: tests/numerics/emulated_matrices.py.
 """
 
