@@ -11,7 +11,7 @@ const NODE_MODULES = fileURLToPath(new URL("node_modules", import.meta.url));
 startDawn(await loadDawn(NODE_MODULES), { backend: "null", enable: ["allow_unsafe_apis"] });
 const adapter = await navigator.gpu.requestAdapter();
 const device = await adapter.requestDevice({ requiredFeatures: [FEATURE, "shader-f16", "subgroups"] });
-device.addEventListener("uncapturederror", () => {}); // said below
+device.addEventListener("uncapturederror", () => {}); // reported below
 const size = { cols: 5376, outputs: 18432 };
 const files = process.argv.slice(2);
 const trial = [...SHAPES.map((shape) => code(shape, size)), "fn wrong() { return 1; }"];

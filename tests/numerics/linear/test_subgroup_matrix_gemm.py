@@ -24,9 +24,9 @@ from tests.web.dawn import VulkanDriver
 OPERATORS = (*MATMULS[1:], MATMULS[0], bounded(dense(130, 96), F16))  # results in no vectors
 TILES = {
     "64x64": TensorCoreTuning(64, 64, 32, 32, 32),
-    "128x128": TensorCoreTuning(),
-    "64x128": TensorCoreTuning(64, 128, 64, 32, 64),
-    "96x128": TensorCoreTuning(96, 128, 32, 48, 64),
+    "wide": SubgroupMatrixTuning().wide,
+    "narrow": SubgroupMatrixTuning().narrow,
+    "medium": SubgroupMatrixTuning().medium,
 }
 
 
