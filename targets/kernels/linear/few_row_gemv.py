@@ -56,6 +56,7 @@ from gemma4_compile.targets.kernels.linear.few_row_tensor_cores import (
 from gemma4_compile.targets.kernels.linear.gemm import left_args
 from gemma4_compile.targets.kernels.linear.int8_sums import RowSums
 from gemma4_compile.targets.kernels.linear.int8_vectors import VEC4S, round_vec4s
+from gemma4_compile.targets.kernels.linear.packed_products import NONE, pack_products
 from gemma4_compile.targets.spec import TargetSpec
 
 _OWN = Vectors(OWN_ROWS)
@@ -167,8 +168,14 @@ def make_few_row_gemv(operator: FewRowLinear | Int8FewRowLinear, spec: TargetSpe
                     store(values, product, own * GROUP + tirx.floordiv(row, 2))
 
             def after(first_row: int) -> None:
-                if values is not None:
-                    _pack_products(lane, block, values, results, index, first_row, order)
+                if values is None:
+                    return
+
+                def packed_row(own: Expr) -> Expr:
+                    row = bind(own + first_row)
+                    return tirx.Select(row < count, i32(begin) + row, i32(NONE))
+
+                pack_products(block, values, results, index, order, packed_row)
 
             _finish(shape, sums, block, lane, slot, totals, 2 if pairs else 1, finish, after)
     return build.result
@@ -344,44 +351,6 @@ def _finish(
                     added = [sums.total(place + index) for index in range(step)]
                     body(bind(lane.begin + own + begin), own, row, added)
             after(begin)
-
-
-def _pack_products(
-    lane: Lane,
-    block: Block,
-    values: Buffer,
-    results: Sequence[Buffer],
-    group: Expr,
-    first_row: int,
-    interleaved: bool,
-) -> None:
-    """Round one group of products of a few rows; it begins with a barrier.
-
-    Parameters
-    ----------
-    values : (rows * GROUP,) in shared memory
-    results : words and scales
-    group : its number in a row of the results
-    first_row : of the block's rows, the first of these
-    """
-    vec4s, mine = int(values.shape[0]) // WORD, []
-    barrier()
-    for iteration in range(-(-vec4s // block.threads)):
-        item = bind(tirx.min(block.thread + iteration * block.threads, vec4s - 1))
-        mine.append(bind(values[_WORDS.at(item)]))
-
-    def put(buffer: Buffer, value: Expr, own: Expr, place: Expr) -> None:
-        with when(own + first_row < lane.count):
-            store(buffer, value, lane.begin + own + first_row, place)
-
-    def put_word(vec4: Expr, word: Expr) -> None:
-        place = group * VEC4S + tirx.floormod(vec4, VEC4S)
-        put(results[0], word, bind(tirx.floordiv(vec4, VEC4S)), place)
-
-    def put_scale(own: Expr, scale: Expr) -> None:
-        put(results[1], scale, own, group)
-
-    round_vec4s(mine, block, vec4s, interleaved, put_word, put_scale)
 
 
 def put_row(sums: RowSums, lane: Lane, totals: Buffer, i: int, first: Expr, slots: int) -> None:

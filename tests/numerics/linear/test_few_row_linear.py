@@ -75,7 +75,8 @@ OPERATORS: list[FewRow] = [
     # Products that are rounded, of one group and of several.
     int8(4, 160, (64, 128), epilogue=PAIRS, packed_out=True, interleaved_out=True),
     int8(8, 416, (192,), epilogue=PAIRS, packed_out=True),
-    # Rows that each block rounds for itself.
+    # Rows that each block rounds for itself; of the first the product, too.
+    replace(int8(4, 160, (64, 64), epilogue=PAIRS, packed_out=True), in_dtype="float32"),
     replace(int8(8, 160, (72,), epilogue=PAIRS), in_dtype="float32"),
     replace(int8(4, 512, (64, 40)), in_dtype="float16"),
 ]

@@ -12,6 +12,7 @@ from gemma4_compile.quantization.recipe import ROW_ALIGNMENT
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.linear.few_row_tensor_core_shape import (
     TensorCoreShape,
+    fills_tensor_cores,
     tensor_core_shape,
 )
 from gemma4_compile.targets.tuning import FewRowTensorCoreTuning
@@ -62,3 +63,22 @@ def test_steps_of_bytes_have_half_the_groups() -> None:
     four, eight = shape_of(1536, 384), shape_of(1536, 384, bits=8)
     assert eight.groups * 2 == four.groups
     assert eight.steps == 2 * four.steps
+
+
+@pytest.mark.parametrize(
+    ("rows", "groups", "bits", "fits"),
+    [
+        (12_288, 48, 4, True),  # E2B's gate and up, and down
+        (1536, 192, 4, True),
+        (1536, 384, 4, False),  # down of its wide layers
+        (1536, 192, 8, False),  # twice the steps
+        (5376, 672, 4, True),  # 31B's down: rows enough, whatever its channels
+        (6, 256, 4, True),
+        (6, 260, 4, False),
+    ],
+)
+def test_few_rows_of_many_channels_are_no_products_of_bytes(
+    rows: int, groups: int, bits: int, fits: bool
+) -> None:
+    layout = WeightLayout(bits, "float16", GROUP, groups * GROUP, (rows,))
+    assert fills_tensor_cores(layout, rows, CUDA) == fits
