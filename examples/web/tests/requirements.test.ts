@@ -73,7 +73,10 @@ describe("judge", () => {
     const pack = { ...PACK, requirements: { ...PACK.requirements, features } };
     const device = { ...DEVICE, features: new Set(features) };
     const config = { componentType: "f16", resultComponentType: "f32", M: 16, N: 16, K: 16 };
-    const others = [{ ...config, M: 8, N: 8, K: 8 }, { ...config, resultComponentType: "f16" }];
+    const others = [
+      { ...config, M: 8, N: 8, K: 8 },
+      { ...config, resultComponentType: "f16" },
+    ];
     expect(blocks(pack, { ...device, matrixConfigs: [...others, config] })).toEqual([]);
     expect(blocks(pack, { ...device, matrixConfigs: others })).toMatchObject([
       { kind: "blocks", text: expect.stringContaining("16 x 16"), hint: expect.stringContaining("--limits h200") },
