@@ -8,19 +8,21 @@ uint64 in the machine's order.
 
 from __future__ import annotations
 
-import hashlib
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import tvm_ffi
 
-from gemma4_compile.errors import TargetError
+from gemma4_compile.targets.linker.packed_modules import (
+    LENGTH,
+    pack,
+    packed_text,
+    unknown_form,
+    write_source,
+)
 
 KIND = b"cuda"
 SOURCE, COMPILED = b"cuda", b"ptx"
-BLOB = "imports.bin"
 ASSEMBLY = """\
 # sha256 of {blob}: {digest}
     .section .rodata
@@ -32,7 +34,6 @@ ASSEMBLY = """\
     .incbin "{blob}"
     .section .note.GNU-stack,"",@progbits
 """
-_LENGTH = struct.Struct("<Q")
 
 
 def pack_imports(
@@ -51,21 +52,11 @@ def pack_imports(
     TargetError
         If the device code is not packed the way it is read here, or does not compile.
     """
-    packed = tvm_ffi.get_global_func("runtime.ModulePackImportsToTensor")(module)
-    blob = np.from_dlpack(packed).tobytes()
+    blob = pack(module)
     for device in module._collect_from_import_tree(lambda found: found.kind == KIND.decode()):
         source = device.inspect_source()
         blob = with_compiled(blob, source, compile_source(source))
-    (folder / BLOB).write_bytes(blob)
-    path = folder / "imports.s"
-    text = ASSEMBLY.format(
-        symbol=tvm_ffi.get_global_func("runtime.ModuleImportsBlobName")(),
-        size=len(blob),
-        blob=BLOB,
-        digest=hashlib.sha256(blob).hexdigest(),  # zig's cache knows a file by its own text only
-    )
-    path.write_text(text, "utf-8")
-    return path
+    return write_source(blob, folder / "imports.s", ASSEMBLY)
 
 
 def with_compiled(blob: bytes, source: str, compiled: bytes) -> bytes:
@@ -78,25 +69,14 @@ def with_compiled(blob: bytes, source: str, compiled: bytes) -> bytes:
     TargetError
         If there is not exactly one such module.
     """
-    data = _text(source.encode())
+    data = packed_text(source.encode())
     end = blob.find(data) + len(data)
-    begin = blob.rfind(_text(SOURCE), 0, end)  # of the module's own bytes
-    kind = _text(KIND) + _LENGTH.pack(end - begin)
+    begin = blob.rfind(packed_text(SOURCE), 0, end)  # of the module's own bytes
+    kind = packed_text(KIND) + LENGTH.pack(end - begin)
     if blob.count(data) != 1 or begin < len(kind) or blob[begin - len(kind) : begin] != kind:
-        raise _unknown("kind, format and data are not where they should be")
-    kernels = blob[begin + len(_text(SOURCE)) : end - len(data)]
+        raise unknown_form("kind, format and data are not where they should be")
+    kernels = blob[begin + len(packed_text(SOURCE)) : end - len(data)]
     # The driver reads up to a zero.
-    own = _text(COMPILED) + kernels + _text(compiled.rstrip(b"\0") + b"\0")
-    modules = blob[: begin - _LENGTH.size] + _text(own) + blob[end:]
-    return _text(modules[_LENGTH.size :])
-
-
-def _text(value: bytes) -> bytes:
-    return _LENGTH.pack(len(value)) + value
-
-
-def _unknown(what: str) -> TargetError:
-    return TargetError(
-        f"TVM packed the kernels in an unknown form: {what}",
-        hint="reinstall apache-tvm in the version that pyproject.toml names",
-    )
+    own = packed_text(COMPILED) + kernels + packed_text(compiled.rstrip(b"\0") + b"\0")
+    modules = blob[: begin - LENGTH.size] + packed_text(own) + blob[end:]
+    return packed_text(modules[LENGTH.size :])

@@ -6,19 +6,21 @@ read (`tvm/web/emcc/webgpu_runtime.cc`): all lengths as uint64, lowest byte firs
 
 from __future__ import annotations
 
-import hashlib
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import tvm_ffi
 
-from gemma4_compile.errors import TargetError
+from gemma4_compile.targets.linker.packed_modules import (
+    LENGTH,
+    pack,
+    packed_text,
+    unknown_form,
+    write_source,
+)
 
 KIND = b"webgpu"
 BEGINNING = b"//----"  # of a kernel's text
-BLOB = "imports.bin"
 SOURCE = """\
 // sha256 of {blob}: {digest}
 int TVMFFIEnvModRegisterSystemLibSymbol(const char* name, void* symbol);
@@ -29,7 +31,6 @@ __attribute__((constructor)) static void register_imports(void) {{
   TVMFFIEnvModRegisterSystemLibSymbol("{symbol}", (void*){symbol});
 }}
 """
-_LENGTH = struct.Struct("<Q")
 
 
 def pack_imports(module: tvm_ffi.Module, folder: Path, write: Callable[[str], str]) -> Path:
@@ -46,17 +47,8 @@ def pack_imports(module: tvm_ffi.Module, folder: Path, write: Callable[[str], st
     TargetError
         If the device code is not packed the way it is read here.
     """
-    packed = tvm_ffi.get_global_func("runtime.ModulePackImportsToTensor")(module)
-    blob = with_texts(np.from_dlpack(packed).tobytes(), write)
-    (folder / BLOB).write_bytes(blob)
-    path = folder / "imports.c"
-    text = SOURCE.format(
-        symbol=tvm_ffi.get_global_func("runtime.ModuleImportsBlobName")(),
-        blob=BLOB,
-        digest=hashlib.sha256(blob).hexdigest(),  # zig's cache knows a file by its own text only
-    )
-    path.write_text(text, "utf-8")
-    return path
+    blob = with_texts(pack(module), write)
+    return write_source(blob, folder / "imports.c", SOURCE)
 
 
 def with_texts(blob: bytes, write: Callable[[str], str]) -> bytes:
@@ -70,34 +62,23 @@ def with_texts(blob: bytes, write: Callable[[str], str]) -> bytes:
     TargetError
         If there is not exactly one such module with a text at its end.
     """
-    kind = _text(KIND)
+    kind = packed_text(KIND)
     begin = blob.find(kind) + len(kind)
     if blob.count(kind) != 1:
-        raise _unknown(f"{blob.count(kind)} modules of WebGPU")
-    (size,) = _LENGTH.unpack_from(blob, begin)
-    end = begin + _LENGTH.size + size
-    parts, at = [], begin + _LENGTH.size
+        raise unknown_form(f"{blob.count(kind)} modules of WebGPU")
+    (size,) = LENGTH.unpack_from(blob, begin)
+    end = begin + LENGTH.size + size
+    parts, at = [], begin + LENGTH.size
     last = at
     while (found := blob.find(BEGINNING, at, end)) >= 0:
-        (length,) = _LENGTH.unpack_from(blob, found - _LENGTH.size)
+        (length,) = LENGTH.unpack_from(blob, found - LENGTH.size)
         at = found + length
         if at > end:
-            raise _unknown("a text without its length before it")
+            raise unknown_form("a text without its length before it")
         text = write(blob[found:at].decode())
-        parts += [blob[last : found - _LENGTH.size], _text(text.encode())]
+        parts += [blob[last : found - LENGTH.size], packed_text(text.encode())]
         last = at
     if last != end or not parts:
-        raise _unknown("the kernels' texts are not where they should be")
-    modules = blob[_LENGTH.size : begin] + _text(b"".join(parts)) + blob[end:]
-    return _text(modules)
-
-
-def _text(value: bytes) -> bytes:
-    return _LENGTH.pack(len(value)) + value
-
-
-def _unknown(what: str) -> TargetError:
-    return TargetError(
-        f"TVM packed the kernels in an unknown form: {what}",
-        hint="reinstall apache-tvm in the version that pyproject.toml names",
-    )
+        raise unknown_form("the kernels' texts are not where they should be")
+    modules = blob[LENGTH.size : begin] + packed_text(b"".join(parts)) + blob[end:]
+    return packed_text(modules)
