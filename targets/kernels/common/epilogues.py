@@ -10,8 +10,18 @@ from collections.abc import Sequence
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.math import gelu_tanh
-from gemma4_compile.operators.tir import bind, i32, store, when
+from gemma4_compile.operators.tir import FunctionBuilder, bind, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
+
+
+def gate_args(
+    build: FunctionBuilder, operator: Linear, rows: Index
+) -> tuple[Buffer | None, Expr | None]:
+    """Declare the per-layer inputs and the layer index, None unless the epilogue needs them."""
+    if operator.epilogue != Epilogue.GELU_GATE.value:
+        return None, None
+    ple = build.arg("ple", (rows, operator.ple_width), "float32")
+    return ple, build.scalar_arg("layer")
 
 
 def apply_epilogue(

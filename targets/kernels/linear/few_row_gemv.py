@@ -39,10 +39,10 @@ from gemma4_compile.targets.kernels.common.blocks import (
     zero,
 )
 from gemma4_compile.targets.kernels.common.builtins import dot4
-from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue
+from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue, gate_args
 from gemma4_compile.targets.kernels.common.vectors import WIDEST, Vectors
 from gemma4_compile.targets.kernels.common.weights import WeightReader
-from gemma4_compile.targets.kernels.linear.few_row_quantize import packed_results
+from gemma4_compile.targets.kernels.linear.few_row_quantize import matmul_results
 from gemma4_compile.targets.kernels.linear.few_row_shape import (
     OWN_ROWS,
     FewRowShape,
@@ -116,7 +116,6 @@ def make_few_row_gemv(operator: FewRowLinear | Int8FewRowLinear, spec: TargetSpe
     if isinstance(operator, Int8FewRowLinear) and fits_tensor_cores(operator, spec):
         return make_few_row_tensor_cores(operator, spec)
     n, rows, cols = symbolic_rows(operator.rows), operator.layout.rows, operator.cols
-    ple = operator.epilogue == Epilogue.GELU_GATE.value
     is_int8 = isinstance(operator, Int8FewRowLinear)
     packs = isinstance(operator, Int8FewRowLinear) and operator.packed_out
     order = isinstance(operator, Int8FewRowLinear) and operator.interleaved_out
@@ -125,13 +124,8 @@ def make_few_row_gemv(operator: FewRowLinear | Int8FewRowLinear, spec: TargetSpe
     with function(scheduled=True) as build:
         x = left_args(build, (n, cols), operator.in_dtype, operator.in_dtype == PACKED)
         weights = WeightReader(build, operator.layout)
-        gate = build.arg("ple", (n, operator.ple_width), "float32") if ple else None
-        layer = build.scalar_arg("layer") if ple else None
-        results = (
-            packed_results(build, operator.outputs, n)
-            if packs
-            else [build.arg("y", (n, operator.outputs), "float32")]
-        )
+        gate, layer = gate_args(build, operator, n)
+        results = matmul_results(build, "y", (n, operator.outputs), packs)
         items = cols // GROUP if is_int8 else weights.units
         shape = packing_shape(most, spec) if packs else few_row_shape(rows, items, most, spec)
         tile, lanes, slots = shape.block.tile, shape.block.lanes, shape.block.slots

@@ -43,6 +43,14 @@ def packed_results(
     return [build.arg(name + suffix, *spec) for name, spec in specs]
 
 
+def matmul_results(
+    build: FunctionBuilder, name: str, shape: tuple[Index, int], packs: bool
+) -> list[Buffer]:
+    """Declare a matmul's result: words and scales where it is packed, else float32."""
+    rows, width = shape
+    return packed_results(build, width, rows) if packs else [build.arg(name, shape, "float32")]
+
+
 def store_rounded(
     packed: Sequence[Buffer], i: Expr, row_slice: RowSlice, values: Sequence[Expr], order: bool
 ) -> None:

@@ -19,7 +19,7 @@ from gemma4_compile.operators.math import gelu_tanh
 from gemma4_compile.operators.tir import bind, function, i32, store
 from gemma4_compile.operators.types import Expr
 from gemma4_compile.targets.kernels.common.blocks import Block, launch, shared
-from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue
+from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue, gate_args
 from gemma4_compile.targets.kernels.common.tensor_cores import BYTE_ROWS
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.byte_products import (
@@ -29,7 +29,7 @@ from gemma4_compile.targets.kernels.linear.byte_products import (
     multiply,
     store_sums,
 )
-from gemma4_compile.targets.kernels.linear.few_row_quantize import packed_results
+from gemma4_compile.targets.kernels.linear.few_row_quantize import matmul_results
 from gemma4_compile.targets.kernels.linear.few_row_tensor_core_shape import (
     fills_tensor_cores,
     tensor_core_shape,
@@ -54,20 +54,14 @@ def make_few_row_tensor_cores(operator: Int8FewRowLinear, spec: TargetSpec) -> t
     each row where they are packed. Definition: the operator's `definition`.
     """
     n, rows, layout = symbolic_rows(operator.rows), operator.layout.rows, operator.layout
-    ple = operator.epilogue == Epilogue.GELU_GATE.value
     packs = operator.packed_out
     shape = tensor_core_shape(layout, rows, spec, PACKED_ROWS if packs else 0)
     parts = tirx.floordiv(n + BYTE_ROWS - 1, BYTE_ROWS)
     with function(scheduled=True) as build:
         x = left_args(build, (n, operator.cols), PACKED, True)
         reader = WeightReader(build, layout)
-        gate = build.arg("ple", (n, operator.ple_width), "float32") if ple else None
-        layer = build.scalar_arg("layer") if ple else None
-        results = (
-            packed_results(build, operator.outputs, n)
-            if packs
-            else [build.arg("y", (n, operator.outputs), "float32")]
-        )
+        gate, layer = gate_args(build, operator, n)
+        results = matmul_results(build, "y", (n, operator.outputs), packs)
         with launch(shape.threads, parts, -(-rows // shape.rows)) as (part, index, thread):
             begin, first = bind(i32(part) * BYTE_ROWS), bind(index * shape.rows)
             count = bind(tirx.min(i32(n) - begin, BYTE_ROWS))  # the others are other blocks'

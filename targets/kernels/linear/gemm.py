@@ -12,7 +12,6 @@ from tvm import tirx
 
 from gemma4_compile.operators.activation_quantization import WORD, quantized_specs
 from gemma4_compile.operators.base import symbolic_rows
-from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.int8_linear import Int8Linear
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.tir import (
@@ -24,7 +23,7 @@ from gemma4_compile.operators.tir import (
 )
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import launch
-from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue
+from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue, gate_args
 from gemma4_compile.targets.kernels.common.tile_loaders import VECTOR, RowOf
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.int8_tiles import GROUP_WORDS, Int8TileProduct
@@ -45,14 +44,12 @@ def make_gemm(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
     `Int8Linear.definition`.
     """
     n, rows, cols = symbolic_rows(operator.rows), operator.layout.rows, operator.cols
-    ple = operator.epilogue == Epilogue.GELU_GATE.value
     is_int8 = isinstance(operator, Int8Linear)
     shape = gemm_shape(spec, rows, is_int8)
     with function(scheduled=True) as build:
         x = left_args(build, (n, cols), operator.in_dtype, is_int8)
         weights = WeightReader(build, operator.layout)
-        gate = build.arg("ple", (n, operator.ple_width), "float32") if ple else None
-        layer = build.scalar_arg("layer") if ple else None
+        gate, layer = gate_args(build, operator, n)
         y = build.arg("y", (n, operator.outputs), "float32")
         grid = -(-rows // shape.columns), tirx.floordiv(n + (shape.rows - 1), shape.rows)
         with launch(shape.threads, *grid) as (block_n, block_m, thread):

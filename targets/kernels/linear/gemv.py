@@ -27,7 +27,7 @@ from gemma4_compile.targets.kernels.common.blocks import (
     sum_over_lanes,
     zero,
 )
-from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue
+from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue, gate_args
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.spec import TargetSpec
 from gemma4_compile.targets.tuning import GemvTuning
@@ -84,12 +84,11 @@ def make_gemv(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
 
     Grid: rows / tile. Shared: one float32 a thread and owned row. Reference: `Linear.definition`.
     """
-    rows, ple = operator.layout.rows, operator.epilogue == Epilogue.GELU_GATE.value
+    rows = operator.layout.rows
     with function(scheduled=True) as build:
         x = build.arg("x", (1, operator.cols), operator.in_dtype)
         weights = WeightReader(build, operator.layout)
-        gate = build.arg("ple", (1, operator.ple_width), "float32") if ple else None
-        layer = build.scalar_arg("layer") if ple else None
+        gate, layer = gate_args(build, operator, 1)
         y = build.arg("y", (1, operator.outputs), "float32")
         paired = operator.epilogue == Epilogue.GELU_PAIRS.value
         shape = gemv_shape(rows, weights.units, paired, spec.tuning.gemv)

@@ -43,7 +43,7 @@ from gemma4_compile.targets.kernels.common.blocks import (
     shared,
     strided,
 )
-from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue
+from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue, gate_args
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.int8_block import int8_shape, tiles_of_block
 from gemma4_compile.targets.kernels.linear.int8_lanes import (
@@ -102,9 +102,7 @@ def _declare(build: FunctionBuilder, operator: Int8Linear) -> _Arguments:
     router = declare_router(build, operator)
     vector = _declare_vector(build, operator, router)
     weights = WeightReader(build, operator.layout)
-    ple = operator.epilogue == Epilogue.GELU_GATE.value
-    gate = build.arg("ple", (1, operator.ple_width), "float32") if ple else None
-    layer = build.scalar_arg("layer") if ple else None
+    gate, layer = gate_args(build, operator, 1)
     norms = isinstance(operator, Int8NormedLinear)
     out = build.arg("out", (1, operator.cols), "float32") if norms else None
     results = [

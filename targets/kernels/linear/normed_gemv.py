@@ -34,7 +34,7 @@ from gemma4_compile.targets.kernels.common.blocks import (
     sum_over_lanes,
     zero,
 )
-from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue
+from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue, gate_args
 from gemma4_compile.targets.kernels.common.row_slice import RowSlice
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.gemv import (
@@ -183,18 +183,13 @@ def make_normed_gemv(operator: NormedLinear, spec: TargetSpec) -> tirx.PrimFunc:
     as in int8_gemv.py. The first block after the router's writes the new residual. Reference:
     `NormedLinear.definition`.
     """
-    rows, width, ple = (
-        operator.layout.rows,
-        operator.cols,
-        operator.epilogue == Epilogue.GELU_GATE.value,
-    )
+    rows, width = operator.layout.rows, operator.cols
     norm = operator.norm
     with function(scheduled=True) as build:
         router = declare_router(build, operator)
         args = router.norm_arguments if router else declare_norm(build, norm)
         weights = WeightReader(build, operator.layout)
-        gate = build.arg("ple", (1, operator.ple_width), "float32") if ple else None
-        layer = build.scalar_arg("layer") if ple else None
+        gate, layer = gate_args(build, operator, 1)
         out = build.arg("out", (1, width), "float32")
         routed = build.arg("routed", *router.norm.result_spec) if router else None
         y = build.arg("y", (1, operator.outputs), "float32")

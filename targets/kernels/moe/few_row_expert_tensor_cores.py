@@ -30,7 +30,7 @@ from gemma4_compile.targets.kernels.linear.byte_products import (
     multiply,
     store_sums,
 )
-from gemma4_compile.targets.kernels.linear.few_row_quantize import packed_results
+from gemma4_compile.targets.kernels.linear.few_row_quantize import matmul_results
 from gemma4_compile.targets.kernels.linear.few_row_tensor_core_shape import (
     TensorCoreShape,
     tensor_core_shape,
@@ -65,11 +65,7 @@ def make_few_row_expert_tensor_cores(
         reader = WeightReader(build, operator.layout)
         wide = (pairs, operator.outputs)
         previous = build.arg("previous", wide, "float32") if operator.accumulate else None
-        results = (
-            packed_results(build, operator.outputs, pairs)
-            if packs
-            else [build.arg("out", wide, "float32")]
-        )
+        results = matmul_results(build, "out", wide, packs)
         with launch(shape.threads, -(-rows // shape.rows), pairs) as (index, block_pair, thread):
             pair, block = bind(i32(block_pair)), Block(thread, shape.threads, spec.simd_width)
             position = bind(tirx.floordiv(pair, top_k))

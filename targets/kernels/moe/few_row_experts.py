@@ -34,7 +34,7 @@ from gemma4_compile.targets.kernels.linear.few_row_gemv import (
     no_totals,
     put_row,
 )
-from gemma4_compile.targets.kernels.linear.few_row_quantize import packed_results
+from gemma4_compile.targets.kernels.linear.few_row_quantize import matmul_results
 from gemma4_compile.targets.kernels.linear.few_row_shape import (
     MIN_LANES,
     OWN_ROWS,
@@ -97,11 +97,7 @@ def make_few_row_experts(operator: FewRowExperts, spec: TargetSpec) -> tirx.Prim
         weights = WeightReader(build, operator.layout)
         wide = (pairs, operator.outputs)
         previous = build.arg("previous", wide, "float32") if operator.accumulate else None
-        results = (
-            packed_results(build, operator.outputs, pairs)
-            if packs
-            else [build.arg("out", wide, "float32")]
-        )
+        results = matmul_results(build, "out", wide, packs)
         items = operator.cols // GROUP if is_int8 else weights.units
         shape = _shape_of(operator, items, spec)
         tile, lanes, slots = shape.tile, shape.lanes, shape.slots
