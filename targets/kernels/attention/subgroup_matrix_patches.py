@@ -29,7 +29,6 @@ from gemma4_compile.targets.kernels.attention.patch_operands import patch_operan
 from gemma4_compile.targets.kernels.common.blocks import add, barrier, launch, local, shared, tree
 from gemma4_compile.targets.kernels.common.builtins import from_neighbour
 from gemma4_compile.targets.kernels.common.subgroup_matrices import (
-    PIECE,
     PIECE_BYTES,
     SIDE,
     SIDE_PIECES,
@@ -45,9 +44,9 @@ from gemma4_compile.targets.kernels.common.subgroup_matrices import (
     load_right_transposed,
     load_sums,
     multiply_add,
-    pieces,
     store_sums,
 )
+from gemma4_compile.targets.kernels.common.tensor_cores import PIECE, shared_pieces
 from gemma4_compile.targets.kernels.common.tile_loaders import (
     VECTOR,
     joined,
@@ -116,9 +115,9 @@ class _Block:
         # Keys, values, and weights; at first the queries, until they are in matrices.
         self.values_at = KEYS * shape.pitch
         self.weights_at = 2 * KEYS * shape.pitch
-        self.tiles = pieces(self.weights_at + ROWS * WEIGHT_PITCH)
-        self.scores = pieces(ROWS * SCORE_PITCH, FLOAT)
-        self.hidden = pieces(HIDDEN_PIECES, FLOAT)
+        self.tiles = shared_pieces(self.weights_at + ROWS * WEIGHT_PITCH)
+        self.scores = shared_pieces(ROWS * SCORE_PITCH, FLOAT)
+        self.hidden = shared_pieces(HIDDEN_PIECES, FLOAT)
         self.rescaled_in = shared((1,), "int32")
         self.tall = shape.subgroup_rows // SIDE
         self.score_sums = self.tall * shape.parts  # the first matrix after those of results

@@ -17,9 +17,9 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.types import Buffer, Expr, Index
-from gemma4_compile.targets.kernels.common.blocks import barrier, shared
+from gemma4_compile.targets.kernels.common.blocks import barrier
+from gemma4_compile.targets.kernels.common.tensor_cores import PIECE
 from gemma4_compile.targets.kernels.common.tile_loaders import (
-    VECTOR,
     joined,
     lane_of,
     vector,
@@ -29,7 +29,6 @@ from gemma4_compile.targets.spec import TargetSpec
 FEATURE = "chromium-experimental-subgroup-matrix"
 SUBGROUP = 32
 SIDE = 16  # rows, columns and channels of a matrix
-PIECE = 8  # halves of 16 bytes
 SUM_PIECE = 4  # float32 of 16 bytes
 PIECE_BYTES = 16
 SIDE_PIECES, SIDE_SUM_PIECES = SIDE // PIECE, SIDE // SUM_PIECE
@@ -51,11 +50,6 @@ def has_subgroup_matrices(spec: TargetSpec) -> bool:
 
 def _call(name: str, *args: Expr | int) -> None:
     T.evaluate(tirx.call_extern("void", name, *args))
-
-
-def pieces(count: int, dtype: str = "uint32") -> Buffer:
-    """Memory of the thread block in pieces; an element is a piece."""
-    return shared((count,), f"{dtype}x{VECTOR}")
 
 
 def clear(total: int) -> None:

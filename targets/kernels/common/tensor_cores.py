@@ -51,9 +51,9 @@ def address(buffer: Buffer, *indices: Index) -> Expr:
     return T.address_of(buffer[tuple(indices)])
 
 
-def shared_pieces(count: int) -> Buffer:
-    """Memory of the thread block in pieces; an element is a piece."""
-    return shared((count,), f"uint32x{PIECE_WORDS}")
+def shared_pieces(count: int, dtype: str = "uint32") -> Buffer:
+    """Memory of the thread block in pieces; an element is a piece, of four words or float32."""
+    return shared((count,), f"{dtype}x{PIECE_WORDS}")
 
 
 def copy_piece(to: Expr, source: Expr) -> None:

@@ -18,7 +18,6 @@ from gemma4_compile.operators.tir import bind, function, i32, materialize, store
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import barrier, launch, local
 from gemma4_compile.targets.kernels.common.subgroup_matrices import (
-    PIECE,
     SIDE,
     SIDE_PIECES,
     SIDE_SUM_PIECES,
@@ -30,9 +29,9 @@ from gemma4_compile.targets.kernels.common.subgroup_matrices import (
     load_left,
     load_right,
     multiply_add,
-    pieces,
     store_sums,
 )
+from gemma4_compile.targets.kernels.common.tensor_cores import PIECE, shared_pieces
 from gemma4_compile.targets.kernels.common.tile_loaders import (
     VECTOR,
     RowOf,
@@ -350,7 +349,7 @@ def make_subgroup_matrix_gemm(operator: BoundedLinear, spec: TargetSpec) -> tirx
             block_m = bind(i32(tile))
             limits, last = args.limits(), bind(i32(n) - 1)
             first_m, first_n = bind(block_m * size.rows), bind(block_n * size.columns)
-            memory = pieces(_tile_pieces(size))
+            memory = shared_pieces(_tile_pieces(size))
             left = _RowsLoader(
                 size, x, memory, thread, lambda i: tirx.min(first_m + i, last), limits
             )
