@@ -3,7 +3,7 @@ import { formatBytes, formatCount, GIB } from "../package/units";
 import { UserError } from "../package/user_error";
 import type { PictureInput } from "./inputs";
 import { draw, type Picture } from "./picture";
-import { durationOf, happens } from "./player";
+import { durationOf, happens, seek } from "./player";
 
 const LARGEST_BYTES = GIB; // it is not read as a whole
 const MOST_FRAMES = 32; // those of transformers' video processor
@@ -69,13 +69,7 @@ export async function readVideo(
 }
 
 async function frameAt(player: HTMLVideoElement, seconds: number, name: string): Promise<Frame> {
-  // A player that is there already says nothing: it has to be able to draw the picture of its beginning, too.
-  if (seconds || player.currentTime || player.readyState < HTMLMediaElement.HAVE_CURRENT_DATA) {
-    const there = happens(player, "seeked", PATIENCE_MS, () => {
-      player.currentTime = seconds;
-    });
-    await playing(name, there);
-  }
+  await playing(name, seek(player, seconds, PATIENCE_MS));
   const scale = Math.min(1, KEPT_SIDE / Math.max(player.videoWidth, player.videoHeight));
   const width = Math.max(1, Math.round(scale * player.videoWidth));
   const height = Math.max(1, Math.round(scale * player.videoHeight));
