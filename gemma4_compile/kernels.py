@@ -26,11 +26,11 @@ from gemma4_compile.build import build_module, calls_of, decoder_options, kernel
 from gemma4_compile.checkpoint.drafter import open_drafter, with_drafter
 from gemma4_compile.checkpoint.sources import TINY, open_source
 from gemma4_compile.checkpoint.suppressed_tokens import suppressed_tokens
-from gemma4_compile.errors import LoweringError, UsageError
+from gemma4_compile.errors import UsageError
 from gemma4_compile.model_spec.text.config import preset_names
 from gemma4_compile.operators.base import Operator, operator_from
 from gemma4_compile.passes.check_limits import kernel_use
-from gemma4_compile.passes.kernel_launch import KernelLaunch, kernel_launches
+from gemma4_compile.passes.kernel_launch import kernel_launches
 from gemma4_compile.passes.kernel_sources import kernel_source
 from gemma4_compile.passes.lowering import lower
 from gemma4_compile.pipeline import lengths, target_and_recipe
@@ -202,17 +202,16 @@ def _launch(library: Library, name: str) -> Iterator[tuple[str, str]]:
     if not library.spec.is_gpu:
         yield "grid", "none: loops of the host"
         return
-    try:
-        launch: KernelLaunch = kernel_launches(library.module, [name], library.spec)[name]
-    except LoweringError as error:
-        yield "grid", str(error)
-        return
+    launches = kernel_launches(library.module, [name], library.spec)[name]
+    if not launches:
+        yield "grid", f"none: no schedule for {library.spec.name}"
+    for launch in launches:
+        yield "entry point", launch.entry_point
+        yield "bindings", ", ".join(launch.bindings)
+        yield "scalars", ", ".join(launch.scalars) or "none"
+        yield "grid", " x ".join(map(_plain, launch.grid))
+        yield "workgroup", " x ".join(map(_plain, launch.threads))
     use = kernel_use(name, library.module[name])
-    yield "entry point", launch.entry_point
-    yield "bindings", ", ".join(launch.bindings)
-    yield "scalars", ", ".join(launch.scalars) or "none"
-    yield "grid", " x ".join(map(_plain, launch.grid))
-    yield "workgroup", " x ".join(map(_plain, launch.threads))
     yield "shared memory", f"{use.shared_bytes} bytes"
 
 

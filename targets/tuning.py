@@ -232,6 +232,8 @@ class FewRowTensorCoreTuning:
         sums once
     steps : that a warp takes, at most, where a row has all the warps that it may have and the aim
         is not reached; a matrix that needs more has another kernel
+    direct_rows : rows of x for which a large matrix has the kernel without tensor cores, at most
+    direct_bytes : weights of such a matrix, at least
     """
 
     tiles: int = 4
@@ -239,6 +241,8 @@ class FewRowTensorCoreTuning:
     warps: int = 16
     row_warps: int = 40_000
     steps: int = 4
+    direct_rows: int = 2
+    direct_bytes: int = 4 << 20
 
 
 @dataclass(frozen=True)

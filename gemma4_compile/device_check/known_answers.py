@@ -34,7 +34,7 @@ from gemma4_compile.operators.examples import Sizes
 from gemma4_compile.operators.few_row_linear import FewRows
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.sampling import SampleTopP, SoftmaxPartials, TopPHistogram
-from gemma4_compile.passes.kernel_launch import KernelLaunch, kernel_launches
+from gemma4_compile.passes.kernel_launch import KernelLaunch, single_launches
 from gemma4_compile.targets.kernels.common.subgroup_matrices import has_subgroup_matrices
 from gemma4_compile.targets.spec import TargetSpec
 from gemma4_compile.types import Array, JsonObject
@@ -319,7 +319,7 @@ def known_answers(
     roles = (*ROLES, *MATRIX_ROLES) if has_subgroup_matrices(spec) else ROLES
     chosen = choose(descriptions, chunk, roles)
     names = [kernel.name for _, kernels in chosen for kernel in kernels]
-    launches = kernel_launches(module, names, spec)
+    launches = single_launches(module, names, spec)
     cases = [
         _case(title, kernels, launches, module, seed=1000 * index)
         for index, (title, kernels) in enumerate(chosen)

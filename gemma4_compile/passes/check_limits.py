@@ -17,7 +17,7 @@ from gemma4_compile.targets.spec import TargetSpec
 
 @dataclass(frozen=True)
 class KernelUse:
-    """Demands of one kernel on the device.
+    """Demands of a function's kernel on the device; of several kernels, the largest demands.
 
     Attributes
     ----------
@@ -48,7 +48,36 @@ def _item_bytes(dtype: str) -> int:
 
 
 def kernel_use(name: str, func: tirx.PrimFunc) -> KernelUse:
-    """Read a scheduled PrimFunc's launch, shared memory and buffers."""
+    """Read a scheduled PrimFunc's launches, shared memory and buffers."""
+    found: list[tirx.AttrStmt] = []
+
+    def visit(node: tirx.AttrStmt) -> None:
+        if node.attr_key == "thread_extent" and str(node.node.thread_tag) == "blockIdx.x":
+            found.append(node)
+
+    tvm_ffi.structural_walk(func.body, [(tirx.AttrStmt, visit)])
+    # Memory may lie outside of the launch where there is one.
+    launches = [_launch_use(body) for body in (found if len(found) > 1 else [func.body])]
+    grids = zip(*(launch.grid for launch in launches), strict=True)
+    buffers = [param for param in func.params if is_buffer_var(param)]
+    return KernelUse(
+        name=name,
+        threads=max(launch.threads for launch in launches),
+        shared_bytes=max(launch.shared_bytes for launch in launches),
+        buffers=len(buffers),
+        largest_binding_bytes=max((_static_bytes(buffer) for buffer in buffers), default=0),
+        grid=tuple(max(extents) for extents in grids),
+    )
+
+
+@dataclass(frozen=True)
+class _LaunchUse:
+    threads: int
+    shared_bytes: int
+    grid: tuple[int, ...]
+
+
+def _launch_use(body: tirx.Stmt) -> _LaunchUse:
     threads: dict[str, int] = {}
     shared: list[int] = []
 
@@ -76,7 +105,7 @@ def kernel_use(name: str, func: tirx.PrimFunc) -> KernelUse:
         allocated(node.buffer)
 
     tvm_ffi.structural_walk(
-        func.body,
+        body,
         [
             (tirx.AttrStmt, visit_attr),
             (tirx.For, visit_for),
@@ -85,13 +114,9 @@ def kernel_use(name: str, func: tirx.PrimFunc) -> KernelUse:
         ],
         order="post",
     )
-    buffers = [param for param in func.params if is_buffer_var(param)]
-    return KernelUse(
-        name=name,
+    return _LaunchUse(
         threads=prod(size for tag, size in threads.items() if tag.startswith("threadIdx")),
         shared_bytes=sum(shared),
-        buffers=len(buffers),
-        largest_binding_bytes=max((_static_bytes(buffer) for buffer in buffers), default=0),
         grid=tuple(threads.get(f"blockIdx.{axis}", 1) for axis in "xyz"),
     )
 

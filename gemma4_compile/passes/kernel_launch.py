@@ -52,18 +52,16 @@ class KernelLaunch:
 
 def kernel_launches(
     module: tvm.IRModule, names: Iterable[str], spec: TargetSpec
-) -> dict[str, KernelLaunch]:
+) -> dict[str, tuple[KernelLaunch, ...]]:
     """Read launches from the functions that code is generated from.
+
+    A function has several where the host chooses one by the number of rows, and none where it is
+    not scheduled for a GPU.
 
     Parameters
     ----------
     module : holds the scheduled PrimFuncs
-    names : the functions to read, each of one kernel
-
-    Raises
-    ------
-    LoweringError
-        If a function launches several kernels or none.
+    names : the functions to read
     """
     chosen = {name: module[name].with_attr("global_symbol", name) for name in names}
     lowering, _, _ = device_pipeline(spec.name)
@@ -78,6 +76,20 @@ def kernel_launches(
                 (name for name in chosen if var.name_hint.startswith(f"{name}_kernel")), key=len
             )
             launches[owner].append(_launch(func))
+    return {name: tuple(found) for name, found in launches.items()}
+
+
+def single_launches(
+    module: tvm.IRModule, names: Iterable[str], spec: TargetSpec
+) -> dict[str, KernelLaunch]:
+    """Read launches of functions of one kernel each.
+
+    Raises
+    ------
+    LoweringError
+        If a function launches several kernels or none.
+    """
+    launches = kernel_launches(module, names, spec)
     for name, found in launches.items():
         if len(found) != 1:
             raise LoweringError(

@@ -6,6 +6,7 @@ import gc
 import sys
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime import ContextFullError, Engine, steps
 from gemma4_compile.runtime.cuda_graph import Replayed
 from gemma4_compile.runtime.cuda_runtime import CudaError, CudaRuntime, Readback
+from gemma4_compile.runtime.device import Device
+from gemma4_compile.runtime.native_library import NativeLibrary
+from tests.cuda import few_rows
 from tests.cuda.library import Launch, fake_cuda
 
 CUDA = fake_cuda()
@@ -322,6 +326,23 @@ def plain_rounds(package: Path) -> None:
         step = drawn_round(engine, 3, 1)
         assert CUDA.downloads == 1
         assert not step.replayed
+
+
+def few_rows_by_number(library: Path) -> None:
+    """One or two rows of a large matrix have another kernel than three to nine."""
+    gpu = Device.open("cuda")
+    functions = NativeLibrary(library, gpu)
+    kernels, blocks = [], []
+    for index, case in enumerate(few_rows.cases()):
+        tensors = [gpu.place(array) for array in case.arrays]
+        step = launches_of(partial(functions.compiled_function(f"case_{index}"), *tensors))
+        (launch,) = step.direct
+        kernels.append(launch.kernel[0])
+        blocks.append(launch.kernel[1])
+    few, many = kernels[0], kernels[-1]
+    assert few != many
+    assert kernels == 2 * [few] + 7 * [many]
+    assert blocks == 8 * [1] + [2], "a product takes eight rows, the other kernel both"
 
 
 def errors_are_named(package: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import tvm
+from tvm.tirx.script import builder as T
 
 from gemma4_compile.errors import LoweringError
 from gemma4_compile.operators.norms import RmsNorm
@@ -49,6 +50,22 @@ def test_memory_of_all_arrays_counts() -> None:
     assert use.shared_bytes == 32772
     with pytest.raises(LoweringError, match="32772 bytes of shared memory"):
         check_limits(tvm.IRModule({"greedy": build.result}), WEBGPU)
+
+
+def test_each_of_several_launches_has_its_own_memory() -> None:
+    with function(scheduled=True) as build:
+        argument = build.arg("b", (64,), "float32")
+        size = build.scalar_arg("size")
+        sides = ((T.Then, 64, 8192, 3), (T.Else, 256, 4096, 5))
+        with T.If(size < 2):
+            for side, threads, floats, blocks in sides:
+                with side(), launch(threads, blocks) as (_, _, thread):
+                    memory = shared((floats,))
+                    store(memory, argument[0], thread)
+                    barrier()
+                    store(argument, memory[0], thread)
+    use = kernel_use("k", build.result)
+    assert (use.threads, use.shared_bytes, use.grid) == (256, 32768, (5, 1, 1))
 
 
 def test_kernel_at_every_limit_is_accepted() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import tvm
 from tvm.s_tir import dlight
@@ -13,10 +15,11 @@ from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import RmsNorm
 from gemma4_compile.operators.vision_attention import PatchAttention
-from gemma4_compile.passes.kernel_launch import KernelLaunch, kernel_launches
-from gemma4_compile.targets import webgpu
+from gemma4_compile.passes.kernel_launch import KernelLaunch, kernel_launches, single_launches
+from gemma4_compile.targets import target_spec, webgpu
 from gemma4_compile.targets.kernels import make_kernel
 from gemma4_compile.targets.schedules import schedule_rules
+from tests.cuda import few_rows
 
 NORM = RmsNorm(rows=None, width=96, eps=1e-6, out_dtype="float32")
 GATED = Linear(
@@ -35,7 +38,7 @@ def scheduled(**operators: Operator) -> tvm.IRModule:
 
 
 def launch_of(operator: Operator) -> KernelLaunch:
-    return kernel_launches(scheduled(kernel=operator), ["kernel"], webgpu.DEFAULT)["kernel"]
+    return single_launches(scheduled(kernel=operator), ["kernel"], webgpu.DEFAULT)["kernel"]
 
 
 def test_bindings_are_in_the_order_of_their_names() -> None:
@@ -54,7 +57,7 @@ def test_the_grid_follows_the_scalars() -> None:
 def test_a_grid_that_has_a_name_in_the_kernel_is_written_out() -> None:
     attention = PatchAttention(2, 16, 3, "float16", "float16")
     module = tvm.IRModule({"kernel": make_kernel(attention, webgpu.H200_MATRICES)})
-    launch = kernel_launches(module, ["kernel"], webgpu.H200_MATRICES)["kernel"]
+    launch = single_launches(module, ["kernel"], webgpu.H200_MATRICES)["kernel"]
     assert launch.blocks({"n": 19}) == (2, 3, 1), "heads, and 171 patches by 64"
 
 
@@ -72,14 +75,26 @@ def test_a_layer_is_a_scalar_of_its_own() -> None:
 
 def test_names_that_begin_alike_are_kept_apart() -> None:
     module = scheduled(norm=NORM, norm1=RmsNorm(None, 64, 1e-6, "float16"))
-    launches = kernel_launches(module, ["norm", "norm1"], webgpu.DEFAULT)
+    launches = single_launches(module, ["norm", "norm1"], webgpu.DEFAULT)
     assert launches["norm"].entry_point == "norm_kernel"
     assert launches["norm1"].entry_point == "norm1_kernel"
     assert launches["norm"].text != launches["norm1"].text
+
+
+def test_a_function_may_choose_among_kernels() -> None:
+    spec = target_spec("cuda")
+    layout = replace(few_rows.OPERATOR.layout, split_rows=(87_424,))
+    large = replace(few_rows.OPERATOR, layout=layout)
+    kernels = {"small": few_rows.OPERATOR, "large": large}
+    module = tvm.IRModule({name: make_kernel(each, spec) for name, each in kernels.items()})
+    launches = kernel_launches(module, ["small", "large"], spec)
+    assert [len(launches[name]) for name in ("small", "large")] == [1, 2]
+    with pytest.raises(LoweringError, match=r"kernel `large` is 2 launches"):
+        single_launches(module, ["large"], spec)
 
 
 def test_a_function_that_is_no_single_kernel_is_refused() -> None:
     operator = PrefillAttention(None, 1, 1, 32, None, "float32", None)
     module = tvm.IRModule({"plain": operator.prim_func()})
     with pytest.raises(LoweringError, match=r"kernel `plain` is 0 launches"):
-        kernel_launches(module, ["plain"], webgpu.DEFAULT)
+        single_launches(module, ["plain"], webgpu.DEFAULT)

@@ -21,10 +21,7 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.activation_quantization import GROUP, WORD
-from gemma4_compile.operators.base import symbolic_rows
-from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
-from gemma4_compile.operators.int8_linear import PACKED
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.math import as_f32, gelu_tanh
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
@@ -39,24 +36,25 @@ from gemma4_compile.targets.kernels.common.blocks import (
     zero,
 )
 from gemma4_compile.targets.kernels.common.builtins import dot4
-from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue, gate_args
 from gemma4_compile.targets.kernels.common.vectors import WIDEST, Vectors
 from gemma4_compile.targets.kernels.common.weights import WeightReader
-from gemma4_compile.targets.kernels.linear.few_row_quantize import matmul_results
+from gemma4_compile.targets.kernels.linear.few_row_matmul import FewRowMatmul
 from gemma4_compile.targets.kernels.linear.few_row_shape import (
     OWN_ROWS,
     FewRowShape,
     few_row_shape,
     packing_shape,
 )
+from gemma4_compile.targets.kernels.linear.few_row_tensor_core_shape import (
+    rows_without_tensor_cores,
+)
 from gemma4_compile.targets.kernels.linear.few_row_tensor_cores import (
     fits_tensor_cores,
-    make_few_row_tensor_cores,
+    multiply_on_tensor_cores,
 )
-from gemma4_compile.targets.kernels.linear.gemm import left_args
 from gemma4_compile.targets.kernels.linear.int8_sums import RowSums
 from gemma4_compile.targets.kernels.linear.int8_vectors import VEC4S, round_vec4s
-from gemma4_compile.targets.kernels.linear.packed_products import NONE, pack_products
+from gemma4_compile.targets.kernels.linear.packed_products import NONE
 from gemma4_compile.targets.spec import TargetSpec
 
 _OWN = Vectors(OWN_ROWS)
@@ -108,71 +106,78 @@ class Lane:
 def make_few_row_gemv(operator: FewRowLinear | Int8FewRowLinear, spec: TargetSpec) -> tirx.PrimFunc:
     """``y[i, r] = epilogue(sum_k x[i, k] W[r, k])`` for a few i.
 
+    Where tensor cores have the product (few_row_tensor_cores.py) they have it from a number of rows
+    on: the host launches one of two kernels. Definition: the operator's `definition`.
+    """
+    tuning, most = spec.tuning, operator.most_rows
+    with function(scheduled=True) as build:
+        matmul = FewRowMatmul.declared(build, operator)
+        if not (isinstance(operator, Int8FewRowLinear) and fits_tensor_cores(operator, spec)):
+            multiply_rows(matmul, min(most, tuning.few_rows.rows), most, spec)
+        elif direct := min(most, rows_without_tensor_cores(operator.layout, spec)):
+            with T.If(matmul.n <= direct):
+                with T.Then():
+                    multiply_rows(matmul, direct, direct, spec)
+                with T.Else():
+                    multiply_on_tensor_cores(matmul, spec)
+        else:
+            multiply_on_tensor_cores(matmul, spec)
+    return build.result
+
+
+def multiply_rows(matmul: FewRowMatmul, most: int, bound: int, spec: TargetSpec) -> None:
+    """Launch the kernel, whose blocks take `most` rows of x each, of `bound` at most.
+
     Grid: rows of x / those of a block x W's rows / tile, so that blocks which read the same weights
     run at the same time. Shared: the lanes' partial sums of a few rows of x, those rows where the
-    kernel rounds them, and a group of their products where it packs these. Definition: the
-    operator's `definition`.
+    kernel rounds them, and a group of their products where it packs these.
     """
-    if isinstance(operator, Int8FewRowLinear) and fits_tensor_cores(operator, spec):
-        return make_few_row_tensor_cores(operator, spec)
-    n, rows, cols = symbolic_rows(operator.rows), operator.layout.rows, operator.cols
+    operator, n, x, weights = matmul.operator, matmul.n, matmul.x, matmul.weights
+    rows, cols, packs = operator.layout.rows, operator.cols, matmul.packs
     is_int8 = isinstance(operator, Int8FewRowLinear)
-    packs = isinstance(operator, Int8FewRowLinear) and operator.packed_out
-    order = isinstance(operator, Int8FewRowLinear) and operator.interleaved_out
-    most = min(operator.most_rows, spec.tuning.few_rows.rows)
-    parts = tirx.floordiv(n + most - 1, most) if most < operator.most_rows else 1
-    with function(scheduled=True) as build:
-        x = left_args(build, (n, cols), operator.in_dtype, operator.in_dtype == PACKED)
-        weights = WeightReader(build, operator.layout)
-        gate, layer = gate_args(build, operator, n)
-        results = matmul_results(build, "y", (n, operator.outputs), packs)
-        items = cols // GROUP if is_int8 else weights.units
-        shape = packing_shape(most, spec) if packs else few_row_shape(rows, items, most, spec)
-        tile, lanes, slots = shape.block.tile, shape.block.lanes, shape.block.slots
-        with launch(shape.block.threads, parts, -(-rows // tile)) as (part, index, thread):
-            block, begin = Block(thread, shape.block.threads, spec.simd_width), bind(part * most)
-            count = bind(tirx.min(i32(n) - begin, most))  # the others are other blocks' to write
-            slot, first = bind(tirx.floordiv(thread, lanes)), bind(index * tile)
-            sums = RowSums(shape.sums, block)
-            owned = [first + m * slots + slot for m in range(OWN_ROWS)]
-            if rows % tile:
-                owned = [tirx.min(row, rows - 1) for row in owned]
-            own_rows = [bind(row) for row in owned]
-            lane = Lane(
-                bind(tirx.floormod(thread, lanes)), lanes, own_rows, first, count, most, begin
-            )
-            totals = no_totals(most)
-            if not is_int8:
-                add_floats(lane, weights, x[0], totals)
-            elif len(x) == 1:
-                packed = round_rows(lane, block, x[0], operator.layout.interleaved)
-                add_int8(replace(lane, begin=0), weights, *packed, totals)
+    parts = tirx.floordiv(n + most - 1, most) if most < bound else 1
+    items = cols // GROUP if is_int8 else weights.units
+    shape = packing_shape(most, spec) if packs else few_row_shape(rows, items, most, spec)
+    tile, lanes, slots = shape.block.tile, shape.block.lanes, shape.block.slots
+    with launch(shape.block.threads, parts, -(-rows // tile)) as (part, index, thread):
+        block, begin = Block(thread, shape.block.threads, spec.simd_width), bind(part * most)
+        count = bind(tirx.min(i32(n) - begin, most))  # the others are other blocks' to write
+        slot, first = bind(tirx.floordiv(thread, lanes)), bind(index * tile)
+        sums = RowSums(shape.sums, block)
+        owned = [first + m * slots + slot for m in range(OWN_ROWS)]
+        if rows % tile:
+            owned = [tirx.min(row, rows - 1) for row in owned]
+        own_rows = [bind(row) for row in owned]
+        lane = Lane(bind(tirx.floormod(thread, lanes)), lanes, own_rows, first, count, most, begin)
+        totals = no_totals(most)
+        if not is_int8:
+            add_floats(lane, weights, x[0], totals)
+        elif len(x) == 1:
+            packed = round_rows(lane, block, x[0], operator.layout.interleaved)
+            add_int8(replace(lane, begin=0), weights, *packed, totals)
+        else:
+            add_int8(lane, weights, x[0], x[1], totals)
+
+        values = shared((shape.at_once * GROUP,)) if packs else None
+
+        def finish(i: Expr, own: Expr, row: Expr, added: Sequence[Expr]) -> None:
+            if values is None:
+                matmul.store(i, bind(first + row), added)
             else:
-                add_int8(lane, weights, x[0], x[1], totals)
+                product = gelu_tanh(added[0]) * added[1]
+                store(values, product, own * GROUP + tirx.floordiv(row, 2))
 
-            pairs = operator.epilogue == Epilogue.GELU_PAIRS.value
-            values = shared((shape.at_once * GROUP,)) if packs else None
+        def after(first_row: int) -> None:
+            if values is None:
+                return
 
-            def finish(i: Expr, own: Expr, row: Expr, added: Sequence[Expr]) -> None:
-                if values is None:
-                    at = bind(first + row)
-                    apply_epilogue(operator, results[0], i, at, added, gate, layer, rows)
-                else:
-                    product = gelu_tanh(added[0]) * added[1]
-                    store(values, product, own * GROUP + tirx.floordiv(row, 2))
+            def packed_row(own: Expr) -> Expr:
+                row = bind(own + first_row)
+                return tirx.Select(row < count, i32(begin) + row, i32(NONE))
 
-            def after(first_row: int) -> None:
-                if values is None:
-                    return
+            matmul.pack(block, values, index, packed_row)
 
-                def packed_row(own: Expr) -> Expr:
-                    row = bind(own + first_row)
-                    return tirx.Select(row < count, i32(begin) + row, i32(NONE))
-
-                pack_products(block, values, results, index, order, packed_row)
-
-            _finish(shape, sums, block, lane, slot, totals, 2 if pairs else 1, finish, after)
-    return build.result
+        _finish(shape, sums, block, lane, slot, totals, matmul.sums_a_result, finish, after)
 
 
 def no_totals(most: int) -> Buffer:

@@ -119,3 +119,10 @@ def fills_tensor_cores(layout: WeightLayout, rows: int, spec: TargetSpec) -> boo
     tuning = spec.tuning.few_row_tensor_cores
     groups = TensorCoreShape(tuning.tiles, tuning.warps, layout.bits, layout.cols // GROUP)
     return rows * tuning.warps >= tuning.row_warps or groups.steps <= tuning.warps * tuning.steps
+
+
+def rows_without_tensor_cores(layout: WeightLayout, spec: TargetSpec) -> int:
+    """Rows up to which another kernel reads a matrix faster; 0 where none does."""
+    tuning = spec.tuning.few_row_tensor_cores
+    is_large = layout.rows * layout.cols * layout.bits // 8 >= tuning.direct_bytes
+    return tuning.direct_rows if is_large else 0

@@ -176,8 +176,12 @@ def test_kernels_of_odd_shapes(
 @pytest.mark.dawn
 @pytest.mark.parametrize(
     "tuning",
-    [FewRowTuning(threads=256, items_per_lane=1), FewRowTuning(threads=64, min_blocks=1)],
-    ids=["many lanes", "many rows"],
+    [
+        FewRowTuning(threads=256, items_per_lane=1),
+        FewRowTuning(threads=64, min_blocks=1),
+        FewRowTuning(rows=2),
+    ],
+    ids=["many lanes", "many rows", "two rows a block"],
 )
 def test_kernels_of_other_divisions(
     tuning: FewRowTuning, lavapipe: VulkanDriver, tmp_path: Path

@@ -1,0 +1,77 @@
+"""A matmul of a few rows as its kernels share it: arguments, and what happens to sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gemma4_compile.operators.base import symbolic_rows
+from gemma4_compile.operators.epilogue import Epilogue
+from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
+from gemma4_compile.operators.int8_linear import PACKED
+from gemma4_compile.operators.tir import FunctionBuilder
+from gemma4_compile.operators.types import Buffer, Expr, Index
+from gemma4_compile.targets.kernels.common.blocks import Block
+from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue, gate_args
+from gemma4_compile.targets.kernels.common.weights import WeightReader
+from gemma4_compile.targets.kernels.linear.few_row_quantize import matmul_results
+from gemma4_compile.targets.kernels.linear.gemm import left_args
+from gemma4_compile.targets.kernels.linear.packed_products import pack_products
+
+
+@dataclass(frozen=True)
+class FewRowMatmul:
+    """Arguments of ``y[i, r] = epilogue(sum_k x[i, k] W[r, k])``.
+
+    Attributes
+    ----------
+    n : rows of x
+    x : (n, cols), or words and scales of packed rows
+    gate, layer : per-layer inputs and the layer's index, None unless the epilogue needs them
+    results : y, or words and scales where it is packed
+    """
+
+    operator: FewRowLinear | Int8FewRowLinear
+    n: Index
+    x: Sequence[Buffer]
+    weights: WeightReader
+    gate: Buffer | None
+    layer: Expr | None
+    results: Sequence[Buffer]
+
+    @classmethod
+    def declared(
+        cls, build: FunctionBuilder, operator: FewRowLinear | Int8FewRowLinear
+    ) -> FewRowMatmul:
+        """Declare the function's arguments."""
+        n = symbolic_rows(operator.rows)
+        x = left_args(build, (n, operator.cols), operator.in_dtype, operator.in_dtype == PACKED)
+        weights = WeightReader(build, operator.layout)
+        gate, layer = gate_args(build, operator, n)
+        packs = isinstance(operator, Int8FewRowLinear) and operator.packed_out
+        results = matmul_results(build, "y", (n, operator.outputs), packs)
+        return cls(operator, n, x, weights, gate, layer, results)
+
+    @property
+    def packs(self) -> bool:
+        """The result is words and scales."""
+        return isinstance(self.operator, Int8FewRowLinear) and self.operator.packed_out
+
+    @property
+    def sums_a_result(self) -> int:
+        """Neighbouring rows of W whose sums make one element of y."""
+        return 2 if self.operator.epilogue == Epilogue.GELU_PAIRS.value else 1
+
+    def store(self, i: Expr, first: Expr, sums: Sequence[Expr]) -> None:
+        """Store the sums of W's rows from `first` on, as row i of y."""
+        operator = self.operator
+        y, rows = self.results[0], operator.layout.rows
+        apply_epilogue(operator, y, i, first, sums, self.gate, self.layer, rows)
+
+    def pack(
+        self, block: Block, values: Buffer, group: Expr, row_of: Callable[[Expr], Expr]
+    ) -> None:
+        """Round a group of products in shared memory, as `pack_products` does."""
+        operator = self.operator
+        assert isinstance(operator, Int8FewRowLinear), "only such products are packed"
+        pack_products(block, values, self.results, group, operator.interleaved_out, row_of)

@@ -1,0 +1,30 @@
+"""A matmul of a few rows for the fake CUDA: large enough for two kernels, and still small."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from gemma4_compile.operators.few_row_linear import Int8FewRowLinear
+from gemma4_compile.operators.int8_linear import PACKED
+from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.targets import link, target_spec
+from gemma4_compile.targets.tuning import FewRowTensorCoreTuning
+from tests.numerics.dawn_kernels import cases_executable
+from tests.numerics.kernel_cases import KernelCase, make_case
+
+MOST = 9
+OPERATOR = Int8FewRowLinear(None, WeightLayout(4, "float16", 32, 96, (64,)), PACKED, most_rows=MOST)
+
+
+def cases() -> list[KernelCase]:
+    """The matmul of one to nine rows."""
+    return [make_case(OPERATOR, 0, rows=rows) for rows in range(1, MOST + 1)]
+
+
+def compile_cases(library: Path) -> None:
+    """Link them; every matrix counts as a large one."""
+    spec = target_spec("cuda")
+    tuning = replace(spec.tuning, few_row_tensor_cores=FewRowTensorCoreTuning(direct_bytes=1))
+    spec = replace(spec, tuning=tuning)
+    link(cases_executable(cases(), spec), library, spec)
