@@ -96,17 +96,41 @@ def wav_header(seconds: float, rate: int = 16_000, channels: int = 1) -> bytes:
 
 
 def video_file(
-    path: Path, frames: int, *, size: tuple[int, int] = (64, 48), rate: int = 24, gop: int = 12
+    path: Path,
+    frames: int,
+    *,
+    size: tuple[int, int] = (64, 48),
+    rate: int = 24,
+    gop: int = 12,
+    matrix: tuple[int, int, int, int] | None = None,
 ) -> Path:
-    """Frames of grey whose brightness counts them, from black."""
+    """Frames of grey whose brightness counts them, from black.
+
+    `matrix`: the frames are shown turned or mirrored, as numbers of 1, 0 and -1 say: x and y that
+    x becomes, and those that y becomes. All are then of four quarters, each brighter than the last.
+    """
     with av.open(str(path), "w", options={"movflags": "faststart"}) as container:
         stream = container.add_stream("mpeg4", rate=rate)
         stream.width, stream.height, stream.pix_fmt = *size, "yuv420p"
         stream.codec_context.gop_size = gop
         for index in range(frames):
             shade = np.full((size[1], size[0], 3), 255 * index // max(frames - 1, 1), np.uint8)
+            if matrix is not None:
+                shade[:] = quarters(*size)
             for packet in stream.encode(av.VideoFrame.from_ndarray(shade)):
                 container.mux(packet)
         for packet in stream.encode():
             container.mux(packet)
+    if matrix is not None:
+        content = bytearray(path.read_bytes())
+        begin = content.index(b"tkhd") + 44
+        of_x, of_y = ([number << 16 for number in pair] for pair in (matrix[:2], matrix[2:]))
+        content[begin : begin + 20] = struct.pack(">5i", *of_x, 0, *of_y)
+        path.write_bytes(content)
     return path
+
+
+def quarters(width: int, height: int) -> npt.NDArray[np.uint8]:
+    """A picture (height, width, 3) of four shades of grey, row by row from black."""
+    shades = np.array([[[0], [80]], [[160], [240]]], np.uint8)
+    return shades.repeat(height // 2, 0).repeat(width // 2, 1).repeat(3, 2)

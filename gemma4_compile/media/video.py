@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import BinaryIO
 
@@ -10,6 +11,7 @@ import av
 from av.container import InputContainer
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
+from PIL import Image
 
 from gemma4_compile.errors import MediaError
 from gemma4_compile.media.limits import DEFAULT_FPS, VIDEO_FRAMES
@@ -45,9 +47,7 @@ def decode(file: BinaryIO, options: Mapping[str, object]) -> tuple[dict[str, obj
             for seconds, frame in _sampled(container):
                 check_size(frame.width, frame.height, "video")
                 image = frame.to_image().convert("RGB")  # type: ignore[no-untyped-call]
-                if frame.rotation:
-                    image = image.rotate(frame.rotation, expand=True)
-                image = fitted(image, options.get("fit"))
+                image = fitted(_upright(image, frame), options.get("fit"))
                 header.append([image.width, image.height, seconds])
                 pixels.append(image.tobytes())
     except av.FFmpegError as error:
@@ -62,6 +62,25 @@ def indices(total: int) -> list[int]:
     """Numbers of the frames that are taken; all of a video that has fewer than it takes."""
     count = min(VIDEO_FRAMES, total)
     return [index * total // count for index in range(count)]
+
+
+def _upright(image: Image.Image, frame: VideoFrame) -> Image.Image:
+    """Turn and mirror a frame as its container says, by quarter turns.
+
+    `VideoFrame.rotation` knows turns alone: of a mirrored frame it makes half a turn, or nothing.
+    """
+    if "DISPLAYMATRIX" not in frame.side_data:
+        return image
+    matrix = frame.side_data["DISPLAYMATRIX"]  # type: ignore[typeddict-item]
+    x_by_x, y_by_x, _, x_by_y, y_by_y, *_ = struct.unpack("=9i", bytes(matrix))
+    if abs(x_by_y) + abs(y_by_x) > abs(x_by_x) + abs(y_by_y):
+        image = image.transpose(Image.Transpose.TRANSPOSE)
+        x_by_x, y_by_y = x_by_y, y_by_x
+    if x_by_x < 0:
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    if y_by_y < 0:
+        image = image.transpose(Image.Transpose.FLIP_TOP_BOTTOM)
+    return image
 
 
 def _sampled(container: InputContainer) -> Iterator[tuple[float, VideoFrame]]:

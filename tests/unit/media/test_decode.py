@@ -27,6 +27,7 @@ from tests.media_files import (
     noise,
     picture_file,
     png,
+    quarters,
     saved,
     sound_file,
     tone,
@@ -282,6 +283,21 @@ def test_a_long_video_is_sought_in(tmp_path: Path) -> None:
     path = video_file(tmp_path / "v.mp4", 2400, size=(32, 32), gop=100)
     shades = np.array([frame.pixels.mean() for frame in decode_video(path)])
     assert np.abs(shades - [255 * (i * 75) // 2399 for i in range(32)]).max() < 6
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("left_right", [1, -1])
+@pytest.mark.parametrize("up_down", [1, -1])
+def test_a_video_is_upright_and_mirrored_as_its_container_says(
+    tmp_path: Path, transposed: bool, left_right: int, up_down: int
+) -> None:
+    matrix = (0, up_down, left_right, 0) if transposed else (left_right, 0, 0, up_down)
+    (frame,) = decode_video(video_file(tmp_path / "v.mp4", 1, matrix=matrix))
+    wanted = quarters(64, 48).astype(int)
+    wanted = wanted.transpose(1, 0, 2) if transposed else wanted
+    wanted = wanted[::up_down, ::left_right]
+    assert frame.pixels.shape == wanted.shape
+    assert np.abs(frame.pixels - wanted).mean() < 6
 
 
 def test_hostile_videos_are_refused(tmp_path: Path) -> None:
