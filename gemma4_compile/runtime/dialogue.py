@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -224,16 +226,25 @@ def _is_command(line: str) -> bool:
 
 
 def _path(command: str, text: str) -> Path:
-    text = text.strip()
+    text = _unquoted(text.strip())
     if not text:
         example = _EXAMPLES.get(command, "chat.json")
         raise UsageError(f"{command} needs the name of a file", hint=f"such as {command} {example}")
-    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":  # as terminals paste it
-        text = text[1:-1]
     try:
         return Path(text).expanduser()
     except RuntimeError as error:
         raise UsageError(f"{command}: {error}", hint="give the whole path") from error
+
+
+def _unquoted(text: str) -> str:
+    """Return the name of a file that a terminal pasted: in quotes, or with backslashes."""
+    if os.path.lexists(text):
+        return text
+    try:
+        words = shlex.split(text)
+    except ValueError:  # an apostrophe of the name
+        return text
+    return words[0] if len(words) == 1 else text
 
 
 def _count(chat: Chat) -> str:

@@ -153,8 +153,11 @@ def test_pictures_sounds_and_videos_are_shown_with_the_next_message(
     picture, sound = tmp_path / "a cat.png", tmp_path / "hello.wav"
     picture.write_bytes(picture_file(48, 48))
     sound.write_bytes(sound_file(tone(0.2)))
+    pasted = str(picture).replace(" ", "\\ ")  # as terminals of macOS do it
     script = [
         f"/image '{picture}'",
+        "/detach",
+        f"/image {pasted}",
         "/detach",
         f"/image {picture}",
         f"/audio {sound}",
