@@ -56,17 +56,22 @@ def picture_file(height: int = 32, width: int = 64, seed: int = 0) -> bytes:
     return saved(Image.fromarray(noise(height, width, seed)))
 
 
-def png(width: int, height: int, pixels: bytes, *, depth: int = 8, colours: int = 0) -> bytes:
-    """A PNG whose header says what the caller wants, over whatever compressed data."""
+def png(
+    width: int, height: int, pixels: bytes, *, depth: int = 8, colours: int = 0, clear: bytes = b""
+) -> bytes:
+    """A PNG whose header says what the caller wants, over whatever compressed data.
+
+    `clear`: the colour that is transparent, 16 bits a channel.
+    """
 
     def chunk(kind: bytes, content: bytes) -> bytes:
         check = struct.pack(">I", zlib.crc32(kind + content))
         return struct.pack(">I", len(content)) + kind + content + check
 
     header = struct.pack(">IIBBBBB", width, height, depth, colours, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
-    )
+    chunks = [(b"IHDR", header), *([(b"tRNS", clear)] if clear else [])]
+    chunks += [(b"IDAT", pixels), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*each) for each in chunks)
 
 
 def tone(seconds: float, rate: int = 16_000, channels: int = 1) -> npt.NDArray[np.float32]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import BinaryIO
 
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from gemma4_compile.errors import MediaError
 from gemma4_compile.media.limits import MAX_PICTURE_BYTES, MAX_PIXELS, MAX_SIDE
@@ -19,6 +19,13 @@ _FORMATS_HINT = "give a PNG, JPEG, WebP, GIF, BMP, TIFF or AVIF file"
 _SMALLER = "make it smaller: a model sees at most 2.6 million pixels of it"
 _DAMAGED = "save it again from the program that made it"
 _STRIP_ROWS = 1024
+# What Pillow makes of a PNG's levels, by their form; not of the transparent one.
+_LEVELS: Mapping[object, Callable[[int], int]] = {
+    "L;2": lambda value: 85 * value,
+    "L;4": lambda value: 17 * value,
+    "I;16B": lambda value: int(value / 257 + 0.5),  # as _from_deep does it
+    "RGB;16B": lambda value: value >> 8,
+}
 _WHITE = (255, 255, 255, 255)
 
 
@@ -94,7 +101,19 @@ def _open(file: BinaryIO) -> Image.Image:
     except Exception as error:  # of a plugin that reads a damaged header
         raise MediaError(f"the picture is damaged: {error}", hint=_DAMAGED) from error
     check_size(*image.size, "picture")
+    _note_clear(image)
     return image
+
+
+def _note_clear(image: ImageFile.ImageFile) -> None:
+    """Name the transparent colour of a PNG by the levels that its pixels will have."""
+    clear = image.info.get("transparency")
+    level = _LEVELS.get(image.tile[0].args) if image.format == "PNG" and image.tile else None
+    if clear is None or level is None:
+        return
+    image.info["transparency"] = (
+        tuple(map(level, clear)) if isinstance(clear, tuple) else level(clear)
+    )
 
 
 def _kind(file: BinaryIO) -> str:

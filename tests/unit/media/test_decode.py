@@ -78,6 +78,20 @@ def test_what_is_transparent_is_white() -> None:
     assert rgb.tolist() == [[[255, 255, 255], [40, 50, 60]]]
 
 
+@pytest.mark.parametrize(("depth", "shade", "level"), [(2, 1, 85), (4, 9, 153), (16, 40_000, 156)])
+def test_a_transparent_shade_is_one_of_the_pictures_own_bits(
+    depth: int, shade: int, level: int
+) -> None:
+    line = b"\0" + (shade << 32 - depth).to_bytes(4, "big")  # the other pixels are black
+    for clear, wanted in ((shade, [255, 0]), (0, [level, 255])):
+        content = png(2, 1, zlib.compress(line), depth=depth, clear=clear.to_bytes(2, "big"))
+        assert decode_image(content)[0, :, 0].tolist() == wanted
+    if depth == 16:
+        line = b"\0" + struct.pack(">6H", *[shade] * 3, *[0] * 3)
+        content = png(2, 1, zlib.compress(line), depth=16, colours=2, clear=line[1:7])
+        assert decode_image(content)[0, :, 0].tolist() == [255, 0]
+
+
 def test_tall_transparent_pictures_are_whole() -> None:
     """They are made opaque a strip at a time."""
     rgba = np.dstack([noise(2050, 3), np.full((2050, 3), 255, np.uint8)])
