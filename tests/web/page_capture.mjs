@@ -1,7 +1,7 @@
 // Scenarios about files that are none, about sounds, the microphone and the camera, with a scripted engine.
 import assert from "node:assert/strict";
 import { picture, png, sound, wav } from "./media_files.mjs";
-import { attach, attached, drawn, error, kindsOf, lastRequest, partsOf, withMedia } from "./media_tools.mjs";
+import { attach, attached, drawn, error, hand, kindsOf, lastRequest, partsOf, withMedia } from "./media_tools.mjs";
 
 export const CAPTURE = {
   /** Each is said in words; the others of the same drop are taken, and the chat goes on. */
@@ -183,7 +183,10 @@ export const CAPTURE = {
         return btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""));
       });
       const file = { name: "film.webm", mimeType: "video/webm", buffer: Buffer.from(film, "base64") };
-      await page.locator("#attach-file").setInputFiles([file]);
+      // Two that come at once are read one after the other: the first has all the room.
+      await hand(page, "paste", [file]);
+      await hand(page, "drop", [file]);
+      await error(page, /no room for the frames of another video/);
       await page.locator("#attached > li:not(.reading)").nth(2).waitFor(); // of a context of 2,048 tokens
       assert.equal(await page.locator("#attached > li").count(), 3);
       const times = await page.locator("#attached .name").allInnerTexts();

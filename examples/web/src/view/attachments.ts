@@ -22,6 +22,8 @@ export interface AttachmentEvents {
 export class Attachments {
   private attached: Attachment[] = [];
   private reading = 0;
+  /** Ends when all files that came so far are read. */
+  private turn: Promise<void> = Promise.resolve();
   private isCapturing = false;
   private readonly list = byId<HTMLUListElement>("attached");
   private readonly file = byId<HTMLInputElement>("attach-file");
@@ -135,18 +137,23 @@ export class Attachments {
     }
   }
 
+  /** Reads files after those that came before: frames of two videos must not mix, nor share the same room. */
+  add(files: File[], isOurs = false): Promise<void> {
+    if (files.length) clearErrors();
+    this.reading += files.length;
+    this.events.changed();
+    this.turn = this.turn.then(() => this.readAll(files, isOurs));
+    return this.turn;
+  }
+
   /** Reads files one after the other; what cannot be taken is told together, and changes nothing else. */
-  async add(files: File[], isOurs = false): Promise<void> {
-    if (!files.length) return;
-    clearErrors();
+  private async readAll(files: File[], isOurs: boolean): Promise<void> {
     const { pack } = this.session;
     const failures: unknown[] = [];
     for (const file of files) {
       const place = h("li", { class: "reading", role: "status" }, `Reading ${file.name}…`);
       this.list.append(place);
       this.list.hidden = false;
-      this.reading++;
-      this.events.changed();
       try {
         if (!pack) throw new UserError("There is no model yet.", "Open a package first.");
         const isVideo = kindOf(file) === "video";
