@@ -259,10 +259,16 @@ export const MEDIA = {
       await page.reload();
       await state(page, "ready");
       await keeps(page, 3, 3);
+      // What is attached and not sent yet belongs to no chat.
+      await attach(page, picture("next.png"));
       await page.locator("#open-settings").click();
       await page.locator("#clear-chats").click();
       await page.locator("#clear-chats").click();
       await keeps(page, 0, 0);
+      await ask(page, "What is next?");
+      await answered(page);
+      await drawn(page, 1);
+      await keeps(page, 1, 1);
     });
   },
 

@@ -9,7 +9,8 @@ import { openingAfterTool, toMessages } from "./prompt";
 import { callsOf } from "./reply";
 import { explainStorage, saveSettings, type Change, type Settings, type Store } from "./store";
 import { runTool } from "./tools";
-import { cleanTitle, forgetOldest, mediaOf, mergeInto, newConversation, newReply, newUserMessage } from "./transcript";
+import { cleanTitle, forgetOldest, mediaIdsOf, mediaOf, mergeInto, newConversation } from "./transcript";
+import { newReply, newUserMessage } from "./transcript";
 import type { AssistantMessage, Attachment, Conversation, Message, Round } from "./transcript";
 
 const MOST_ROUNDS = 6;
@@ -125,8 +126,9 @@ export class Session {
   }
 
   async removeAll(): Promise<void> {
+    const media = this.conversations.flatMap(mediaIdsOf);
     this.drop(this.conversations.map(({ id }) => id));
-    await this.store.clear();
+    await this.store.clear(media);
   }
 
   /** Takes chats out of the list, and ends what is being written in them. */

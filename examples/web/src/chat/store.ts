@@ -165,12 +165,13 @@ export class Store {
     this.tell({ kind: "removed", ids: [id] });
   }
 
-  async clear(): Promise<void> {
+  /** `media`: those of the chats, which are let go of; others belong to a message to come. */
+  async clear(media: string[]): Promise<void> {
     if (this.database) {
       const writing = this.database.transaction([TABLE, MEDIA], "readwrite");
       await Promise.all([writing.objectStore(TABLE).clear(), writing.objectStore(MEDIA).clear(), writing.done]);
     }
-    this.media.clear();
+    for (const id of media) this.media.delete(id);
     this.tell({ kind: "cleared" });
   }
 
