@@ -275,7 +275,9 @@ export const MEDIA = {
   /** Out in a file and in again, with ids of their own; a file with a bomb in it is refused whole. */
   async files_of_chats({ ask, answered, ...tools }) {
     await withMedia(tools, async (page) => {
-      await attach(page, picture("cat.png"), sound("beep.wav", 1));
+      await attach(page, sound("beep.wav", 1));
+      await hand(page, "paste", [{ ...picture("cat.png"), mimeType: "" }]); // of a system that does not know it
+      await page.locator("#attached img[alt='cat.png']").waitFor();
       await ask(page, "What is this?");
       await answered(page);
       await page.locator("#open-settings").click();
@@ -291,7 +293,7 @@ export const MEDIA = {
       await page.locator("#transfer-state", { hasText: "1 chat imported" }).waitFor();
       await keeps(page, 2, 4);
       const bomb = JSON.parse(file);
-      bomb.conversations[0].messages[0].media[0].data = png(16_000, 16_000).toString("base64");
+      bomb.conversations[0].messages[0].media[1].data = png(16_000, 16_000).toString("base64");
       await bring(Buffer.from(JSON.stringify(bomb)));
       await page.locator("#transfer-error", { hasText: /16,000 x 16,000/ }).waitFor();
       await keeps(page, 2, 4);
@@ -299,7 +301,7 @@ export const MEDIA = {
       await drawn(page, 1);
       await ask(page, "And now?");
       await answered(page);
-      assert.deepEqual(kindsOf((await lastRequest(page)).messages[0]), ["image_url", "input_audio", "text"]);
+      assert.deepEqual(kindsOf((await lastRequest(page)).messages[0]), ["input_audio", "image_url", "text"]);
     });
   },
 

@@ -5,7 +5,8 @@ import { mediaIdsOf, mediaOf, type Attachment, type Conversation, type Message }
 
 /** Base64 takes a third more, and the texts need room, too: a file has at most 100 MiB. */
 const MOST_BYTES = 64 * MIB;
-const TYPES = { picture: /^image\/(?!svg)[\w.+-]+$/, sound: /^audio\/wav$/ };
+/** Some systems give a picture's file no type: browsers look into it, as importing does. */
+const TYPES = { picture: /^(image\/(?!svg)[\w.+-]+)?$/, sound: /^audio\/wav$/ };
 
 export type BlobOf = (id: string) => Promise<Blob | undefined>;
 
