@@ -4,7 +4,7 @@ import { UserError } from "../package/user_error";
 import type { MediaInputs } from "./inputs";
 import { readPicture } from "./picture";
 import { readSound } from "./sound";
-import { readVideo, timestamp } from "./video";
+import { isSoundAlone, readVideo, timestamp } from "./video";
 
 /** A picture or a sound with its bytes. */
 export interface Medium extends Attachment {
@@ -31,6 +31,12 @@ export function kindOf({ type, name }: { type: string; name: string }): Attachme
   if (type.startsWith("audio/") || (!type && SOUND_NAMES.test(name))) return "sound";
   if (type.startsWith("video/") || (!type && VIDEO_NAMES.test(name))) return "video";
   return undefined;
+}
+
+/** A file whose container is one of videos, and which has sound alone, as the sound that it is. */
+export async function asHeard(file: File): Promise<File> {
+  if (kindOf(file) !== "video" || !(await isSoundAlone(file))) return file;
+  return new File([file], file.name, { type: file.type.replace(/^(video\/)?/, "audio/") });
 }
 
 export interface ReadOptions {

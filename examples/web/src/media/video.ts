@@ -1,5 +1,5 @@
 // Videos of any kind that the browser plays, as frames at even distances.
-import { formatBytes, formatCount, GIB } from "../package/units";
+import { formatBytes, formatCount, GIB, MIB } from "../package/units";
 import { UserError } from "../package/user_error";
 import type { PictureInput } from "./inputs";
 import { draw, type Picture } from "./picture";
@@ -12,6 +12,8 @@ const KEPT_SIDE = 1024;
 const AROUND_ROWS = 8; // what stands around a frame: its time, and the tokens that open and close it
 const SHARE_OF_CONTEXT = 0.5;
 const PATIENCE_MS = 20_000;
+/** How MP4 and Matroska say that there is a track of pictures, of whatever kind. */
+const PICTURES = /hdlr.{8}vide|V_(AV1|MPEG|VP[89])/s;
 
 /** A picture of a video, and its time from the beginning. */
 export interface Frame extends Picture {
@@ -30,6 +32,13 @@ export function timestamp(seconds: number): string {
   return `${digits(seconds / 60)}:${digits(seconds % 60)}`;
 }
 
+/** Whether a file of a video's type has sound alone, as recordings may; not where the browser cannot show its pictures. */
+export async function isSoundAlone(file: Blob): Promise<boolean> {
+  const ends = await new Blob([file.slice(0, MIB), file.slice(-MIB)]).text();
+  if (!file.size || PICTURES.test(ends)) return false;
+  return withPlayer(file, "", async ({ videoWidth }) => videoWidth === 0).catch(() => false);
+}
+
 /** Throws a UserError that says what is wrong with the file. `made` is told after each frame. */
 export async function readVideo(
   file: Blob,
@@ -44,6 +53,20 @@ export async function readVideo(
       "Cut out what matters.",
     );
   }
+  return withPlayer(file, name, async (player) => {
+    checkSize(player, name);
+    const duration = await secondsOf(player, name);
+    const frames: Frame[] = [];
+    for (let index = 0; index < count; index++) {
+      frames.push(await frameAt(player, (index * duration) / count, name));
+      made(frames.length);
+    }
+    return frames;
+  });
+}
+
+/** A player that knows what the file's header says. */
+async function withPlayer<T>(file: Blob, name: string, use: (player: HTMLVideoElement) => Promise<T>): Promise<T> {
   const url = URL.createObjectURL(file);
   const player = document.createElement("video");
   player.muted = true;
@@ -53,14 +76,7 @@ export async function readVideo(
       player.src = url;
     });
     await playing(name, loaded);
-    checkSize(player, name);
-    const duration = await secondsOf(player, name);
-    const frames: Frame[] = [];
-    for (let index = 0; index < count; index++) {
-      frames.push(await frameAt(player, (index * duration) / count, name));
-      made(frames.length);
-    }
-    return frames;
+    return await use(player);
   } finally {
     player.removeAttribute("src");
     player.load(); // lets go of the file
@@ -86,7 +102,7 @@ async function secondsOf(player: HTMLVideoElement, name: string): Promise<number
 
 function checkSize({ videoWidth: width, videoHeight: height }: HTMLVideoElement, name: string): void {
   if (!width || !height)
-    throw new UserError(`${name} has no pictures.`, "Attach it as a sound, or choose another one.");
+    throw new UserError(`${name} has no pictures that this browser can show.`, "Save it as MP4 (H.264) or WebM.");
   if (Math.max(width, height) > LONGEST_SIDE) {
     throw new UserError(
       `${name} has ${formatCount(width)} x ${formatCount(height)} pixels; at most ${formatCount(LONGEST_SIDE)} a side are taken.`,

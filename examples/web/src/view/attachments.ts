@@ -1,7 +1,7 @@
 // What is attached to the message that is being written, and the ways to attach it.
 import type { Session } from "../chat/session";
 import { isFrame, type Attachment } from "../chat/transcript";
-import { kindOf, reasonAgainst, readMedia } from "../media/read";
+import { asHeard, kindOf, reasonAgainst, readMedia } from "../media/read";
 import { framesOf } from "../media/video";
 import { UserError } from "../package/user_error";
 import { Camera } from "./camera";
@@ -150,12 +150,13 @@ export class Attachments {
   private async readAll(files: File[], isOurs: boolean): Promise<void> {
     const { pack } = this.session;
     const failures: unknown[] = [];
-    for (const file of files) {
-      const place = h("li", { class: "reading", role: "status" }, `Reading ${file.name}…`);
+    for (const given of files) {
+      const place = h("li", { class: "reading", role: "status" }, `Reading ${given.name}…`);
       this.list.append(place);
       this.list.hidden = false;
       try {
         if (!pack) throw new UserError("There is no model yet.", "Open a package first.");
+        const file = await asHeard(given);
         const isVideo = kindOf(file) === "video";
         const frames = isVideo ? this.roomForFrames() : 0;
         if (!isVideo && this.attached.filter((each) => !isFrame(each)).length >= MOST)
@@ -167,7 +168,7 @@ export class Attachments {
           place.before(this.draw(attachment));
         }
         place.remove();
-        this.events.announce(`${file.name} attached`);
+        this.events.announce(`${given.name} attached`);
       } catch (error) {
         failures.push(error);
         place.remove();
