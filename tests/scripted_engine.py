@@ -81,5 +81,39 @@ class ScriptedEngine:
         return logits
 
 
+class LogitRows:
+    """Logits of several tokens."""
+
+    def __init__(self, logits: list[Float32Array]) -> None:
+        self._logits = logits
+
+    def read(self, row: int) -> Float32Array:
+        return self._logits[row]
+
+
+class GuessingEngine(ScriptedEngine):
+    """As `ScriptedEngine`, with a drafter whose guesses are what it will say."""
+
+    most_drafts = 4
+    drafts: int | None = 4
+
+    def advance(self, token_id: int, drafts: int) -> tuple[list[int], LogitRows]:
+        following = [*self.reply, *[END_OF_TURN] * (1 + drafts)][self.said + 1 :]
+        guesses = following[:drafts]
+        self._guessed = len(guesses)
+        return guesses, LogitRows([self.decode(token) for token in (token_id, *guesses)])
+
+    def accept(self, count: int) -> None:
+        wrong = self._guessed - count
+        self.said -= wrong
+        self.pop(wrong)
+
+    def advance_drawn(self, *_: object) -> tuple[list[int], list[int]]:
+        raise AssertionError("it draws nothing by itself")
+
+    def draw_next(self, *_: object) -> int:
+        raise AssertionError("it draws nothing by itself")
+
+
 def scripted_generator(engine: ScriptedEngine, media: MediaSettings | None = None) -> Generator:
     return Generator(engine, tiny_tokenizer(), frozenset({1, END_OF_TURN}), media)

@@ -263,6 +263,7 @@ class Generation:
     prompt_tokens, reused_tokens : length of the prompt, and how much of it the state already held
     first_token_s : seconds until the first token was chosen
     decode_s : seconds from then to the end
+    drafting : the counts of its guesses, once it has ended; None where there is no drafter
     """
 
     def __init__(
@@ -289,7 +290,7 @@ class Generation:
         self.reused_tokens = 0
         self.first_token_s = 0.0
         self.decode_s = 0.0
-        self._drafting_before = replace(generator.drafting)
+        self.drafting = None if generator.pace is None else Drafting()
         self._events = self._run()
 
     def __iter__(self) -> Iterator[Event | PromptProgress]:
@@ -301,18 +302,19 @@ class Generation:
         self._events.close()
 
     @property
-    def drafting(self) -> Drafting | None:
-        """The counts of this reply's guesses; None where there is no drafter."""
-        if self._generator.pace is None:
-            return None
-        return self._generator.drafting.since(self._drafting_before)
-
-    @property
     def decode_tokens_per_s(self) -> float:
         """Speed after the first token; 0 where there was no second one."""
         return (len(self.token_ids) - 1) / self.decode_s if len(self.token_ids) > 1 else 0.0
 
     def _run(self) -> Steps[Event | PromptProgress, None, None]:
+        before = replace(self._generator.drafting)
+        try:
+            yield from self._reply()
+        finally:  # the generator's counts go on with the next reply
+            if self.drafting is not None:
+                self.drafting = self._generator.drafting.since(before)
+
+    def _reply(self) -> Steps[Event | PromptProgress, None, None]:
         begin = time.perf_counter()
         if isinstance(self._chooser, PromptReader):
             self._chooser.begin(self._prompt)

@@ -13,6 +13,7 @@ from gemma4_compile.runtime.reply import TextDelta
 from tests.scripted_engine import (
     END_OF_TURN,
     Float32Array,
+    GuessingEngine,
     ScriptedEngine,
     encode,
     greedy,
@@ -231,3 +232,27 @@ def test_what_a_device_cannot_draw_is_chosen_from_logits(options: SamplingOption
     engine.draws_on_device = False
     with pytest.raises(AssertionError, match="the device draws"):
         finished(scripted_generator(engine).start(PROMPT, Sampler(DRAWN, SEED)))
+
+
+def test_guesses_are_counted_for_the_reply_that_they_were_made_for() -> None:
+    engine = GuessingEngine(encode("one two three four five"))
+    generator = scripted_generator(engine)
+    replies = [generator.start(PROMPT, greedy, max_tokens=7) for _ in range(3)]
+    for reply in replies:
+        finished(reply)
+        assert reply.text == replies[0].text
+    assert [reply.drafting for reply in replies] == [replies[0].drafting] * 3
+    assert replies[0].drafting is not None
+    assert 0 < replies[0].drafting.accepted < 7
+    assert generator.drafting.accepted == 3 * replies[0].drafting.accepted
+
+
+def test_guesses_of_a_reply_that_is_broken_off_are_counted_too() -> None:
+    engine = GuessingEngine(encode("one two three four five six seven"))
+    generation = scripted_generator(engine).start(PROMPT, greedy)
+    for _ in generation:
+        if len(generation.token_ids) == 4:
+            break
+    generation.close()
+    assert generation.drafting is not None
+    assert (generation.drafting.steps, generation.drafting.guessed) == (1, 4)
