@@ -179,11 +179,13 @@ class TensorCache:
         }
 
     @classmethod
-    def from_json(cls, values: Mapping[str, object]) -> TensorCache:
-        """Read and check the file's content; ArtifactError names what is damaged."""
-        read = _Fields(values, abi.TENSOR_CACHE_FILE)
-        metadata = _Fields(read.get("metadata", dict), abi.TENSOR_CACHE_FILE)
-        shards = tuple(_read_shard(entry) for entry in read.get("records", list))
+    def from_json(
+        cls, values: Mapping[str, object], file: str = abi.TENSOR_CACHE_FILE
+    ) -> TensorCache:
+        """Read and check a file's content; ArtifactError names the file and what is damaged."""
+        read = _Fields(values, file)
+        metadata = _Fields(read.get("metadata", dict), file)
+        shards = tuple(_read_shard(entry, file) for entry in read.get("records", list))
         names = [record.name for shard in shards for record in shard.records]
         if len(set(names)) != len(names):
             raise read.damaged("records")
@@ -284,20 +286,20 @@ class _Fields:
         return value
 
 
-def _read_shard(entry: object) -> Shard:
-    read = _Fields(entry, abi.TENSOR_CACHE_FILE)
+def _read_shard(entry: object, cache_file: str) -> Shard:
+    read = _Fields(entry, cache_file)
     file: str = read.get("dataPath", str)
     if not _PLAIN_NAME.fullmatch(file):
         raise read.damaged("dataPath")
     nbytes = read.size("nbytes")
-    records = tuple(_read_record(item, nbytes) for item in read.get("records", list))
+    records = tuple(_read_record(item, nbytes, cache_file) for item in read.get("records", list))
     if nbytes != max((record.byte_offset + record.nbytes for record in records), default=0):
         raise read.damaged(f"{file}.nbytes")
     return Shard(file, nbytes, read.get("md5sum", str), records)
 
 
-def _read_record(item: object, shard_bytes: int) -> TensorRecord:
-    read = _Fields(item, abi.TENSOR_CACHE_FILE)
+def _read_record(item: object, shard_bytes: int, cache_file: str) -> TensorRecord:
+    read = _Fields(item, cache_file)
     name: str = read.get("name", str)
     shape = read.get("shape", list)
     if not all(type(size) is int and size > 0 for size in shape):

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from gemma4_compile.media.settings import media_settings
 from gemma4_compile.package.artifacts import (
     ChatConfig,
     Provenance,
+    Shard,
     TensorCache,
     parameter_schema_id,
     read_artifact,
@@ -41,6 +42,7 @@ from gemma4_compile.regular_files import (
 _READ_FILES: Mapping[str, int] = {
     abi.CHAT_CONFIG_FILE: MAX_JSON_BYTES,
     abi.TENSOR_CACHE_FILE: MAX_JSON_BYTES,
+    abi.DRAFTER_CACHE_FILE: MAX_JSON_BYTES,
     abi.MANIFEST_FILE: MAX_JSON_BYTES,
     "tokenizer.json": MAX_TOKENIZER_BYTES,
     "tokenizer_config.json": MAX_JSON_BYTES,
@@ -93,7 +95,9 @@ def check_files(
     """
     if check is Check.OFF:
         return
-    for name in (*_NEEDED_FILES, *(n for n in _READ_FILES if os.path.lexists(directory / n))):
+    caches = _tensor_caches(provenance)
+    there = (name for name in _READ_FILES if os.path.lexists(directory / name))
+    for name in (*_NEEDED_FILES, *caches, *there):
         if name not in provenance.files:
             raise ArtifactError(
                 f"`{abi.PROVENANCE_FILE}` of `{directory}` does not list `{name}`", hint=_HINT
@@ -112,9 +116,10 @@ def check_files(
     signature = _signature(directory, provenance, stats)
     if check is Check.ONCE and (signature in _checked_here or _remembered(directory, signature)):
         return
-    # The tensor cache lists which shards there are, so it is the first to be trusted.
-    _check_hash(directory, abi.TENSOR_CACHE_FILE, provenance, lambda count: None)
-    read = [*limits, *_listed_shards(directory, provenance)]
+    # Tensor caches list which shards there are, so they are the first to be trusted.
+    for name in caches:
+        _check_hash(directory, name, provenance, lambda count: None)
+    read = [*limits, *_listed_shards(directory, provenance, caches)]
     total, done = sum(stats[name].st_size for name in read), 0
 
     def advance(count: int) -> None:
@@ -122,9 +127,9 @@ def check_files(
         done += count
         progress(done, total)
 
-    advance(stats[abi.TENSOR_CACHE_FILE].st_size)
+    advance(sum(stats[name].st_size for name in caches))
     for name in read:
-        if name != abi.TENSOR_CACHE_FILE:
+        if name not in caches:
             _check_hash(directory, name, provenance, advance)
     _checked_here.add(signature)
     _remember(directory, signature)
@@ -154,23 +159,32 @@ def _stats(directory: Path, provenance: Provenance) -> dict[str, os.stat_result]
     return stats
 
 
-def _listed_shards(directory: Path, provenance: Provenance) -> list[str]:
-    """The shards of the tensor cache, whose sizes are those of their tensors."""
-    cache = TensorCache.from_json(read_artifact(directory / abi.TENSOR_CACHE_FILE))
-    _check_shards(cache, provenance)
-    for shard in cache.shards:
+def _tensor_caches(provenance: Provenance) -> tuple[str, ...]:
+    """Lists of weights: the model's, and the drafter's of a package with one."""
+    own = (abi.DRAFTER_CACHE_FILE,) if DRAFTER in provenance.build else ()
+    return abi.TENSOR_CACHE_FILE, *own
+
+
+def _listed_shards(directory: Path, provenance: Provenance, caches: Sequence[str]) -> list[str]:
+    """The shards of the tensor caches, whose sizes are those of their tensors."""
+    shards: list[Shard] = []
+    for name in caches:
+        cache = TensorCache.from_json(read_artifact(directory / name), name)
+        _check_shards(cache, provenance, name)
+        shards += cache.shards
+    for shard in shards:
         if shard.file not in provenance.files:
             raise ArtifactError(
                 f"`{abi.PROVENANCE_FILE}` of `{directory}` does not list `{shard.file}`", hint=_HINT
             )
-    total = sum(shard.nbytes for shard in cache.shards)
+    total = sum(shard.nbytes for shard in shards)
     if total > MAX_WEIGHT_BYTES:
         raise ArtifactError(
             f"the weights of `{directory}` are too large: {total} bytes, at most "
             f"{MAX_WEIGHT_BYTES}",
             hint=_HINT,
         )
-    return [shard.file for shard in cache.shards]
+    return [shard.file for shard in shards]
 
 
 def _check_hash(
@@ -282,12 +296,14 @@ def check_manifest(
     _check_shards(cache, provenance)
 
 
-def _check_shards(cache: TensorCache, provenance: Provenance) -> None:
+def _check_shards(
+    cache: TensorCache, provenance: Provenance, file: str = abi.TENSOR_CACHE_FILE
+) -> None:
     for shard in cache.shards:
         listed = provenance.files.get(shard.file)
         if listed is not None and listed[0] != shard.nbytes:
             raise ArtifactError(
-                f"`{shard.file}`: `{abi.TENSOR_CACHE_FILE}` lists {shard.nbytes} bytes, "
+                f"`{shard.file}`: `{file}` lists {shard.nbytes} bytes, "
                 f"`{abi.PROVENANCE_FILE}` lists {listed[0]}",
                 hint=_HINT,
             )

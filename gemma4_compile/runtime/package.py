@@ -350,7 +350,9 @@ def _modalities(provenance: Provenance) -> tuple[str, ...]:
 def _drafter_cache(directory: Path, provenance: Provenance) -> TensorCache | None:
     if DRAFTER not in provenance.build:
         return None
-    return TensorCache.from_json(read_artifact(directory / abi.DRAFTER_CACHE_FILE))
+    return TensorCache.from_json(
+        read_artifact(directory / abi.DRAFTER_CACHE_FILE), abi.DRAFTER_CACHE_FILE
+    )
 
 
 def _view(mapped: npt.NDArray[np.uint8], record: TensorRecord) -> Array:

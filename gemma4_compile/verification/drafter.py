@@ -151,7 +151,8 @@ class DraftSubject:
         limits = target_spec(build["target"], build["limits"])
         recipe = with_overrides(build["recipe"], overrides_of(build))
         plan = storage_plan(DRAFTER.parameters(config), recipe, limits.max_binding_bytes)
-        cache = TensorCache.from_json(read_artifact(request.package / abi.DRAFTER_CACHE_FILE))
+        listed = read_artifact(request.package / abi.DRAFTER_CACHE_FILE)
+        cache = TensorCache.from_json(listed, abi.DRAFTER_CACHE_FILE)
         given = row_reader(match_drafter(source.checkpoint, config))
         if build.get(NONFINITE) is not None:
             given = finite_reader(given)
