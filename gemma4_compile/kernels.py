@@ -24,7 +24,7 @@ from tvm import tirx
 from gemma4_compile import abi, options
 from gemma4_compile.build import build_module, calls_of, decoder_options, kernel_descriptions
 from gemma4_compile.checkpoint.drafter import open_drafter, with_drafter
-from gemma4_compile.checkpoint.sources import TINY, open_source
+from gemma4_compile.checkpoint.sources import TINY, local_path, open_source
 from gemma4_compile.checkpoint.suppressed_tokens import suppressed_tokens
 from gemma4_compile.errors import UsageError
 from gemma4_compile.model_spec.text.config import preset_names
@@ -76,7 +76,7 @@ class Library:
 def check_model(model: str) -> None:
     """Raise UsageError for what can only be a preset's name, and is none; the hint names some."""
     known = (TINY, *preset_names())
-    if "/" in model or model in known or Path(model).expanduser().exists():
+    if "/" in model or model in known or local_path(model).exists():
         return
     near = difflib.get_close_matches(model, known, n=3, cutoff=0.5)
     raise UsageError(

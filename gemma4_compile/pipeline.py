@@ -19,7 +19,7 @@ from gemma4_compile.checkpoint.float16_range import check_norms
 from gemma4_compile.checkpoint.match import Checkpoint, read_chat_template, row_reader
 from gemma4_compile.checkpoint.nonfinite import Counts, open_reader
 from gemma4_compile.checkpoint.safetensors_file import check_unchanged
-from gemma4_compile.checkpoint.sources import TINY, ModelSource, open_source
+from gemma4_compile.checkpoint.sources import TINY, ModelSource, local_path, open_source
 from gemma4_compile.checkpoint.suppressed_tokens import suppressed_tokens
 from gemma4_compile.compilation import (
     MODEL_TYPE,
@@ -257,7 +257,7 @@ def _chat_config(build: Compilation, checkpoint: Checkpoint) -> JsonObject:
 def _directories(request: CompileRequest) -> list[Path]:
     """Directories of the checkpoints that have one: `tiny` has none."""
     names = (request.model, request.drafter)
-    return [Path(name).expanduser() for name in names if name is not None and name != TINY]
+    return [local_path(name) for name in names if name is not None and name != TINY]
 
 
 def _planned(

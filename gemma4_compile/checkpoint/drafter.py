@@ -23,6 +23,7 @@ from gemma4_compile.checkpoint.match import (
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo
 from gemma4_compile.checkpoint.sources import (
     TINY,
+    local_path,
     refuse_gguf,
     refuse_package,
     warn_of_unknown,
@@ -75,8 +76,7 @@ def open_drafter(
         with tempfile.TemporaryDirectory(prefix="gemma4-tiny-") as directory:
             tiny.materialize_drafter(Path(directory))
             yield _opened(Path(directory), {"kind": TINY}, _read_tiny, target, weights=weights)
-    elif Path(model).expanduser().exists():
-        path = Path(model).expanduser()
+    elif (path := local_path(model)).exists():
         refuse_gguf(path)
         refuse_package(path)
         if not path.is_dir():

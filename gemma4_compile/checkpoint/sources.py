@@ -49,6 +49,15 @@ class ModelSource:
     checkpoint: Checkpoint | None
 
 
+def local_path(model: str) -> Path:
+    """The path that a model's name would be; the home directory of nobody is a name like others."""
+    path = Path(model)
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        return path
+
+
 def _read_config(path: Path, modalities: Modalities) -> Gemma4Config:
     return Gemma4Config.from_dict(read_json(path / CONFIG_FILE), warn_of_unknown, modalities)
 
@@ -153,7 +162,7 @@ def open_source(
     UsageError
         If a preset is asked for its weights, or a revision is given for something not on the hub.
     """
-    path = Path(model).expanduser()
+    path = local_path(model)
     on_hub = model != TINY and not path.exists() and model not in preset_names()
     if revision is not None and not on_hub:
         raise UsageError(

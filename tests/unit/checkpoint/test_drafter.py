@@ -171,9 +171,10 @@ def test_ids_of_32_bits_are_read_as_well(tmp_path: Path) -> None:
     assert match_drafter(source.checkpoint, config)[f"drafter.{ORDER}"].dtype == "I32"
 
 
-def test_what_is_neither_a_directory_nor_an_id_is_said() -> None:
-    with pytest.raises(CheckpointError, match="--drafter: there is no `no such thing`"):
-        opened("no such thing")
+@pytest.mark.parametrize("name", ["no such thing", "~no-such-user/drafter"])
+def test_what_is_neither_a_directory_nor_an_id_is_said(name: str) -> None:
+    with pytest.raises(CheckpointError, match=f"--drafter: there is no `{name}`"):
+        opened(name)
 
 
 def test_where_none_is_named_there_is_none() -> None:

@@ -49,7 +49,9 @@ def test_preset_is_a_config_only() -> None:
         pytest.fail("must not open")
 
 
-@pytest.mark.parametrize("model", ["no-such-model", "./none", "/none", "a/b/c", "", "a b/c"])
+@pytest.mark.parametrize(
+    "model", ["no-such-model", "./none", "/none", "a/b/c", "", "a b/c", "~no-such-user/model"]
+)
 def test_name_that_means_nothing(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "fetch_config", lambda *_: pytest.fail("asked the hub"))
     with pytest.raises(CheckpointError), open_source(model, None, weights=True):
