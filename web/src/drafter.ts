@@ -124,9 +124,12 @@ async function checkRoom({ createBuffer, pushErrorScope, popErrorScope }: Native
   for (const error of errors) if (error) throw new Error(`the device has no room for it: ${error.message}`);
 }
 
+/** Drafters on their way to their libraries. */
+const underWay = new WeakMap<Library, Promise<void>>();
+
 /**
  * Loads the drafter of the package at `url` for the library that takes it; throws where that cannot be. Where it is in
- * use already, only the number of guesses changes.
+ * use already, or on its way, only the number of guesses changes.
  */
 export async function loadDrafter(libraries: readonly Library[], url: string, options: DrafterOptions): Promise<void> {
   const { drafts } = options;
@@ -146,12 +149,24 @@ export async function loadDrafter(libraries: readonly Library[], url: string, op
       const wanted = parametersOf(candidate);
       return wanted.length > 0 && wanted.length === stored.size && wanted.every((one) => stored.has(describe(one)));
     });
-  const library = takers.find(({ drafter }) => drafter === 0) ?? takers[0];
+  const library = takers.find((one) => one.drafter === 0 && !underWay.has(one)) ?? takers[0];
   if (!library) throw new Error("no loaded model takes these weights: load the package first, of the same build");
-  if (library.drafter !== 0) {
-    library.drafts = drafts;
-    return;
-  }
+  library.drafts = drafts;
+  // Who asked before hears of a failure, which is no reason not to try again: its files may have come another way.
+  for (let other = underWay.get(library); other; other = underWay.get(library)) await other.catch(() => undefined);
+  if (library.drafter !== 0) return;
+  const loading = load(library, get, base, shards, files);
+  underWay.set(library, loading);
+  await loading.finally(() => underWay.delete(library));
+}
+
+async function load(
+  library: Library,
+  get: FetchFile,
+  base: string,
+  shards: readonly Shard[],
+  files: Provenance["files"],
+): Promise<void> {
   library.roundPipelines ??= await makeRoundPipelines(library.device!.native);
   await checkRoom(
     library.device!.native,
@@ -165,8 +180,6 @@ export async function loadDrafter(libraries: readonly Library[], url: string, op
       check(library);
       for (const weight of shard.records) tensors.set(weight.name, upload(library, calls, weight, bytes));
     }
-    if (library.drafter !== 0) throw new Error("its drafter was loaded meanwhile");
-    library.drafts = drafts;
     library.drafter = calls.array(parametersOf(library).map(({ name }) => tensors.get(name)!));
     library.drafterBytes = shards.reduce((sum, { nbytes }) => sum + nbytes, 0);
     counts.drafterBytes += library.drafterBytes;

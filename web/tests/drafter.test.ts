@@ -98,6 +98,35 @@ describe("a drafter", () => {
     expect([counts.drafterBytes, fake.library.drafts]).toEqual([SHARD.length, 2]);
   });
 
+  it("is loaded once for two that ask at the same time, with the guesses of the later one", async () => {
+    const asking = [
+      tryDrafter([fake.library], URL_, { fetch: answer }),
+      tryDrafter([fake.library], URL_, { fetch: answer, drafts: 2 }),
+    ];
+    expect(await Promise.all(asking)).toEqual([true, true]);
+    expect(asked.filter(([url]) => url.endsWith(NAME))).toHaveLength(1);
+    expect([counts.drafterBytes, fake.library.drafts, counts.reasons]).toEqual([SHARD.length, 2, []]);
+  });
+
+  it("is loaded for each of two models that ask at the same time", async () => {
+    const second = fakeLibrary(fake.library.device!);
+    second.library.readMetadata = fake.library.readMetadata;
+    const both = [second.library, fake.library];
+    await Promise.all([loadDrafter(both, URL_, { fetch: answer }), loadDrafter(both, URL_, { fetch: answer })]);
+    expect(both.map(({ drafter }) => drafter > 0)).toEqual([true, true]);
+    expect(counts.drafterBytes).toBe(2 * SHARD.length);
+  });
+
+  it("comes for the second of two that ask at the same time, where the first one's request is aborted", async () => {
+    const aborted = (url: string, sha256?: string) =>
+      sha256 ? Promise.reject(new DOMException("no longer wanted", "AbortError")) : answer(url);
+    const [first, ...others] = [load({ fetch: aborted }), load(), load({ drafts: 3 })];
+    await expect(first).rejects.toThrow("no longer wanted");
+    await Promise.all(others);
+    expect(asked.filter(([url]) => url.endsWith(NAME))).toHaveLength(1);
+    expect([counts.drafterBytes, fake.library.drafts]).toEqual([SHARD.length, 3]);
+  });
+
   it("goes with its device", async () => {
     await load();
     loses();
