@@ -26,6 +26,8 @@ from gemma4_compile.types import Array, JsonObject
 
 _MODULE = "gemma4_compile.device_check.expected_outputs"
 _COMPARED_BYTES = 2**26  # of arguments that a kernel must leave alone
+_FEWER = {"int8_few_row_linear": 2}
+"""Rows that an operator's function is tried with, too: it may have another kernel for as few."""
 
 
 class CompilerMissingError(Gemma4CompileError):
@@ -139,15 +141,18 @@ def check_kernels(
     """
     with _expected_outputs() as plain:
         for seed, (name, operator) in enumerate(sorted(kernels.items())):
-            answer = plain.ask({"operator": operator, "seed": seed, "chunk": chunk})
             kind = json.loads(operator)["kind"]
-            if "unknown" in answer:
-                raise ArtifactError(
-                    f"operator `{kind}` of kernel `{name}` is unknown to this gemma4-compile",
-                    hint="another version compiled the package: compile it again, or check it "
-                    "with that version",
-                )
-            yield _check(library, device, name, kind, answer, plain)
+            results = []
+            for rows in sorted({chunk, min(chunk, _FEWER.get(kind, chunk))}):
+                answer = plain.ask({"operator": operator, "seed": seed, "chunk": rows})
+                if "unknown" in answer:
+                    raise ArtifactError(
+                        f"operator `{kind}` of kernel `{name}` is unknown to this gemma4-compile",
+                        hint="another version compiled the package: compile it again, or check it "
+                        "with that version",
+                    )
+                results.append(_check(library, device, name, kind, answer, plain))
+            yield max(results, key=lambda result: (bool(result.problem), result.error_share))
 
 
 def _check(

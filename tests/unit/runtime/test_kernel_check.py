@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from gemma4_compile import abi
+from gemma4_compile.device_check.definitions import run
 from gemma4_compile.errors import ArtifactError
+from gemma4_compile.operators.base import description_of
+from gemma4_compile.operators.few_row_linear import Int8FewRowLinear
+from gemma4_compile.operators.int8_linear import PACKED
+from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.runtime import Package
 from gemma4_compile.runtime.device import Device
 from gemma4_compile.runtime.kernel_check import (
@@ -111,6 +116,31 @@ def test_every_kind_of_fault_is_found(
         assert bool(result.problem) == (change is not right), result
         if change in (off, no_number, idle):
             assert result.error_share > 1
+
+
+@pytest.mark.parametrize("wrong_rows", [None, 2, 9])
+def test_a_matmul_of_a_few_rows_is_tried_with_two_as_well(
+    device: Device, wrong_rows: int | None
+) -> None:
+    """One and two rows may have a kernel of their own (few_row_gemv.py)."""
+    layout = WeightLayout(4, "float16", 32, 64, (8,))
+    operator = Int8FewRowLinear(None, layout, PACKED, most_rows=9)
+
+    class Library:
+        def linked_function(self, name: str) -> Kernel:
+            del name
+
+            def matmul(*args: Any) -> None:
+                arrays = [np.from_dlpack(arg) for arg in args]
+                run(operator, *arrays)
+                if len(arrays[0]) == wrong_rows:
+                    add_to(args[-1], 1.0)
+
+            return matmul
+
+    library, described = Library(), str(description_of(operator.prim_func()))
+    (result,) = check_kernels(cast(NativeLibrary, library), device, {"matmul": described}, CHUNK)
+    assert bool(result.problem) == (wrong_rows is not None)
 
 
 def test_a_compiler_that_does_not_start_is_named(
