@@ -13,7 +13,7 @@ from tests.fixed_scheme import FixedLayout
 from tests.metal import emulator
 from tests.metal.emulated_kernels import ORDERS, EmulatedCases, link_cases
 from tests.numerics.kernel_cases import make_case
-from tests.numerics.tensor_cores import OPERATORS, few_row_cases
+from tests.numerics.tensor_cores import OPERATORS, few_row_cases, two_kernel_cases
 
 OTHER_FORMS = [
     BoundedLinear(None, FixedLayout(bits, "float16", group, 64, (96,)), "float16", clipped=True)
@@ -36,17 +36,23 @@ def test_every_kernel_computes_its_definition(order: str, emulated: EmulatedCase
     emulated.check(order)
 
 
-@pytest.fixture(scope="module", params=["many warps a row", "many rows a block"])
+SIZES = {
+    "many warps a row": FewRowTensorCoreTuning(),
+    "many rows a block": FewRowTensorCoreTuning(min_blocks=1, row_warps=1),  # as in large matrices
+    "another kernel for one and two rows": FewRowTensorCoreTuning(direct_bytes=1),  # as in those
+}
+
+
+@pytest.fixture(scope="module", params=SIZES)
 def few_rows(
     request: pytest.FixtureRequest,
     metal_device: tvm.runtime.Device,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> EmulatedCases:
-    tuning = emulator.TENSOR_CORES.tuning
-    if request.param == "many rows a block":  # as large matrices have them
-        sizes = FewRowTensorCoreTuning(min_blocks=1, row_warps=1)
-        tuning = replace(tuning, few_row_tensor_cores=sizes)
-    spec, cases = replace(emulator.TENSOR_CORES, tuning=tuning), list(few_row_cases())
+    sizes = SIZES[request.param]
+    tuning = replace(emulator.TENSOR_CORES.tuning, few_row_tensor_cores=sizes)
+    spec = replace(emulator.TENSOR_CORES, tuning=tuning)
+    cases = list(two_kernel_cases() if sizes.direct_bytes == 1 else few_row_cases())
     library = link_cases(cases, spec, tmp_path_factory.mktemp("few_rows"))
     return EmulatedCases.load(cases, metal_device, library)
 

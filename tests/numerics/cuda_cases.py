@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -130,9 +130,12 @@ def _few_rows() -> Group:
     return Group(CUDA, cases, differences)
 
 
-def _few_rows_on_tensor_cores(sizes: FewRowTensorCoreTuning) -> Group:
+def _few_rows_on_tensor_cores(
+    sizes: FewRowTensorCoreTuning,
+    cases: Callable[[], Iterable[KernelCase]] = tensor_cores.few_row_cases,
+) -> Group:
     spec = replace(CUDA, tuning=replace(CUDA.tuning, few_row_tensor_cores=sizes))
-    return Group(spec, list(tensor_cores.few_row_cases()), differences)
+    return Group(spec, list(cases()), differences)
 
 
 def _gemm(tuning: str) -> Group:
@@ -191,6 +194,9 @@ GROUPS: Mapping[str, Callable[[], Group]] = {
     "few rows, many warps a row": lambda: _few_rows_on_tensor_cores(FewRowTensorCoreTuning()),
     "few rows, many rows a block": lambda: _few_rows_on_tensor_cores(
         FewRowTensorCoreTuning(min_blocks=1, row_warps=1)
+    ),
+    "few rows, two kernels": lambda: _few_rows_on_tensor_cores(
+        FewRowTensorCoreTuning(direct_bytes=1), tensor_cores.two_kernel_cases
     ),
     "drafters": lambda: Group(CUDA, test_drafting_kernels.all_cases(), differences),
     "pictures": lambda: _group(picture_operators()),

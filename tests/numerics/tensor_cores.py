@@ -53,3 +53,11 @@ def few_row_cases() -> Iterator[KernelCase]:
     for seed, operator in enumerate(FEW_ROWS):
         for rows in (1 + seed % 9, 9 - seed % 3):
             yield make_case(operator, seed, rows=rows)
+
+
+def two_kernel_cases() -> Iterator[KernelCase]:
+    """Each matmul with two numbers of rows, on either side of the kernels' border."""
+    for seed, operator in enumerate(FEW_ROWS):
+        if isinstance(operator, Int8FewRowLinear):
+            for rows in (1 + seed % 2, 3 + seed % 7):
+                yield make_case(operator, seed, rows=rows)
