@@ -1,6 +1,6 @@
 // Scenarios about files that are none, about sounds, the microphone and the camera, with a scripted engine.
 import assert from "node:assert/strict";
-import { picture, png, sound, wav } from "./media_files.mjs";
+import { mp3, picture, png, sound, wav } from "./media_files.mjs";
 import { attach, attached, drawn, error, hand, kindsOf, lastRequest, partsOf, withMedia } from "./media_tools.mjs";
 
 export const CAPTURE = {
@@ -64,6 +64,9 @@ export const CAPTURE = {
       await attach(page, { ...sound("voice.webm", 1), mimeType: "video/webm" });
       await page.locator("#attached audio[aria-label='voice.webm']").waitFor();
       await page.getByRole("button", { name: "Remove voice.webm" }).click();
+      await attach(page, { name: "quiet.mp3", mimeType: "audio/mpeg", buffer: mp3(20) });
+      assert.match(await page.locator("#attached .name").innerText(), /^quiet\.mp3 · (19|20)\.\d s$/);
+      await page.getByRole("button", { name: "Remove quiet.mp3" }).click();
       await attach(page, sound("stereo.wav", 1.5, { rate: 44_100, channels: 2 }), sound("whole.wav", 30));
       await ask(page, "What do you hear?");
       await answered(page);

@@ -9,6 +9,8 @@ const LARGEST_BYTES = 32 * MIB;
 const PATIENCE_MS = 10_000;
 /** Coders put a little silence around a sound: a file is not refused for that. */
 const MARGIN_SECONDS = 0.1;
+/** Players guess the length of an MP3 or AAC file by its first frames, and may be wrong by so much. */
+const WRONG_BY = 20;
 
 export interface Sound {
   blob: Blob;
@@ -33,7 +35,7 @@ export async function readSound(file: Blob, name: string, input: SoundInput, cut
     );
   // From the header first: hours of sound are not decoded to find out how long they are.
   const found = await headerSeconds(file);
-  if (!cut && found !== undefined && found > limit + MARGIN_SECONDS) throw tooLong(found);
+  if (!cut && found !== undefined && found > WRONG_BY * limit) throw tooLong(found);
   let decoded: AudioBuffer;
   try {
     decoded = await new OfflineAudioContext(1, 1, rate).decodeAudioData(await file.arrayBuffer());
