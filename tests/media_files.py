@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from fractions import Fraction
 from pathlib import Path
 
 import av
@@ -108,9 +109,11 @@ def video_file(
     rate: int = 24,
     gop: int = 12,
     matrix: tuple[int, int, int, int] | None = None,
+    recorded: bool = False,
 ) -> Path:
     """Frames of grey whose brightness counts them, from black.
 
+    `recorded`: as browsers do it, when a frame is there, into a Matroska file that names no rate.
     `matrix`: the frames are shown turned or mirrored, as numbers of 1, 0 and -1 say: x and y that
     x becomes, and those that y becomes. All are then of four quarters, each brighter than the last.
     """
@@ -118,14 +121,26 @@ def video_file(
         stream = container.add_stream("mpeg4", rate=rate)
         stream.width, stream.height, stream.pix_fmt = *size, "yuv420p"
         stream.codec_context.gop_size = gop
+        if recorded:
+            stream.codec_context.time_base = Fraction(1, 1000)
         for index in range(frames):
             shade = np.full((size[1], size[0], 3), 255 * index // max(frames - 1, 1), np.uint8)
             if matrix is not None:
                 shade[:] = quarters(*size)
-            for packet in stream.encode(av.VideoFrame.from_ndarray(shade)):
+            frame = av.VideoFrame.from_ndarray(shade)
+            if recorded:
+                frame.time_base = Fraction(1, 1000)
+                frame.pts = 1000 * index // rate + 5 * (index % 3)
+            for packet in stream.encode(frame):
                 container.mux(packet)
         for packet in stream.encode():
             container.mux(packet)
+    if recorded:
+        duration = b"\x23\xe3\x83\x84"  # of a frame: becomes an element of 6 bytes without meaning
+        content = bytearray(path.read_bytes())
+        begin = content.index(duration)
+        content[begin : begin + 8] = b"\xec\x86" + bytes(6)
+        path.write_bytes(content)
     if matrix is not None:
         content = bytearray(path.read_bytes())
         begin = content.index(b"tkhd") + 44

@@ -91,11 +91,13 @@ def _sampled(container: InputContainer) -> Iterator[tuple[float, VideoFrame]]:
         raise MediaError("the video's codec is not known here", hint="save it as H.264")
     stream.codec_context.thread_count = 1  # threads take memory that a limit counts
     check_size(stream.codec_context.width, stream.codec_context.height, "video")
-    total = stream.frames or _counted(container, stream)
+    rate = stream.average_rate
+    total, measured = stream.frames, None
+    if not (total and rate):
+        total, measured = _counted(container, stream)
     if total < 1:
         raise MediaError("the video has no frames", hint=_DAMAGED)
-    rate = stream.average_rate or stream.guessed_rate
-    fps = float(rate) if rate else DEFAULT_FPS
+    fps = float(rate) if rate else measured or DEFAULT_FPS
     wanted = indices(total)
     frames = (
         _in_order(container, wanted)
@@ -113,11 +115,16 @@ def _sampled(container: InputContainer) -> Iterator[tuple[float, VideoFrame]]:
         )
 
 
-def _counted(container: InputContainer, stream: VideoStream) -> int:
+def _counted(container: InputContainer, stream: VideoStream) -> tuple[int, float | None]:
+    """Frames of a stream, and how many a second has: browsers record without saying either."""
     packets = itertools.islice(container.demux(stream), _MOST_PACKETS)
-    total = sum(1 for packet in packets if packet.size)
+    times = [packet.pts for packet in packets if packet.size]
     container.seek(0)
-    return total
+    known = [time for time in times if time is not None]
+    ticks = max(known, default=0) - min(known, default=0)
+    if not ticks or stream.time_base is None:
+        return len(times), None
+    return len(times), (len(times) - 1) / float(ticks * stream.time_base)
 
 
 def _in_order(container: InputContainer, wanted: Sequence[int]) -> Iterator[VideoFrame]:

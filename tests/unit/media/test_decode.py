@@ -293,6 +293,15 @@ def test_frames_are_counted_where_the_header_does_not_say(tmp_path: Path) -> Non
     assert len(decode_video(video_file(tmp_path / "v.mkv", 40))) == 32
 
 
+@pytest.mark.parametrize("count", [40, 2400])
+def test_a_browsers_recording_is_taken_to_its_end(tmp_path: Path, count: int) -> None:
+    path = video_file(tmp_path / "v.mkv", count, size=(32, 32), gop=100, rate=25, recorded=True)
+    frames = decode_video(path)
+    shades = np.array([frame.pixels.mean() for frame in frames])
+    assert np.abs(shades - [255 * (i * count // 32) // (count - 1) for i in range(32)]).max() < 8
+    assert frames[-1].seconds == pytest.approx(31 * count // 32 / 25, rel=0.01)
+
+
 def test_a_long_video_is_sought_in(tmp_path: Path) -> None:
     path = video_file(tmp_path / "v.mp4", 2400, size=(32, 32), gop=100)
     shades = np.array([frame.pixels.mean() for frame in decode_video(path)])
