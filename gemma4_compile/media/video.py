@@ -22,6 +22,7 @@ _CONTAINERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,ogg,flv,gif
 _FORMATS_HINT = "give an MP4, MOV, WebM, MKV or AVI file"
 _DAMAGED = "save it again from the program that made it"
 _IN_ORDER = 2000  # frames of a video that is decoded from its beginning; a longer one is sought in
+_FURTHER_BACK_S = (0, 2, 10, 60)  # than a time, until there is a key frame
 _MOST_PACKETS = (
     2_000_000  # that are counted where the header does not say how many frames there are
 )
@@ -139,15 +140,33 @@ def _in_order(container: InputContainer, wanted: Sequence[int]) -> Iterator[Vide
 def _sought(
     container: InputContainer, stream: VideoStream, times: Sequence[float]
 ) -> Iterator[VideoFrame]:
-    """The first frame at or after each time, each from the key frame before it."""
+    """The first frame at or after each time."""
     assert stream.time_base is not None, "of every stream"
     begin = stream.start_time or 0
     for seconds in times:
-        offset = begin + int(seconds / stream.time_base)
-        container.seek(offset, stream=stream)
-        for frame in container.decode(video=0):
-            if frame.pts is None or frame.pts >= offset:
-                yield frame
-                break
-        else:
+        frame = _frame_at(container, stream, begin + int(seconds / stream.time_base))
+        if frame is None:
             return
+        yield frame
+
+
+def _frame_at(container: InputContainer, stream: VideoStream, offset: int) -> VideoFrame | None:
+    """The first frame at or after an offset, decoded from a key frame that is not after it.
+
+    An MPEG stream is sought by its packets, not by its key frames: the one before may be further
+    back.
+    """
+    assert stream.time_base is not None, "of every stream"
+    earliest = min(stream.start_time or 0, 0)
+    found = None
+    for seconds in _FURTHER_BACK_S:
+        container.seek(max(offset - int(seconds / stream.time_base), earliest), stream=stream)
+        is_whole = False
+        for frame in container.decode(video=0):
+            is_whole |= bool(frame.key_frame) and (frame.pts is None or frame.pts <= offset)
+            if frame.pts is None or frame.pts >= offset:
+                found = frame
+                break
+        if is_whole:
+            break
+    return found

@@ -302,8 +302,9 @@ def test_a_browsers_recording_is_taken_to_its_end(tmp_path: Path, count: int) ->
     assert frames[-1].seconds == pytest.approx(31 * count // 32 / 25, rel=0.01)
 
 
-def test_a_long_video_is_sought_in(tmp_path: Path) -> None:
-    path = video_file(tmp_path / "v.mp4", 2400, size=(32, 32), gop=100)
+@pytest.mark.parametrize("form", ["mp4", "mkv", "avi", "ts"])
+def test_a_long_video_is_sought_in(tmp_path: Path, form: str) -> None:
+    path = video_file(tmp_path / f"v.{form}", 2400, size=(32, 32), gop=100)
     shades = np.array([frame.pixels.mean() for frame in decode_video(path)])
     assert np.abs(shades - [255 * (i * 75) // 2399 for i in range(32)]).max() < 6
 
