@@ -63,6 +63,13 @@ export function mp3(seconds) {
   return Buffer.concat(Array.from({ length: frames }, (_, index) => frame(index)));
 }
 
+/** A WebM of one frame, 16 x 16, which does not say how long it is. */
+export const ONE_FRAME = Buffer.from(
+  "GkXfo4dCgoR3ZWJtGFOAZwH/////////FUmpZo8q17GDD0JATYCBeFdBgXgWVK5rm66Z14EBc8WBAYaFVl9WUDiDgQHghrCBELqBEB9DtnWo54EA" +
+    "o6OBAACAEAIAnQEqEAAQAABHCIWFiIWEiAICAAwNYAD+/6tQgA==",
+  "base64",
+);
+
 export const picture = (name, width = 60, height = 40, color = () => [200, 40, 40]) => ({
   name,
   mimeType: "image/png",

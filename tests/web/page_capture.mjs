@@ -1,6 +1,6 @@
 // Scenarios about files that are none, about sounds, the microphone and the camera, with a scripted engine.
 import assert from "node:assert/strict";
-import { mp3, picture, png, sound, wav } from "./media_files.mjs";
+import { mp3, ONE_FRAME, picture, png, sound, wav } from "./media_files.mjs";
 import { attach, attached, drawn, error, hand, kindsOf, lastRequest, partsOf, withMedia } from "./media_tools.mjs";
 
 export const CAPTURE = {
@@ -167,6 +167,9 @@ export const CAPTURE = {
   /** Frames at even distances, each with its time before it; as many as half of the context takes. */
   async videos({ accessible, shot, ask, answered, state, ...tools }) {
     await withMedia({ ...tools, state }, async (page) => {
+      await attach(page, { name: "one.webm", mimeType: "video/webm", buffer: ONE_FRAME });
+      assert.equal(await page.locator("#attached .name").innerText(), "00:00");
+      await page.getByRole("button", { name: "Remove one.webm at 00:00" }).click();
       // As a browser records it: no length in its header. Red, green and blue, each for so long.
       const film = await page.evaluate(async () => {
         const canvas = document.createElement("canvas");

@@ -56,9 +56,10 @@ export async function readVideo(
   return withPlayer(file, name, async (player) => {
     checkSize(player, name);
     const duration = await secondsOf(player, name);
+    const taken = duration ? count : 1; // a recording of one frame ends when it begins
     const frames: Frame[] = [];
-    for (let index = 0; index < count; index++) {
-      frames.push(await frameAt(player, (index * duration) / count, name));
+    for (let index = 0; index < taken; index++) {
+      frames.push(await frameAt(player, (index * duration) / taken, name));
       made(frames.length);
     }
     return frames;
@@ -96,7 +97,7 @@ async function frameAt(player: HTMLVideoElement, seconds: number, name: string):
 /** A recording may not say how long it is: the browser then looks for its end. */
 async function secondsOf(player: HTMLVideoElement, name: string): Promise<number> {
   const seconds = await playing(name, durationOf(player, PATIENCE_MS));
-  if (seconds) return seconds;
+  if (seconds !== undefined) return seconds;
   throw unreadable(name);
 }
 
