@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 from collections.abc import Mapping
@@ -23,6 +24,8 @@ Samples = npt.NDArray[np.float32]
 Fit = tuple[int, int]
 """Budget and block: a picture is scaled to what a model takes while it is decoded."""
 
+# NumPy starts a thread for every core, and 64 of them take all memory that a decoder may.
+_ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
 _GRACE_SECONDS = 10  # until the process runs, and for one that a busy machine does not let run
 _NAMES = {"PIL": "Pillow", "av": "PyAV", "_soundfile": "soundfile"}
 
@@ -109,6 +112,7 @@ def _run(
         done = subprocess.run(
             command("media", kind, json.dumps(options)),
             cwd=start_folder(),
+            env={**os.environ, **_ONE_THREAD},
             input=given if isinstance(given, bytes) else None,
             stdin=given if isinstance(given, int) else None,
             stdout=subprocess.PIPE,

@@ -47,7 +47,8 @@ def decode(file: BinaryIO, options: Mapping[str, object]) -> tuple[dict[str, obj
             header, pixels = [], []
             for seconds, frame in _sampled(container):
                 check_size(frame.width, frame.height, "video")
-                image = frame.to_image().convert("RGB")  # type: ignore[no-untyped-call]
+                # One thread, as of the codec below.
+                image = frame.to_image(threads=1).convert("RGB")  # type: ignore[no-untyped-call]
                 image = fitted(_upright(image, frame), options.get("fit"))
                 header.append([image.width, image.height, seconds])
                 pixels.append(image.tobytes())

@@ -179,6 +179,22 @@ def test_a_decoder_that_takes_memory_or_breaks_is_an_error(monkeypatch: pytest.M
     refused(lambda: decode_image(picture_file()), "breaks its decoder")
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="memory is limited on Linux")
+def test_a_decoder_starts_no_thread_for_every_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes 40 MiB of what a decoder may: with 64 cores no sound could be decoded."""
+
+    def count(module: str, *arguments: str) -> list[str]:
+        code = (
+            "import json, os, numpy; threads = os.listdir('/proc/self/task'); "
+            "print(json.dumps({'error': f'{len(threads)} in all'}))"
+        )
+        del module, arguments
+        return [*limits.command("media")[:1], "-c", code]
+
+    monkeypatch.setattr(decode, "command", count)
+    refused(lambda: decode_audio(sound_file()), "^1 in all$")
+
+
 def test_a_decoder_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     def hang(module: str, *arguments: str) -> list[str]:
         del module, arguments
