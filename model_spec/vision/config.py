@@ -189,7 +189,8 @@ def _read_tower(fields: ConfigFields, tokens: ImageTokens) -> VisionConfig:
             f"config key `{fields.key('head_dim')}`: expected a multiple of 4 (pairs of two axes), "
             f"found {head_dim}"
         )
-    config = VisionConfig(
+    pooling = fields.integer("pooling_kernel_size", 1, 16)
+    return VisionConfig(
         hidden_size=fields.integer("hidden_size", 2, MAX_WIDTH),
         intermediate_size=fields.integer("intermediate_size", 1, MAX_WIDTH),
         num_hidden_layers=fields.integer("num_hidden_layers", 1, MAX_LAYERS),
@@ -197,14 +198,14 @@ def _read_tower(fields: ConfigFields, tokens: ImageTokens) -> VisionConfig:
         head_dim=head_dim,
         rms_norm_eps=fields.number("rms_norm_eps", 0.0, 0.1),
         rope_theta=_rope_theta(fields),
-        pooling_kernel_size=fields.integer("pooling_kernel_size", 1, 16),
+        pooling_kernel_size=pooling,
         patch_size=fields.integer("patch_size", 1, MAX_PATCH),
-        position_embedding_size=fields.integer("position_embedding_size", 1, MAX_TABLE),
+        # A block, at least, which is the smallest picture.
+        position_embedding_size=fields.integer("position_embedding_size", pooling, MAX_TABLE),
         use_clipped_linears=fields.boolean("use_clipped_linears"),
         standardize=fields.boolean("standardize"),
         tokens=tokens,
     )
-    return config
 
 
 def _rope_theta(fields: ConfigFields) -> float:

@@ -85,6 +85,8 @@ def test_each_key_changes_its_field(name: str) -> None:
         ({"hidden_size": 0}, "vision_config.hidden_size"),
         ({"patch_size": "16"}, "vision_config.patch_size"),
         ({"standardize": 1}, "vision_config.standardize"),
+        # No picture has less than a block.
+        ({"position_embedding_size": 2}, "vision_config.position_embedding_size"),
         ({"model_type": "siglip"}, "vision_config.model_type"),
         ({"rope_parameters": {"rope_type": "yarn"}}, "rope_type"),
         ({"rope_parameters": {"rope_theta": float("nan")}}, "rope_theta"),
