@@ -5,6 +5,7 @@ The format: gemma4_compile/operators/picture.py.
 
 from __future__ import annotations
 
+import numpy as np
 from tvm.relax.frontend import nn
 
 from gemma4_compile.media.sizes import client_size
@@ -51,6 +52,10 @@ class ClientPicture:
         pixels, cells = self.block**2 * CHANNELS, across * down
         cut = PictureBlocks(across, down, self.block, self.height)
         (blocks,) = emit(cut, [picture], [((cells, pixels), "float32")])
+        if self.height == self.down * self.block:  # no row for the mark of a container
+            y, x = np.mgrid[: self.down, : self.across]
+            stretched = np.stack([x.ravel(), y.ravel()], axis=-1).astype(np.int32)
+            return blocks, nn.Tensor.from_const(stretched)
         longest = min(self.config.grid_size, cells)
         place = PicturePositions(across, down, self.block, longest)
         (positions,) = emit(place, [picture], [((cells, 2), "int32")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -101,3 +102,12 @@ def test_every_function_takes_the_parameters_of_both_parts(kind: str) -> None:
     count = sum(len(stored.tensors) for stored in plan)
     for name in (abi.EMBED_IMAGE, abi.IMAGE_ADAPTER, abi.PREFILL, abi.DECODE, abi.EMBED):
         assert len(module[name].params[-1].ty.fields) == count
+
+
+def test_blocks_of_a_few_pixels_leave_no_room_for_the_mark_of_a_container() -> None:
+    config, recipe, target = config_of("clipped"), RECIPES["f16"], target_spec("webgpu")
+    assert config.vision is not None
+    config = replace(config, vision=replace(config.vision, patch_size=1))
+    plan = storage_plan(model_parameters(config, COMPONENTS), recipe, target.max_binding_bytes)
+    module = build_module(config, recipe, target, decoder_options(recipe, target, 16), plan)
+    assert module[abi.IMAGE_ADAPTER].params[0].ty.shape[1] == 14 * 3, "no row below the blocks"
