@@ -6,12 +6,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from gemma4_compile.errors import Gemma4CompileError, QuantizationError, UsageError
 from gemma4_compile.media.sizes import BUDGETS, DEFAULT_BUDGET
+from gemma4_compile.model_spec.audio.component import AUDIO
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import ALL_COMPONENTS, COMPONENTS
 from gemma4_compile.model_spec.drafter.component import DRAFTER
@@ -20,6 +21,7 @@ from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.kv_cache import KvLayout, kv_layout
 from gemma4_compile.model_spec.text.layer_plan import layer_plans
 from gemma4_compile.model_spec.vision.component import VISION
+from gemma4_compile.model_spec.vision.config import VisionConfig
 from gemma4_compile.model_spec.vision.memory import largest_budget
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter, storage_plan
 from gemma4_compile.quantization.scheme import DTYPE_BYTES
@@ -48,6 +50,7 @@ KINDS: Mapping[str, str] = {
     "drafter": "drafter",
 }
 """Names of the kinds of parameters, for people."""
+_WITHOUT = "leave `{}` out of --modalities"
 _LOGITS = 4  # of the model, before and after the penalties, and their probabilities
 
 
@@ -94,7 +97,8 @@ class BuildPlan:
     recipes : every recipe on this target; the chosen one is `recipe`
     kv : by context length; the chosen one is among them
     state_tensor_bytes, activation_tensor_bytes : largest of their kind in one binding
-    picture_tensor_bytes : the largest activation of a picture in one binding; 0 without pictures
+    picture_tensor_bytes, sound_tensor_bytes : the largest activation of a picture, of a sound in
+        one binding; 0 without them
     image_tokens : rows of a picture, at most
     """
 
@@ -112,6 +116,7 @@ class BuildPlan:
     activation_bytes: int
     features: tuple[str, ...]
     picture_tensor_bytes: int = 0
+    sound_tensor_bytes: int = 0
     image_tokens: int = DEFAULT_BUDGET
     drafter: DrafterPlan | None = None
 
@@ -131,7 +136,7 @@ class BuildPlan:
         """The largest tensor that a kernel binds."""
         return max(
             *(self.recipe.largest_binding_bytes, self.state_tensor_bytes),
-            *(self.activation_tensor_bytes, self.picture_tensor_bytes),
+            *(self.activation_tensor_bytes, self.picture_tensor_bytes, self.sound_tensor_bytes),
         )
 
     @property
@@ -197,7 +202,7 @@ class BuildPlan:
         Raises
         ------
         LoweringError
-            If the target has no attention kernel for a layer's heads.
+            If the target has no attention kernel for the heads of a layer, or of the vision tower.
         QuantizationError
             If the recipe cannot store the weights.
         UsageError
@@ -206,6 +211,8 @@ class BuildPlan:
         """
         for layer in layer_plans(self.config):
             check_head_dim(layer.head_dim, self.target)
+        if isinstance(self.config.vision, VisionConfig):
+            check_head_dim(self.config.vision.head_dim, self.target)
         self._check_pictures()
         if self.recipe.problem is not None:
             raise QuantizationError(self.recipe.problem)
@@ -215,27 +222,24 @@ class BuildPlan:
         if limit is None:
             return
         where = f"target `{self.target.name}` with limits `{self.target.limits}` binds at most"
-        if self.state_tensor_bytes > limit:
-            raise UsageError(
-                f"--context {self.context_length}: the keys of one layer need "
-                f"{self.state_tensor_bytes} bytes, {where} {limit}",
-                hint=_fitting("--context", self.context_length, self.state_tensor_bytes, limit),
-            )
-        if self.activation_tensor_bytes > limit:
-            raise UsageError(
-                f"--prefill-chunk {self.prefill_chunk}: one activation needs "
-                f"{self.activation_tensor_bytes} bytes, {where} {limit}",
-                hint=_fitting(
-                    "--prefill-chunk", self.prefill_chunk, self.activation_tensor_bytes, limit
-                ),
-            )
-        if self.picture_tensor_bytes > limit:
-            fits = largest_budget(self.config, RECIPES[self.recipe.name].activation_dtype, limit)
-            raise UsageError(
-                f"--image-tokens {self.image_tokens}: one activation of a picture needs "
-                f"{self.picture_tensor_bytes} bytes, {where} {limit}",
-                hint=f"--image-tokens {fits} fits" if fits else "leave `image` out of --modalities",
-            )
+        for nbytes, what, hint in self._bound(limit):
+            if nbytes > limit:
+                raise UsageError(f"{what} {nbytes} bytes, {where} {limit}", hint=hint)
+
+    def _bound(self, limit: int) -> Iterator[tuple[int, str, str]]:
+        """Bytes of the largest tensors besides weights, what needs them, and what would fit."""
+        context, chunk, rows = self.context_length, self.prefill_chunk, self.image_tokens
+        state, activation = self.state_tensor_bytes, self.activation_tensor_bytes
+        needs = f"--context {context}: the keys of one layer need"
+        yield state, needs, _fitting("--context", context, state, limit)
+        needs = f"--prefill-chunk {chunk}: one activation needs"
+        yield activation, needs, _fitting("--prefill-chunk", chunk, activation, limit)
+        fits = largest_budget(self.config, RECIPES[self.recipe.name].activation_dtype, limit)
+        hint = f"--image-tokens {fits} fits" if fits else _WITHOUT.format("image")
+        needs = f"--image-tokens {rows}: one activation of a picture needs"
+        yield self.picture_tensor_bytes, needs, hint
+        needs = "one activation of a sound needs"
+        yield self.sound_tensor_bytes, needs, _WITHOUT.format("audio")
 
     def _check_pictures(self) -> None:
         """Refuse chunks that would cut a picture whose rows see each other."""
@@ -362,10 +366,10 @@ def make_plan(
     used = [one for one in COMPONENTS if one.parameters(config)]
     memory = {one.name: one.activations(config, dtype) for one in used}
     positions = {name: one.positions or prefill_chunk for name, one in memory.items()}
-    picture = 0
     if VISION.name in memory:
         positions[VISION.name] = image_tokens
-        picture = image_tokens * max(memory[VISION.name].tensors)
+    largest = {name: positions[name] * max(one.tensors) for name, one in memory.items()}
+    picture, sound = (largest.pop(one.name, 0) for one in (VISION, AUDIO))
     logits = _LOGITS * DTYPE_BYTES["float32"] * config.vocab_size
     uses_f16 = dtype == "float16" or any("float16" in one.dtypes for one in recipe.all_schemes)
     float16 = (target.float16_feature,) if uses_f16 and target.float16_feature else ()
@@ -383,17 +387,14 @@ def make_plan(
             DTYPE_BYTES[dtype] * (slot.rows or context_length) * slot.kv_heads * slot.head_dim
             for slot in layout.slots
         ),
-        activation_tensor_bytes=max(
-            positions[name] * max(one.tensors)
-            for name, one in memory.items()
-            if name != VISION.name
-        ),
+        activation_tensor_bytes=max(largest.values()),
         activation_bytes=max(
             positions[name] * sum(sizes) for name, one in memory.items() for sizes in one.together
         )
         + logits,
         features=float16 + target.features,
         picture_tensor_bytes=picture,
+        sound_tensor_bytes=sound,
         image_tokens=image_tokens,
         drafter=None if config.drafter is None else plan_drafter(config, recipe, target),
     )

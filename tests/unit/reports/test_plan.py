@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from gemma4_compile.errors import QuantizationError, UsageError
+from gemma4_compile.errors import LoweringError, QuantizationError, UsageError
 from gemma4_compile.media.sizes import BUDGETS
+from gemma4_compile.model_spec.audio.config import AudioConfig
 from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.model_spec.text.config import Gemma4Config, preset_names
+from gemma4_compile.model_spec.vision.config import VisionConfig
 from gemma4_compile.reports.plan import KINDS, BuildPlan, make_plan
 from gemma4_compile.targets import target_spec
 
@@ -254,3 +256,24 @@ def test_a_picture_that_no_binding_holds_is_refused_with_one_that_fits() -> None
         plan.check()
     assert caught.value.hint == "--image-tokens 560 fits"
     plan_with_pictures("31B", 560, chunk=560, quant="q4f32").check()
+
+
+def test_heads_of_a_tower_that_a_gpu_has_no_kernel_for_are_refused() -> None:
+    config = Gemma4Config.from_preset("gemma-4-E2B-it", None)
+    assert isinstance(config.vision, VisionConfig)
+    config = replace(config, vision=replace(config.vision, head_dim=12))
+    with pytest.raises(LoweringError, match=r"^head_dim 12: "):
+        make_plan(config, "q4f16", WEBGPU, 8192, 512).check()
+    make_plan(config, "q4f16", target_spec("cpu"), 8192, 512).check()
+
+
+def test_a_sound_that_no_binding_holds_is_refused() -> None:
+    config = Gemma4Config.from_preset("gemma-4-E2B-it", None)
+    assert isinstance(config.audio, AudioConfig)
+    plan = make_plan(config, "q4f16", WEBGPU, 8192, 512)
+    plan.check()
+    assert plan.sound_tensor_bytes == 750 * 2 * 2 * 64 * 128
+    audio = replace(config.audio, conv_channels=(1024, 32))
+    with pytest.raises(UsageError, match=r"^one activation of a sound needs") as caught:
+        make_plan(replace(config, audio=audio), "q4f16", WEBGPU, 8192, 512).check()
+    assert caught.value.hint == "leave `audio` out of --modalities"
