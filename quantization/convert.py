@@ -6,6 +6,7 @@ Steps share nothing, so that several can run at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
@@ -98,17 +99,24 @@ class ConversionStep:
         """
         parameter, begin = self.stored.parameter, self.row_begin
         rows = read_parameter_rows(parameter, read_rows, begin, self.row_end)
-        try:
+        with named_by_checkpoint(parameter, read_rows):
             arrays = self.stored.scheme.store(rows, name=parameter.name, first_row=begin)
-        except QuantizationError:
-            for source in parameter.sources:  # by the name that the checkpoint has for it
-                _refuse_not_finite(source, read_rows)
-            raise
         before = begin - self.split.row_begin
         return tuple(
             StoredBlock(tensor, before * (tensor.nbytes // self.split.rows), array)
             for tensor, array in zip(self.split.tensors, arrays, strict=True)
         )
+
+
+@contextmanager
+def named_by_checkpoint(parameter: Parameter, read_rows: RowReader) -> Iterator[None]:
+    """Name a weight that is not finite by its tensor in the checkpoint."""
+    try:
+        yield
+    except QuantizationError:
+        for source in parameter.sources:
+            _refuse_not_finite(source, read_rows)
+        raise
 
 
 def _refuse_not_finite(source: Source, read_rows: RowReader) -> None:

@@ -21,7 +21,12 @@ from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import ALL_COMPONENTS
 from gemma4_compile.parallel import in_order
 from gemma4_compile.progress import Reporter
-from gemma4_compile.quantization.convert import RowReader, conversion_steps, read_parameter_rows
+from gemma4_compile.quantization.convert import (
+    RowReader,
+    conversion_steps,
+    named_by_checkpoint,
+    read_parameter_rows,
+)
 from gemma4_compile.quantization.recipe import StoredParameter, storage_plan
 from gemma4_compile.quantization.recipe_file import check_overrides, with_overrides
 from gemma4_compile.quantization.scheme import Float32Array, Scheme
@@ -135,8 +140,10 @@ def measure(
             stored: StoredParameter = stored,
             schemes: list[Scheme] = schemes,
         ) -> list[_Sums]:
-            values = read_parameter_rows(stored.parameter, read_rows, *rows)
-            return [_block_sums(values, s, stored.parameter.name, rows[0]) for s in schemes]
+            parameter = stored.parameter
+            values = read_parameter_rows(parameter, read_rows, *rows)
+            with named_by_checkpoint(parameter, read_rows):
+                return [_block_sums(values, s, parameter.name, rows[0]) for s in schemes]
 
         totals = [_Sums() for _ in schemes]
         blocks = ((step.row_begin, step.row_end) for step in conversion_steps(stored))

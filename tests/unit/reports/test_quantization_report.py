@@ -82,11 +82,13 @@ def test_a_recipe_file_shows_its_effect(tmp_path: Path) -> None:
 
 
 def test_weight_that_is_not_finite_is_named(tmp_path: Path) -> None:
-    weights = models.random_weights(models.E2B_LIKE)
-    weights[f"{DOWN}.weight"] = weights[f"{DOWN}.weight"].copy()
-    weights[f"{DOWN}.weight"][3, 4] = np.inf
-    with pytest.raises(QuantizationError, match=r"down_proj`: row 3 holds a weight that is not"):
+    weights, name = models.random_weights(models.E2B_LIKE), "layers.0.mlp.up_proj.weight"
+    weights[name] = weights[name].copy()
+    weights[name][3, 4] = np.inf
+    message = f"checkpoint tensor `{name}`: row 3 holds a weight that is not finite"
+    with pytest.raises(QuantizationError, match=message) as caught:
         report(write(tmp_path, weights))
+    assert "--allow-nonfinite" in str(caught.value.hint)
 
 
 def test_weights_that_are_allowed_count_as_zeros_and_are_named(
