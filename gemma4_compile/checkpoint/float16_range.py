@@ -33,6 +33,7 @@ _STORED = (
     *("subsample_conv_projection.layer0.norm.weight", "conv_norm.weight"),
     *("subsample_conv_projection.layer1.norm.weight", "pre_layer_norm.weight"),
     "norm_pre_attn.weight",
+    "vision_embedder.patch_ln1.weight",  # of 12B's pictures, a LayerNorm, too
 )
 _FINAL = ("norm.weight", "drafter.model.norm.weight")
 _ROUTER = "router.scale"  # its normed input is divided by sqrt(N), too

@@ -9,6 +9,8 @@ import pytest
 
 from gemma4_compile.checkpoint.float16_range import LARGEST, check_norms
 from gemma4_compile.errors import QuantizationError
+from gemma4_compile.model_spec.component import model_parameters
+from gemma4_compile.model_spec.components import COMPONENTS
 from gemma4_compile.model_spec.parameters import Parameter, Role
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table
@@ -71,6 +73,26 @@ def test_only_what_is_stored_counts(name: str, kind: str) -> None:
     with pytest.raises(QuantizationError, match=name) as caught:
         check(KINDS[kind], weights)
     assert caught.value.hint == "use --quant q4f32 or f32, whose activations are float32"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.vision_embedder.patch_ln1.weight",
+        "model.vision_tower.encoder.layers.0.input_layernorm.weight",
+        "model.vision_tower.encoder.layers.2.self_attn.k_norm.weight",
+        "model.audio_tower.layers.1.lconv1d.conv_norm.weight",
+    ],
+)
+def test_norms_of_pictures_and_sounds_count(name: str) -> None:
+    preset = "gemma-4-12B-it" if "embedder" in name else "gemma-4-E2B-it"
+    table = model_parameters(Gemma4Config.from_preset(preset, None), COMPONENTS)
+
+    def read(source: str, begin: int, end: int) -> np.ndarray:
+        return np.full(end - begin, 1e5 if source == name else 1.0, np.float32)
+
+    with pytest.raises(QuantizationError, match=f"`{name}` makes values"):
+        check_norms(table, RECIPES["q4f16"], read)
 
 
 def test_what_is_not_finite_is_left_to_the_conversion() -> None:
