@@ -18,7 +18,10 @@ from gemma4_compile.package.interface import DRAFTER
 PartialBuild = Literal["library", "weights"]
 _SHORT = 24  # characters of a value in a message
 MODALITIES = "modalities"  # of the provenance: what the package takes
-_BY = {MEDIA: " (by --image-tokens or --image-shape)"}
+_BY = {
+    MEDIA: " (by --image-tokens or --image-shape)",
+    MODALITIES: " (by --modalities)",
+}
 NONFINITE = "nonfinite_weights"  # of the provenance: counts, or None where they are refused
 
 
@@ -68,13 +71,15 @@ def rest_of_package(output: Path, renewed: PartialBuild, provenance: Build) -> K
     # What a device must offer follows from the other fields.
     ignored = {"versions", "requirements", NONFINITE}
     ignored |= {"activations"} if renewed == "library" else set()
-    differences = [
-        f"with another `{name}`{_BY.get(name) or _values(build.get(name), value)}"
-        for name, value in provenance.items()
-        if name not in ignored and build.get(name) != value
-    ]
+    differences = []
     if (DRAFTER in old.build) != (DRAFTER in provenance):
         differences.append(f"{'with' if DRAFTER in old.build else 'without'} a drafter")
+    # The source's digest is one of the config of these modalities.
+    differences += [
+        f"with another `{name}`{_BY.get(name) or _values(build.get(name), value)}"
+        for name, value in sorted(provenance.items(), key=lambda item: item[0] != MODALITIES)
+        if name not in ignored and build.get(name) != value
+    ]
     allowed = old.build.get(NONFINITE) is not None
     if allowed != (provenance[NONFINITE] is not None):
         differences.append(f"made {'with' if allowed else 'without'} --allow-nonfinite")

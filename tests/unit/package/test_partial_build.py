@@ -17,6 +17,8 @@ BUILD: dict[str, Any] = {
     "activations": "float",
     "versions": {"python": "3"},
     "requirements": {},
+    "source": {"config": "sha256:3"},
+    "modalities": ["text"],
     "parameter_schema_id": "sha256:1",
     NONFINITE: None,
 }
@@ -63,6 +65,12 @@ def test_what_does_not_change_the_rest_may_differ(name: str, tmp_path: Path) -> 
         ("library", {"recipe": "q4f16"}, "with another `recipe`"),
         ("library", {"parameter_schema_id": "sha256:2"}, "with another `parameter_schema_id`"),
         ("library", {"media": {"image": {}}}, r"with another `media` \(by --image-tokens or --im"),
+        (
+            "library",
+            {"source": {"config": "sha256:4"}, "modalities": ["image", "text"]},
+            r"with another `modalities` \(by --modalities\)",
+        ),
+        ("weights", {"drafter": {"kind": "tiny"}}, "without a drafter"),
         ("library", {NONFINITE: {}}, "made without --allow-nonfinite"),
         ("weights", {NONFINITE: {}}, "made without --allow-nonfinite"),
     ],
