@@ -26,7 +26,6 @@ from gemma4_compile.progress import Reporter
 from gemma4_compile.quantization.convert import RowReader
 from gemma4_compile.quantization.quality import Thresholds
 from gemma4_compile.runtime.media_prompt import Prompt
-from gemma4_compile.runtime.package import read_provenance
 from gemma4_compile.targets.spec import INT8
 from gemma4_compile.types import JsonObject
 from gemma4_compile.verification.drafter import (
@@ -54,6 +53,7 @@ from gemma4_compile.verification.subject import (
     VerifyRequest,
     make_probe,
     open_subject,
+    provenance_of,
     reference_of,
 )
 from gemma4_compile.verification.thresholds import shortfalls, thresholds
@@ -186,7 +186,7 @@ def verify_package(request: VerifyRequest, reporter: Reporter) -> NumericsReport
             hint=f"leave it out for {DEFAULT_STEPS}",
         )
     # What is no package, or misses a tool, is said before torch is loaded and weights are fetched.
-    built = read_provenance(request.package).build
+    built = provenance_of(request.package).build
     check_writable(request.package)
     check_tools(device_of(built), request.node_modules)
     transformer = _load_transformers()

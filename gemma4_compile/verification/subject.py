@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -13,7 +13,7 @@ from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader
 from gemma4_compile.checkpoint.nonfinite import finite_reader
 from gemma4_compile.checkpoint.sources import ModelSource, open_source
 from gemma4_compile.compilation import config_digest
-from gemma4_compile.errors import CheckpointError, ConfigError
+from gemma4_compile.errors import ArtifactError, CheckpointError, ConfigError
 from gemma4_compile.media.settings import media_settings
 from gemma4_compile.media.sizes import WIDE
 from gemma4_compile.model_spec.component import model_parameters
@@ -28,6 +28,7 @@ from gemma4_compile.package.artifacts import (
     TensorCache,
     read_artifact,
 )
+from gemma4_compile.package.interface import DRAFTER
 from gemma4_compile.package.partial_build import MODALITIES, NONFINITE
 from gemma4_compile.pipeline import compile_model
 from gemma4_compile.progress import ByteProgress, Reporter
@@ -40,6 +41,19 @@ from gemma4_compile.runtime.package import check_whole, read_provenance
 from gemma4_compile.targets import target_spec
 from gemma4_compile.verification.stored_weights import StoredWeights
 from gemma4_compile.verify_options import DEFAULT_STEPS
+
+_FIELDS: Mapping[str, type] = {
+    **dict.fromkeys(("source", DRAFTER), dict),
+    **dict.fromkeys(("target", "limits", "recipe", "activations"), str),
+    **dict.fromkeys(("context_length", "prefill_chunk"), int),
+    **dict.fromkeys(("suppressed_tokens", "overrides", MODALITIES), list),
+}
+"""Of a package's build: what is read here."""
+_ABSENT: Mapping[str, object] = {
+    DRAFTER: {"kind": "", "config": ""},
+    "overrides": [],
+    MODALITIES: ["text"],
+}
 
 
 @dataclass(frozen=True)
@@ -81,6 +95,28 @@ class Subject:
         return {source.name: source.shape for s in self.plan for source in s.parameter.sources}
 
 
+def provenance_of(package: Path) -> Provenance:
+    """Provenance of a package; ArtifactError names a field of the build that is damaged."""
+    provenance = read_provenance(package)
+    build = {**_ABSENT, **provenance.build}
+    for name, kind in _FIELDS.items():
+        if not isinstance(build.get(name), kind):
+            raise _damaged(name)
+    if not all(name in [kind.value for kind in Modality] for name in build[MODALITIES]):
+        raise _damaged(MODALITIES)
+    if not all(isinstance(build[DRAFTER].get(name), str) for name in ("kind", "config")):
+        raise _damaged(DRAFTER)
+    if not all(isinstance(pair, list) and len(pair) == 2 for pair in build["overrides"]):
+        raise _damaged("overrides")
+    return provenance
+
+
+def _damaged(field: str) -> ArtifactError:
+    return ArtifactError(
+        f"`{abi.PROVENANCE_FILE}`: field `{field}` is damaged", hint="compile the package again"
+    )
+
+
 @contextmanager
 def reference_of(request: VerifyRequest, build: Build) -> Iterator[ModelSource]:
     """The checkpoint, with what the package takes; CheckpointError if it has no such input."""
@@ -116,7 +152,7 @@ def open_subject(
     CheckpointError
         If it was made from another config, or the checkpoint is damaged.
     """
-    provenance = read_provenance(request.package)
+    provenance = provenance_of(request.package)
     build = provenance.build
     check_whole(request.package, provenance)
     if build["source"].get("config") != config_digest(config):

@@ -113,6 +113,28 @@ def test_a_damaged_file_is_found(request_for: VerifyRequest) -> None:
         opened(request_for)
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("source", None),
+        ("target", ["cpu"]),
+        ("context_length", "64"),
+        ("suppressed_tokens", None),
+        ("modalities", "text"),
+        ("modalities", [["text"]]),
+        ("overrides", ["embed_tokens"]),
+        ("drafter", {}),
+        ("drafter", "tiny"),
+    ],
+)
+def test_a_damaged_field_of_the_build_is_named(
+    field: str, value: object, request_for: VerifyRequest
+) -> None:
+    change_build(request_for.package, **{field: value})
+    with pytest.raises(ArtifactError, match=f"field `{field}` is damaged"):
+        opened(request_for)
+
+
 def test_a_partial_build_is_refused(request_for: VerifyRequest) -> None:
     (request_for.package / LIBRARY).unlink()
     path = request_for.package / abi.PROVENANCE_FILE
