@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def _print_summary(summary: Summary, target: str) -> None:
     if summary.whole:
         program = TARGETS[target].run_by
         raw = "" if summary.converses or program != Target.run_by else " --raw"
-        rows.append(("run it", f"{program} {summary.output}{raw}"))
+        rows.append(("run it", f"{program} {shlex.quote(str(summary.output))}{raw}"))
     for name, value in rows:
         print(f"{name + ':':<20}{value}")
 

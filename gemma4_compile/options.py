@@ -261,6 +261,12 @@ def check(arguments: argparse.Namespace) -> None:
         raise UsageError(
             "the following arguments are required: -o/--output", hint=f"for example: {example}"
         )
+    for option, given in (("--dump-ir", arguments.dump_ir), ("--recipe", arguments.recipe)):
+        if given is not None and given.resolve().is_relative_to(arguments.output.resolve()):
+            raise UsageError(
+                f"{option} `{given}` lies in -o `{arguments.output}`, which is replaced as a whole",
+                hint="give it a place of its own",
+            )
     if arguments.json:
         raise UsageError("--json goes with --plan or --report", hint="leave it out, or add one")
     if arguments.node_modules is not None and not arguments.verify:

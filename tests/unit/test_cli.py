@@ -97,23 +97,24 @@ def test_summary_goes_to_stdout_and_log_to_stderr(
 
 
 @pytest.mark.parametrize(
-    ("target", "whole", "shown"),
+    ("target", "output", "whole", "shown"),
     [
-        ("webgpu", True, ["gemma4-serve out"]),
-        ("cuda", True, ["gemma4-chat out"]),
-        ("cpu", False, []),
+        ("webgpu", "out", True, ["gemma4-serve out"]),
+        ("cuda", "my package", True, ["gemma4-chat 'my package'"]),
+        ("cpu", "out", False, []),
     ],
 )
 def test_a_whole_package_shows_how_it_is_run(
     target: str,
+    output: str,
     whole: bool,
     shown: list[str],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    made = Summary(Path("out"), 1, None, None, 1.0, 1, whole=whole)
+    made = Summary(Path(output), 1, None, None, 1.0, 1, whole=whole)
     monkeypatch.setattr(cli, "compile_model", lambda *_: made)
-    assert cli.main(["tiny", "--target", target, "--quant", "f32", "-o", "out"]) == 0
+    assert cli.main(["tiny", "--target", target, "--quant", "f32", "-o", output]) == 0
     rows = [line.split(":", 1) for line in capsys.readouterr().out.splitlines()]
     assert [value.strip() for name, value in rows if name == "run it"] == shown
 

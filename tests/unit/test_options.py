@@ -40,6 +40,8 @@ def test_the_names_are_those_of_the_compiler() -> None:
         (["--image-shape", "round", "-o", "x"], 2, "unknown shape `round`"),
         (["--plan", "--report"], 2, "exclude each other"),
         (["-o", "x", "--json"], 2, "--json goes with"),
+        (["-o", "x", "--dump-ir", "x/ir"], 2, "--dump-ir `x/ir` lies in -o `x`"),
+        (["-o", "x", "--recipe", "x/../x/r.json"], 2, "--recipe `x/../x/r.json` lies in -o `x`"),
     ],
 )
 def test_what_needs_no_compiler_loads_none(arguments: list[str], code: int, said: str) -> None:
