@@ -38,6 +38,7 @@ from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.package import artifacts, files, interface
 from gemma4_compile.package.conversation import chat_template_config
 from gemma4_compile.package.digest import package_digest
+from gemma4_compile.package.media import check_tokens
 from gemma4_compile.package.output_directory import (
     PROGRESS_FILE,
     check_output,
@@ -233,11 +234,13 @@ def _write_weights(
 
 
 def _chat_config(build: Compilation, checkpoint: Checkpoint) -> JsonObject:
+    tokenizer = checkpoint.tokenizer(build.config.vocab_size)
+    check_tokens(build.media, tokenizer)
     conversation = chat_template_config(
         vocab_size=build.config.vocab_size,
         bos_token_id=build.config.bos_token_id,
         eos_token_ids=build.config.eos_token_id,
-        tokenizer=checkpoint.tokenizer(build.config.vocab_size),
+        tokenizer=tokenizer,
         generation_config=build.source.generation_config,
         chat_template=checkpoint.chat_template(),
     )

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from gemma4_compile.errors import CheckpointError
 from gemma4_compile.media.settings import AudioSettings, ImageSettings, MediaSettings
 from gemma4_compile.media.sizes import WIDE, client_blocks
 from gemma4_compile.model_spec.audio.config import SAMPLE_RATE_HZ, UnifiedAudioConfig
+from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.model_spec.text.config import Gemma4Config
 
 _ROWS_A_SECOND = 25
@@ -46,6 +50,35 @@ def settings_of(config: Gemma4Config, max_budget: int, shape: str = WIDE) -> Med
         )
     whole = config.vision is not None and config.bidirectional_images
     return MediaSettings(image, audio, whole_images=whole)
+
+
+def check_tokens(settings: MediaSettings, tokenizer: Mapping[str, object]) -> None:
+    """Refuse a tokenizer without the tokens that stand for media: no prompt could be made.
+
+    Parameters
+    ----------
+    tokenizer : the parsed `tokenizer.json`, which holds a vocabulary
+
+    Raises
+    ------
+    CheckpointError
+        Naming the first id that it lacks, and the modality to leave out.
+    """
+    image, audio = settings.image, settings.audio
+    needed = [] if image is None else [(image.soft, Modality.IMAGE), (image.video, Modality.IMAGE)]
+    needed += [] if audio is None else [(audio.soft, Modality.AUDIO)]
+    model, added = tokenizer.get("model"), tokenizer.get("added_tokens", [])
+    assert isinstance(model, Mapping), "checked when it was read"
+    assert isinstance(added, list), "checked when it was read"
+    known = {*model["vocab"].values(), *(one.get("id") for one in added if isinstance(one, dict))}
+    for token, modality in needed:
+        if token not in known:
+            raise CheckpointError(
+                f"`tokenizer.json` has no token {token}, which config.json has for "
+                f"{modality.value} input",
+                hint="take the tokenizer files of the original checkpoint, or leave "
+                f"`{modality.value}` out of --modalities",
+            )
 
 
 def _samples_per_row(config: Gemma4Config) -> int:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from gemma4_compile.errors import CheckpointError
 from gemma4_compile.media.settings import (
     AudioSettings,
     ImageSettings,
@@ -15,7 +16,7 @@ from gemma4_compile.media.settings import (
 )
 from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.package.media import settings_of
+from gemma4_compile.package.media import check_tokens, settings_of
 
 IMAGE = ImageSettings(begin=255_999, soft=258_880, end=258_882, video=258_884, max_budget=560)
 TOWER = AudioSettings(begin=256_000, soft=258_881, end=258_883, unused_samples=160)
@@ -40,6 +41,30 @@ def test_released_sizes(preset: str, expected: MediaSettings) -> None:
     settings = settings_of(config, 560)
     assert settings == expected
     assert media_settings(json.loads(json.dumps({"media": settings.to_json()}))) == settings
+
+
+@pytest.mark.parametrize(
+    ("lacking", "named"), [(IMAGE.soft, "image"), (IMAGE.video, "image"), (TOWER.soft, "audio")]
+)
+def test_a_tokenizer_without_the_tokens_of_media_is_refused(lacking: int, named: str) -> None:
+    settings = MediaSettings(IMAGE, TOWER)
+    vocabulary = {"a": 0, "<|image|>": IMAGE.soft}
+    added = [
+        {"id": IMAGE.video, "content": "<|video|>"},
+        {"id": TOWER.soft, "content": "<|audio|>"},
+    ]
+    tokenizer = {"model": {"vocab": vocabulary}, "added_tokens": added}
+    check_tokens(settings, tokenizer)
+    rest = {
+        "model": {"vocab": {text: i for text, i in vocabulary.items() if i != lacking}},
+        "added_tokens": [one for one in added if one["id"] != lacking],
+    }
+    with pytest.raises(
+        CheckpointError, match=f"has no token {lacking}, .* {named} input"
+    ) as caught:
+        check_tokens(settings, rest)
+    assert f"leave `{named}` out" in str(caught.value.hint)
+    check_tokens(MediaSettings(), rest)
 
 
 def test_what_is_left_out_is_not_said() -> None:
