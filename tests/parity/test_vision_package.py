@@ -20,6 +20,7 @@ from tests import models, tolerances
 from tests.packages import CONTEXT_LENGTH, compile_small
 from tests.vision_models import (
     KINDS,
+    TOKENS,
     Truth,
     compiled,
     config_of,
@@ -40,6 +41,9 @@ def test_its_rows_are_those_of_its_checkpoint(kind: str, tmp_path: Path) -> None
     tensors |= random_weights(config_of(kind))
     write_safetensors(checkpoint / "model.safetensors", tensors, "float32")
     (checkpoint / "config.json").write_text(json.dumps(config_values(kind)))
+    tokenizer = json.loads((checkpoint / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"] |= TOKENS
+    (checkpoint / "tokenizer.json").write_text(json.dumps(tokenizer))
     request = CompileRequest(
         model=str(checkpoint),
         target="cpu",
