@@ -2,6 +2,7 @@ import { describe, expect, it } from "vitest";
 import { readChatFile, type ReadMedium, toFile } from "../src/chat/transfer";
 import { withMedia } from "../src/chat/transfer_media";
 import { mediaIdsOf, newConversation, newReply, newUserMessage, type Conversation } from "../src/chat/transcript";
+import { encodeWav } from "../src/media/wav";
 
 function chat(title = ""): Conversation {
   const reply = {
@@ -27,6 +28,8 @@ function chat(title = ""): Conversation {
   };
 }
 
+const sound = encodeWav(new Float32Array(3), 16_000);
+const cutOff = btoa(String.fromCharCode(...new Uint8Array(sound, 0, 48)));
 const file = (content: string | Uint8Array<ArrayBuffer>) => new File([content], "chats.json");
 const withoutIds = (value: unknown) =>
   JSON.parse(JSON.stringify(value, (key, each) => (key === "id" ? undefined : each)));
@@ -50,7 +53,7 @@ describe("chats as files", () => {
   it("keep pictures and sounds, and say when those are left out", async () => {
     const blobs = new Map([
       ["p", new Blob(["picture"], { type: "image/png" })],
-      ["s", new Blob(["sound"], { type: "audio/wav" })],
+      ["s", new Blob([sound], { type: "audio/wav" })],
     ]);
     const made = chat("One");
     made.messages[0] = newUserMessage("", [
@@ -65,7 +68,8 @@ describe("chats as files", () => {
     const [read] = await readChatFile(file(toFile(conversations).text), (medium) => taken.push(medium));
     expect(withoutIds(read)).toEqual(withoutIds(made));
     expect(taken.map(({ id }) => id)).toEqual(mediaIdsOf(read!).slice(0, 2));
-    expect(await Promise.all(taken.map(({ blob }) => blob.text()))).toEqual(["picture", "sound"]);
+    expect(await taken[0]!.blob.text()).toBe("picture");
+    expect(await taken[1]!.blob.arrayBuffer()).toEqual(sound);
     expect(taken.map(({ blob }) => blob.type)).toEqual(["image/png", "audio/wav"]);
     blobs.set("p", new Blob([new Uint8Array(65 * 2 ** 20)], { type: "image/png" }));
     const large = await withMedia([made], blobOf);
@@ -80,6 +84,9 @@ describe("chats as files", () => {
     [{ kind: "picture", name: "x", type: "text/html", data: "AAAA" }, /media\[0\]\.type is unknown/],
     [{ kind: "sound", name: "x", type: "audio/wav", data: "?" }, /media\[0\]\.data is no base64/],
     [{ kind: "sound", name: "x", type: "audio/wav", data: 7 }, /media\[0\]\.data is no base64/],
+    [{ kind: "sound", name: "x", type: "audio/wav", data: "AAAA" }, /media\[0\]\.data is no sound of this page/],
+    [{ kind: "sound", name: "x", type: "audio/wav", data: btoa("RIFF".repeat(20)) }, /data is no sound of this page/],
+    [{ kind: "sound", name: "x", type: "audio/wav", data: cutOff }, /data is no sound of this page, or cut off/],
   ])("with damaged media are refused: %j", async (medium, words) => {
     const damaged = change((data) => (data.conversations[1].messages[0].media = [medium]));
     await expect(readChatFile(damaged)).rejects.toThrow(words);

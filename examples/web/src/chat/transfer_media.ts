@@ -1,5 +1,6 @@
 // Pictures and sounds in files of chats, as base64 beside what a message says of them.
 import { base64Of, bytesOf } from "../media/base64";
+import { isOwnWav } from "../media/wav";
 import { MIB } from "../package/units";
 import { mediaIdsOf, mediaOf, type Attachment, type Conversation, type Message } from "./transcript";
 
@@ -40,5 +41,6 @@ export function readData(kind: Attachment["kind"], type: unknown, data: unknown)
   if (typeof type !== "string" || !TYPES[kind].test(type)) throw new Error("type is unknown");
   const bytes = typeof data === "string" ? bytesOf(data) : undefined;
   if (!bytes?.length) throw new Error("data is no base64");
+  if (kind === "sound" && !isOwnWav(bytes)) throw new Error("data is no sound of this page, or cut off");
   return new Blob([bytes], { type });
 }

@@ -30,6 +30,15 @@ export function encodeWav(samples: Float32Array, rate: number): ArrayBuffer {
   return data;
 }
 
+/** Whether bytes are a file of `encodeWav`: the client refuses a damaged one with every question of its chat. */
+export function isOwnWav(bytes: Uint8Array<ArrayBuffer>): boolean {
+  const samples = (bytes.length - HEADER_BYTES) / BYTES_PER_SAMPLE;
+  if (!Number.isInteger(samples) || samples < 1) return false;
+  const rate = new DataView(bytes.buffer, bytes.byteOffset).getUint32(24, true);
+  const header = new Uint8Array(encodeWav(new Float32Array(samples), rate), 0, HEADER_BYTES);
+  return header.every((byte, index) => byte === bytes[index]);
+}
+
 /** The mean of all channels. */
 export function mixChannels(channels: Float32Array[]): Float32Array {
   const [first] = channels;
