@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import BinaryIO
@@ -97,6 +98,9 @@ def _sampled(container: InputContainer) -> Iterator[tuple[float, VideoFrame]]:
     total, measured = stream.frames, None
     if not (total and rate):
         total, measured = _counted(container, stream)
+    elif stream.duration and stream.time_base is not None:
+        # A film that was cut by its edit list alone has the other frames, too, and shows none.
+        total = min(total, math.ceil(stream.duration * stream.time_base * rate))
     if total < 1:
         raise MediaError("the video has no frames", hint=_DAMAGED)
     fps = float(rate) if rate else measured or DEFAULT_FPS

@@ -325,6 +325,23 @@ def test_a_long_video_is_sought_in(tmp_path: Path, form: str) -> None:
     assert np.abs(shades - [255 * (i * 75) // 2399 for i in range(32)]).max() < 6
 
 
+def test_of_a_film_that_is_cut_by_its_edit_list_the_part_that_it_shows_counts(
+    tmp_path: Path,
+) -> None:
+    path = video_file(tmp_path / "v.mp4", 240)
+    content = bytearray(path.read_bytes())
+    begin, second = content.index(b"elst") + 12, content.index(b"mdhd") + 16
+    (ticks,) = struct.unpack_from(">I", content, second)
+    struct.pack_into(
+        ">II", content, begin, 2000, 5 * ticks
+    )  # two of ten seconds, from the fifth on
+    path.write_bytes(content)
+    frames = decode_video(path)
+    assert [frame.seconds for frame in frames] == [(i * 48 // 32) / 24 for i in range(32)]
+    shades = np.array([frame.pixels.mean() for frame in frames])
+    assert np.abs(shades - [255 * (120 + i * 48 // 32) // 239 for i in range(32)]).max() < 6
+
+
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("left_right", [1, -1])
 @pytest.mark.parametrize("up_down", [1, -1])
