@@ -51,6 +51,12 @@ export const SCRIPTED_DRAFTS = {
     await page.locator("#drafts").uncheck();
     await page.locator("#drafts-state", { hasText: /^Active.*when the model starts again/ }).waitFor();
     await accessible(page, "settings with a drafter");
+    await page.locator("#change-model").click();
+    await state(page, "check");
+    await page.locator("#download", { hasText: "Start" }).click();
+    await state(page, "ready");
+    assert.equal(await started(page), undefined);
+    assert.equal(await draftsState(page), "Off for this model.");
     await page.reload();
     await state(page, "ready");
     assert.equal(await started(page), undefined);

@@ -28,6 +28,8 @@ export interface LoaderEvents {
 }
 
 export class Loader {
+  private whole: Package | undefined;
+  /** The same, without its drafter where that is not wanted. */
   private pack: Package | undefined;
   private address = "";
   private device: Device | undefined;
@@ -59,19 +61,25 @@ export class Loader {
       this.events.state({ kind: "busy", text: "Looking at the package and the graphics device…" });
       this.device = await findDevice();
       const url = packageUrl(address, document.baseURI);
-      const pack = await readPackage(url);
-      const { fast, drafts } = this.session.settings;
-      this.pack = fast && drafts ? pack : withoutDrafter(pack);
-      this.session.pack = this.pack;
+      this.whole = await readPackage(url);
+      const pack = this.wanted();
       this.session.changeSettings({ lastPackage: url });
-      const small = Math.max(this.pack.totalBytes, this.pack.requirements.weightsBytes) <= SMALL_BYTES;
+      const small = Math.max(pack.totalBytes, pack.requirements.weightsBytes) <= SMALL_BYTES;
       await this.check(small || this.session.settings.accepted.includes(url));
     }, "Try again");
   }
 
+  /** The package as the settings want it now. */
+  private wanted(): Package {
+    const { fast, drafts } = this.session.settings;
+    this.pack = fast && drafts ? this.whole! : withoutDrafter(this.whole!);
+    this.session.pack = this.pack;
+    return this.pack;
+  }
+
   /** What fits and what does not; goes on where all fits and nobody has to be asked. */
   private async check(goOn: boolean): Promise<void> {
-    const pack = this.pack!;
+    const pack = this.wanted();
     const { settings } = this.session;
     const missing = await missingBytes(pack);
     const context = this.context();
@@ -136,7 +144,7 @@ export class Loader {
   }
 
   private async load(): Promise<void> {
-    const pack = this.pack!;
+    const pack = this.wanted();
     if (!(await this.ownership.take())) {
       this.events.state({ kind: "elsewhere" });
       return;
