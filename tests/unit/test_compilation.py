@@ -16,15 +16,18 @@ from gemma4_compile import abi
 from gemma4_compile.checkpoint.drafter import open_drafter, with_drafter
 from gemma4_compile.checkpoint.sources import open_source
 from gemma4_compile.compilation import config_digest, fingerprint
-from gemma4_compile.errors import ConfigError, UsageError
+from gemma4_compile.errors import ArtifactError, ConfigError, UsageError
 from gemma4_compile.kernels import lower_library
 from gemma4_compile.model_spec.drafter.parameters import parameter_table
+from gemma4_compile.package.files import write_json
 from gemma4_compile.package.partial_build import PartialBuild
 from gemma4_compile.pipeline import plan_model
 from gemma4_compile.quantization.recipe import storage_plan
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.reports.quantization_report import report_model
 from gemma4_compile.request import CompileRequest
+from gemma4_compile.runtime.integrity import Check, check_files
+from gemma4_compile.runtime.package import read_provenance
 from gemma4_compile.tiny import materialize_drafter
 from tests import drafters, packages
 from tests.drafted import CHUNK, CONTEXT, Drafted, drafted_package
@@ -177,3 +180,41 @@ def test_every_target_has_kernels_for_tiny_s_drafter(target: str) -> None:
     asked = CompileRequest("tiny", target, "q4f16", Path(), drafter="tiny")
     library = lower_library(asked)
     assert {abi.DRAFT, abi.VERIFY} <= library.calls.keys()
+
+
+DRAFTER_SHARD = "params_shard_drafter_0.bin"
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    package = tmp_path / "package"
+    asked = CompileRequest("tiny", "cpu", "q4f16", package, only="weights", drafter="tiny")
+    packages.compile_small(asked)
+    check_files(package, read_provenance(package), Check.ALWAYS)
+    return package
+
+
+def refuse(package: Path, message: str) -> None:
+    with pytest.raises(ArtifactError, match=message):
+        check_files(package, read_provenance(package), Check.ALWAYS)
+
+
+@pytest.mark.parametrize("name", [abi.DRAFTER_CACHE_FILE, DRAFTER_SHARD])
+def test_one_bit_of_a_drafter_is_found(name: str, weights: Path) -> None:
+    data = bytearray((weights / name).read_bytes())
+    data[len(data) // 2] ^= 1
+    (weights / name).write_bytes(data)
+    refuse(weights, rf"`{name}` of .* is damaged: its sha256")
+
+
+def test_a_drafter_s_files_are_listed_and_as_large_as_its_tensors(weights: Path) -> None:
+    shard = weights / DRAFTER_SHARD
+    shard.write_bytes(shard.read_bytes() + b"\0")
+    values = read(weights, abi.PROVENANCE_FILE)
+    values["files"][DRAFTER_SHARD]["nbytes"] += 1
+    write_json(weights / abi.PROVENANCE_FILE, values)
+    refuse(weights, rf"`{DRAFTER_SHARD}`: `{abi.DRAFTER_CACHE_FILE}` lists")
+    for name in (DRAFTER_SHARD, abi.DRAFTER_CACHE_FILE):
+        del values["files"][name]
+        write_json(weights / abi.PROVENANCE_FILE, values)
+        refuse(weights, f"does not list `{name}`")

@@ -18,12 +18,10 @@ import pytest
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.package.artifacts import read_artifact
-from gemma4_compile.request import CompileRequest
 from gemma4_compile.runtime import Package, integrity
 from gemma4_compile.runtime.engine import Engine
-from gemma4_compile.runtime.integrity import Check, check_files, library_parameters
+from gemma4_compile.runtime.integrity import Check, library_parameters
 from gemma4_compile.runtime.native_library import NativeLibrary
-from gemma4_compile.runtime.package import read_provenance
 
 
 @pytest.fixture(autouse=True)
@@ -340,52 +338,6 @@ TERABYTES = 3 << 40
 def sparse(path: Path) -> None:
     path.touch()
     os.truncate(path, TERABYTES)
-
-
-@pytest.fixture(scope="module")
-def weights_with_drafter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tests import packages  # loads the compiler, as in tests/conftest.py
-
-    output = tmp_path_factory.mktemp("drafted") / "package"
-    asked = CompileRequest("tiny", "cpu", "q4f16", output, only="weights", drafter="tiny")
-    packages.compile_small(asked)
-    return output
-
-
-def refuse_drafted(package: Path, message: str) -> None:
-    with pytest.raises(ArtifactError, match=message):
-        check_files(package, read_provenance(package), Check.ONCE)
-
-
-DRAFTER_SHARD = "params_shard_drafter_0.bin"
-
-
-@pytest.mark.parametrize("name", [abi.DRAFTER_CACHE_FILE, DRAFTER_SHARD])
-def test_one_bit_of_a_drafter_is_found(
-    name: str, weights_with_drafter: Path, tmp_path: Path, hashed: list[str]
-) -> None:
-    package = shutil.copytree(weights_with_drafter, tmp_path / "package")
-    check_files(package, read_provenance(package), Check.ONCE)
-    assert hashed.count(name) == 1
-    path = package / name
-    flip_a_bit(path)
-    os.utime(path, ns=(0, 0))
-    refuse_drafted(package, rf"`{name}` of .* is damaged: its sha256")
-
-
-def test_a_drafter_s_files_are_listed_and_as_large_as_its_tensors(
-    weights_with_drafter: Path, tmp_path: Path
-) -> None:
-    package = shutil.copytree(weights_with_drafter, tmp_path / "package")
-    shard = package / DRAFTER_SHARD
-    shard.write_bytes(shard.read_bytes() + b"\0")
-    edit_list(package, DRAFTER_SHARD, shard.stat().st_size)
-    refuse_drafted(package, rf"`{DRAFTER_SHARD}`: `{abi.DRAFTER_CACHE_FILE}` lists")
-    for name in (DRAFTER_SHARD, abi.DRAFTER_CACHE_FILE):
-        values = json.loads((package / abi.PROVENANCE_FILE).read_text())
-        del values["files"][name]
-        (package / abi.PROVENANCE_FILE).write_text(json.dumps(values))
-        refuse_drafted(package, f"does not list `{name}`")
 
 
 def test_what_is_not_read_is_not_hashed(package: Path, hashed: list[str]) -> None:
