@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from gemma4_compile.errors import ConfigError
@@ -156,6 +156,7 @@ class Gemma4Config:
             config = replace(config, vision=read_vision(top, config.vocab_size, names))
         if Modality.AUDIO in wanted:
             config = replace(config, audio=read_audio(top, config.vocab_size, names))
+        _check_media_tokens(config)
         if top is not text:
             names += top.unknown(IGNORED_TOP_KEYS)
         if names:
@@ -178,6 +179,18 @@ class Gemma4Config:
 def preset_names() -> tuple[str, ...]:
     """Names of the configs that ship with the package."""
     return tuple(sorted(path.stem for path in PRESETS_DIR.glob("*.json")))
+
+
+def _check_media_tokens(config: Gemma4Config) -> None:
+    """Refuse one id for two tokens: which medium takes its place could not be told."""
+    seen: dict[int, str] = {}
+    for kind, part in ((Modality.IMAGE, config.vision), (Modality.AUDIO, config.audio)):
+        tokens = {} if part is None else asdict(part.tokens)
+        for name, token in tokens.items():
+            what = f"`{name}` of {kind.value} input"
+            if token in seen:
+                raise ConfigError(f"config.json has token {token} as {seen[token]} and as {what}")
+            seen[token] = what
 
 
 def _check_attention(config: Gemma4Config) -> None:

@@ -115,6 +115,17 @@ def test_ids_lie_in_the_vocabulary() -> None:
         vision_of(hub_config(), section, boi_token_id=None)
 
 
+def test_one_id_for_two_tokens_is_refused() -> None:
+    values = {**hub_config(), **TOKENS, "vision_config": {}, "audio_config": {}}
+    sounds = {"boa_token_id": 14, "audio_token_id": 15, "eoa_token_id": 16}
+    Gemma4Config.from_dict({**values, **sounds}, modalities=None)
+    for name, token in (("video_token_id", 11), ("audio_token_id", 11), ("boa_token_id", 12)):
+        changed = {**values, **sounds, name: token}
+        with pytest.raises(ConfigError, match=f"has token {token} as .* of image input and as"):
+            Gemma4Config.from_dict(changed, modalities=None)
+        assert Gemma4Config.from_dict(changed).modalities == TEXT_ONLY, "nobody asked"
+
+
 def test_a_checkpoint_without_a_tower_is_named() -> None:
     with pytest.raises(ConfigError, match="no image input") as raised:
         Gemma4Config.from_dict(hub_config(), modalities=IMAGE)
