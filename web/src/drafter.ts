@@ -3,7 +3,7 @@ import { Calls } from "./calls";
 import type { DrafterOptions, FetchFile } from "./drafter_options";
 import type { Library } from "./library";
 import type { Native } from "./native";
-import { makeRoundPipelines, MAX_DRAFTS } from "./next_round";
+import { makeRoundPipelines, MAX_DRAFTS, MAX_ROWS } from "./next_round";
 import { because, counts } from "./stats";
 
 const INDEX_FILE = "drafter-tensor-cache.json";
@@ -99,11 +99,15 @@ async function verified(get: FetchFile, base: string, shard: Shard, sha256: stri
 
 const describe = ({ name, shape, dtype }: Parameter): string => `${name} ${shape.join("x")} ${dtype}`;
 
-/** What a library takes for its drafter, in its order; nothing if it has none. */
-function parametersOf(library: Library): readonly Parameter[] {
-  const metadata = JSON.parse(library.readMetadata() ?? "{}") as { drafter?: { params?: Parameter[] } };
-  return metadata.drafter?.params ?? [];
+interface Metadata {
+  prefill_chunk_size?: number;
+  drafter?: { params?: Parameter[] };
 }
+
+const metadataOf = (library: Library) => JSON.parse(library.readMetadata() ?? "{}") as Metadata;
+
+/** What a library takes for its drafter, in its order; nothing if it has none. */
+const parametersOf = (library: Library): readonly Parameter[] => metadataOf(library).drafter?.params ?? [];
 
 /** Throws where there is nothing to load a drafter for any more: asked again after every wait. */
 function check(library?: Library): void {
@@ -152,6 +156,8 @@ export async function loadDrafter(libraries: readonly Library[], url: string, op
   const library = takers.find((one) => one.drafter === 0 && !underWay.has(one)) ?? takers[0];
   if (!library) throw new Error("no loaded model takes these weights: load the package first, of the same build");
   library.drafts = drafts;
+  library.mostDrafts = Math.min(MAX_DRAFTS, (metadataOf(library).prefill_chunk_size ?? MAX_ROWS) - 1);
+  if (library.mostDrafts < 1) throw new Error("chunks of one token leave no room for guesses");
   // Who asked before hears of a failure, which is no reason not to try again: its files may have come another way.
   for (let other = underWay.get(library); other; other = underWay.get(library)) await other.catch(() => undefined);
   if (library.drafter !== 0) return;

@@ -50,6 +50,8 @@ export class Library {
   drafterBytes = 0;
   /** Guesses of every round; undefined for as many as pay. */
   drafts: number | undefined;
+  /** Guesses of a round, at most: a prefill chunk less one, which rings hold besides a window. */
+  mostDrafts = 0;
   /** Of its device, with a drafter. */
   roundPipelines: RoundPipelines | undefined;
   private isPlain = false;

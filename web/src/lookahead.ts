@@ -2,7 +2,6 @@
 import { Ahead, type Entry, type Forerunner, type Sampling } from "./ahead";
 import { DraftPace } from "./draft_pace";
 import type { Recorded } from "./recorder";
-import { MAX_DRAFTS } from "./next_round";
 import { RoundKernels, type RoundOwner } from "./round_kernels";
 import { Rounds } from "./rounds";
 import { because } from "./stats";
@@ -91,7 +90,7 @@ export class Lookahead implements Forerunner {
     if (this.rounds || library.drafter === 0) return;
     try {
       const kernels = new RoundKernels(this.owner, { bufferGone: () => this.endRounds() });
-      const pace = new DraftPace(MAX_DRAFTS, library.drafts);
+      const pace = new DraftPace(library.mostDrafts, library.drafts);
       this.rounds = new Rounds(this.owner, kernels, pace, {
         length: () => library.exports.gemma4_driver_length(this.owner.state),
         room: this.room,

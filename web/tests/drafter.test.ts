@@ -91,6 +91,23 @@ describe("a drafter", () => {
     expect(fake.library.drafts).toBe(4);
   });
 
+  it("guesses at most a chunk less one", async () => {
+    const metadata = { drafter: { params: PARAMETERS } };
+    for (const [chunk, most] of [
+      [512, 8],
+      [4, 3],
+    ]) {
+      fake.library.readMetadata = () => JSON.stringify({ ...metadata, prefill_chunk_size: chunk });
+      await load();
+      expect(fake.library.mostDrafts).toBe(most);
+    }
+  });
+
+  it("is of no use where a chunk has one token", async () => {
+    fake.library.readMetadata = () => JSON.stringify({ drafter: { params: PARAMETERS }, prefill_chunk_size: 1 });
+    await expect(load()).rejects.toThrow("chunks of one token leave no room for guesses");
+  });
+
   it("is not loaded a second time: other guesses can be asked for", async () => {
     await load();
     await load({ drafts: 2 });

@@ -21,7 +21,7 @@ let length: number;
 let ring: number[];
 let sizes: number[]; // steps of submissions without guesses
 let released: number;
-let library: { drafter: number; drafts?: number };
+let library: { drafter: number; drafts?: number; mostDrafts: number };
 let lookahead: Lookahead;
 
 /** Copies arrive in their order, each after the time that it takes. */
@@ -76,6 +76,7 @@ beforeEach(() => {
   library = {
     random: { state: 77 },
     drafter: 5,
+    mostDrafts: 8,
     releaseDrafter: () => {
       released += 1;
       library.drafter = 0;
@@ -191,6 +192,12 @@ describe("tokens ahead of the client", () => {
       at.token += 1; // another reply
       expect(new Set(device.rounds.map(({ rows }) => rows))).toEqual(new Set([1, drafts + 1]));
     }
+  });
+
+  it("are no more than the library's rings have room for", async () => {
+    [library.drafts, library.mostDrafts] = [5, 3];
+    await say(30);
+    expect(new Set(device.rounds.map(({ rows }) => rows))).toEqual(new Set([1, 4]));
   });
 
   it("are never guessed where that was asked for", async () => {
