@@ -162,6 +162,32 @@ def _replace(partial: Path, output: Path, replaced: Path) -> None:
         _remove(replaced)
 
 
+def _keep_others(output: Path, partial: Path) -> None:
+    """Link what lies in a package's directory and is none of its files: it is not ours to remove.
+
+    What has a name of the new package's files gives way.
+    """
+    if not is_package(output):
+        return
+    provenance = Provenance.from_json(read_artifact(output / abi.PROVENANCE_FILE))
+    own = {abi.PROVENANCE_FILE, *provenance.files}
+    for source in output.iterdir():
+        path = partial / source.name
+        if source.name in own or os.path.lexists(path):
+            continue
+        if source.is_dir() and not source.is_symlink():
+            shutil.copytree(source, path, symlinks=True, copy_function=_link)
+        else:
+            _link(source, path)
+
+
+def _link(source: str | Path, path: str | Path) -> None:
+    try:
+        os.link(source, path, follow_symlinks=False)
+    except OSError:
+        shutil.copy2(source, path, follow_symlinks=False)
+
+
 def _remove(package: Path) -> None:
     """Remove a package that was replaced; what marks it as one goes last, after a kill too."""
     if package.exists():
@@ -177,6 +203,7 @@ def _remove(package: Path) -> None:
 def output_directory(output: Path, *, force: bool, weights: bool = True) -> Iterator[Path]:
     """Yield the directory to write into; rename it to `output` when the block ends well.
 
+    What lay beside the files of the package that is replaced lies beside those of the new one.
     After an error the directory is removed. After an interruption (or a kill) it stays if it holds
     finished shards, so that the same command can go on from them.
 
@@ -218,6 +245,8 @@ def output_directory(output: Path, *, force: bool, weights: bool = True) -> Iter
                 _remove_the_rest(partial, keep_shards=weights)
             yield partial
             with write_errors(output):
+                if not force:
+                    _keep_others(output, partial)
                 _replace(partial, output, replaced)
         except BaseException as error:
             if not isinstance(error, Exception) and (partial / PROGRESS_FILE).exists():

@@ -33,7 +33,7 @@ from gemma4_compile.package.output_directory import (
 def make_package(path: Path, content: str = "old") -> None:
     path.mkdir()
     (path / "file").write_text(content)
-    provenance = Provenance(None, {}, {})
+    provenance = Provenance(None, {}, {"file": (len(content), "0" * 64)})
     (path / abi.PROVENANCE_FILE).write_text(json.dumps(provenance.to_json()))
 
 

@@ -130,7 +130,9 @@ def test_a_library_of_another_model_fails(
     other = compile_one(model, tmp_path / "other", only="library")
     shutil.copyfile(other / "model.so", request_for.package / "model.so")
     note_hash(request_for.package, "model.so")
+    (request_for.package / "notes.txt").write_text("of the user")
     found = verify_package(request_for, Silent())
+    assert (request_for.package / "notes.txt").read_text() == "of the user"
     assert not found.passed
     assert [text for text in found.failures if text.startswith("arithmetic: mean KL")]
     assert [text for text in found.failures if text.startswith("the library against its twin")]
