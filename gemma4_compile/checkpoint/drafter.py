@@ -19,6 +19,7 @@ from gemma4_compile.checkpoint.match import (
     match,
     read_json,
     row_reader,
+    vocabulary_of,
 )
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo
 from gemma4_compile.checkpoint.sources import (
@@ -206,12 +207,8 @@ def _same_bytes(first: Path, second: Path) -> bool:
 def _vocabulary(file: Path) -> dict[str, object]:
     """Ids by token, added ones too."""
     values = read_json(file, MAX_TOKENIZER_BYTES, 1 << 24)
-    model, added = values.get("model"), values.get("added_tokens", [])
-    vocabulary = model.get("vocab") if isinstance(model, dict) else None
-    if not isinstance(vocabulary, dict) or not isinstance(added, list):
-        raise CheckpointError(f"`{file}` is damaged: no vocabulary")
-    entries = [one for one in added if isinstance(one, dict)]
-    return {**vocabulary, **{str(one.get("content")): one.get("id") for one in entries}}
+    vocabulary, added = vocabulary_of(values, str(file))
+    return {**vocabulary, **{str(token.get("content")): token.get("id") for token in added}}
 
 
 def with_drafter(config: Gemma4Config, drafter: DrafterSource | None) -> Gemma4Config:

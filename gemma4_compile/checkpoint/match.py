@@ -49,6 +49,23 @@ _UNBOUNDED = np.finfo(np.float32).max
 _TOKENIZER_BYTES, _TOKENIZER_VALUES = 256, 16
 
 
+def vocabulary_of(
+    tokenizer: Mapping[str, object], file: str = TOKENIZER_FILE
+) -> tuple[dict[str, object], list[dict[str, object]]]:
+    """Ids by token of a parsed `tokenizer.json`, and its added tokens, as they lie in the file.
+
+    Raises
+    ------
+    CheckpointError
+        Naming the file, if it has no vocabulary.
+    """
+    model, added = tokenizer.get("model"), tokenizer.get("added_tokens", [])
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    if not isinstance(vocabulary, dict) or not isinstance(added, list):
+        raise CheckpointError(f"`{file}` is damaged: no vocabulary")
+    return vocabulary, [token for token in added if isinstance(token, dict)]
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """An opened checkpoint. `tensors` are by their full names in the files."""
@@ -82,11 +99,8 @@ class Checkpoint:
             min(MAX_TOKENIZER_BYTES, MAX_JSON_BYTES + _TOKENIZER_BYTES * vocab_size),
             MAX_VALUES + _TOKENIZER_VALUES * vocab_size,
         )
-        model, added = parsed.get("model"), parsed.get("added_tokens", [])
-        vocabulary = model.get("vocab") if isinstance(model, dict) else None
-        if not isinstance(vocabulary, dict) or not isinstance(added, list):
-            raise CheckpointError(f"`{TOKENIZER_FILE}` is damaged: no vocabulary")
-        ids = [*vocabulary.values(), *(t.get("id") for t in added if isinstance(t, dict))]
+        vocabulary, added = vocabulary_of(parsed)
+        ids = [*vocabulary.values(), *(token.get("id") for token in added)]
         wrong = [i for i in ids if type(i) is not int or not 0 <= i < vocab_size]
         if wrong:
             raise CheckpointError(

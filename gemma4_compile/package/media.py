@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gemma4_compile.checkpoint.match import vocabulary_of
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.media.settings import AudioSettings, ImageSettings, MediaSettings
 from gemma4_compile.media.sizes import WIDE, client_blocks
@@ -57,7 +58,7 @@ def check_tokens(settings: MediaSettings, tokenizer: Mapping[str, object]) -> No
 
     Parameters
     ----------
-    tokenizer : the parsed `tokenizer.json`, which holds a vocabulary
+    tokenizer : the parsed `tokenizer.json`
 
     Raises
     ------
@@ -67,10 +68,8 @@ def check_tokens(settings: MediaSettings, tokenizer: Mapping[str, object]) -> No
     image, audio = settings.image, settings.audio
     needed = [] if image is None else [(image.soft, Modality.IMAGE), (image.video, Modality.IMAGE)]
     needed += [] if audio is None else [(audio.soft, Modality.AUDIO)]
-    model, added = tokenizer.get("model"), tokenizer.get("added_tokens", [])
-    assert isinstance(model, Mapping), "checked when it was read"
-    assert isinstance(added, list), "checked when it was read"
-    known = {*model["vocab"].values(), *(one.get("id") for one in added if isinstance(one, dict))}
+    vocabulary, added = vocabulary_of(tokenizer)
+    known = {*vocabulary.values(), *(token.get("id") for token in added)}
     for token, modality in needed:
         if token not in known:
             raise CheckpointError(
