@@ -95,7 +95,7 @@ class ChatConfig:
     @classmethod
     def from_json(cls, values: Mapping[str, object]) -> ChatConfig:
         """Read the file's content; ArtifactError names a damaged field."""
-        read = _Fields(values, abi.CHAT_CONFIG_FILE)
+        read = Fields(values, abi.CHAT_CONFIG_FILE)
         files = read.get("tokenizer_files", list)
         if not all(isinstance(file, str) and _PLAIN_NAME.fullmatch(file) for file in files):
             raise read.damaged("tokenizer_files")
@@ -183,8 +183,8 @@ class TensorCache:
         cls, values: Mapping[str, object], file: str = abi.TENSOR_CACHE_FILE
     ) -> TensorCache:
         """Read and check a file's content; ArtifactError names the file and what is damaged."""
-        read = _Fields(values, file)
-        metadata = _Fields(read.get("metadata", dict), file)
+        read = Fields(values, file)
+        metadata = Fields(read.get("metadata", dict), file)
         shards = tuple(_read_shard(entry, file) for entry in read.get("records", list))
         names = [record.name for shard in shards for record in shard.records]
         if len(set(names)) != len(names):
@@ -222,7 +222,7 @@ class Provenance:
     @classmethod
     def from_json(cls, values: Mapping[str, object]) -> Provenance:
         """Read the file's content; ArtifactError for a file that is not ours or damaged."""
-        read = _Fields(values, abi.PROVENANCE_FILE)
+        read = Fields(values, abi.PROVENANCE_FILE)
         if values.get("schema") != PACKAGE_SCHEMA:
             raise read.damaged("schema")
         version = read.size("schema_version")
@@ -235,7 +235,7 @@ class Provenance:
         for name, entry in read.get("files", dict).items():
             if not _PLAIN_NAME.fullmatch(name) or not isinstance(entry, Mapping):
                 raise read.damaged("files")
-            fields = _Fields(entry, abi.PROVENANCE_FILE)
+            fields = Fields(entry, abi.PROVENANCE_FILE)
             files[name] = (fields.get("nbytes", int), fields.get("sha256", str))
         library = values.get("library")
         if library is not None and (not isinstance(library, str) or library not in files):
@@ -261,7 +261,7 @@ def read_artifact(path: Path) -> JsonObject:
     return values
 
 
-class _Fields:
+class Fields:
     """Checked reading of one JSON object of a package."""
 
     def __init__(self, values: object, file: str) -> None:
@@ -271,15 +271,18 @@ class _Fields:
         self._values = values
 
     def damaged(self, name: str) -> ArtifactError:
+        """The error for a field of that name."""
         return ArtifactError(f"`{self._file}`: field `{name}` is damaged", hint=_COMPILE_AGAIN)
 
     def get(self, name: str, kind: type[T]) -> T:
+        """A field's value; ArtifactError if it is missing or of another type."""
         value = self._values.get(name)
         if not isinstance(value, kind) or isinstance(value, bool):
             raise self.damaged(name)
         return value
 
     def size(self, name: str) -> int:
+        """A positive integer; ArtifactError if it is none."""
         value: int = self.get(name, int)
         if value < 1:
             raise self.damaged(name)
@@ -287,7 +290,7 @@ class _Fields:
 
 
 def _read_shard(entry: object, cache_file: str) -> Shard:
-    read = _Fields(entry, cache_file)
+    read = Fields(entry, cache_file)
     file: str = read.get("dataPath", str)
     if not _PLAIN_NAME.fullmatch(file):
         raise read.damaged("dataPath")
@@ -299,7 +302,7 @@ def _read_shard(entry: object, cache_file: str) -> Shard:
 
 
 def _read_record(item: object, shard_bytes: int, cache_file: str) -> TensorRecord:
-    read = _Fields(item, cache_file)
+    read = Fields(item, cache_file)
     name: str = read.get("name", str)
     shape = read.get("shape", list)
     if not all(type(size) is int and size > 0 for size in shape):

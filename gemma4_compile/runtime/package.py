@@ -18,6 +18,7 @@ from gemma4_compile.confined.conversation import ConversationError, load_tokeniz
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.package.artifacts import (
     ChatConfig,
+    Fields,
     Provenance,
     Shard,
     TensorCache,
@@ -140,9 +141,7 @@ class Package:
         target = provenance.build.get("target")
         device = provenance.build.get(DEVICE, target)
         if not isinstance(target, str) or not isinstance(device, str):
-            raise ArtifactError(
-                f"`{abi.PROVENANCE_FILE}`: field `target` is damaged", hint=_COMPILE_AGAIN
-            )
+            raise Fields(provenance.build, abi.PROVENANCE_FILE).damaged("target")
         check_files(directory, provenance, check, progress)
         chat_config = ChatConfig.from_json(read_artifact(directory / abi.CHAT_CONFIG_FILE))
         cache = TensorCache.from_json(read_artifact(directory / abi.TENSOR_CACHE_FILE))
@@ -341,9 +340,7 @@ class Package:
 def _modalities(provenance: Provenance) -> tuple[str, ...]:
     found = provenance.build.get("modalities", ["text"])  # packages of earlier versions: text
     if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
-        raise ArtifactError(
-            f"`{abi.PROVENANCE_FILE}`: field `modalities` is damaged", hint=_COMPILE_AGAIN
-        )
+        raise Fields(provenance.build, abi.PROVENANCE_FILE).damaged("modalities")
     return tuple(found)
 
 

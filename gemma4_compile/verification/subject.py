@@ -13,7 +13,7 @@ from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader
 from gemma4_compile.checkpoint.nonfinite import finite_reader
 from gemma4_compile.checkpoint.sources import ModelSource, open_source
 from gemma4_compile.compilation import config_digest
-from gemma4_compile.errors import ArtifactError, CheckpointError, ConfigError
+from gemma4_compile.errors import CheckpointError, ConfigError
 from gemma4_compile.media.settings import media_settings
 from gemma4_compile.media.sizes import WIDE
 from gemma4_compile.model_spec.component import model_parameters
@@ -24,6 +24,7 @@ from gemma4_compile.package import files
 from gemma4_compile.package.artifacts import (
     Build,
     ChatConfig,
+    Fields,
     Provenance,
     TensorCache,
     read_artifact,
@@ -99,22 +100,16 @@ def provenance_of(package: Path) -> Provenance:
     """Provenance of a package; ArtifactError names a field of the build that is damaged."""
     provenance = read_provenance(package)
     build = {**_ABSENT, **provenance.build}
+    read = Fields(build, abi.PROVENANCE_FILE)
     for name, kind in _FIELDS.items():
-        if not isinstance(build.get(name), kind):
-            raise _damaged(name)
+        read.get(name, kind)
     if not all(name in [kind.value for kind in Modality] for name in build[MODALITIES]):
-        raise _damaged(MODALITIES)
+        raise read.damaged(MODALITIES)
     if not all(isinstance(build[DRAFTER].get(name), str) for name in ("kind", "config")):
-        raise _damaged(DRAFTER)
+        raise read.damaged(DRAFTER)
     if not all(isinstance(pair, list) and len(pair) == 2 for pair in build["overrides"]):
-        raise _damaged("overrides")
+        raise read.damaged("overrides")
     return provenance
-
-
-def _damaged(field: str) -> ArtifactError:
-    return ArtifactError(
-        f"`{abi.PROVENANCE_FILE}`: field `{field}` is damaged", hint="compile the package again"
-    )
 
 
 @contextmanager
