@@ -34,13 +34,16 @@ SHARD_PATTERN = "params_shard_*.bin"
 
 def is_package(path: Path) -> bool:
     """Return whether a directory is a package of ours."""
+    return _provenance(path) is not None
+
+
+def _provenance(path: Path) -> Provenance | None:
     if not (path / abi.PROVENANCE_FILE).is_file():
-        return False
+        return None
     try:
-        Provenance.from_json(read_artifact(path / abi.PROVENANCE_FILE))
+        return Provenance.from_json(read_artifact(path / abi.PROVENANCE_FILE))
     except ArtifactError:
-        return False
-    return True
+        return None
 
 
 def check_output(output: Path, *, force: bool) -> None:
@@ -167,9 +170,9 @@ def _keep_others(output: Path, partial: Path) -> None:
 
     What has a name of the new package's files gives way.
     """
-    if not is_package(output):
+    provenance = _provenance(output)
+    if provenance is None:
         return
-    provenance = Provenance.from_json(read_artifact(output / abi.PROVENANCE_FILE))
     own = {abi.PROVENANCE_FILE, *provenance.files}
     for source in output.iterdir():
         path = partial / source.name
