@@ -55,7 +55,7 @@ class FewRowMatmul:
     @property
     def packs(self) -> bool:
         """The result is words and scales."""
-        return isinstance(self.operator, Int8FewRowLinear) and self.operator.packed_out
+        return len(self.results) > 1
 
     @property
     def sums_a_result(self) -> int:
