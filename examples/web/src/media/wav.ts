@@ -6,12 +6,23 @@ const BYTES_PER_SAMPLE = 2;
 /** 16-bit PCM of one channel. */
 export function encodeWav(samples: Float32Array, rate: number): ArrayBuffer {
   const data = new ArrayBuffer(HEADER_BYTES + BYTES_PER_SAMPLE * samples.length);
+  writeHeader(data, samples.length, rate);
+  const view = new DataView(data, HEADER_BYTES);
+  samples.forEach((sample, index) => {
+    // The client reads them divided by 32768: whole steps come back as they were.
+    const value = Math.max(-32768, Math.min(32767, Math.round(32768 * sample)));
+    view.setInt16(BYTES_PER_SAMPLE * index, value, true);
+  });
+  return data;
+}
+
+function writeHeader(data: ArrayBuffer, samples: number, rate: number): void {
   const view = new DataView(data);
   const name = (offset: number, text: string) => {
     for (let index = 0; index < text.length; index++) view.setUint8(offset + index, text.charCodeAt(index));
   };
   name(0, "RIFF");
-  view.setUint32(4, data.byteLength - 8, true);
+  view.setUint32(4, HEADER_BYTES - 8 + BYTES_PER_SAMPLE * samples, true);
   name(8, "WAVEfmt ");
   view.setUint32(16, 16, true);
   view.setUint16(20, 1, true); // PCM
@@ -21,13 +32,7 @@ export function encodeWav(samples: Float32Array, rate: number): ArrayBuffer {
   view.setUint16(32, BYTES_PER_SAMPLE, true);
   view.setUint16(34, 8 * BYTES_PER_SAMPLE, true);
   name(36, "data");
-  view.setUint32(40, BYTES_PER_SAMPLE * samples.length, true);
-  samples.forEach((sample, index) => {
-    // The client reads them divided by 32768: whole steps come back as they were.
-    const value = Math.max(-32768, Math.min(32767, Math.round(32768 * sample)));
-    view.setInt16(HEADER_BYTES + BYTES_PER_SAMPLE * index, value, true);
-  });
-  return data;
+  view.setUint32(40, BYTES_PER_SAMPLE * samples, true);
 }
 
 /** Whether bytes are a file of `encodeWav`: the client refuses a damaged one with every question of its chat. */
@@ -35,8 +40,9 @@ export function isOwnWav(bytes: Uint8Array<ArrayBuffer>): boolean {
   const samples = (bytes.length - HEADER_BYTES) / BYTES_PER_SAMPLE;
   if (!Number.isInteger(samples) || samples < 1) return false;
   const rate = new DataView(bytes.buffer, bytes.byteOffset).getUint32(24, true);
-  const header = new Uint8Array(encodeWav(new Float32Array(samples), rate), 0, HEADER_BYTES);
-  return header.every((byte, index) => byte === bytes[index]);
+  const header = new ArrayBuffer(HEADER_BYTES);
+  writeHeader(header, samples, rate);
+  return new Uint8Array(header).every((byte, index) => byte === bytes[index]);
 }
 
 /** The mean of all channels. */
