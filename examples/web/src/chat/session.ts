@@ -9,8 +9,16 @@ import { openingAfterTool, toMessages } from "./prompt";
 import { callsOf } from "./reply";
 import { explainStorage, saveSettings, type Change, type Settings, type Store } from "./store";
 import { runTool } from "./tools";
-import { cleanTitle, forgetOldest, mediaIdsOf, mediaOf, mergeInto, newConversation } from "./transcript";
-import { newReply, newUserMessage } from "./transcript";
+import {
+  cleanTitle,
+  forgetOldest,
+  mediaIdsOf,
+  mediaOf,
+  mergeInto,
+  newConversation,
+  newReply,
+  newUserMessage,
+} from "./transcript";
 import type { AssistantMessage, Attachment, Conversation, Message, Round } from "./transcript";
 
 const MOST_ROUNDS = 6;
