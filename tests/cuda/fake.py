@@ -60,11 +60,16 @@ def ptx_of(source: str) -> bytes:
     return "\n".join(entries).encode()
 
 
+def replace_compiler(patch: pytest.MonkeyPatch) -> None:
+    """Let PTX be what the fake driver reads."""
+    patch.setattr(ptx, "find_compiler", lambda: None)
+    patch.setattr(ptx, "compile_ptx", lambda source, *_: ptx_of(source))
+
+
 def compile_tiny(folder: Path, drafter: str | None = None) -> Path:
     """`tiny` for `cuda`, without a CUDA compiler; return the package."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ptx, "find_compiler", lambda: None)
-        patch.setattr(ptx, "compile_ptx", lambda source, *_: ptx_of(source))
+        replace_compiler(patch)
         request = CompileRequest(
             "tiny", "cuda", "q4f16", folder, context_length=CONTEXT_LENGTH, drafter=drafter
         )

@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from gemma4_compile.operators.few_row_linear import Int8FewRowLinear
-from gemma4_compile.operators.int8_linear import PACKED
-from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.targets import link, target_spec
 from gemma4_compile.targets.tuning import FewRowTensorCoreTuning
 from tests.numerics.dawn_kernels import cases_executable
 from tests.numerics.kernel_cases import KernelCase, make_case
+from tests.numerics.linear.test_few_row_linear import MOST, int8
 
-MOST = 9
-OPERATOR = Int8FewRowLinear(None, WeightLayout(4, "float16", 32, 96, (64,)), PACKED, most_rows=MOST)
+OPERATOR = int8(4, 96, (64,))
 
 
 def cases() -> list[KernelCase]:

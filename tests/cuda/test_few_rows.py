@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile.targets.linker import ptx
 from tests.cuda import fake, few_rows
 
 
@@ -15,7 +14,6 @@ from tests.cuda import fake, few_rows
 def test_a_large_matrix_has_tensor_cores_from_three_rows_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ptx, "find_compiler", lambda: None)
-    monkeypatch.setattr(ptx, "compile_ptx", lambda source, *_: fake.ptx_of(source))
+    fake.replace_compiler(monkeypatch)
     few_rows.compile_cases(tmp_path / "model.so")
     fake.run("few_rows_by_number", tmp_path / "model.so")
