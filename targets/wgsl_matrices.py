@@ -17,6 +17,7 @@ _CALL = re.compile(rf"^( *)({PREFIX}\w+)\((.*)\);$", re.MULTILINE)
 _PLACE = re.compile(r"^&(\w+)\[(.*)\]$")
 _ENTRY = re.compile(r"^@compute.*?\) \{\n", re.MULTILINE | re.DOTALL)
 _BARRIER = re.compile(rf"^ *workgroupBarrier\(\);\n(?=.*\b{calls.UNIFORM_LOAD}\()", re.MULTILINE)
+_PIECE = re.compile(rf"{calls.READ_PIECE}\(\(&\((\w+)\[")  # arguments have no cast
 _POINTER = re.compile(r"\(&\(\(\([\w<>]+\*\)(\w+)\)\[")  # C's cast and address of an element
 
 Write = Callable[..., str]
@@ -88,7 +89,7 @@ WGSL = Dialect(
 
 def write_matrices(text: str, dialect: Dialect = WGSL) -> str:
     """The text of a kernel with its calls written out; as it is where it has none."""
-    if PREFIX not in text and calls.UNIFORM_LOAD not in text:
+    if not any(name in text for name in (PREFIX, calls.UNIFORM_LOAD, calls.READ_PIECE)):
         return text
     used: dict[str, None] = {}
 
@@ -99,7 +100,7 @@ def write_matrices(text: str, dialect: Dialect = WGSL) -> str:
             used[matrix] = None
         return indent + line.replace("\n", "\n" + indent)
 
-    body = _BARRIER.sub("", _CALL.sub(write, _wgsl_pointers(text)))
+    body = _BARRIER.sub("", _CALL.sub(write, _read_pieces(_wgsl_pointers(text))))
     names = sorted(used, key=lambda name: (name.rstrip("0123456789"), len(name), name))
     declared = "".join(
         f"  var {name}: {dialect.kinds[name.rstrip('0123456789')]};\n" for name in names
@@ -111,14 +112,38 @@ def write_matrices(text: str, dialect: Dialect = WGSL) -> str:
     return body[:start] + dialect.head + opening + body[entry.end() :]
 
 
+def _after_index(text: str, at: int) -> int:
+    """The place after the bracket that closes the one before `at`."""
+    depth = 1
+    while depth:
+        depth += {"[": 1, "]": -1}.get(text[at], 0)
+        at += 1
+    return at
+
+
+def _read_pieces(text: str) -> str:
+    """Reads of 16 bytes of arrays of halves, which become arrays of such."""
+    parts, end = [], 0
+    names = set()
+    for match in _PIECE.finditer(text):
+        at = _after_index(text, match.end())
+        assert text.startswith(")))", at), "the address of an element alone"
+        names.add(match.group(1))
+        parts += [text[end : match.start()], f"{match.group(1)}[({text[match.end() : at - 1]})>>3u]"]
+        end = at + 3
+    text = "".join([*parts, text[end:]])
+    for name in names:
+        halves = f"{name} : array<f16>"
+        assert halves in text, f"{name} is read by pieces alone"
+        text = text.replace(halves, f"{name} : array<vec4<u32>>")
+    return text
+
+
 def _wgsl_pointers(text: str) -> str:
     """`(&(((T*)a)[i]))` as WGSL's `&a[i]`."""
     parts, end = [], 0
     for match in _POINTER.finditer(text):
-        depth, at = 1, match.end()
-        while depth:
-            depth += {"[": 1, "]": -1}.get(text[at], 0)
-            at += 1
+        at = _after_index(text, match.end())
         assert text.startswith("))", at), "the address of an element"
         parts += [text[end : match.start()], f"&{match.group(1)}[", text[match.end() : at]]
         end = at + 2

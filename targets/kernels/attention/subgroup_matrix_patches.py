@@ -19,6 +19,8 @@ were read meanwhile; a barrier.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
@@ -40,13 +42,14 @@ from gemma4_compile.targets.kernels.common.subgroup_matrices import (
     SUM_PIECE,
     after_barrier,
     clear,
-    halves_piece,
     has_subgroup_matrices,
     load_left,
     load_right,
     load_right_transposed,
     load_sums,
     multiply_add,
+    piece_of,
+    read_piece,
     store_sums,
 )
 from gemma4_compile.targets.kernels.common.tensor_cores import PIECE, shared_pieces
@@ -60,14 +63,15 @@ from gemma4_compile.targets.kernels.common.tile_loaders import (
 )
 from gemma4_compile.targets.spec import TargetSpec
 
-HALF, FLOAT, FLOATS = "float16", "float32", f"float32x{VECTOR}"
+HALF, FLOAT, FLOATS, WORD = "float16", "float32", f"float32x{VECTOR}", "uint32"
 ROWS = 64  # queries of a block
 KEYS = 32  # of a step
 SLACK = 10.0  # a score may be above its query's reference by this, before sums are rescaled
 HEADROOM = 4.0  # of a new reference above the highest score
 SCORE_PITCH = KEYS // SUM_PIECE + 2  # pieces: rows begin in different banks
 WEIGHT_PITCH = KEYS // PIECE + 1
-HIDDEN_PIECES = KEYS // VECTOR
+STEPS_AHEAD = 32  # steps whose visible keys are found at once
+ALL_VISIBLE = (1 << KEYS) - 1  # a word has a bit for each key of a step
 
 
 class _Shape:
@@ -100,8 +104,19 @@ class _Shape:
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
         operands = 2 * KEYS * self.pitch + ROWS * WEIGHT_PITCH
-        others = ROWS * SCORE_PITCH + HIDDEN_PIECES + 1
-        return PIECE_BYTES * (operands + others)
+        return PIECE_BYTES * (operands + ROWS * SCORE_PITCH) + 4 * (STEPS_AHEAD + 1)
+
+    def score_row(self, key: Expr) -> Expr:
+        """Row of the tile of keys, and so column of the scores, that has a key of a step.
+
+        The threads that share a query read neighbouring pieces of its scores, which lie in
+        different banks, and write neighbouring pieces of its weights, which are twice as many.
+        """
+        sharing, pair = self.sharing, tirx.floordiv(key, PIECE)
+        half = tirx.floormod(tirx.floordiv(key, SUM_PIECE), 2)
+        share, piece = tirx.floormod(pair, sharing), tirx.floordiv(pair, sharing)
+        place = share + (piece * 2 + half) * sharing
+        return place * SUM_PIECE + tirx.floormod(key, SUM_PIECE)
 
 
 def fits_subgroup_matrices(operator: PatchAttention, spec: TargetSpec) -> bool:
@@ -126,7 +141,7 @@ class _Block:
         self.weights_at = 2 * KEYS * shape.pitch
         self.tiles = shared_pieces(self.weights_at + ROWS * WEIGHT_PITCH)
         self.scores = shared_pieces(ROWS * SCORE_PITCH, FLOAT)
-        self.hidden = shared_pieces(HIDDEN_PIECES, FLOAT)
+        self.visible = shared((STEPS_AHEAD,), WORD)
         self.rescaled_in = shared((1,), "int32")
         self.tall = shape.subgroup_rows // SIDE
         self.score_sums = self.tall * shape.parts  # the first matrix after those of results
@@ -137,9 +152,8 @@ class _Block:
         self.items = KEYS * shape.row_pieces
         self.iterations = -(-self.items // shape.threads)
         self.next_keys, self.next_values = (
-            local((self.iterations * PIECE,), HALF) for _ in range(2)
+            local((self.iterations * VECTOR,), WORD) for _ in range(2)
         )
-        self.next_seen = local((VECTOR,), "int32")
         for total in range(self.tall * shape.parts):
             clear(total)
 
@@ -160,7 +174,8 @@ class _Block:
                     four = q[source, T.ramp(at, 1, VECTOR)]
                     four = tirx.max(tirx.min(four, limit), splat(f32(-LARGEST_F16)))
                     put(registers, half, four.astype(f"{HALF}x{VECTOR}"))
-                store(self.tiles, halves_piece(registers, 0), row * shape.pitch + piece)
+                halves = [vector(registers, half) for half in range(2)]
+                store(self.tiles, piece_of(halves), row * shape.pitch + piece)
         barrier()
         own = self._own_rows(shape.pitch)
         for i in range(self.tall):
@@ -187,41 +202,46 @@ class _Block:
         for iteration in range(self.iterations):
             row, piece, _ = self._item(iteration)
             at = bind(tirx.min(first + row, self.end - 1))
-            for half in range(2):
-                four = source[at, self.head, T.ramp(piece * PIECE + half * VECTOR, 1, VECTOR)]
-                put(to, iteration * 2 + half, four)
+            put(to, iteration, read_piece(source, at, self.head, piece * PIECE))
 
-    def read_seen(self, positions: Buffer, first: Expr, patches: int) -> None:
-        """Read which four of a tile's keys are no padding, in the threads that write it."""
-        with when(self.thread < HIDDEN_PIECES):
-            for i in range(VECTOR):
-                key = tirx.min(first + self.thread * VECTOR + i, self.end - 1)
-                store(self.next_seen, positions[bind(tirx.truncdiv(key, patches)), 0], i)
+    def write_keys(self) -> None:
+        """Write the tile of keys that was read."""
+        self._write(self.next_keys, 0, self.shape.score_row)
 
-    def write(self, registers: Buffer, first: int) -> None:
-        """Write the tile that was read, from piece `first` on."""
+    def write_values(self) -> None:
+        """Write the tile of values that was read."""
+        self._write(self.next_values, self.values_at, lambda row: row)
+
+    def _write(self, registers: Buffer, first: int, tile_row: Callable[[Expr], Expr]) -> None:
         for iteration in range(self.iterations):
             row, piece, inside = self._item(iteration)
-            value = halves_piece(registers, iteration * 2)
-            place = row * self.shape.pitch + piece + first
+            value = vector(registers, iteration)
+            place = tile_row(row) * self.shape.pitch + piece + first
             if inside is None:
                 store(self.tiles, value, place)
             else:
                 with when(inside):
                     store(self.tiles, value, place)
 
-    def write_hidden(self, first: Expr) -> None:
-        """Write what the scores of a step's keys are lowered by."""
-        with when(self.thread < HIDDEN_PIECES):
-            lowered = [
-                tirx.Select(
-                    (first + self.thread * VECTOR + i < self.end) & (self.next_seen[i] >= 0),
-                    f32(0.0),
-                    f32(LOWEST),
-                )
-                for i in range(VECTOR)
-            ]
-            store(self.hidden, joined(lowered), self.thread)
+    def find_visible(self, positions: Buffer, step: Expr, patches: int) -> None:
+        """Find which keys are no padding, of as many steps as there are words for."""
+        with when((tirx.floormod(step, STEPS_AHEAD) == 0) & (self.thread < STEPS_AHEAD)):
+            first = bind((step + self.thread) * KEYS)
+            block = bind(tirx.truncdiv(first, patches))
+            word = LocalVar(WORD, tirx.const(0, WORD))
+            ones = tirx.const(ALL_VISIBLE, WORD)
+            blocks = range((KEYS - 2) // patches + 2)  # that a step's keys may touch
+            last = tirx.truncdiv(self.end - 1, patches)
+            seen = [bind(positions[bind(tirx.min(block + i, last)), 0] >= 0) for i in blocks]
+            for i in blocks:
+                begin = bind((block + i) * patches - first)
+                low = bind(tirx.max(begin, 0))
+                there = tirx.min(begin + patches, tirx.min(self.end - first, KEYS))
+                count = bind(there - low)
+                with when(seen[i] & (count > 0)):
+                    bits = tirx.shift_right(ones, (KEYS - count).astype(WORD))
+                    word.set(tirx.bitwise_or(word.value, bits << low.astype(WORD)))
+            store(self.visible, word.value, self.thread)
 
     # --- Parts of a step ---
 
@@ -269,8 +289,9 @@ class _Block:
         at = [bind(self.share + piece * shape.sharing) for piece in range(count)]
         for piece, place in enumerate(at):
             for half in range(2):
-                four = self.scores[first + place * 2 + half]
-                put(own, piece * 2 + half, four + self.hidden[place * 2 + half])
+                at_score = first + self.share + (piece * 2 + half) * shape.sharing
+                put(own, piece * 2 + half, self.scores[at_score])
+        self._hide(own, at, step)
         highest = LocalVar(FLOAT, tree([own[i] for i in range(count * PIECE)], tirx.max))
         self._over_row(highest, tirx.max)
         self.keep.set(f32(1.0))
@@ -288,8 +309,26 @@ class _Block:
                 put(own, index, tirx.exp(vector(own, index) - splat(self.reference.value)))
                 put(weights, half, vector(own, index).astype(f"{HALF}x{VECTOR}"))
             to = self.row * WEIGHT_PITCH + place + self.weights_at
-            store(self.tiles, halves_piece(weights, 0), to)
+            store(self.tiles, piece_of([vector(weights, half) for half in range(2)]), to)
         self.weight_sum.add(tree([own[i] for i in range(count * PIECE)], add))
+
+    def _hide(self, own: Buffer, pieces: list[Expr], step: Expr) -> None:
+        """Lower the scores of keys that are padding."""
+        word = bind(self.visible[tirx.floormod(step, STEPS_AHEAD)])
+        with when(word != tirx.const(ALL_VISIBLE, WORD)):
+            for index, piece in enumerate(pieces):
+                bits = bind(tirx.shift_right(word, (piece * PIECE).astype(WORD)))
+                for half in range(2):
+                    four = vector(own, index * 2 + half)
+                    lanes = [
+                        tirx.Select(
+                            tirx.bitwise_and(bits, tirx.const(1 << (half * VECTOR + i), WORD)) != 0,
+                            lane_of(four, i),
+                            f32(LOWEST),
+                        )
+                        for i in range(VECTOR)
+                    ]
+                    put(own, index * 2 + half, joined(lanes))
 
     def _over_row(self, value: LocalVar, combine: Operation) -> None:
         """Combine the values of the threads that share a query; each gets the result."""
@@ -388,9 +427,8 @@ def make_subgroup_matrix_attention(operator: PatchAttention, spec: TargetSpec) -
             end, first = bind(i32(args.rows)), bind(i32(tile) * ROWS)
             block = _Block(shape, thread, head, end)
             block.read(block.next_keys, args.key, i32(0))
-            block.read_seen(args.positions, i32(0), patches)
             block.load_queries(args.q, first)
-            block.write(block.next_keys, 0)
+            block.write_keys()
             block.read(block.next_values, args.value, i32(0))
             block.read(block.next_keys, args.key, i32(KEYS))
             barrier()
@@ -399,14 +437,13 @@ def make_subgroup_matrix_attention(operator: PatchAttention, spec: TargetSpec) -
                 with when(step > 0):  # before, there are none
                     block.accumulate()
                 block.score()
-                block.write_hidden(base)
+                block.find_visible(args.positions, step, patches)
                 barrier()
                 block.weigh(step)
-                block.write(block.next_values, block.values_at)
-                block.write(block.next_keys, 0)
+                block.write_values()
+                block.write_keys()
                 block.read(block.next_values, args.value, base + KEYS)
                 block.read(block.next_keys, args.key, base + 2 * KEYS)
-                block.read_seen(args.positions, base + KEYS, patches)
                 block.rescale(step)
             block.accumulate()
             block.finish(args.out, first)

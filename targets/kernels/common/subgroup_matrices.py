@@ -13,6 +13,8 @@ Dawn, docs/dawn/features/subgroup_matrix.md; offsets and pitches count elements 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
@@ -22,7 +24,6 @@ from gemma4_compile.targets.kernels.common.tensor_cores import PIECE
 from gemma4_compile.targets.kernels.common.tile_loaders import (
     joined,
     lane_of,
-    vector,
 )
 from gemma4_compile.targets.spec import TargetSpec
 
@@ -41,6 +42,7 @@ MULTIPLY_ADD = "gemma4_matrix_multiply_add"
 STORE = "gemma4_matrix_store"
 LOAD = "gemma4_matrix_load"
 UNIFORM_LOAD = "workgroupUniformLoad"
+READ_PIECE = "gemma4_read_piece"
 
 
 def has_subgroup_matrices(spec: TargetSpec) -> bool:
@@ -93,7 +95,22 @@ def after_barrier(memory: Buffer, index: int = 0) -> Expr:
     return tirx.call_extern("int32", UNIFORM_LOAD, T.address_of(memory[index]))
 
 
-def halves_piece(registers: Buffer, first: int) -> Expr:
-    """A piece of two vectors of 4 halves, from vector `first` on."""
-    words = [tirx.reinterpret("uint32x2", vector(registers, first + i)) for i in range(2)]
+def read_piece(source: Buffer, *at: Index) -> Expr:
+    """A piece of an argument of halves whose rows are pieces; `at` is its first half.
+
+    One access of 16 bytes, where WGSL's vectors of halves have 8. All that the kernel reads of the
+    argument is read like this.
+    """
+    return tirx.call_extern("uint32x4", READ_PIECE, T.address_of(source[at]))
+
+
+def halves_of(piece: Expr) -> list[Expr]:
+    """The two vectors of 4 halves of a piece."""
+    pairs = [(lane_of(piece, 2 * i), lane_of(piece, 2 * i + 1)) for i in range(2)]
+    return [tirx.reinterpret("float16x4", tirx.Shuffle(list(pair), [0, 1])) for pair in pairs]
+
+
+def piece_of(halves: Sequence[Expr]) -> Expr:
+    """A piece of two vectors of 4 halves."""
+    words = [tirx.reinterpret("uint32x2", four) for four in halves]
     return joined([lane_of(pair, i) for pair in words for i in range(2)])

@@ -24,11 +24,13 @@ from gemma4_compile.targets.kernels.common.subgroup_matrices import (
     SUBGROUP,
     SUM_PIECE,
     clear,
-    halves_piece,
+    halves_of,
     has_subgroup_matrices,
     load_left,
     load_right,
     multiply_add,
+    piece_of,
+    read_piece,
     store_sums,
 )
 from gemma4_compile.targets.kernels.common.tensor_cores import PIECE, shared_pieces
@@ -125,28 +127,29 @@ class _RowsLoader(_Loader):
     ) -> None:
         super().__init__(size, PIECE, int(x.shape[1]), memory, 0, size.rows, thread, row_of)
         self._x, self._bounds = x, bounds[:2]
-        self._raw = local((self.count * PIECE,), HALF)
+        self._raw = local((self.count * VECTOR,), "uint32")
 
     def read(self, step: Expr) -> None:
         """Read a step's units."""
         at = self.at(step)
         for index, row in enumerate(self.rows):
-            _copy_halves(self._raw, index * 2, self._x, row, at, 2)
+            put(self._raw, index, read_piece(self._x, row, at * PIECE))
 
     def write(self, step: Expr) -> None:
         """Write the units that were read for a step."""
         inside = self.inside(step) if self.cols % self.size.depth else None
         for index in range(self.count):
-            for at in (index * 2, index * 2 + 1):
-                value = vector(self._raw, at)
-                if self._bounds:
-                    low, high = (splat(bound) for bound in self._bounds)
-                    wide = tirx.max(tirx.min(value.astype(FLOATS), high), low)
-                    put(self._raw, at, wide.astype(f"{HALF}x{VECTOR}"))
-                if inside is not None:
-                    zero = splat(tirx.const(0, HALF))
-                    put(self._raw, at, tirx.Select(inside, vector(self._raw, at), zero))
-            self.put(index, 0, halves_piece(self._raw, index * 2))
+            piece = vector(self._raw, index)
+            if self._bounds:
+                piece = piece_of([self._bounded(four) for four in halves_of(piece)])
+            if inside is not None:
+                piece = tirx.Select(inside, piece, splat(tirx.const(0, "uint32")))
+            self.put(index, 0, piece)
+
+    def _bounded(self, four: Expr) -> Expr:
+        low, high = (splat(bound) for bound in self._bounds)
+        wide = tirx.max(tirx.min(four.astype(FLOATS), high), low)
+        return materialize(wide.astype(f"{HALF}x{VECTOR}"), f"{HALF}x{VECTOR}")
 
 
 class _WeightsLoader(_Loader):
@@ -170,7 +173,7 @@ class _WeightsLoader(_Loader):
             self._words = local((self.count * VECTOR,), "uint32")
             self._scales = local((self.count,), HALF)
         else:
-            self._raw = local((self.count * WEIGHTS,), HALF)
+            self._raw = local((self.count * WEIGHTS // 2,), "uint32")
 
     def read(self, step: Expr) -> None:
         """Read a step's units, and their scales."""
@@ -181,7 +184,10 @@ class _WeightsLoader(_Loader):
                 split: Sequence[Buffer], begin: int, index: int = index, row: Expr = row
             ) -> None:
                 if not self._is_integers:
-                    _copy_halves(self._raw, index * 4, split[0], row - begin, at, 4)
+                    for piece in range(WEIGHTS // PIECE):
+                        first = at * WEIGHTS + piece * PIECE
+                        value = read_piece(split[0], row - begin, first)
+                        put(self._raw, index * 2 + piece, value)
                     return
                 words = split[0][row - begin, T.ramp(at * VECTOR, 1, VECTOR)]
                 put(self._words, index, words)
@@ -197,7 +203,7 @@ class _WeightsLoader(_Loader):
                 if self._is_integers:
                     value = self._decoded(index, piece)
                 else:
-                    value = halves_piece(self._raw, (index * 2 + piece) * 2)
+                    value = vector(self._raw, index * 2 + piece)
                 self.put(index, piece, value)
 
     def _decoded(self, index: int, piece: int) -> Expr:
@@ -222,15 +228,6 @@ class _WeightsLoader(_Loader):
 
 def _bits(value: int) -> Expr:
     return tirx.const(value, "uint32")
-
-
-def _copy_halves(
-    to: Buffer, first: int, source: Buffer, row: Expr, unit: Expr, vectors: int
-) -> None:
-    """Read a unit of `vectors` vectors of a row into registers, from vector `first` on."""
-    for i in range(vectors):
-        at = T.ramp((unit * vectors + i) * VECTOR, 1, VECTOR)
-        put(to, first + i, source[row, at])
 
 
 class _SubgroupSums:

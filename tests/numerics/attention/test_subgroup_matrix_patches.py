@@ -10,6 +10,7 @@ import pytest
 
 from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.targets import target_spec
+from gemma4_compile.targets.kernels.attention import subgroup_matrix_patches
 from gemma4_compile.targets.kernels.attention.subgroup_matrix_patches import (
     HEADROOM,
     KEYS,
@@ -54,6 +55,22 @@ def test_matrices_compute_the_definition(
     rows: int, groups: int, operator: PatchAttention, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:
     check([make_case(operator, 1, rows=BLOCKS)], rows, groups, lavapipe, tmp_path)
+
+
+@pytest.mark.dawn
+def test_padding_is_found_anew_when_the_words_end(
+    lavapipe: VulkanDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subgroup_matrix_patches, "STEPS_AHEAD", 2)  # of three
+    case = make_case(PatchAttention(1, 16, 3, F16, F16), 1, rows=BLOCKS)
+    positions, *others = case.arrays
+    padded = positions.copy()
+    padded[[2, 7]] = -1  # of the first word and of the second's first
+    after = [padded, *(array.copy() for array in others)]
+    run(case.operator, *after)
+    assert not np.array_equal(after[-1], case.expected[0]), "or nothing is shown"
+    changed = replace(case, args=(padded, *others), expected=(after[-1],))
+    check([changed], 16, 1, lavapipe, tmp_path)
 
 
 def with_rising_scores(case: KernelCase) -> KernelCase:

@@ -71,6 +71,18 @@ def test_calls_are_written_out_and_matrices_declared() -> None:
     assert write_matrices(TEXT) == RESULT
 
 
+PIECES = """\
+@group(0) @binding(0) var<storage, read> key_ptr : array<f16>;
+  v_3[0i] = gemma4_read_piece((&(key_ptr[((v_1[2i] * 768i) + 8i)])));
+"""
+
+
+def test_arguments_that_are_read_by_pieces_are_arrays_of_them() -> None:
+    found = write_matrices(TEXT.replace("var<workgroup>", f"{PIECES}var<workgroup>"))
+    assert "var<storage, read> key_ptr : array<vec4<u32>>;" in found
+    assert "v_3[0i] = key_ptr[(((v_1[2i] * 768i) + 8i))>>3u];" in found
+
+
 def test_a_text_without_calls_stays() -> None:
     others = re.sub(r"^.*(gemma4_matrix|workgroupUniformLoad).*\n", "", TEXT, flags=re.MULTILINE)
     assert write_matrices(others) == others
@@ -79,7 +91,7 @@ def test_a_text_without_calls_stays() -> None:
 def test_every_call_has_a_text() -> None:
     source = inspect.getsource(subgroup_matrices)
     named = re.findall(r'^[A-Z_]+ = "(gemma4_\w+)"$', source, re.MULTILINE)
-    assert set(named) == set(WGSL.statements)
+    assert set(named) == {*WGSL.statements, subgroup_matrices.READ_PIECE}
 
 
 def test_limits_with_matrices_are_those_of_the_same_name_and_the_feature() -> None:
