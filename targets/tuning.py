@@ -157,13 +157,11 @@ class PatchAttentionTuning:
         prefill attention's kernel, by its own tuning
     unroll : channels, or keys, that are in the kernel's text, 1 or 4
     subgroup_rows : queries of a subgroup, 16 or 32, where there are subgroup matrices
-    key_groups : subgroups that divide a step's keys between them, 1 or 2, there
     """
 
     keys: int = 0
     unroll: int = 4
     subgroup_rows: int = 16
-    key_groups: int = 1
 
 
 @dataclass(frozen=True)

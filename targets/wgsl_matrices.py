@@ -129,7 +129,10 @@ def _read_pieces(text: str) -> str:
         at = _after_index(text, match.end())
         assert text.startswith(")))", at), "the address of an element alone"
         names.add(match.group(1))
-        parts += [text[end : match.start()], f"{match.group(1)}[({text[match.end() : at - 1]})>>3u]"]
+        parts += [
+            text[end : match.start()],
+            f"{match.group(1)}[({text[match.end() : at - 1]})>>3u]",
+        ]
         end = at + 3
     text = "".join([*parts, text[end:]])
     for name in names:

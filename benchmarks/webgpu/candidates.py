@@ -160,7 +160,7 @@ CANDIDATES: dict[str, Family] = {
         [
             *every(keys=(0,)),
             *every(keys=(32, 64), unroll=(1, 4)),
-            *every(subgroup_rows=(16, 32), key_groups=(1, 2)),  # with limits `h200-matrices`
+            *every(subgroup_rows=(16, 32)),  # with limits `h200-matrices`
         ],
         blocks=PICTURE,
     ),

@@ -4,8 +4,8 @@ Definition: `PatchAttention` in operators/vision_attention.py. A block has 64 qu
 keys a step. Matrices have no rows that a thread could see, so scores go through shared memory to
 the threads that share a query, which write the softmax's weights back as halves.
 
-Subgroups divide the queries, and may divide the keys of a step, too: then each has sums of its own
-keys, which are added at the end. More subgroups hide more of what a step waits for.
+Which keys are padding is found for 32 steps at a time: reads of their positions in every step cost
+a fifth of the kernel's time.
 
 Sums of results stay in matrices, which cannot be scaled by row. So a query's weights are relative
 to a reference, `HEADROOM` above the highest score of some earlier step, as long as no later score
@@ -68,6 +68,7 @@ ROWS = 64  # queries of a block
 KEYS = 32  # of a step
 SLACK = 10.0  # a score may be above its query's reference by this, before sums are rescaled
 HEADROOM = 4.0  # of a new reference above the highest score
+AT_ONCE = KEYS // SIDE  # matrices of sums in a row of the memory of scores
 SCORE_PITCH = KEYS // SUM_PIECE + 2  # pieces: rows begin in different banks
 WEIGHT_PITCH = KEYS // PIECE + 1
 STEPS_AHEAD = 32  # steps whose visible keys are found at once
@@ -80,8 +81,6 @@ class _Shape:
     Attributes
     ----------
     subgroup_rows : queries of a subgroup
-    row_groups, key_groups : subgroups that divide the queries, and the keys of a step
-    group_sides : keys of a subgroup in a step, in matrices
     threads : of the block
     sharing : neighbouring threads that share a query
     parts : matrices of a head's channels; those beyond the head are 0
@@ -90,11 +89,8 @@ class _Shape:
 
     def __init__(self, operator: PatchAttention, spec: TargetSpec) -> None:
         self.dim = operator.head_dim
-        tuning = spec.tuning.patch_attention
-        self.subgroup_rows, self.key_groups = tuning.subgroup_rows, tuning.key_groups
-        self.row_groups = ROWS // self.subgroup_rows
-        self.group_sides = KEYS // self.key_groups // SIDE
-        self.threads = self.row_groups * self.key_groups * SUBGROUP
+        self.subgroup_rows = spec.tuning.patch_attention.subgroup_rows
+        self.threads = ROWS // self.subgroup_rows * SUBGROUP
         self.sharing = self.threads // ROWS
         self.parts = -(-self.dim // SIDE)
         self.pitch = self.parts * SIDE_PIECES + 1  # no two of 8 neighbouring rows share banks
@@ -131,9 +127,7 @@ class _Block:
 
     def __init__(self, shape: _Shape, thread: Expr, head: Expr, end: Expr) -> None:
         self.shape, self.thread, self.head, self.end = shape, thread, head, end
-        subgroup = tirx.floordiv(thread, SUBGROUP)
-        self.row_group = bind(tirx.floormod(subgroup, shape.row_groups))
-        self.key_group = bind(tirx.floordiv(subgroup, shape.row_groups))
+        self.subgroup = bind(tirx.floordiv(thread, SUBGROUP))
         self.row = bind(tirx.floordiv(thread, shape.sharing))  # the thread's query
         self.share = bind(tirx.floormod(thread, shape.sharing))
         # Keys, values, and weights; at first the queries, until they are in matrices.
@@ -186,7 +180,7 @@ class _Block:
 
     def _own_rows(self, pitch: int) -> Expr:
         """The subgroup's first query in memory whose rows are `pitch` apart."""
-        return bind(self.row_group * (self.shape.subgroup_rows * pitch))
+        return bind(self.subgroup * (self.shape.subgroup_rows * pitch))
 
     def _item(self, iteration: int) -> tuple[Expr, Expr, Expr | None]:
         """Row and piece of a tile that this thread moves, and whether it is there."""
@@ -248,37 +242,33 @@ class _Block:
     def accumulate(self) -> None:
         """Add the weighted values of the step before."""
         shape = self.shape
-        sides = bind(self.key_group * shape.group_sides)  # of keys before the subgroup's
-        own = bind(self._own_rows(WEIGHT_PITCH) + (sides * SIDE_PIECES + self.weights_at))
-        values = bind(sides * (SIDE * shape.pitch) + self.values_at)
-        for k in range(shape.group_sides):
+        own = bind(self._own_rows(WEIGHT_PITCH) + self.weights_at)
+        for k in range(AT_ONCE):
             for i in range(self.tall):
                 at = own + (i * SIDE * WEIGHT_PITCH + k * SIDE_PIECES)
                 load_left(self.weight_left + i, self.tiles, at, WEIGHT_PITCH)
             for part in range(shape.parts):
-                at = values + (k * SIDE * shape.pitch + part * SIDE_PIECES)
+                at = i32(self.values_at + k * SIDE * shape.pitch + part * SIDE_PIECES)
                 load_right_transposed(0, self.tiles, at, shape.pitch)
                 for i in range(self.tall):
                     multiply_add(i * shape.parts + part, self.weight_left + i, 0)
 
     def score(self) -> None:
         """Score the tile's keys."""
-        shape, wide = self.shape, self.shape.group_sides
-        sides = bind(self.key_group * wide)  # of keys before the subgroup's
-        keys = bind(sides * (SIDE * shape.pitch))
-        for total in range(self.tall * wide):
+        shape = self.shape
+        for total in range(self.tall * AT_ONCE):
             clear(self.score_sums + total)
         for part in range(shape.parts):
-            for j in range(wide):
-                at = keys + (j * SIDE * shape.pitch + part * SIDE_PIECES)
+            for j in range(AT_ONCE):
+                at = i32(j * SIDE * shape.pitch + part * SIDE_PIECES)
                 load_right(0, self.tiles, at, shape.pitch)
                 for i in range(self.tall):
-                    multiply_add(self.score_sums + i * wide + j, i * shape.parts + part, 0)
-        own = bind(self._own_rows(SCORE_PITCH) + sides * SIDE_SUM_PIECES)
+                    multiply_add(self.score_sums + i * AT_ONCE + j, i * shape.parts + part, 0)
+        own = self._own_rows(SCORE_PITCH)
         for i in range(self.tall):
-            for j in range(wide):
+            for j in range(AT_ONCE):
                 at = own + (i * SIDE * SCORE_PITCH + j * SIDE_SUM_PIECES)
-                store_sums(self.score_sums + i * wide + j, self.scores, at, SCORE_PITCH)
+                store_sums(self.score_sums + i * AT_ONCE + j, self.scores, at, SCORE_PITCH)
 
     def weigh(self, step: Expr) -> None:
         """Turn scores into weights, relative to a score that no other exceeds by `SLACK`."""
@@ -287,7 +277,7 @@ class _Block:
         first = bind(self.row * SCORE_PITCH)
         own = local((count * PIECE,))
         at = [bind(self.share + piece * shape.sharing) for piece in range(count)]
-        for piece, place in enumerate(at):
+        for piece in range(count):
             for half in range(2):
                 at_score = first + self.share + (piece * 2 + half) * shape.sharing
                 put(own, piece * 2 + half, self.scores[at_score])
@@ -344,17 +334,13 @@ class _Block:
             for strip in self._strips():
                 self._store_strip(strip)
                 barrier()
-                places = [
-                    bind(place + group * len(strip) * SIDE_SUM_PIECES)
-                    for place, _ in self._own_pieces(strip)
-                    for group in range(self.shape.key_groups)
-                ]
+                places = self._own_pieces(strip)
                 scaled = [
                     materialize(self.scores[place] * splat(self.keep.value), FLOATS)
-                    for place in places
+                    for place, _ in places
                 ]
                 barrier()  # which TVM asks for
-                for place, four in zip(places, scaled, strict=True):
+                for (place, _), four in zip(places, scaled, strict=True):
                     store(self.scores, four, place)
                 barrier()
                 for total, at in self._matrices(strip):
@@ -373,24 +359,19 @@ class _Block:
 
             for place, column in self._own_pieces(strip):
                 with when((row < self.end) & (column < shape.dim)):
-                    groups = [
-                        self.scores[place + group * len(strip) * SIDE_SUM_PIECES]
-                        for group in range(shape.key_groups)
-                    ]
-                    four = materialize(tree(groups, add) / splat(self.weight_sum.value), FLOATS)
+                    four = materialize(self.scores[place] / splat(self.weight_sum.value), FLOATS)
                     values = [lane_of(four, i).astype(dtype) for i in range(VECTOR)]
                     at = self.head * shape.dim + column
                     store(out, joined(values), row, T.ramp(at, 1, VECTOR))
 
     def _strips(self) -> list[range]:
-        """Matrices of channels whose sums, of all keys' groups, fit into the memory of scores."""
-        parts, wide = self.shape.parts, self.shape.group_sides
-        return [range(part, min(part + wide, parts)) for part in range(0, parts, wide)]
+        """Matrices of channels whose sums fit into the memory of scores together."""
+        parts = self.shape.parts
+        return [range(part, min(part + AT_ONCE, parts)) for part in range(0, parts, AT_ONCE)]
 
     def _matrices(self, strip: range) -> list[tuple[int, Expr]]:
         """The subgroup's sums of some channels, and their places in the memory of scores."""
-        before = self.key_group * (len(strip) * SIDE_SUM_PIECES)  # of other groups
-        own = bind(self._own_rows(SCORE_PITCH) + before)
+        own = self._own_rows(SCORE_PITCH)
         return [
             (
                 i * self.shape.parts + part,
@@ -405,7 +386,7 @@ class _Block:
             store_sums(total, self.scores, at, SCORE_PITCH)
 
     def _own_pieces(self, strip: range) -> list[tuple[Expr, Expr]]:
-        """Places of the thread's pieces of its row, the first group's, and their first channels."""
+        """Places of the thread's pieces of its row, and their first channels."""
         found = []
         for index in range(len(strip) * SIDE_SUM_PIECES // self.shape.sharing):
             piece = bind(self.share + index * self.shape.sharing)

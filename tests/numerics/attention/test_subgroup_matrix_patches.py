@@ -26,35 +26,31 @@ from tests.numerics.kernel_cases import KernelCase, differences, make_case
 from tests.web.dawn import VulkanDriver
 
 F16, F32 = "float16", "float32"
-SLOWER = ((16, 1), (32, 1), (32, 2))
 BLOCKS = 9  # 81 patches: a whole tile of queries and a ragged one, three steps of keys
 
 
-def check(
-    cases: list[KernelCase], rows: int, groups: int, driver: VulkanDriver, folder: Path
-) -> None:
-    tuning = PatchAttentionTuning(subgroup_rows=rows, key_groups=groups)
-    spec = emulated_spec(patch_attention=tuning)
+def check(cases: list[KernelCase], rows: int, driver: VulkanDriver, folder: Path) -> None:
+    spec = emulated_spec(patch_attention=PatchAttentionTuning(subgroup_rows=rows))
     results = run_on_dawn(cases, spec, driver, folder)
     assert not (wrong := differences(cases, results)), "\n".join(wrong)
 
 
 @pytest.mark.dawn
 @pytest.mark.parametrize(
-    ("rows", "groups", "operator"),
+    ("rows", "operator"),
     [
-        (16, 2, PatchAttention(2, 72, 3, F16, F16)),  # half of the last 16 channels is there
-        pytest.param(16, 2, PatchAttention(2, 64, 3, F16, F32), marks=pytest.mark.slow),
-        pytest.param(16, 1, PatchAttention(2, 64, 3, F16, F16), marks=pytest.mark.slow),
-        pytest.param(32, 1, PatchAttention(1, 72, 3, F16, F16), marks=pytest.mark.slow),
-        pytest.param(16, 2, PatchAttention(1, 8, 3, F16, F16), marks=pytest.mark.slow),
-        pytest.param(32, 2, PatchAttention(1, 96, 3, F16, F16), marks=pytest.mark.slow),
+        (16, PatchAttention(2, 72, 3, F16, F16)),  # half of the last 16 channels is there
+        pytest.param(16, PatchAttention(2, 64, 3, F16, F32), marks=pytest.mark.slow),
+        pytest.param(32, PatchAttention(2, 64, 3, F16, F16), marks=pytest.mark.slow),
+        pytest.param(32, PatchAttention(1, 72, 3, F16, F16), marks=pytest.mark.slow),
+        pytest.param(16, PatchAttention(1, 8, 3, F16, F16), marks=pytest.mark.slow),
+        pytest.param(32, PatchAttention(1, 96, 3, F16, F16), marks=pytest.mark.slow),
     ],
 )
 def test_matrices_compute_the_definition(
-    rows: int, groups: int, operator: PatchAttention, lavapipe: VulkanDriver, tmp_path: Path
+    rows: int, operator: PatchAttention, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:
-    check([make_case(operator, 1, rows=BLOCKS)], rows, groups, lavapipe, tmp_path)
+    check([make_case(operator, 1, rows=BLOCKS)], rows, lavapipe, tmp_path)
 
 
 @pytest.mark.dawn
@@ -70,7 +66,7 @@ def test_padding_is_found_anew_when_the_words_end(
     run(case.operator, *after)
     assert not np.array_equal(after[-1], case.expected[0]), "or nothing is shown"
     changed = replace(case, args=(padded, *others), expected=(after[-1],))
-    check([changed], 16, 1, lavapipe, tmp_path)
+    check([changed], 16, lavapipe, tmp_path)
 
 
 def with_rising_scores(case: KernelCase) -> KernelCase:
@@ -83,19 +79,16 @@ def with_rising_scores(case: KernelCase) -> KernelCase:
 
 
 @pytest.mark.dawn
-@pytest.mark.parametrize(
-    ("rows", "groups"),
-    [(16, 2), *(pytest.param(rows, groups, marks=pytest.mark.slow) for rows, groups in SLOWER)],
-)
+@pytest.mark.parametrize("rows", [16, pytest.param(32, marks=pytest.mark.slow)])
 def test_sums_are_rescaled_where_scores_rise(
-    rows: int, groups: int, lavapipe: VulkanDriver, tmp_path: Path
+    rows: int, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:
     case = with_rising_scores(make_case(PatchAttention(1, 16, 3, F16, F16), 1, rows=BLOCKS))
     _, q, key, *_ = case.arrays
     highest = np.maximum.accumulate(q.reshape(-1, 16) @ key[:, 0].astype(F32).T, axis=1)
     rises = highest[:, -1] - highest[:, KEYS - 1]
     assert (rises[:ROWS] > HEADROOM + SLACK).any(), "or nothing is shown"
-    check([case], rows, groups, lavapipe, tmp_path)
+    check([case], rows, lavapipe, tmp_path)
 
 
 def test_heads_that_shared_memory_does_not_hold_are_left_to_another_kernel() -> None:
