@@ -82,6 +82,8 @@ class FewRowTuning:
     queries : of an attention block, at most: query heads of rows; K and V are read once for them
     attention_blocks : aim: a block takes fewer queries where a step of four rows would have fewer
         blocks
+    many_queries : of a block of a step of more than four rows, at most, as many as leave
+        `attention_blocks` then; 0: as many as with four rows
     full_splits : splits of the keys of full attention, at most: those that there are no keys for
         have blocks, too, for all rows
     wide_threads : of a block that rounds the product of gate and up, at most
@@ -93,6 +95,7 @@ class FewRowTuning:
     rows: int = 5
     queries: int = 4
     attention_blocks: int = 128
+    many_queries: int = 0
     full_splits: int = 64
     wide_threads: int = 256
 
@@ -232,6 +235,7 @@ class FewRowTensorCoreTuning:
         sums once
     steps : that a warp takes, at most, where a row has all the warps that it may have and the aim
         is not reached; a matrix that needs more has another kernel
+    min_rows : of a matrix; one that has fewer has another kernel
     direct_rows : rows of x for which a large matrix has the kernel without tensor cores, at most
     direct_bytes : weights of such a matrix, at least
     """
@@ -241,6 +245,7 @@ class FewRowTensorCoreTuning:
     warps: int = 16
     row_warps: int = 40_000
     steps: int = 4
+    min_rows: int = 512
     direct_rows: int = 2
     direct_bytes: int = 4 << 20
 

@@ -26,7 +26,7 @@ from gemma4_compile.types import Array, JsonObject
 
 _MODULE = "gemma4_compile.device_check.expected_outputs"
 _COMPARED_BYTES = 2**26  # of arguments that a kernel must leave alone
-_FEWER = {"int8_few_row_linear": 2}
+_FEWER = {"int8_few_row_linear": 2, "few_row_attention": 2, "normed_few_row_attention": 2}
 """Rows that an operator's function is tried with, too: it may have another kernel for as few."""
 
 

@@ -22,6 +22,8 @@ def cases() -> list[KernelCase]:
 def compile_cases(library: Path) -> None:
     """Link them; every matrix counts as a large one."""
     spec = target_spec("cuda")
-    tuning = replace(spec.tuning, few_row_tensor_cores=FewRowTensorCoreTuning(direct_bytes=1))
+    tuning = replace(
+        spec.tuning, few_row_tensor_cores=FewRowTensorCoreTuning(direct_bytes=1, min_rows=1)
+    )
     spec = replace(spec, tuning=tuning)
     link(cases_executable(cases(), spec), library, spec)

@@ -191,12 +191,14 @@ GROUPS: Mapping[str, Callable[[], Group]] = {
     "attention": _attention,
     "attention of pictures": _pictures,
     "few rows": _few_rows,
-    "few rows, many warps a row": lambda: _few_rows_on_tensor_cores(FewRowTensorCoreTuning()),
+    "few rows, many warps a row": lambda: _few_rows_on_tensor_cores(
+        FewRowTensorCoreTuning(min_rows=1)
+    ),
     "few rows, many rows a block": lambda: _few_rows_on_tensor_cores(
-        FewRowTensorCoreTuning(min_blocks=1, row_warps=1)
+        FewRowTensorCoreTuning(min_blocks=1, row_warps=1, min_rows=1)
     ),
     "few rows, two kernels": lambda: _few_rows_on_tensor_cores(
-        FewRowTensorCoreTuning(direct_bytes=1), tensor_cores.two_kernel_cases
+        FewRowTensorCoreTuning(direct_bytes=1, min_rows=1), tensor_cores.two_kernel_cases
     ),
     "drafters": lambda: Group(CUDA, test_drafting_kernels.all_cases(), differences),
     "pictures": lambda: _group(picture_operators()),

@@ -24,7 +24,15 @@ from gemma4_compile.operators.few_row_attention import (
     declare_row_splits,
 )
 from gemma4_compile.operators.math import f32
-from gemma4_compile.operators.tir import bind, function, i32, materialize, store, when
+from gemma4_compile.operators.tir import (
+    FunctionBuilder,
+    bind,
+    function,
+    i32,
+    materialize,
+    store,
+    when,
+)
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.attention.combine import combine_shape, combine_slice
 from gemma4_compile.targets.kernels.attention.decode_block import DecodeBlock
@@ -147,68 +155,105 @@ class FewRowNorms(DecodeNorms):
         return self._queries.head(first + row) * (self.operator.head_dim // self.vectors.size)
 
 
-def few_row_shape(operator: FewRowAttention, spec: TargetSpec) -> DecodeShape:
+def few_row_shape(
+    operator: FewRowAttention, spec: TargetSpec, queries: int, rows: int = USUAL_ROWS
+) -> DecodeShape:
     """The shape of a block, which has a power of two of queries.
 
-    Fewer where the blocks of a usual step would be too few to fill the device.
+    Fewer where the blocks of a step of `rows` would be too few to fill the device.
     """
-    tuning = spec.tuning.few_rows
-    most = min(tuning.queries, operator.most_rows * operator.heads)
+    most = min(queries, operator.most_rows * operator.heads)
     counts = [1 << power for power in reversed(range(most.bit_length()))]
-    queries = operator.splits * operator.heads * min(USUAL_ROWS, operator.most_rows)
-    fills = [count for count in counts if queries // count >= tuning.attention_blocks]
+    all_queries = operator.splits * operator.heads * min(rows, operator.most_rows)
+    aim = spec.tuning.few_rows.attention_blocks
+    fills = [count for count in counts if all_queries // count >= aim]
     return shape_of_heads(operator, spec, [*fills, 1] if 1 not in fills else fills)
+
+
+@dataclass(frozen=True)
+class _Arguments:
+    """Arguments of the attention of `n` rows; `norm` are those of its norm, if it has one."""
+
+    n: Index
+    q: Buffer
+    cache: tuple[Buffer, Buffer]
+    positions: Buffer
+    norm: tuple[Buffer, Buffer] | None
+    o_partial: Buffer
+    split_lse: Buffer
+
+    @classmethod
+    def declared(cls, build: FunctionBuilder, operator: FewRowAttention) -> _Arguments:
+        n, shape = symbolic_rows(operator.rows), operator.cache.shape()
+        q = build.arg("q", (n, operator.heads * operator.head_dim), "float32")
+        key = build.arg("key", shape, operator.cache_dtype)
+        value = build.arg("value", shape, operator.cache_dtype)
+        positions = build.arg("positions", (4,), "int32")
+        norm = operator.declare_norm(build) if isinstance(operator, NormedFewRowAttention) else None
+        results = declare_row_splits(build, operator, n, operator.cache_dtype)
+        return cls(n, q, (key, value), positions, norm, *results)
 
 
 def make_few_row_attention(operator: FewRowAttention, spec: TargetSpec) -> tirx.PrimFunc:
     """Online softmax over one split's keys, for some queries of one KV head.
 
-    Grid: splits x KV heads * blocks of queries. Shared: as `make_split_attention`. Definition: the
-    operator's `definition`.
+    The host launches a kernel whose blocks have more queries where there are many rows. Definition:
+    the operator's `definition`.
     """
-    dim, heads, group = operator.head_dim, operator.heads, operator.heads // operator.kv_heads
-    n, shape = symbolic_rows(operator.rows), few_row_shape(operator, spec)
+    tuning = spec.tuning.few_rows
+    usual = many = few_row_shape(operator, spec, tuning.queries)
+    if tuning.many_queries and operator.most_rows > USUAL_ROWS:
+        many = few_row_shape(operator, spec, tuning.many_queries, operator.most_rows)
     with function(scheduled=True) as build:
-        q = build.arg("q", (n, heads * dim), "float32")
-        cache = operator.cache.shape()
-        key = build.arg("key", cache, operator.cache_dtype)
-        value = build.arg("value", cache, operator.cache_dtype)
-        positions = build.arg("positions", (4,), "int32")
-        norm = operator.declare_norm(build) if isinstance(operator, NormedFewRowAttention) else None
-        o_partial, split_lse = declare_row_splits(build, operator, n, operator.cache_dtype)
-        blocks = tirx.floordiv(n * group + (shape.heads - 1), shape.heads)
-        with launch(shape.threads, operator.splits, operator.kv_heads * blocks) as (
-            split,
-            part,
-            thread,
-        ):
-            last, rows = materialize(positions[2] - 1), bind(i32(n))
-            first_position = materialize(positions[2] - rows)
-            bounds = operator.split_range(last, split, first_position)
-            begin, end = (materialize(bound) for bound in bounds)
-            per_head = bind(tirx.floordiv(rows * group + (shape.heads - 1), shape.heads))
-            g = bind(tirx.floordiv(part, per_head))
-            first = bind(tirx.floormod(part, per_head) * shape.heads)
-            queries = Queries(g, group, bind(rows * group), first_position)
-            block = Block(thread, shape.threads, spec.simd_width)
-            attention = FewRowBlock(operator, shape, (key, value), block, queries, first)
-            norms = None
-            if norm is not None and isinstance(operator, NormedFewRowAttention):
-                first_step = materialize(operator.step(positions, rows, i32(0)))
-                norms = FewRowNorms(operator, attention, (q, *norm), first_step)
-            with T.If(begin < end):
+        args = _Arguments.declared(build, operator)
+        if many == usual:
+            _attend(operator, spec, args, usual)
+        else:
+            with T.If(args.n <= USUAL_ROWS):
                 with T.Then():
-                    attention.load_keys(begin, end - 1, g)
-                    if norms is None:
-                        attention.load_query(q, first)
-                    else:
-                        attention.pad_query()
-                        norms.run(first, g)
-                    attention.run(begin, end, end - 1, last, g)
-                    attention.finish(o_partial, split_lse, split, first)
+                    _attend(operator, spec, args, usual)
                 with T.Else():
-                    attention.store_empty(o_partial, split_lse, split, first)
+                    _attend(operator, spec, args, many)
     return build.result
+
+
+def _attend(
+    operator: FewRowAttention, spec: TargetSpec, args: _Arguments, shape: DecodeShape
+) -> None:
+    """Launch the kernel.
+
+    Grid: splits x KV heads * blocks of queries. Shared: as `make_split_attention`.
+    """
+    n, positions, group = args.n, args.positions, operator.heads // operator.kv_heads
+    blocks = tirx.floordiv(n * group + (shape.heads - 1), shape.heads)
+    grid = operator.splits, operator.kv_heads * blocks
+    with launch(shape.threads, *grid) as (split, part, thread):
+        last, rows = materialize(positions[2] - 1), bind(i32(n))
+        first_position = materialize(positions[2] - rows)
+        bounds = operator.split_range(last, split, first_position)
+        begin, end = (materialize(bound) for bound in bounds)
+        per_head = bind(tirx.floordiv(rows * group + (shape.heads - 1), shape.heads))
+        g = bind(tirx.floordiv(part, per_head))
+        first = bind(tirx.floormod(part, per_head) * shape.heads)
+        queries = Queries(g, group, bind(rows * group), first_position)
+        block = Block(thread, shape.threads, spec.simd_width)
+        attention = FewRowBlock(operator, shape, args.cache, block, queries, first)
+        norms = None
+        if args.norm is not None and isinstance(operator, NormedFewRowAttention):
+            first_step = materialize(operator.step(positions, rows, i32(0)))
+            norms = FewRowNorms(operator, attention, (args.q, *args.norm), first_step)
+        with T.If(begin < end):
+            with T.Then():
+                attention.load_keys(begin, end - 1, g)
+                if norms is None:
+                    attention.load_query(args.q, first)
+                else:
+                    attention.pad_query()
+                    norms.run(first, g)
+                attention.run(begin, end, end - 1, last, g)
+                attention.finish(args.o_partial, args.split_lse, split, first)
+            with T.Else():
+                attention.store_empty(args.o_partial, args.split_lse, split, first)
 
 
 def make_combine_few_rows(operator: CombineFewRows, spec: TargetSpec) -> tirx.PrimFunc:

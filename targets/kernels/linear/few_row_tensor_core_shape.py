@@ -115,8 +115,10 @@ def tensor_core_shape(
 
 
 def fills_tensor_cores(layout: WeightLayout, rows: int, spec: TargetSpec) -> bool:
-    """Return whether a matrix has enough rows for its channels, or few of these."""
+    """Return whether a matrix has enough rows, also for its channels, or few of these."""
     tuning = spec.tuning.few_row_tensor_cores
+    if rows < tuning.min_rows:
+        return False
     groups = TensorCoreShape(tuning.tiles, tuning.warps, layout.bits, layout.cols // GROUP)
     return rows * tuning.warps >= tuning.row_warps or groups.steps <= tuning.warps * tuning.steps
 

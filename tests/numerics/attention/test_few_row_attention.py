@@ -161,4 +161,31 @@ def test_blocks_share_keys_among_rows() -> None:
     """The queries of a block are of several rows where a KV head has few query heads."""
     spec = target_spec("webgpu")
     of_31b = few(32, 16, 256, 1024, 8, 64)
-    assert few_row_shape(of_31b, spec).heads > 32 // 16
+    assert few_row_shape(of_31b, spec, spec.tuning.few_rows.queries).heads > 32 // 16
+
+
+def test_blocks_of_many_rows_have_more_queries_on_cuda() -> None:
+    spec = target_spec("cuda")
+    tuning = spec.tuning.few_rows
+    for name, usual, many in (("E2B sliding", 2, 4), ("E2B full", 4, 8)):
+        operator = replace(SHAPES[name], splits={"E2B sliding": 9, "E2B full": 64}[name])
+        assert few_row_shape(operator, spec, tuning.queries).heads == usual
+        assert few_row_shape(operator, spec, tuning.many_queries, MOST).heads == many
+
+
+@pytest.mark.dawn
+@pytest.mark.parametrize("name", ["E2B sliding", "normed, full", "normed, groups of five"])
+def test_many_rows_may_have_another_kernel(
+    name: str, lavapipe: VulkanDriver, tmp_path: Path
+) -> None:
+    spec = target_spec("webgpu", "subgroups")
+    sizes = replace(spec.tuning.few_rows, queries=2, many_queries=8, attention_blocks=1)
+    spec = replace(spec, simd_width=SUBGROUP, tuning=replace(spec.tuning, few_rows=sizes))
+    operator, few_rows = SHAPES[name], spec.tuning.few_rows
+    assert few_row_shape(operator, spec, few_rows.queries).heads == 2
+    assert few_row_shape(operator, spec, few_rows.many_queries, MOST).heads > 2
+    cases = [make_case(operator, rows, 1200, rows) for rows in (1, 4, 5, 9)]
+
+    results = run_on_dawn(cases, spec, lavapipe, tmp_path)
+
+    assert not (wrong := differences(cases, results)), "\n".join(wrong)

@@ -73,11 +73,12 @@ def test_steps_of_bytes_have_half_the_groups() -> None:
         (1536, 384, 4, False),  # down of its wide layers
         (1536, 192, 8, False),  # twice the steps
         (5376, 672, 4, True),  # 31B's down: rows enough, whatever its channels
-        (6, 256, 4, True),
-        (6, 260, 4, False),
+        (512, 256, 4, True),
+        (512, 260, 4, False),
+        (256, 48, 8, False),  # the gate of per-layer embeddings: too few rows
     ],
 )
-def test_few_rows_of_many_channels_are_no_products_of_bytes(
+def test_few_rows_or_rows_of_many_channels_are_no_products_of_bytes(
     rows: int, groups: int, bits: int, fits: bool
 ) -> None:
     layout = WeightLayout(bits, "float16", GROUP, groups * GROUP, (rows,))
