@@ -82,8 +82,8 @@ class FewRowTuning:
     queries : of an attention block, at most: query heads of rows; K and V are read once for them
     attention_blocks : aim: a block takes fewer queries where a step of four rows would have fewer
         blocks
-    many_queries : of a block of a step of more than four rows, at most, as many as leave
-        `attention_blocks` then; 0: as many as with four rows
+    many_queries : of a block of a step of more than five rows, at most, as many as leave
+        `attention_blocks` of nine; 0: as many as with four rows
     full_splits : splits of the keys of full attention, at most: those that there are no keys for
         have blocks, too, for all rows
     wide_threads : of a block that rounds the product of gate and up, at most

@@ -44,6 +44,7 @@ from gemma4_compile.targets.kernels.common.tile_loaders import below
 from gemma4_compile.targets.spec import TargetSpec
 
 USUAL_ROWS = 4  # of a step: three guesses and the token before them
+NOT_MANY = 5  # rows of a step, at most, whose blocks have as many queries as with four
 
 
 @dataclass(frozen=True)
@@ -202,14 +203,14 @@ def make_few_row_attention(operator: FewRowAttention, spec: TargetSpec) -> tirx.
     """
     tuning = spec.tuning.few_rows
     usual = many = few_row_shape(operator, spec, tuning.queries)
-    if tuning.many_queries and operator.most_rows > USUAL_ROWS:
+    if tuning.many_queries and operator.most_rows > NOT_MANY:
         many = few_row_shape(operator, spec, tuning.many_queries, operator.most_rows)
     with function(scheduled=True) as build:
         args = _Arguments.declared(build, operator)
         if many == usual:
             _attend(operator, spec, args, usual)
         else:
-            with T.If(args.n <= USUAL_ROWS):
+            with T.If(args.n <= NOT_MANY):
                 with T.Then():
                     _attend(operator, spec, args, usual)
                 with T.Else():
