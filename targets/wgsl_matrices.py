@@ -136,9 +136,8 @@ def _read_pieces(text: str) -> str:
         end = at + 3
     text = "".join([*parts, text[end:]])
     for name in names:
-        halves = f"{name} : array<f16>"
-        assert halves in text, f"{name} is read by pieces alone"
-        text = text.replace(halves, f"{name} : array<vec4<u32>>")
+        text, count = re.subn(rf"\b{name} : array<f16>", f"{name} : array<vec4<u32>>", text)
+        assert count == 1, f"{name} is an argument of halves"
     return text
 
 

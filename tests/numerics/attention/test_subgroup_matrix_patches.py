@@ -10,6 +10,7 @@ import pytest
 
 from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.targets import target_spec
+from gemma4_compile.targets.kernels import make_kernel
 from gemma4_compile.targets.kernels.attention import subgroup_matrix_patches
 from gemma4_compile.targets.kernels.attention.subgroup_matrix_patches import (
     HEADROOM,
@@ -44,6 +45,9 @@ def check(cases: list[KernelCase], rows: int, driver: VulkanDriver, folder: Path
         pytest.param(32, PatchAttention(2, 64, 3, F16, F16), marks=pytest.mark.slow),
         pytest.param(32, PatchAttention(1, 72, 3, F16, F16), marks=pytest.mark.slow),
         pytest.param(16, PatchAttention(1, 8, 3, F16, F16), marks=pytest.mark.slow),
+        pytest.param(16, PatchAttention(1, 16, 1, F16, F16), marks=pytest.mark.slow),
+        pytest.param(16, PatchAttention(1, 16, 2, F16, F16), marks=pytest.mark.slow),
+        pytest.param(16, PatchAttention(1, 16, 6, F16, F16), marks=pytest.mark.slow),
         pytest.param(32, PatchAttention(1, 96, 3, F16, F16), marks=pytest.mark.slow),
     ],
 )
@@ -57,8 +61,9 @@ def test_matrices_compute_the_definition(
 def test_padding_is_found_anew_when_the_words_end(
     lavapipe: VulkanDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    make_kernel.cache_clear()  # kernels are kept by operator and limits
     monkeypatch.setattr(subgroup_matrix_patches, "STEPS_AHEAD", 2)  # of three
-    case = make_case(PatchAttention(1, 16, 3, F16, F16), 1, rows=BLOCKS)
+    case = make_case(PatchAttention(1, 24, 3, F16, F16), 1, rows=BLOCKS)  # of no other test
     positions, *others = case.arrays
     padded = positions.copy()
     padded[[2, 7]] = -1  # of the first word and of the second's first
@@ -67,6 +72,7 @@ def test_padding_is_found_anew_when_the_words_end(
     assert not np.array_equal(after[-1], case.expected[0]), "or nothing is shown"
     changed = replace(case, args=(padded, *others), expected=(after[-1],))
     check([changed], 16, lavapipe, tmp_path)
+    make_kernel.cache_clear()
 
 
 def with_rising_scores(case: KernelCase) -> KernelCase:

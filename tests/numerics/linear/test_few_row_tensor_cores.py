@@ -11,6 +11,7 @@ from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels import make_kernel
 from gemma4_compile.targets.kernels.common.tensor_cores import MULTIPLY_ADD_BYTES
+from gemma4_compile.targets.tuning import FewRowTensorCoreTuning
 from tests.fixed_scheme import FixedLayout
 from tests.numerics.linear.test_few_row_linear import exact, int8
 
@@ -28,6 +29,14 @@ def test_packed_rows_meet_integers_on_tensor_cores(
     operator: FewRowLinear | Int8FewRowLinear, fits: bool
 ) -> None:
     spec = target_spec("cuda")
+    sizes = FewRowTensorCoreTuning(min_rows=1)
+    spec = replace(spec, tuning=replace(spec.tuning, few_row_tensor_cores=sizes))
     without = replace(spec, tensor_cores=False)
     assert (MULTIPLY_ADD_BYTES in str(make_kernel(operator, spec).script())) == fits
     assert MULTIPLY_ADD_BYTES not in str(make_kernel(operator, without).script())
+
+
+@pytest.mark.parametrize(("rows", "fits"), [(256, False), (512, True)])
+def test_a_matrix_of_few_rows_has_another_kernel(rows: int, fits: bool) -> None:
+    kernel = make_kernel(int8(8, 416, (rows,)), target_spec("cuda"))
+    assert (MULTIPLY_ADD_BYTES in str(kernel.script())) == fits
