@@ -4,9 +4,6 @@ Definition: `PatchAttention` in operators/vision_attention.py. A block has 64 qu
 keys a step. Matrices have no rows that a thread could see, so scores go through shared memory to
 the threads that share a query, which write the softmax's weights back as halves.
 
-Which keys are padding is found for 32 steps at a time: that in every step took 13 to 19 % of the
-kernel's time.
-
 Sums of results stay in matrices, which cannot be scaled by row. So a query's weights are relative
 to a reference, `HEADROOM` above the highest score of some earlier step, as long as no later score
 is above it by `SLACK`: weights of up to e^10 fit into float16, and those of e^-4 and less, whose
@@ -20,7 +17,6 @@ were read meanwhile; a barrier.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import gcd
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -32,6 +28,7 @@ from gemma4_compile.operators.tir import LocalVar, bind, function, i32, material
 from gemma4_compile.operators.types import Buffer, Expr, Operation
 from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.targets.kernels.attention.patch_operands import patch_operands
+from gemma4_compile.targets.kernels.attention.visible_keys import WORD, WORD_KEYS, VisibleKeys
 from gemma4_compile.targets.kernels.common.blocks import add, barrier, launch, local, shared, tree
 from gemma4_compile.targets.kernels.common.builtins import from_neighbour
 from gemma4_compile.targets.kernels.common.subgroup_matrices import (
@@ -64,16 +61,14 @@ from gemma4_compile.targets.kernels.common.tile_loaders import (
 )
 from gemma4_compile.targets.spec import TargetSpec
 
-HALF, FLOAT, FLOATS, WORD = "float16", "float32", f"float32x{VECTOR}", "uint32"
+HALF, FLOAT, FLOATS = "float16", "float32", f"float32x{VECTOR}"
 ROWS = 64  # queries of a block
-KEYS = 32  # of a step
+KEYS = WORD_KEYS  # of a step
 SLACK = 10.0  # a score may be above its query's reference by this, before sums are rescaled
 HEADROOM = 4.0  # of a new reference above the highest score
 AT_ONCE = KEYS // SIDE  # matrices of sums in a row of the memory of scores
 SCORE_PITCH = KEYS // SUM_PIECE + 2  # pieces: rows begin in different banks
 WEIGHT_PITCH = KEYS // PIECE + 1
-STEPS_AHEAD = 32  # steps whose visible keys are found at once
-ALL_VISIBLE = (1 << KEYS) - 1  # a word has a bit for each key of a step
 
 
 class _Shape:
@@ -101,7 +96,7 @@ class _Shape:
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
         operands = 2 * KEYS * self.pitch + ROWS * WEIGHT_PITCH
-        return PIECE_BYTES * (operands + ROWS * SCORE_PITCH) + 4 * (STEPS_AHEAD + 1)
+        return PIECE_BYTES * (operands + ROWS * SCORE_PITCH) + VisibleKeys.nbytes() + 4
 
     def score_row(self, key: Expr) -> Expr:
         """Row of the tile of keys, and so column of the scores, that has a key of a step.
@@ -136,7 +131,7 @@ class _Block:
         self.weights_at = 2 * KEYS * shape.pitch
         self.tiles = shared_pieces(self.weights_at + ROWS * WEIGHT_PITCH)
         self.scores = shared_pieces(ROWS * SCORE_PITCH, FLOAT)
-        self.visible = shared((STEPS_AHEAD,), WORD)
+        self.visible = VisibleKeys(thread, end)
         self.rescaled_in = shared((1,), "int32")
         self.tall = shape.subgroup_rows // SIDE
         self.score_sums = self.tall * shape.parts  # the first matrix after those of results
@@ -218,27 +213,6 @@ class _Block:
                 with when(inside):
                     store(self.tiles, value, place)
 
-    def find_visible(self, positions: Buffer, step: Expr, patches: int) -> None:
-        """Find which keys are no padding, of as many steps as there are words for."""
-        with when((tirx.floormod(step, STEPS_AHEAD) == 0) & (self.thread < STEPS_AHEAD)):
-            first = bind((step + self.thread) * KEYS)
-            block = bind(tirx.truncdiv(first, patches))
-            word = LocalVar(WORD, tirx.const(0, WORD))
-            ones = tirx.const(ALL_VISIBLE, WORD)
-            latest = patches - gcd(KEYS, patches)  # place of a step's first key in its block
-            blocks = range(-(-(latest + KEYS) // patches))  # that the step's keys may touch
-            last = tirx.truncdiv(self.end - 1, patches)
-            seen = [bind(positions[bind(tirx.min(block + i, last)), 0] >= 0) for i in blocks]
-            for i in blocks:
-                begin = bind((block + i) * patches - first)
-                low = bind(tirx.max(begin, 0))
-                there = tirx.min(begin + patches, tirx.min(self.end - first, KEYS))
-                count = bind(there - low)
-                with when(seen[i] & (count > 0)):
-                    bits = tirx.shift_right(ones, (KEYS - count).astype(WORD))
-                    word.set(tirx.bitwise_or(word.value, bits << low.astype(WORD)))
-            store(self.visible, word.value, self.thread)
-
     # --- Parts of a step ---
 
     def accumulate(self) -> None:
@@ -283,7 +257,7 @@ class _Block:
             for half in range(2):
                 at_score = first + self.share + (piece * 2 + half) * shape.sharing
                 put(own, piece * 2 + half, self.scores[at_score])
-        self._hide(own, at, step)
+        self.visible.hide(own, at, step)
         highest = LocalVar(FLOAT, tree([own[i] for i in range(count * PIECE)], tirx.max))
         self._over_row(highest, tirx.max)
         self.keep.set(f32(1.0))
@@ -303,24 +277,6 @@ class _Block:
             to = self.row * WEIGHT_PITCH + place + self.weights_at
             store(self.tiles, piece_of([vector(weights, half) for half in range(2)]), to)
         self.weight_sum.add(tree([own[i] for i in range(count * PIECE)], add))
-
-    def _hide(self, own: Buffer, pieces: list[Expr], step: Expr) -> None:
-        """Lower the scores of keys that are padding."""
-        word = bind(self.visible[tirx.floormod(step, STEPS_AHEAD)])
-        with when(word != tirx.const(ALL_VISIBLE, WORD)):
-            for index, piece in enumerate(pieces):
-                bits = bind(tirx.shift_right(word, (piece * PIECE).astype(WORD)))
-                for half in range(2):
-                    four = vector(own, index * 2 + half)
-                    lanes = [
-                        tirx.Select(
-                            tirx.bitwise_and(bits, tirx.const(1 << (half * VECTOR + i), WORD)) != 0,
-                            lane_of(four, i),
-                            f32(LOWEST),
-                        )
-                        for i in range(VECTOR)
-                    ]
-                    put(own, index * 2 + half, joined(lanes))
 
     def _over_row(self, value: LocalVar, combine: Operation) -> None:
         """Combine the values of the threads that share a query; each gets the result."""
@@ -420,7 +376,7 @@ def make_subgroup_matrix_attention(operator: PatchAttention, spec: TargetSpec) -
                 with when(step > 0):  # before, there are none
                     block.accumulate()
                 block.score()
-                block.find_visible(args.positions, step, patches)
+                block.visible.find(args.positions, step, patches)
                 barrier()
                 block.weigh(step)
                 block.write_values()

@@ -11,7 +11,7 @@ import pytest
 from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels import make_kernel
-from gemma4_compile.targets.kernels.attention import subgroup_matrix_patches
+from gemma4_compile.targets.kernels.attention import visible_keys
 from gemma4_compile.targets.kernels.attention.subgroup_matrix_patches import (
     HEADROOM,
     KEYS,
@@ -62,7 +62,7 @@ def test_padding_is_found_anew_when_the_words_end(
     lavapipe: VulkanDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_kernel.cache_clear()  # kernels are kept by operator and limits
-    monkeypatch.setattr(subgroup_matrix_patches, "STEPS_AHEAD", 2)  # of three
+    monkeypatch.setattr(visible_keys, "STEPS_AHEAD", 2)  # of three
     case = make_case(PatchAttention(1, 24, 3, F16, F16), 1, rows=BLOCKS)  # of no other test
     positions, *others = case.arrays
     padded = positions.copy()
