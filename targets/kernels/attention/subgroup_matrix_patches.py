@@ -28,7 +28,7 @@ from gemma4_compile.operators.tir import LocalVar, bind, function, i32, material
 from gemma4_compile.operators.types import Buffer, Expr, Operation
 from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.targets.kernels.attention.patch_operands import patch_operands
-from gemma4_compile.targets.kernels.attention.visible_keys import WORD, WORD_KEYS, VisibleKeys
+from gemma4_compile.targets.kernels.attention.visible_keys import WORD_DTYPE, WORD_KEYS, VisibleKeys
 from gemma4_compile.targets.kernels.common.blocks import add, barrier, launch, local, shared, tree
 from gemma4_compile.targets.kernels.common.builtins import from_neighbour
 from gemma4_compile.targets.kernels.common.subgroup_matrices import (
@@ -142,7 +142,7 @@ class _Block:
         self.items = KEYS * shape.row_pieces
         self.iterations = -(-self.items // shape.threads)
         self.next_keys, self.next_values = (
-            local((self.iterations * VECTOR,), WORD) for _ in range(2)
+            local((self.iterations * VECTOR,), WORD_DTYPE) for _ in range(2)
         )
         for total in range(self.tall * shape.parts):
             clear(total)

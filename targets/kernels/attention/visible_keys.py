@@ -17,7 +17,7 @@ from gemma4_compile.targets.kernels.common.blocks import shared
 from gemma4_compile.targets.kernels.common.tensor_cores import PIECE
 from gemma4_compile.targets.kernels.common.tile_loaders import VECTOR, joined, lane_of, put, vector
 
-WORD = "uint32"
+WORD_DTYPE = "uint32"
 WORD_KEYS = 32  # keys of a step, a bit each
 STEPS_AHEAD = 32  # steps whose keys are looked at together
 ALL_VISIBLE = (1 << WORD_KEYS) - 1
@@ -33,7 +33,7 @@ class VisibleKeys:
 
     def __init__(self, thread: Expr, end: Expr) -> None:
         self._thread, self._end = thread, end
-        self._words = shared((STEPS_AHEAD,), WORD)
+        self._words = shared((STEPS_AHEAD,), WORD_DTYPE)
 
     @staticmethod
     def nbytes() -> int:
@@ -45,8 +45,8 @@ class VisibleKeys:
         with when((tirx.floormod(step, STEPS_AHEAD) == 0) & (self._thread < STEPS_AHEAD)):
             first = bind((step + self._thread) * WORD_KEYS)
             block = bind(tirx.truncdiv(first, patches))
-            word = LocalVar(WORD, tirx.const(0, WORD))
-            ones = tirx.const(ALL_VISIBLE, WORD)
+            word = LocalVar(WORD_DTYPE, tirx.const(0, WORD_DTYPE))
+            ones = tirx.const(ALL_VISIBLE, WORD_DTYPE)
             latest = patches - gcd(WORD_KEYS, patches)  # place of a step's first key in its block
             blocks = range(-(-(latest + WORD_KEYS) // patches))  # that the step's keys may touch
             last = tirx.truncdiv(self._end - 1, patches)
@@ -57,21 +57,22 @@ class VisibleKeys:
                 there = tirx.min(begin + patches, tirx.min(self._end - first, WORD_KEYS))
                 count = bind(there - low)
                 with when(seen[i] & (count > 0)):
-                    bits = tirx.shift_right(ones, (WORD_KEYS - count).astype(WORD))
-                    word.set(tirx.bitwise_or(word.value, bits << low.astype(WORD)))
+                    bits = tirx.shift_right(ones, (WORD_KEYS - count).astype(WORD_DTYPE))
+                    word.set(tirx.bitwise_or(word.value, bits << low.astype(WORD_DTYPE)))
             store(self._words, word.value, self._thread)
 
     def hide(self, own: Buffer, pieces: list[Expr], step: Expr) -> None:
         """Lower the scores of keys that are padding."""
         word = bind(self._words[tirx.floormod(step, STEPS_AHEAD)])
-        with when(word != tirx.const(ALL_VISIBLE, WORD)):
+        with when(word != tirx.const(ALL_VISIBLE, WORD_DTYPE)):
             for index, piece in enumerate(pieces):
-                bits = bind(tirx.shift_right(word, (piece * PIECE).astype(WORD)))
+                bits = bind(tirx.shift_right(word, (piece * PIECE).astype(WORD_DTYPE)))
                 for half in range(2):
                     four = vector(own, index * 2 + half)
                     lanes = [
                         tirx.Select(
-                            tirx.bitwise_and(bits, tirx.const(1 << (half * VECTOR + i), WORD)) != 0,
+                            tirx.bitwise_and(bits, tirx.const(1 << (half * VECTOR + i), WORD_DTYPE))
+                            != 0,
                             lane_of(four, i),
                             f32(LOWEST),
                         )
