@@ -170,11 +170,16 @@ def test_guesses_on_dialogues_come_true(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("recipe", "counts"), [("f32", (1,)), ("q4f16", (0, 8))])
+@pytest.mark.parametrize(("recipe", "counts"), [("f32", (1, 0)), ("q4f16", (8,))])
 def test_replies_of_all_kinds_are_those_without_guesses(
     recipe: str, counts: tuple[int, ...], play: Play
 ) -> None:
-    """Rings wrap, turns, pops, aborts, other seeds and samplings, penalties, a context's end."""
+    """Rings wrap, turns, pops, aborts, other seeds and samplings, penalties, a context's end.
+
+    0 guesses, as many as pay, go by the clock: so does whether a token's logits come from
+    `decode_tokens` or `verify_tokens`, whose sums differ in their order. Where a random number lies
+    between two tokens to the last bits, another is drawn: seen once with float16 activations.
+    """
     plain = play("drafted", recipe)
     assert len(plain.steps) > 300
     for drafts in counts:  # four: the test of dialogues
