@@ -12,6 +12,7 @@ from tvm import relax
 from gemma4_compile.errors import TargetError
 from gemma4_compile.targets import cpu
 from gemma4_compile.targets.cuda_intrinsics import LowerCudaIntrinsics
+from gemma4_compile.targets.cuda_launch_bounds import BoundRegisters
 from gemma4_compile.targets.linker import cuda_image, ptx
 from gemma4_compile.targets.linker import link as linker
 from gemma4_compile.targets.spec import INT8, UNLIMITED, DeviceType, TargetSpec
@@ -72,4 +73,6 @@ def link(
     linker.link_library(executable, output, cpu.this_machine(), progress=progress, pack=pack)
 
 
-TARGET = Target(LIMITS, link, cpu.this_machine, passes=lambda: (LowerCudaIntrinsics(),))
+TARGET = Target(
+    LIMITS, link, cpu.this_machine, passes=lambda: (LowerCudaIntrinsics(), BoundRegisters())
+)

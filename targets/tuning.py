@@ -84,6 +84,8 @@ class FewRowTuning:
         blocks
     many_queries : of a block of a step of more than five rows, at most, as many as leave
         `attention_blocks` of nine; 0: as many as with four rows
+    attention_resident : blocks of attention that a multiprocessor of CUDA holds, by their
+        registers; 0: not said
     full_splits : splits of the keys of full attention, at most: those that there are no keys for
         have blocks, too, for all rows
     wide_threads : of a block that rounds the product of gate and up, at most
@@ -96,6 +98,7 @@ class FewRowTuning:
     queries: int = 4
     attention_blocks: int = 128
     many_queries: int = 0
+    attention_resident: int = 0
     full_splits: int = 64
     wide_threads: int = 256
 

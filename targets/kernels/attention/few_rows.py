@@ -38,7 +38,14 @@ from gemma4_compile.targets.kernels.attention.combine import combine_shape, comb
 from gemma4_compile.targets.kernels.attention.decode_block import DecodeBlock
 from gemma4_compile.targets.kernels.attention.decode_norms import DecodeNorms
 from gemma4_compile.targets.kernels.attention.decode_shape import DecodeShape, shape_of_heads
-from gemma4_compile.targets.kernels.common.blocks import Block, barrier, launch, strided, zero
+from gemma4_compile.targets.kernels.common.blocks import (
+    Block,
+    barrier,
+    launch,
+    resident,
+    strided,
+    zero,
+)
 from gemma4_compile.targets.kernels.common.row_slice import OneRow
 from gemma4_compile.targets.kernels.common.tile_loaders import below
 from gemma4_compile.targets.spec import TargetSpec
@@ -228,7 +235,8 @@ def _attend(
     n, positions, group = args.n, args.positions, operator.heads // operator.kv_heads
     blocks = tirx.floordiv(n * group + (shape.heads - 1), shape.heads)
     grid = operator.splits, operator.kv_heads * blocks
-    with launch(shape.threads, *grid) as (split, part, thread):
+    held = resident(spec.tuning.few_rows.attention_resident)
+    with launch(shape.threads, *grid) as (split, part, thread), held:
         last, rows = materialize(positions[2] - 1), bind(i32(n))
         first_position = materialize(positions[2] - rows)
         bounds = operator.split_range(last, split, first_position)

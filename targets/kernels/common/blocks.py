@@ -17,6 +17,7 @@ from gemma4_compile.targets.kernels.common.builtins import from_neighbour
 REDUCTION_COLUMNS = 16  # about the square root of a block's threads
 VEC4 = 4
 WARP = 32  # TVM's arguments of an exchange; the generators that know subgroups take no other
+MIN_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"  # as TVM's generator for CUDA calls it
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,19 @@ def launch(
                 T.launch_thread("threadIdx.x", threads) as thread,
             ):
                 yield block_x, block_y, thread
+
+
+def resident(blocks: int) -> AbstractContextManager[None]:
+    """Within a launch: a multiprocessor is to hold so many blocks, by their registers; CUDA alone.
+
+    0: the kernel does not say it (targets/cuda_launch_bounds.py).
+    """
+    if blocks == 0:
+        return nullcontext()
+    frame: AbstractContextManager[None] = T.attr(
+        tirx.const(0, "int32"), MIN_BLOCKS, tirx.const(blocks, "int32")
+    )
+    return frame
 
 
 def several(rows: Index) -> Index | None:
