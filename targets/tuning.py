@@ -227,27 +227,19 @@ class SubgroupMatrixTuning:
 
 @dataclass(frozen=True)
 class FewRowTensorCoreTuning:
-    """Matrix times up to 8 packed rows on tensor cores; powers of two.
+    """Matrix times up to 8 packed rows on tensor cores.
 
     Attributes
     ----------
-    tiles : of 8 rows of the matrix that a warp multiplies, at most: what it reads of x is for all
-    min_blocks : aim: half as many tiles where there would be fewer blocks
-    warps : that divide a row's channels, at most
-    row_warps : aim: rows times the warps of each; as few warps as that takes, for each adds its
-        sums once
-    steps : that a warp takes, at most, where a row has all the warps that it may have and the aim
-        is not reached; a matrix that needs more has another kernel
+    multiprocessors : among which blocks are to be spread evenly
+    warps : of a multiprocessor, aim: each has 4 KB of weights on their way, with the most tiles
     min_rows : of a matrix; one that has fewer has another kernel
     direct_rows : rows of x for which a large matrix has the kernel without tensor cores, at most
     direct_bytes : weights of such a matrix, at least
     """
 
-    tiles: int = 4
-    min_blocks: int = 256
-    warps: int = 16
-    row_warps: int = 40_000
-    steps: int = 4
+    multiprocessors: int = 132
+    warps: int = 12
     min_rows: int = 512
     direct_rows: int = 2
     direct_bytes: int = 4 << 20

@@ -39,7 +39,7 @@ def test_every_kernel_computes_its_definition(order: str, emulated: EmulatedCase
 SIZES = {
     "many warps a row": FewRowTensorCoreTuning(min_rows=1),
     "many rows a block": FewRowTensorCoreTuning(
-        min_blocks=1, row_warps=1, min_rows=1
+        multiprocessors=1, min_rows=1
     ),  # as in large matrices
     "another kernel for one and two rows": FewRowTensorCoreTuning(
         direct_bytes=1, min_rows=1

@@ -195,7 +195,7 @@ GROUPS: Mapping[str, Callable[[], Group]] = {
         FewRowTensorCoreTuning(min_rows=1)
     ),
     "few rows, many rows a block": lambda: _few_rows_on_tensor_cores(
-        FewRowTensorCoreTuning(min_blocks=1, row_warps=1, min_rows=1)
+        FewRowTensorCoreTuning(multiprocessors=1, min_rows=1)
     ),
     "few rows, two kernels": lambda: _few_rows_on_tensor_cores(
         FewRowTensorCoreTuning(direct_bytes=1, min_rows=1), tensor_cores.two_kernel_cases

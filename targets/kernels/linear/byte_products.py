@@ -1,11 +1,14 @@
 """Products of bytes by warps: some rows of a matrix with up to 8 packed rows, on tensor cores.
 
 A block takes tiles of 8 rows of the matrix, for up to 8 rows of x, which are the two sides of one
-product of bytes. Its warps divide the channels: a warp takes a few groups at a time, with what it
-needs next read before their products. Lanes read 16 bytes of weights each, neighbouring ones of a
-row, and hand them on through shared memory, so that a lane has what a product wants of it: four
-bytes of one row and one group. Channels are multiplied in the order in which their weights lie in a
-word, which x follows. Warps' sums meet in shared memory.
+product of bytes. Its warps divide the channels: a warp takes a step of 128 bytes of each row at a
+time, with the step after it read before its products. Lanes read 16 bytes each, eight neighbouring
+ones a row, and hand them on through shared memory, so that a lane has what a product wants of it:
+four bytes of one row and one group. Channels are multiplied in the order in which their weights lie
+in a word, which x follows. Warps' sums meet in shared memory.
+
+The launch has to say how many blocks are resident (`blocks.resident`), or ptxas moves the reads of
+a step down to where it begins.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.math import as_f32, f32
-from gemma4_compile.operators.tir import bind, i32, store, when
+from gemma4_compile.operators.tir import bind, store, when
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import (
     Block,
@@ -31,7 +34,6 @@ from gemma4_compile.targets.kernels.common.tensor_cores import (
     BYTE_ROWS,
     BYTE_SUMS,
     PIECE_WORDS,
-    WARP,
     address,
     copy_half_piece,
     copy_piece,
@@ -42,47 +44,18 @@ from gemma4_compile.targets.kernels.common.tensor_cores import (
     warp_barrier,
 )
 from gemma4_compile.targets.kernels.common.tile_loaders import RowOf
-from gemma4_compile.targets.kernels.common.vectors import Vectors
 from gemma4_compile.targets.kernels.common.weights import WeightReader
+from gemma4_compile.targets.kernels.linear.byte_rows import Rows
 from gemma4_compile.targets.kernels.linear.few_row_tensor_core_shape import (
-    ROW_LANES,
+    MATRICES,
+    PIECE_BYTES,
+    READ_ROWS,
     STEP_PIECES,
     TILE_PIECES,
-    TensorCoreShape,
 )
-from gemma4_compile.targets.kernels.linear.int8_vectors import VEC4S
+from gemma4_compile.targets.kernels.linear.warps import Warp, bits
 
-MAGIC = 0x4B400000
-"""As a float32 3 * 2**22, whose last bits count ones: integers are summed onto it as integers, and
-the difference to it is the sum as a float32."""
-
-
-class Warp:
-    """One warp's lanes, each with its place in a product, and its steps over the channels.
-
-    Attributes
-    ----------
-    lane : of the warp
-    row, quarter : of a product the lane's row of either side, and its quarter of the channels
-    number : of the warp in its block
-    band, part : which rows of the block are the warp's, and which of their channels
-    """
-
-    def __init__(self, shape: TensorCoreShape, thread: Expr) -> None:
-        self.shape = shape
-        self.lane = bind(tirx.floormod(thread, WARP))
-        self.number = bind(tirx.floordiv(thread, WARP))
-        self.band = bind(tirx.floordiv(self.number, shape.warps))
-        self.part = bind(tirx.floormod(self.number, shape.warps))
-        self.row = bind(tirx.floordiv(self.lane, ROW_LANES))
-        self.quarter = bind(tirx.floormod(self.lane, ROW_LANES))
-
-    def group(self, step: Expr, index: int, width: int = 1) -> Expr:
-        """A step's group, the first of `width`; beyond the last some that there are."""
-        group = step * self.shape.groups + index
-        if self.shape.is_ragged:
-            group = tirx.min(group, self.shape.all_groups - width)
-        return bind(group)
+HALF_BYTES = PIECE_BYTES // 2
 
 
 class Weights:
@@ -97,177 +70,152 @@ class Weights:
     def __init__(self, warp: Warp, reader: WeightReader, first: Expr, row_of: RowOf) -> None:
         shape, layout = warp.shape, reader.layout
         self._warp, self._reader, self._first = warp, reader, first
-        own = warp.band * (shape.tiles * BYTE_ROWS) + warp.row
-        self._rows = [bind(row_of(own + tile * BYTE_ROWS)) for tile in range(shape.tiles)]
-        words, scales = shape.tiles * STEP_PIECES, shape.tiles * shape.groups
-        self._next_words = local((shape.tiles * PIECE_WORDS,), "uint32")
-        self._next_scales = local((scales,), layout.dtype)
-        self._words, self._scales = local((words,), "uint32"), local((scales,))
-        self._memory = shared_pieces(shape.bands * shape.warps * shape.warp_pieces)
-        self._vectors = Vectors.dividing(shape.all_groups, shape.groups)
+        own = bind(warp.band * shape.warp_rows)
+        # Lanes of a piece, and lanes of a row's scales.
+        self._piece = bind(tirx.floormod(warp.lane, STEP_PIECES))
+        self._place = bind(tirx.floordiv(warp.lane, STEP_PIECES))
+        reads = range(shape.warp_rows // READ_ROWS)
+        self._rows = [bind(row_of(own + (self._place + READ_ROWS * k))) for k in reads]
+        self._own_row = bind(tirx.min(warp.lane, shape.warp_rows - 1))
+        self._scale_row = bind(row_of(own + self._own_row))
+        self._next_words = local((len(reads) * PIECE_WORDS,), "uint32")
+        self._next_scales = local((shape.groups,), layout.dtype)
+        self._words = local((shape.tiles * MATRICES,), "uint32")
+        warps = shape.bands * shape.warps
+        self._memory = shared_pieces(warps * shape.warp_pieces)
+        self._scale_memory = shared((warps * shape.warp_rows * self._row_halves,), "uint32x2")
+        # Of both parts of a step where those of one are less than half a piece.
+        self._loaded = max(self._groups_at_once, HALF_BYTES // shape.scale_bytes)
+        self._scales = local((shape.tiles * self._loaded,), layout.dtype)
+        self._part = 0
+
+    @property
+    def _row_halves(self) -> int:
+        """Half pieces of a row's scales of a step."""
+        return self._warp.shape.groups * self._warp.shape.scale_bytes // HALF_BYTES
+
+    @property
+    def _groups_at_once(self) -> int:
+        return MATRICES // self._warp.shape.group_pieces
 
     def read(self, step: Expr) -> None:
         """Read a step's weights, which `take` then gets."""
-        warp, shape, vectors = self._warp, self._warp.shape, self._vectors
-        piece = step * STEP_PIECES + warp.quarter
+        shape = self._warp.shape
+        piece = step * STEP_PIECES + self._piece
         if shape.is_ragged:
             piece = tirx.min(piece, shape.all_pieces - 1)
         word = bind(piece * PIECE_WORDS)
-        groups = [warp.group(step, at, vectors.size) for at in range(0, shape.groups, vectors.size)]
 
         def of_split(split: Sequence[Buffer], begin: int) -> None:
             rows = [bind(row - begin) for row in self._rows]
-            for tile, row in enumerate(rows):
-                to = address(self._next_words, tile * PIECE_WORDS)
+            for k, row in enumerate(rows):
+                to = address(self._next_words, k * PIECE_WORDS)
                 stream_piece(to, address(split[0], row, word))
-            for tile, row in enumerate(rows):
-                for index, group in enumerate(groups):
-                    scales = split[1][row, vectors.from_channel(group)]
-                    at = tile * shape.groups + index * vectors.size
-                    store(self._next_scales, scales, vectors.from_channel(at))
+            self._read_scales(split[1], bind(self._scale_row - begin), step)
 
         self._reader.in_split(self._first, of_split)
 
+    def _read_scales(self, scales: Buffer, row: Expr, step: Expr) -> None:
+        shape = self._warp.shape
+        first = bind(step * shape.groups)
+        if shape.is_ragged:
+            for at in range(shape.groups):
+                group = tirx.min(first + at, shape.all_groups - 1)
+                store(self._next_scales, scales[row, group], at)
+            return
+        is_whole = shape.groups * shape.scale_bytes % PIECE_BYTES == 0
+        size, copy = (PIECE_BYTES, copy_piece) if is_whole else (HALF_BYTES, copy_half_piece)
+        for at in range(0, shape.groups, size // shape.scale_bytes):
+            copy(address(self._next_scales, at), address(scales, row, first + at))
+
     def take(self) -> None:
-        """Bring what was read to the lanes that multiply it."""
+        """Hand on what was read to the lanes that multiply it."""
         warp, shape = self._warp, self._warp.shape
-        own = bind(warp.number * shape.warp_pieces)
-        for index in range(shape.tiles * shape.groups):
-            store(self._scales, as_f32(self._next_scales[index]), index)
         warp_barrier()  # what was taken before may still be being read
-        place = bind(own + _place(warp.row, warp.quarter))
-        for tile in range(shape.tiles):
-            to = address(self._memory, place + tile * TILE_PIECES)
-            copy_piece(to, address(self._next_words, tile * PIECE_WORDS))
+        for k in range(shape.warp_rows // READ_ROWS):
+            row = self._place + k * READ_ROWS % BYTE_ROWS
+            tile = bind(self._first_piece + k * READ_ROWS // BYTE_ROWS * TILE_PIECES)
+            to = address(self._memory, tile + _place(bind(row), self._piece))
+            copy_piece(to, address(self._next_words, k * PIECE_WORDS))
+        own = bind((warp.number * shape.warp_rows + self._own_row) * self._row_halves)
+        size = HALF_BYTES // shape.scale_bytes
+        with when(warp.lane < shape.warp_rows):
+            for half in range(self._row_halves):
+                to = address(self._scale_memory, own + half)
+                copy_half_piece(to, address(self._next_scales, half * size))
         warp_barrier()
+
+    @property
+    def _first_piece(self) -> Expr:
+        return self._warp.number * self._warp.shape.warp_pieces
+
+    def load(self, part: int) -> int:
+        """Load the operands of a part of the step's groups; return how many they are."""
+        warp, shape, count = self._warp, self._warp.shape, self._groups_at_once
         row, matrix = tirx.floormod(warp.lane, BYTE_ROWS), tirx.floordiv(warp.lane, BYTE_ROWS)
-        source = bind(own + _place(bind(row), bind(matrix)))
+        source = bind(self._first_piece + _place(bind(row), bind(matrix + part * MATRICES)))
         for tile in range(shape.tiles):
-            to = address(self._words, tile * STEP_PIECES)
+            to = address(self._words, tile * MATRICES)
             load_matrices(to, address(self._memory, source + tile * TILE_PIECES))
+        self._part = part
+        if part * count % self._loaded == 0:
+            self._load_scales(part * count)
+        return count
 
-    def halves(self, tile: int, group: int) -> list[Expr]:
-        """A group's bytes of the lane's row, for a product each."""
+    def _load_scales(self, begin: int) -> None:
+        """Read the scales of groups from `begin` on, a number of the step's."""
+        warp, shape, size = self._warp, self._warp.shape, HALF_BYTES // self._warp.shape.scale_bytes
+        for tile in range(shape.tiles):
+            row = warp.number * shape.warp_rows + tile * BYTE_ROWS + warp.row
+            first = bind(row * self._row_halves + begin // size)
+            for at in range(0, self._loaded, size):
+                to = address(self._scales, tile * self._loaded + at)
+                copy_half_piece(to, address(self._scale_memory, first + at // size))
+
+    def halves(self, tile: int, index: int) -> list[Expr]:
+        """A loaded group's bytes of the lane's row, for a product each."""
         if self._reader.layout.bits == 4:
-            word, low = self._words[tile * STEP_PIECES + group], _bits(0x0F0F0F0F)
-            shifted = tirx.shift_right(word, _bits(4))
+            word, low = self._words[tile * MATRICES + index], bits(0x0F0F0F0F)
+            shifted = tirx.shift_right(word, bits(4))
             return [bind(tirx.bitwise_and(part, low)) for part in (word, shifted)]
-        first = tile * STEP_PIECES + 2 * group
+        first = tile * MATRICES + 2 * index
         words = [self._words[first + half] for half in range(2)]
-        return [bind(tirx.bitwise_xor(word, _bits(0x80808080))) for word in words]
+        return [bind(tirx.bitwise_xor(word, bits(0x80808080))) for word in words]
 
-    def minus_zero(self) -> Expr:
-        """Four bytes that multiply x to what `halves` miss: 8-bit integers come minus 128."""
-        layout = self._reader.layout
-        zero = layout.zero_point - (0 if layout.bits == 4 else 128)
-        return _bits(-zero % 256 * 0x01010101)
-
-    def scale(self, tile: int, group: int) -> Expr:
-        """A group's scale of the lane's row."""
-        return self._scales[tile * self._warp.shape.groups + group]
-
-
-class Rows:
-    """What a warp reads of x: a step's words of the lane's row, and scales of its sums' rows.
-
-    Parameters
-    ----------
-    row_of : from a row of the product, 0 to 7, to one of x; some that exists where there is none
-    """
-
-    def __init__(self, warp: Warp, x: Sequence[Buffer], row_of: RowOf, interleaved: bool) -> None:
-        shape = warp.shape
-        self._warp, self._x, self._interleaved = warp, x, interleaved
-        self._row = bind(row_of(warp.row))
-        self._scale_rows = [bind(row_of(warp.quarter * BYTE_SUMS + k)) for k in range(BYTE_SUMS)]
-        words, scales = shape.groups * 2, BYTE_SUMS * shape.groups
-        self._next_words, self._words = (local((words,), "uint32") for _ in range(2))
-        self._next_scales, self._scales = local((scales,)), local((scales,))
-        self._vectors = Vectors.dividing(shape.all_groups, shape.groups)
-
-    def read(self, step: Expr) -> None:
-        """Read a step's rows, which `take` then gets."""
-        warp, shape, vectors = self._warp, self._warp.shape, self._vectors
-        words, scales = self._x
-        for index in range(shape.groups):
-            first = warp.group(step, index) * VEC4S
-            if self._interleaved:
-                place = bind(first + warp.quarter * 2)
-                to = address(self._next_words, 2 * index)
-                copy_half_piece(to, address(words, self._row, place))
-                continue
-            for half in range(2):
-                place = bind(first + half * ROW_LANES + warp.quarter)
-                store(self._next_words, words[self._row, place], 2 * index + half)
-        for k, row in enumerate(self._scale_rows):
-            for at in range(0, shape.groups, vectors.size):
-                group = warp.group(step, at, vectors.size)
-                own = scales[row, vectors.from_channel(group)]
-                if shape.is_ragged:
-                    inside = bind(step * shape.groups + at) < shape.all_groups
-                    own = tirx.Select(inside, own, vectors.splat(f32(0.0)))
-                store(self._next_scales, own, vectors.from_channel(k * shape.groups + at))
-
-    def take(self) -> None:
-        """Bring what was read into the order of the weights' halves."""
-        low, high, half = _bits(0xFFFF), _bits(0xFFFF0000), _bits(16)
-        for group in range(self._warp.shape.groups):
-            near, far = (bind(self._next_words[2 * group + half]) for half in range(2))
-            if self._interleaved:
-                even = tirx.bitwise_or(tirx.bitwise_and(near, low), tirx.shift_left(far, half))
-                odd = tirx.bitwise_or(tirx.shift_right(near, half), tirx.bitwise_and(far, high))
-                near, far = bind(even), bind(odd)
-            store(self._words, near, 2 * group)
-            store(self._words, far, 2 * group + 1)
-        for index in range(BYTE_SUMS * self._warp.shape.groups):
-            store(self._scales, self._next_scales[index], index)
-
-    def halves(self, group: int) -> list[Expr]:
-        """A group's bytes of the lane's row, for a product each."""
-        return [bind(self._words[2 * group + half]) for half in range(2)]
-
-    def scale(self, k: int, group: int) -> Expr:
-        """A group's scale of the row of the lane's sum k."""
-        return self._scales[k * self._warp.shape.groups + group]
+    def scale(self, tile: int, index: int) -> Expr:
+        """A loaded group's scale of the lane's row."""
+        at = (self._part * self._groups_at_once + index) % self._loaded
+        return as_f32(self._scales[tile * self._loaded + at])
 
 
 def multiply(warp: Warp, weights: Weights, rows: Rows) -> Buffer:
     """A warp's sums over its channels: of each tile the lane's row, for two rows of x."""
     shape = warp.shape
     sums = local((shape.tiles * BYTE_SUMS,))
-    magic, zeros, dots = (local((BYTE_SUMS,), "int32") for _ in range(3))
+    begins, dots = (local((BYTE_SUMS,), "int32") for _ in range(2))
     for index in range(shape.tiles * BYTE_SUMS):
         store(sums, f32(0.0), index)
-    for k in range(BYTE_SUMS):
-        store(magic, i32(MAGIC), k)
-    none = bind(tirx.reinterpret("float32", magic[0]))
-    first = bind(tirx.min(warp.part, shape.steps - 1))
-    weights.read(first)
-    rows.read(first)
+    weights.read(bind(tirx.min(warp.part, shape.steps - 1)))
     with T.serial(0, -(-shape.steps // shape.warps)) as iteration:
         step = bind(iteration * shape.warps + warp.part)
         with when(step < shape.steps):  # the same for a warp
             weights.take()
-            rows.take()
-            following = bind(tirx.min(step + shape.warps, shape.steps - 1))
-            weights.read(following)
-            rows.read(following)
-            for group in range(shape.groups):
-                right = rows.halves(group)
-                for half, source in ((0, magic), (1, zeros)):
-                    minus = weights.minus_zero()
-                    multiply_add_bytes(address(zeros, 0), address(source, 0), minus, right[half])
-                scales = [bind(rows.scale(k, group)) for k in range(BYTE_SUMS)]
-                for tile in range(shape.tiles):
-                    left = weights.halves(tile, group)
-                    for half, source in ((0, zeros), (1, dots)):
-                        to = address(dots, 0), address(source, 0)
-                        multiply_add_bytes(*to, left[half], right[half])
-                    scale = bind(weights.scale(tile, group))
-                    for k in range(BYTE_SUMS):
-                        dot = tirx.reinterpret("float32", dots[k]) - none
-                        at = tile * BYTE_SUMS + k
-                        store(sums, sums[at] + dot * (scale * scales[k]), at)
+            weights.read(bind(tirx.min(step + shape.warps, shape.steps - 1)))
+            for part in range(STEP_PIECES // MATRICES):
+                count = weights.load(part)
+                rows.load(bind(step * shape.groups + part * count), count)
+                for index in range(count):
+                    right, scales = rows.begin(index, begins)
+                    for tile in range(shape.tiles):
+                        left = weights.halves(tile, index)
+                        for half, source in ((0, begins), (1, dots)):
+                            to = address(dots, 0), address(source, 0)
+                            multiply_add_bytes(*to, left[half], right[half])
+                        scale = bind(weights.scale(tile, index))
+                        for k in range(BYTE_SUMS):
+                            dot = tirx.reinterpret("float32", dots[k]) - warp.none
+                            at = tile * BYTE_SUMS + k
+                            store(sums, sums[at] + dot * (scale * scales[k]), at)
     return sums
 
 
@@ -291,7 +239,7 @@ def store_sums(
     memory = shared((shape.warps * BYTE_ROWS * shape.pitch,))
     for k in range(BYTE_SUMS):
         column = warp.part * BYTE_ROWS + warp.quarter * BYTE_SUMS + k
-        row = warp.band * (shape.tiles * BYTE_ROWS) + warp.row
+        row = warp.band * shape.warp_rows + warp.row
         place = bind(column * shape.pitch + row)
         for tile in range(shape.tiles):
             store(memory, sums[tile * BYTE_SUMS + k], place + tile * BYTE_ROWS)
@@ -313,9 +261,4 @@ def store_sums(
 
 def _place(row: Expr, piece: Expr) -> Expr:
     """Where a row's piece lies in a tile: in other banks than the same one of the rows around."""
-    turned = tirx.bitwise_xor(piece, tirx.floormod(tirx.floordiv(row, 2), STEP_PIECES))
-    return bind(row * STEP_PIECES + turned)
-
-
-def _bits(value: int) -> Expr:
-    return tirx.const(value, "uint32")
+    return bind(row * STEP_PIECES + tirx.bitwise_xor(piece, row))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import gcd
 
 from gemma4_compile.operators.activation_quantization import GROUP
 from gemma4_compile.operators.linear import WeightLayout
@@ -12,9 +14,12 @@ from gemma4_compile.targets.spec import TargetSpec
 
 ROW_LANES = WARP // BYTE_ROWS  # lanes that have a row of a product together
 PIECE_BYTES = 16
-STEP_PIECES = ROW_LANES  # of a row that a warp reads in a step, one by each of its lanes
+STEP_PIECES = 8  # of a row that a warp reads in a step: a line of a cache
+READ_ROWS = WARP // STEP_PIECES  # that its lanes read of them at a time
+MATRICES = 4  # of 8 rows and a piece that are loaded from shared memory at a time
 TILE_PIECES = BYTE_ROWS * STEP_PIECES
-MIN_WARPS = 2
+TILES, BANDS = (1, 2, 3, 4), (1, 2, 4)
+MOST_WARPS = 16  # of a multiprocessor: with more, a lane has fewer than 128 registers
 
 
 @dataclass(frozen=True)
@@ -25,15 +30,18 @@ class TensorCoreShape:
     ----------
     tiles : of 8 rows of the matrix that a warp multiplies
     warps : that divide the channels of the same tiles
-    bits, all_groups : of the matrix: its weights', and a row's
+    bits, scale_bytes, all_groups : of the matrix: of a weight, of a group's scale, and of a row
     bands : of tiles in a block, each with warps of its own
+    resident : blocks that a multiprocessor is to hold
     """
 
     tiles: int
     warps: int
     bits: int
+    scale_bytes: int
     all_groups: int
     bands: int = 1
+    resident: int = 1
 
     @property
     def threads(self) -> int:
@@ -43,7 +51,12 @@ class TensorCoreShape:
     @property
     def rows(self) -> int:
         """Rows of a block."""
-        return self.bands * self.tiles * BYTE_ROWS
+        return self.bands * self.warp_rows
+
+    @property
+    def warp_rows(self) -> int:
+        """Rows of a warp."""
+        return self.tiles * BYTE_ROWS
 
     @property
     def group_pieces(self) -> int:
@@ -62,9 +75,10 @@ class TensorCoreShape:
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of the pieces and of the sums."""
-        sums = BYTE_ROWS * self.pitch * 4
-        return self.warps * (self.bands * self.warp_pieces * PIECE_BYTES + sums)
+        """Shared memory: what lanes hand on, and the sums, which come after it."""
+        scales = self.warp_rows * self.groups * self.scale_bytes
+        handed_on = self.bands * self.warps * (self.warp_pieces * PIECE_BYTES + scales)
+        return max(handed_on, self.warps * BYTE_ROWS * self.pitch * 4)
 
     @property
     def groups(self) -> int:
@@ -88,39 +102,72 @@ class TensorCoreShape:
 
 
 def tensor_core_shape(
-    layout: WeightLayout, rows: int, spec: TargetSpec, block_rows: int = 0
+    layout: WeightLayout, rows: int, spec: TargetSpec, block_rows: int = 0, copies: int = 1
 ) -> TensorCoreShape:
-    """Few warps share a row where the matrix is large, many where it is small.
+    """The block with which all multiprocessors have the most to do for the longest.
 
     Parameters
     ----------
     rows : that are multiplied, which may be some of the matrix
-    block_rows : of a block, at least
+    block_rows : of a block; 0 for any number
+    copies : of such rows that are multiplied at the same time
     """
-    tuning = spec.tuning.few_row_tensor_cores
-    tiles = tuning.tiles
-    if -(-rows // (tiles * BYTE_ROWS)) < tuning.min_blocks:
-        tiles //= 2
-    bands = max(1, block_rows // (tiles * BYTE_ROWS))
-    shape = TensorCoreShape(tiles, MIN_WARPS, layout.bits, layout.cols // GROUP, bands)
-    while shape.warps < min(tuning.warps, shape.steps) and shape.warps * rows < tuning.row_warps:
-        wider = replace(shape, warps=2 * shape.warps)
-        is_large = wider.shared_bytes > spec.max_shared_memory_bytes
-        if is_large or wider.threads > spec.max_threads_per_block:
-            break
-        shape = wider
-    assert shape.rows <= ROW_ALIGNMENT, "a block's rows lie in one split"
-    assert -(-rows // shape.rows) <= spec.max_grid_dim, "blocks of a grid's second dimension"
-    return shape
+    step = gcd(ROW_ALIGNMENT, *layout.split_rows[:-1]) if len(layout.split_rows) > 1 else 0
+    fitting = [
+        shape
+        for shape in _shapes(layout, rows, spec, copies)
+        if (not block_rows or shape.rows == block_rows)
+        and (not step or step % shape.rows == 0)  # a block's rows lie in one split
+        and shape.shared_bytes <= spec.max_shared_memory_bytes
+        and shape.threads <= spec.max_threads_per_block
+        and -(-rows // shape.rows) <= spec.max_grid_dim  # blocks of a grid's second dimension
+    ]
+    return min(fitting, key=lambda shape: _cost(shape, rows, spec, copies))
 
 
-def fills_tensor_cores(layout: WeightLayout, rows: int, spec: TargetSpec) -> bool:
-    """Return whether a matrix has enough rows, also for its channels, or few of these."""
-    tuning = spec.tuning.few_row_tensor_cores
-    if rows < tuning.min_rows:
-        return False
-    groups = TensorCoreShape(tuning.tiles, tuning.warps, layout.bits, layout.cols // GROUP)
-    return rows * tuning.warps >= tuning.row_warps or groups.steps <= tuning.warps * tuning.steps
+def _shapes(
+    layout: WeightLayout, rows: int, spec: TargetSpec, copies: int
+) -> Iterator[TensorCoreShape]:
+    """Of each number of tiles and bands the block with as many warps as fill a multiprocessor."""
+    tuning, scale_bytes = spec.tuning.few_row_tensor_cores, 2 if layout.dtype == "float16" else 4
+    for tiles in TILES:
+        for bands in BANDS:
+            one = TensorCoreShape(tiles, 1, layout.bits, scale_bytes, layout.cols // GROUP, bands)
+            held = _blocks_of_one(one, rows, spec, copies)
+            wanted = -(-tuning.warps // (held * bands))
+            for warps in range(min(wanted, one.steps), 0, -1):
+                resident = max(1, min(held, MOST_WARPS // (warps * bands)))
+                shape = TensorCoreShape(
+                    tiles, warps, layout.bits, scale_bytes, one.all_groups, bands, resident
+                )
+                yield shape
+
+
+def _blocks_of_one(shape: TensorCoreShape, rows: int, spec: TargetSpec, copies: int) -> int:
+    """Blocks of the multiprocessor that has the most of them."""
+    blocks = copies * -(-rows // shape.rows)
+    return -(-blocks // spec.tuning.few_row_tensor_cores.multiprocessors)
+
+
+def _cost(shape: TensorCoreShape, rows: int, spec: TargetSpec, copies: int) -> float:
+    """A time, relative to that of other blocks: of the multiprocessor with the most rows.
+
+    The factors were found by measuring (docs/drafters.md, "Tensor cores").
+    """
+    held = _blocks_of_one(shape, rows, spec, copies)
+    warps = min(held, shape.resident) * shape.bands * shape.warps
+    idle = max(1.0, spec.tuning.few_row_tensor_cores.warps / warps) ** 0.5
+    reads_x = 1 + 0.35 / shape.tiles  # each warp for all of its tiles
+    reads_x += 1 / shape.rows  # and each block
+    alone = 1.12 if held == 1 else 1.0  # nothing to do while its sums are added up
+    waves = -(-held // shape.resident)
+    longest = (held + waves * shape.resident) / 2 * shape.rows
+    return longest * idle * reads_x * alone
+
+
+def fills_tensor_cores(rows: int, spec: TargetSpec) -> bool:
+    """Return whether a matrix has enough rows."""
+    return rows >= spec.tuning.few_row_tensor_cores.min_rows
 
 
 def rows_without_tensor_cores(layout: WeightLayout, spec: TargetSpec) -> int:

@@ -16,21 +16,21 @@ from gemma4_compile.operators.int8_linear import PACKED, PACKED_ROWS, takes_int8
 from gemma4_compile.operators.math import gelu_tanh
 from gemma4_compile.operators.tir import bind, i32, store
 from gemma4_compile.operators.types import Expr
-from gemma4_compile.targets.kernels.common.blocks import Block, launch, shared
+from gemma4_compile.targets.kernels.common.blocks import Block, launch, resident, shared
 from gemma4_compile.targets.kernels.common.tensor_cores import BYTE_ROWS
 from gemma4_compile.targets.kernels.linear.byte_products import (
-    Rows,
-    Warp,
     Weights,
     multiply,
     store_sums,
 )
+from gemma4_compile.targets.kernels.linear.byte_rows import Rows
 from gemma4_compile.targets.kernels.linear.few_row_matmul import FewRowMatmul
 from gemma4_compile.targets.kernels.linear.few_row_tensor_core_shape import (
     fills_tensor_cores,
     tensor_core_shape,
 )
 from gemma4_compile.targets.kernels.linear.packed_products import NONE
+from gemma4_compile.targets.kernels.linear.warps import Warp
 from gemma4_compile.targets.spec import TargetSpec
 
 
@@ -38,7 +38,7 @@ def fits_tensor_cores(operator: FewRowLinear | Int8FewRowLinear, spec: TargetSpe
     """Return whether the target has them, and bytes on both sides that fill them."""
     layout = operator.layout
     are_bytes = operator.in_dtype == PACKED and takes_int8(layout)
-    return spec.tensor_cores and are_bytes and fills_tensor_cores(layout, layout.rows, spec)
+    return spec.tensor_cores and are_bytes and fills_tensor_cores(layout.rows, spec)
 
 
 def multiply_on_tensor_cores(matmul: FewRowMatmul, spec: TargetSpec) -> None:
@@ -52,7 +52,8 @@ def multiply_on_tensor_cores(matmul: FewRowMatmul, spec: TargetSpec) -> None:
     rows = layout.rows
     shape = tensor_core_shape(layout, rows, spec, PACKED_ROWS if packs else 0)
     parts = tirx.floordiv(n + BYTE_ROWS - 1, BYTE_ROWS)
-    with launch(shape.threads, parts, -(-rows // shape.rows)) as (part, index, thread):
+    with launch(shape.threads, parts, -(-rows // shape.rows)) as ids, resident(shape.resident):
+        part, index, thread = ids
         begin, first = bind(i32(part) * BYTE_ROWS), bind(index * shape.rows)
         count = bind(tirx.min(i32(n) - begin, BYTE_ROWS))  # the others are other blocks'
         warp, block = Warp(shape, thread), Block(thread, shape.threads, spec.simd_width)
@@ -63,7 +64,7 @@ def multiply_on_tensor_cores(matmul: FewRowMatmul, spec: TargetSpec) -> None:
         weights = Weights(warp, matmul.weights, first, row_of)
         # Sums of rows of x that there are not are not stored.
         last = count - 1
-        left = Rows(warp, matmul.x, lambda i: begin + tirx.min(i, last), layout.interleaved)
+        left = Rows(warp, matmul.x, lambda i: begin + tirx.min(i, last), layout)
         sums = multiply(warp, weights, left)
         values = shared((BYTE_ROWS * GROUP,)) if packs else None
 

@@ -20,16 +20,15 @@ from gemma4_compile.operators.few_row_experts import FewRowExperts, Int8FewRowEx
 from gemma4_compile.operators.int8_linear import PACKED_ROWS, takes_int8
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr
-from gemma4_compile.targets.kernels.common.blocks import Block, barrier, launch, shared
+from gemma4_compile.targets.kernels.common.blocks import Block, barrier, launch, resident, shared
 from gemma4_compile.targets.kernels.common.tensor_cores import BYTE_ROWS
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.byte_products import (
-    Rows,
-    Warp,
     Weights,
     multiply,
     store_sums,
 )
+from gemma4_compile.targets.kernels.linear.byte_rows import Rows
 from gemma4_compile.targets.kernels.linear.few_row_quantize import matmul_results
 from gemma4_compile.targets.kernels.linear.few_row_tensor_core_shape import (
     TensorCoreShape,
@@ -37,6 +36,7 @@ from gemma4_compile.targets.kernels.linear.few_row_tensor_core_shape import (
 )
 from gemma4_compile.targets.kernels.linear.gemm import left_args
 from gemma4_compile.targets.kernels.linear.packed_products import NONE, pack_products
+from gemma4_compile.targets.kernels.linear.warps import Warp
 from gemma4_compile.targets.kernels.moe.experts import kept_or_previous, tailed
 from gemma4_compile.targets.kernels.moe.router import slots_of
 from gemma4_compile.targets.spec import TargetSpec
@@ -66,7 +66,9 @@ def make_few_row_expert_tensor_cores(
         wide = (pairs, operator.outputs)
         previous = build.arg("previous", wide, "float32") if operator.accumulate else None
         results = matmul_results(build, "out", wide, packs)
-        with launch(shape.threads, -(-rows // shape.rows), pairs) as (index, block_pair, thread):
+        grid = -(-rows // shape.rows), pairs
+        with launch(shape.threads, *grid) as numbers, resident(shape.resident):
+            index, block_pair, thread = numbers
             pair, block = bind(i32(block_pair)), Block(thread, shape.threads, spec.simd_width)
             position = bind(tirx.floordiv(pair, top_k))
             expert = bind(ids[position, tirx.floormod(pair, top_k)])
@@ -87,7 +89,7 @@ def make_few_row_expert_tensor_cores(
                     own = bind(chosen[i])
                     return tirx.Select(own >= 0, own, pair)
 
-                left = Rows(warp, x, row_of, operator.layout.interleaved)
+                left = Rows(warp, x, row_of, operator.layout)
                 sums = multiply(warp, weights, left)
 
                 def finish(i: Expr, row: Expr, added: Sequence[Expr]) -> None:
@@ -111,8 +113,9 @@ def make_few_row_expert_tensor_cores(
 
 def _shape_of(operator: Int8FewRowExperts, spec: TargetSpec) -> TensorCoreShape:
     """The block, which all choices of a position fill the device with; a group if it is packed."""
-    rows, block_rows = operator.top_k * operator.expert_rows, operator.packed_out * PACKED_ROWS
-    return tensor_core_shape(operator.layout, rows, spec, block_rows)
+    block_rows = operator.packed_out * PACKED_ROWS
+    rows, copies = operator.expert_rows, operator.top_k
+    return tensor_core_shape(operator.layout, rows, spec, block_rows, copies)
 
 
 def _pairs_of(ids: Buffer, expert: Expr, begin: Expr, count: Expr, thread: Expr) -> Buffer:

@@ -1,0 +1,109 @@
+"""Up to 8 packed rows as the right side of products of bytes (byte_products.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm import tirx
+
+from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.tir import bind, store
+from gemma4_compile.operators.types import Buffer, Expr
+from gemma4_compile.targets.kernels.common.blocks import local
+from gemma4_compile.targets.kernels.common.tensor_cores import (
+    BYTE_SUMS,
+    address,
+    copy_half_piece,
+    multiply_add_bytes,
+)
+from gemma4_compile.targets.kernels.common.tile_loaders import RowOf
+from gemma4_compile.targets.kernels.common.vectors import Vectors
+from gemma4_compile.targets.kernels.linear.few_row_tensor_core_shape import ROW_LANES
+from gemma4_compile.targets.kernels.linear.int8_vectors import VEC4S
+from gemma4_compile.targets.kernels.linear.warps import Warp, bits
+
+HALVES = 2  # words of a lane's row and group, one for each product
+
+
+class Rows:
+    """What a lane reads of x: words of one row, and scales of its sums' rows.
+
+    Parameters
+    ----------
+    x : words and scales
+    row_of : from a row of the product, 0 to 7, to one of x; some that exists where there is none
+    layout : of the weights: the order of their channels, and their zero point
+    """
+
+    def __init__(
+        self, warp: Warp, x: Sequence[Buffer], row_of: RowOf, layout: WeightLayout
+    ) -> None:
+        self._warp, self._layout = warp, layout
+        self._words_of_x, self._scales_of_x = x
+        self._row = bind(row_of(warp.row))
+        self._scale_rows = [bind(row_of(warp.quarter * BYTE_SUMS + k)) for k in range(BYTE_SUMS)]
+        most = warp.shape.groups
+        self._words, self._scales = local((most * HALVES,), "uint32"), local((BYTE_SUMS * most,))
+        self._count = most
+
+    def load(self, first: Expr, count: int) -> None:
+        """Read neighbouring groups."""
+        shape = self._warp.shape
+        self._count = count
+        for index in range(count):
+            group = first + index
+            if shape.is_ragged:
+                group = tirx.min(group, shape.all_groups - 1)
+            self._load_words(bind(group), index)
+        vectors = Vectors.dividing(shape.all_groups, count)
+        for k, row in enumerate(self._scale_rows):
+            for at in range(0, count, vectors.size):
+                group = bind(first + at)
+                if not shape.is_ragged:
+                    own = self._scales_of_x[row, vectors.from_channel(group)]
+                else:
+                    inside = group < shape.all_groups
+                    last = bind(tirx.min(group, shape.all_groups - vectors.size))
+                    own = self._scales_of_x[row, vectors.from_channel(last)]
+                    own = tirx.Select(inside, own, vectors.splat(f32(0.0)))
+                store(self._scales, own, vectors.from_channel(k * count + at))
+
+    def _load_words(self, group: Expr, index: int) -> None:
+        quarter = self._warp.quarter
+        if self._layout.interleaved:  # eight neighbouring channels, of one word of weights
+            to = address(self._words, index * HALVES)
+            copy_half_piece(to, self._address(group, quarter * HALVES))
+            return
+        for half in range(HALVES):
+            word = self._word(group, half * ROW_LANES + quarter)
+            store(self._words, word, index * HALVES + half)
+
+    def _address(self, group: Expr, word: Expr) -> Expr:
+        return address(self._words_of_x, self._row, group * VEC4S + word)
+
+    def _word(self, group: Expr, word: Expr) -> Expr:
+        return self._words_of_x[self._row, group * VEC4S + word]
+
+    def begin(self, index: int, sums: Buffer) -> tuple[list[Expr], list[Expr]]:
+        """A loaded group's bytes of the lane's row, for a product each, and scales of its sums.
+
+        `sums` becomes what the group's products are added to: what zero points add is taken back.
+        """
+        pair = [bind(self._words[index * HALVES + half]) for half in range(HALVES)]
+        right = _in_order(*pair) if self._layout.interleaved else pair
+        # 8-bit integers come minus 128.
+        zero = self._layout.zero_point - (0 if self._layout.bits == 4 else 128)
+        minus = bits(-zero % 256 * 0x01010101)
+        for half, source in ((0, self._warp.magic), (1, sums)):
+            multiply_add_bytes(address(sums, 0), address(source, 0), minus, right[half])
+        scales = [self._scales[k * self._count + index] for k in range(BYTE_SUMS)]
+        return right, [bind(scale) for scale in scales]
+
+
+def _in_order(near: Expr, far: Expr) -> list[Expr]:
+    """Eight neighbouring bytes in the order of the halves of a word of 4-bit weights."""
+    low, high, half = bits(0xFFFF), bits(0xFFFF0000), bits(16)
+    even = tirx.bitwise_or(tirx.bitwise_and(near, low), tirx.shift_left(far, half))
+    odd = tirx.bitwise_or(tirx.shift_right(near, half), tirx.bitwise_and(far, high))
+    return [bind(even), bind(odd)]
