@@ -89,6 +89,8 @@ class FewRowTuning:
     full_splits : splits of the keys of full attention, at most: those that there are no keys for
         have blocks, too, for all rows
     wide_threads : of a block that rounds the product of gate and up, at most
+    norm_threads : of a block that norms a row and rounds it, at most: whole subgroups, of which 16
+        are summed at once; 0: a power of two
     """
 
     threads: int = 128
@@ -101,6 +103,7 @@ class FewRowTuning:
     attention_resident: int = 0
     full_splits: int = 64
     wide_threads: int = 256
+    norm_threads: int = 0
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,11 @@ A group of GROUP neighbouring channels has one float32 scale, ``max|x| / LEVELS`
 ``floor(x * (LEVELS / max|x|) + 1/2)``, which lie within LEVELS of 0. A group whose largest
 magnitude is not above SMALLEST has scale 0 and integers 0. Four neighbouring channels make one word
 of the packed form, by `byte_of`: words (1, width / 4) uint32 and scales (1, width / GROUP) float32.
+
+A few rows may be in tiles: words (rows / TILE_ROWS, width / GROUP, TILE_ROWS, GROUP / 4), so that
+the words of a group of all rows of a tile are neighbours, as products of bytes on tensor cores read
+them. The words of rows that the last tile has beyond the last one are zeros. Scales are as they
+are.
 """
 
 from __future__ import annotations
@@ -36,6 +41,7 @@ GROUP = 32
 LEVELS = 127
 SMALLEST = 1e-30  # its reciprocal is finite, and no GPU flushes it to 0
 WORD = 4  # channels
+TILE_ROWS = 8
 
 
 def group_scale(largest: Expr) -> Expr:
@@ -67,9 +73,17 @@ def byte_of(channel: IndexT, interleaved: bool) -> IndexT:
     return tirx.floormod(channel, 2) * 2 + tirx.floordiv(channel, 2)
 
 
-def quantized_specs(width: int, rows: Index = 1) -> list[TensorSpec]:
+def quantized_specs(width: int, rows: Index = 1, tiled: bool = False) -> list[TensorSpec]:
     """Shapes and dtypes of the packed form: words, scales."""
-    return [((rows, width // WORD), "uint32"), ((rows, width // GROUP), "float32")]
+    words: tuple[Index, ...] = (rows, width // WORD)
+    if tiled:
+        words = (tiles_of(rows), width // GROUP, TILE_ROWS, GROUP // WORD)
+    return [(words, "uint32"), ((rows, width // GROUP), "float32")]
+
+
+def tiles_of(rows: IndexT) -> IndexT:
+    """Tiles that hold some rows."""
+    return (rows + (TILE_ROWS - 1)) // TILE_ROWS
 
 
 def round_groups(x: te.Tensor) -> tuple[te.Tensor, te.Tensor]:
@@ -90,7 +104,7 @@ def round_groups(x: te.Tensor) -> tuple[te.Tensor, te.Tensor]:
     return integers, scales
 
 
-def pack(x: te.Tensor, interleaved: bool) -> list[te.Tensor]:
+def pack(x: te.Tensor, interleaved: bool, tiled: bool = False) -> list[te.Tensor]:
     """The packed form of vectors (rows, width)."""
     integers, scales = round_groups(x)
 
@@ -104,15 +118,20 @@ def pack(x: te.Tensor, interleaved: bool) -> list[te.Tensor]:
             )
         return result
 
+    def word_of_tile(t: Expr, g: Expr, r: Expr, w: Expr) -> Expr:
+        i, nothing = t * TILE_ROWS + r, tirx.const(0, "uint32")
+        return tirx.Select(i < rows, word(tirx.min(i, rows - 1), g * (GROUP // WORD) + w), nothing)
+
     rows, width = x.shape[0], int(x.shape[1])
-    words = te.compute((rows, width // WORD), word, name="words")
+    (shape, _), _ = quantized_specs(width, rows, tiled)
+    words = te.compute(shape, word_of_tile if tiled else word, name="words")
     return [words, scales]
 
 
-def packed_placeholders(width: int, rows: Index = 1) -> list[te.Tensor]:
+def packed_placeholders(width: int, rows: Index = 1, tiled: bool = False) -> list[te.Tensor]:
     """TE inputs of the packed form."""
     names = ("words", "scales")
-    specs = quantized_specs(width, rows)
+    specs = quantized_specs(width, rows, tiled)
     return [
         te.placeholder(shape, dtype, name=name)
         for name, (shape, dtype) in zip(names, specs, strict=True)
@@ -125,11 +144,14 @@ def unpack(words: te.Tensor, scales: te.Tensor, interleaved: bool) -> te.Tensor:
     def value(i: Expr, k: Expr) -> Expr:
         byte = byte_of(tirx.floormod(k, WORD), interleaved)
         above = ((WORD - 1 - byte) * 8).astype("uint32")
-        top = tirx.shift_left(words[i, k // WORD], above).astype("int32")
+        place = (i, k // WORD)
+        if len(words.shape) > len(place):
+            tile, row = tirx.floordiv(i, TILE_ROWS), tirx.floormod(i, TILE_ROWS)
+            place = (tile, k // GROUP, row, tirx.floormod(k, GROUP) // WORD)
+        top = tirx.shift_left(words[place], above).astype("int32")
         return as_f32(tirx.shift_right(top, tirx.const(24, "int32"))) * scales[i, k // GROUP]
 
-    shape = (words.shape[0], int(words.shape[1]) * WORD)
-    return te.compute(shape, value, name="meaning")
+    return te.compute((scales.shape[0], int(scales.shape[1]) * GROUP), value, name="meaning")
 
 
 def rounded(x: te.Tensor) -> te.Tensor:

@@ -108,7 +108,8 @@ class FewRowExpertNorm(FewRows, Operator):
 
     Arguments: the dense branch (rows, width) f32; the experts' outputs (rows * top_k, width) f32;
     their weights (rows, top_k) f32; then of `ExpertNormVector` from the residual on. Results: r'
-    (rows, width) f32; x (rows, width) next_dtype or, where that is PACKED, its words and scales.
+    (rows, width) f32; x (rows, width) next_dtype or, where that is PACKED, its words (in tiles with
+    `tiled`) and scales.
     """
 
     kind: ClassVar[str] = "few_row_expert_norm"
@@ -118,6 +119,7 @@ class FewRowExpertNorm(FewRows, Operator):
     next_dtype: str
     interleaved: bool = False
     most_rows: int = 1
+    tiled: bool = False
 
     @property
     def packs(self) -> bool:
@@ -136,7 +138,7 @@ class FewRowExpertNorm(FewRows, Operator):
         args, out, x = ExpertNormVector(width, self.eps).definition(rows, chosen)
         args[1:2] = [outputs, weights]
         if self.next_dtype == PACKED:
-            return te_prim_func([*args, out, *pack(x, self.interleaved)])
+            return te_prim_func([*args, out, *pack(x, self.interleaved, self.tiled)])
         dtype = self.next_dtype
         hidden = te.compute(x.shape, lambda i, j: x[i, j].astype(dtype), name="hidden")
         return te_prim_func([*args, out, hidden])

@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
+from tvm import te
 
-from gemma4_compile.operators.base import Operator
+from gemma4_compile.operators.activation_quantization import pack, packed_placeholders
+from gemma4_compile.operators.base import Operator, symbolic_rows
 from gemma4_compile.operators.examples import Sizes
 from gemma4_compile.operators.int8_linear import Int8Linear
 from gemma4_compile.operators.linear import Linear
@@ -41,11 +43,24 @@ class FewRowLinear(FewRows, Linear):
 
 @dataclass(frozen=True)
 class Int8FewRowLinear(FewRows, Int8Linear):
-    """`Int8Linear` of at most `most_rows` rows, which come packed or are rounded by each block."""
+    """`Int8Linear` of at most `most_rows` rows, which come packed or are rounded by each block.
+
+    Attributes
+    ----------
+    tiled, tiled_out : the words of a packed x, and of a packed result, are in tiles
+    """
 
     kind: ClassVar[str] = "int8_few_row_linear"
     most_rows: int = 1
+    tiled: bool = False
+    tiled_out: bool = False
 
     @property
     def name(self) -> str:
         return f"few_row_{super().name}"
+
+    def packed_x(self) -> list[te.Tensor]:
+        return packed_placeholders(self.cols, symbolic_rows(self.rows), self.tiled)
+
+    def stored(self, y: te.Tensor) -> list[te.Tensor]:
+        return pack(y, self.interleaved_out, self.tiled_out) if self.packed_out else [y]

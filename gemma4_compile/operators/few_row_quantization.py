@@ -32,7 +32,7 @@ class QuantizedFewRowNorm(PackedRows, Operator):
 
     Arguments: y, r (rows, width) f32; w_branch (width,) f32; scalar (1,) f32 if `scaled`; w_next
     (width,) f32 if `normed`. Results: r' (rows, width) f32; words, scales of its norm or, without
-    `normed`, of itself.
+    `normed`, of itself; words in tiles with `tiled`.
     """
 
     kind: ClassVar[str] = "quantized_few_row_norm"
@@ -42,6 +42,7 @@ class QuantizedFewRowNorm(PackedRows, Operator):
     interleaved: bool
     most_rows: int = 1
     normed: bool = True
+    tiled: bool = False
 
     def definition(self) -> tirx.PrimFunc:
         rows, width = symbolic_rows(None), self.width
@@ -53,14 +54,14 @@ class QuantizedFewRowNorm(PackedRows, Operator):
         out = residual_sum(y, residual, lambda j: w_branch[j], scalar, self.eps)
         args = [y, residual, w_branch, *([] if scalar is None else [scalar])]
         if not self.normed:
-            return te_prim_func([*args, out, *pack(out, self.interleaved)])
+            return te_prim_func([*args, out, *pack(out, self.interleaved, self.tiled)])
         inverse = inverse_rms(out, rows, width, self.eps, "out")
 
         def normed(i: Expr, j: Expr) -> Expr:
             return out[i, j] * inverse[i] * w_next[j]
 
         hidden = te.compute((rows, width), normed, name="hidden")
-        return te_prim_func([*args, w_next, out, *pack(hidden, self.interleaved)])
+        return te_prim_func([*args, w_next, out, *pack(hidden, self.interleaved, self.tiled)])
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class QuantizedFewRowCombine(PackedRows, Operator):
     """`CombineFewRows`, its result packed.
 
     Arguments: o_partial (rows, splits, heads, head_dim) in_dtype; split_lse (rows, splits, heads,
-    2) f32. Results: words and scales of rows of heads * head_dim channels.
+    2) f32. Results: words (in tiles with `tiled`) and scales of rows of heads * head_dim channels.
     """
 
     kind: ClassVar[str] = "quantized_few_row_combine"
@@ -78,6 +79,7 @@ class QuantizedFewRowCombine(PackedRows, Operator):
     in_dtype: str
     interleaved: bool
     most_rows: int = 1
+    tiled: bool = False
 
     def example_input(
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
@@ -114,4 +116,4 @@ class QuantizedFewRowCombine(PackedRows, Operator):
             lambda i, j: merged[i, j // dim, j % dim] / total[i, j // dim],
             name="x",
         )
-        return te_prim_func([o_partial, split_lse, *pack(x, self.interleaved)])
+        return te_prim_func([o_partial, split_lse, *pack(x, self.interleaved, self.tiled)])

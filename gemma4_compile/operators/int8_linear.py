@@ -110,10 +110,14 @@ class Int8Linear(Int8Sums, Linear):
 
     def definition(self) -> tirx.PrimFunc:
         if self.in_dtype == PACKED:
-            words, scales = packed_placeholders(self.cols, symbolic_rows(self.rows))
+            words, scales = self.packed_x()
             return self.multiply([words, scales], unpack(words, scales, self.interleaved))
         x = te.placeholder((symbolic_rows(self.rows), self.cols), self.in_dtype, name="x")
         return self.multiply([x], rounded(x))
+
+    def packed_x(self) -> list[te.Tensor]:
+        """Placeholders of x where it comes packed: words, scales."""
+        return packed_placeholders(self.cols, symbolic_rows(self.rows))
 
     def stored(self, y: te.Tensor) -> list[te.Tensor]:
         return list(pack(y, self.interleaved_out)) if self.packed_out else [y]

@@ -15,6 +15,7 @@ from gemma4_compile.passes.fusion_limits import FusionLimits, fusion_limits
 from gemma4_compile.passes.operator_graph import OperatorGraph, rewrite
 from gemma4_compile.passes.quantize_activations import quantize_activations, quantize_unfused
 from gemma4_compile.passes.split_matmuls import split_matmuls
+from gemma4_compile.passes.tile_rows import tile_rows
 from gemma4_compile.targets.spec import TargetSpec
 
 Fusion = Callable[[OperatorGraph, FusionLimits], None]
@@ -27,6 +28,7 @@ FUSIONS: Sequence[Fusion] = (
     quantize_unfused,
     few_rows,
     few_row_experts,
+    tile_rows,
     split_matmuls,
 )
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from tvm import relax
 
 from gemma4_compile.model_spec.layers.attention import AttentionOptions
-from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.passes.operator_graph import OperatorCall
+from gemma4_compile.targets.kernels.linear.few_row_tensor_core_shape import reads_tiles
 from gemma4_compile.targets.kernels.linear.normed_gemv import fused_width
 from gemma4_compile.targets.spec import INT8, UNLIMITED, TargetSpec
 from gemma4_compile.targets.tuning import FusionTuning
@@ -28,6 +30,8 @@ class FusionLimits:
     int8 : activations are quantised to int8 where the weights allow it
     tuning : measured sizes
     few_rows : splits of the keys of a few rows; None where few rows have no kernels of their own
+    reads_tiles : whether a matmul of a few rows has a kernel that reads them in tiles, by its
+        matrix; None where none has
     """
 
     max_buffers: int | None
@@ -35,6 +39,7 @@ class FusionLimits:
     int8: bool = False
     tuning: FusionTuning = field(default_factory=FusionTuning)
     few_rows: AttentionOptions | None = None
+    reads_tiles: Callable[[WeightLayout], bool] | None = None
 
     def binds(self, tensors: Sequence[relax.Expr], results: int) -> bool:
         """Return whether a kernel may bind these arguments and as many results."""
@@ -52,7 +57,8 @@ def fusion_limits(target: TargetSpec) -> FusionLimits:
     if not target.is_gpu:
         return FusionLimits(None, UNLIMITED, int8, tuning)
     width, splits = fused_width(target), few_row_options(target)
-    return FusionLimits(target.max_storage_buffers, width, int8, tuning, splits)
+    tiles = partial(reads_tiles, spec=target) if target.tensor_cores else None
+    return FusionLimits(target.max_storage_buffers, width, int8, tuning, splits, tiles)
 
 
 def attention_options(target: TargetSpec) -> AttentionOptions:

@@ -20,7 +20,7 @@ from gemma4_compile.targets.kernels.common.tensor_cores import (
 from gemma4_compile.targets.kernels.common.tile_loaders import RowOf
 from gemma4_compile.targets.kernels.common.vectors import Vectors
 from gemma4_compile.targets.kernels.linear.few_row_tensor_core_shape import ROW_LANES
-from gemma4_compile.targets.kernels.linear.int8_vectors import VEC4S
+from gemma4_compile.targets.kernels.linear.packed_rows import words_at
 from gemma4_compile.targets.kernels.linear.warps import Warp, bits
 
 HALVES = 2  # words of a lane's row and group, one for each product
@@ -72,18 +72,13 @@ class Rows:
     def _load_words(self, group: Expr, index: int) -> None:
         quarter = self._warp.quarter
         if self._layout.interleaved:  # eight neighbouring channels, of one word of weights
+            place = words_at(self._words_of_x, self._row, group, quarter * HALVES)
             to = address(self._words, index * HALVES)
-            copy_half_piece(to, self._address(group, quarter * HALVES))
+            copy_half_piece(to, address(self._words_of_x, *place))
             return
         for half in range(HALVES):
-            word = self._word(group, half * ROW_LANES + quarter)
-            store(self._words, word, index * HALVES + half)
-
-    def _address(self, group: Expr, word: Expr) -> Expr:
-        return address(self._words_of_x, self._row, group * VEC4S + word)
-
-    def _word(self, group: Expr, word: Expr) -> Expr:
-        return self._words_of_x[self._row, group * VEC4S + word]
+            place = words_at(self._words_of_x, self._row, group, half * ROW_LANES + quarter)
+            store(self._words, self._words_of_x[place], index * HALVES + half)
 
     def begin(self, index: int, sums: Buffer) -> tuple[list[Expr], list[Expr]]:
         """A loaded group's bytes of the lane's row, for a product each, and scales of its sums.

@@ -45,11 +45,14 @@ class FewRowMatmul:
     ) -> FewRowMatmul:
         """Declare the function's arguments."""
         n = symbolic_rows(operator.rows)
-        x = left_args(build, (n, operator.cols), operator.in_dtype, operator.in_dtype == PACKED)
+        is_int8 = isinstance(operator, Int8FewRowLinear)
+        tiled, tiled_out = (operator.tiled, operator.tiled_out) if is_int8 else (False, False)
+        is_packed, size = operator.in_dtype == PACKED, (n, operator.cols)
+        x = left_args(build, size, operator.in_dtype, is_packed, tiled)
         weights = WeightReader(build, operator.layout)
         gate, layer = gate_args(build, operator, n)
-        packs = isinstance(operator, Int8FewRowLinear) and operator.packed_out
-        results = matmul_results(build, "y", (n, operator.outputs), packs)
+        packs = is_int8 and operator.packed_out
+        results = matmul_results(build, "y", (n, operator.outputs), packs, tiled_out)
         return cls(operator, n, x, weights, gate, layer, results)
 
     @property
@@ -69,9 +72,15 @@ class FewRowMatmul:
         apply_epilogue(operator, y, i, first, sums, self.gate, self.layer, rows)
 
     def pack(
-        self, block: Block, values: Buffer, group: Expr, row_of: Callable[[Expr], Expr]
+        self,
+        block: Block,
+        values: Buffer,
+        group: Expr,
+        row_of: Callable[[Expr], Expr],
+        count: Expr | None = None,
     ) -> None:
         """Round a group of products in shared memory, as `pack_products` does."""
         operator = self.operator
         assert isinstance(operator, Int8FewRowLinear), "only such products are packed"
-        pack_products(block, values, self.results, group, operator.interleaved_out, row_of)
+        order = operator.interleaved_out
+        pack_products(block, values, self.results, group, order, row_of, count)

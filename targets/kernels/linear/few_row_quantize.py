@@ -32,23 +32,30 @@ from gemma4_compile.targets.kernels.linear.int8_vectors import (
     norms_at_once,
     round_vec4s,
 )
+from gemma4_compile.targets.kernels.linear.packed_rows import (
+    if_there_is,
+    store_word,
+    written_rows,
+)
 from gemma4_compile.targets.spec import TargetSpec
 
 
 def packed_results(
-    build: FunctionBuilder, width: int, rows: Index, suffix: str = ""
+    build: FunctionBuilder, width: int, rows: Index, suffix: str = "", tiled: bool = False
 ) -> list[Buffer]:
     """Declare the packed result."""
-    specs = zip(("words", "scales"), quantized_specs(width, rows), strict=True)
+    specs = zip(("words", "scales"), quantized_specs(width, rows, tiled), strict=True)
     return [build.arg(name + suffix, *spec) for name, spec in specs]
 
 
 def matmul_results(
-    build: FunctionBuilder, name: str, shape: tuple[Index, int], packs: bool
+    build: FunctionBuilder, name: str, shape: tuple[Index, int], packs: bool, tiled: bool = False
 ) -> list[Buffer]:
     """Declare a matmul's result: words and scales where it is packed, else float32."""
     rows, width = shape
-    return packed_results(build, width, rows) if packs else [build.arg(name, shape, "float32")]
+    if not packs:
+        return [build.arg(name, shape, "float32")]
+    return packed_results(build, width, rows, tiled=tiled)
 
 
 def store_rounded(
@@ -61,30 +68,42 @@ def store_rounded(
         row_slice.block,
         row_slice.width // WORD,
         order,
-        lambda vec4, word: store(words, word, i, vec4),
+        lambda vec4, word: store_word(words, word, i, vec4),
         lambda group, own: store(scales, own, i, group),
     )
+
+
+def norm_threads(width: int, spec: TargetSpec) -> int:
+    """Threads of a block for the norm of a row: all with as many vec4s, where a target says so."""
+    most, vec4s = spec.tuning.few_rows.norm_threads, width // WORD
+    if not most:
+        return row_threads(vec4s, spec.max_threads_per_block)
+    each = -(-vec4s // most)
+    return -(-vec4s // (each * spec.simd_width)) * spec.simd_width
 
 
 def make_quantized_few_row_norm(operator: QuantizedFewRowNorm, spec: TargetSpec) -> tirx.PrimFunc:
     """The norms of `make_quantized_norm`, of each row, and their rounding.
 
-    Grid: rows. Shared: a vector a thread, and a float32 a vec4. Definition: `QuantizedFewRowNorm`.
+    Grid: rows, of tiles all. Shared: a vector a thread, and a float32 a vec4. Definition:
+    `QuantizedFewRowNorm`.
     """
     width, n = operator.width, symbolic_rows(None)
-    threads = row_threads(width // WORD, spec.max_threads_per_block)
+    threads = norm_threads(width, spec)
     with function(scheduled=True) as build:
         norm = NormVector(width, operator.eps, operator.scaled, operator.normed)
         args = NormArguments.declare(build, norm, n)
         out = build.arg("out", (n, width), "float32")
-        packed = packed_results(build, width, n)
-        with launch(threads, n) as (i, _, thread):
-            row_slice = RowSlice(Block(thread, threads, spec.simd_width), width)
+        packed = packed_results(build, width, n, tiled=operator.tiled)
+        with launch(threads, written_rows(n, packed[0])) as (i, _, thread):
+            block = Block(thread, threads, spec.simd_width)
+            row_slice = RowSlice(block, width)
             nexts = [] if args.w_next is None else [args.w_next]
-            total, normed = norms_at_once(args, nexts, out, row_slice, i)
-            store_rounded(
-                packed, i, row_slice, normed[0] if normed else total, operator.interleaved
-            )
+            with if_there_is(i, n, packed[0], block, width // WORD):
+                total, normed = norms_at_once(args, nexts, out, row_slice, i)
+                store_rounded(
+                    packed, i, row_slice, normed[0] if normed else total, operator.interleaved
+                )
     return build.result
 
 
@@ -93,7 +112,7 @@ def make_quantized_few_row_combine(
 ) -> tirx.PrimFunc:
     """`make_quantized_combine` for each row.
 
-    Grid: heads * slices of channels x rows. Definition: `QuantizedFewRowCombine`.
+    Grid: heads * slices of channels x rows, of tiles all. Definition: `QuantizedFewRowCombine`.
     """
     heads, dim, n = operator.heads, operator.head_dim, symbolic_rows(None)
     shape = combine_shape(dim, operator.splits, spec)
@@ -101,8 +120,9 @@ def make_quantized_few_row_combine(
     assert width % VEC4S == vec4s % VEC4S == 0, "a slice holds whole groups"
     with function(scheduled=True) as build:
         o_partial, split_lse = declare_row_splits(build, operator, n, operator.in_dtype)
-        words, scales = packed_results(build, heads * dim, n)
-        with launch(shape.threads, heads * shape.slices, n) as (part, i, thread):
+        words, scales = packed_results(build, heads * dim, n, tiled=operator.tiled)
+        rows = written_rows(n, words)
+        with launch(shape.threads, heads * shape.slices, rows) as (part, i, thread):
             block = Block(thread, shape.threads, spec.simd_width)
             head = bind(tirx.floordiv(part, shape.slices))
             slice_ = bind(tirx.floormod(part, shape.slices))
@@ -110,13 +130,14 @@ def make_quantized_few_row_combine(
 
             def put_word(vec4: Expr, word: Expr) -> None:
                 with when(first + vec4 < end):
-                    store(words, word, i, first + vec4)
+                    store_word(words, word, i, first + vec4)
 
             def put_scale(group: Expr, scale: Expr) -> None:
                 with when(first + group * VEC4S < end):
                     store(scales, scale, i, tirx.floordiv(first, VEC4S) + group)
 
             own = OneRow(o_partial, i), OneRow(split_lse, i)
-            combined = bind(combine_slice(shape, *own, head, slice_, thread))
-            round_vec4s([combined], block, width, operator.interleaved, put_word, put_scale)
+            with if_there_is(i, n, words, block, width, put_word):
+                combined = bind(combine_slice(shape, *own, head, slice_, thread))
+                round_vec4s([combined], block, width, operator.interleaved, put_word, put_scale)
     return build.result

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from gemma4_compile.operators.activation_quantization import GROUP
+from gemma4_compile.operators.int8_linear import takes_int8
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.quantization.recipe import ROW_ALIGNMENT
 from gemma4_compile.targets.kernels.common.tensor_cores import BYTE_ROWS, WARP
@@ -75,10 +76,11 @@ class TensorCoreShape:
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory: what lanes hand on, and the sums, which come after it."""
+        """Shared memory: what lanes hand on, the sums, and products that are packed."""
         scales = self.warp_rows * self.groups * self.scale_bytes
         handed_on = self.bands * self.warps * (self.warp_pieces * PIECE_BYTES + scales)
-        return max(handed_on, self.warps * BYTE_ROWS * self.pitch * 4)
+        sums = self.warps * BYTE_ROWS * self.pitch * 4
+        return handed_on + sums + BYTE_ROWS * (GROUP + 1) * 4
 
     @property
     def groups(self) -> int:
@@ -168,6 +170,12 @@ def _cost(shape: TensorCoreShape, rows: int, spec: TargetSpec, copies: int) -> f
 def fills_tensor_cores(rows: int, spec: TargetSpec) -> bool:
     """Return whether a matrix has enough rows."""
     return rows >= spec.tuning.few_row_tensor_cores.min_rows
+
+
+def reads_tiles(layout: WeightLayout, spec: TargetSpec) -> bool:
+    """Return whether a matmul on packed rows has tensor cores for any number of rows."""
+    fits = takes_int8(layout) and fills_tensor_cores(layout.rows, spec)
+    return fits and not rows_without_tensor_cores(layout, spec)
 
 
 def rows_without_tensor_cores(layout: WeightLayout, spec: TargetSpec) -> int:

@@ -30,6 +30,7 @@ from gemma4_compile.targets.kernels.linear.few_row_tensor_core_shape import (
     tensor_core_shape,
 )
 from gemma4_compile.targets.kernels.linear.packed_products import NONE
+from gemma4_compile.targets.kernels.linear.packed_rows import are_tiled
 from gemma4_compile.targets.kernels.linear.warps import Warp
 from gemma4_compile.targets.spec import TargetSpec
 
@@ -63,8 +64,7 @@ def multiply_on_tensor_cores(matmul: FewRowMatmul, spec: TargetSpec) -> None:
 
         weights = Weights(warp, matmul.weights, first, row_of)
         # Sums of rows of x that there are not are not stored.
-        last = count - 1
-        left = Rows(warp, matmul.x, lambda i: begin + tirx.min(i, last), layout)
+        left = Rows(warp, matmul.x, lambda i: begin + tirx.min(i, count - 1), layout)
         sums = multiply(warp, weights, left)
         values = shared((BYTE_ROWS * GROUP,)) if packs else None
 
@@ -76,7 +76,9 @@ def multiply_on_tensor_cores(matmul: FewRowMatmul, spec: TargetSpec) -> None:
                 store(values, product, i * GROUP + tirx.floordiv(row, 2))
 
         store_sums(warp, block, sums, lambda i: i < count, matmul.sums_a_result, finish)
-        if values is not None:
+        if values is not None and are_tiled(matmul.results[0]):
+            matmul.pack(block, values, index, lambda i: begin + i, count)
+        elif values is not None:
 
             def packed_row(i: Expr) -> Expr:
                 return tirx.Select(i < count, begin + i, i32(NONE))

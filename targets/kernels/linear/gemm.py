@@ -70,12 +70,16 @@ def make_gemm(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
 
 
 def left_args(
-    build: FunctionBuilder, size: tuple[Index, int], dtype: str, is_int8: bool
+    build: FunctionBuilder,
+    size: tuple[Index, int],
+    dtype: str,
+    is_int8: bool,
+    tiled: bool = False,
 ) -> list[Buffer]:
     """Declare the left matrix (rows, cols): one tensor, or words and scales of packed rows."""
     if not is_int8:
         return [build.arg("x", size, dtype)]
-    specs = quantized_specs(size[1], size[0])
+    specs = quantized_specs(size[1], size[0], tiled)
     return [build.arg(name, *spec) for name, spec in zip(("words", "scales"), specs, strict=True)]
 
 

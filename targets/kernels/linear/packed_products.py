@@ -11,6 +11,7 @@ from gemma4_compile.operators.tir import bind, store, when
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import Block, barrier
 from gemma4_compile.targets.kernels.linear.int8_vectors import VEC4S, round_vec4s
+from gemma4_compile.targets.kernels.linear.packed_rows import store_word
 
 NONE = -1  # in the place of a row of the results: there is none
 
@@ -22,6 +23,7 @@ def pack_products(
     group: Expr,
     interleaved: bool,
     row_of: Callable[[Expr], Expr],
+    count: Expr | None = None,
 ) -> None:
     """Round one group of products of some rows; it begins with a barrier.
 
@@ -31,6 +33,8 @@ def pack_products(
     results : words and scales
     group : its number in a row of the results
     row_of : from a row of these to one of the results, or NONE
+    count : of the rows that there are, where the words of all of a tile are written, the others as
+        zeros
     """
     vec4s, mine = int(values.shape[0]) // WORD, []
     barrier()
@@ -39,16 +43,17 @@ def pack_products(
         lanes = [bind(values[item * WORD + index]) for index in range(WORD)]
         mine.append(bind(tirx.Shuffle(lanes, list(range(WORD)))))
 
-    def put(buffer: Buffer, value: Expr, own: Expr, place: Expr) -> None:
-        row = bind(row_of(own))
-        with when(row >= 0):
-            store(buffer, value, row, place)
-
     def put_word(vec4: Expr, word: Expr) -> None:
         own = bind(tirx.floordiv(vec4, VEC4S))
-        put(results[0], word, own, group * VEC4S + tirx.floormod(vec4, VEC4S))
+        row = bind(row_of(own))
+        if count is not None:
+            word = tirx.Select(own < count, word, tirx.const(0, "uint32"))
+        with when(row >= 0):
+            store_word(results[0], word, row, group * VEC4S + tirx.floormod(vec4, VEC4S))
 
     def put_scale(own: Expr, scale: Expr) -> None:
-        put(results[1], scale, own, group)
+        row = bind(row_of(own))
+        with when(row >= 0 if count is None else own < count):
+            store(results[1], scale, row, group)
 
     round_vec4s(mine, block, vec4s, interleaved, put_word, put_scale)

@@ -29,8 +29,13 @@ from gemma4_compile.targets.kernels.common.blocks import (
     row_threads,
 )
 from gemma4_compile.targets.kernels.common.row_slice import RowSlice, StackRow
-from gemma4_compile.targets.kernels.linear.few_row_quantize import packed_results, store_rounded
+from gemma4_compile.targets.kernels.linear.few_row_quantize import (
+    norm_threads,
+    packed_results,
+    store_rounded,
+)
 from gemma4_compile.targets.kernels.linear.int8_vectors import NormArguments, norms_at_once
+from gemma4_compile.targets.kernels.linear.packed_rows import if_there_is, written_rows
 from gemma4_compile.targets.kernels.moe.expert_norms import (
     EXPERT_SUMS,
     ExpertNormArguments,
@@ -112,24 +117,26 @@ def _norm_branches(
 def make_few_row_expert_norm(operator: FewRowExpertNorm, spec: TargetSpec) -> tirx.PrimFunc:
     """`make_expert_residual_norm`, which adds the experts' outputs up as it reads them.
 
-    Grid: rows. Shared: two vectors a thread, and a float32 a vec4 if packed. Definition:
-    `FewRowExpertNorm`.
+    Grid: rows, of tiles all. Shared: two vectors a thread, and a float32 a vec4 if packed.
+    Definition: `FewRowExpertNorm`.
     """
     n, width, is_packed = symbolic_rows(None), operator.width, operator.next_dtype == PACKED
-    fours = width // WORD if is_packed else width
-    threads = row_threads(fours, spec.max_threads_per_block)
+    threads = row_threads(width, spec.max_threads_per_block)
+    threads = norm_threads(width, spec) if is_packed else threads
     norm = ExpertNormVector(width, operator.eps)
     with function(scheduled=True) as build:
         args = ExpertNormArguments.declare(build, norm, n, operator.top_k)
         out = build.arg("out", (n, width), "float32")
-        packed = packed_results(build, width, n) if is_packed else []
+        packed = packed_results(build, width, n, tiled=operator.tiled) if is_packed else []
         hidden = None if packed else build.arg("hidden", (n, width), operator.next_dtype)
-        with launch(threads, n) as (i, _, thread):
+        words = packed[0] if packed else out
+        with launch(threads, written_rows(n, words)) as (i, _, thread):
             block = Block(thread, threads, spec.simd_width)
             row_slice = RowSlice(block, width)
-            normed = expert_norm(args, out, None, row_slice, BlockSums(block, EXPERT_SUMS), i)
-            if hidden is not None:
-                row_slice.store(hidden, normed, i)
-            else:
-                store_rounded(packed, i, row_slice, normed, operator.interleaved)
+            with if_there_is(i, n, words, block, width // WORD):
+                normed = expert_norm(args, out, None, row_slice, BlockSums(block, EXPERT_SUMS), i)
+                if hidden is not None:
+                    row_slice.store(hidden, normed, i)
+                else:
+                    store_rounded(packed, i, row_slice, normed, operator.interleaved)
     return build.result

@@ -17,6 +17,7 @@ from gemma4_compile.operators.few_row_quantization import (
 )
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.targets import target_spec
+from gemma4_compile.types import Array
 from tests.marks import LIMITS
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.definitions import run
@@ -24,6 +25,11 @@ from tests.numerics.kernel_cases import KernelCase, differences, make_case
 from tests.web.dawn import SUBGROUP, VulkanDriver
 
 MOST = 9
+TILED: list[PackedRows] = [
+    QuantizedFewRowNorm(1536, 1e-6, True, True, MOST, tiled=True),
+    QuantizedFewRowNorm(288, 1e-6, False, False, MOST, normed=False, tiled=True),
+    QuantizedFewRowCombine(3, 96, 7, "float16", True, MOST, tiled=True),
+]
 OPERATORS: list[PackedRows] = [
     QuantizedFewRowNorm(288, 1e-6, False, False, MOST),
     QuantizedFewRowNorm(1536, 1e-6, True, True, MOST),
@@ -31,6 +37,7 @@ OPERATORS: list[PackedRows] = [
     QuantizedFewRowCombine(2, 256, 20, "float32", False, MOST),
     QuantizedFewRowNorm(5376, 1e-6, True, False, MOST),
     QuantizedFewRowNorm(1536, 1e-6, False, True, MOST, normed=False),
+    *TILED,
 ]
 
 
@@ -81,6 +88,27 @@ def test_a_combine_is_a_combine_and_its_rounding() -> None:
     moved = np.abs(words.view(np.int8).astype(int) - packed[0].view(np.int8))
     assert moved.max() <= 1
     assert moved.mean() <= operator.moved_share()
+
+
+def in_tiles(words: Array) -> Array:
+    """Words (rows, width / 4) in tiles of eight rows, the last one filled with zeros."""
+    rows, count = words.shape
+    filled = np.pad(words, ((0, -rows % 8), (0, 0)))
+    return filled.reshape(-1, 8, count // 8, 8).transpose(0, 2, 1, 3)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 8, 9])
+@pytest.mark.parametrize("operator", TILED)
+def test_tiles_are_the_rows_in_another_order(operator: PackedRows, rows: int) -> None:
+    assert isinstance(operator, QuantizedFewRowNorm | QuantizedFewRowCombine)
+    case, plain = (
+        make_case(one, 3, rows=rows) for one in (operator, replace(operator, tiled=False))
+    )
+    *others, words, scales = case.expected
+    *same, rows_of_words, same_scales = plain.expected
+    np.testing.assert_array_equal(words, in_tiles(rows_of_words))
+    for found, expected in zip((*others, scales), (*same, same_scales), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.dawn

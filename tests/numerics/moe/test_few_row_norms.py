@@ -43,6 +43,7 @@ OPERATORS: list[Operator] = [
     *FLOATS,
     FewRowExpertNorm(2816, EPS, 8, PACKED, True, MOST),
     FewRowExpertNorm(288, EPS, 2, PACKED, False, MOST),
+    FewRowExpertNorm(288, EPS, 2, PACKED, True, MOST, tiled=True),
     QuantizedBranchNorms(2816, EPS, True, True, MOST),
     QuantizedBranchNorms(288, EPS, False, True, MOST),
     RoutedBranchNorms(2816, EPS, True, True, MOST, 128, 2816**-0.5, "float16"),

@@ -1,0 +1,71 @@
+"""Where the words of a few packed rows lie: row by row, or in tiles of TILE_ROWS rows.
+
+The format: gemma4_compile/operators/activation_quantization.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.operators.activation_quantization import TILE_ROWS, tiles_of
+from gemma4_compile.operators.tir import store
+from gemma4_compile.operators.types import Buffer, Expr, Index
+from gemma4_compile.targets.kernels.common.blocks import Block, strided
+from gemma4_compile.targets.kernels.linear.int8_vectors import VEC4S
+
+
+def are_tiled(words: Buffer) -> bool:
+    """Return whether words are in tiles."""
+    return len(words.shape) > 2
+
+
+def words_at(words: Buffer, row: Index, group: Index, first: Index) -> tuple[Index, ...]:
+    """The place of a group's word."""
+    if not are_tiled(words):
+        return row, group * VEC4S + first
+    return tirx.floordiv(row, TILE_ROWS), group, tirx.floormod(row, TILE_ROWS), first
+
+
+def store_word(words: Buffer, word: Expr, row: Expr, vec4: Expr) -> None:
+    """Store the word of a row's four channels."""
+    if not are_tiled(words):
+        store(words, word, row, vec4)
+        return
+    group, own = tirx.floordiv(vec4, VEC4S), tirx.floormod(vec4, VEC4S)
+    store(words, word, *words_at(words, row, group, own))
+
+
+def written_rows(n: Index, words: Buffer) -> Index:
+    """Rows whose words are written: of tiles all."""
+    return tiles_of(n) * TILE_ROWS if are_tiled(words) else n
+
+
+@contextmanager
+def if_there_is(
+    row: Expr,
+    n: Index,
+    words: Buffer,
+    block: Block,
+    width: int,
+    put_word: Callable[[Expr, Expr], None] | None = None,
+) -> Iterator[None]:
+    """Run the body, for all threads of a block, if a row of `written_rows` is one of the n.
+
+    Otherwise the block writes zeros: `width` words of the row, or with `put_word`, by the vec4.
+    """
+    if not are_tiled(words):
+        yield
+        return
+    with T.If(row < n):
+        with T.Then():
+            yield
+        with T.Else(), strided(block, width) as vec4:
+            nothing = tirx.const(0, "uint32")
+            if put_word is None:
+                store_word(words, nothing, row, vec4)
+            else:
+                put_word(vec4, nothing)
