@@ -237,8 +237,9 @@ class FewRowTensorCoreTuning:
     multiprocessors : among which blocks are to be spread evenly
     warps : of a multiprocessor, aim: each has 4 KB of weights on their way, with the most tiles
     min_rows : of a matrix; one that has fewer has another kernel
-    direct_rows : rows of x for which a large matrix has the kernel without tensor cores, at most
-    direct_bytes : weights of such a matrix, at least
+    direct_rows : rows of x for which a matrix of medium size has the kernel without tensor cores,
+        at most
+    direct_bytes, direct_most_bytes : weights of such a matrix, at least and at most
     """
 
     multiprocessors: int = 132
@@ -246,6 +247,7 @@ class FewRowTensorCoreTuning:
     min_rows: int = 512
     direct_rows: int = 2
     direct_bytes: int = 4 << 20
+    direct_most_bytes: int = 24 << 20
 
 
 @dataclass(frozen=True)

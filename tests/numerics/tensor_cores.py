@@ -72,6 +72,6 @@ def few_row_cases() -> Iterator[KernelCase]:
 def two_kernel_cases() -> Iterator[KernelCase]:
     """Each matmul with two numbers of rows, on either side of the kernels' border."""
     for seed, operator in enumerate(FEW_ROWS):
-        if isinstance(operator, Int8FewRowLinear):
+        if isinstance(operator, Int8FewRowLinear) and not operator.tiled:
             for rows in (1 + seed % 2, 3 + seed % 7):
                 yield make_case(operator, seed, rows=rows)

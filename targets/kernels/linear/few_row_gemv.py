@@ -114,7 +114,7 @@ def make_few_row_gemv(operator: FewRowLinear | Int8FewRowLinear, spec: TargetSpe
         matmul = FewRowMatmul.declared(build, operator)
         if not (isinstance(operator, Int8FewRowLinear) and fits_tensor_cores(operator, spec)):
             multiply_rows(matmul, min(most, tuning.few_rows.rows), most, spec)
-        elif direct := min(most, rows_without_tensor_cores(operator.layout, spec)):
+        elif direct := _direct_rows(operator, spec):
             with T.If(matmul.n <= direct):
                 with T.Then():
                     multiply_rows(matmul, direct, direct, spec)
@@ -123,6 +123,13 @@ def make_few_row_gemv(operator: FewRowLinear | Int8FewRowLinear, spec: TargetSpe
         else:
             multiply_on_tensor_cores(matmul, spec)
     return build.result
+
+
+def _direct_rows(operator: Int8FewRowLinear, spec: TargetSpec) -> int:
+    """Rows up to which the kernel without tensor cores has a matmul that fits them."""
+    if operator.tiled or operator.tiled_out:
+        return 0  # only tensor cores read such rows
+    return min(operator.most_rows, rows_without_tensor_cores(operator.layout, spec))
 
 
 def multiply_rows(matmul: FewRowMatmul, most: int, bound: int, spec: TargetSpec) -> None:

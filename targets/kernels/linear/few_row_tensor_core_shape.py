@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 
 from gemma4_compile.operators.activation_quantization import GROUP
@@ -20,7 +20,9 @@ READ_ROWS = WARP // STEP_PIECES  # that its lanes read of them at a time
 MATRICES = 4  # of 8 rows and a piece that are loaded from shared memory at a time
 TILE_PIECES = BYTE_ROWS * STEP_PIECES
 TILES, BANDS = (1, 2, 3, 4), (1, 2, 4)
-MOST_WARPS = 16  # of a multiprocessor: with more, a lane has fewer than 128 registers
+MOST_WARPS, MOST_WARPS_OF_ONE_TILE = 16, 20  # of a multiprocessor, by the registers of a lane
+BYTES_PER_US = 33_000  # that a multiprocessor reads
+STEP_US, WAVE_US = 0.3, 1.0  # of a warp alone; between blocks that follow each other
 
 
 @dataclass(frozen=True)
@@ -130,19 +132,16 @@ def tensor_core_shape(
 def _shapes(
     layout: WeightLayout, rows: int, spec: TargetSpec, copies: int
 ) -> Iterator[TensorCoreShape]:
-    """Of each number of tiles and bands the block with as many warps as fill a multiprocessor."""
-    tuning, scale_bytes = spec.tuning.few_row_tensor_cores, 2 if layout.dtype == "float16" else 4
+    """Of each number of tiles and bands the blocks of any number of warps."""
+    scale_bytes = 2 if layout.dtype == "float16" else 4
     for tiles in TILES:
         for bands in BANDS:
             one = TensorCoreShape(tiles, 1, layout.bits, scale_bytes, layout.cols // GROUP, bands)
             held = _blocks_of_one(one, rows, spec, copies)
-            wanted = -(-tuning.warps // (held * bands))
-            for warps in range(min(wanted, one.steps), 0, -1):
-                resident = max(1, min(held, MOST_WARPS // (warps * bands)))
-                shape = TensorCoreShape(
-                    tiles, warps, layout.bits, scale_bytes, one.all_groups, bands, resident
-                )
-                yield shape
+            most = MOST_WARPS_OF_ONE_TILE if tiles == 1 else MOST_WARPS
+            for warps in range(1, min(one.steps, most // bands) + 1):
+                resident = max(1, min(held, most // (warps * bands)))
+                yield replace(one, warps=warps, resident=resident)
 
 
 def _blocks_of_one(shape: TensorCoreShape, rows: int, spec: TargetSpec, copies: int) -> int:
@@ -152,19 +151,22 @@ def _blocks_of_one(shape: TensorCoreShape, rows: int, spec: TargetSpec, copies: 
 
 
 def _cost(shape: TensorCoreShape, rows: int, spec: TargetSpec, copies: int) -> float:
-    """A time, relative to that of other blocks: of the multiprocessor with the most rows.
+    """About the microseconds of an H200, of the multiprocessor that has the most rows.
 
     The factors were found by measuring (docs/drafters.md, "Tensor cores").
     """
     held = _blocks_of_one(shape, rows, spec, copies)
+    waves = -(-held // shape.resident)
+    longest = (held + waves * shape.resident) / 2 * shape.rows
     warps = min(held, shape.resident) * shape.bands * shape.warps
-    idle = max(1.0, spec.tuning.few_row_tensor_cores.warps / warps) ** 0.5
+    aim = spec.tuning.few_row_tensor_cores.warps
+    idle = max(1.0, aim / warps) ** 0.5 + 0.01 * max(0, warps - aim)
     reads_x = 1 + 0.35 / shape.tiles  # each warp for all of its tiles
     reads_x += 1 / shape.rows  # and each block
     alone = 1.12 if held == 1 else 1.0  # nothing to do while its sums are added up
-    waves = -(-held // shape.resident)
-    longest = (held + waves * shape.resident) / 2 * shape.rows
-    return longest * idle * reads_x * alone
+    reads = longest * shape.all_pieces * PIECE_BYTES * idle * reads_x * alone / BYTES_PER_US
+    steps = STEP_US * -(-shape.steps // shape.warps) * waves
+    return reads + steps + WAVE_US * (waves - 1)
 
 
 def fills_tensor_cores(rows: int, spec: TargetSpec) -> bool:
@@ -181,5 +183,6 @@ def reads_tiles(layout: WeightLayout, spec: TargetSpec) -> bool:
 def rows_without_tensor_cores(layout: WeightLayout, spec: TargetSpec) -> int:
     """Rows up to which another kernel reads a matrix faster; 0 where none does."""
     tuning = spec.tuning.few_row_tensor_cores
-    is_large = layout.rows * layout.cols * layout.bits // 8 >= tuning.direct_bytes
-    return tuning.direct_rows if is_large else 0
+    nbytes = layout.rows * layout.cols * layout.bits // 8
+    is_medium = tuning.direct_bytes <= nbytes <= tuning.direct_most_bytes
+    return tuning.direct_rows if is_medium else 0

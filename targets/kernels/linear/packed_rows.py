@@ -12,7 +12,7 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.activation_quantization import TILE_ROWS, tiles_of
-from gemma4_compile.operators.tir import store
+from gemma4_compile.operators.tir import bind, i32, store
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import Block, strided
 from gemma4_compile.targets.kernels.linear.int8_vectors import VEC4S
@@ -60,12 +60,13 @@ def if_there_is(
     if not are_tiled(words):
         yield
         return
-    with T.If(row < n):
-        with T.Then():
-            yield
-        with T.Else(), strided(block, width) as vec4:
-            nothing = tirx.const(0, "uint32")
-            if put_word is None:
-                store_word(words, nothing, row, vec4)
-            else:
-                put_word(vec4, nothing)
+    # Loops of one iteration or none: TVM inserts barriers into those, and not below conditions.
+    is_one = bind(tirx.Select(row < n, i32(1), i32(0)))
+    with T.serial(0, is_one):
+        yield
+    with T.serial(0, i32(1) - is_one), strided(block, width) as vec4:
+        nothing = tirx.const(0, "uint32")
+        if put_word is None:
+            store_word(words, nothing, row, vec4)
+        else:
+            put_word(vec4, nothing)
