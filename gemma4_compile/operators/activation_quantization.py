@@ -81,7 +81,7 @@ def quantized_specs(width: int, rows: Index = 1, tiled: bool = False) -> list[Te
     return [(words, "uint32"), ((rows, width // GROUP), "float32")]
 
 
-def tiles_of(rows: IndexT) -> IndexT:
+def tiles_of(rows: Index) -> Index:
     """Tiles that hold some rows."""
     return (rows + (TILE_ROWS - 1)) // TILE_ROWS
 
@@ -144,7 +144,7 @@ def unpack(words: te.Tensor, scales: te.Tensor, interleaved: bool) -> te.Tensor:
     def value(i: Expr, k: Expr) -> Expr:
         byte = byte_of(tirx.floormod(k, WORD), interleaved)
         above = ((WORD - 1 - byte) * 8).astype("uint32")
-        place = (i, k // WORD)
+        place: tuple[Expr, ...] = (i, k // WORD)
         if len(words.shape) > len(place):
             tile, row = tirx.floordiv(i, TILE_ROWS), tirx.floormod(i, TILE_ROWS)
             place = (tile, k // GROUP, row, tirx.floormod(k, GROUP) // WORD)

@@ -45,13 +45,13 @@ class FewRowMatmul:
     ) -> FewRowMatmul:
         """Declare the function's arguments."""
         n = symbolic_rows(operator.rows)
-        is_int8 = isinstance(operator, Int8FewRowLinear)
-        tiled, tiled_out = (operator.tiled, operator.tiled_out) if is_int8 else (False, False)
+        tiled = tiled_out = packs = False
+        if isinstance(operator, Int8FewRowLinear):
+            tiled, tiled_out, packs = operator.tiled, operator.tiled_out, operator.packed_out
         is_packed, size = operator.in_dtype == PACKED, (n, operator.cols)
         x = left_args(build, size, operator.in_dtype, is_packed, tiled)
         weights = WeightReader(build, operator.layout)
         gate, layer = gate_args(build, operator, n)
-        packs = is_int8 and operator.packed_out
         results = matmul_results(build, "y", (n, operator.outputs), packs, tiled_out)
         return cls(operator, n, x, weights, gate, layer, results)
 

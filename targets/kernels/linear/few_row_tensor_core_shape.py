@@ -22,7 +22,7 @@ TILE_PIECES = BYTE_ROWS * STEP_PIECES
 TILES, BANDS = (1, 2, 3, 4), (1, 2, 4)
 MOST_WARPS, MOST_WARPS_OF_ONE_TILE = 16, 20  # of a multiprocessor, by the registers of a lane
 BYTES_PER_US = 33_000  # that a multiprocessor reads
-STEP_US, WAVE_US = 0.3, 1.0  # of a warp alone; between blocks that follow each other
+STEP_US, WAVE_US = 0.15, 1.0  # of a warp alone; between blocks that follow each other
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def _cost(shape: TensorCoreShape, rows: int, spec: TargetSpec, copies: int) -> f
     longest = (held + waves * shape.resident) / 2 * shape.rows
     warps = min(held, shape.resident) * shape.bands * shape.warps
     aim = spec.tuning.few_row_tensor_cores.warps
-    idle = max(1.0, aim / warps) ** 0.5 + 0.01 * max(0, warps - aim)
+    idle = max(1.0, aim / warps) ** 0.5 + 0.015 * max(0, warps - aim)
     reads_x = 1 + 0.35 / shape.tiles  # each warp for all of its tiles
     reads_x += 1 / shape.rows  # and each block
     alone = 1.12 if held == 1 else 1.0  # nothing to do while its sums are added up

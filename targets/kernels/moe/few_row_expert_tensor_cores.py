@@ -41,6 +41,8 @@ from gemma4_compile.targets.kernels.moe.experts import kept_or_previous, tailed
 from gemma4_compile.targets.kernels.moe.router import slots_of
 from gemma4_compile.targets.spec import TargetSpec
 
+USUAL_POSITIONS = 2  # whose experts are different ones
+
 
 def fits_tensor_cores(operator: FewRowExperts, spec: TargetSpec) -> bool:
     """Return whether the target has them and both sides are bytes."""
@@ -112,9 +114,9 @@ def make_few_row_expert_tensor_cores(
 
 
 def _shape_of(operator: Int8FewRowExperts, spec: TargetSpec) -> TensorCoreShape:
-    """The block, which all choices of a position fill the device with; a group if it is packed."""
+    """The block, with which all choices fill the device; a group if it is packed."""
     block_rows = operator.packed_out * PACKED_ROWS
-    rows, copies = operator.expert_rows, operator.top_k
+    rows, copies = operator.expert_rows, USUAL_POSITIONS * operator.top_k
     return tensor_core_shape(operator.layout, rows, spec, block_rows, copies)
 
 

@@ -11,8 +11,11 @@ from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.quantization.recipe import ROW_ALIGNMENT
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.linear.few_row_tensor_core_shape import (
+    MOST_WARPS_OF_ONE_TILE,
     TensorCoreShape,
     fills_tensor_cores,
+    reads_tiles,
+    rows_without_tensor_cores,
     tensor_core_shape,
 )
 from gemma4_compile.targets.tuning import FewRowTensorCoreTuning
@@ -20,43 +23,63 @@ from gemma4_compile.targets.tuning import FewRowTensorCoreTuning
 CUDA = target_spec("cuda")
 # Rows, and groups of 32 channels: from the smallest to those of released sizes.
 MATRICES = [(1, 1), (40, 5), (1536, 8), (3072, 192), (5120, 48), (262_144, 48), (5376, 672)]
-TUNINGS = [FewRowTensorCoreTuning(), FewRowTensorCoreTuning(min_blocks=1, row_warps=1 << 30)]
+TUNINGS = [FewRowTensorCoreTuning(), FewRowTensorCoreTuning(multiprocessors=1)]
+
+
+def layout_of(rows: tuple[int, ...], groups: int, bits: int = 4) -> WeightLayout:
+    return WeightLayout(bits, "float16", GROUP, groups * GROUP, rows)
 
 
 def shape_of(rows: int, groups: int, bits: int = 4, block_rows: int = 0) -> TensorCoreShape:
-    layout = WeightLayout(bits, "float16", GROUP, groups * GROUP, (rows,))
-    return tensor_core_shape(layout, rows, CUDA, block_rows)
+    return tensor_core_shape(layout_of((rows,), groups, bits), rows, CUDA, block_rows)
 
 
 @pytest.mark.parametrize("tuning", TUNINGS)
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("block_rows", [0, 64])
 @pytest.mark.parametrize(("rows", "groups"), MATRICES)
-def test_blocks_lie_in_a_split_and_in_shared_memory(
+def test_blocks_fit(
     rows: int, groups: int, block_rows: int, bits: int, tuning: FewRowTensorCoreTuning
 ) -> None:
     spec = replace(CUDA, tuning=replace(CUDA.tuning, few_row_tensor_cores=tuning))
-    layout = WeightLayout(bits, "float16", GROUP, groups * GROUP, (rows,))
 
-    shape = tensor_core_shape(layout, rows, spec, block_rows)
+    shape = tensor_core_shape(layout_of((rows,), groups, bits), rows, spec, block_rows)
 
-    assert ROW_ALIGNMENT % shape.rows == 0
-    assert shape.rows >= block_rows
+    assert shape.rows == (block_rows or shape.rows)
     assert shape.threads <= spec.max_threads_per_block
     assert shape.shared_bytes <= spec.max_shared_memory_bytes
+    assert shape.resident * shape.bands * shape.warps <= MOST_WARPS_OF_ONE_TILE
     assert -(-rows // shape.rows) <= spec.max_grid_dim
     assert (shape.steps - 1) * shape.groups < groups <= shape.steps * shape.groups
     assert shape.is_ragged == (shape.steps * shape.groups != groups)
+    assert shape.warps <= shape.steps, "no warp has nothing to do"
 
 
-def test_many_warps_share_a_row_of_a_small_matrix() -> None:
-    small, large = shape_of(1536, 384), shape_of(43_008, 168)
-    assert small.warps > large.warps
-    assert small.rows < large.rows
+@pytest.mark.parametrize("tuning", TUNINGS)
+@pytest.mark.parametrize("rows", [(64, 40), (1536, 512, 512), (65_536, 4096)])
+def test_a_block_of_several_splits_lies_in_one(
+    rows: tuple[int, ...], tuning: FewRowTensorCoreTuning
+) -> None:
+    spec = replace(CUDA, tuning=replace(CUDA.tuning, few_row_tensor_cores=tuning))
+    shape = tensor_core_shape(layout_of(rows, 48), sum(rows), spec)
+    assert ROW_ALIGNMENT % shape.rows == 0
 
 
-def test_no_warp_has_nothing_to_do_but_for_a_power_of_two() -> None:
-    assert shape_of(1536, 8).warps == 2
+@pytest.mark.parametrize(
+    ("rows", "groups", "block_rows", "expected"),
+    [
+        (24_576, 48, 64, (4, 2, 2, 3)),  # tiles, warps, bands, resident; E2B's wide gate and up
+        (262_144, 48, 0, (4, 1, 4, 4)),  # its head
+        (1536, 192, 0, (2, 12, 1, 1)),  # its down
+        (16_384, 168, 0, (4, 3, 2, 2)),  # 31B's q, k and v
+        (5376, 672, 0, (3, 6, 1, 2)),  # its down: 224 blocks, where four tiles make 168
+    ],
+)
+def test_released_matrices_have_the_blocks_that_were_fastest(
+    rows: int, groups: int, block_rows: int, expected: tuple[int, int, int, int]
+) -> None:
+    shape = shape_of(rows, groups, block_rows=block_rows)
+    assert (shape.tiles, shape.warps, shape.bands, shape.resident) == expected
 
 
 def test_steps_of_bytes_have_half_the_groups() -> None:
@@ -65,21 +88,30 @@ def test_steps_of_bytes_have_half_the_groups() -> None:
     assert eight.steps == 2 * four.steps
 
 
+@pytest.mark.parametrize(("rows", "fits"), [(256, False), (511, False), (512, True)])
+def test_a_matrix_of_few_rows_is_no_product_of_bytes(rows: int, fits: bool) -> None:
+    assert fills_tensor_cores(rows, CUDA) == fits
+
+
 @pytest.mark.parametrize(
-    ("rows", "groups", "bits", "fits"),
+    ("rows", "groups", "bits", "direct"),
     [
-        (12_288, 48, 4, True),  # E2B's gate and up, and down
-        (1536, 192, 4, True),
-        (1536, 384, 4, False),  # down of its wide layers
-        (1536, 192, 8, False),  # twice the steps
-        (5376, 672, 4, True),  # 31B's down: rows enough, whatever its channels
-        (512, 256, 4, True),
-        (512, 260, 4, False),
-        (256, 48, 8, False),  # the gate of per-layer embeddings: too few rows
+        (2048, 48, 4, 0),  # E2B's q
+        (12_288, 48, 4, 2),  # its gate and up
+        (1536, 384, 4, 2),
+        (1536, 96, 8, 2),
+        (262_144, 48, 4, 0),  # its head
+        (43_008, 168, 4, 0),  # 31B's gate and up
     ],
 )
-def test_few_rows_or_rows_of_many_channels_are_no_products_of_bytes(
-    rows: int, groups: int, bits: int, fits: bool
+def test_matrices_of_medium_size_have_another_kernel_for_one_and_two_rows(
+    rows: int, groups: int, bits: int, direct: int
 ) -> None:
-    layout = WeightLayout(bits, "float16", GROUP, groups * GROUP, (rows,))
-    assert fills_tensor_cores(layout, rows, CUDA) == fits
+    layout = layout_of((rows,), groups, bits)
+    assert rows_without_tensor_cores(layout, CUDA) == direct
+    assert reads_tiles(layout, CUDA) == (not direct)
+
+
+def test_what_is_no_product_of_bytes_reads_no_tiles() -> None:
+    assert not reads_tiles(layout_of((256,), 48), CUDA)
+    assert not reads_tiles(replace(layout_of((2048,), 48), group_size=64), CUDA)
