@@ -21,6 +21,7 @@ MATRICES = 4  # of 8 rows and a piece that are loaded from shared memory at a ti
 TILE_PIECES = BYTE_ROWS * STEP_PIECES
 TILES, BANDS = (1, 2, 3, 4), (1, 2, 4)
 MOST_WARPS, MOST_WARPS_OF_ONE_TILE = 16, 20  # of a multiprocessor, by the registers of a lane
+MOST_RESIDENT = 16  # blocks of a multiprocessor, also of Turing's
 BYTES_PER_US = 33_000  # that a multiprocessor reads
 STEP_US, WAVE_US = 0.15, 1.0  # of a warp alone; between blocks that follow each other
 
@@ -140,7 +141,7 @@ def _shapes(
             held = _blocks_of_one(one, rows, spec, copies)
             most = MOST_WARPS_OF_ONE_TILE if tiles == 1 else MOST_WARPS
             for warps in range(1, min(one.steps, most // bands) + 1):
-                resident = max(1, min(held, most // (warps * bands)))
+                resident = max(1, min(held, most // (warps * bands), MOST_RESIDENT))
                 yield replace(one, warps=warps, resident=resident)
 
 
