@@ -17,6 +17,7 @@ from gemma4_compile.operators.few_row_quantization import (
 )
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.targets import target_spec
+from gemma4_compile.targets.kernels.linear.few_row_quantize import norm_threads
 from gemma4_compile.types import Array
 from tests.marks import LIMITS
 from tests.numerics.dawn_kernels import run_on_dawn
@@ -109,6 +110,20 @@ def test_tiles_are_the_rows_in_another_order(operator: PackedRows, rows: int) ->
     np.testing.assert_array_equal(words, in_tiles(rows_of_words))
     for found, expected in zip((*others, scales), (*same, same_scales), strict=True):
         np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("target", "width", "threads"),
+    [
+        ("cuda", 64, 32),
+        ("cuda", 1536, 384),  # one vec4 each
+        ("cuda", 2816, 352),  # two
+        ("cuda", 5376, 448),  # three
+        ("webgpu", 1536, 256),
+    ],
+)
+def test_all_threads_of_a_norm_have_as_many_channels(target: str, width: int, threads: int) -> None:
+    assert norm_threads(width, target_spec(target)) == threads
 
 
 @pytest.mark.dawn

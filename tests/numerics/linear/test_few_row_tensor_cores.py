@@ -10,6 +10,7 @@ from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLine
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels import make_kernel
+from gemma4_compile.targets.kernels.common.blocks import MIN_BLOCKS
 from gemma4_compile.targets.kernels.common.tensor_cores import MULTIPLY_ADD_BYTES
 from gemma4_compile.targets.tuning import FewRowTensorCoreTuning
 from tests.fixed_scheme import FixedLayout
@@ -32,7 +33,8 @@ def test_packed_rows_meet_integers_on_tensor_cores(
     sizes = FewRowTensorCoreTuning(min_rows=1)
     spec = replace(spec, tuning=replace(spec.tuning, few_row_tensor_cores=sizes))
     without = replace(spec, tensor_cores=False)
-    assert (MULTIPLY_ADD_BYTES in str(make_kernel(operator, spec).script())) == fits
+    kernel = str(make_kernel(operator, spec).script())
+    assert (MULTIPLY_ADD_BYTES in kernel) == (MIN_BLOCKS in kernel) == fits
     assert MULTIPLY_ADD_BYTES not in str(make_kernel(operator, without).script())
 
 
