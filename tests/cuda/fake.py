@@ -21,7 +21,7 @@ SOURCE = Path(__file__).with_name("fake_cuda.c")
 ROOT = Path(__file__).parents[2]
 RUNTIME, DRIVER = "libcudart.so.13", "libcuda.so.1"
 KERNEL = re.compile(
-    r'^extern "C" __global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\((.*?)\)', re.M
+    r'^extern "C" __global__ void (?:__launch_bounds__\([\d, ]+\) )?(?!__)(\w+)\((.*?)\)', re.M
 )
 CONTEXT_LENGTH = 64
 
