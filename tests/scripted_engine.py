@@ -111,7 +111,7 @@ class GuessingEngine(ScriptedEngine):
     def advance_drawn(self, *_: object) -> tuple[list[int], list[int]]:
         raise AssertionError("it draws nothing by itself")
 
-    def draw_next(self, *_: object) -> int:
+    def draw_last(self, *_: object) -> int:
         raise AssertionError("it draws nothing by itself")
 
 

@@ -70,13 +70,16 @@ def measure(
     lengths = [n for n in LENGTHS if n + DECODED <= engine.context_length]
     lengths = lengths or [engine.context_length - DECODED]
     rng = np.random.default_rng(_SEED)
-    _run(engine, rng.integers(vocab_size, size=min(lengths[0], 16)).tolist(), clock)
+    pace = None
+    if isinstance(engine, DraftingEngine) and engine.most_drafts:
+        pace = DraftPace.of(engine.drafts, engine.most_drafts)
+    _run(engine, rng.integers(vocab_size, size=min(lengths[0], 16)).tolist(), pace, clock)
     for length in lengths:
         ids = rng.integers(vocab_size, size=length).tolist()
         begin = clock()
         runs: list[tuple[float, float, Drafting]] = []
         while len(runs) < REPEATS and clock() - begin < _PATIENCE_S:
-            runs.append(_run(engine, ids, clock))
+            runs.append(_run(engine, ids, pace, clock))
         yield Measurement(
             context=length,
             prefill_tokens_per_s=length / statistics.median(prefill for prefill, *_ in runs),
@@ -101,7 +104,7 @@ def _tokens_per_step(engine: TokenEngine, runs: list[Drafting]) -> float | None:
 
 
 def _run(
-    engine: TokenEngine, ids: list[int], clock: Callable[[], float]
+    engine: TokenEngine, ids: list[int], pace: DraftPace | None, clock: Callable[[], float]
 ) -> tuple[float, float, Drafting]:
     """Seconds of the prompt and of the tokens after it, and what became of guesses."""
     engine.clear()
@@ -109,17 +112,17 @@ def _run(
     for first in range(0, len(ids), engine.prefill_chunk):
         logits = engine.prefill(ids[first : first + engine.prefill_chunk])
     middle = clock()
-    drafting = _decode(engine, logits, clock)
+    drafting = _decode(engine, logits, pace, clock)
     end = clock()
     engine.clear()
     return middle - begin, end - middle, drafting
 
 
-def _decode(engine: TokenEngine, logits: Float32Array, clock: Callable[[], float]) -> Drafting:
+def _decode(
+    engine: TokenEngine, logits: Float32Array, pace: DraftPace | None, clock: Callable[[], float]
+) -> Drafting:
     """Add DECODED tokens, each the most probable one, with guesses where there is a drafter."""
-    drafting, pace = Drafting(), None
-    if isinstance(engine, DraftingEngine) and engine.most_drafts:
-        pace = DraftPace.of(engine.drafts, engine.most_drafts)
+    drafting = Drafting()
     token_id, added = int(np.argmax(logits)), 0
     while added < DECODED:
         begin, count = clock(), 0 if pace is None else pace.count

@@ -14,6 +14,8 @@ and otherwise the token has the distribution p without d.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from collections.abc import Generator as Steps
+from contextlib import closing
 from typing import TypeAlias
 
 import numpy as np
@@ -177,26 +179,34 @@ class RoundChooser:
 
     def first(self, logits: Float32Array) -> int:
         """The token after a prompt, whose logits these are."""
-        return self._chooser(logits) if self._options is None else self._drawn(None)
-
-    def step(self, token_id: int) -> int:
-        """Add a token without guesses; return the next."""
         if self._options is None:
-            return self._chooser(self._engine.decode(token_id))
-        return self._drawn(token_id)
+            return self._chooser(logits)
+        return self._engine.draw_last(self._options, self._sampler.random())
 
-    def _drawn(self, token_id: int | None) -> int:
+    def steps(self, token_id: int) -> Steps[int, None, None]:
+        """Tokens after this one, without guesses; each is in the state once the next is asked for.
+
+        As without a drafter: a step is launched before the token that begins it is read.
+        """
+        if self._options is None or not isinstance(self._engine, DrawingEngine):
+            while True:
+                token_id = self._chooser(self._engine.decode(token_id))
+                yield token_id
+        with closing(self._engine.sampled(*self._options, self._sampler.random, token_id)) as drawn:
+            yield from drawn
+
+    @property
+    def _sampler(self) -> Sampler:
+        """Return the chooser of draws on the device."""
         assert isinstance(self._chooser, Sampler), "others have no options"
-        assert self._options is not None, "of a device that draws"
-        return self._engine.draw_next(token_id, self._options, self._chooser.random())
+        return self._chooser
 
     def advance(self, token_id: int, drafts: int) -> tuple[list[int], Choose]:
         """Add a token and guesses; return these, and what chooses from the rows."""
         if self._options is None:
             guesses, rows = self._engine.advance(token_id, drafts)
             return guesses, lambda row: self._chooser(rows.read(row))
-        sampler = self._chooser
-        assert isinstance(sampler, Sampler), "others have no options"
+        sampler = self._sampler
         guesses, drawn = self._engine.advance_drawn(token_id, drafts, self._options, sampler.peek)
 
         def choose(row: int) -> int:

@@ -249,14 +249,17 @@ class Engine:
         """
         return int(self.device.read(self._draw(logits, temperature, top_p, uniform))[0])
 
-    def draw_next(self, token_id: int | None, options: DrawOptions, uniform: float) -> int:
-        """Draw on the device from the logits of the last forward, or after one more token."""
-        logits = self._logits if token_id is None else self.forward_one(token_id)
-        assert logits is not None, "of a forward"
-        return self.draw(logits, *options, uniform)
+    def draw_last(self, options: DrawOptions, uniform: float) -> int:
+        """Draw on the device from the logits of the last forward."""
+        assert self._logits is not None, "of a forward"
+        return self.draw(self._logits, *options, uniform)
 
     def sampled(
-        self, temperature: float, top_p: float, random: Callable[[], float]
+        self,
+        temperature: float,
+        top_p: float,
+        random: Callable[[], float],
+        token_id: int | None = None,
     ) -> Generator[int, None, None]:
         """Draw tokens on the device, each from the logits after the one before.
 
@@ -268,12 +271,16 @@ class Engine:
         ----------
         temperature, top_p : above 0
         random : numbers in [0, 1); one is taken for each token
+        token_id : is added first
 
         Raises
         ------
         ContextFullError
-            If the token that was yielded last does not fit, and another is asked for.
+            If `token_id`, or the token that was yielded last, does not fit, and another is asked
+            for.
         """
+        if token_id is not None:
+            self.forward_one(token_id)
         while True:
             if self._logits is None:
                 raise UsageError("there are no logits to draw from: add a token first")
@@ -285,15 +292,15 @@ class Engine:
                 self._step(self._ids.write_from(drawn, (1, 1)))
             try:
                 read = self._readback.wait() if self._readback else self.device.read(drawn)[0]
-                token_id = int(read)
-                yield token_id
+                drawn_id = int(read)
+                yield drawn_id
             except GeneratorExit:
                 if ahead:
                     self.pop(1)
                 self._logits = None  # they were drawn from
                 raise
             if not ahead:
-                self.forward_one(token_id)
+                self.forward_one(drawn_id)
 
     def _run_round(self, token_id: int, drafts: int) -> tuple[Drafter, tvm_ffi.Tensor, int]:
         """Launch guesses and the model on them; logits (1, n, vocab_size), and n."""

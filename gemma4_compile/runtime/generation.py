@@ -214,16 +214,10 @@ class Generator:
         token_id = rounds.first(logits)
         while True:
             yield token_id
-            begin = time.perf_counter()
             if not pace.count:
-                self._in_forward = True
-                following = rounds.step(token_id)
-                self._held.append(token_id)
-                self._in_forward = False
-                token_id = following
-                self.drafting.steps += 1
-                pace.note_step(time.perf_counter() - begin)
+                token_id = yield from self._undrafted(rounds, pace, token_id)
                 continue
+            begin = time.perf_counter()
             self._in_forward = True
             guesses, choose = rounds.advance(token_id, pace.count)
             self._held.append(token_id)
@@ -244,6 +238,24 @@ class Generator:
                 self._in_forward = False
                 self.drafting.note(len(guesses), accepted)
             pace.note_round(len(guesses), accepted, time.perf_counter() - begin - outside)
+
+    def _undrafted(
+        self, rounds: RoundChooser, pace: DraftPace, token_id: int
+    ) -> Steps[int, None, int]:
+        """Tokens after this one without guesses; return the one that the next round begins with."""
+        with closing(rounds.steps(token_id)) as steps:
+            while True:
+                begin = time.perf_counter()
+                self._in_forward = True
+                following = next(steps)
+                self._held.append(token_id)
+                self._in_forward = False
+                self.drafting.steps += 1
+                pace.note_step(time.perf_counter() - begin)
+                if pace.count:
+                    return following
+                yield following
+                token_id = following
 
     @property
     def is_full(self) -> bool:

@@ -59,9 +59,13 @@ class DrawingEngine(TokenEngine, Protocol):
         """Return whether that is faster than to read logits."""
 
     def sampled(
-        self, temperature: float, top_p: float, random: Callable[[], float]
+        self,
+        temperature: float,
+        top_p: float,
+        random: Callable[[], float],
+        token_id: int | None = None,
     ) -> Steps[int, None, None]:
-        """Tokens, each in the state once the next is asked for."""
+        """Tokens after `token_id`, each in the state once the next is asked for."""
 
 
 @runtime_checkable
@@ -82,8 +86,8 @@ class DraftingEngine(TokenEngine, Protocol):
     ) -> tuple[list[int], list[int]]:
         """As `advance`; return the guesses, and a token drawn from each row."""
 
-    def draw_next(self, token_id: int | None, options: DrawOptions, uniform: float) -> int:
-        """Draw from the logits of the last forward, or after one more token."""
+    def draw_last(self, options: DrawOptions, uniform: float) -> int:
+        """Draw from the logits of the last forward."""
 
     def accept(self, count: int) -> None:
         """Keep the token and the first guesses, and take the others back."""

@@ -11,6 +11,7 @@ from tvm.relax.frontend import nn
 from gemma4_compile import abi
 from gemma4_compile.build import build_module, calls_of, decoder_options
 from gemma4_compile.operators.activation_quantization import quantized_specs
+from gemma4_compile.operators.base import TensorSpec
 from gemma4_compile.operators.few_row_linear import Int8FewRowLinear
 from gemma4_compile.operators.few_row_quantization import QuantizedFewRowNorm
 from gemma4_compile.operators.int8_linear import PACKED
@@ -68,7 +69,7 @@ def down(
     return call(operator, [*packed, *weights], ((N, layout.rows), F32))
 
 
-def with_down(layout: WeightLayout) -> dict[str, tuple[tuple[object, ...], str]]:
+def with_down(layout: WeightLayout) -> dict[str, TensorSpec]:
     own = {f"down_{name}": spec for name, spec in weights_of(layout).items()}
     return {**INPUTS, **own}
 

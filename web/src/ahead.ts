@@ -187,7 +187,8 @@ export class Ahead extends Waiting implements Forerunner {
     const now = performance.now();
     if (this.lastArrival > 0) {
       const ms = (now - this.lastArrival) / size;
-      this.msPerToken = this.msPerToken === 0 ? ms : 0.75 * this.msPerToken + 0.25 * ms;
+      // A hiccup does not spoil the mean.
+      this.msPerToken = this.msPerToken === 0 ? ms : 0.75 * this.msPerToken + 0.25 * Math.min(ms, 3 * this.msPerToken);
       this.batchSize = Math.min(this.batchSize, this.largestBatch());
     }
     this.lastArrival = now;

@@ -1,18 +1,104 @@
-// How many tokens to guess in a round: as many as pay. As gemma4_compile/runtime/draft_pace.py has it, but for CUDA graphs.
+// How many tokens to guess in a round: as many as give most tokens a second, as measured. The same as
+// gemma4_compile/runtime/draft_pace.py, which says why; tests/unit/runtime/draft_paces.json holds both to the same numbers.
 
 const FIRST = 3;
-const ROUNDS = 8; // until it is asked whether guesses pay
-const PAUSE = 64; // tokens without guesses, where they did not
+const PAUSE = 64; // tokens without guesses, where they did not pay
 const LONGEST_PAUSE = 1024;
+const SETTLED = 16; // rounds after which the next pause is short again
+const WEIGHT = 0.25; // of the newest in a running mean
+const OUTLIER = 3; // times a mean: one time moves it no more than if it had been this
+const STALE = 64; // rounds after which a time is measured again
+const LEAST_SLOPE = 0.05; // of a plain step, what one guess more is taken to cost before it is measured
+const MEMORY = 40; // guesses: those before count 1/e at most
+const PRIOR_SHARE = 0.6; // of guesses come true before any did
+const PRIOR_GUESSES = 4; // and how many that counts
+
+/** Milliseconds of rounds by their number of guesses, measured or taken from the numbers around. */
+class RoundTimes {
+  private readonly times = new Map<number, { ms: number; measuredAt: number }>();
+  private readonly begun = new Set<number>();
+  private readonly doubted = new Set<number>();
+  private rounds = 0;
+
+  /** The largest number of guesses that was timed, 0 for none. */
+  get most(): number {
+    return Math.max(0, ...this.times.keys());
+  }
+
+  /**
+   * Counts a round; returns whether it was timed: the first one of a number is not, as its launches are recorded, nor a
+   * first time far above what was expected, until it comes again.
+   */
+  note(guesses: number, ms: number, plainMs: number): boolean {
+    this.rounds += 1;
+    if (!this.begun.has(guesses)) {
+      this.begun.add(guesses);
+      return false;
+    }
+    const fresh = this.fresh(guesses);
+    if (fresh === undefined && ms > OUTLIER * this.of(guesses, plainMs) && !this.doubted.has(guesses)) {
+      this.doubted.add(guesses);
+      return false;
+    }
+    this.doubted.delete(guesses);
+    // A hiccup does not spoil the mean, and less than a step is no round: two were read at once.
+    const before = fresh ?? Math.max(ms, plainMs);
+    const mean = before + WEIGHT * (Math.min(ms, OUTLIER * Math.max(before, plainMs)) - before);
+    this.times.set(guesses, { ms: mean, measuredAt: this.rounds });
+    return true;
+  }
+
+  of(guesses: number, plainMs: number): number {
+    const fresh = [...this.times.keys()].filter((n) => this.fresh(n) !== undefined);
+    const below = Math.max(0, ...fresh.filter((n) => n <= guesses));
+    const above = Math.min(...fresh.filter((n) => n >= guesses));
+    const low = this.fresh(below) ?? plainMs;
+    if (above === below) return low;
+    if (above === Infinity) return low + LEAST_SLOPE * plainMs * (guesses - below);
+    return low + ((this.fresh(above)! - low) * (guesses - below)) / (above - below);
+  }
+
+  private fresh(guesses: number): number | undefined {
+    const time = this.times.get(guesses);
+    return time && this.rounds - time.measuredAt < STALE ? time.ms : undefined;
+  }
+}
+
+/** Share of guesses that come true, of those whose predecessors did; recent ones count most. */
+class Acceptance {
+  private accepted = PRIOR_SHARE * PRIOR_GUESSES;
+  private tried = PRIOR_GUESSES;
+
+  note(accepted: number, tried: number): void {
+    const kept = (1 - 1 / MEMORY) ** tried;
+    this.accepted = this.accepted * kept + accepted;
+    this.tried = this.tried * kept + tried;
+  }
+
+  get share(): number {
+    return this.accepted / this.tried;
+  }
+
+  /** The estimate and its standard error. */
+  get hopefulShare(): number {
+    return Math.min(this.share + Math.sqrt((this.share * (1 - this.share)) / this.tried), 1);
+  }
+}
+
+/** Mean of the tokens that a round gives: one, and guesses up to the first wrong one. */
+function tokensOfRound(share: number, guesses: number): number {
+  let tokens = 0;
+  for (let i = 0; i <= guesses; i++) tokens += share ** i;
+  return tokens;
+}
 
 export class DraftPace {
   private wanted: number;
-  private rounds = 0;
-  private tokens = 0;
-  private ms = 0;
+  private rounds = 0; // since the last pause
   private pause = 0;
   private nextPause = PAUSE;
-  private readonly known = new Set<number>(); // numbers of guesses that there were
+  private readonly times = new RoundTimes();
+  private acceptance = new Acceptance();
 
   /** `most` guesses of a round; `fixed`: always so many. */
   constructor(
@@ -38,28 +124,29 @@ export class DraftPace {
     if (this.pause > 0) this.pause -= 1;
   }
 
-  /**
-   * Hears of a round, which gave one token more than was accepted. Those that were on their way when guesses paused tell
-   * nothing, and several of a number are one reason to guess more. The first round of a number is not timed: its launches
-   * are recorded for it.
-   */
+  /** Hears of a round, which gave one token more than was accepted; one that was on its way into a pause tells nothing. */
   noteRound(guessed: number, accepted: number, ms: number, plainMs: number): void {
     if (this.fixed !== undefined || guessed === 0 || this.pause > 0) return;
-    if (accepted === guessed) this.wanted = Math.min(Math.max(this.wanted, guessed + 1), this.most);
-    else if (2 * accepted < guessed) this.wanted = Math.max(guessed - 1, 1);
-    if (!this.known.has(guessed)) {
-      this.known.add(guessed);
-      return;
-    }
     this.rounds += 1;
-    this.tokens += accepted + 1;
-    this.ms += ms;
-    if (this.rounds < ROUNDS) return;
-    if (this.ms > this.tokens * plainMs) {
+    this.acceptance.note(accepted, Math.min(accepted + 1, guessed));
+    const isTimed = this.times.note(guessed, ms, plainMs);
+    if (this.times.most === 0) return;
+    if (isTimed && this.best(this.acceptance.hopefulShare, plainMs).rate * plainMs < 1) {
       this.pause = this.nextPause;
       this.nextPause = Math.min(2 * this.nextPause, LONGEST_PAUSE);
-      this.wanted = Math.min(FIRST, this.most);
-    } else this.nextPause = PAUSE;
-    this.rounds = this.tokens = this.ms = 0;
+      this.rounds = 0;
+      this.acceptance = new Acceptance();
+    } else if (this.rounds >= SETTLED) this.nextPause = PAUSE;
+    this.wanted = this.best(this.acceptance.share, plainMs).guesses;
+  }
+
+  /** Most tokens a millisecond that a round gives, and the number of its guesses. */
+  private best(share: number, plainMs: number): { rate: number; guesses: number } {
+    let found = { rate: 0, guesses: 1 };
+    for (let guesses = 1; guesses <= Math.min(this.times.most + 1, this.most); guesses++) {
+      const rate = tokensOfRound(share, guesses) / Math.max(this.times.of(guesses, plainMs), 1e-6);
+      if (rate >= found.rate) found = { rate, guesses };
+    }
+    return found;
   }
 }

@@ -1,43 +1,41 @@
 import { describe, expect, it } from "vitest";
+import traces from "../../tests/unit/runtime/draft_paces.json";
 import { DraftPace } from "../src/draft_pace";
 
-/** A pace that has seen a round of four guesses, whose first one is not timed. */
-function begun(): DraftPace {
-  const pace = new DraftPace(8);
-  pace.noteRound(4, 2, 1000, 10);
-  return pace;
-}
+const PLAIN_MS = 10;
 
-/** Eight rounds of a pace, each of which took `ms`. */
-function rounds(pace: DraftPace, accepted: number, ms: number, plainMs = 10): void {
-  for (let i = 0; i < 8; i++) pace.noteRound(4, accepted, ms, plainMs);
+/** Rounds, each of as many guesses as the pace wants, until it pauses or there were `most`; returns how many there were. */
+function rounds(pace: DraftPace, accepted: number, ms: number, most = 40): number {
+  let done = 0;
+  for (; done < most && pace.wantsRounds(PLAIN_MS); done++) {
+    pace.noteRound(pace.count, Math.min(accepted, pace.count), ms, PLAIN_MS);
+  }
+  return done;
 }
 
 describe("the number of guesses", () => {
-  it("grows by one where all came true, and shrinks where less than half did", () => {
-    const pace = new DraftPace(8);
-    expect(pace.count).toBe(3);
-    pace.noteRound(3, 3, 1, 10);
-    expect(pace.count).toBe(4);
-    pace.noteRound(4, 2, 1, 10);
-    expect(pace.count).toBe(4);
-    pace.noteRound(4, 1, 1, 10);
-    expect(pace.count).toBe(3);
-    for (let i = 0; i < 20; i++) pace.noteRound(pace.count, 0, 1, 10);
-    expect(pace.count).toBe(1);
-    for (let i = 0; i < 20; i++) pace.noteRound(pace.count, pace.count, 1, 10);
-    expect(pace.count).toBe(8);
+  it.each(traces)("is that of the Python runtime: $name", ({ most, plain, rounds }) => {
+    const pace = new DraftPace(most);
+    for (const [guessed, accepted, ms, expected] of rounds as [number, number, number, number][]) {
+      pace.noteRound(guessed, accepted, ms, plain);
+      if (expected > 0) {
+        expect(pace.wantsRounds(plain)).toBe(true);
+        expect(pace.count).toBe(expected);
+      } else expect(pace.wantsRounds(plain)).toBe(false);
+      while (!pace.wantsRounds(plain)) pace.noteStep();
+    }
   });
 
-  it("grows once for all rounds of a number that were on their way", () => {
-    const pace = new DraftPace(8);
-    for (let i = 0; i < 3; i++) pace.noteRound(3, 3, 1, 10);
-    expect(pace.count).toBe(4);
+  it("grows where all come true, as far as there is room", () => {
+    const pace = new DraftPace(6);
+    expect(pace.count).toBe(3);
+    rounds(pace, 6, 11);
+    expect(pace.count).toBe(6);
   });
 
   it("is the one that was asked for", () => {
     const pace = new DraftPace(8, 4);
-    rounds(pace, 0, 1000);
+    expect(rounds(pace, 0, 1000)).toBe(40);
     expect(pace.count).toBe(4);
     expect(pace.wantsRounds(0)).toBe(true);
     expect(new DraftPace(8, 0).wantsRounds(10)).toBe(false);
@@ -53,39 +51,35 @@ describe("rounds", () => {
   });
 
   it("pause where they take longer than their tokens would, each time for twice as long", () => {
-    const pace = begun();
+    const pace = new DraftPace(8);
     for (const pause of [64, 128, 256, 512, 1024, 1024]) {
-      rounds(pace, 1, 21);
+      expect(rounds(pace, 0, 15)).toBeLessThan(12);
       for (let i = 0; i < pause; i++) {
         expect(pace.wantsRounds(10)).toBe(false);
         pace.noteStep();
       }
       expect(pace.wantsRounds(10)).toBe(true);
     }
-    rounds(pace, 1, 19);
-    expect(pace.wantsRounds(10)).toBe(true);
-    rounds(pace, 1, 21);
+    rounds(pace, 8, 12); // they pay for a while
+    rounds(pace, 0, 15);
     for (let i = 0; i < 64; i++) pace.noteStep();
     expect(pace.wantsRounds(10)).toBe(true);
   });
 
   it("that were on their way when guesses paused tell nothing", () => {
-    const pace = begun();
-    rounds(pace, 0, 100);
-    for (let i = 0; i < 3; i++) pace.noteRound(4, 4, 1, 10);
-    expect(pace.count).toBe(3);
+    const [pace, other] = [new DraftPace(8), new DraftPace(8)];
+    for (const one of [pace, other]) rounds(one, 0, 15);
+    for (let i = 0; i < 30; i++) pace.noteRound(4, 4, 1, 10);
     expect(pace.wantsRounds(10)).toBe(false);
+    expect(pace.count).toBe(other.count);
   });
 
   it("of a number that is new are not timed", () => {
-    const pace = begun();
-    for (let guesses = 1; guesses <= 8; guesses++) pace.noteRound(guesses, 0, 1000, 10);
-    rounds(pace, 1, 19);
-    expect(pace.wantsRounds(10)).toBe(false); // 4 had been there before
-    const other = begun();
-    for (const guesses of [1, 2, 3, 5, 6, 7, 8]) other.noteRound(guesses, 0, 1000, 10);
-    rounds(other, 1, 19);
-    expect(other.wantsRounds(10)).toBe(true);
+    const pace = new DraftPace(8);
+    pace.noteRound(3, 0, 1000, 10);
+    expect(pace.wantsRounds(10)).toBe(true);
+    pace.noteRound(3, 3, 15, 10);
+    expect(pace.wantsRounds(10)).toBe(true);
   });
 
   it("without a guess tell nothing", () => {

@@ -25,6 +25,7 @@ export const device = {
   fails: false,
   capacity: 4096,
   ms: 10,
+  msPerRow: 0,
   /** Guesses that come true in a round. */
   right: (_round: number): number => 9,
   /** The token drawn after `token`, with a number as it lies in memory. */
@@ -96,7 +97,7 @@ export class FakeRoundKernels {
     staging.content = new Int32Array(RECORD_BYTES / 4);
     staging.content.set([position, rows, accepted, ...tokens]);
     staging.content.set(drawn, 3 + MAX_ROWS);
-    staging.ms = device.ms;
+    staging.ms = device.ms + device.msPerRow * rows;
   }
 
   destroy(): void {

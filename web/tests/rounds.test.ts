@@ -93,7 +93,7 @@ beforeEach(() => {
   [isHeld, held, stagings, latest] = [true, [], [], Promise.resolve()];
   const draw = (token: number, position: number, uniform: number) =>
     (31 * token + 7 * position + (uniform >>> 9)) % 997;
-  Object.assign(device, { fails: false, capacity: 4096, ms: 5, right: () => 9, draw, rounds: [] });
+  Object.assign(device, { fails: false, capacity: 4096, ms: 5, msPerRow: 0, right: () => 9, draw, rounds: [] });
   Object.assign(counts, { overlappedRounds: 0, draftRounds: 0, guessedSteps: 0 });
   open(3);
 });
@@ -180,7 +180,7 @@ describe("rounds give the client's own tokens", () => {
   });
 
   it("also where the number of guesses changes", async () => {
-    Object.assign(device, { right: (round: number) => (round % 40 < 20 ? 9 : 0), ms: 1 });
+    Object.assign(device, { right: (round: number) => (round % 40 < 20 ? 9 : 1), ms: 3, msPerRow: 2 });
     isHeld = false;
     open();
     await say(400);

@@ -113,7 +113,7 @@ class World {
 
   pop(): void {
     this.version += 1;
-    const left = Math.max(1, this.position - 10);
+    const left = Math.min(this.position, Math.max(1, this.position - 10));
     if (this.written > ROWS) expect(left).toBeGreaterThanOrEqual(this.written - ROWS + WINDOW - 1); // or it would be refused
     this.history.length = this.length = left;
   }
