@@ -122,7 +122,9 @@ def test_rounds_that_draw_on_the_device_give_the_replies_without_guesses(
     options = OPTIONS.get(name, GREEDY)
     never = Mock(side_effect=AssertionError("it brings logits to the host"))
     monkeypatch.setattr(engine, "advance", never)
-    for seed in range(3):
+    # Of seed 2 a number lies 6e-7 from the border of two tokens: which one it draws hangs on the
+    # kernels that the clock chooses.
+    for seed in (0, 1, 3):
         expected = Replies(plain, drafted("e2b")).reply(prompt, options, seed, count=80)
         for drafts in (None, 1, 4, 8):
             with monkeypatch.context() as patched:
