@@ -17,7 +17,9 @@ from gemma4_compile.runtime import ContextFullError, Engine, steps
 from gemma4_compile.runtime.cuda_graph import Replayed
 from gemma4_compile.runtime.cuda_runtime import CudaError, CudaRuntime, Readback
 from gemma4_compile.runtime.device import Device
+from gemma4_compile.runtime.drafting import RoundChooser
 from gemma4_compile.runtime.native_library import NativeLibrary
+from gemma4_compile.runtime.sampling import Sampler, SamplingOptions
 from tests.cuda import few_rows
 from tests.cuda.library import Launch, fake_cuda
 
@@ -326,6 +328,30 @@ def plain_rounds(package: Path) -> None:
         step = drawn_round(engine, 3, 1)
         assert CUDA.downloads == 1
         assert not step.replayed
+
+
+def pauses(package: Path) -> None:
+    """While guesses pause, a step is launched before the token before it is read; then rounds."""
+    engine = begin_rounds(package)
+    sampler = Sampler(SamplingOptions(temperature=1.0, top_p=0.9), seed=1)
+    rounds = RoundChooser(engine, sampler)
+    held = engine.length
+    with closing(rounds.steps(5)) as tokens:
+        for number in range(4):
+            CUDA.clear()
+            next(tokens)
+            assert engine.length == held + number + 2, "the token that was read, and the next step"
+            assert CUDA.downloads == 1 or number < 2, "later ones record nothing"
+        launches = CUDA.launches()
+        assert launches[0].kernel[0].startswith("softmax"), "drawn first, then the step"
+        assert len(launches) > 50
+    assert engine.length == held + 4, "what was launched for the token read last is taken back"
+    guesses, _ = rounds.advance(5, 3)
+    assert guesses == [], "a round for the state"
+    engine.accept(0)
+    assert len(rounds.advance(5, 3)[0]) == 3
+    engine.accept(3)
+    assert engine.length == held + 4 + 1 + 4
 
 
 def few_rows_by_number(library: Path) -> None:

@@ -27,3 +27,7 @@ def test_where_a_graph_is_refused_the_host_issues_a_round(drafted: Path) -> None
 
 def test_without_graphs_a_round_has_one_wait(drafted: Path) -> None:
     assert "graph" not in fake.run("plain_rounds", drafted, **{SWITCH: "0"})
+
+
+def test_while_guesses_pause_steps_are_as_without_a_drafter(drafted: Path) -> None:
+    fake.run("pauses", drafted)
