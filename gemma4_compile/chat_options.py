@@ -137,14 +137,26 @@ def add_literal_specials(options: Options) -> None:
     )
 
 
+def _drafts(text: str) -> int | None:
+    """A number of guesses, None for auto; ArgumentTypeError for anything else."""
+    if text == "auto":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"expected auto or a number from 0 to {MAX_DRAFTS}, found {text[:40]!r}"
+        ) from None
+
+
 def add_draft(options: Options) -> None:
     """Add the option of both `gemma4-chat` and `gemma4-serve`."""
     options.add_argument(
         "--draft",
-        type=int,
+        type=_drafts,
         metavar="N",
         help="tokens that the package's drafter guesses ahead in every step, up to "
-        f"{MAX_DRAFTS}; 0: none (default: as many as pay)",
+        f"{MAX_DRAFTS}; 0: none; auto: as many as pay (default)",
     )
 
 

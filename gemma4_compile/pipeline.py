@@ -126,6 +126,12 @@ def lengths(request: CompileRequest, config: Gemma4Config) -> tuple[int, int]:
             f"--prefill-chunk: expected 1 to {context}, found {chunk}",
             hint=f"leave it out for {min(options.DEFAULT_PREFILL_CHUNK, context)}",
         )
+    if request.drafter is not None and chunk == 1:
+        raise UsageError(
+            "--drafter: a prefill chunk of 1 leaves no room for guesses, of which a round has one "
+            "fewer at most",
+            hint="give a larger --prefill-chunk and --context, or leave --drafter out",
+        )
     return context, chunk
 
 

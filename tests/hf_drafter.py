@@ -7,7 +7,7 @@ layers all share.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +30,9 @@ from tests.drafters import Drafter
 from tests.hf import Float32Array, Ids
 
 KeysValues = Mapping[AttentionKind, tuple[Float32Array, Float32Array]]
+
+
+_NO_TOKEN = 1_000_000  # of no vocabulary here: nothing ends a reply
 
 
 @contextmanager
@@ -121,3 +124,27 @@ def target_states(model: Any, ids: Ids) -> tuple[Float32Array, dict[int, Any]]:
         if layer.keys is not None
     }
     return result.last_hidden_state[0].numpy(), stored
+
+
+def generated(
+    model: Any, ids: Sequence[int], count: int, assistant: Assistant | None = None
+) -> list[int]:
+    """The most probable tokens after `ids`; with a drafter, four guesses at a time."""
+    more = {}
+    if assistant is not None:
+        options = assistant.model.generation_config
+        options.num_assistant_tokens = 4
+        options.num_assistant_tokens_schedule = "constant"
+        options.assistant_confidence_threshold = 0.0
+        more = {"assistant_model": assistant.model}
+    with _all_layers_may_share():
+        result = model.generate(
+            torch.tensor([list(ids)]),
+            do_sample=False,
+            max_new_tokens=count,
+            eos_token_id=_NO_TOKEN,
+            pad_token_id=0,
+            **more,
+        )
+    found: list[int] = result[0, len(ids) :].tolist()
+    return found

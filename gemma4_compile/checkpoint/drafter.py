@@ -78,18 +78,21 @@ def open_drafter(
             tiny.materialize_drafter(Path(directory))
             yield _opened(Path(directory), {"kind": TINY}, _read_tiny, target, weights=weights)
     elif (path := local_path(model)).exists():
-        refuse_gguf(path)
-        refuse_package(path)
+        with _named():
+            refuse_gguf(path)
+            refuse_package(path, "the drafter's own checkpoint")
         if not path.is_dir():
             raise CheckpointError(
                 f"{OPTION}: `{path}` is no directory", hint="give the directory of its config.json"
             )
         yield _opened(path, {"kind": "directory"}, _read_config, target, weights=weights)
     elif hub.is_hub_id(model):
-        path = hub.fetch_config(model, revision)
+        with _named():
+            path = hub.fetch_config(model, revision)
         config = _read_config(path, target)  # before it is downloaded
         origin = {"kind": "hub", "model": model, "revision": path.name}
-        path = hub.fetch(model, path.name) if weights else path
+        with _named():
+            path = hub.fetch(model, path.name) if weights else path
         yield _source(path, origin, config, weights=weights)
     else:
         raise CheckpointError(
@@ -141,9 +144,13 @@ def _read_tiny(path: Path, target: Gemma4Config) -> DrafterConfig:
 
 def _read_config(path: Path, target: Gemma4Config) -> DrafterConfig:
     with _named():
-        config = read_drafter(read_json(path / CONFIG_FILE), warn_of_unknown)
+        config = read_drafter(read_json(path / CONFIG_FILE), _warn_of_unknown)
         check_fit(config, target)
     return config
+
+
+def _warn_of_unknown(names: list[str]) -> None:
+    warn_of_unknown(names, f"{OPTION}: ")
 
 
 def match_drafter(checkpoint: Checkpoint, config: Gemma4Config) -> dict[str, TensorInfo]:

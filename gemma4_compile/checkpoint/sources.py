@@ -62,13 +62,13 @@ def _read_config(path: Path, modalities: Modalities) -> Gemma4Config:
     return Gemma4Config.from_dict(read_json(path / CONFIG_FILE), warn_of_unknown, modalities)
 
 
-def warn_of_unknown(names: list[str]) -> None:
-    """Name the keys of a config that nobody knows."""
+def warn_of_unknown(names: list[str], option: str = "") -> None:
+    """Name the keys of a config that nobody knows; `option` begins the warning."""
     shown = ", ".join(f"`{printable(name[:_SHOWN_LETTERS])}`" for name in names[:_SHOWN_NAMES])
     more = f" and {len(names) - _SHOWN_NAMES} others" if len(names) > _SHOWN_NAMES else ""
     verb = "are" if len(names) > 1 else "is"
     warn(
-        f"config.json: {shown}{more} {verb} unknown here and to transformers, and left out",
+        f"{option}config.json: {shown}{more} {verb} unknown here and to transformers, and left out",
         "if the model answers badly, it may be of another architecture: gemma4-verify compares it",
     )
 
@@ -98,13 +98,12 @@ def refuse_gguf(path: Path) -> None:
         )
 
 
-def refuse_package(path: Path) -> None:
-    """Call a package by its name, where a checkpoint is asked for."""
+def refuse_package(path: Path, wanted: str = "the checkpoint that it was made from") -> None:
+    """Call a package by its name, where a checkpoint is asked for; `wanted` says which."""
     if (path / abi.PROVENANCE_FILE).is_file() and not (path / CONFIG_FILE).exists():
         raise CheckpointError(
             f"`{path}` is a package, compiled already",
-            hint="give the checkpoint that it was made from; a package runs in gemma4-chat or "
-            "gemma4-serve",
+            hint=f"give {wanted}; a package runs in gemma4-chat or gemma4-serve",
         )
 
 

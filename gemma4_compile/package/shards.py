@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gemma4_compile import regular_files
+from gemma4_compile import abi, regular_files
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.package.artifacts import Shard, TensorCache, TensorRecord
 from gemma4_compile.package.files import FileHash, hash_file
@@ -39,6 +39,7 @@ from gemma4_compile.quantization.recipe import RowSplit, StoredParameter
 from gemma4_compile.quantization.scheme import StoredTensor
 
 SHARD_BYTES = 32 << 20
+_SHARD = "params_shard_"
 TENSOR_ALIGNMENT = 64  # so that the native runtime can use a mapped shard as it lies
 _MAX_PROGRESS_BYTES = 16 << 20
 
@@ -75,8 +76,7 @@ def plan_shards(
         groups[-1].append(TensorRecord(tensor.name, tensor.shape, tensor.dtype, begin))
         used = begin + tensor.nbytes
     return tuple(
-        ShardPlan(f"params_shard_{index}.bin", tuple(records))
-        for index, records in enumerate(groups)
+        ShardPlan(f"{_SHARD}{index}.bin", tuple(records)) for index, records in enumerate(groups)
     )
 
 
@@ -200,7 +200,7 @@ def write_weights(
         If the disk is full or cannot be written.
     """
     own = plan_shards(one for stored in drafter for one in stored.tensors) if drafter else ()
-    own = tuple(replace(s, file=s.file.replace("shard_", "shard_drafter_")) for s in own)
+    own = tuple(replace(s, file=s.file.replace(_SHARD, abi.DRAFTER_SHARD)) for s in own)
     shards = (*plan_shards(tensor for stored in plan for tensor in stored.tensors), *own)
     plan_of_all = (*plan, *drafter)
     tensors = [tensor for stored in plan_of_all for tensor in stored.tensors]

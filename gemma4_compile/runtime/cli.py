@@ -135,7 +135,12 @@ def _run(arguments: argparse.Namespace) -> None:
         return
     console = Console(quiet=arguments.quiet)
     with console.checking(arguments.package) as progress:
-        package = Package.open(arguments.package, check=Check(arguments.check), progress=progress)
+        package = Package.open(
+            arguments.package,
+            check=Check(arguments.check),
+            progress=progress,
+            drafter=arguments.draft != 0,
+        )
     check_drafts(arguments.draft, package)
     if arguments.bench:
         _bench(arguments, package, console)

@@ -54,6 +54,13 @@ def check_drafts(drafts: int | None, package: Package) -> None:
             f"--draft {drafts}: `{package.directory}` has no drafter",
             hint="compile it with --drafter, or leave this out",
         )
+    most = package.chat_config.prefill_chunk_size - 1
+    if drafts > most:
+        raise UsageError(
+            f"--draft {drafts}: `{package.directory}` takes at most {most}, one fewer than its "
+            "prefill chunk",
+            hint="leave it out for as many as pay, or compile with a larger --prefill-chunk",
+        )
 
 
 class Drafter:

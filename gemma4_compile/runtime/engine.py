@@ -107,6 +107,7 @@ class Engine:
         graphs = graphs_wanted(self.device, graphs)
         self._steps = token_steps(*shared, self.vocab_size, graphs=graphs)
         self.drafts = drafts
+        self._guessed: int | None = None  # of the round that `accept` is to end
         self._drafter: Drafter | None = None
         if drafts != 0 and package.drafter_cache is not None:
             own = tvm_ffi.Array(package.load_drafter(metadata, self.device.place, progress))
@@ -125,7 +126,7 @@ class Engine:
         drafts: int | None = None,
     ) -> Engine:
         """Load the package in `directory`; parameters and errors as in the constructor."""
-        package = Package.open(directory)
+        package = Package.open(directory, drafter=drafts != 0)
         return cls(
             package, context_length=context_length, progress=progress, graphs=graphs, drafts=drafts
         )
@@ -171,10 +172,18 @@ class Engine:
         return ids[1:], drawn
 
     def accept(self, count: int) -> None:
-        """Keep the token and the first `count` guesses of `advance`, and take the others back."""
-        assert self._drafter is not None, "after `advance`"
-        if count < self._guessed:
-            self._state.pop(self._guessed - count)
+        """Keep the token and the first `count` guesses of `advance`, and take the others back.
+
+        UsageError if there was no round, or it had fewer guesses.
+        """
+        guessed = self._guessed
+        if self._drafter is None or guessed is None:
+            raise UsageError("accept: there is no round of guesses; call advance first")
+        if not 0 <= count <= guessed:
+            raise UsageError(f"accept: expected 0 to {guessed} guesses, found {count}")
+        self._guessed = None
+        if count < guessed:
+            self._state.pop(guessed - count)
         self._drafter.keep(count)
 
     def clear(self) -> None:
@@ -305,7 +314,10 @@ class Engine:
     def _run_round(self, token_id: int, drafts: int) -> tuple[Drafter, tvm_ffi.Tensor, int]:
         """Launch guesses and the model on them; logits (1, n, vocab_size), and n."""
         drafter = self._drafter
-        assert drafter is not None, "checked by most_drafts"
+        if drafter is None:
+            raise UsageError("advance: there is no drafter here; see most_drafts")
+        if drafts < 0:
+            raise UsageError(f"advance: expected 0 guesses or more, found {drafts}")
         self._check([token_id])
         position = self.length
         room = self.context_length - position - 1
@@ -322,7 +334,7 @@ class Engine:
         return drafter, logits, count + 1
 
     def _forget_drafts(self) -> None:
-        self._guessed = 0
+        self._guessed = None
         if self._drafter is not None:
             self._drafter.forget()
 
@@ -360,6 +372,8 @@ class Engine:
         return self._logits
 
     def _check(self, ids: Sequence[int]) -> None:
+        if self._guessed is not None:
+            raise UsageError("the guesses of a round are in the state: call accept first")
         if not len(ids):
             raise UsageError("there are no tokens to add")
         for token_id in ids:

@@ -36,6 +36,7 @@ from gemma4_compile.regular_files import (
     open_regular,
     read_regular,
 )
+from gemma4_compile.runtime.drafter_files import HINT, hint_for, without_drafter
 
 # Files that the runtime reads where they are, and how large they may be; none may lie there that
 # the package does not list.
@@ -55,7 +56,6 @@ _NEEDED_FILES = (abi.CHAT_CONFIG_FILE, abi.TENSOR_CACHE_FILE, abi.MANIFEST_FILE)
 _CACHE_FOLDER = "checked-packages"
 _BLOCK_BYTES = 1 << 20
 MOST_REMEMBERED = 500  # checked packages
-_HINT = "fetch or compile the package again; for files that you changed yourself: --check off"
 _MIXED = "library and weights are from different builds: compile both again"
 
 ByteCount = Callable[[int, int], None]
@@ -77,6 +77,8 @@ def check_files(
     provenance: Provenance,
     check: Check,
     progress: ByteCount = lambda done, total: None,
+    *,
+    drafter: bool = True,
 ) -> None:
     """Hold a package's files against its list; those that are read are hashed, the others not.
 
@@ -86,6 +88,7 @@ def check_files(
     Parameters
     ----------
     progress : is given how much is hashed, if anything is
+    drafter : the drafter's files are read, too
 
     Raises
     ------
@@ -95,12 +98,14 @@ def check_files(
     """
     if check is Check.OFF:
         return
+    unread = set() if drafter else {abi.DRAFTER_CACHE_FILE}
+    provenance = provenance if drafter else without_drafter(provenance)
     caches = _tensor_caches(provenance)
-    there = (name for name in _READ_FILES if os.path.lexists(directory / name))
+    there = (name for name in _READ_FILES.keys() - unread if os.path.lexists(directory / name))
     for name in (*_NEEDED_FILES, *caches, *there):
         if name not in provenance.files:
             raise ArtifactError(
-                f"`{abi.PROVENANCE_FILE}` of `{directory}` does not list `{name}`", hint=_HINT
+                f"`{abi.PROVENANCE_FILE}` of `{directory}` does not list `{name}`", hint=HINT
             )
     stats = _stats(directory, provenance)
     limits = {name: limit for name, limit in _READ_FILES.items() if name in stats}
@@ -111,7 +116,7 @@ def check_files(
             raise ArtifactError(
                 f"`{name}` of `{directory}` is too large: {stats[name].st_size} bytes, at most "
                 f"{limit}",
-                hint=_HINT,
+                hint=HINT,
             )
     signature = _signature(directory, provenance, stats)
     if check is Check.ONCE and (signature in _checked_here or _remembered(directory, signature)):
@@ -143,18 +148,18 @@ def _stats(directory: Path, provenance: Provenance) -> dict[str, os.stat_result]
             stats[name] = (directory / name).stat()
         except OSError as error:
             raise ArtifactError(
-                f"`{name}` is missing from `{directory}`: {error.strerror}", hint=_HINT
+                f"`{name}` is missing from `{directory}`: {error.strerror}", hint=hint_for(name)
             ) from error
         try:
             check_regular(stats[name])
         except OSError as error:
             raise ArtifactError(
-                f"cannot use `{name}` of `{directory}`: {error.strerror}", hint=_HINT
+                f"cannot use `{name}` of `{directory}`: {error.strerror}", hint=hint_for(name)
             ) from error
         if stats[name].st_size != nbytes:
             raise ArtifactError(
                 f"`{name}` of `{directory}`: expected {nbytes} bytes, found {stats[name].st_size}",
-                hint=_HINT,
+                hint=hint_for(name),
             )
     return stats
 
@@ -175,14 +180,14 @@ def _listed_shards(directory: Path, provenance: Provenance, caches: Sequence[str
     for shard in shards:
         if shard.file not in provenance.files:
             raise ArtifactError(
-                f"`{abi.PROVENANCE_FILE}` of `{directory}` does not list `{shard.file}`", hint=_HINT
+                f"`{abi.PROVENANCE_FILE}` of `{directory}` does not list `{shard.file}`", hint=HINT
             )
     total = sum(shard.nbytes for shard in shards)
     if total > MAX_WEIGHT_BYTES:
         raise ArtifactError(
             f"the weights of `{directory}` are too large: {total} bytes, at most "
             f"{MAX_WEIGHT_BYTES}",
-            hint=_HINT,
+            hint=HINT,
         )
     return [shard.file for shard in shards]
 
@@ -194,7 +199,7 @@ def _check_hash(
         raise ArtifactError(
             f"`{name}` of `{directory}` is damaged: its sha256 is not what "
             f"`{abi.PROVENANCE_FILE}` lists",
-            hint=_HINT,
+            hint=hint_for(name),
         )
 
 
@@ -305,7 +310,7 @@ def _check_shards(
             raise ArtifactError(
                 f"`{shard.file}`: `{file}` lists {shard.nbytes} bytes, "
                 f"`{abi.PROVENANCE_FILE}` lists {listed[0]}",
-                hint=_HINT,
+                hint=HINT,
             )
 
 

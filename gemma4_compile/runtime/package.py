@@ -116,6 +116,7 @@ class Package:
         *,
         check: Check = Check.ONCE,
         progress: ByteCount = lambda done, total: None,
+        drafter: bool = True,
     ) -> Package:
         """Read what describes the package; weights and tokenizer are loaded on demand.
 
@@ -123,6 +124,7 @@ class Package:
         ----------
         check : when the files are held against their hashes
         progress : is given how much is hashed, if anything is
+        drafter : its files are wanted; without, they may be missing, and it is as if it had none
 
         Raises
         ------
@@ -142,14 +144,14 @@ class Package:
         device = provenance.build.get(DEVICE, target)
         if not isinstance(target, str) or not isinstance(device, str):
             raise Fields(provenance.build, abi.PROVENANCE_FILE).damaged("target")
-        check_files(directory, provenance, check, progress)
+        check_files(directory, provenance, check, progress, drafter=drafter)
         chat_config = ChatConfig.from_json(read_artifact(directory / abi.CHAT_CONFIG_FILE))
         cache = TensorCache.from_json(read_artifact(directory / abi.TENSOR_CACHE_FILE))
         check_manifest(read_artifact(directory / abi.MANIFEST_FILE), cache, provenance)
         package = cls(
             *(directory, directory / library, target, device, chat_config, cache),
             modalities=_modalities(provenance),
-            drafter_cache=_drafter_cache(directory, provenance),
+            drafter_cache=_drafter_cache(directory, provenance) if drafter else None,
         )
         package._check_conversation()
         return package

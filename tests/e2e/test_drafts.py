@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import cache
 from unittest.mock import Mock
 
@@ -293,31 +291,6 @@ def test_a_package_without_its_drafter_s_list_is_damaged(
             (folder / file.name).write_bytes(file.read_bytes())
     with pytest.raises(ArtifactError, match=r"drafter-tensor-cache\.json"):
         Package.open(folder)
-
-
-def test_who_wants_no_drafter_loads_none(
-    drafted: Callable[[str], Drafted], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.mktemp("emptied") / "package"
-    shutil.copytree(drafted("e2b").package, folder)
-    for file in folder.glob("params_shard_drafter_*"):
-        file.write_bytes(b"")
-    package = replace(Package.open(drafted("e2b").package), directory=folder)
-    assert Engine(package, drafts=0).most_drafts == 0
-    with pytest.raises(ArtifactError, match="params_shard_drafter_0"):
-        Engine(package)
-
-
-def test_loading_counts_the_model_and_then_its_drafter(drafted: Callable[[str], Drafted]) -> None:
-    package, seen = Package.open(drafted("e2b").package), list[tuple[int, int]]()
-    Engine(package, progress=lambda done, total: seen.append((done, total)))
-    assert package.drafter_cache is not None
-    sizes = [
-        sum(record.nbytes for shard in cache.shards for record in shard.records)
-        for cache in (package.tensor_cache, package.drafter_cache)
-    ]
-    assert seen[-1] == (sum(sizes), sum(sizes))
-    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
 
 class Unlike:

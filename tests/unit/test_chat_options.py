@@ -45,6 +45,8 @@ def test_the_words_of_check_are_the_runtimes() -> None:
         ("gemma4-chat x --max-tokens 0", 2, "--max-tokens: expected at least 1"),
         ("gemma4-chat x --context-length 0", 2, "--context-length: expected at least 1"),
         ("gemma4-chat x --check never", 2, "invalid choice"),
+        ("gemma4-chat x --draft many", 2, "--draft: expected auto or a number from 0 to 8"),
+        ("gemma4-serve x --draft 9", 2, "--draft: expected 0 to 8, found 9"),
         ("gemma4-chat x --greedy --temperature 1", 2, "exclude each other"),
         ("gemma4-chat x --prompt a --prompt-file b", 2, "not allowed with argument"),
         ("gemma4-chat x --prompt=", 2, "the question is empty"),
@@ -98,3 +100,10 @@ def test_files_keep_the_order_in_which_they_were_given() -> None:
         ("image", "d"),
     ]
     assert parser.parse_args(["x"]).attachments == []
+
+
+def test_auto_is_the_number_of_guesses_that_there_is_by_default() -> None:
+    parser = chat_options.make_parser()
+    found = [parser.parse_args(["x", *more]).draft for more in ([], ["--draft", "auto"])]
+    assert found == [None, None]
+    assert parser.parse_args(["x", "--draft", "4"]).draft == 4

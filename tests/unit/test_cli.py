@@ -269,6 +269,15 @@ def test_plan_takes_the_options_of_a_compilation(capsys: pytest.CaptureFixture[s
     assert values["source"] == {"kind": "preset", "model": "gemma-4-31B-it"}
 
 
+def test_a_chunk_without_room_for_guesses_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for lengths in ("--prefill-chunk 1", "--context 1"):
+        options = f"--drafter tiny --target cpu --plan {lengths}"
+        assert cli.main(["tiny", *options.split()]) == 2
+        assert "error: --drafter: a prefill chunk of 1 leaves no room" in capsys.readouterr().err
+
+
 def test_plan_that_cannot_be_built_is_shown_and_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -82,7 +82,12 @@ def _serve(arguments: argparse.Namespace) -> None:
 def _load(arguments: argparse.Namespace) -> Service:
     console = Console()
     with console.checking(arguments.package) as progress:
-        package = Package.open(arguments.package, check=Check(arguments.check), progress=progress)
+        package = Package.open(
+            arguments.package,
+            check=Check(arguments.check),
+            progress=progress,
+            drafter=arguments.draft != 0,
+        )
     hosts = media_hosts(arguments.allow_media_hosts)
     if hosts:
         check_modality("image", package.modalities)

@@ -120,6 +120,11 @@ def gguf(folder: Path) -> None:
     (folder / "drafter.gguf").write_bytes(b"GGUF")
 
 
+def a_package(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "provenance.json").write_text("{}")
+
+
 DAMAGED: dict[str, tuple[Callable[[Path], None], str]] = {
     "an id twice": (rewrite(repeat), "does not hold every token id from 0 to 255 once"),
     "an id beyond": (rewrite(beyond), "does not hold every token id"),
@@ -150,7 +155,8 @@ DAMAGED: dict[str, tuple[Callable[[Path], None], str]] = {
     "of another model": (of_another_model, "the drafter does not fit its target"),
     "a target": (a_target, "'gemma4' is no drafter"),
     "a file": (a_file, "no directory"),
-    "a GGUF file": (gguf, "GGUF"),
+    "a GGUF file": (gguf, r"--drafter: .* is a GGUF file"),
+    "a package": (a_package, r"--drafter: .* is a package, compiled already"),
 }
 
 
@@ -175,6 +181,24 @@ def test_ids_of_32_bits_are_read_as_well(tmp_path: Path) -> None:
 def test_what_is_neither_a_directory_nor_an_id_is_said(name: str) -> None:
     with pytest.raises(CheckpointError, match=f"--drafter: there is no `{name}`"):
         opened(name)
+
+
+def test_keys_that_nobody_knows_are_the_drafter_s(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = drafter_config("e2b")
+    (tmp_path / "config.json").write_text(json.dumps({**values, "strange": 1}))
+    with open_drafter(str(tmp_path), target_of("e2b"), weights=False):
+        assert "warning: --drafter: config.json: `strange` is unknown" in capsys.readouterr().err
+
+
+def test_a_hub_s_errors_are_the_drafter_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with (
+        pytest.raises(CheckpointError, match=r"^--drafter: "),
+        open_drafter("nobody/nothing", target_of("e2b"), weights=False),
+    ):
+        pass
 
 
 def test_where_none_is_named_there_is_none() -> None:

@@ -1,0 +1,104 @@
+"""An engine with a drafter, and one that wants none: files, rounds that are misused, progress."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gemma4_compile.errors import ArtifactError, UsageError
+from gemma4_compile.runtime import Engine, Package
+from tests.drafted import Drafted, drafted_package
+
+
+@pytest.fixture(scope="module")
+def drafted(tmp_path_factory: pytest.TempPathFactory) -> Drafted:
+    return drafted_package(tmp_path_factory, "e2b")
+
+
+def _removed(file: Path) -> None:
+    file.unlink()
+
+
+def _emptied(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def _flipped(file: Path) -> None:
+    file.write_bytes(bytes([file.read_bytes()[0] ^ 1]) + file.read_bytes()[1:])
+
+
+@pytest.mark.parametrize("name", ["params_shard_drafter_0.bin", "drafter-tensor-cache.json"])
+@pytest.mark.parametrize("damage", [_removed, _emptied, _flipped])
+def test_who_wants_no_drafter_needs_none_of_its_files(
+    name: str,
+    damage: Callable[[Path], None],
+    drafted: Drafted,
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "package"
+    shutil.copytree(drafted.package, folder)
+    damage(folder / name)
+    package = Package.open(folder, drafter=False)
+    assert package.drafter_cache is None
+    engine = Engine(package)
+    assert engine.most_drafts == 0
+    assert Engine.open(folder, drafts=0).prefill([2, 5]).shape == (engine.vocab_size,)
+    with pytest.raises(ArtifactError, match=name) as raised:
+        Package.open(folder)
+    assert raised.value.hint is not None
+    assert "--draft 0" in raised.value.hint
+
+
+def test_a_round_ends_with_its_guesses_accepted(
+    drafted: Drafted,
+) -> None:
+    plain, engine = Engine.open(drafted.package, drafts=0), Engine.open(drafted.package)
+    with pytest.raises(UsageError, match="there is no drafter"):
+        plain.advance(5, 1)
+    engine.clear()
+    engine.prefill([2, 5])
+    with pytest.raises(UsageError, match="no round of guesses"):
+        engine.accept(0)
+    with pytest.raises(UsageError, match="expected 0 guesses or more, found -1"):
+        engine.advance(7, -1)
+    engine.advance(7, 4)  # for the state
+    engine.accept(0)
+    engine.advance(8, 4)
+    for count in (-1, 5):
+        with pytest.raises(UsageError, match=f"expected 0 to 4 guesses, found {count}"):
+            engine.accept(count)
+    for action in (lambda: engine.decode(3), lambda: engine.advance(3, 1)):
+        with pytest.raises(UsageError, match="call accept first"):
+            action()
+    engine.accept(2)
+    assert engine.length == 2 + 1 + 3
+    with pytest.raises(UsageError, match="no round of guesses"):
+        engine.accept(0)
+    engine.advance(8, 4)
+    engine.clear()
+    assert engine.prefill([2, 5]).shape == (engine.vocab_size,)
+
+
+def test_more_guesses_than_a_chunk_has_room_for_are_refused(
+    drafted: Drafted,
+) -> None:
+    package = Package.open(drafted.package)
+    small = replace(package, chat_config=replace(package.chat_config, prefill_chunk_size=4))
+    with pytest.raises(UsageError, match="at most 3, one fewer than its prefill chunk"):
+        Engine(small, drafts=4)
+
+
+def test_loading_counts_the_model_and_then_its_drafter(drafted: Drafted) -> None:
+    package, seen = Package.open(drafted.package), list[tuple[int, int]]()
+    Engine(package, progress=lambda done, total: seen.append((done, total)))
+    assert package.drafter_cache is not None
+    sizes = [
+        sum(record.nbytes for shard in cache.shards for record in shard.records)
+        for cache in (package.tensor_cache, package.drafter_cache)
+    ]
+    assert seen[-1] == (sum(sizes), sum(sizes))
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
