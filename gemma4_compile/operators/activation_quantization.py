@@ -164,9 +164,9 @@ def rounded(x: te.Tensor) -> te.Tensor:
 
 @dataclass(frozen=True)
 class QuantizeRows(Operator):
-    """A chunk's rows, packed for one matmul.
+    """Rows of a chunk or of a few positions, packed for one matmul.
 
-    Arguments: x (rows, width) in_dtype. Results: words, scales of its rows.
+    Arguments: x (rows, width) in_dtype. Results: words (in tiles with `tiled`), scales of its rows.
     """
 
     kind: ClassVar[str] = "quantize_rows"
@@ -174,6 +174,7 @@ class QuantizeRows(Operator):
     width: int
     in_dtype: str
     interleaved: bool
+    tiled: bool = False
 
     @property
     def packs(self) -> bool:
@@ -181,7 +182,7 @@ class QuantizeRows(Operator):
 
     def definition(self) -> tirx.PrimFunc:
         x = te.placeholder((symbolic_rows(self.rows), self.width), self.in_dtype, name="x")
-        return te_prim_func([x, *pack(x, self.interleaved)])
+        return te_prim_func([x, *pack(x, self.interleaved, self.tiled)])
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,13 @@ from dataclasses import replace
 
 from tvm import relax
 
-from gemma4_compile.operators.activation_quantization import GROUP, TILE_ROWS, WORD, tiles_of
+from gemma4_compile.operators.activation_quantization import (
+    GROUP,
+    TILE_ROWS,
+    WORD,
+    QuantizeRows,
+    tiles_of,
+)
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.few_row_expert_norms import FewRowExpertNorm
 from gemma4_compile.operators.few_row_linear import Int8FewRowLinear
@@ -60,7 +66,7 @@ def tile_rows(graph: OperatorGraph, limits: FusionLimits) -> None:
 
 def _in_tiles(operator: Operator, limits: FusionLimits) -> Operator | None:
     """The operator that makes the same rows in tiles; None where there is none."""
-    if isinstance(operator, QuantizedFewRowNorm | QuantizedFewRowCombine):
+    if isinstance(operator, QuantizeRows | QuantizedFewRowNorm | QuantizedFewRowCombine):
         return replace(operator, tiled=True)
     if isinstance(operator, FewRowExpertNorm) and operator.packs:
         return replace(operator, tiled=True)

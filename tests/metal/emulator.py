@@ -44,7 +44,7 @@ ARRAY = re.compile(r"^( *)threadgroup (\w+) (\w+)\[(\d+)\];$", re.MULTILINE)
 
 SPEC = replace(metal.DEFAULT, host_triple="", processor="")
 """Kernels for Metal, called by this machine's CPU."""
-TENSOR_CORES = replace(SPEC, tensor_cores=True)
+TENSOR_CORES = replace(SPEC, tensor_cores=True, max_threads_per_block=1024)
 """The same with CUDA's kernels where they need what only its warps have."""
 
 

@@ -45,6 +45,7 @@ FEW_ROWS: tuple[Int8FewRowLinear | Int8FewRowExperts, ...] = (
     # Rows in tiles; a result in tiles; matrices whose blocks have two to four tiles.
     test_few_row_linear.int8(4, 416, (64, 40), tiled=True),
     test_few_row_linear.int8(8, 512, (3000,), "float32", tiled=True),
+    test_few_row_linear.int8(4, 1536, (5376,), tiled=True),
     test_few_row_linear.int8(
         4,
         256,
@@ -54,7 +55,6 @@ FEW_ROWS: tuple[Int8FewRowLinear | Int8FewRowExperts, ...] = (
         tiled=True,
         tiled_out=True,
     ),
-    test_few_row_linear.int8(4, 1536, (5376,), tiled=True),
     test_few_row_linear.int8(4, 512, (12800,), tiled=True),
     *(one for one in test_few_row_experts.OPERATORS if isinstance(one, Int8FewRowExperts)),
     test_few_row_experts.int8(4, 704, (256 * 12,), 256, epilogue=Epilogue.NONE.value),

@@ -10,10 +10,14 @@ from tvm.relax.frontend import nn
 
 from gemma4_compile import abi
 from gemma4_compile.build import build_module, calls_of, decoder_options
-from gemma4_compile.operators.activation_quantization import quantized_specs
+from gemma4_compile.operators.activation_quantization import QuantizeRows, quantized_specs
 from gemma4_compile.operators.base import TensorSpec
+from gemma4_compile.operators.few_row_expert_norms import FewRowExpertNorm
 from gemma4_compile.operators.few_row_linear import Int8FewRowLinear
-from gemma4_compile.operators.few_row_quantization import QuantizedFewRowNorm
+from gemma4_compile.operators.few_row_quantization import (
+    QuantizedFewRowCombine,
+    QuantizedFewRowNorm,
+)
 from gemma4_compile.operators.int8_linear import PACKED
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.passes.fusion_limits import FusionLimits, fusion_limits
@@ -97,6 +101,72 @@ def test_rows_between_matmuls_on_tensor_cores_are_in_tiles(
     inputs = with_down(layout)
     after = rewritten(of_few_rows(module(inputs, before)), LIMITS, tile_rows)
     assert_same(after, of_few_rows(module(inputs, expected)))
+
+
+@pytest.mark.parametrize(("layout", "is_tiled"), [(DOWN, True), (SMALL, False)])
+def test_rows_of_two_matmuls_are_in_tiles_for_both_or_neither(
+    layout: WeightLayout, is_tiled: bool
+) -> None:
+    def of(x: Tensors, tiled: bool) -> list[nn.Tensor]:
+        residual, *packed = norm(x, tiled)
+        product = gate_up(x, packed, tiled, out=False)
+        return [residual, *product, *down(packed, own_weights(x), layout, tiled)]
+
+    inputs = with_down(layout)
+    after = rewritten(of_few_rows(module(inputs, lambda x: of(x, False))), LIMITS, tile_rows)
+    assert_same(after, of_few_rows(module(inputs, lambda x: of(x, is_tiled))))
+
+
+def test_a_product_that_tensor_cores_do_not_make_stays() -> None:
+    limits = replace(LIMITS, reads_tiles=lambda layout: layout.rows == DOWN.rows)
+
+    def before(x: Tensors) -> list[nn.Tensor]:
+        residual, *packed = norm(x)
+        product = gate_up(x, packed, tiled=False, out=False)
+        return [residual, *down(product, own_weights(x), DOWN, tiled=False)]
+
+    made = of_few_rows(module(with_down(DOWN), before))
+    assert_same(rewritten(made, limits, tile_rows), made)
+
+
+Tiled = QuantizeRows | QuantizedFewRowCombine | FewRowExpertNorm
+MADE: dict[str, tuple[Tiled, list[TensorSpec], list[TensorSpec]]] = {
+    "rounding": (QuantizeRows(None, WIDTH, F32, True), [((N, WIDTH), F32)], []),
+    "combine": (
+        QuantizedFewRowCombine(1, WIDTH, 3, F32, True, MOST),
+        [((N, 3, 1, WIDTH), F32), ((N, 3, 1, 2), F32)],
+        [],
+    ),
+    "norm after experts": (
+        FewRowExpertNorm(WIDTH, 1e-6, 2, PACKED, True, MOST),
+        [
+            ((N, WIDTH), F32),
+            ((N * 2, WIDTH), F32),
+            ((N, 2), F32),
+            ((N, WIDTH), F32),
+            ((3, WIDTH), F32),
+            ((1,), F32),
+            ((WIDTH,), F32),
+        ],
+        [((N, WIDTH), F32)],
+    ),
+}
+"""Other operators that make rows, with their arguments and what else they make."""
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_whatever_makes_packed_rows_writes_them_in_tiles(name: str) -> None:
+    operator, args, others = MADE[name]
+    inputs = {f"arg{index}": spec for index, spec in enumerate(args)} | with_down(DOWN)
+
+    def of(x: Tensors, tiled: bool) -> list[nn.Tensor]:
+        specs = [*others, *quantized_specs(WIDTH, N, tiled)]
+        made = replace(operator, tiled=tiled)
+        *rest, words, scales = call(made, [x[f"arg{i}"] for i in range(len(args))], *specs)
+        return [*rest, *down([words, scales], own_weights(x), DOWN, tiled)]
+
+    after = rewritten(of_few_rows(module(inputs, lambda x: of(x, False))), LIMITS, tile_rows)
+    assert_same(after, of_few_rows(module(inputs, lambda x: of(x, True))))
 
 
 @pytest.mark.parametrize("reason", ["read as they are", "no tensor cores", "many rows"])

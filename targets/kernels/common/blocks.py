@@ -289,6 +289,7 @@ class LaneSums:
         count = self._lanes // simd
         first = 0 if self._whole else bind(tirx.floordiv(thread, self._lanes) * count)
         while count > REDUCTION_COLUMNS:  # of small subgroups
+            assert count % 2 == 0, "halves of subgroups"
             count //= 2
             with when(self._lane < count):
                 for memory in self._memories:

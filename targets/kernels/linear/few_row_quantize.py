@@ -21,6 +21,7 @@ from gemma4_compile.operators.tir import FunctionBuilder, bind, function, store,
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.attention.combine import combine_shape, combine_slice
 from gemma4_compile.targets.kernels.common.blocks import (
+    REDUCTION_COLUMNS,
     Block,
     launch,
     row_threads,
@@ -78,6 +79,7 @@ def norm_threads(width: int, spec: TargetSpec) -> int:
     most, vec4s = spec.tuning.few_rows.norm_threads, width // WORD
     if not most:
         return row_threads(vec4s, spec.max_threads_per_block)
+    most = min(most, spec.max_threads_per_block, REDUCTION_COLUMNS * spec.simd_width)
     each = -(-vec4s // most)
     return -(-vec4s // (each * spec.simd_width)) * spec.simd_width
 

@@ -127,6 +127,7 @@ def tensor_core_shape(
         and shape.threads <= spec.max_threads_per_block
         and -(-rows // shape.rows) <= spec.max_grid_dim  # blocks of a grid's second dimension
     ]
+    assert fitting, f"no block for {rows} rows in splits {layout.split_rows}"
     return min(fitting, key=lambda shape: _cost(shape, rows, spec, copies))
 
 

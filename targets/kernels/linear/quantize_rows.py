@@ -32,6 +32,11 @@ from gemma4_compile.targets.kernels.linear.int8_vectors import (
     norm_vec4s,
     round_vec4s,
 )
+from gemma4_compile.targets.kernels.linear.packed_rows import (
+    if_there_is,
+    store_word,
+    written_rows,
+)
 from gemma4_compile.targets.kernels.moe.expert_norms import ExpertNormArguments
 from gemma4_compile.targets.spec import TargetSpec
 
@@ -48,30 +53,27 @@ def make_quantize_rows(operator: QuantizeRows, spec: TargetSpec) -> tirx.PrimFun
         x = build.arg("x", (rows, width), operator.in_dtype)
         words, scales = (
             build.arg(name, *shape)
-            for name, shape in zip(("words", "scales"), quantized_specs(width, rows), strict=True)
+            for name, shape in zip(
+                ("words", "scales"), quantized_specs(width, rows, operator.tiled), strict=True
+            )
         )
-        with launch(threads, -(-vec4s // threads), rows) as (index, i, thread):
+        grid = -(-vec4s // threads), written_rows(rows, words)
+        with launch(threads, *grid) as (index, i, thread):
             block = Block(thread, threads, spec.simd_width)
             first = bind(index * threads)
             item = bind(tirx.min(first + thread, vec4s - 1))
-            vec4 = bind(x[i, T.ramp(item * WORD, 1, WORD)].astype(f"float32x{WORD}"))
 
             def put_word(mine: Expr, word: Expr) -> None:
                 with when(first + mine < vec4s):
-                    store(words, word, i, first + mine)
+                    store_word(words, word, i, first + mine)
 
             def put_scale(group: Expr, scale: Expr) -> None:
                 with when(first + group * VEC4S < vec4s):
                     store(scales, scale, i, tirx.floordiv(first, VEC4S) + group)
 
-            round_vec4s(
-                [vec4],
-                block,
-                threads,
-                operator.interleaved,
-                put_word,
-                put_scale,
-            )
+            with if_there_is(i, rows, words, block, threads, put_word):
+                vec4 = bind(x[i, T.ramp(item * WORD, 1, WORD)].astype(f"float32x{WORD}"))
+                round_vec4s([vec4], block, threads, operator.interleaved, put_word, put_scale)
     return build.result
 
 

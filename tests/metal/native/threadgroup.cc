@@ -302,6 +302,12 @@ uint32_t lanes() {
   return std::min(kSimdWidth, group().threads - begin);
 }
 
+bool is_own(const void* address) {
+  const char* stack = group().current->stack;
+  const char* place = static_cast<const char*>(address);
+  return place >= stack && place < stack + kStackBytes;
+}
+
 void fail(const char* format, ...) {
   va_list arguments;
   va_start(arguments, format);

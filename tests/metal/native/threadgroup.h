@@ -48,6 +48,9 @@ const char* exchange(const void* value, size_t bytes, int line);
 uint32_t lane();
 uint32_t lanes();
 
+/*! Whether an address is of the calling thread's own variables. */
+bool is_own(const void* address);
+
 /*! End the launch with a message. */
 [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
 

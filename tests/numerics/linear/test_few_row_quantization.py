@@ -26,12 +26,14 @@ from tests.numerics.kernel_cases import KernelCase, differences, make_case
 from tests.web.dawn import SUBGROUP, VulkanDriver
 
 MOST = 9
-TILED: list[PackedRows] = [
+TILED: list[PackedRows | QuantizeRows] = [
+    QuantizeRows(None, 288, "float32", True, tiled=True),
+    QuantizeRows(None, 1312, "float16", False, tiled=True),
     QuantizedFewRowNorm(1536, 1e-6, True, True, MOST, tiled=True),
     QuantizedFewRowNorm(288, 1e-6, False, False, MOST, normed=False, tiled=True),
     QuantizedFewRowCombine(3, 96, 7, "float16", True, MOST, tiled=True),
 ]
-OPERATORS: list[PackedRows] = [
+OPERATORS: list[PackedRows | QuantizeRows] = [
     QuantizedFewRowNorm(288, 1e-6, False, False, MOST),
     QuantizedFewRowNorm(1536, 1e-6, True, True, MOST),
     QuantizedFewRowCombine(3, 96, 7, "float16", True, MOST),
@@ -100,8 +102,10 @@ def in_tiles(words: Array) -> Array:
 
 @pytest.mark.parametrize("rows", [1, 5, 8, 9])
 @pytest.mark.parametrize("operator", TILED)
-def test_tiles_are_the_rows_in_another_order(operator: PackedRows, rows: int) -> None:
-    assert isinstance(operator, QuantizedFewRowNorm | QuantizedFewRowCombine)
+def test_tiles_are_the_rows_in_another_order(
+    operator: PackedRows | QuantizeRows, rows: int
+) -> None:
+    assert isinstance(operator, QuantizeRows | QuantizedFewRowNorm | QuantizedFewRowCombine)
     case, plain = (
         make_case(one, 3, rows=rows) for one in (operator, replace(operator, tiled=False))
     )

@@ -1,0 +1,90 @@
+"""A whole step of a few rows whose matmuls read rows in tiles, on the emulator."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gemma4_compile import abi
+from gemma4_compile.runtime import Engine, Package
+from gemma4_compile.runtime.device import Device
+from gemma4_compile.runtime.kernel_check import kernels_of
+from gemma4_compile.runtime.native_library import NativeLibrary
+from gemma4_compile.targets import TARGETS, Target, cpu, target_spec
+from gemma4_compile.targets.tuning import FewRowTensorCoreTuning
+from tests import models, tolerances
+from tests.drafted import drafted_package, let_guess
+from tests.marks import slow_unless
+from tests.metal import emulator
+
+ROUNDS = (1, 9, 4, 2, 6, 3, 8, 5, 7)
+LIMITS = "tiles"
+CASES = [("dense", "q4f32"), ("e2b", "q4f16"), ("moe", "q8f16"), ("unified", "q8f16")]
+
+
+def target() -> Target:
+    """The emulator with tensor cores, and the threads that CUDA's norms of few rows have."""
+    tensor_cores = FewRowTensorCoreTuning(
+        min_rows=1, direct_bytes=1 << 40, direct_most_bytes=1 << 41
+    )
+    tuning = replace(
+        emulator.TENSOR_CORES.tuning,
+        few_row_tensor_cores=tensor_cores,
+        few_rows=target_spec("cuda").tuning.few_rows,
+    )
+    spec = replace(
+        emulator.TENSOR_CORES,
+        activation_forms=("float", "int8"),
+        simd_width=32,
+        tuning=tuning,
+    )
+    return Target({"default": spec, LIMITS: spec}, emulator.link, cpu.this_machine)
+
+
+def tiled_kinds(package: Package) -> set[str]:
+    """Kinds of the operators that read or write tiles."""
+    library = NativeLibrary(package.library_path, Device.open(package.target))
+    kernels = kernels_of(str(library.compiled_function(abi.METADATA)()))
+    described = [json.loads(operator) for operator in kernels.values()]
+    return {one["kind"] for one in described if one.get("tiled")}
+
+
+@pytest.mark.parametrize(("kind", "recipe"), slow_unless(lambda kind, _: kind == "dense", CASES))
+@pytest.mark.usefixtures("metal_packages")
+def test_rows_have_the_logits_of_single_tokens(
+    kind: str,
+    recipe: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(TARGETS, "metal", target())
+    made = drafted_package(
+        tmp_path_factory, kind, recipe, activations="int8", target="metal", limits=LIMITS
+    )
+    package = Package.open(made.package)
+    kinds = tiled_kinds(package)
+    assert "int8_few_row_linear" in kinds
+    assert kinds & {"quantized_few_row_norm", "quantized_few_row_combine", "quantize_rows"}
+    plain, engine = Engine(package, drafts=0), Engine(package)
+    text = models.prompt(30 + sum(ROUNDS), seed=13).tolist()
+    for one in (plain, engine):
+        one.prefill(text[:29])
+    engine.advance(text[29], 0)
+    engine.accept(0)
+    expected = [plain.decode(token) for token in text[29:]]
+
+    def guess(_token: int, position: int, count: int) -> list[int]:
+        return text[position + 1 : position + 1 + count]
+
+    let_guess(monkeypatch, engine, guess)
+    begin = 30
+    for count in ROUNDS:
+        _, rows = engine.advance(text[begin], count - 1)
+        for row in range(count):
+            error = np.abs(rows.read(row) - expected[begin + row - 29]).max()
+            assert error < tolerances.LOGITS_INT8_BOTH, (count, row)
+        engine.accept(count - 1)
+        begin += count
