@@ -2,7 +2,7 @@
 
 A thread owns every so many vec4s, four channels that make one word. Eight neighbouring threads find
 the largest magnitude of their group in shared memory, or within a subgroup. Meaning:
-gemma4_compile/operators/activation_quantization.py. Kernels that do nothing else: int8_rounding.py.
+gemma4_compile/operators/activation_quantization.py. Kernels that do nothing else: quantize_rows.py.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def test_a_block_of_several_splits_lies_in_one(
         (5376, 672, 0, (3, 6, 1, 2)),  # its down: 224 blocks, where four tiles make 168
     ],
 )
-def test_released_matrices_have_the_blocks_that_were_fastest(
+def test_released_matrices_have_these_blocks(
     rows: int, groups: int, block_rows: int, expected: tuple[int, int, int, int]
 ) -> None:
     shape = shape_of(rows, groups, block_rows=block_rows)
