@@ -150,8 +150,8 @@ def _add_contents(group: Options) -> None:
         type=non_empty,
         metavar="ID_OR_DIR",
         help="put the model's drafter into the package, which guesses tokens ahead: the hub id "
-        "(such as google/gemma-4-E2B-it-assistant) or directory of its checkpoint; `tiny` for "
-        "`tiny`'s own",
+        "(such as google/gemma-4-E2B-it-assistant; with @REVISION a branch, tag or commit) or "
+        "directory of its checkpoint; `tiny` for `tiny`'s own",
     )
 
 

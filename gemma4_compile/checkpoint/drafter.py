@@ -63,14 +63,16 @@ def open_drafter(
 
     Parameters
     ----------
-    model : hub id, directory, or `tiny` for the drafter that ships, whatever directory has its name
-    revision : of the hub
+    model : hub id, `ID@REVISION`, directory, or `tiny` for the drafter that ships, whatever
+        directory has its name
+    revision : of the hub, where `model` has none
 
     Raises
     ------
     CheckpointError, ConfigError
         If there is no such drafter, it is damaged, or it does not fit the target.
     """
+    hub_id, _, pinned = (model or "").partition("@")
     if model is None:
         yield None
     elif model == TINY:
@@ -86,13 +88,13 @@ def open_drafter(
                 f"{OPTION}: `{path}` is no directory", hint="give the directory of its config.json"
             )
         yield _opened(path, {"kind": "directory"}, _read_config, target, weights=weights)
-    elif hub.is_hub_id(model):
+    elif hub.is_hub_id(hub_id):
         with _named():
-            path = hub.fetch_config(model, revision)
+            path = hub.fetch_config(hub_id, pinned or revision)
         config = _read_config(path, target)  # before it is downloaded
-        origin = {"kind": "hub", "model": model, "revision": path.name}
+        origin = {"kind": "hub", "model": hub_id, "revision": path.name}
         with _named():
-            path = hub.fetch(model, path.name) if weights else path
+            path = hub.fetch(hub_id, path.name) if weights else path
         yield _source(path, origin, config, weights=weights)
     else:
         raise CheckpointError(

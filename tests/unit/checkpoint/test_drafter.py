@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gemma4_compile.checkpoint import hub
 from gemma4_compile.checkpoint.drafter import (
     DrafterSource,
     check_tokenizer,
@@ -199,6 +200,30 @@ def test_a_hub_s_errors_are_the_drafter_s(monkeypatch: pytest.MonkeyPatch) -> No
         open_drafter("nobody/nothing", target_of("e2b"), weights=False),
     ):
         pass
+
+
+@pytest.mark.parametrize(
+    ("name", "revision"),
+    [("some/drafter@v2", "v2"), ("some/drafter", None), ("some/drafter@", None)],
+)
+def test_a_revision_of_the_hub_stands_after_the_id(
+    name: str, revision: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = tmp_path / "0123abc"
+    write_drafter(commit, "e2b")
+    asked: list[tuple[str, str | None]] = []
+
+    def fetch(model: str, revision: str | None) -> Path:
+        asked.append((model, revision))
+        return commit
+
+    monkeypatch.setattr(hub, "fetch_config", fetch)
+    monkeypatch.setattr(hub, "fetch", fetch)
+    with open_drafter(name, target_of("e2b"), weights=True) as source:
+        assert source is not None
+        expected = {"kind": "hub", "model": "some/drafter", "revision": commit.name}
+        assert source.origin == expected
+    assert asked == [("some/drafter", revision), ("some/drafter", commit.name)]
 
 
 def test_where_none_is_named_there_is_none() -> None:
