@@ -107,7 +107,7 @@ def check_files(
             raise ArtifactError(
                 f"`{abi.PROVENANCE_FILE}` of `{directory}` does not list `{name}`", hint=HINT
             )
-    stats = _stats(directory, provenance)
+    stats = check_sizes(directory, provenance)
     limits = {name: limit for name, limit in _READ_FILES.items() if name in stats}
     if provenance.library is not None:
         limits[provenance.library] = MAX_LIBRARY_BYTES
@@ -140,8 +140,11 @@ def check_files(
     _remember(directory, signature)
 
 
-def _stats(directory: Path, provenance: Provenance) -> dict[str, os.stat_result]:
-    """Sizes and times of every listed file, from the file system."""
+def check_sizes(directory: Path, provenance: Provenance) -> dict[str, os.stat_result]:
+    """Return what the file system says of every listed file.
+
+    ArtifactError if one is missing, no regular file or of another size than is listed.
+    """
     stats = {}
     for name, (nbytes, _) in provenance.files.items():
         try:

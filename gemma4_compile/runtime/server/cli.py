@@ -16,9 +16,10 @@ from gemma4_compile.media.inputs import check_modality
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.process import run_command, warn
 from gemma4_compile.runtime.console import Console
+from gemma4_compile.runtime.drafter_files import without_drafter
 from gemma4_compile.runtime.engine import Engine
 from gemma4_compile.runtime.generation import Generator
-from gemma4_compile.runtime.integrity import Check
+from gemma4_compile.runtime.integrity import Check, check_sizes
 from gemma4_compile.runtime.package import Package, read_provenance
 from gemma4_compile.runtime.prompt import NO_TEMPLATE
 from gemma4_compile.runtime.server.address import address_of, is_loopback, take_address
@@ -52,8 +53,12 @@ def _serve(arguments: argparse.Namespace) -> None:
     check(arguments)
     _warn_of_strangers(arguments.host)
     provenance = read_provenance(arguments.package)
+    is_for_browsers = (provenance.library or "").endswith(_BROWSER_SUFFIX)
+    if is_for_browsers and Check(arguments.check) is not Check.OFF:
+        wanted = provenance if arguments.draft != 0 else without_drafter(provenance)
+        check_sizes(arguments.package, wanted)  # the page hashes what it loads
     with take_address(arguments.host, arguments.port) as taken:
-        if (provenance.library or "").endswith(_BROWSER_SUFFIX):
+        if is_for_browsers:
             _serve_page(arguments, taken)
             return
         service = _load(arguments)

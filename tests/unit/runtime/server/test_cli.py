@@ -26,6 +26,8 @@ from tests.child import first_line
 COMMAND = (sys.executable, "-m", "gemma4_compile.runtime.server.cli")
 ANSWER = "I am tiny, a very small Gemma 4 model that ships with gemma4-compile."
 
+DRAFTER_FILE = "params_shard_drafter_0.bin"
+
 
 @contextmanager
 def serving(*arguments: object) -> Iterator[str]:
@@ -136,6 +138,35 @@ def test_a_package_for_browsers_is_served_as_files(tmp_path: Path) -> None:
                 assert response.read() == content
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"{address}/v1/models")
+
+
+@pytest.mark.parametrize(
+    ("file", "options"), [("model.wasm", []), (DRAFTER_FILE, ["--draft", "0"])]
+)
+def test_a_package_for_browsers_has_all_its_files(
+    file: str,
+    options: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("model.wasm", DRAFTER_FILE):
+        (tmp_path / name).write_bytes(b"whole")
+    files.finish(tmp_path, "model.wasm", {"target": "webgpu"})
+    served: list[bool] = []
+    monkeypatch.setattr(cli, "_serve_page", lambda *_: served.append(True))
+    arguments = [str(tmp_path), "--port", "0", "--no-open"]
+    (tmp_path / file).write_bytes(b"cut")
+    assert cli.main(arguments) == 1
+    error = capsys.readouterr().err
+    assert f"`{file}` of `{tmp_path}`: expected 5 bytes, found 3" in error
+    assert ("--draft 0" in error) == bool(options)
+    (tmp_path / file).unlink()
+    assert cli.main(arguments) == 1
+    assert f"`{file}` is missing from `{tmp_path}`" in capsys.readouterr().err
+    assert not served
+    assert cli.main([*arguments, *(options or ["--check", "off"])]) == 0
+    assert served
 
 
 @pytest.mark.parametrize(
