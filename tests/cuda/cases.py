@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -181,6 +182,19 @@ def switched_off(package: Path) -> None:
     assert launches_of(lambda: engine.forward_one(4)).replayed
 
 
+def read_four(engine: Engine, tokens: Iterator[int], held: int) -> None:
+    """Read tokens, the step after each of which is launched before it is read."""
+    for number in range(4):
+        CUDA.clear()
+        next(tokens)
+        assert engine.length == held + number + 1, "the token that was read, and no other"
+        assert CUDA.downloads == 1 or number < 2, "later ones record nothing"
+    launches = CUDA.launches()
+    assert all(launch.from_graph for launch in launches)
+    assert launches[0].kernel[0].startswith("softmax"), "drawn first, then the step"
+    assert len(launches) > 50
+
+
 def ahead(package: Path) -> None:
     """The step behind a token is launched before the token is read, and taken back at the end."""
     engine = Engine.open(package)
@@ -188,15 +202,7 @@ def ahead(package: Path) -> None:
     engine.decode(4)
     held = engine.length
     with closing(engine.sampled(1.0, 0.9, half)) as tokens:
-        for number in range(4):
-            CUDA.clear()
-            next(tokens)
-            assert engine.length == held + number + 1, "the token that was read, and no other"
-            assert CUDA.downloads == 1 or number < 2, "later ones record nothing"
-        launches = CUDA.launches()
-        assert all(launch.from_graph for launch in launches)
-        assert launches[0].kernel[0].startswith("softmax"), "drawn first, then the step"
-        assert len(launches) > 50
+        read_four(engine, tokens, held)
     assert engine.length == held + 3, "the token that was read last was not asked to stay"
     with pytest.raises(UsageError, match="no logits"):
         next(engine.sampled(1.0, 0.9, half))
@@ -299,14 +305,7 @@ def pauses(package: Path) -> None:
     rounds = RoundChooser(engine, sampler)
     held = engine.length
     with closing(rounds.steps(5)) as tokens:
-        for number in range(4):
-            CUDA.clear()
-            next(tokens)
-            assert engine.length == held + number + 2, "the token that was read, and the next step"
-            assert CUDA.downloads == 1 or number < 2, "later ones record nothing"
-        launches = CUDA.launches()
-        assert launches[0].kernel[0].startswith("softmax"), "drawn first, then the step"
-        assert len(launches) > 50
+        read_four(engine, tokens, held + 1)  # the token before them is in the state as well
     assert engine.length == held + 4, "what was launched for the token read last is taken back"
     guesses, _ = rounds.advance(5, 3)
     assert guesses == [], "a round for the state"

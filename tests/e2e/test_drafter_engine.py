@@ -53,6 +53,17 @@ def test_who_wants_no_drafter_needs_none_of_its_files(
     assert "--draft 0" in raised.value.hint
 
 
+def test_who_wants_no_drafter_loads_none(drafted: Drafted, tmp_path: Path) -> None:
+    folder = tmp_path / "package"
+    shutil.copytree(drafted.package, folder)
+    for file in folder.glob("params_shard_drafter_*"):
+        file.write_bytes(b"")
+    package = replace(Package.open(drafted.package), directory=folder)
+    assert Engine(package, drafts=0).most_drafts == 0
+    with pytest.raises(ArtifactError, match="params_shard_drafter_0"):
+        Engine(package)
+
+
 def test_a_round_ends_with_its_guesses_accepted(
     drafted: Drafted,
 ) -> None:
