@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.environment import environment
+from benchmarks.guessed_replies import BY_PACE, GuessedReplies
 from benchmarks.samples import summary
 from benchmarks.synthetic_package import synthetic_package
 from gemma4_compile import abi
@@ -263,6 +264,20 @@ class Measurement:
             "launches_in_graphs": self._round_launches(),
         }
 
+    def replies(self, context: int, share: float, drafts: str) -> dict[str, Any]:
+        """Sampled replies after `context` tokens where a share of guesses comes true."""
+        given = GuessedReplies(self.engine, lambda: self._fill(context))
+        count = None if drafts == BY_PACE else int(drafts)
+        tokens, repeats = self.options.replies, self.options.repeats
+        samples = given.tokens_per_s(share, count, tokens, repeats + 1)[1:]
+        return {
+            "context": context,
+            "share": share,
+            "drafts": drafts,
+            "tokens": tokens,
+            "tokens_per_second": summary(samples),
+        }
+
     def _round_launches(self) -> list[int]:
         drafter = self.engine._drafter
         return [] if drafter is None else list(drafter.calls.kernels)
@@ -300,6 +315,9 @@ def main() -> None:
     )
     parser.add_argument(
         "--drafts", default="", help="guesses of rounds that are timed, for a drafter's package"
+    )
+    parser.add_argument(
+        "--replies", type=int, default=0, help="tokens of replies with guesses (--drafts), if any"
     )
     parser.add_argument("--prefill", type=int, default=1024, help="length of a prompt")
     parser.add_argument("--capacity", type=int, default=8192, help="positions of the state")
@@ -360,6 +378,10 @@ def main() -> None:
                 for drafts in map(int, filter(None, options.drafts.split(","))):
                     report("draft", measurement.draft(context, drafts))
                     report("round", measurement.round(context, drafts))
+                ways = ["0", *filter(None, options.drafts.split(",")), BY_PACE]
+                for share in ACCEPTANCE if options.replies else ():
+                    for drafts in ways:
+                        report("reply", measurement.replies(context, share, drafts))
             report("memory", measurement.memory())
             del measurement
         if len(digests) != 1:
