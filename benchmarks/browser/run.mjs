@@ -1,7 +1,7 @@
 // What a person gets: chats with a package in the stock client in headless Chromium, as it is (`plain`), with
-// `gemma4-web/fast` (`fast`), and with N guesses of the package's drafter in every round (`drafts-N`), tokens compared.
+// `gemma4-web/fast` (`fast`), and with N guesses of the package's drafter in every round (`drafts-N`; `drafts-auto`: as many as pay), tokens compared.
 // One JSON line a mode on stdout, a table on stderr.
-// usage: node benchmarks/browser/run.mjs --package DIR [--modes plain,fast] [--drafts 1,2,3,4,6,8] [--tokens 256]
+// usage: node benchmarks/browser/run.mjs --package DIR [--modes plain,fast] [--drafts 1,2,3,4,6,8,auto] [--tokens 256]
 //   [--repeats 3] [--rounds 1] [--prompt 1370: characters] [--empty: kernels that do nothing] [--commit C] [--note TEXT]
 // With --drafts: the time of a round, and the tokens a second that it gives where 60, 70 and 80 % of guesses come true.
 // Environment: CHROMIUM, the browser; CHROMIUM_FLAGS instead of the tests' own; CHROMIUM_LIBS, a folder of shared libraries for it alone.
@@ -30,7 +30,7 @@ const { values: options } = parseArgs({
   },
 });
 const [tokens, repeats, rounds] = [options.tokens, options.repeats, options.rounds].map(Number);
-const DRAFTS = /^drafts-(\d)$/;
+const DRAFTS = /^drafts-(\d|auto)$/;
 const SHARES = [0.6, 0.7, 0.8]; // of guesses that come true, each by itself
 const letters = "the quick brown fox jumps over the lazy dog ";
 const text = (length, shift) =>
@@ -60,11 +60,15 @@ function ofRounds(drafts, { greedy, sampled }) {
   const roundMs = summary(
     replies.map(({ wallMs, firstChunkMs, ids, guessed }) => (wallMs - firstChunkMs) / (ids.length - 1 - guessed)),
   );
-  const given = (share) => Array.from({ length: drafts + 1 }, (_, n) => share ** n).reduce((sum, each) => sum + each);
+  const guessedShare = round(
+    sumOf(replies, ({ guessed }) => guessed) / sumOf(replies, ({ ids }) => ids.length - 1),
+  );
+  if (drafts === "auto") return { drafts, guessed_share: guessedShare };
+  const given = (share) => Array.from({ length: Number(drafts) + 1 }, (_, n) => share ** n).reduce((sum, each) => sum + each);
   return {
-    drafts,
+    drafts: Number(drafts),
     round_ms: roundMs,
-    guessed_share: round(sumOf(replies, ({ guessed }) => guessed) / sumOf(replies, ({ ids }) => ids.length - 1)),
+    guessed_share: guessedShare,
     computed_tokens_per_s: Object.fromEntries(
       SHARES.map((share) => [`${Math.round(100 * share)}%`, round((1000 * given(share)) / roundMs.median)]),
     ),
@@ -136,7 +140,7 @@ async function measure(mode, page) {
     sampled_ms_per_token: summary(
       groups.sampled.map(({ wallMs, firstChunkMs, ids }) => (wallMs - firstChunkMs) / (ids.length - 1)),
     ),
-    ...(drafts === undefined ? {} : ofRounds(Number(drafts), groups)),
+    ...(drafts === undefined ? {} : ofRounds(drafts, groups)),
     longest_gap_ms: summary([...groups.greedy, ...groups.sampled].map(({ longestGapMs }) => longestGapMs)),
     short_first_token_ms: of("greedy", ttft),
     long_prompt_tokens: groups.long[0].usage.prompt_tokens,

@@ -1,5 +1,5 @@
 // The stock client on a package, with `gemma4-web/fast` imported before it (?fast) or without, and with its drafter
-// (?fast&drafts=N) or without.
+// (?fast&drafts=N, or auto) or without.
 const options = new URLSearchParams(location.search);
 const errors = [];
 const { requestDevice } = GPUAdapter.prototype;
@@ -60,7 +60,9 @@ async function load(library) {
     logLevel: "WARN",
   });
   const loadMs = performance.now() - start;
-  if (options.has("drafts") && !(await fast.useDrafter(base, { drafts: Number(options.get("drafts")) })))
+  const drafts = options.get("drafts");
+  const fixed = drafts === "auto" ? {} : { drafts: Number(drafts) };
+  if (drafts !== null && !(await fast.useDrafter(base, fixed)))
     errors.push(`no drafter: ${fast.stats().reasons}`);
   const pipeline = engine.loadedModelIdToPipeline.get("m");
   const commit = pipeline.processNextToken.bind(pipeline);
