@@ -60,11 +60,10 @@ function ofRounds(drafts, { greedy, sampled }) {
   const roundMs = summary(
     replies.map(({ wallMs, firstChunkMs, ids, guessed }) => (wallMs - firstChunkMs) / (ids.length - 1 - guessed)),
   );
-  const guessedShare = round(
-    sumOf(replies, ({ guessed }) => guessed) / sumOf(replies, ({ ids }) => ids.length - 1),
-  );
+  const guessedShare = round(sumOf(replies, ({ guessed }) => guessed) / sumOf(replies, ({ ids }) => ids.length - 1));
   if (drafts === "auto") return { drafts, guessed_share: guessedShare };
-  const given = (share) => Array.from({ length: Number(drafts) + 1 }, (_, n) => share ** n).reduce((sum, each) => sum + each);
+  const given = (share) =>
+    Array.from({ length: Number(drafts) + 1 }, (_, n) => share ** n).reduce((sum, each) => sum + each);
   return {
     drafts: Number(drafts),
     round_ms: roundMs,

@@ -62,8 +62,7 @@ async function load(library) {
   const loadMs = performance.now() - start;
   const drafts = options.get("drafts");
   const fixed = drafts === "auto" ? {} : { drafts: Number(drafts) };
-  if (drafts !== null && !(await fast.useDrafter(base, fixed)))
-    errors.push(`no drafter: ${fast.stats().reasons}`);
+  if (drafts !== null && !(await fast.useDrafter(base, fixed))) errors.push(`no drafter: ${fast.stats().reasons}`);
   const pipeline = engine.loadedModelIdToPipeline.get("m");
   const commit = pipeline.processNextToken.bind(pipeline);
   pipeline.processNextToken = (token, ...rest) => {
