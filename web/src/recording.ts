@@ -3,7 +3,8 @@
 // What a launch reads and no launch of the function writes stays as it is (weights), and so do the buffers that are
 // kept (keys, values, results). What differs from step to step is bound from a slot. Everything else that the
 // function writes is scratch, which the library's pool may hand to others before the next step: private buffers
-// take its place.
+// take its place. The pool may also have made a result's buffer out of one that held something on the way: the result
+// is there from the last launch on that writes the buffer, for one launch writes all of a result.
 import type { Group } from "./bind_groups";
 import type { BufferState, Dependent } from "./buffers";
 import type { Native } from "./native";
@@ -58,6 +59,31 @@ export interface Roles {
   readonly kept: ReadonlySet<BufferState>;
 }
 
+/** Which launches a slot takes the place of a buffer in. */
+class Regions {
+  /** Of buffers with results: the last launch that writes them. */
+  private readonly begins = new Map<BufferState, number>();
+
+  constructor(
+    private readonly regions: ReadonlyMap<BufferState, Region>,
+    launches: readonly Launch[],
+  ) {
+    for (const [i, { group }] of launches.entries()) {
+      for (const state of writtenBy(group)) if (this.isResult(state)) this.begins.set(state, i);
+    }
+  }
+
+  /** The region of a buffer in the launch of this number. */
+  at(launch: number, state: BufferState): Region | undefined {
+    return launch < (this.begins.get(state) ?? 0) ? undefined : this.regions.get(state);
+  }
+
+  private isResult(state: BufferState): boolean {
+    const region = this.regions.get(state);
+    return region !== undefined && OUTPUTS.includes(region);
+  }
+}
+
 export class FunctionRecord {
   /** Buffers that the record uses as they are. */
   readonly external: ReadonlySet<BufferState>;
@@ -66,46 +92,44 @@ export class FunctionRecord {
   private constructor(
     private readonly native: Native,
     private readonly launches: readonly Launch[],
-    private readonly roles: Roles,
+    private readonly regions: Regions,
     private readonly substitutes: ReadonlyMap<BufferState, GPUBuffer>,
   ) {
     const external = new Set<BufferState>();
-    for (const { group } of launches) {
-      for (const state of group.storage) if (!roles.regions.has(state) && !substitutes.has(state)) external.add(state);
+    for (const [i, { group }] of launches.entries()) {
+      for (const state of group.storage) if (!regions.at(i, state) && !substitutes.has(state)) external.add(state);
     }
     this.external = external;
-    this.shared = launches.map((launch) =>
-      launch.group.storage.some((state) => roles.regions.has(state)) ? undefined : this.makeGroup(launch),
+    this.shared = launches.map(({ group }, i) =>
+      group.storage.some((state) => regions.at(i, state)) ? undefined : this.makeGroup(i),
     );
   }
 
   /** The record, or why there can be none. */
   static make(native: Native, launches: readonly Launch[], roles: Roles, scratch: Scratch): FunctionRecord | string {
     if (launches.length === 0) return "launches nothing";
-    const writtenInAll = new Set<BufferState>();
-    for (const { group } of launches) for (const state of writtenBy(group)) writtenInAll.add(state);
+    const writtenInAll = new Set(launches.flatMap(({ group }) => writtenBy(group)));
+    const regions = new Regions(roles.regions, launches);
     const written = new Set<BufferState>();
-    for (const { group } of launches) {
+    const substitutes = new Map<BufferState, GPUBuffer>();
+    for (const [launch, { group }] of launches.entries()) {
       for (const [i, state] of group.storage.entries()) {
-        const region = roles.regions.get(state);
+        const region = regions.at(launch, state);
         if (group.writes[i] && region !== undefined && !OUTPUTS.includes(region)) return `writes its input ${region}`;
-        const isScratch = writtenInAll.has(state) && region === undefined && !roles.kept.has(state);
-        if (isScratch && !group.writes[i] && !written.has(state)) return "reads what an earlier call left behind";
+        if (region !== undefined || roles.kept.has(state) || !writtenInAll.has(state)) continue;
+        if (!group.writes[i] && !written.has(state)) return "reads what an earlier call left behind";
+        substitutes.set(state, scratch.inPlaceOf(state));
       }
       for (const state of writtenBy(group)) written.add(state);
     }
-    const substitutes = new Map<BufferState, GPUBuffer>();
-    for (const state of writtenInAll) {
-      if (!roles.regions.has(state) && !roles.kept.has(state)) substitutes.set(state, scratch.inPlaceOf(state));
-    }
     counts.recorded += 1;
-    return new FunctionRecord(native, launches, roles, substitutes);
+    return new FunctionRecord(native, launches, regions, substitutes);
   }
 
   bind(slot: Slot): ReadyLaunch[] {
     return this.launches.map((launch, i) => ({
       pipeline: launch.pipeline,
-      group: this.shared[i] ?? this.makeGroup(launch, slot),
+      group: this.shared[i] ?? this.makeGroup(i, slot),
       x: launch.x,
       y: launch.y,
       z: launch.z,
@@ -120,10 +144,11 @@ export class FunctionRecord {
     for (const state of this.external) state.dependents.delete(dependent);
   }
 
-  private makeGroup({ group }: Launch, slot?: Slot): GPUBindGroup {
+  private makeGroup(launch: number, slot?: Slot): GPUBindGroup {
     counts.bindGroups += 1;
+    const { group } = this.launches[launch]!;
     const entries: GPUBindGroupEntry[] = group.storage.map((state, binding) => {
-      const region = this.roles.regions.get(state);
+      const region = this.regions.at(launch, state);
       if (region !== undefined) return { binding, resource: slot![region]! };
       return { binding, resource: { buffer: this.substitutes.get(state) ?? state.buffer } };
     });

@@ -57,6 +57,8 @@ export class Rounds extends Waiting implements Forerunner {
   /** Steps that came with a round because their guess did come true. */
   private readonly saved = new WeakSet<Entry>();
   private readonly staging: GPUBuffer[] = [];
+  /** Numbers of guesses of rounds that the device was handed: what it refuses it refuses at once. */
+  private readonly tried = new Set<number>();
   /** Of the rounds since the last start. */
   private chosen = { temperature: 0, topP: 0 };
 
@@ -172,22 +174,51 @@ export class Rounds extends Waiting implements Forerunner {
     kernels.table.fill(this.known!.position, begin + rows + MAX_ROWS);
     this.sequence.wrote(begin + rows);
     const staging = this.staging.pop() ?? this.makeStaging();
+    const isNew = !this.tried.has(guesses);
+    this.tried.add(guesses);
     const hand = (launches: readonly ReadyLaunch[], after?: (encoder: GPUCommandEncoder) => void) =>
-      stream.submit([encode(native, launches, after)]);
-    if (guesses > 0) hand(drafts); // the GPU begins with these while the others are encoded
-    hand(forward, (encoder) => kernels.copyRecord(encoder, staging));
+      isNew
+        ? this.errorOf(() => stream.submit([encode(native, launches, after)]))
+        : stream.submit([encode(native, launches, after)]);
+    // The GPU begins with the guesses while the others are encoded. Without them none comes true.
+    if (guesses > 0) void hand(drafts)?.then((error) => error && this.sequence.failed(error));
+    const refused = hand(forward, (encoder) => kernels.copyRecord(encoder, staging));
     counts.draftRounds += 1;
     counts.draftedTokens += guesses;
     if (onTheirWay.length > 0) counts.overlappedRounds += 1;
+    const mapped = staging.mapAsync(GPUMapMode.READ);
+    const isRight = async (error: Error | undefined) => {
+      if (!error) return mapped;
+      staging.destroy();
+      throw this.fail(error);
+    };
     const round: Round = {
       rows,
       issued: performance.now(),
-      arrival: staging.mapAsync(GPUMapMode.READ).then(() => this.read(round, staging)),
+      arrival: (refused?.then(isRight) ?? mapped).then(() => this.read(round, staging)),
     };
     // Who waits for the token hears of a failure; nobody may be waiting.
     round.arrival.catch(() => undefined);
     onTheirWay.push(round);
     if (onTheirWay.length === 1) this.expect(round);
+  }
+
+  /** Why the device refuses the commands that `action` hands to it, if it does. */
+  private errorOf(action: () => void): Promise<Error | undefined> {
+    const { native } = this.owner.device;
+    native.pushErrorScope("validation");
+    let error: Promise<GPUError | null> | undefined;
+    try {
+      action();
+    } finally {
+      error = native.popErrorScope();
+    }
+    return error.then((found) => (found ? new Error(`the device refuses a round: ${found.message}`) : undefined));
+  }
+
+  private fail(error: Error): Error {
+    this.sequence.failed(error);
+    return error;
   }
 
   // --- Reading ---
@@ -227,9 +258,7 @@ export class Rounds extends Waiting implements Forerunner {
     while (right < guesses.length && guesses[right] === drawn[right]) right += 1;
     if (position === this.known!.position && rows === round.rows && accepted === right) return;
     round.record = undefined;
-    const error = new Error("the device lost count of its rounds");
-    this.sequence.failed(error);
-    throw error;
+    throw this.fail(new Error("the device lost count of its rounds"));
   }
 
   /** The tokens that were guessed are the client's next ones as far as they came true. */

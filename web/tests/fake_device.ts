@@ -36,6 +36,8 @@ export function fakeNative(): Asked {
     createBuffer: ({ size, usage }: GPUBufferDescriptor) => fakeBuffer(size, usage),
     createBindGroup: () => ({ label: `g${++made}` }),
     createCommandEncoder: () => encoder(),
+    pushErrorScope: () => undefined,
+    popErrorScope: () => Promise.resolve(null),
     submit: (buffers: unknown[]) => calls.push(`submit ${buffers.length}`),
     writeBuffer: (buffer: GPUBuffer, offset: number) => calls.push(`write ${buffer.label} ${offset}`),
   } as unknown as Native;

@@ -173,6 +173,32 @@ describe("the launches of a round", () => {
     expect(kernels.guess(3)).toHaveLength(6);
   });
 
+  it("have results where the library's pool gave them a buffer that held something on the way", () => {
+    const [positions, rotary] = stateBuffers as [BufferState, BufferState];
+    fake.define("draft_token", ([embedded, hidden]) => {
+      const [token, state, between] = [fake.tensor([1]), fake.tensor([1, WIDTH]), fake.tensor([WIDTH])];
+      const of = (one: unknown) => fake.buffers.get(one as number)!;
+      kernel("project", [of(embedded), of(hidden)], [of(token)]);
+      kernel("norm", [of(token)], [of(between)]);
+      kernel("best", [of(between), positions, rotary], [of(token)]);
+      kernel("last", [of(between), of(token)], [of(state)]);
+      return fake.array([token, state]);
+    });
+    const launches = make().guess(2);
+    expect(launches.map(({ pipeline }) => pipeline.label)).toEqual(
+      Array(2).fill(["embed", "project", "norm", "best", "last"]).flat(),
+    );
+    for (const first of [0, 5]) {
+      const [project, norm, best, last] = launches.slice(first + 1, first + 5).map(boundBy);
+      const cell = { buffer: best![3]!.buffer, offset: first === 0 ? 0 : STRIDE, size: 4 };
+      expect(best![3]).toEqual(cell);
+      expect(last![1]).toEqual(cell); // it is read as the result, too
+      expect(project![2]!.buffer).not.toBe(cell.buffer);
+      expect(norm![0]).toEqual(project![2]);
+      expect(norm![0]).not.toHaveProperty("offset"); // the whole of a private buffer
+    }
+  });
+
   it("are recorded once, without running anything, and nothing of it is kept", () => {
     const kernels = make();
     const before = fake.calls.length;

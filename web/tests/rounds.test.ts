@@ -25,6 +25,7 @@ let isHeld: boolean; // records arrive when the test says so
 let held: { arrive: () => Promise<void>; fail: (why: Error) => void }[];
 let stagings: { isDestroyed: boolean }[];
 let latest: Promise<void>;
+let refusals: (GPUError | null)[]; // what scopes of errors close with, in turn
 
 const settled = () => new Promise<void>((done) => setTimeout(done, 0));
 
@@ -66,7 +67,8 @@ function staging(): GPUBuffer {
 function open(guesses?: number): void {
   pace = new DraftPace(8, guesses);
   kernels = new FakeRoundKernels();
-  const native = { ...fakeNative().native, createBuffer: staging };
+  const popErrorScope = () => Promise.resolve(refusals.shift() ?? null);
+  const native = { ...fakeNative().native, createBuffer: staging, popErrorScope };
   const owner = {
     library: { random: { state: SEED } },
     device: { native, stream: { flush: () => undefined, submit: () => undefined } },
@@ -90,7 +92,7 @@ beforeEach(() => {
   vi.stubGlobal("GPUBufferUsage", { STORAGE: 128, MAP_READ: 1, COPY_DST: 8 });
   vi.spyOn(performance, "now").mockImplementation(() => clock);
   [clock, version, ring, length, step, wrote, failures] = [1000, 1, RING, 20, 20, 0, []];
-  [isHeld, held, stagings, latest] = [true, [], [], Promise.resolve()];
+  [isHeld, held, stagings, latest, refusals] = [true, [], [], Promise.resolve(), []];
   const draw = (token: number, position: number, uniform: number) =>
     (31 * token + 7 * position + (uniform >>> 9)) % 997;
   Object.assign(device, { fails: false, capacity: 4096, ms: 5, msPerRow: 0, right: () => 9, draw, rounds: [] });
@@ -369,6 +371,20 @@ describe("rounds end", () => {
     await expect(entry.read.arrival).rejects.toThrow("lost");
     await settled();
     expect(failures).toEqual([]);
+  });
+
+  it.each([
+    ["guesses, which none come true without", [null, { message: "no" }], true],
+    ["the model, which there are no tokens without", [null, null, { message: "no" }], false],
+  ])("where the device refuses the launches of %s", async (_, scopes, comes) => {
+    refusals = scopes as GPUError[];
+    begin();
+    await held[0]!.arrive();
+    const entry = take(21, device.rounds[0]!.drawn[0]!)!;
+    void held[1]!.arrive();
+    if (!comes) await expect(entry.read.arrival).rejects.toThrow("refuses a round: no");
+    else expect(await entry.read.arrival.then(() => entry.read.value())).toBe(device.rounds[1]!.drawn[0]!);
+    expect(failures).toEqual(["Error: the device refuses a round: no"]);
   });
 
   it("and leave no buffers", async () => {
