@@ -18,7 +18,7 @@ import pytest
 from gemma4_compile.runtime import Package
 from gemma4_compile.targets import target_spec
 from tests import models, tolerances
-from tests.drafted import drafted_package
+from tests.drafted import CONTEXT, drafted_package
 from tests.marks import slow_unless
 from tests.web.compiled import DRAFTED, SIZES, TINY, Compiler
 from tests.web.dawn import SUBGROUP, Step, VulkanDriver, library_of, run_driver, run_on_dawn
@@ -193,6 +193,32 @@ def test_replies_of_all_kinds_are_those_without_guesses(
         assert accepted > (20 if drafts else 0)
         if drafts:
             assert found.stats["overlappedRounds"] > rounds / 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", models.KINDS)
+def test_rounds_of_every_kind_of_model(
+    kind: str,
+    lavapipe: VulkanDriver,
+    fast_module: Path,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Their functions have other launches and other buffers on the way; random drafters guess."""
+    made = drafted_package(tmp_path_factory, kind, "q4f32", target="webgpu")
+
+    def reply(name: str, **more: Any) -> dict[str, Any]:
+        folder = tmp_path / name
+        folder.mkdir()
+        job = {"package": str(made.package), "library": library_of(made.package), "count": 40}
+        job |= {"output": str(folder), "scene": "short", "capacity": CONTEXT, **more}
+        return run_driver("fast_conversation.mjs", job, folder, lavapipe.environment(folder))
+
+    plain = reply("plain")
+    found = reply("rounds", fast=str(fast_module / "fast.js"), drafts=4)
+    assert found["steps"] == plain["steps"]
+    assert found["stats"]["reasons"] == []
+    assert found["stats"]["draftedTokens"] > 100
 
 
 def test_a_device_lost_with_rounds_on_their_way_ends_the_reply(play: Play) -> None:
