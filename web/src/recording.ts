@@ -4,7 +4,8 @@
 // kept (keys, values, results). What differs from step to step is bound from a slot. Everything else that the
 // function writes is scratch, which the library's pool may hand to others before the next step: private buffers
 // take its place. The pool may also have made a result's buffer out of one that held something on the way: the result
-// is there from the last launch on that writes the buffer, for one launch writes all of a result.
+// is there from the last launch on that writes the buffer, for one launch writes all of a result: matrices in parts end
+// in one that puts them together, and lookups in parts hand a new buffer on (passes/split_matmuls.py).
 import type { Group } from "./bind_groups";
 import type { BufferState, Dependent } from "./buffers";
 import type { Native } from "./native";

@@ -160,7 +160,7 @@ export class Rounds extends Waiting implements Forerunner {
       action();
     } catch (error) {
       this.goesOn = false;
-      this.sequence.failed(error);
+      this.fail(error);
     }
   }
 
@@ -181,12 +181,13 @@ export class Rounds extends Waiting implements Forerunner {
         ? this.errorOf(() => stream.submit([encode(native, launches, after)]))
         : stream.submit([encode(native, launches, after)]);
     // The GPU begins with the guesses while the others are encoded. Without them none comes true.
-    if (guesses > 0) void hand(drafts)?.then((error) => error && this.sequence.failed(error));
+    if (guesses > 0) void hand(drafts)?.then((error) => error && this.fail(error));
     const refused = hand(forward, (encoder) => kernels.copyRecord(encoder, staging));
     counts.draftRounds += 1;
     counts.draftedTokens += guesses;
     if (onTheirWay.length > 0) counts.overlappedRounds += 1;
     const mapped = staging.mapAsync(GPUMapMode.READ);
+    mapped.catch(() => undefined); // heard of through `arrival`, where that is still waited for
     const isRight = async (error: Error | undefined) => {
       if (!error) return mapped;
       staging.destroy();
@@ -205,19 +206,23 @@ export class Rounds extends Waiting implements Forerunner {
 
   /** Why the device refuses the commands that `action` hands to it, if it does. */
   private errorOf(action: () => void): Promise<Error | undefined> {
-    const { native } = this.owner.device;
+    const { native, stream } = this.owner.device;
+    stream.flush(); // what the client asked for before is not ours to answer for
     native.pushErrorScope("validation");
-    let error: Promise<GPUError | null> | undefined;
+    let scope: Promise<GPUError | null> | undefined;
     try {
       action();
     } finally {
-      error = native.popErrorScope();
+      scope = native.popErrorScope();
     }
-    return error.then((found) => (found ? new Error(`the device refuses a round: ${found.message}`) : undefined));
+    return scope.then(
+      (found) => (found ? new Error(`the device refuses a round: ${found.message}`) : undefined),
+      () => undefined, // it is lost, which who waits for a token hears anyway
+    );
   }
 
-  private fail(error: Error): Error {
-    this.sequence.failed(error);
+  private fail<T>(error: T): T {
+    if (!this.isDestroyed) this.sequence.failed(error);
     return error;
   }
 
