@@ -24,7 +24,12 @@ from gemma4_compile.runtime.sampling import Sampler, SamplingOptions
 from gemma4_compile.runtime.token_engine import DrawOptions, Peek
 
 OPTIONS = SamplingOptions(temperature=1.0, top_p=0.95, top_k=0)
-BY_PACE = "auto"
+
+
+def accepted_by_coin(rng: np.random.Generator, guesses: int, share: float) -> int:
+    """Guesses of a round before the first wrong one, where each by itself is right so often."""
+    wrong = np.flatnonzero(rng.random(guesses) >= share)
+    return int(wrong[0]) if len(wrong) else guesses
 
 
 class GuessedReplies:
@@ -57,8 +62,7 @@ class GuessedReplies:
             token_id: int, count: int, options: DrawOptions, peek: Peek
         ) -> tuple[list[int], list[int]]:
             guesses, drawn = self._draw(token_id, count, options, peek)
-            wrong = np.flatnonzero(rng.random(len(guesses)) >= share)
-            return guesses, agreed(guesses, drawn, int(wrong[0]) if len(wrong) else len(guesses))
+            return guesses, agreed(guesses, drawn, accepted_by_coin(rng, len(guesses), share))
 
         self._engine.advance_drawn = by_coin  # type: ignore[assignment,method-assign]
         try:

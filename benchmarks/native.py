@@ -24,12 +24,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks.environment import environment
-from benchmarks.guessed_replies import BY_PACE, GuessedReplies
+from benchmarks.guessed_replies import GuessedReplies, accepted_by_coin
 from benchmarks.samples import summary
 from benchmarks.synthetic_package import synthetic_package
 from gemma4_compile import abi
+from gemma4_compile.chat_options import AUTO, parse_drafts
 from gemma4_compile.package.artifacts import Provenance, read_artifact
 from gemma4_compile.runtime.device import Device
+from gemma4_compile.runtime.draft_pace import tokens_of_round
 from gemma4_compile.runtime.engine import Engine
 from gemma4_compile.runtime.package import Package
 
@@ -247,14 +249,12 @@ class Measurement:
         def rounds() -> None:
             for token in self.ids[:count]:
                 guesses, _ = engine.advance_drawn(token, drafts, options, peek)
-                wrong = np.flatnonzero(rng.random(len(guesses)) >= ACCEPTED)
-                engine.accept(int(wrong[0]) if len(wrong) else len(guesses))
+                engine.accept(accepted_by_coin(rng, len(guesses), ACCEPTED))
 
         samples = self._samples(lambda: self._begin_rounds(context), rounds, count)
-        tokens = {share: sum(share**n for n in range(drafts + 1)) for share in ACCEPTANCE}
         speeds = {
-            f"{share:.0%}": round(1e3 * given / samples["median"], 1)
-            for share, given in tokens.items()
+            f"{share:.0%}": round(1e3 * tokens_of_round(share, drafts) / samples["median"], 1)
+            for share in ACCEPTANCE
         }
         return {
             "context": context,
@@ -267,9 +267,8 @@ class Measurement:
     def replies(self, context: int, share: float, drafts: str) -> dict[str, Any]:
         """Sampled replies after `context` tokens where a share of guesses comes true."""
         given = GuessedReplies(self.engine, lambda: self._fill(context))
-        count = None if drafts == BY_PACE else int(drafts)
         tokens, repeats = self.options.replies, self.options.repeats
-        samples = given.tokens_per_s(share, count, tokens, repeats + 1)[1:]
+        samples = given.tokens_per_s(share, parse_drafts(drafts), tokens, repeats + 1)[1:]
         return {
             "context": context,
             "share": share,
@@ -378,7 +377,7 @@ def main() -> None:
                 for drafts in map(int, filter(None, options.drafts.split(","))):
                     report("draft", measurement.draft(context, drafts))
                     report("round", measurement.round(context, drafts))
-                ways = ["0", *filter(None, options.drafts.split(",")), BY_PACE]
+                ways = ["0", *filter(None, options.drafts.split(",")), AUTO]
                 for share in ACCEPTANCE if options.replies else ():
                     for drafts in ways:
                         report("reply", measurement.replies(context, share, drafts))

@@ -13,6 +13,8 @@ from gemma4_compile.sampling_ranges import SamplingValueError, read_sampling
 
 CHECKS = ("once", "always", "off")
 """When a package's files are hashed: `runtime.integrity.Check`."""
+AUTO = "auto"
+"""As many guesses as pay."""
 MAX_DRAFTS = 8
 """Guesses of a step, at most: the libraries of packages with a drafter take so many."""
 DIAGNOSIS_FILE = Path("gemma4-diagnosis.txt")
@@ -137,15 +139,15 @@ def add_literal_specials(options: Options) -> None:
     )
 
 
-def _drafts(text: str) -> int | None:
-    """A number of guesses, None for auto; ArgumentTypeError for anything else."""
-    if text == "auto":
+def parse_drafts(text: str) -> int | None:
+    """A number of guesses, None for AUTO; ArgumentTypeError for anything else."""
+    if text == AUTO:
         return None
     try:
         return int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"expected auto or a number from 0 to {MAX_DRAFTS}, found {text[:40]!r}"
+            f"expected {AUTO} or a number from 0 to {MAX_DRAFTS}, found {text[:40]!r}"
         ) from None
 
 
@@ -153,10 +155,10 @@ def add_draft(options: Options) -> None:
     """Add the option of both `gemma4-chat` and `gemma4-serve`."""
     options.add_argument(
         "--draft",
-        type=_drafts,
+        type=parse_drafts,
         metavar="N",
         help="tokens that the package's drafter guesses ahead in every step, up to "
-        f"{MAX_DRAFTS}; 0: none; auto: as many as pay (default)",
+        f"{MAX_DRAFTS}; 0: none; {AUTO}: as many as pay (default)",
     )
 
 

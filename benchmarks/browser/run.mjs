@@ -1,5 +1,6 @@
 // What a person gets: chats with a package in the stock client in headless Chromium, as it is (`plain`), with
-// `gemma4-web/fast` (`fast`), and with N guesses of the package's drafter in every round (`drafts-N`; `drafts-auto`: as many as pay), tokens compared.
+// `gemma4-web/fast` (`fast`), and with N guesses of the package's drafter in every round (`drafts-N`; `drafts-auto`: as
+// many as pay), tokens compared.
 // One JSON line a mode on stdout, a table on stderr.
 // usage: node benchmarks/browser/run.mjs --package DIR [--modes plain,fast] [--drafts 1,2,3,4,6,8,auto] [--tokens 256]
 //   [--repeats 3] [--rounds 1] [--prompt 1370: characters] [--empty: kernels that do nothing] [--commit C] [--note TEXT]
@@ -57,15 +58,15 @@ const replies = {}; // mode -> name -> digest of the token ids
  */
 function ofRounds(drafts, { greedy, sampled }) {
   const replies = [...greedy, ...sampled];
+  const guessedShare = round(sumOf(replies, ({ guessed }) => guessed) / sumOf(replies, ({ ids }) => ids.length - 1));
+  if (drafts === "auto") return { drafts, guessed_share: guessedShare };
+  const guesses = Number(drafts);
   const roundMs = summary(
     replies.map(({ wallMs, firstChunkMs, ids, guessed }) => (wallMs - firstChunkMs) / (ids.length - 1 - guessed)),
   );
-  const guessedShare = round(sumOf(replies, ({ guessed }) => guessed) / sumOf(replies, ({ ids }) => ids.length - 1));
-  if (drafts === "auto") return { drafts, guessed_share: guessedShare };
-  const given = (share) =>
-    Array.from({ length: Number(drafts) + 1 }, (_, n) => share ** n).reduce((sum, each) => sum + each);
+  const given = (share) => Array.from({ length: guesses + 1 }, (_, n) => share ** n).reduce((sum, each) => sum + each);
   return {
-    drafts: Number(drafts),
+    drafts: guesses,
     round_ms: roundMs,
     guessed_share: guessedShare,
     computed_tokens_per_s: Object.fromEntries(

@@ -134,13 +134,7 @@ def _run(arguments: argparse.Namespace) -> None:
         _diagnose(arguments)
         return
     console = Console(quiet=arguments.quiet)
-    with console.checking(arguments.package) as progress:
-        package = Package.open(
-            arguments.package,
-            check=Check(arguments.check),
-            progress=progress,
-            drafter=arguments.draft != 0,
-        )
+    package = console.open(arguments.package, Check(arguments.check), drafts=arguments.draft)
     check_drafts(arguments.draft, package)
     if arguments.bench:
         _bench(arguments, package, console)

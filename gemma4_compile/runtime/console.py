@@ -16,7 +16,8 @@ from tqdm import tqdm
 from gemma4_compile.errors import printable, printable_text
 from gemma4_compile.runtime.chat import Reply
 from gemma4_compile.runtime.generation import PromptProgress
-from gemma4_compile.runtime.integrity import ByteCount
+from gemma4_compile.runtime.integrity import ByteCount, Check
+from gemma4_compile.runtime.package import Package
 from gemma4_compile.runtime.reply import Event, ReasoningDelta, TextDelta
 from gemma4_compile.runtime.token_engine import TokenChooser
 
@@ -87,6 +88,16 @@ class Console:
             self.note(
                 f"checked {_name(package)} ({size}) in {seconds:.1f} s; not again until it changes"
             )
+
+    def open(self, package: Path, check: Check, *, drafts: int | None) -> Package:
+        """Open a package, whose files are checked meanwhile.
+
+        Parameters
+        ----------
+        drafts : guesses of a round; with 0 the drafter's files may be missing
+        """
+        with self.checking(package) as progress:
+            return Package.open(package, check=check, progress=progress, drafter=drafts != 0)
 
     @contextmanager
     def loading(self, package: Path, target: str) -> Iterator[ByteCount]:

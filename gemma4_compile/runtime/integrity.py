@@ -36,7 +36,7 @@ from gemma4_compile.regular_files import (
     open_regular,
     read_regular,
 )
-from gemma4_compile.runtime.drafter_files import HINT, hint_for, without_drafter
+from gemma4_compile.runtime.drafter_files import HINT, hint_for, is_of_drafter, without_drafter
 
 # Files that the runtime reads where they are, and how large they may be; none may lie there that
 # the package does not list.
@@ -98,10 +98,10 @@ def check_files(
     """
     if check is Check.OFF:
         return
-    unread = set() if drafter else {abi.DRAFTER_CACHE_FILE}
     provenance = provenance if drafter else without_drafter(provenance)
     caches = _tensor_caches(provenance)
-    there = (name for name in _READ_FILES.keys() - unread if os.path.lexists(directory / name))
+    wanted = (name for name in _READ_FILES if drafter or not is_of_drafter(name))
+    there = (name for name in wanted if os.path.lexists(directory / name))
     for name in (*_NEEDED_FILES, *caches, *there):
         if name not in provenance.files:
             raise ArtifactError(

@@ -112,17 +112,18 @@ export class FunctionRecord {
     const writtenInAll = new Set(launches.flatMap(({ group }) => writtenBy(group)));
     const regions = new Regions(roles.regions, launches);
     const written = new Set<BufferState>();
-    const substitutes = new Map<BufferState, GPUBuffer>();
+    const replaced = new Set<BufferState>();
     for (const [launch, { group }] of launches.entries()) {
       for (const [i, state] of group.storage.entries()) {
         const region = regions.at(launch, state);
         if (group.writes[i] && region !== undefined && !OUTPUTS.includes(region)) return `writes its input ${region}`;
         if (region !== undefined || roles.kept.has(state) || !writtenInAll.has(state)) continue;
         if (!group.writes[i] && !written.has(state)) return "reads what an earlier call left behind";
-        substitutes.set(state, scratch.inPlaceOf(state));
+        replaced.add(state);
       }
       for (const state of writtenBy(group)) written.add(state);
     }
+    const substitutes = new Map(Array.from(replaced, (state) => [state, scratch.inPlaceOf(state)]));
     counts.recorded += 1;
     return new FunctionRecord(native, launches, regions, substitutes);
   }

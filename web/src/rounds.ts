@@ -176,10 +176,10 @@ export class Rounds extends Waiting implements Forerunner {
     const staging = this.staging.pop() ?? this.makeStaging();
     const isNew = !this.tried.has(guesses);
     this.tried.add(guesses);
-    const hand = (launches: readonly ReadyLaunch[], after?: (encoder: GPUCommandEncoder) => void) =>
-      isNew
-        ? this.errorOf(() => stream.submit([encode(native, launches, after)]))
-        : stream.submit([encode(native, launches, after)]);
+    const hand = (launches: readonly ReadyLaunch[], after?: (encoder: GPUCommandEncoder) => void) => {
+      const submit = () => stream.submit([encode(native, launches, after)]);
+      return isNew ? this.errorOf(submit) : submit();
+    };
     // The GPU begins with the guesses while the others are encoded. Without them none comes true.
     if (guesses > 0) void hand(drafts)?.then((error) => error && this.fail(error));
     const refused = hand(forward, (encoder) => kernels.copyRecord(encoder, staging));
@@ -209,7 +209,7 @@ export class Rounds extends Waiting implements Forerunner {
     const { native, stream } = this.owner.device;
     stream.flush(); // what the client asked for before is not ours to answer for
     native.pushErrorScope("validation");
-    let scope: Promise<GPUError | null> | undefined;
+    let scope: Promise<GPUError | null>;
     try {
       action();
     } finally {

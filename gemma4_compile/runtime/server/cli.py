@@ -20,7 +20,7 @@ from gemma4_compile.runtime.drafter_files import without_drafter
 from gemma4_compile.runtime.engine import Engine
 from gemma4_compile.runtime.generation import Generator
 from gemma4_compile.runtime.integrity import Check, check_sizes
-from gemma4_compile.runtime.package import Package, read_provenance
+from gemma4_compile.runtime.package import read_provenance
 from gemma4_compile.runtime.prompt import NO_TEMPLATE
 from gemma4_compile.runtime.server.address import address_of, is_loopback, take_address
 from gemma4_compile.runtime.server.api import api_routes
@@ -86,13 +86,7 @@ def _serve(arguments: argparse.Namespace) -> None:
 
 def _load(arguments: argparse.Namespace) -> Service:
     console = Console()
-    with console.checking(arguments.package) as progress:
-        package = Package.open(
-            arguments.package,
-            check=Check(arguments.check),
-            progress=progress,
-            drafter=arguments.draft != 0,
-        )
+    package = console.open(arguments.package, Check(arguments.check), drafts=arguments.draft)
     hosts = media_hosts(arguments.allow_media_hosts)
     if hosts:
         check_modality("image", package.modalities)
