@@ -23,6 +23,7 @@ API_KEY_VARIABLE = "GEMMA4_SERVE_API_KEY"
 BUILD_PAGE = "npm ci && npm run build in a checkout's examples/web"
 BODY_MIB, MEDIA_BODY_MIB = 8, 32
 _HOST = re.compile(r"[a-z0-9._-]+(:[0-9]{1,5})?")
+_ALLOWED_HOST = re.compile(r"\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*(:[0-9]{1,5})?")
 _ORIGIN = re.compile(r"\*|https?://[^/\s?#]+")  # as browsers send it, or all of them
 
 
@@ -90,6 +91,14 @@ def _add_requests(group: Options) -> None:
         help="let this origin's pages use the API; may be given again",
     )
     group.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="answer for this host name too, as of a container's host, a tunnel or a proxy (NAME, "
+        "NAME:PORT, *.NAME; *: any name); may be given again",
+    )
+    group.add_argument(
         "--queue", type=int, metavar="N", default=16, help="most requests that wait (%(default)s)"
     )
     group.add_argument(
@@ -133,6 +142,28 @@ def media_hosts(text: str) -> list[str]:
     return hosts
 
 
+def allowed_hosts(names: Sequence[str]) -> list[str]:
+    """The names of --allow-host as browsers send them; UsageError for what is none."""
+    hosts = []
+    for given in names:
+        name, colon, port = given.strip().rpartition(":") if ":" in given else (given, "", "")
+        try:
+            name = name.strip().lower()
+            if not name.isascii():
+                name = name.encode("idna").decode()
+        except UnicodeError:
+            name = ""
+        host = f"{name if name == '*.' else name.removesuffix('.')}{colon}{port}"
+        if not _ALLOWED_HOST.fullmatch(host) or (port and not 1 <= int(port) <= 65_535):
+            raise UsageError(
+                f"--allow-host: expected a host name, found `{given}`",
+                hint="a name without scheme and path: host.docker.internal, chat.example.org:8443, "
+                "*.example.org for all below it, or * for any; IP addresses need none",
+            )
+        hosts.append(host)
+    return hosts
+
+
 def check(arguments: argparse.Namespace) -> None:
     """Raise UsageError for values that cannot be."""
     api_key()
@@ -153,6 +184,7 @@ def check(arguments: argparse.Namespace) -> None:
                 hint="scheme, host and port without a path: https://example.org",
             )
     media_hosts(arguments.allow_media_hosts)
+    allowed_hosts(arguments.allow_host)
     ranges = {"port": (0, 65_535), "queue": (0, 10_000), "max_body_mib": (1, 1024)}
     for name, (lowest, highest) in ranges.items():
         value = getattr(arguments, name)

@@ -35,3 +35,19 @@ def test_hosts_of_media_are_names_without_a_path() -> None:
         with pytest.raises(UsageError, match="--allow-media-hosts: expected host names"):
             serve_options.media_hosts(wrong)
     assert serve_options.main(["DIR", "--allow-media-hosts", "http://a"]) == 2
+
+
+def test_hosts_that_are_allowed_are_names_as_browsers_send_them() -> None:
+    given = ["Host.Docker.Internal", "chat.example.:8443", "*.a.b", "bücher.example", "my_pc", "*"]
+    assert serve_options.allowed_hosts(given) == [
+        "host.docker.internal",
+        "chat.example:8443",
+        "*.a.b",
+        "xn--bcher-kva.example",
+        "my_pc",
+        "*",
+    ]
+    for wrong in ("", "https://a.b", "a.b/c", "a b", "a:b", "a:0", "a:65536", "*.", "a.*", "é..b"):
+        with pytest.raises(UsageError, match="--allow-host: expected a host name"):
+            serve_options.allowed_hosts([wrong])
+    assert serve_options.main(["DIR", "--allow-host", "http://a"]) == 2

@@ -61,11 +61,8 @@ def address_of(taken: socket.socket, host: str) -> str:
     return f"http://{shown}:{taken.getsockname()[1]}"
 
 
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches an address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def is_loopback(taken: socket.socket) -> bool:
+    """Return whether only this machine reaches what listens there, however it was spelled."""
+    found = ipaddress.ip_address(taken.getsockname()[0].partition("%")[0])
+    inner = found.ipv4_mapped if found.version == 6 else None
+    return (inner or found).is_loopback

@@ -27,6 +27,7 @@ from gemma4_compile.runtime.server.api import api_routes
 from gemma4_compile.runtime.server.app import create_app
 from gemma4_compile.runtime.server.body import Limits
 from gemma4_compile.runtime.server.connections import ConnectionLimits, server_config
+from gemma4_compile.runtime.server.host_names import EVERY_NAME, HostNames
 from gemma4_compile.runtime.server.pages import PACKAGE_PATH, find_page, folder_routes
 from gemma4_compile.runtime.server.service import Model, Service
 from gemma4_compile.runtime.server.worker import Worker
@@ -35,6 +36,7 @@ from gemma4_compile.serve_options import (
     BODY_MIB,
     BUILD_PAGE,
     MEDIA_BODY_MIB,
+    allowed_hosts,
     api_key,
     check,
     make_parser,
@@ -51,13 +53,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _serve(arguments: argparse.Namespace) -> None:
     check(arguments)
-    _warn_of_strangers(arguments.host)
     provenance = read_provenance(arguments.package)
     is_for_browsers = (provenance.library or "").endswith(_BROWSER_SUFFIX)
     if is_for_browsers and Check(arguments.check) is not Check.OFF:
         wanted = provenance if arguments.draft != 0 else without_drafter(provenance)
         check_sizes(arguments.package, wanted)  # the page hashes what it loads
     with take_address(arguments.host, arguments.port) as taken:
+        _warn_of_strangers(arguments, taken)
         if is_for_browsers:
             _serve_page(arguments, taken)
             return
@@ -75,8 +77,7 @@ def _serve(arguments: argparse.Namespace) -> None:
             listen(
                 routes,
                 taken,
-                arguments.host,
-                arguments.allow_origin,
+                arguments,
                 on_stop=stop,
                 is_alive=lambda: service.worker.is_alive,
             )
@@ -127,14 +128,23 @@ def _serve_page(arguments: argparse.Namespace, taken: socket.socket) -> None:
         )
     routes = folder_routes(page, arguments.package)
     opens = arguments.open and page is not None
-    listen(routes, taken, arguments.host, arguments.allow_origin, opens=opens)
+    listen(routes, taken, arguments, opens=opens)
 
 
-def _warn_of_strangers(host: str) -> None:
-    if not is_loopback(host) and api_key() is None:
+def _warn_of_strangers(arguments: argparse.Namespace, taken: socket.socket) -> None:
+    if api_key() is not None:
+        return
+    if EVERY_NAME in arguments.allow_host:
         warn(
-            f"everybody who reaches {host} can use this server: there is no key",
-            f"set the variable {API_KEY_VARIABLE}, or listen on 127.0.0.1",
+            f"every website that a browser near here opens can use this server and read its "
+            f"replies: --allow-host {EVERY_NAME} answers for any name, and there is no key",
+            f"name the hosts, or set the variable {API_KEY_VARIABLE}",
+        )
+    if not is_loopback(taken):
+        warn(
+            f"everybody who reaches {arguments.host} can use this server: there is no key",
+            f"set the variable {API_KEY_VARIABLE}, or listen on 127.0.0.1. It answers for its IP "
+            "addresses; for other names with --allow-host NAME, since a name can be a website's",
         )
 
 
@@ -153,8 +163,7 @@ class _Server(uvicorn.Server):
 def listen(
     routes: Sequence[BaseRoute],
     taken: socket.socket,
-    host: str,
-    origins: Sequence[str],
+    arguments: argparse.Namespace,
     *,
     opens: bool = False,
     on_stop: Callable[[], None] = lambda: None,
@@ -164,15 +173,15 @@ def listen(
 
     Parameters
     ----------
-    taken : listens on `host`
+    taken : listens on the arguments' host
     opens : open the address in the user's browser, too
     on_stop : called in the event loop when the server begins to stop
     is_alive : what `/health` reports
     """
-    hosts = ["localhost", "127.0.0.1", "::1", host] if is_loopback(host) else None
-    app = create_app(routes, hosts=hosts, origins=origins, is_alive=is_alive)
+    hosts = HostNames.of(arguments.host, allowed_hosts(arguments.allow_host))
+    app = create_app(routes, hosts=hosts, origins=arguments.allow_origin, is_alive=is_alive)
     config = server_config(app, ConnectionLimits(), log_level="warning")
-    address = address_of(taken, host)
+    address = address_of(taken, arguments.host)
     print(address, flush=True)
     if opens:
         webbrowser.open(address)

@@ -71,7 +71,14 @@ def test_addresses_of_version_6_are_shown_in_brackets() -> None:
 
 @pytest.mark.parametrize(
     ("host", "expected"),
-    [("localhost", True), ("127.0.0.2", True), ("::1", True), ("0.0.0.0", False), ("pc", False)],
+    [
+        ("localhost", True),
+        ("127.0.0.2", True),
+        ("127.1", True),
+        ("::ffff:127.0.0.1", True),
+        ("0.0.0.0", False),
+    ],
 )
 def test_what_only_this_machine_reaches(host: str, expected: bool) -> None:
-    assert is_loopback(host) == expected
+    with take_address(host, 0) as taken:
+        assert is_loopback(taken) == expected

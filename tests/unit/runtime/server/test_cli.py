@@ -39,7 +39,7 @@ def serving(*arguments: object) -> Iterator[str]:
         assert process.stderr is not None
         try:
             address = first_line(process, 120)
-            assert address.startswith("http://127.0.0.1:"), process.stderr.read()
+            assert address.startswith("http://"), process.stderr.read()
             yield address
             process.send_signal(signal.SIGINT)
             assert process.wait(20) == 130
@@ -245,6 +245,32 @@ def test_a_server_that_is_open_to_all_warns(
     told = capsys.readouterr().err
     assert ("warning: everybody who reaches 0.0.0.0" in told) == warned
     assert (f"hint: set the variable {API_KEY_VARIABLE}" in told) == warned
+
+
+def test_a_server_that_answers_for_any_name_warns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(API_KEY_VARIABLE, raising=False)
+    assert served_without_loading(monkeypatch, tmp_path, "--allow-host", "*") == 0
+    assert "warning: every website that a browser near here opens" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("host", ["127.1", "localhost", "0.0.0.0"])
+def test_hosts_are_checked_wherever_it_listens(tmp_path: Path, host: str) -> None:
+    (tmp_path / "model.wasm").write_bytes(b"wasm")
+    files.finish(tmp_path, "model.wasm", {"target": "webgpu"})
+    with serving(tmp_path, "--host", host, "--allow-host", "pc.example") as address:
+        port = address.rpartition(":")[2]
+        for name, status in (("evil.example", 421), ("pc.example", 200), (host, 200)):
+            request = urllib.request.Request(
+                f"http://127.0.0.1:{port}/package/model.wasm", headers={"Host": name}
+            )
+            try:
+                with urllib.request.urlopen(request) as response:
+                    found = response.status
+            except urllib.error.HTTPError as error:
+                found = error.code
+            assert found == status, name
 
 
 @pytest.mark.parametrize("key", ["", " ", "a\n", " a", "a\x1bb"])
