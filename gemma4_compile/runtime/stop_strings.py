@@ -11,6 +11,8 @@ class StopStrings:
     def __init__(self, strings: Sequence[str]) -> None:
         """Watch for `strings`, none of them empty."""
         self._strings = tuple(strings)
+        self._beginnings = {text[:length] for text in strings for length in range(1, len(text))}
+        self._longest = max(map(len, self._beginnings), default=0)
         self._held = ""
 
     def push(self, text: str) -> tuple[str, bool]:
@@ -34,8 +36,7 @@ class StopStrings:
 
     def _may_begin_a_stop_string(self) -> int:
         """Count the characters at the end that a stop string may begin with."""
-        longest = min(len(self._held), max(len(string) for string in self._strings) - 1)
-        for length in range(longest, 0, -1):
-            if any(string.startswith(self._held[-length:]) for string in self._strings):
+        for length in range(min(len(self._held), self._longest), 0, -1):
+            if self._held[-length:] in self._beginnings:
                 return length
         return 0

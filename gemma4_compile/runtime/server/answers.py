@@ -145,7 +145,8 @@ class TextAnswer:
         """Finished texts."""
         choices = []
         for index, generation in enumerate(generations):
-            logprob_object = self._logprobs(logprobs[index], len(generation.token_ids))
+            told, tokens = logprobs[index], len(generation.token_ids)
+            logprob_object = None if told is None else told.text(tokens, generation.text)
             choices.append(
                 self._choice(index, generation.text, finish_reason(generation), logprob_object)
             )
@@ -159,7 +160,7 @@ class TextAnswer:
     ) -> JsonObject:
         """A chunk with more of a text."""
         assert isinstance(event, TextDelta), "a plain generation has no other parts"
-        logprob_object = self._logprobs(logprobs, tokens)
+        logprob_object = None if logprobs is None else logprobs.text(tokens)
         return self._object([self._choice(index, event.text, None, logprob_object)])
 
     def last(self, index: int, generation: Generation) -> JsonObject:
@@ -169,10 +170,6 @@ class TextAnswer:
     def count(self, generations: Sequence[Generation]) -> JsonObject:
         """The chunk that counts tokens."""
         return self._object([]) | {"usage": usage(generations)}
-
-    @staticmethod
-    def _logprobs(logprobs: ReplyLogprobs | None, tokens: int) -> JsonObject | None:
-        return None if logprobs is None else logprobs.text(tokens)
 
     @staticmethod
     def _choice(

@@ -33,6 +33,9 @@ from gemma4_compile.types import JsonObject
 
 _log = logging.getLogger("gemma4_compile.serve")
 _Result = TypeVar("_Result")
+# Clients that part a stream by Unicode's line ends would cut an event at these; JSON escapes the
+# others, below U+0020, by itself.
+_LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 _CLIENT_IS_GONE = 499  # nobody reads it; the number is nginx's, for logs
 
 
@@ -236,4 +239,5 @@ def _internal_error(error: BaseException) -> ApiError:
 
 
 def _event(content: Mapping[str, object]) -> str:
-    return f"data: {json.dumps(content, ensure_ascii=False)}\n\n"
+    text = json.dumps(content, ensure_ascii=False).translate(_LINE_ENDS)
+    return f"data: {text}\n\n"

@@ -7,6 +7,7 @@ import re
 
 from tokenizers import Tokenizer
 
+from gemma4_compile.runtime.detokenizer import StreamingDetokenizer
 from gemma4_compile.runtime.logprobs import AnswerTokens, LogprobRecorder, TokenLogprob
 from gemma4_compile.runtime.token_engine import TokenChooser
 from gemma4_compile.types import JsonObject
@@ -30,6 +31,7 @@ class ReplyLogprobs:
         self._tokenizer, self._top, self._answer = tokenizer, top, answer
         self._recorder: LogprobRecorder | None = None
         self._told = 0
+        self._detokenizer = StreamingDetokenizer(tokenizer)
         self._offset = 0
 
     def recording(self, chooser: TokenChooser) -> TokenChooser:
@@ -51,14 +53,21 @@ class ReplyLogprobs:
             content.append({**entry, "top_logprobs": top})
         return {"content": content, "refusal": None}
 
-    def text(self, until: int) -> JsonObject:
-        """`logprobs` of a text's choice, otherwise as `chat`."""
+    def text(self, until: int, text: str | None = None) -> JsonObject:
+        """`logprobs` of a text's choice, otherwise as `chat`.
+
+        Parameters
+        ----------
+        text : all of the choice's text, once it is known: tokens of a stop text lie at its end
+        """
         tokens = self._next(until)
         texts = [self._text(token.token_id) for token in tokens]
         offsets = []
-        for text in texts:
-            offsets.append(self._offset)
-            self._offset += len(text)
+        for token in tokens:
+            # Not by the token's own text: a control token is none of the choice's, and the bytes
+            # of one character have a text only together.
+            offsets.append(self._offset if text is None else min(self._offset, len(text)))
+            self._offset += len(self._detokenizer.push(token.token_id))
         tops = [{self._text(i): _finite(value) for i, value in token.top} for token in tokens]
         return {
             "tokens": texts,

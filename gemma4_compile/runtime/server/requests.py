@@ -18,7 +18,7 @@ from gemma4_compile.runtime.server.messages import (
 )
 from gemma4_compile.sampling_ranges import API_MAX_TEMPERATURE
 
-MAX_STOP_STRINGS = 4
+MAX_STOP_STRINGS = 64
 MAX_STOP_CHARACTERS = 256
 MAX_SEED = 2**63 - 1
 MAX_REPLIES = 16
@@ -212,9 +212,9 @@ def _common(
     options.refuse_unknown({"include_usage", "include_obfuscation"})
     if fields.has("stream_options") and not stream:
         raise fields.error("stream_options", "is allowed with `stream: true` only")
-    limit = fields.integer("max_tokens", 1, _MAX_TOKENS, None)
-    if newer is not None:
-        limit = fields.integer(newer, 1, _MAX_TOKENS, limit)
+    limit = _limit(fields, "max_tokens")
+    if newer is not None and fields.has(newer):
+        limit = _limit(fields, newer)
     settings = Settings(
         SamplingOptions(
             temperature=fields.sampling("temperature", defaults.temperature, API_MAX_TEMPERATURE),
@@ -233,6 +233,13 @@ def _common(
         "stream": stream,
         "include_usage": options.get("include_usage", bool, False),
     }
+
+
+def _limit(fields: Fields, name: str) -> int | None:
+    """Most tokens of a reply; None, and -1 as some clients write it: as many as fit."""
+    if fields.raw(name) == -1:
+        return None
+    return fields.integer(name, 1, _MAX_TOKENS, None)
 
 
 def _biases(fields: Fields) -> Mapping[int, float]:

@@ -215,7 +215,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "unknown field": ({"mystery": 1}, "`mystery`: is not a field"),
     "temperature": ({"temperature": 3}, "expected a number from 0 to 2, found 3"),
     "max_tokens": ({"max_tokens": 0}, "expected 1 to"),
-    "stop": ({"stop": ["a"] * 5}, "expected at most 4, found 5"),
+    "stop": ({"stop": ["a"] * 65}, "expected at most 64, found 65"),
     "result of no call": (
         {"messages": [*QUESTION, {"role": "tool", "tool_call_id": "x", "content": "y"}]},
         "expected the id of a tool call before it",

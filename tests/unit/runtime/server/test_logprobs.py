@@ -77,6 +77,38 @@ def test_without_asking_there_are_none(live: Live, engine: ScriptedEngine) -> No
 
 
 @pytest.mark.parametrize("stream", [False, True])
+def test_offsets_are_places_in_the_text(live: Live, engine: ScriptedEngine, stream: bool) -> None:
+    said = ["<|channel>", "It", "<|turn>", " is", " ", *["\u00fc"], ".", "<|tool_call>"]
+    engine.reply = encode("".join(said))
+    answer = live.client().completions.create(
+        model="scripted", prompt="x", logprobs=0, stream=stream
+    )
+    chunks: list[Any] = list(answer) if stream else [answer]
+    text = "".join(chunk.choices[0].text for chunk in chunks if chunk.choices)
+    told = [c.choices[0].logprobs for c in chunks if c.choices and c.choices[0].logprobs]
+    offsets = [offset for part in told for offset in part.text_offset]
+    assert text == "It is \u00fc."
+    # What the tokens before each make, decoded at once.
+    tokenizer = tiny_tokenizer()
+    ids = engine.reply[: len(offsets)]
+    before = [tokenizer.decode(ids[:at]).rstrip("\ufffd") for at in range(len(ids))]
+    assert offsets == [len(text) for text in before]
+    assert len(ids) >= len(engine.reply) - 1
+
+
+def test_offsets_of_a_stop_text_are_the_text_s_end(live: Live, engine: ScriptedEngine) -> None:
+    engine.reply = encode("one two END more")
+    answer = live.client().completions.create(
+        model="scripted", prompt="x", logprobs=0, stop=["END more"]
+    )
+    (choice,) = answer.choices
+    assert choice.text == "one two "
+    assert choice.logprobs is not None
+    assert choice.logprobs.text_offset is not None
+    assert max(choice.logprobs.text_offset) == len(choice.text)
+
+
+@pytest.mark.parametrize("stream", [False, True])
 def test_what_cannot_be_said_has_a_number_for_json(
     live: Live, engine: ScriptedEngine, stream: bool
 ) -> None:

@@ -151,3 +151,18 @@ def test_another_model_s_name_is_answered_with_a_note(live: Live, engine: Script
         with pytest.raises(openai.NotFoundError, match="this server has `scripted`"):
             ask(strict, model="gpt-4")
         assert ask(strict).choices
+
+
+def test_no_client_can_cut_a_stream_s_event_in_two(live: Live, engine: ScriptedEngine) -> None:
+    text = "a\x85b\u2028c\u2029d\x0be\x0cf\x1cg\x1dh\x1ei\rj"
+    said, engine.reply = engine.reply, encode(text)
+    body = {"messages": QUESTION, "stream": True}
+    try:
+        _, _, answer = live.request("POST", "/v1/chat/completions", body)
+    finally:
+        engine.reply = said
+    lines = [line for line in answer.decode().splitlines() if line]
+    assert all(line.startswith("data: ") for line in lines)
+    chunks = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+    told = [choice["delta"].get("content") or "" for c in chunks for choice in c["choices"]]
+    assert "".join(told) == text

@@ -9,6 +9,7 @@ from gemma4_compile.runtime.sampling import SamplingOptions
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.requests import (
     ANY_OBJECT,
+    MAX_STOP_STRINGS,
     ChatRequest,
     read_chat_request,
     read_completion_request,
@@ -42,6 +43,19 @@ def test_sampling_fields_are_taken() -> None:
     assert request.settings.max_tokens == 9
     assert request.settings.stop == ("a", "b")
     assert chat(max_tokens=9, max_completion_tokens=5).settings.max_tokens == 5
+
+
+def test_a_limit_of_minus_one_is_none() -> None:
+    assert chat(max_tokens=-1).settings.max_tokens is None
+    assert chat(max_completion_tokens=-1, max_tokens=5).settings.max_tokens is None
+    body = {"prompt": "x", "max_tokens": -1}
+    assert read_completion_request(body, DEFAULTS).settings.max_tokens is None
+
+
+def test_sixty_four_texts_may_end_a_reply() -> None:
+    texts = [f"<{index}>" for index in range(MAX_STOP_STRINGS)]
+    assert chat(stop=texts).settings.stop == tuple(texts)
+    assert len(texts) == 64
 
 
 def test_top_p_zero_is_the_most_probable_token() -> None:
@@ -117,6 +131,9 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "boolean number": ({"temperature": True}, "`temperature`: expected a number"),
     "infinite number": ({"temperature": float("inf")}, "`temperature`"),
     "boolean integer": ({"seed": True}, "`seed`: expected an integer"),
+    "limit": ({"max_tokens": 0}, "`max_tokens`: expected 1 to 2147483647, found 0"),
+    "other limit": ({"max_tokens": -2}, "`max_tokens`: expected 1 to 2147483647, found -2"),
+    "many stops": ({"stop": ["x"] * 65}, "`stop`: expected at most 64, found 65"),
     "empty stop": ({"stop": ""}, "`stop`: expected texts of 1"),
     "effort": ({"reasoning_effort": "max"}, "`reasoning_effort`"),
     "format": ({"response_format": {"type": "xml"}}, "`response_format.type`"),
