@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime.engine import ContextFullError
@@ -99,8 +100,10 @@ class _Api:
         service.check_biases(parsed)
         with service.worker.reserve() as place:
             parsed = await _unless_gone(request, service.resolve(parsed))
-            prompt = await service.build(service.chat_prompt, parsed)
-            constrain = await run_in_threadpool(service.constraint, parsed, prompt)
+            prompt = await _unless_gone(request, service.build(service.chat_prompt, parsed))
+            constrain = await _unless_gone(
+                request, run_in_threadpool(service.constraint, parsed, prompt)
+            )
             replies = service.submit(place, prompt, parsed, constrain=constrain)
         return await _answer(request, parsed, replies, ChatAnswer(model.name, note))
 
@@ -111,7 +114,7 @@ class _Api:
         note = service.note_about(parsed.model)
         service.check_biases(parsed)
         with service.worker.reserve() as place:
-            prompt = await service.build(service.completion_prompt, parsed)
+            prompt = await _unless_gone(request, service.build(service.completion_prompt, parsed))
             replies = service.submit(place, prompt, parsed)
         return await _answer(request, parsed, replies, TextAnswer(model.name, note))
 
@@ -140,12 +143,27 @@ async def _answer(
 ) -> Response:
     if request.stream:
         events = _stream(replies, answer, request.include_usage)
-        return StreamingResponse(
-            events, media_type="text/event-stream", headers={"Cache-Control": "no-store"}
-        )
+        return _EventStream(events, replies)
     await _while_connected(http, replies)
     logprobs = [reply.logprobs for reply in replies]
     return JSONResponse(answer.whole(_finished(replies), logprobs))
+
+
+class _EventStream(StreamingResponse):
+    """A stream whose replies end with it, also where the client leaves before the first event."""
+
+    def __init__(self, events: AsyncIterator[str], replies: Sequence[Reply]) -> None:
+        super().__init__(
+            events, media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+        )
+        self._replies = replies
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            _cancel(self._replies)
 
 
 def _finished(replies: Sequence[Reply]) -> list[Generation]:
@@ -195,10 +213,7 @@ async def _unless_gone(http: HttpRequest, work: Coroutine[object, None, _Result]
 async def _stream(
     replies: Sequence[Reply], answer: Answer, include_usage: bool
 ) -> AsyncIterator[str]:
-    """The replies, one after another, as server-sent events.
-
-    Closed by Starlette when the client goes away.
-    """
+    """The replies, one after another, as server-sent events."""
     try:
         for index, reply in enumerate(replies):
             first = answer.first(index)
@@ -215,8 +230,6 @@ async def _stream(
         raise
     except BaseException as error:
         yield _event(_as_api_error(error).body())
-    finally:
-        _cancel(replies)
 
 
 def _as_api_error(error: BaseException) -> ApiError:

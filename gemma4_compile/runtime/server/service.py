@@ -37,6 +37,7 @@ from gemma4_compile.runtime.token_engine import TokenChooser
 Constraint = Callable[[TokenChooser], TokenChooser]
 """Makes a chooser that takes only what a grammar allows, for one reply."""
 _Result = TypeVar("_Result")
+_SHOWN_NAME = 100  # characters of a model's name in an error or a note
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,7 @@ class Service:
         self._grammars = Grammars(model.tokenizer, model.vocab_size, sorted(model.stop_ids))
         # One prompt at a time, away from the event loop: a long one takes a core and memory.
         self._building = ThreadPoolExecutor(1, thread_name_prefix="prompts")
+        self._turn = asyncio.Lock()
 
     @property
     def max_prompt_bytes(self) -> int:
@@ -171,9 +173,14 @@ class Service:
         return replace(request, messages=messages, media=())
 
     async def build(self, make: Callable[[_Result], list[int]], request: _Result) -> list[int]:
-        """Run `chat_prompt` or `completion_prompt` when its turn comes; errors as there."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._building, make, request)
+        """Run `chat_prompt` or `completion_prompt` when its turn comes; errors as there.
+
+        Where this is cancelled, the thread goes on with what it has begun, and the next one waits.
+        """
+        await self._turn.acquire()
+        building = asyncio.get_running_loop().run_in_executor(self._building, make, request)
+        building.add_done_callback(lambda _: self._turn.release())
+        return await asyncio.shield(building)
 
     def check_model(self, name: str | None) -> None:
         """ApiError 404 for another model than the one that is served."""
@@ -189,6 +196,8 @@ class Service:
         return f"{self._unknown(name)}, which answers"
 
     def _unknown(self, name: str) -> str:
+        if len(name) > _SHOWN_NAME:  # it stands in every chunk of a stream
+            name = f"{name[:_SHOWN_NAME]}..."
         return f"the model `{name}` does not exist; this server has `{self.model.name}`"
 
     def chat_prompt(self, request: ChatRequest) -> list[int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
@@ -46,8 +45,15 @@ class Ticket:
     generation : the finished generation, once the events have ended
     """
 
-    def __init__(self, start: Starter) -> None:
+    def __init__(self, start: Starter, leave: Callable[[Ticket], None]) -> None:
+        """Prepare.
+
+        Parameters
+        ----------
+        leave : takes it out of the queue, if it waits there
+        """
         self._start = start
+        self._leave = leave
         self._cancelled = threading.Event()
         self._cause: Exception | None = None
         self._channel: _Channel[tuple[Event, int] | BaseException | None] = _Channel()
@@ -60,6 +66,7 @@ class Ticket:
         """
         self._cause = cause
         self._cancelled.set()
+        self._leave(self)
 
     async def events(self) -> AsyncIterator[Event]:
         """Yield the reply's events as they come; raise what the generation raised."""
@@ -76,7 +83,7 @@ class Ticket:
     def run(self, generator: Generator) -> None:
         """Generate; in the worker's thread."""
         if self._cancelled.is_set():
-            self._channel.put(self._cause)
+            self.end()
             return
         try:
             self.generation = self._start(generator)
@@ -91,17 +98,31 @@ class Ticket:
         except BaseException as error:  # a panic of the tokenizer is no Exception
             self._channel.put(error)  # the next request may well succeed: the state is rewound
 
+    def end(self) -> None:
+        """End it where it was cancelled before it began."""
+        self._channel.put(self._cause)
+
     def fail(self, error: BaseException) -> None:
         """End it with an error, where nobody runs it any more."""
         self._channel.put(error)
 
 
 class Place:
-    """A request's place in the queue, from before its prompt is built; given back on leaving."""
+    """A request's place in the queue, from before its prompt is built until its first reply begins.
+
+    Given back on leaving, if nothing was submitted.
+
+    Attributes
+    ----------
+    waits : it counts among the requests that wait
+    tickets : its generations that have not begun
+    """
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._held = True
+        self._submitted = False
+        self.waits = True
+        self.tickets = 0
 
     def __enter__(self) -> Place:
         return self
@@ -112,15 +133,16 @@ class Place:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._held:
-            self._held = False
-            self._worker.give_back()
+        if not self._submitted:
+            self._submitted = True
+            self._worker.give_back(self)
 
     def submit(self, *starts: Starter) -> list[Ticket]:
         """Queue the request's generations; in the event loop. ApiError as of `Worker.reserve`."""
-        assert self._held, "one place is for one request"
-        self._held = False
-        return self._worker.take_place(starts)
+        assert not self._submitted, "one place is for one request"
+        tickets = self._worker.queue(self, starts)
+        self._submitted = True
+        return tickets
 
 
 class Worker:
@@ -136,10 +158,9 @@ class Worker:
         """
         self._load = load
         self._limit = queue_limit
-        self._queue: queue.SimpleQueue[Ticket | None] = queue.SimpleQueue()
-        self._waiting = 0  # tickets that have not begun
-        self._preparing = 0  # places whose tickets are still to come
-        self._lock = threading.Lock()
+        self._queue: dict[Ticket, Place] = {}  # in the order of their turns
+        self._waiting = 0  # requests of which nothing has begun
+        self._changed = threading.Condition()
         self._current: Ticket | None = None
         self._stopping = False
         self._cause_of_death: BaseException | None = None
@@ -164,35 +185,50 @@ class Worker:
         ApiError
             429 if the queue is full, 503 if the server is stopping or its engine has ended.
         """
-        with self._lock:
+        with self._changed:
             self._check_open()
-            waiting = self._waiting + self._preparing
+            waiting = self._waiting
             if (self._current is not None or waiting > 0) and waiting >= self._limit:
                 raise ApiError(
                     429, f"{waiting} requests wait already: try again", code="queue_full"
                 )
-            self._preparing += 1
+            self._waiting += 1
             return Place(self)
 
     def submit(self, start: Starter) -> Ticket:
         """Queue a generation at once; in the event loop. ApiError as of `reserve`."""
         return self.reserve().submit(start)[0]
 
-    def give_back(self) -> None:
+    def give_back(self, place: Place) -> None:
         """Free the place of a request that comes to nothing."""
-        with self._lock:
-            self._preparing -= 1
+        with self._changed:
+            self._wait_no_more(place)
 
-    def take_place(self, starts: Sequence[Starter]) -> list[Ticket]:
+    def queue(self, place: Place, starts: Sequence[Starter]) -> list[Ticket]:
         """Queue generations, one after another, in a place that was reserved."""
-        with self._lock:
-            self._preparing -= 1
+        with self._changed:
             self._check_open()
-            tickets = [Ticket(start) for start in starts]
-            self._waiting += len(tickets)
-            for ticket in tickets:
-                self._queue.put(ticket)
+            tickets = [Ticket(start, self._leave) for start in starts]
+            place.tickets = len(tickets)
+            self._queue.update(dict.fromkeys(tickets, place))
+            self._changed.notify()
             return tickets
+
+    def _leave(self, ticket: Ticket) -> None:
+        """Take a cancelled ticket out of the queue; with its last one a request's place is free."""
+        with self._changed:
+            place = self._queue.pop(ticket, None)
+            if place is not None:
+                place.tickets -= 1
+                if place.tickets == 0:
+                    self._wait_no_more(place)
+        if place is not None:
+            ticket.end()
+
+    def _wait_no_more(self, place: Place) -> None:
+        if place.waits:
+            place.waits = False
+            self._waiting -= 1
 
     def _check_open(self) -> None:
         if self._stopping:
@@ -202,11 +238,12 @@ class Worker:
 
     def begin_stop(self) -> None:
         """Take no more requests, end what runs, refuse what waits; returns at once."""
-        with self._lock:
+        with self._changed:
             self._stopping = True
-            if self._current is not None:
-                self._current.cancel(_stopping())
-            self._queue.put(None)
+            for ticket in (self._current, *self._queue):
+                if ticket is not None:
+                    ticket.cancel(_stopping())
+            self._changed.notify()
 
     def stop(self) -> None:
         """Do so, and wait until the thread has ended."""
@@ -228,27 +265,33 @@ class Worker:
             self._die(error)
 
     def _serve(self, generator: Generator) -> None:
-        while (ticket := self._queue.get()) is not None:
-            with self._lock:
-                self._waiting -= 1
-                self._current = ticket
-                if self._stopping:
-                    ticket.cancel(_stopping())
+        while (ticket := self._next()) is not None:
             ticket.run(generator)
-            with self._lock:
-                self._current = None
+
+    def _next(self) -> Ticket | None:
+        """The ticket whose turn it is, when there is one; None at the end."""
+        with self._changed:
+            self._current = None
+            self._changed.wait_for(lambda: self._queue or self._stopping)
+            if self._stopping:
+                return None
+            self._current = next(iter(self._queue))
+            place = self._queue.pop(self._current)
+            place.tickets -= 1
+            self._wait_no_more(place)
+            return self._current
 
     def _die(self, error: BaseException) -> None:
         """End what runs and what waits: nothing will run any more."""
-        with self._lock:
+        with self._changed:
             self._cause_of_death = error
             current, self._current = self._current, None
             if current is not None:
                 current.fail(_dead())
-            while not self._queue.empty():
-                if (ticket := self._queue.get()) is not None:
-                    self._waiting -= 1
-                    ticket.fail(_dead())
+            for ticket in self._queue:
+                ticket.fail(_dead())
+            self._queue.clear()
+            self._waiting = 0
 
 
 def _stopping() -> ApiError:

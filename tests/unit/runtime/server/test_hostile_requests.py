@@ -159,6 +159,73 @@ def test_prompts_that_are_being_built_count_in_the_queue(monkeypatch: pytest.Mon
         assert ask(live, temperature=0, max_tokens=1)[0] == 200
 
 
+def leave(live: Live, path: str, **fields: Any) -> None:
+    """Ask, and close the connection without waiting for an answer."""
+    body = json.dumps({"messages": QUESTION, **fields}).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: {LOCAL}\r\nContent-Type: application/json\r\n"
+    with socket.create_connection((LOCAL, live.port)) as connection:
+        connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_clients_that_leave_while_they_wait_give_their_places_back(stream: bool) -> None:
+    engine = ScriptedEngine(encode("yes"))
+    gate = threading.Event()
+    engine.before_step = lambda: gate.wait(20)
+    with serving_script(engine, TEMPLATE, queue=2) as live:
+        answers: list[int] = []
+        first = threading.Thread(target=lambda: answers.append(ask(live)[0]))
+        first.start()
+        time.sleep(0.2)
+        for _ in range(6):
+            leave(live, "/v1/chat/completions", stream=stream, n=3)
+            time.sleep(0.2)
+        second = threading.Thread(target=lambda: answers.append(ask(live)[0]))
+        second.start()
+        time.sleep(0.3)
+        assert not answers  # the second waits, it was not refused
+        gate.set()
+        for thread in (first, second):
+            thread.join(20)
+        assert answers == [200, 200]
+
+
+def test_a_client_that_leaves_while_its_prompt_is_built_gives_its_place_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate, begun = threading.Event(), threading.Semaphore(0)
+
+    def build(*_: object) -> list[int]:
+        begun.release()
+        assert gate.wait(20)
+        return [2, 500]
+
+    monkeypatch.setattr(Service, "chat_prompt", build)
+    with serving_script(ScriptedEngine(encode("yes")), TEMPLATE, queue=1) as live:
+        for _ in range(4):
+            leave(live, "/v1/chat/completions")
+            time.sleep(0.2)
+        assert begun.acquire(timeout=10)
+        assert not begun.acquire(blocking=False)  # one is built at a time, the others have left
+        answers: list[int] = []
+        waits = threading.Thread(target=lambda: answers.append(ask(live)[0]))
+        waits.start()
+        time.sleep(0.2)
+        gate.set()
+        waits.join(20)
+        assert answers == [200]
+        assert begun.acquire(blocking=False)
+        assert not begun.acquire(blocking=False)
+
+
+def test_a_long_name_of_a_model_is_not_repeated_in_every_chunk(live: Live) -> None:
+    body = {"messages": QUESTION, "model": "x" * 1_000_000, "stream": True}
+    status, _, answer = live.request("POST", "/v1/chat/completions", body)
+    assert status == 200
+    assert b"xxx...` does not exist" in answer
+    assert len(answer) < 5_000
+
+
 def test_a_request_that_comes_to_nothing_gives_its_place_back(live: Live) -> None:
     for _ in range(8):  # more than the queue holds
         assert ask(live, messages=[{"role": "user", "content": "x " * 2000}])[0] == 400

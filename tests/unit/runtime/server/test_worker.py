@@ -188,3 +188,50 @@ def test_the_queue_has_an_end() -> None:
 
     assert asyncio.run(ask()) == ["yes"] * 3
     worker.stop()
+
+
+def test_a_request_counts_once_however_many_replies_it_wants() -> None:
+    engine = ScriptedEngine(encode("yes"))
+    gate = threading.Event()
+    engine.before_step = lambda: gate.wait(10)
+    worker = make(engine, queue=2)
+
+    async def ask() -> list[str]:
+        tickets = worker.reserve().submit(*[start] * 5)
+        while worker._waiting:
+            await asyncio.sleep(0.01)
+        for _ in range(2):
+            tickets += worker.reserve().submit(*[start] * 5)
+        with pytest.raises(ApiError, match="2 requests wait already"):
+            worker.reserve()
+        gate.set()
+        return [await told(ticket) for ticket in tickets]
+
+    assert asyncio.run(ask()) == ["yes"] * 15
+    worker.stop()
+
+
+def test_a_client_that_leaves_while_it_waits_gives_its_place_back() -> None:
+    engine = ScriptedEngine(encode("yes"))
+    gate = threading.Event()
+    engine.before_step = lambda: gate.wait(10)
+    worker = make(engine, queue=1)
+
+    async def ask() -> list[str]:
+        first = worker.submit(start)
+        while worker._waiting:
+            await asyncio.sleep(0.01)
+        for _ in range(20):
+            waiting = worker.reserve().submit(start, start)
+            waiting[0].cancel()
+            with pytest.raises(ApiError, match="1 requests wait already"):
+                worker.reserve()
+            waiting[1].cancel()
+            assert [await told(ticket) for ticket in waiting] == ["", ""]
+        assert not worker._queue  # nor are their prompts kept
+        last = worker.submit(start)
+        gate.set()
+        return [await told(first), await told(last)]
+
+    assert asyncio.run(ask()) == ["yes", "yes"]
+    worker.stop()
