@@ -276,6 +276,7 @@ class Generation:
     first_token_s : seconds until the first token was chosen
     decode_s : seconds from then to the end
     drafting : the counts of its guesses, once it has ended; None where there is no drafter
+    single_call : whether its first call ends it; may be set until it is iterated
     """
 
     def __init__(
@@ -303,6 +304,7 @@ class Generation:
         self.first_token_s = 0.0
         self.decode_s = 0.0
         self.drafting = None if generator.pace is None else Drafting()
+        self.single_call = False
         self._events = self._run()
 
     def __iter__(self) -> Iterator[Event | PromptProgress]:
@@ -333,18 +335,17 @@ class Generation:
         logits = yield from self._prefill()
         with closing(self._generator.tokens(logits, self._chooser)) as tokens:
             stopped = yield from self._answer(tokens, begin)
-        if stopped:
-            return
         reason, self.finish_reason = self.finish_reason, "interrupted"
-        stopped = yield from self._emit(self._parser.finish())
-        rest = "" if stopped else self._stop.flush()
+        if not stopped:
+            stopped = yield from self._emit(self._parser.finish())
+        rest = self._stop.flush()
         if rest:
             self.text += rest
             yield TextDelta(rest)
         self.finish_reason = "stop" if stopped else reason
 
     def _answer(self, tokens: Iterator[int], begin: float) -> Steps[Event, None, bool]:
-        """Tokens until one ends the reply; return whether a stop text did."""
+        """Tokens until one ends the reply; return whether a stop text or a call did."""
         for token_id in tokens:
             now = time.perf_counter()
             if not self.token_ids:
@@ -376,7 +377,7 @@ class Generation:
         return logits
 
     def _emit(self, events: list[Event]) -> Steps[Event, None, bool]:
-        """Pass events on; return whether a stop text ended the answer."""
+        """Pass events on; return whether a stop text, or the only call, ended the answer."""
         for event in events:
             if isinstance(event, TextDelta):
                 text, stopped = self._stop.push(event.text)
@@ -391,4 +392,6 @@ class Generation:
             else:
                 self.tool_calls.append(event)
             yield event
+            if self.single_call and self.tool_calls:
+                return True
         return False

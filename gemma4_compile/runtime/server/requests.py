@@ -122,7 +122,7 @@ class ChatRequest(Request):
     thinking : None where the request leaves it to the server
     schema : the JSON schema that the reply must follow, or None
     must_call : tools of which the reply must call one; none: it need not
-    several_calls : whether it may call more than one then
+    several_calls : whether it may call more than once
     media : of the messages, in order, not decoded yet
     """
 
@@ -159,8 +159,6 @@ def read_chat_request(body: object, defaults: SamplingOptions, max_messages: int
     fields.refuse_unknown(_CHAT)
     fields.only("modalities", (["text"],), "replies are text")
     tools, must_call, several = read_tool_choice(fields, read_tools(fields))
-    if not must_call:
-        fields.only("parallel_tool_calls", (True,), "only calls that must be made can be held back")
     messages, media = read_messages(fields, max_messages)
     return ChatRequest(
         messages=messages,

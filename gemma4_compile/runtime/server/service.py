@@ -107,6 +107,7 @@ def _start(
     constrain: Constraint | None,
     logprobs: ReplyLogprobs | None,
     plain: bool,
+    single_call: bool,
     generator: Generator,
 ) -> Generation:
     """Begin a generation; in the worker's thread."""
@@ -115,9 +116,11 @@ def _start(
         chooser = constrain(chooser)
     if logprobs is not None:
         chooser = logprobs.recording(chooser)
-    return generator.start(
+    generation = generator.start(
         prompt, chooser, max_tokens=settings.max_tokens, stop=settings.stop, plain=plain
     )
+    generation.single_call = single_call
+    return generation
 
 
 class Service:
@@ -249,6 +252,7 @@ class Service:
     ) -> list[Reply]:
         """Queue a request's generations in its place; ApiError if the server is stopping."""
         plain = isinstance(request, CompletionRequest)
+        single_call = isinstance(request, ChatRequest) and not request.several_calls
         marks = MarkIds.of(self.model.tokenizer)
         starts, recorders = [], []
         for index in range(request.replies):
@@ -259,7 +263,9 @@ class Service:
                 answer = None if plain else AnswerTokens(marks, in_reasoning=in_reasoning)
                 recorder = ReplyLogprobs(self.model.tokenizer, settings.logprobs, answer)
             recorders.append(recorder)
-            starts.append(partial(_start, prompt, settings, constrain, recorder, plain))
+            starts.append(
+                partial(_start, prompt, settings, constrain, recorder, plain, single_call)
+            )
         tickets = place.submit(*starts)
         return [Reply(*pair) for pair in zip(tickets, recorders, strict=True)]
 

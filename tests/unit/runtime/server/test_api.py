@@ -228,7 +228,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"tool_choice": {"type": "function", "function": {"name": "f"}}, "tools": [WEATHER]},
         "`tools` declares no `f`",
     ),
-    "calls held back": ({"parallel_tool_calls": False, "tools": [WEATHER]}, "calls that must be"),
+    "no word on calls": (
+        {"parallel_tool_calls": "no", "tools": [WEATHER]},
+        "expected true or false",
+    ),
 }
 
 
