@@ -36,7 +36,7 @@ _NO_TOKEN = 1_000_000  # of no vocabulary here: nothing ends a reply
 
 
 @contextmanager
-def _all_layers_may_share() -> Iterator[None]:
+def all_layers_may_share() -> Iterator[None]:
     def patched(kind: Any) -> Any:
         own = kind.kv_sharing_modes.fget
 
@@ -83,7 +83,7 @@ class Assistant:
             )
         position = len(keys_values[AttentionKind.FULL][0])
         inputs = torch.from_numpy(np.concatenate([embedding, hidden])[None, None])
-        with _all_layers_may_share(), torch.no_grad():
+        with all_layers_may_share(), torch.no_grad():
             result = self.model(
                 inputs_embeds=inputs,
                 position_ids=torch.tensor([[position]]),
@@ -99,7 +99,7 @@ def load(drafter: Drafter) -> Assistant:
     models = modeling_gemma4_unified_assistant if unified else modeling_gemma4_assistant
     name = "Gemma4UnifiedAssistant" if unified else "Gemma4Assistant"
     values = {k: v for k, v in drafter.values.items() if k not in ("model_type", "architectures")}
-    with _all_layers_may_share():
+    with all_layers_may_share():
         config = getattr(configs, f"{name}Config")(**values)
         model = (
             getattr(models, f"{name}ForCausalLM")
@@ -137,7 +137,7 @@ def generated(
         options.num_assistant_tokens_schedule = "constant"
         options.assistant_confidence_threshold = 0.0
         more = {"assistant_model": assistant.model}
-    with _all_layers_may_share():
+    with all_layers_may_share():
         result = model.generate(
             torch.tensor([list(ids)]),
             do_sample=False,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,7 @@ from gemma4_compile.checkpoint.safetensors_file import (
     read_header,
     read_rows,
 )
+from gemma4_compile.checkpoint.spellings import usual_tensors
 from gemma4_compile.confined.conversation import ConversationError, try_conversation
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.model_spec.component import Component
@@ -43,6 +44,7 @@ TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 TEMPLATE_FILE = "chat_template.jinja"
 
 MAX_SHARDS = 4096
+_CONVOLUTIONS = (".conv.weight", ".depthwise_conv1d.weight")  # of the audio tower
 _UNBOUNDED = np.finfo(np.float32).max
 # A tokenizer has up to so much for each token of the model; the released ones a fifth of it, and
 # six values: a word, and a merge of two in the list and in their own.
@@ -301,7 +303,7 @@ def match(
         for source in parameter.sources
     }
     found: dict[str, TensorInfo] = {}
-    for name, tensor in tensors.items():
+    for name, tensor in usual_tensors(tensors, components[0].prefixes[0]).items():
         prefix, component = next((o for o in owners if name.startswith(o[0])), ("", None))
         key = component.source_name(name, prefix) if component else name
         source, owner = sources.get(key, (None, None))
@@ -309,13 +311,10 @@ def match(
             if component is not None and component.is_unused(key, config):
                 continue
             raise CheckpointError(
-                f"tensor `{name}` in `{tensor.path.name}` belongs to no part of the model",
+                f"tensor `{tensor.name}` in `{tensor.path.name}` belongs to no part of the model",
                 hint="the checkpoint and its config.json do not fit together",
             )
-        if key in found:
-            raise CheckpointError(f"tensors `{found[key].name}` and `{name}` are the same")
-        _check_tensor(tensor, source)
-        found[key] = tensor
+        found[key] = _checked_tensor(tensor, source)
     missing = [
         component.tensor_name(name) for name, (_, component) in sources.items() if name not in found
     ]
@@ -328,24 +327,43 @@ def match(
     return found
 
 
-def _check_tensor(tensor: TensorInfo, source: Source) -> None:
-    if source.is_ids and tensor.dtype not in ID_DTYPES:
-        raise CheckpointError(
-            f"tensor `{tensor.name}` has dtype {tensor.dtype}, expected one of "
-            f"{', '.join(ID_DTYPES)}",
-            hint="it holds token ids; use the original checkpoint",
-        )
-    if not source.is_ids and tensor.dtype not in FLOAT_DTYPES:
-        raise CheckpointError(
-            f"tensor `{tensor.name}` has dtype {tensor.dtype}, expected one of "
-            f"{', '.join(FLOAT_DTYPES)}",
-            hint="quantised checkpoints are not read; use the original one",
-        )
+def _checked_tensor(tensor: TensorInfo, source: Source) -> TensorInfo:
+    for stored in tensor.stored:
+        _check_dtype(stored, source)
+    tensor = _channels_first(tensor, source)
     if tensor.shape != source.shape:
         raise CheckpointError(
             f"tensor `{tensor.name}` has shape {tensor.shape}, expected {source.shape}",
             hint="the checkpoint and its config.json do not fit together",
         )
+    return tensor
+
+
+def _check_dtype(tensor: TensorInfo, source: Source) -> None:
+    if source.is_ids and tensor.dtype not in ID_DTYPES:
+        raise CheckpointError(
+            f"tensor `{tensor.name}` has dtype {tensor.dtype}, expected one of "
+            f"{', '.join(ID_DTYPES)}",
+            hint="it holds token ids; save the drafter again with them as integers",
+        )
+    if not source.is_ids and tensor.dtype not in FLOAT_DTYPES:
+        raise CheckpointError(
+            f"tensor `{tensor.name}` has dtype {tensor.dtype}, expected one of "
+            f"{', '.join(FLOAT_DTYPES)}",
+            hint="quantised checkpoints are not read; save the model in bfloat16",
+        )
+
+
+def _channels_first(tensor: TensorInfo, source: Source) -> TensorInfo:
+    """The weight of a convolution as torch has it; MLX stores its input channels last."""
+    last = len(source.shape) - 1
+    is_convolution = source.name.endswith(_CONVOLUTIONS) and len(tensor.shape) == last + 1
+    if not is_convolution or tensor.shape == source.shape:
+        return tensor
+    axes = (0, last, *range(1, last))
+    if tuple(tensor.shape[axis] for axis in axes) != source.shape:
+        return tensor
+    return replace(tensor, shape=source.shape, parts=(tensor,), axes=axes)
 
 
 def row_reader(matched: Mapping[str, TensorInfo]) -> Callable[[str, int, int], Float32Array]:

@@ -9,7 +9,7 @@ import hashlib
 import math
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
@@ -25,6 +25,7 @@ Float32Array = npt.NDArray[np.float32]
 MAX_HEADER_BYTES = 32 << 20  # the format allows 100 MB; the largest released one has 300 KB
 MAX_DIMENSIONS = 8
 SAMPLE_BYTES = 4096
+_COMPARED_BYTES = 8 << 20
 MAX_TENSORS = 200_000  # of a checkpoint; the largest released one holds some thousands
 _MAX_HEADER_VALUES = 16 * MAX_TENSORS
 Stamp = tuple[int, int, int, int]
@@ -44,7 +45,15 @@ _DOWNLOAD_AGAIN = "download the file again"
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Place of a tensor: `nbytes` bytes of `path`, row-major, little-endian."""
+    """Place of a tensor: `nbytes` bytes of `path`, row-major, little-endian.
+
+    Attributes
+    ----------
+    stamp : of the file when its header was read
+    parts : where it is put together of others: their rows, one after the other; then it has no
+        place of its own
+    axes : of the one part, in the order in which the tensor has them; of a small tensor
+    """
 
     name: str
     dtype: str
@@ -52,7 +61,19 @@ class TensorInfo:
     path: Path
     offset_bytes: int
     nbytes: int
-    stamp: Stamp | None = None  # of the file when its header was read
+    stamp: Stamp | None = None
+    parts: tuple[TensorInfo, ...] = ()
+    axes: tuple[int, ...] = ()
+
+    @property
+    def row_count(self) -> int:
+        """Rows that `read_rows` reads: elements, of a vector or a scalar."""
+        return prod(self.shape[:-1]) if len(self.shape) > 1 else prod(self.shape)
+
+    @property
+    def stored(self) -> tuple[TensorInfo, ...]:
+        """The tensors of files that it consists of."""
+        return tuple(leaf for part in self.parts for leaf in part.stored) or (self,)
 
 
 def _stamp(found: os.stat_result) -> Stamp:
@@ -164,7 +185,8 @@ def _check_stamp(tensor: TensorInfo, found: os.stat_result) -> None:
 
 def check_unchanged(tensors: Iterable[TensorInfo]) -> None:
     """Raise CheckpointError if a file of these tensors is not what it was when it was opened."""
-    for tensor in {tensor.path: tensor for tensor in tensors}.values():
+    stored = (leaf for tensor in tensors for leaf in tensor.stored)
+    for tensor in {tensor.path: tensor for tensor in stored}.values():
         try:
             _check_stamp(tensor, tensor.path.stat())
         except OSError as error:
@@ -182,8 +204,14 @@ def read_rows(tensor: TensorInfo, begin: int, end: int) -> Float32Array:
         If the file changed since its header was read, or the dtype is none of FLOAT_DTYPES and
         ID_DTYPES.
     """
-    count = prod(tensor.shape[:-1]) if len(tensor.shape) > 1 else prod(tensor.shape)
+    count = tensor.row_count
     assert 0 <= begin <= end <= count, f"rows {begin}:{end} of {tensor}"
+    if tensor.axes:
+        (part,) = tensor.parts
+        values = read_rows(part, 0, part.row_count).reshape(part.shape)
+        return values.transpose(tensor.axes).reshape(count, -1)[begin:end]
+    if tensor.parts:
+        return _read_parts(tensor, begin, end)
     if tensor.dtype not in (*FLOAT_DTYPES, *ID_DTYPES):
         raise CheckpointError(
             f"tensor `{tensor.name}` has dtype {tensor.dtype}, which is no weight"
@@ -211,6 +239,57 @@ def read_rows(tensor: TensorInfo, begin: int, end: int) -> Float32Array:
         return bits.view(np.float32).reshape(shape)
     stored = raw.view({"F16": "<f2", "I32": "<i4", "I64": "<i8"}.get(tensor.dtype, "<f4"))
     return stored.astype(np.float32, copy=False).reshape(shape)
+
+
+def _read_parts(tensor: TensorInfo, begin: int, end: int) -> Float32Array:
+    rows, position = [np.empty((0, tensor.shape[-1]), np.float32)], 0
+    for part in tensor.parts:
+        low, high = max(begin - position, 0), min(end - position, part.row_count)
+        if low < high:
+            rows.append(read_rows(part, low, high))
+        position += part.row_count
+    return np.concatenate(rows)
+
+
+def rows_of(tensor: TensorInfo, begin: int, end: int) -> TensorInfo:
+    """Rows [begin, end) of a stored tensor as a matrix of their own."""
+    row_bytes = tensor.nbytes // max(1, tensor.row_count)
+    return replace(
+        tensor,
+        shape=(end - begin, tensor.shape[-1]),
+        offset_bytes=tensor.offset_bytes + begin * row_bytes,
+        nbytes=(end - begin) * row_bytes,
+    )
+
+
+def holds_same(first: TensorInfo, second: TensorInfo) -> bool:
+    """Return whether two stored tensors have the same dtype, shape and bytes.
+
+    Raises
+    ------
+    CheckpointError
+        If a file cannot be read or changed since its header was read.
+    """
+    if (first.dtype, first.shape) != (second.dtype, second.shape):
+        return False
+    done = 0
+    try:
+        with (
+            regular_files.open_regular(first.path) as one,
+            regular_files.open_regular(second.path) as other,
+        ):
+            for file, tensor in ((one, first), (other, second)):
+                _check_stamp(tensor, os.fstat(file.fileno()))
+                file.seek(tensor.offset_bytes)
+            while done < first.nbytes:
+                size = min(_COMPARED_BYTES, first.nbytes - done)
+                block = one.read(size)
+                if len(block) < size or block != other.read(size):
+                    return False
+                done += size
+    except OSError as error:
+        raise CheckpointError(f"cannot read `{first.path.name}`: {error.strerror}") from error
+    return True
 
 
 def sample_hash(tensors: Iterable[TensorInfo]) -> str:

@@ -134,10 +134,16 @@ def test_wrong_shape_or_dtype_is_named(
 
 
 def test_same_tensor_under_both_prefixes(directory: Path) -> None:
+    """A copy says nothing new; which of two values is meant could not be told."""
     checkpoint = Checkpoint.open(directory)
-    twin = replace(checkpoint.tensors[f"{PREFIX}norm.weight"], name="model.norm.weight")
-    with pytest.raises(CheckpointError, match="are the same"):
-        matched(replace(checkpoint, tensors={**checkpoint.tensors, "model.norm.weight": twin}))
+    tensors, name = checkpoint.tensors, f"{PREFIX}layers.0.input_layernorm.weight"
+    copy = replace(tensors[name], name="model.layers.0.input_layernorm.weight")
+    matched(replace(checkpoint, tensors={**tensors, copy.name: copy}))
+    other = replace(tensors[f"{PREFIX}norm.weight"], name=copy.name)
+    with pytest.raises(CheckpointError, match=r"are the same, with different values") as caught:
+        matched(replace(checkpoint, tensors={**tensors, copy.name: other}))
+    assert name in str(caught.value)
+    assert copy.name in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["config.json", "model-00002-of-00003.safetensors"])
