@@ -43,6 +43,11 @@ def _escaped(text: str, is_shown: Callable[[str], bool]) -> str:
     )
 
 
+def is_panic(error: BaseException) -> bool:
+    """Return whether native code of `tokenizers` gave up; its class cannot be imported by name."""
+    return type(error).__name__ == "PanicException"
+
+
 class Gemma4CompileError(Exception):
     """Base class: a message for people and an optional hint on what to do next."""
 

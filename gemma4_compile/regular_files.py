@@ -59,6 +59,26 @@ def read_regular(path: Path, limit_bytes: int) -> bytes:
     return content
 
 
+def read_stream(path: Path, limit_bytes: int) -> bytes:
+    """Read a file of the user's choice, a pipe or a device as well, up to its end.
+
+    OSError for a directory, for more than the limit, and for a pipe that nobody writes to.
+    """
+    descriptor = os.open(path, os.O_RDONLY | _FLAGS)
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if stat.S_ISDIR(found.st_mode):
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if hasattr(os, "set_blocking"):
+            os.set_blocking(descriptor, True)
+        content = file.read(limit_bytes + 1)
+    if len(content) > limit_bytes:
+        raise OSError(errno.EFBIG, f"it is too large: more than {limit_bytes} bytes")
+    if not content and stat.S_ISFIFO(found.st_mode):
+        raise OSError(errno.EPIPE, "it is a pipe to which nobody writes")
+    return content
+
+
 def open_new(path: Path, *, exclusive: bool = False) -> BinaryIO:
     """Make a file and open it for reading and writing; one that is there before is replaced.
 

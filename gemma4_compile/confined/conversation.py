@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 
 from gemma4_compile.chat_template import ChatTemplate
 from gemma4_compile.confined.limits import command, limit_memory, start_folder, time_limit
-from gemma4_compile.errors import Gemma4CompileError
+from gemma4_compile.errors import Gemma4CompileError, is_panic
 from gemma4_compile.regular_files import MAX_TOKENIZER_BYTES, read_regular
 from gemma4_compile.types import JsonObject
 
@@ -66,15 +66,10 @@ def load_tokenizer(path: Path) -> Tokenizer:
     except Exception as error:  # tokenizers raises no narrower class
         raise ConversationError(f"cannot load the tokenizer `{path}`: {error}") from error
     except BaseException as error:
-        if not _is_panic(error):
+        if not is_panic(error):
             raise
         raise ConversationError(f"cannot load the tokenizer `{path}`: {error}") from error
     return tokenizer
-
-
-def _is_panic(error: BaseException) -> bool:
-    """Return whether native code of `tokenizers` gave up; its class cannot be imported by name."""
-    return type(error).__name__ == "PanicException"
 
 
 def try_conversation(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gemma4_compile.chat_options import check, empty_question, make_parser
 from gemma4_compile.errors import ArtifactError, UsageError
+from gemma4_compile.given_text import read_stdin, read_text, utf8
 from gemma4_compile.media.decode import check_readable
 from gemma4_compile.media.inputs import check_modality
 from gemma4_compile.process import peak_memory_bytes, run_command
@@ -20,7 +21,7 @@ from gemma4_compile.runtime.chat import Chat
 from gemma4_compile.runtime.completion import TextCompletion
 from gemma4_compile.runtime.console import Console
 from gemma4_compile.runtime.diagnose import diagnose
-from gemma4_compile.runtime.dialogue import Dialogue, utf8
+from gemma4_compile.runtime.dialogue import Dialogue
 from gemma4_compile.runtime.drafting import check_drafts
 from gemma4_compile.runtime.engine import Engine
 from gemma4_compile.runtime.grammar import Grammars, JsonGrammar
@@ -33,6 +34,7 @@ from gemma4_compile.runtime.token_engine import TokenChooser
 
 _SCHEMA_HINT = 'give a file like {"type": "object", "properties": {"answer": {"type": "string"}}}'
 _STDIN = "-"
+_BYTE_ORDER_MARK = "\ufeff"  # as some editors begin a file
 
 
 def _sampler(arguments: argparse.Namespace, package: Package) -> TokenChooser:
@@ -49,9 +51,9 @@ def _question(arguments: argparse.Namespace) -> str | None:
     if arguments.prompt_file is None:
         text: str | None = arguments.prompt
     elif arguments.prompt_file == _STDIN:
-        text = sys.stdin.read()
+        text = read_stdin("--prompt-file")
     else:
-        text = _read_text("--prompt-file", Path(arguments.prompt_file))
+        text = read_text("--prompt-file", Path(arguments.prompt_file))
     if text is not None:
         text = utf8("the question", text)
     if text is not None and not text.strip():
@@ -59,29 +61,16 @@ def _question(arguments: argparse.Namespace) -> str | None:
     return text
 
 
-def _speakutf8() -> None:
-    """Read and write UTF-8 whatever the locale; bytes that are none are found by `_utf8`."""
+def _speak_utf8() -> None:
+    """Read and write UTF-8 whatever the locale; bytes that are none are found by `utf8`."""
     for stream in (sys.stdin, sys.stdout):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="surrogateescape")
 
 
-def _read_text(option: str, path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"{option}: cannot read `{path}`: {error.strerror}", hint="check the file's name"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"{option}: `{path}` is not UTF-8: {error}", hint="save the text as UTF-8"
-        ) from error
-
-
 def _grammar(path: Path, package: Package) -> JsonGrammar:
     try:
-        schema = json.loads(_read_text("--json-schema", path))
+        schema = json.loads(read_text("--json-schema", path).removeprefix(_BYTE_ORDER_MARK))
     except (ValueError, RecursionError) as error:
         raise UsageError(
             f"--json-schema: `{path}` is not JSON: {error}", hint=_SCHEMA_HINT
@@ -196,7 +185,7 @@ def _lines(arguments: argparse.Namespace, console: Console) -> Lines:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return the exit status: 0, 1 failed, 2 usage, 130 left by Ctrl-C."""
-    _speakutf8()
+    _speak_utf8()
     return run_command(make_parser(), _run, argv)
 
 

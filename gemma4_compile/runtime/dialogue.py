@@ -8,9 +8,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from gemma4_compile.errors import Gemma4CompileError, UsageError, printable_text
+from gemma4_compile.errors import Gemma4CompileError, UsageError, is_panic, printable_text
+from gemma4_compile.given_text import utf8
 from gemma4_compile.media.inputs import KINDS, load
-from gemma4_compile.process import report
+from gemma4_compile.process import DEBUG_HINT, report
 from gemma4_compile.runtime import transcript
 from gemma4_compile.runtime.chat import Chat
 from gemma4_compile.runtime.completion import TextCompletion
@@ -46,16 +47,14 @@ _COMMANDS = (
     *("system", "save", "load", "help", "exit"),
 )
 _RAW_COMMANDS = ("help", "exit")
+_LASTING = ("clear", "forget", "system", "load")  # they change all questions that follow
+_WITHOUT_EFFECT = ("save", "help", "exit")
 _FORCE = "--force"
 _EXAMPLES = {"/image": "cat.jpg", "/audio": "hello.wav", "/video": "walk.mp4"}
 
 
-def utf8(what: str, text: str) -> str:
-    """Text from arguments or stdin, where bytes that the locale does not know are surrogates."""
-    try:
-        return text.encode("utf-8", "surrogateescape").decode("utf-8")
-    except UnicodeError as error:
-        raise UsageError(f"{what} is not UTF-8: {error}", hint="save the text as UTF-8") from error
+class FailedLinesError(Gemma4CompileError):
+    """Lines of a pipe could not be done; each was reported."""
 
 
 class Dialogue:
@@ -81,6 +80,9 @@ class Dialogue:
         self._new_chooser, self._limit = new_chooser, limit
         self._image_tokens = image_tokens
         self._raw = isinstance(answerer, TextCompletion)
+        self._piped = False
+        self._failed = 0
+        self._undone: dict[str, str] = {}  # commands of a pipe, by word: what questions wait for
 
     def attach(self, kind: str, path: Path) -> None:
         """Show a file with the next message; UsageError or MediaError where that cannot be."""
@@ -96,9 +98,27 @@ class Dialogue:
         self._console.answer(self._answerer, text, self._new_chooser(), self._limit)
 
     def converse(self, lines: Lines) -> None:
-        """Take messages and commands until the input ends; KeyboardInterrupt leaves, too."""
-        piped = isinstance(lines, PipedLines)
+        """Take messages and commands until the input ends; KeyboardInterrupt leaves, too.
+
+        Nobody sees the errors of a pipe's lines while there is time to mend them: a question that
+        a command before it was to prepare is not asked where that failed.
+
+        Raises
+        ------
+        FailedLinesError
+            At the end, if a line of a pipe could not be done.
+        """
+        self._piped = isinstance(lines, PipedLines)
         self._console.note(RAW_GREETING if self._raw else GREETING)
+        self._take(lines)
+        if self._piped and self._failed:
+            lines_failed = "1 line" if self._failed == 1 else f"{self._failed} lines"
+            raise FailedLinesError(
+                f"{lines_failed} of stdin could not be done",
+                hint="the errors before this one say why",
+            )
+
+    def _take(self, lines: Lines) -> None:
         interrupted = False
         while True:
             try:
@@ -106,14 +126,14 @@ class Dialogue:
             except EOFError:
                 return
             except KeyboardInterrupt as pressed:
-                if piped or (interrupted and not isinstance(pressed, BlockDropped)):
+                if self._piped or (interrupted and not isinstance(pressed, BlockDropped)):
                     raise
                 interrupted = True
                 self._console.note("(Ctrl-C again leaves, as /exit and Ctrl-D do)")
                 continue
             except UsageError as error:
-                report(str(error), error.hint or HELP)
-                if piped:
+                self._fail(str(error), error.hint or HELP)
+                if self._piped:
                     return
                 continue
             interrupted = False
@@ -129,19 +149,68 @@ class Dialogue:
         bool
             Whether it leaves.
         """
+        stripped = typed.text.strip()
+        is_command = typed.command and _is_command(stripped)
         try:
-            stripped = typed.text.strip()
-            if typed.command and _is_command(stripped):
+            if is_command:
                 return self._command(stripped)
+            self._check_prepared()
             text = utf8("this text" if self._raw else "this question", typed.text)
             self.ask(text if self._raw else text.strip())
+            return False
         except ContextFullError as error:
-            report(str(error), self._full_hint())
+            self._fail(str(error), self._full_hint())
         except Gemma4CompileError as error:
-            report(str(error), error.hint or GREETING)
+            self._fail(str(error), error.hint or GREETING)
         except KeyboardInterrupt:
+            if self._piped:
+                raise
             self._console.note("(stopped)")
+            return False
+        except OSError:  # as of stdout, which nobody reads any more
+            raise
+        except BaseException as error:  # a panic of native code is no Exception
+            if not isinstance(error, Exception) and not is_panic(error):
+                raise
+            self._fail(f"internal error: {type(error).__name__}: {error}", DEBUG_HINT)
+        if self._piped:
+            self._unprepare(stripped if is_command else None)
         return False
+
+    def _fail(self, message: str, hint: str) -> None:
+        self._failed += 1
+        report(message, hint)
+
+    def _check_prepared(self) -> None:
+        """UsageError for a question of a pipe that a command before it was to prepare."""
+        if self._undone:
+            line = next(iter(self._undone.values()))
+            raise UsageError(
+                f"this question is not asked: before it, `{line[:80]}` failed",
+                hint="mend that line, or leave it out",
+            )
+
+    def _unprepare(self, command: str | None) -> None:
+        """Note a command that failed; or a question, after which no other shows its media."""
+        if command is None:
+            if isinstance(self._answerer, Chat):
+                self._answerer.attached = []
+            self._undone = {word: line for word, line in self._undone.items() if word in _LASTING}
+            return
+        word = command[1:].split(None, 1)[0]
+        if word not in _WITHOUT_EFFECT:
+            self._undone.setdefault(word, command)
+
+    def _prepare(self, word: str) -> None:
+        """Note a command that was done: it stands for those before it that failed."""
+        if word == "load":
+            self._undone.clear()
+        elif word == "clear":
+            self._undone = {key: line for key, line in self._undone.items() if key == "system"}
+        elif word in _LASTING:
+            self._undone.pop(word, None)
+        elif word == "detach":
+            self._undone = {key: line for key, line in self._undone.items() if key in _LASTING}
 
     def _full_hint(self) -> str:
         if not isinstance(self._answerer, Chat):
@@ -168,6 +237,7 @@ class Dialogue:
             self._say(RAW_HELP if self._raw else HELP)
         elif isinstance(self._answerer, Chat):
             self._chat_command(self._answerer, word, rest)
+        self._prepare(word)
         return False
 
     def _chat_command(self, chat: Chat, word: str, rest: str) -> None:

@@ -15,6 +15,7 @@ from prompt_toolkit.history import DummyHistory, History, InMemoryHistory
 from prompt_toolkit.output import Output, create_output
 
 from gemma4_compile.errors import UsageError
+from gemma4_compile.given_text import MAX_TEXT_BYTES, TOO_LONG_HINT
 
 QUOTES = '"""'
 PROMPT, CONTINUED = "> ", ". "
@@ -48,8 +49,8 @@ class PipedLines:
     """Lines of stdin."""
 
     def read(self, prompt: str, *, kept: bool = True) -> str:
-        """Return the next one; `prompt` is shown to nobody."""
-        line = sys.stdin.readline()
+        """Return the next one, or the beginning of one that is too long; `prompt` is not shown."""
+        line = sys.stdin.readline(MAX_TEXT_BYTES + 1)
         if not line:
             raise EOFError
         return line.removesuffix("\n")
@@ -96,19 +97,29 @@ def read_typed(lines: Lines) -> Typed:
     EOFError, KeyboardInterrupt
         If the input ends, or Ctrl-C is pressed.
     UsageError
-        If the input ends inside of a block.
+        If the input ends inside of a block, or is too long; what follows is not to be read then.
     """
     text = lines.read(PROMPT)
+    _check_length(len(text))
     stripped = text.strip()
     if stripped.startswith(QUOTES):
         return Typed(_block(lines, stripped.removeprefix(QUOTES)), command=False)
     return Typed(text, command="\n" not in stripped)
 
 
+def _check_length(characters: int) -> None:
+    if characters > MAX_TEXT_BYTES:
+        raise UsageError(
+            f"a message of more than {MAX_TEXT_BYTES} bytes is not read", hint=TOO_LONG_HINT
+        )
+
+
 def _block(lines: Lines, text: str) -> str:
     """The text of a block, whose first line is `text`."""
     pieces = [text]
+    length = len(text)
     while not pieces[-1].rstrip().endswith(QUOTES):
+        _check_length(length)
         try:
             pieces.append(lines.read(CONTINUED, kept=False))
         except KeyboardInterrupt:
@@ -118,5 +129,6 @@ def _block(lines: Lines, text: str) -> str:
                 f"a block that {QUOTES} opened has no end, and is not sent",
                 hint=f"end it with {QUOTES}",
             ) from error
+        length += len(pieces[-1]) + 1
     pieces[-1] = pieces[-1].rstrip().removesuffix(QUOTES)
     return "\n".join(pieces).strip("\n")

@@ -17,7 +17,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from gemma4_compile.chat_template import ChatTemplate
-from gemma4_compile.errors import UsageError
+from gemma4_compile.errors import UsageError, is_panic
 from gemma4_compile.media.inputs import Medium, kind_of
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.runtime.engine import ContextFullError
@@ -266,10 +266,18 @@ class PromptBuilder:
         return ids
 
     def _encode(self, text: str) -> Any:
-        if len(text) < _PIECE:
-            return self._tokenizer.encode(text, add_special_tokens=False)
-        # Of the methods of `tokenizers` this one lets other threads run meanwhile.
-        return self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0]
+        try:
+            if len(text) < _PIECE:
+                return self._tokenizer.encode(text, add_special_tokens=False)
+            # Of the methods of `tokenizers` this one lets other threads run meanwhile.
+            return self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0]
+        except BaseException as error:  # a panic of native code is no Exception
+            if not isinstance(error, Exception) and not is_panic(error):
+                raise
+            raise UsageError(
+                f"the tokenizer fails at this text: {error}",
+                hint="write it otherwise, or take the tokenizer of the original checkpoint",
+            ) from error
 
     def _check_bytes(self, count: int) -> None:
         if self.max_bytes is not None and count > self.max_bytes:

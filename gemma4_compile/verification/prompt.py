@@ -8,8 +8,11 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from gemma4_compile.errors import ArtifactError, UsageError
+from gemma4_compile import given_text
+from gemma4_compile.confined.conversation import ConversationError, load_tokenizer
+from gemma4_compile.errors import ArtifactError, UsageError, is_panic
 from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.runtime.prompt import longest_token_bytes
 from gemma4_compile.verification.runners import Step
 
 TEXT_FILE = Path(__file__).parent / "text.txt"
@@ -72,14 +75,9 @@ def read_prompt(package: Path, config: Gemma4Config, text: str, context: int, st
     """
     path = package / "tokenizer.json"
     try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers raises no narrower class
-        raise ArtifactError(
-            f"cannot load the tokenizer `{path}`: {error}", hint="compile the package again"
-        ) from error
-    body = tokenizer.encode(text, add_special_tokens=False).ids
-    if not body:
-        raise UsageError("the text has no tokens", hint="give another --text")
+        tokenizer = load_tokenizer(path)
+    except ConversationError as error:
+        raise ArtifactError(str(error), hint="compile the package again") from error
     if context < 2:
         raise UsageError(
             f"a package with room for {context} token cannot be verified",
@@ -88,18 +86,29 @@ def read_prompt(package: Path, config: Gemma4Config, text: str, context: int, st
     steps = min(steps, max(1, context // 4))
     length = min(2 * config.sliding_window + _BEYOND_WINDOWS, context - steps)
     wanted = length + steps
+    # What is wanted is in so much of the text; all of a long one would take minutes.
+    body = _encode(tokenizer, text[: (wanted + 1) * longest_token_bytes(tokenizer)])
+    if not body:
+        raise UsageError("the text has no tokens", hint="give another --text")
     repeated = [config.bos_token_id, *(body * math.ceil(wanted / len(body)))]
     return Prompt(tuple(repeated[: wanted + 1]), length, steps)
 
 
+def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
+    try:
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+    except BaseException as error:  # a panic of native code is no Exception
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
+        raise UsageError(
+            f"the tokenizer fails at this text: {error}", hint="give another --text"
+        ) from error
+    return ids
+
+
 def read_text(path: Path | None) -> str:
     """The text of a file, or the one that ships; UsageError if it cannot be read."""
-    try:
-        return (path or TEXT_FILE).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"--text: cannot read `{path}`: {error}", hint="give a file of UTF-8 text"
-        ) from error
+    return given_text.read_text("--text", path or TEXT_FILE)
 
 
 def other_chunk(length: int, chunk: int) -> int:

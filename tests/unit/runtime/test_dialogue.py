@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from gemma4_compile.runtime import Chat, Sampler, SamplingOptions
 from gemma4_compile.runtime.console import Console
-from gemma4_compile.runtime.dialogue import Dialogue
+from gemma4_compile.runtime.dialogue import Dialogue, FailedLinesError
+from gemma4_compile.runtime.lines import PipedLines
 from tests.media_files import picture_file, sound_file, tone
 from tests.seeing_engine import Seeing
 
@@ -44,6 +46,14 @@ def new(chat: Chat) -> Chat:
 
 def talk(chat: Chat, *lines: str | type[BaseException]) -> None:
     Dialogue(chat, Console(quiet=True), lambda: GREEDY, 40).converse(Script(*lines))
+
+
+class Pipe(Script, PipedLines):
+    """Lines of a pipe."""
+
+
+def feed(chat: Chat, *lines: str | type[BaseException]) -> None:
+    Dialogue(chat, Console(quiet=True), lambda: GREEDY, 40).converse(Pipe(*lines))
 
 
 def test_several_lines_are_one_question(new: Chat, capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,6 +150,85 @@ def test_what_is_shown_does_not_steer_the_terminal(
     assert "\x1b" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("failing", "why"),
+    [
+        ("/imgae cat.png", "unknown command"),
+        ("/image nowhere.png", "takes no pictures"),
+        ("/load nowhere.json", "cannot read"),
+        ("/system \udcff", "is not UTF-8"),
+        ("/clear all", "takes nothing after it"),
+    ],
+)
+def test_a_question_of_a_pipe_is_not_asked_after_a_command_that_failed(
+    failing: str, why: str, new: Chat, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(FailedLinesError, match="2 lines of stdin"):
+        feed(new, failing, "Who are you?")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert why in captured.err
+    assert "this question is not asked: before it, `/" in captured.err
+    talk(new, failing, "Who are you?")  # a person sees the error, and asks all the same
+    assert capsys.readouterr().out.startswith("I am")
+
+
+@pytest.mark.parametrize("failing", ["\udcff", "/save", "/help me", '"""'])
+def test_lines_of_a_pipe_that_fail_are_counted(
+    failing: str, new: Chat, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(FailedLinesError, match="1 line of stdin"):
+        feed(new, "Who are you?", failing)
+    with pytest.raises(FailedLinesError):
+        feed(new, failing, "/exit")
+    assert capsys.readouterr().out.count("I am tiny") == 1
+    feed(new, "Who are you?", "/exit")
+
+
+def test_what_stands_for_a_command_that_failed(
+    new: Chat, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = "Who are you?"
+    path = tmp_path / "chat.json"
+    feed(new, asked, f"/save {path}")
+    for lines, answers in (
+        (("/load none", asked, asked, asked), 0),
+        (("/load none", f"/load {path}", asked), 1),
+        (("/load none", "/clear", asked), 1),
+        (("/system \udcff", "/clear", asked), 0),
+        (("/system \udcff", "/system Be brief.", asked), 1),
+        (("/image none", asked, asked), 1),
+        (("/image none", "/detach", asked), 1),
+        (("/image none", "/load none", "/detach", asked), 0),
+    ):
+        capsys.readouterr()
+        with pytest.raises(FailedLinesError):
+            feed(new, *lines)
+        assert len(capsys.readouterr().out.splitlines()) == answers, lines
+    with pytest.raises(KeyboardInterrupt):  # nobody would press it again
+        feed(new, KeyboardInterrupt, asked)
+
+
+class PanicException(BaseException):
+    """As native code of `tokenizers` raises it."""
+
+
+@pytest.mark.parametrize("error", [PanicException("regex"), RuntimeError("a fault of ours")])
+def test_a_fault_ends_the_line_and_not_the_conversation(
+    error: BaseException,
+    new: Chat,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    talk(new, "My name is Clara.")
+    with monkeypatch.context() as patched:
+        patched.setattr(Chat, "events", Mock(side_effect=error))
+        talk(new, "What is my name?")
+    assert f"internal error: {type(error).__name__}" in capsys.readouterr().err
+    talk(new, "What is my name?")
+    assert capsys.readouterr().out == "Your name is Clara.\n"
+
+
 @pytest.fixture(scope="module")
 def seeing(tiny_package: Path) -> Seeing:
     return Seeing(tiny_package)
@@ -210,3 +299,19 @@ def test_a_package_without_media_says_what_to_compile(
         assert f"takes no {what}" in err
     assert "--modalities text,image" in err
     assert "--modalities text,audio" in err
+
+
+def test_a_question_of_a_pipe_is_not_asked_without_its_picture(
+    seeing: Seeing, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seeing.reset()
+    chat = Chat(seeing.engine, seeing.package)
+    picture = tmp_path / "a.png"
+    picture.write_bytes(picture_file(48, 48))
+    script = [f"/image {picture}", "/image nowhere.png", "What?", "And?"]
+    dialogue = Dialogue(chat, Console(quiet=True), lambda: GREEDY, 3, image_tokens=70)
+    with pytest.raises(FailedLinesError, match="2 lines"):
+        dialogue.converse(Pipe(*script))
+    assert [message.content for message in chat.messages[::2]] == ["And?"]
+    assert not chat.messages[0].media  # it was shown with the question that was not asked
+    assert "before it, `/image nowhere.png` failed" in capsys.readouterr().err

@@ -54,3 +54,16 @@ def test_pasted_lines_are_one_message_and_no_command() -> None:
             return "/clear\nthat is a shell's"
 
     assert read_typed(Pasted()) == Typed("/clear\nthat is a shell's", command=False)
+
+
+@pytest.mark.parametrize("beginning", ["", '"""\n'])
+def test_text_without_end_is_an_error(beginning: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = io.StringIO(beginning)
+
+    class Endless:
+        def readline(self, size: int) -> str:
+            return first.readline() or "a" * size
+
+    monkeypatch.setattr("sys.stdin", Endless())
+    with pytest.raises(UsageError, match="a message of more than"):
+        read_typed(PipedLines())

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 from tokenizers import Tokenizer
@@ -23,6 +24,29 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture(scope="module")
 def template() -> ChatTemplate:
     return ChatTemplate(shipped_file("chat_template.jinja").decode(), SPECIAL)
+
+
+def test_a_panic_of_the_tokenizer_is_an_error_of_the_text() -> None:
+    class PanicException(BaseException):
+        pass
+
+    class Panics:
+        def encode(self, text: str, **options: object) -> object:
+            raise PanicException("called `Result::unwrap()` on an `Err` value")
+
+        def encode_batch_fast(self, texts: list[str], **options: object) -> object:
+            return self.encode(texts[0])
+
+        def token_to_id(self, token: str) -> None:
+            return None
+
+        def get_vocab(self) -> dict[str, int]:
+            return {"a": 0}
+
+    builder = PromptBuilder(cast(Tokenizer, Panics()), None)
+    for text in ("a", "a" * (1 << 17)):
+        with pytest.raises(UsageError, match="the tokenizer fails at this text: called"):
+            builder.encode(text)
 
 
 # Rendered examples of the canonical template of E2B and E4B.

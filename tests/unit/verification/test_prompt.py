@@ -73,8 +73,10 @@ def test_what_cannot_be_read(
     with pytest.raises(UsageError, match="--text: cannot read"):
         read_text(tmp_path / "nothing.txt")
     (tmp_path / "latin.txt").write_bytes(b"\xff\xfe")
-    with pytest.raises(UsageError, match="--text: cannot read"):
+    with pytest.raises(UsageError, match="is not UTF-8"):
         read_text(tmp_path / "latin.txt")
+    with pytest.raises(UsageError, match="--text: cannot read `/dev/zero`: it is too large"):
+        read_text(Path("/dev/zero"))
     (checkpoint.path / "tokenizer.json").write_text("{")
     with pytest.raises(ArtifactError, match="cannot load the tokenizer"):
         read_prompt(checkpoint.path, config, read_text(TEXT_FILE), 512, 4)
