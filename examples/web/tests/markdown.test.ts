@@ -75,4 +75,18 @@ describe("a text of signs alone", () => {
     const html = renderMarkdown("Some *words*, `list[0]` and [a link](https://example.org/).\n\n".repeat(500));
     expect(html).toContain("<em>words</em>");
   });
+
+  it.each([
+    ["مرحبا\n\n- أ\n- ب\n\n1. أ\n\n> أ\n\n# أ", ["p", "ul", "ol", "blockquote", "h1"]],
+    ["| أ |\n|-|\n| ب |", ['div class="table"']],
+  ])("gives each block the direction of its text: %j", (text, blocks) => {
+    const html = renderMarkdown(text);
+    for (const block of blocks) expect(html).toContain(`<${block} dir="auto"`);
+  });
+
+  it("gives none to what is inside of a block, which would hide its text from the browser, and never turns code", () => {
+    const html = renderMarkdown("- أ\n\n  ب\n\n```\nأ\n```\n");
+    expect(html.match(/dir="auto"/g)).toHaveLength(1);
+    expect(html).toContain('<div class="code" dir="ltr">');
+  });
 });

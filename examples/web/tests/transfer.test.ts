@@ -96,6 +96,9 @@ describe("chats as files", () => {
     ["Über Bäume: ein Gespräch", "gemma4-chat-uber-baume-ein-gesprach-2026-11-22.json"],
     ["../../etc/passwd", "gemma4-chat-etc-passwd-2026-11-22.json"],
     ["木について", "gemma4-chat-木について-2026-11-22.json"],
+    ["हिन्दी में", "gemma4-chat-हिन्दी-में-2026-11-22.json"],
+    ["سؤال عن الطقس؟", "gemma4-chat-سؤال-عن-الطقس-2026-11-22.json"],
+    ["𐤀".repeat(41), `gemma4-chat-${"𐤀".repeat(40)}-2026-11-22.json`],
     ["???", "gemma4-chat-untitled-2026-11-22.json"],
   ])("have names that every disk takes: %s", (title, name) =>
     expect(toFile([chat(title)], new Date("2026-11-22T12:00Z")).name.normalize("NFC")).toBe(name.normalize("NFC")),

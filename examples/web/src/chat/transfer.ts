@@ -240,9 +240,10 @@ function isRecord(value: unknown): value is Record<string, unknown> {
 function slug(title: string): string {
   const words = title
     .normalize("NFKD")
-    .replace(/\p{M}/gu, "")
-    .replace(/[^\p{L}\p{N}]+/gu, "-")
+    .replace(/[\u0300-\u036f]/g, "") // accents of Latin letters; the vowels of other scripts are marks, too
+    .normalize("NFC")
+    .replace(/[^\p{L}\p{M}\p{N}]+/gu, "-")
     .replace(/^-|-$/g, "")
     .toLowerCase();
-  return words.slice(0, 40).replace(/-$/, "") || "untitled";
+  return [...words].slice(0, 40).join("").replace(/-$/, "") || "untitled";
 }

@@ -27,14 +27,21 @@ for (const name of ["th_open", "td_open"]) {
     return self.renderToken(tokens, index, options);
   };
 }
-rules["table_open"] = () => '<div class="table" tabindex="0" role="group" aria-label="Table"><table>';
+rules["table_open"] = () => '<div class="table" dir="auto" tabindex="0" role="group" aria-label="Table"><table>';
 rules["table_close"] = () => "</table></div>";
+
+// Each block of an answer runs as its own text does: a list in Arabic has its marks at the right. What is inside of one
+// has no direction of its own, or a browser would not look at it (chat.css turns its lines).
+const BLOCKS = ["paragraph_open", "heading_open", "bullet_list_open", "ordered_list_open", "blockquote_open"];
+parser.core.ruler.push("direction", ({ tokens }) => {
+  for (const token of tokens) if (token.level === 0 && BLOCKS.includes(token.type)) token.attrSet("dir", "auto");
+});
 
 function codeBlock(code: string, language: string): string {
   const { escapeHtml } = parser.utils;
   const name = language ? escapeHtml(language) : "text";
   return (
-    `<div class="code"><div class="code-head"><span>${name}</span>` +
+    `<div class="code" dir="ltr"><div class="code-head"><span>${name}</span>` +
     `<button type="button" class="copy-code" aria-label="Copy code">Copy</button></div>` +
     `<pre tabindex="0" aria-label="Code, ${name}"><code>${escapeHtml(code)}</code></pre></div>`
   );
@@ -50,6 +57,6 @@ const MOST_STEPS = 1e9;
 /** HTML of an answer. Safe to insert: everything in it was escaped or written above. */
 export function renderMarkdown(text: string): string {
   const signs = text.match(SIGNS)?.length ?? 0;
-  if (signs * text.length > MOST_STEPS) return `<p class="unparsed">${parser.utils.escapeHtml(text)}</p>`;
+  if (signs * text.length > MOST_STEPS) return `<p class="unparsed" dir="auto">${parser.utils.escapeHtml(text)}</p>`;
   return parser.render(text);
 }

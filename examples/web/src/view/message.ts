@@ -117,7 +117,7 @@ export class MessageView {
         "div",
         { class: failed ? "call failed" : "call" },
         icon("calculator"),
-        h("code", {}, what),
+        h("code", { dir: "ltr" }, what),
         h("span", { class: "call-result" }, result === undefined ? outcome : `= ${outcome}`),
       );
     }
@@ -156,7 +156,7 @@ export class MessageView {
     this.media ??= this.actions.drawMedia(message);
     const { media } = this;
     this.body.replaceChildren(
-      ...[media, message.text && h("p", { class: "asked" }, message.text)].filter((each) => !!each),
+      ...[media, message.text && h("p", { class: "asked", dir: "auto" }, message.text)].filter((each) => !!each),
     );
     this.foot.replaceChildren(
       this.copyButton(),
@@ -168,7 +168,7 @@ export class MessageView {
   startEdit(): void {
     if (this.message.role !== "user") return;
     const message = this.message;
-    const field = h("textarea", { "aria-label": "Edited message", rows: "3" });
+    const field = h("textarea", { "aria-label": "Edited message", dir: "auto", rows: "3" });
     field.value = message.text;
     const close = () => this.drawUser(message);
     const send = () => {

@@ -103,8 +103,8 @@ export class Sidebar {
 /** One chat of the list: opened, renamed, or given to the menu. */
 class Row {
   readonly item = h("li");
-  private readonly title = h("span", { class: "title" });
-  private readonly snippet = h("span", { class: "snippet" });
+  private readonly title = h("span", { class: "title", dir: "auto" });
+  private readonly snippet = h("span", { class: "snippet", dir: "auto" });
   private readonly open: HTMLButtonElement;
   private readonly more: HTMLButtonElement;
   private conversation: Conversation | undefined;
@@ -150,6 +150,7 @@ class Row {
     const field = h("input", {
       type: "text",
       class: "rename",
+      dir: "auto",
       "aria-label": "Name of the chat",
       maxlength: "120",
       autocomplete: "off",
