@@ -14,6 +14,7 @@ const SCRIPTS = [
   [/tool_response>response[\s\S]*thought\n$/, "That was easy.\n<channel|>8 plus 19 is 27."],
   [/tool_response>response/, "8 plus 19 is 27."],
   [/8 plus/, 'Let me see.<|tool_call>call:calculator{expression:<|"|>8 + 19<|"|>}<tool_call|>'],
+  [/الطقس/, "الطقس في باريس مشمس.\n\n- واحد\n- اثنان\n\n```python\nx = 1\n```\n\nIt is sunny.\n"],
   [/Please guess/, "Guessed."],
   [/thing long/, Array.from({ length: 200 }, (_, index) => `word${index}`).join(" ")],
 ];

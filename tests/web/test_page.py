@@ -89,6 +89,10 @@ LOOKS = (
     "settings_sections",
     "phones",
 )
+LINKS = (
+    "strange_link",
+    "right_to_left",
+)
 MEDIA = (
     "attach_paste_drop",
     "container",
@@ -107,7 +111,7 @@ CAPTURE = (
 # A browser each.
 GROUPS = {
     "scripted": SCRIPTED,
-    "chats": (*CHATS, *LOOKS),
+    "chats": (*CHATS, *LOOKS, *LINKS),
     "media": (*MEDIA, *CAPTURE),
     "real": REAL,
 }

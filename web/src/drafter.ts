@@ -84,9 +84,8 @@ async function list(get: FetchFile, url: string): Promise<unknown> {
 }
 
 /** The bytes of a file, if they are those that the package was compiled with. */
-async function verified(get: FetchFile, base: string, shard: Shard, sha256: string | undefined): Promise<Uint8Array> {
+async function verified(get: FetchFile, base: string, shard: Shard, sha256: string): Promise<Uint8Array> {
   const { dataPath, nbytes } = shard;
-  if (sha256 === undefined) throw new Error(`${PROVENANCE_FILE} does not know ${dataPath}`);
   const url = `${base}${dataPath}`;
   const bytes = new Uint8Array(await (await opened(get, url, sha256)).arrayBuffer());
   const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
@@ -95,6 +94,22 @@ async function verified(get: FetchFile, base: string, shard: Shard, sha256: stri
   if (get === cached) await drop(url, sha256).catch(() => undefined);
   if (bytes.byteLength !== nbytes) throw new Error(`${dataPath}: expected ${nbytes} bytes, found ${bytes.byteLength}`);
   throw new Error(`${dataPath}: expected sha256 ${sha256}, found ${found}`);
+}
+
+/** Throws for what is no shard: its name becomes an address and a key of the cache, its sizes become buffers. */
+function checkShard(shard: Shard, files: Provenance["files"]): void {
+  const { dataPath, nbytes, records } = shard ?? {};
+  if (typeof dataPath !== "string" || !/^\w[\w.-]*$/.test(dataPath))
+    throw new Error(`${INDEX_FILE}: expected plain file names, found ${JSON.stringify(dataPath)}`);
+  if (typeof files !== "object" || files === null || !Object.hasOwn(files, dataPath))
+    throw new Error(`${PROVENANCE_FILE} does not know ${dataPath}`);
+  const isSize = (value: unknown) => Number.isSafeInteger(value) && (value as number) >= 0;
+  const fits = (weight: Weight) =>
+    weight && isSize(weight.byteOffset) && isSize(weight.nbytes) && weight.byteOffset + weight.nbytes <= nbytes;
+  const isNamed = (weight: Weight) =>
+    typeof weight.name === "string" && Array.isArray(weight.shape) && weight.shape.every(isSize);
+  if (!isSize(nbytes) || !Array.isArray(records) || !records.every((each) => fits(each) && isNamed(each)))
+    throw new Error(`${INDEX_FILE}: ${dataPath}: expected weights that lie inside of it`);
 }
 
 const describe = ({ name, shape, dtype }: Parameter): string => `${name} ${shape.join("x")} ${dtype}`;
@@ -142,9 +157,10 @@ export async function loadDrafter(libraries: readonly Library[], url: string, op
   check();
   const get = options.fetch ?? cached;
   const base = url.endsWith("/") ? url : `${url}/`;
-  const { records: shards } = (await list(get, `${base}${INDEX_FILE}`)) as { records: Shard[] };
+  const { records: shards } = ((await list(get, `${base}${INDEX_FILE}`)) ?? {}) as { records: Shard[] };
   if (!Array.isArray(shards)) throw new Error(`${base}${INDEX_FILE} lists no shards`);
   const { files = {} } = (await list(get, `${base}${PROVENANCE_FILE}`)) as Provenance;
+  for (const shard of shards) checkShard(shard, files);
   check();
   const stored = new Set(shards.flatMap(({ records }) => records.map(describe)));
   const takers = libraries
@@ -182,7 +198,7 @@ async function load(
   const tensors = new Map<string, number>();
   try {
     for (const shard of shards) {
-      const bytes = await verified(get, base, shard, files[shard.dataPath]?.sha256);
+      const bytes = await verified(get, base, shard, files[shard.dataPath]!.sha256);
       check(library);
       for (const weight of shard.records) tensors.set(weight.name, upload(library, calls, weight, bytes));
     }

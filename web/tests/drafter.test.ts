@@ -40,6 +40,13 @@ async function answer(url: string, sha256?: string): Promise<Response> {
   return found instanceof Uint8Array ? new Response(found as Uint8Array<ArrayBuffer>) : Response.json(found);
 }
 
+const rename = (dataPath: unknown) =>
+  (files["drafter-tensor-cache.json"] = { records: [{ dataPath, nbytes: SHARD.length, records: RECORDS }] });
+const resize = (odd: object) =>
+  (files["drafter-tensor-cache.json"] = {
+    records: [{ dataPath: NAME, nbytes: SHARD.length, records: [RECORDS[0], { ...RECORDS[1], ...odd }] }],
+  });
+
 const load = (options = {}) => loadDrafter([fake.library], URL_, { fetch: answer, ...options });
 
 beforeEach(() => {
@@ -187,6 +194,14 @@ describe("a drafter", () => {
       /drafter-tensor-cache\.json: .* no JSON/,
     ],
     ["without a list of shards", () => (files["drafter-tensor-cache.json"] = {}), /json lists no shards/],
+    ["in another folder", () => rename("../other/params_shard_0.bin"), /expected plain file names, found "\.\./],
+    ["without a name", () => rename(7), /expected plain file names, found 7/],
+    ["named as what every object has", () => rename("constructor"), /does not know constructor/],
+    ["of a size that is none", () => resize({ nbytes: -3 }), /weights that lie inside of it/],
+    ["that ends after its file", () => resize({ byteOffset: 1e9 }), /weights that lie inside of it/],
+    ["without a shape", () => resize({ shape: null }), /weights that lie inside of it/],
+    ["whose list is null", () => (files["drafter-tensor-cache.json"] = null), /json lists no shards/],
+    ["of which a shard is null", () => (files["drafter-tensor-cache.json"] = { records: [null] }), /plain file names/],
     ["without a list of files", () => (files["provenance.json"] = {}), /does not know params_shard/],
     [
       "for a model whose device went",

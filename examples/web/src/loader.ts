@@ -19,8 +19,12 @@ import type { StartState } from "./view/start";
 const SMALL_BYTES = 64 * MIB;
 const SHOW_EVERY_MS = 100;
 const PAUSED = "paused";
+const MOST_KNOWN = 100;
 /** A second loss of the device within this time is not answered by starting again. */
 const CALM_MS = 60_000;
+
+/** Who names a package: the person, whoever put the page there, or whoever wrote a link to it. */
+export type Chooser = "person" | "page" | "link";
 
 export interface LoaderEvents {
   state(state: StartState): void;
@@ -32,6 +36,7 @@ export class Loader {
   /** The same, without its drafter where that is not wanted. */
   private pack: Package | undefined;
   private address = "";
+  private chooser: Chooser = "person";
   private device: Device | undefined;
   private abort: AbortController | undefined;
   private downloading = false;
@@ -53,20 +58,44 @@ export class Loader {
     }, "");
   }
 
-  /** Reads a package, and goes on as far as nobody has to be asked. */
-  async open(address: string): Promise<void> {
+  /**
+   * Reads a package, and goes on as far as nobody has to be asked.
+   *
+   * A link to another host's package is asked about first. `digest`: of the package that the person agreed to.
+   */
+  async open(address: string, chooser: Chooser = "person", digest?: string): Promise<void> {
     this.unload();
     this.address = address;
+    this.chooser = chooser;
     await this.attempt(async () => {
       this.events.state({ kind: "busy", text: "Looking at the package and the graphics device…" });
       this.device = await findDevice();
       const url = packageUrl(address, document.baseURI);
-      this.whole = await readPackage(url);
-      const pack = this.wanted();
-      this.session.changeSettings({ lastPackage: url });
-      const small = Math.max(pack.totalBytes, pack.requirements.weightsBytes) <= SMALL_BYTES;
+      const trusted = chooser !== "link" || (await this.knows(url));
+      const isAgreed = (pack: Package) => trusted && (digest === undefined || pack.digest === digest);
+      const pack = await readPackage(url, isAgreed);
+      if (!isAgreed(pack)) {
+        this.events.state({ kind: "stranger", pack, changed: digest !== undefined });
+        return;
+      }
+      this.whole = pack;
+      const { totalBytes, requirements } = this.wanted();
+      if (chooser !== "link" || isOwn(url)) this.session.changeSettings({ lastPackage: url });
+      if (chooser === "person") this.remember(url);
+      const small = Math.max(totalBytes, requirements.weightsBytes) <= SMALL_BYTES;
       await this.check(small || this.session.settings.accepted.includes(url));
     }, "Try again");
+  }
+
+  /** Whether a link may open a package: it is of the page's own host, or the person opened it before. */
+  private async knows(url: string): Promise<boolean> {
+    const { known, accepted } = this.session.settings;
+    return isOwn(url) || known.includes(url) || accepted.includes(url) || (await storedPackages()).includes(url);
+  }
+
+  private remember(url: string): void {
+    const known = [url, ...this.session.settings.known.filter((each) => each !== url)].slice(0, MOST_KNOWN);
+    if (!isOwn(url)) this.session.changeSettings({ known });
   }
 
   /** The package as the settings want it now. */
@@ -122,7 +151,7 @@ export class Loader {
   }
 
   async retry(): Promise<void> {
-    if (this.address) await this.open(this.address);
+    if (this.address) await this.open(this.address, this.chooser);
     else await this.choose();
   }
 
@@ -133,7 +162,7 @@ export class Loader {
 
   /** The files of a package were removed while it may be in use. */
   removed(url: string): void {
-    if (this.pack?.url === url && !this.session.engine) void this.open(url);
+    if (this.pack?.url === url && !this.session.engine) void this.open(url, this.chooser);
   }
 
   /** A smaller context than the package's, if one was chosen. */
@@ -263,6 +292,11 @@ export class Loader {
       this.events.state({ kind: "failed", title: message, hint, retry: retry || "Try again" });
     }
   }
+}
+
+/** Whether a package lies where the page does. */
+function isOwn(url: string): boolean {
+  return new URL(url).origin === location.origin;
 }
 
 function withoutGuesses({ message, hint }: UserError): UserError {

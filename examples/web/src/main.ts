@@ -6,7 +6,8 @@ import "./style/chat.css";
 import "./style/forms.css";
 import "./style/media.css";
 import { Session } from "./chat/session";
-import { loadSettings, Store } from "./chat/store";
+import { loadSettings } from "./chat/settings";
+import { Store } from "./chat/store";
 import { titleOf, type AssistantMessage } from "./chat/transcript";
 import { ContextFull } from "./engine/failures";
 import { Loader } from "./loader";
@@ -81,6 +82,7 @@ async function main(): Promise<void> {
   const sidebar = new Sidebar(session, newChat);
   const start = new StartView({
     open: (address) => void loader.open(address),
+    trust: (url, digest) => void loader.open(url, "person", digest),
     choose: () => void loader.choose(),
     start: () => void loader.start(),
     pause: () => loader.pause(),
@@ -116,6 +118,7 @@ async function main(): Promise<void> {
     const { pack, engine, current } = session;
     byId("title").textContent = titleOf(current);
     byId("model").textContent = pack ? `${pack.title} · ${pack.recipe}${engine ? "" : " · not loaded"}` : "No model";
+    byId("model").title = pack?.url ?? "";
     showContext();
   }
 
@@ -161,10 +164,11 @@ async function main(): Promise<void> {
   await session.restore();
   composer.show();
   if (!store.lasting) showError("This browser keeps no data for this page: chats end with it.");
-  const asked =
-    new URL(location.href).searchParams.get("package") ??
-    (document.querySelector<HTMLMetaElement>('meta[name="gemma4-package"]')?.content || settings.lastPackage);
-  if (asked) await loader.open(asked);
+  const linked = new URL(location.href).searchParams.get("package");
+  const placed = document.querySelector<HTMLMetaElement>('meta[name="gemma4-package"]')?.content;
+  if (linked) await loader.open(linked, "link");
+  else if (placed) await loader.open(placed, "page");
+  else if (settings.lastPackage) await loader.open(settings.lastPackage);
   else await loader.choose();
 }
 

@@ -72,7 +72,7 @@ describe("a model of the hub", () => {
       schema_version: 1,
       library: "model.wasm",
       build: {},
-      files: {},
+      files: { "model.wasm": { nbytes: 1, sha256: "0".repeat(64) } },
     }),
     "mlc-model-manifest.json": encode({ schema: "mlc.model-package", tasks: { "chat.completions": {} } }),
     "mlc-chat-config.json": encode({ quantization: "q4f32_1", context_window_size: 1024 }),

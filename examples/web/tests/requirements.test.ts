@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { RateMeter } from "../src/download/rate";
-import { describe as read, drafterBytes, type Package, withoutDrafter } from "../src/package/package";
+import type { Package } from "../src/package/package";
 import {
   CLIENT_LIMITS,
   contextLengths,
@@ -10,7 +10,6 @@ import {
   type Device,
 } from "../src/package/requirements";
 import { formatBytes, formatSeconds, formatShort, GIB, MIB } from "../src/package/units";
-import { sha256 } from "../src/download/hash";
 
 const PACK = {
   recipe: "q4f16",
@@ -136,67 +135,6 @@ describe("judge", () => {
   it("compares the download with what may be stored", () => {
     expect(blocks(PACK, { ...DEVICE, freeStorageBytes: MIB })[0]?.text).toMatch(/lets this site store 1.0 MiB/);
     expect(blocks(PACK, { ...DEVICE, freeStorageBytes: 0 }, 4096, 0, 0)).toEqual([]);
-  });
-});
-
-describe("a package's small files", () => {
-  const encode = (value: unknown) => new TextEncoder().encode(JSON.stringify(value)) as Uint8Array<ArrayBuffer>;
-
-  async function files(change: Record<string, unknown> = {}) {
-    const config = encode({ quantization: "q4f16_1", context_window_size: 1024 });
-    return new Map([
-      ["mlc-chat-config.json", config],
-      ["mlc-model-manifest.json", encode({ schema: "mlc.model-package", tasks: { "chat.completions": {} } })],
-      [
-        "tensor-cache.json",
-        encode({ records: [{ dataPath: "params_shard_0.bin", records: [{ dtype: "float16", nbytes: 8 }] }] }),
-      ],
-      [
-        "provenance.json",
-        encode({
-          schema: "gemma4_compile.package",
-          schema_version: 1,
-          library: "model.wasm",
-          build: {},
-          files: { "mlc-chat-config.json": { nbytes: config.length, sha256: await sha256(config) } },
-          ...change,
-        }),
-      ],
-    ]);
-  }
-
-  it("are enough for packages without requirements of their own", async () => {
-    const pack = await read("https://x.y/my-model/", await files(), false);
-    expect(pack).toMatchObject({ title: "my-model", recipe: "q4f16_1", contextLength: 1024 });
-    expect(pack.requirements).toMatchObject({ features: ["shader-f16"], weightsBytes: 8 });
-  });
-
-  it("name the drafter's files, which can be left out", async () => {
-    const small = await files();
-    const { files: listed } = JSON.parse(new TextDecoder().decode(small.get("provenance.json"))) as { files: object };
-    const [shard, list] = [
-      { nbytes: 700, sha256: "1" },
-      { nbytes: 40, sha256: "2" },
-    ];
-    const own = { "params_shard_drafter_0.bin": shard, "drafter-tensor-cache.json": list };
-    const weights = { "params_shard_0.bin": { nbytes: 8, sha256: "3" } };
-    const pack = await read("https://x.y/m/", await files({ files: { ...listed, ...weights, ...own } }), false);
-    expect([...pack.drafter].sort()).toEqual(Object.keys(own).sort());
-    expect(drafterBytes(pack)).toBe(740);
-    expect(pack.requirements.weightsBytes).toBe(748);
-    const plain = withoutDrafter(pack);
-    expect(plain).toMatchObject({ hasDrafter: true, totalBytes: pack.totalBytes - 740 });
-    expect(plain.files.map(({ name }) => name)).toEqual(["mlc-chat-config.json", "params_shard_0.bin"]);
-    expect([plain.drafter.size, plain.requirements.weightsBytes]).toEqual([0, 8]);
-    expect((await read("https://x.y/m/", small, false)).hasDrafter).toBe(false);
-  });
-
-  it.each([
-    [{ library: "model.so" }, /no library for browsers/],
-    [{ schema_version: 2 }, /unknown kind/],
-    [{ files: { "mlc-chat-config.json": { nbytes: 1, sha256: "0" } } }, /is not the file/],
-  ])("are refused: %o", async (change, words) => {
-    await expect(read("https://x.y/m/", await files(change), false)).rejects.toThrow(words);
   });
 });
 

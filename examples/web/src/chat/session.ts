@@ -7,7 +7,8 @@ import type { Medium } from "../media/read";
 import type { Package } from "../package/package";
 import { openingAfterTool, toMessages } from "./prompt";
 import { callsOf } from "./reply";
-import { explainStorage, saveSettings, type Change, type Settings, type Store } from "./store";
+import { saveSettings, type Settings } from "./settings";
+import { explainStorage, type Change, type Store } from "./store";
 import { runTool } from "./tools";
 import {
   cleanTitle,

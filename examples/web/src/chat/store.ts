@@ -1,7 +1,6 @@
-// Conversations with their pictures and sounds in IndexedDB, settings in localStorage.
+// Conversations with their pictures and sounds in IndexedDB.
 import { openDB, type DBSchema, type IDBPDatabase } from "idb";
 import { UserError } from "../package/user_error";
-import type { Theme } from "../view/theme";
 import { afterReload, isConversation, mediaIdsOf, type Conversation } from "./transcript";
 
 interface Kept {
@@ -187,56 +186,4 @@ export function explainStorage(error: unknown): unknown {
     "The browser's storage for this site is full: this chat is not kept.",
     "Remove models or chats in Settings, or free the disk.",
   );
-}
-
-/** What a person chose; undefined means the package's own value. */
-export interface Settings {
-  theme: Theme;
-  temperature?: number;
-  topP?: number;
-  repetitionPenalty?: number;
-  maxTokens?: number;
-  seed?: number;
-  /** The system prompt of new chats. */
-  system: string;
-  /** Graphics memory that the page may take, in bytes; 0: no limit. */
-  allowedMemory: number;
-  /** Context lengths by package address. */
-  context: Record<string, number>;
-  /** Packages whose download was started: they go on without being asked again. */
-  accepted: string[];
-  lastPackage: string;
-  /** Decode steps ahead of the client, by gemma4-web. */
-  fast: boolean;
-  /** With the package's drafter, several tokens a step. */
-  drafts: boolean;
-}
-
-const SETTINGS = "gemma4-settings";
-const DEFAULTS: Settings = {
-  theme: "auto",
-  system: "",
-  allowedMemory: 0,
-  context: {},
-  accepted: [],
-  lastPackage: "",
-  fast: true,
-  drafts: true,
-};
-
-export function loadSettings(): Settings {
-  try {
-    const kept = JSON.parse(localStorage.getItem(SETTINGS) ?? "{}") as Partial<Settings>;
-    return { ...structuredClone(DEFAULTS), ...kept };
-  } catch {
-    return structuredClone(DEFAULTS); // damaged, or storage is off
-  }
-}
-
-export function saveSettings(settings: Settings): void {
-  try {
-    localStorage.setItem(SETTINGS, JSON.stringify(settings));
-  } catch {
-    // Storage is off or full: the settings hold until the page is closed.
-  }
 }

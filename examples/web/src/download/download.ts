@@ -141,7 +141,7 @@ class Download {
 
   /** All bytes, over several requests if the network breaks; undefined if the length is wrong. */
   private async fetchWhole(mode: RequestCache): Promise<Uint8Array<ArrayBuffer> | undefined> {
-    const data = new Uint8Array(this.file.nbytes);
+    const data = this.allocate();
     let filled = 0;
     for (let attempt = 0; ; attempt++) {
       try {
@@ -175,6 +175,18 @@ class Download {
         if (attempt === this.retries) throw asUnreachable(error, this.pack);
         await this.pause(FIRST_PAUSE_MS * 2 ** attempt);
       }
+    }
+  }
+
+  private allocate(): Uint8Array<ArrayBuffer> {
+    const { name, nbytes } = this.file;
+    try {
+      return new Uint8Array(nbytes);
+    } catch {
+      throw new UserError(
+        `This browser has no room for ${name}, which has ${formatBytes(nbytes)}.`,
+        "Close other tabs, or use a smaller package.",
+      );
     }
   }
 

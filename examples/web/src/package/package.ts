@@ -3,13 +3,12 @@ import { fetchChecked, Refused, Unreachable } from "../download/fetch";
 import { sha256 } from "../download/hash";
 import { type MediaInputs, mediaInputsOf } from "../media/inputs";
 import { hubModelOf } from "./address";
+import { Fields } from "./json_fields";
+import { cleanName, PROVENANCE, readFiles, readProvenance, type PackageFile, type Provenance } from "./provenance";
+import { formatBytes, MIB } from "./units";
 import { UserError } from "./user_error";
 
-export interface PackageFile {
-  name: string;
-  nbytes: number;
-  sha256: string;
-}
+export type { PackageFile } from "./provenance";
 
 /** What a device must offer, in bytes. The KV state of full attention grows with the context. */
 export interface Requirements {
@@ -26,9 +25,11 @@ export interface Requirements {
 export interface Package {
   /** Folder of the files, with a slash at the end. */
   url: string;
+  /** SHA-256 of its provenance, which holds those of all files. */
+  digest: string;
   /** Changes with any file of the package. */
   version: string;
-  /** Where it came from, for people: `tiny`, `google/gemma-4-E2B-it`, the name of a folder. */
+  /** What it says that it is, for people: `tiny`, `gemma-4-E2B-it`, the name of a folder. */
   title: string;
   isTiny: boolean;
   library: string;
@@ -66,58 +67,40 @@ export const MANIFEST = "mlc-model-manifest.json";
 export const TENSOR_CACHE = "tensor-cache.json";
 const OF_DRAFTER = /^(drafter-tensor-cache\.json|params_shard_drafter_\d+\.bin)$/;
 const CHAT_CONFIG = "mlc-chat-config.json";
-const PROVENANCE = "provenance.json";
 const TEMPLATE = "chat_template.jinja";
 const MANIFEST_SCHEMA = "mlc.model-package";
-const PACKAGE_SCHEMA = "gemma4_compile.package";
-const SCHEMA_VERSION = 1;
 /** The small files that were read last, by the package's address: for starting without a network. */
 export const PACKAGES = "gemma4/packages";
+// As the native runtime: of a JSON file, and of what one lists.
+const LARGEST_SMALL_FILE = 16 * MIB;
+const MOST_SHARDS = 10_000;
+const MOST_TENSORS = 100_000;
+const MOST_FEATURES = 32;
+const LONGEST_CONTEXT = 2 ** 24;
+const MOST_BYTES = Number.MAX_SAFE_INTEGER;
 
-interface Provenance {
-  schema: string;
-  schema_version: number;
-  library: string | null;
-  build: {
-    source?: { kind?: string; model?: string };
-    recipe?: string;
-    requirements?: Record<string, unknown>;
-    drops_padding?: boolean;
-  };
-  files: Record<string, { nbytes: number; sha256: string }>;
+interface Shard {
+  name: string;
+  tensors: { dtype: string; nbytes: number }[];
 }
 
-interface Manifest {
-  schema?: string;
-  tasks?: { "chat.completions"?: { inputs?: unknown } };
-}
-
-interface TensorCache {
-  records: { dataPath: string; records: { dtype: string; nbytes: number }[] }[];
-}
-
-interface ChatConfig {
-  quantization: string;
-  context_window_size: number;
-  temperature?: number;
-  top_p?: number;
-  repetition_penalty?: number;
-  frequency_penalty?: number;
-  presence_penalty?: number;
-  conv_template?: { role_empty_sep?: string };
-}
-
-/** Reads the small files, from the server or, if it cannot be reached, as they were last time. */
-export async function readPackage(url: string): Promise<Package> {
+/**
+ * Reads the small files, from the server or, if it cannot be reached, as they were last time.
+ *
+ * They are kept for a start without a network where the package `mayBeKept`: one that somebody agreed to open.
+ */
+export async function readPackage(url: string, mayBeKept: (pack: Package) => boolean = () => true): Promise<Package> {
   const names = [PROVENANCE, MANIFEST, CHAT_CONFIG, TENSOR_CACHE];
   const cache = await caches.open(PACKAGES);
   try {
     const files = new Map<string, Uint8Array<ArrayBuffer>>();
     for (const name of names) files.set(name, await fetchBytes(url + name));
-    const template = declaredFiles(files.get(PROVENANCE)!)[TEMPLATE] ? await fetchBytes(url + TEMPLATE) : undefined;
-    if (template) files.set(TEMPLATE, template);
+    const hasTemplate = readFiles(Fields.parse(files.get(PROVENANCE)!, PROVENANCE)).has(TEMPLATE);
+    if (hasTemplate) files.set(TEMPLATE, await fetchBytes(url + TEMPLATE));
     const pack = await describe(url, files, false);
-    for (const [name, data] of files) await cache.put(url + name, new Response(data)).catch(() => undefined);
+    for (const [name, data] of mayBeKept(pack) ? files : []) {
+      await cache.put(url + name, new Response(data)).catch(() => undefined);
+    }
     return pack;
   } catch (error) {
     if (!(error instanceof Unreachable)) throw inWordsOfTheHub(error, url);
@@ -138,18 +121,9 @@ export async function describe(
   offline: boolean,
 ): Promise<Package> {
   const record = files.get(PROVENANCE)!;
-  const provenance = parse<Provenance>(record, PROVENANCE);
-  if (provenance.schema !== PACKAGE_SCHEMA || provenance.schema_version !== SCHEMA_VERSION) {
-    throw new UserError(
-      `${PROVENANCE} is of an unknown kind: ${provenance.schema} ${provenance.schema_version}.`,
-      `This page reads ${PACKAGE_SCHEMA} ${SCHEMA_VERSION}: compile the package again, or use the page of its version.`,
-    );
-  }
-  if (!provenance.library?.endsWith(".wasm")) {
-    throw new UserError("The package holds no library for browsers.", "Compile it with --target webgpu.");
-  }
+  const provenance = readProvenance(Fields.parse(record, PROVENANCE));
   for (const [name, data] of files) {
-    const declared = provenance.files[name];
+    const declared = provenance.files.get(name);
     if (name !== PROVENANCE && declared && (await sha256(data)) !== declared.sha256) {
       throw new UserError(
         `${name} is not the file that ${PROVENANCE} names.`,
@@ -157,44 +131,64 @@ export async function describe(
       );
     }
   }
-  const manifest = parse<Manifest>(files.get(MANIFEST)!, MANIFEST);
-  if (manifest.schema !== MANIFEST_SCHEMA || !("chat.completions" in (manifest.tasks ?? {}))) {
+  const manifest = Fields.parse(files.get(MANIFEST)!, MANIFEST);
+  const tasks = manifest.object("tasks");
+  if (manifest.raw("schema") !== MANIFEST_SCHEMA || !tasks.has("chat.completions")) {
     throw new UserError(`${MANIFEST} names no model that can chat.`, "Does the address name a package's folder?");
   }
-  const config = parse<ChatConfig>(files.get(CHAT_CONFIG)!, CHAT_CONFIG);
-  const shards = parse<TensorCache>(files.get(TENSOR_CACHE)!, TENSOR_CACHE).records;
+  const config = Fields.parse(files.get(CHAT_CONFIG)!, CHAT_CONFIG);
+  for (const name of config.texts("tokenizer_files", MOST_FEATURES)) {
+    if (!provenance.files.has(name)) throw config.wrong("tokenizer_files", `files that ${PROVENANCE} names`, name);
+  }
+  const shards = readShards(Fields.parse(files.get(TENSOR_CACHE)!, TENSOR_CACHE), provenance);
   const template = new TextDecoder().decode(files.get(TEMPLATE));
-  const list = Object.entries(provenance.files).map(([name, file]) => ({ name, ...file }));
+  const list = [...provenance.files.values()];
   const drafter = new Set(list.map(({ name }) => name).filter((name) => OF_DRAFTER.test(name)));
-  const requirements = requirementsFrom(provenance, shards);
+  const requirements = requirementsFrom(provenance.requirements, shards);
   requirements.weightsBytes += drafterBytes({ files: list, drafter });
+  const digest = await sha256(record);
+  const isTiny = provenance.kind === "tiny";
   return {
     url,
-    version: (await sha256(record)).slice(0, 16),
+    digest,
+    version: digest.slice(0, 16),
     title: titleFrom(provenance, url),
-    isTiny: provenance.build.source?.kind === "tiny",
+    isTiny,
     library: provenance.library,
-    recipe: provenance.build.recipe ?? config.quantization,
-    contextLength: config.context_window_size,
+    recipe: provenance.recipe ?? cleanName(config.text("quantization", "")),
+    contextLength: config.count("context_window_size", 1, LONGEST_CONTEXT),
     files: list,
-    totalBytes: list.reduce((sum, file) => sum + file.nbytes, 0),
-    shards: new Set(shards.map((shard) => shard.dataPath)),
+    totalBytes: provenance.totalBytes,
+    shards: new Set(shards.map(({ name }) => name)),
     drafter,
     hasDrafter: drafter.size > 0,
     requirements,
     sampling: {
-      temperature: config.temperature ?? 1,
-      topP: config.top_p ?? 1,
-      repetitionPenalty: config.repetition_penalty ?? 1,
-      frequencyPenalty: config.frequency_penalty ?? 0,
-      presencePenalty: config.presence_penalty ?? 0,
+      temperature: config.number("temperature", 0, 100, 1),
+      topP: config.number("top_p", 0, 1, 1),
+      repetitionPenalty: config.number("repetition_penalty", 0, 100, 1),
+      frequencyPenalty: config.number("frequency_penalty", -100, 100, 0),
+      presencePenalty: config.number("presence_penalty", -100, 100, 0),
     },
-    replyOpening: config.conv_template?.role_empty_sep ?? "",
-    thinks: provenance.build.source?.kind !== "tiny" && template.includes("<|think|>"),
+    replyOpening: config.object("conv_template").text("role_empty_sep", ""),
+    thinks: !isTiny && template.includes("<|think|>"),
     usesTools: template.includes("<|tool_response>"),
-    media: mediaInputsOf(manifest.tasks?.["chat.completions"]?.inputs, provenance.build.drops_padding === true),
+    media: mediaInputsOf(tasks.object("chat.completions").raw("inputs"), provenance.dropsPadding),
     offline,
   };
+}
+
+/** The files of the weights; the client looks for each under its name. */
+function readShards(index: Fields, { files }: Provenance): Shard[] {
+  return index.objects("records", MOST_SHARDS).map((shard) => {
+    const name = shard.fileName("dataPath");
+    if (!files.has(name)) throw shard.wrong("dataPath", `a file that ${PROVENANCE} names`, name);
+    const tensors = shard.objects("records", MOST_TENSORS).map((tensor) => ({
+      dtype: tensor.text("dtype", ""),
+      nbytes: tensor.count("nbytes", 0, MOST_BYTES),
+    }));
+    return { name, tensors };
+  });
 }
 
 /** What its drafter adds to a download, and about as much to the graphics memory. */
@@ -210,41 +204,60 @@ export function withoutDrafter(pack: Package): Package {
   return { ...pack, files, totalBytes: pack.totalBytes - bytes, drafter: new Set(), requirements };
 }
 
-function titleFrom({ build }: Provenance, url: string): string {
-  const { kind, model } = build.source ?? {};
-  if (model) return model.split("/").pop()!;
+function titleFrom({ kind, model }: Provenance, url: string): string {
+  if (model) return model;
   if (kind === "tiny") return "tiny";
-  return (
-    decodeURIComponent(new URL(url).pathname.replace(/\/resolve\/[^/]+\/$/, "/"))
-      .split("/")
-      .at(-2) || "model"
-  );
+  const folder = new URL(url).pathname
+    .replace(/\/resolve\/[^/]+\/$/, "/")
+    .split("/")
+    .at(-2);
+  return cleanName(decoded(folder ?? "")) || "model";
 }
 
-function requirementsFrom({ build }: Provenance, shards: TensorCache["records"]): Requirements {
-  const tensors = shards.flatMap((shard) => shard.records);
-  const wanted = build.requirements ?? {};
-  const number = (name: string) => (typeof wanted[name] === "number" ? (wanted[name] as number) : 0);
+function decoded(part: string): string {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
+function requirementsFrom(wanted: Fields, shards: readonly Shard[]): Requirements {
+  const tensors = shards.flatMap((shard) => shard.tensors);
+  const bytes = (name: string) => wanted.count(name, 0, MOST_BYTES, 0);
   const usesF16 = tensors.some((tensor) => tensor.dtype === "float16");
   return {
-    features: Array.isArray(wanted["features"]) ? (wanted["features"] as string[]) : usesF16 ? ["shader-f16"] : [],
-    subgroupSize: number("subgroup_size"),
-    maxBindingBytes: number("max_binding_bytes") || Math.max(0, ...tensors.map((tensor) => tensor.nbytes)),
-    weightsBytes: number("weights_bytes") || tensors.reduce((sum, tensor) => sum + tensor.nbytes, 0),
-    kvSlidingBytes: number("kv_sliding_bytes"),
-    kvFullBytes: number("kv_full_bytes"),
-    activationBytes: number("activation_bytes"),
+    features: wanted.has("features") ? wanted.texts("features", MOST_FEATURES) : usesF16 ? ["shader-f16"] : [],
+    subgroupSize: wanted.count("subgroup_size", 0, MOST_BYTES, 0),
+    maxBindingBytes: bytes("max_binding_bytes") || tensors.reduce((most, { nbytes }) => Math.max(most, nbytes), 0),
+    weightsBytes: bytes("weights_bytes") || tensors.reduce((sum, { nbytes }) => sum + nbytes, 0),
+    kvSlidingBytes: bytes("kv_sliding_bytes"),
+    kvFullBytes: bytes("kv_full_bytes"),
+    activationBytes: bytes("activation_bytes"),
   };
 }
 
-function declaredFiles(record: Uint8Array<ArrayBuffer>): Provenance["files"] {
-  const { files } = parse<Provenance>(record, PROVENANCE);
-  if (!files) throw new UserError(`${PROVENANCE} names no files.`, "Does the address name a package's folder?");
-  return files;
-}
-
+/** A small file, read no further than one may be large. */
 async function fetchBytes(url: string): Promise<Uint8Array<ArrayBuffer>> {
-  return new Uint8Array(await (await fetchChecked(url)).arrayBuffer());
+  const response = await fetchChecked(url);
+  const parts: Uint8Array<ArrayBuffer>[] = [];
+  let length = 0;
+  for (const reader = response.body!.getReader(); ; ) {
+    const { done, value } = await reader.read().catch(() => {
+      throw new Unreachable(`The connection to ${new URL(url).host} broke off.`, "Try again.");
+    });
+    if (done) break;
+    length += value.length;
+    if (length > LARGEST_SMALL_FILE) {
+      await reader.cancel();
+      throw new UserError(
+        `${url} is larger than ${formatBytes(LARGEST_SMALL_FILE)}.`,
+        "No package has such a file. Does the address name a package's folder?",
+      );
+    }
+    parts.push(value);
+  }
+  return new Uint8Array(await new Blob(parts).arrayBuffer());
 }
 
 /** The hub's refusals give little detail: what they mean for a model that was asked for by its id. */
@@ -262,12 +275,4 @@ function inWordsOfTheHub(error: unknown, url: string): unknown {
     `The hub does not hand out ${model.id} (${error.status}).`,
     "There is no such model, or it is private or asks for a licence; this page reads public ones only.",
   );
-}
-
-function parse<T>(data: Uint8Array<ArrayBuffer>, name: string): T {
-  try {
-    return JSON.parse(new TextDecoder().decode(data)) as T;
-  } catch {
-    throw new UserError(`${name} is no JSON file.`, "Does the address name a package's folder?");
-  }
 }

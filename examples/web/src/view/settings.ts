@@ -161,7 +161,9 @@ export class SettingsDialog {
 
   private async remove(url: string): Promise<void> {
     await removePackage(url);
-    this.session.changeSettings({ accepted: this.session.settings.accepted.filter((each) => each !== url) });
+    const others = (urls: string[]) => urls.filter((each) => each !== url);
+    const { accepted, known } = this.session.settings;
+    this.session.changeSettings({ accepted: others(accepted), known: others(known) });
     this.actions.removed(url);
     await this.fillStorage();
   }
@@ -169,7 +171,7 @@ export class SettingsDialog {
   private setUpClearing(): void {
     byId("clear-models").addEventListener("click", () => {
       void removeAllPackages().then(() => {
-        this.session.changeSettings({ accepted: [] });
+        this.session.changeSettings({ accepted: [], known: [] });
         if (this.session.pack) this.actions.removed(this.session.pack.url);
         return this.fillStorage();
       });

@@ -10,6 +10,7 @@ import { icon } from "./icons";
 export type StartState =
   | { kind: "choose"; stored: string[] }
   | { kind: "busy"; text: string }
+  | { kind: "stranger"; pack: Package; changed: boolean }
   | {
       kind: "check";
       pack: Package;
@@ -27,6 +28,8 @@ export type StartState =
 
 export interface StartActions {
   open(address: string): void;
+  /** Opens a package that a link named, if it is still the one with this hash. */
+  trust(url: string, digest: string): void;
   choose(): void;
   start(): void;
   pause(): void;
@@ -59,6 +62,8 @@ export class StartView {
         return this.drawChoose(state.stored);
       case "busy":
         return [h("p", { class: "lead", id: "status", role: "status" }, state.text)];
+      case "stranger":
+        return this.drawStranger(state);
       case "check":
         return this.drawCheck(state);
       case "progress":
@@ -143,6 +148,36 @@ export class StartView {
     ];
   }
 
+  private drawStranger({ pack, changed }: Extract<StartState, { kind: "stranger" }>): HTMLElement[] {
+    const facts: [string, string][] = [
+      ["Host", new URL(pack.url).host],
+      ["Folder", pack.url],
+      ["It calls itself", `${pack.title} · ${pack.recipe} · ${formatBytes(pack.totalBytes)}`],
+      ["SHA-256 of its provenance.json", pack.digest],
+    ];
+    const go = h(
+      "button",
+      { id: "trust", type: "button", class: "primary", onclick: () => this.actions.trust(pack.url, pack.digest) },
+      "Open it",
+    );
+    return [
+      h("h2", {}, icon("warning"), changed ? "The package has changed meanwhile" : "A link wants to open a package"),
+      h(
+        "p",
+        { class: "lead" },
+        "It is not of this page's host, and nobody has checked its name. Its library runs in this tab, and its answers " +
+          "are what its maker wants. Open it if you trust where the link came from.",
+      ),
+      h(
+        "dl",
+        { class: "facts", dir: "ltr" },
+        ...facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]),
+      ),
+      h("p", { class: "hint" }, "Then the page opens it by itself from now on, until you choose another package."),
+      h("div", { class: "buttons" }, go, this.other()),
+    ];
+  }
+
   private drawCheck(state: Extract<StartState, { kind: "check" }>): HTMLElement[] {
     const { pack, findings, missing, contexts, context, allowed } = state;
     const blocked = findings.some((finding) => finding.kind === "blocks");
@@ -164,6 +199,7 @@ export class StartView {
     go.disabled = blocked;
     return [
       h("h2", {}, icon("chip"), pack.title),
+      h("p", { class: "hint", dir: "ltr" }, pack.url),
       h(
         "p",
         { class: "lead" },

@@ -1,0 +1,80 @@
+// What a person chose, in localStorage.
+import type { Theme } from "../view/theme";
+
+/** What a person chose; undefined means the package's own value. */
+export interface Settings {
+  theme: Theme;
+  temperature?: number;
+  topP?: number;
+  repetitionPenalty?: number;
+  maxTokens?: number;
+  seed?: number;
+  /** The system prompt of new chats. */
+  system: string;
+  /** Graphics memory that the page may take, in bytes; 0: no limit. */
+  allowedMemory: number;
+  /** Context lengths by package address. */
+  context: Record<string, number>;
+  /** Packages whose download was started: they go on without being asked again. */
+  accepted: string[];
+  /** Packages of other hosts that the person agreed to open: a link to one opens it. */
+  known: string[];
+  /** What opens by itself. */
+  lastPackage: string;
+  /** Decode steps ahead of the client, by gemma4-web. */
+  fast: boolean;
+  /** With the package's drafter, several tokens a step. */
+  drafts: boolean;
+}
+
+const SETTINGS = "gemma4-settings";
+const DEFAULTS: Settings = {
+  theme: "auto",
+  system: "",
+  allowedMemory: 0,
+  context: {},
+  accepted: [],
+  known: [],
+  lastPackage: "",
+  fast: true,
+  drafts: true,
+};
+
+// Those without a default.
+const NUMBERS = new Set(["temperature", "topP", "repetitionPenalty", "maxTokens", "seed"]);
+const THEMES: Theme[] = ["auto", "light", "dark"];
+
+export function loadSettings(): Settings {
+  try {
+    return settingsFrom(JSON.parse(localStorage.getItem(SETTINGS) ?? "{}"));
+  } catch {
+    return structuredClone(DEFAULTS); // damaged, or storage is off
+  }
+}
+
+/** What was kept, without values of another kind than the page's own: storage may be damaged, or another version's. */
+export function settingsFrom(kept: unknown): Settings {
+  const settings: Settings = structuredClone(DEFAULTS);
+  if (typeof kept !== "object" || kept === null) return settings;
+  for (const [name, value] of Object.entries(kept)) {
+    const fits = NUMBERS.has(name) ? typeof value === "number" : isAlike(value, DEFAULTS[name as keyof Settings]);
+    if (fits) Object.assign(settings, { [name]: value });
+  }
+  if (!THEMES.includes(settings.theme)) settings.theme = DEFAULTS.theme;
+  return settings;
+}
+
+function isAlike(value: unknown, own: unknown): boolean {
+  if (typeof own !== "object") return typeof value === typeof own && own !== undefined;
+  if (typeof value !== "object" || value === null || Array.isArray(value) !== Array.isArray(own)) return false;
+  const kind = Array.isArray(own) ? "string" : "number";
+  return Object.values(value).every((each) => typeof each === kind);
+}
+
+export function saveSettings(settings: Settings): void {
+  try {
+    localStorage.setItem(SETTINGS, JSON.stringify(settings));
+  } catch {
+    // Storage is off or full: the settings hold until the page is closed.
+  }
+}

@@ -1,0 +1,89 @@
+// `provenance.json`: what a package is made of, and the hashes of its files.
+import { GIB } from "./units";
+import type { Fields } from "./json_fields";
+import { UserError } from "./user_error";
+
+export const PROVENANCE = "provenance.json";
+const SCHEMA = "gemma4_compile.package";
+const SCHEMA_VERSION = 1;
+const MOST_FILES = 10_000;
+// What the native runtime takes, too (docs/security.md); a file is read into one buffer.
+const LARGEST_FILE = 4 * GIB;
+const LARGEST_PACKAGE = 256 * GIB;
+const SHA256 = /^[0-9a-f]{64}$/;
+const LONGEST_NAME = 96;
+
+export interface PackageFile {
+  name: string;
+  nbytes: number;
+  sha256: string;
+}
+
+export interface Provenance {
+  library: string;
+  files: Map<string, PackageFile>;
+  totalBytes: number;
+  /** `tiny`, or what a checkpoint was: nobody has checked it. */
+  kind: string;
+  model: string;
+  recipe: string | undefined;
+  requirements: Fields;
+  dropsPadding: boolean;
+}
+
+/** The files that a package lists, before anything else of it is looked at. */
+export function readFiles(record: Fields): Map<string, PackageFile> {
+  if (!record.has("files")) {
+    throw new UserError(`${PROVENANCE} names no files.`, "Does the address name a package's folder?");
+  }
+  const files = new Map<string, PackageFile>();
+  for (const [name, entry] of record.files("files", MOST_FILES)) {
+    const sha256 = entry.text("sha256", "");
+    if (!SHA256.test(sha256)) throw entry.wrong("sha256", "64 hexadecimal digits", sha256);
+    files.set(name, { name, nbytes: entry.count("nbytes", 0, LARGEST_FILE), sha256 });
+  }
+  return files;
+}
+
+/** Throws a UserError for what is no package, none for browsers, or odd. */
+export function readProvenance(record: Fields): Provenance {
+  const [schema, version] = [record.raw("schema"), record.raw("schema_version")];
+  if (schema !== SCHEMA || version !== SCHEMA_VERSION) {
+    throw new UserError(
+      `${PROVENANCE} is of an unknown kind: ${short(schema)} ${short(version)}.`,
+      `This page reads ${SCHEMA} ${SCHEMA_VERSION}: compile the package again, or use the page of its version.`,
+    );
+  }
+  const files = readFiles(record);
+  if (!record.text("library", "").endsWith(".wasm")) {
+    throw new UserError("The package holds no library for browsers.", "Compile it with --target webgpu.");
+  }
+  const library = record.fileName("library");
+  if (!files.has(library)) throw record.wrong("library", "one of `files`", library);
+  const totalBytes = [...files.values()].reduce((sum, { nbytes }) => sum + nbytes, 0);
+  if (totalBytes > LARGEST_PACKAGE) {
+    throw record.wrong("files", `files of at most ${LARGEST_PACKAGE} bytes in all`, totalBytes);
+  }
+  const build = record.object("build");
+  const source = build.object("source");
+  return {
+    library,
+    files,
+    totalBytes,
+    kind: source.text("kind", ""),
+    model: cleanName(source.text("model", "").split("/").pop()!),
+    recipe: build.has("recipe") ? cleanName(build.text("recipe", "")) : undefined,
+    requirements: build.object("requirements"),
+    dropsPadding: build.flag("drops_padding"),
+  };
+}
+
+/** A name on one line, without characters that turn what stands around it. */
+export function cleanName(text: string): string {
+  const line = text.replace(/[\p{C}\s]+/gu, " ").trim();
+  return [...line].slice(0, LONGEST_NAME).join("");
+}
+
+function short(value: unknown): string {
+  return String(typeof value === "object" ? "an object" : value).slice(0, 60);
+}

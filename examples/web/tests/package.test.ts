@@ -1,0 +1,183 @@
+// A package's small files, as they are and as somebody else may have written them.
+import { describe, expect, it } from "vitest";
+import { keyOf } from "../src/download/cache";
+import { sha256 } from "../src/download/hash";
+import { describe as read, drafterBytes, withoutDrafter } from "../src/package/package";
+import { UserError } from "../src/package/user_error";
+
+const URL = "https://x.y/my-model/";
+const HASH = "0".repeat(64);
+type Json = Record<string, unknown>;
+
+const encode = (value: unknown) => new TextEncoder().encode(JSON.stringify(value)) as Uint8Array<ArrayBuffer>;
+
+/** The four files as values. */
+function values() {
+  return {
+    "mlc-chat-config.json": {
+      quantization: "q4f16_1",
+      context_window_size: 1024,
+      temperature: 1,
+      tokenizer_files: ["tokenizer.json"],
+      conv_template: { role_empty_sep: "" },
+    } as Json,
+    "mlc-model-manifest.json": {
+      schema: "mlc.model-package",
+      tasks: { "chat.completions": { inputs: { image: { processor: { kind: "image_decode", resize: {} } } } } },
+    } as Json,
+    "tensor-cache.json": {
+      records: [{ dataPath: "params_shard_0.bin", records: [{ dtype: "float16", nbytes: 8 }] }],
+    } as Json,
+    "provenance.json": {
+      schema: "gemma4_compile.package",
+      schema_version: 1,
+      library: "model.wasm",
+      build: { source: { kind: "hub", model: "you/model" }, requirements: { features: ["shader-f16"] } },
+      files: Object.fromEntries(
+        ["model.wasm", "params_shard_0.bin", "tokenizer.json"].map((name) => [name, { nbytes: 8, sha256: HASH }]),
+      ),
+    } as Json,
+  };
+}
+
+function files(change: Json = {}, of: keyof ReturnType<typeof values> = "provenance.json") {
+  const all = values();
+  return new Map(
+    Object.entries({ ...all, [of]: { ...all[of], ...change } }).map(([name, value]) => [name, encode(value)]),
+  );
+}
+
+/** Puts a value at every place of a JSON value, one after the other. */
+function* changed(value: unknown, odd: unknown): Generator<unknown> {
+  if (typeof value !== "object" || value === null) return;
+  for (const [key, inner] of Object.entries(value)) {
+    const put = (each: unknown) => (Array.isArray(value) ? value.with(Number(key), each) : { ...value, [key]: each });
+    yield put(odd);
+    for (const each of changed(inner, odd)) yield put(each);
+  }
+}
+
+describe("a package's small files", () => {
+  it("are enough for packages without requirements of their own", async () => {
+    const pack = await read(URL, files({ build: {} }), false);
+    expect(pack).toMatchObject({ title: "my-model", recipe: "q4f16_1", contextLength: 1024, totalBytes: 24 });
+    expect(pack.requirements).toMatchObject({ features: ["shader-f16"], weightsBytes: 8 });
+  });
+
+  it("have a hash that a person can compare", async () => {
+    const given = files();
+    expect((await read(URL, given, false)).digest).toBe(await sha256(given.get("provenance.json")!));
+  });
+
+  it("name the drafter's files, which can be left out", async () => {
+    const listed = values()["provenance.json"]["files"] as Json;
+    const [shard, list] = [
+      { nbytes: 700, sha256: HASH },
+      { nbytes: 40, sha256: HASH },
+    ];
+    const own = { "params_shard_drafter_0.bin": shard, "drafter-tensor-cache.json": list };
+    const pack = await read(URL, files({ files: { ...listed, ...own } }), false);
+    expect([...pack.drafter].sort()).toEqual(Object.keys(own).sort());
+    expect(drafterBytes(pack)).toBe(740);
+    expect(pack.requirements.weightsBytes).toBe(748);
+    const plain = withoutDrafter(pack);
+    expect(plain).toMatchObject({ hasDrafter: true, totalBytes: pack.totalBytes - 740 });
+    expect(plain.files.map(({ name }) => name)).toEqual(Object.keys(listed));
+    expect([plain.drafter.size, plain.requirements.weightsBytes]).toEqual([0, 8]);
+    expect((await read(URL, files(), false)).hasDrafter).toBe(false);
+  });
+
+  it.each([
+    [{ library: "model.so" }, /no library for browsers/],
+    [{ library: "other.wasm" }, /`library` should be one of `files`/],
+    [{ schema_version: 2 }, /unknown kind/],
+    [
+      { files: { "mlc-chat-config.json": { nbytes: 1, sha256: HASH }, "model.wasm": { nbytes: 1, sha256: HASH } } },
+      /is not the file/,
+    ],
+    [{ files: { "model.wasm": { nbytes: 1, sha256: "0" } } }, /`files.model.wasm.sha256` should be 64 hexadecimal/],
+  ])("are refused: %o", async (change, words) => {
+    await expect(read(URL, files(change), false)).rejects.toThrow(words);
+  });
+
+  it.each([
+    "../other/model.wasm",
+    "..",
+    "a/b",
+    "a\\b",
+    "%2e%2e/a",
+    "/etc/passwd",
+    "https://a.b/c",
+    "a?b",
+    "a#b",
+    "",
+    " a",
+    "a\u0000",
+  ])("name no file %j, which is more than a name", async (name) => {
+    const listed = values()["provenance.json"]["files"] as Json;
+    await expect(
+      read(URL, files({ files: { ...listed, [name]: { nbytes: 1, sha256: HASH } } }), false),
+    ).rejects.toThrow(/plain file name/);
+    const records = [{ dataPath: name, records: [] }];
+    await expect(read(URL, files({ records }, "tensor-cache.json"), false)).rejects.toThrow(/plain file name/);
+  });
+
+  it("have cache keys inside of their own folder, whatever a file is called", async () => {
+    const pack = await read(URL, files(), false);
+    for (const { name } of pack.files)
+      expect(new globalThis.URL(keyOf(pack, name)).href).toBe(`${URL}resolve/${pack.version}/${name}`);
+  });
+
+  it.each([-1, 0.5, 1e300, 2 ** 60, "8", null, true])("have no size %j", async (nbytes) => {
+    const listed = values()["provenance.json"]["files"] as Json;
+    const change = { files: { ...listed, "params_shard_0.bin": { nbytes, sha256: HASH } } };
+    await expect(read(URL, files(change), false)).rejects.toThrow(/whole number/);
+  });
+
+  it("are not larger in all than packages are", async () => {
+    const many = Object.fromEntries(
+      Array.from({ length: 100 }, (_, i) => [`f${i}`, { nbytes: 2 ** 32, sha256: HASH }]),
+    );
+    const listed = values()["provenance.json"]["files"] as Json;
+    await expect(read(URL, files({ files: { ...listed, ...many } }), false)).rejects.toThrow(/in all/);
+  });
+
+  it("name weights and tokenizers that the provenance has hashes of", async () => {
+    const records = [{ dataPath: "params_shard_9.bin", records: [] }];
+    await expect(read(URL, files({ records }, "tensor-cache.json"), false)).rejects.toThrow(/dataPath/);
+    const change = { tokenizer_files: ["../other/tokenizer.json"] };
+    await expect(read(URL, files(change, "mlc-chat-config.json"), false)).rejects.toThrow(/tokenizer_files/);
+  });
+
+  it("have a name on one line, which turns nothing around it", async () => {
+    const model = `you/a\u202eb\nc${"d".repeat(500)}`;
+    const { title } = await read(URL, files({ build: { source: { model } } }), false);
+    expect(title).toBe(`a b c${"d".repeat(91)}`);
+    expect((await read("https://x.y/%E0%A4%A/", files({ build: {} }), false)).title).toBe("%E0%A4%A");
+  });
+
+  it("are refused in words wherever they are odd", async () => {
+    const odd = [null, 0, -1, 1.5, 1e308, "x", "", true, [], [[]], [null], {}, { a: null }, "\u0000", { __proto__: 1 }];
+    let refused = 0;
+    for (const [name, value] of Object.entries(values())) {
+      for (const each of [...odd, ...odd.flatMap((one) => [...changed(value, one)])]) {
+        const given = files().set(name, encode(each));
+        try {
+          await read(URL, given, false);
+        } catch (error) {
+          refused++;
+          if (!(error instanceof UserError)) throw new Error(`${name}: ${JSON.stringify(each)}: ${String(error)}`);
+        }
+      }
+    }
+    expect(refused).toBeGreaterThan(300);
+  });
+
+  it("that are deep or no text at all are refused in words, too", async () => {
+    for (const text of ["[".repeat(1e6), '{"a":'.repeat(1e5), "\u00ff", ""]) {
+      const given = files().set("provenance.json", new TextEncoder().encode(text) as Uint8Array<ArrayBuffer>);
+      await expect(read(URL, given, false)).rejects.toThrow(/no JSON/);
+    }
+    await expect(read(URL, files().set("provenance.json", new Uint8Array([0xff])), false)).rejects.toThrow(/no JSON/);
+  });
+});
