@@ -12,6 +12,7 @@ import av
 import numpy as np
 import numpy.typing as npt
 import soundfile
+from av.audio.stream import AudioStream
 from PIL import Image
 
 from gemma4_compile.media.inputs import Picture, Sound
@@ -90,6 +91,51 @@ def sound_file(
     file = io.BytesIO()
     samples = tone(1) if samples is None else samples
     soundfile.write(file, samples, rate, format=form, subtype=subtype)
+    return file.getvalue()
+
+
+def recording(
+    form: str,
+    codec: str,
+    samples: npt.NDArray[np.float32] | None = None,
+    rate: int = 48_000,
+    *,
+    pictures: int = 0,
+    tags: bytes = b"",
+    options: dict[str, str] | None = None,
+) -> bytes:
+    """A sound as phones and browsers record it: FFmpeg's names of a container and of a codec.
+
+    Parameters
+    ----------
+    samples : (count,), or (count, channels)
+    pictures : how many of a video are beside it
+    tags : its title, which is taken as it is
+    options : of the container
+    """
+    wave = tone(2, rate, channels=2) if samples is None else samples
+    planes = np.ascontiguousarray(np.atleast_2d(wave.T))
+    layout = "mono" if len(planes) == 1 else "stereo"
+    file = io.BytesIO()
+    with av.open(file, "w", form, options=options or {}, metadata_encoding="latin-1") as container:
+        container.metadata["title"] = tags.decode("latin-1")
+        film = container.add_stream("mpeg4", rate=24) if pictures else None
+        if film is not None:
+            film.width, film.height, film.pix_fmt = 64, 48, "yuv420p"
+        stream = container.add_stream(codec, rate=rate, layout=layout)
+        assert isinstance(stream, AudioStream)
+        frame = av.AudioFrame.from_ndarray(planes, format="fltp", layout=layout)
+        frame.sample_rate, frame.time_base, frame.pts = rate, Fraction(1, rate), 0
+        context = stream.codec_context
+        cut = av.AudioResampler(context.format, context.layout, rate, context.frame_size or None)
+        if film is not None:
+            for index in range(pictures):
+                shade = np.full((48, 64, 3), 8 * index, np.uint8)
+                container.mux(film.encode(av.VideoFrame.from_ndarray(shade)))
+            container.mux(film.encode())
+        for piece in (*cut.resample(frame), *cut.resample(None)):
+            container.mux(stream.encode(piece))
+        container.mux(stream.encode(None))
     return file.getvalue()
 
 

@@ -9,6 +9,7 @@ from typing import BinaryIO
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from gemma4_compile.errors import MediaError
+from gemma4_compile.media.file_kinds import better_given, kind_of_file, named
 from gemma4_compile.media.limits import MAX_PICTURE_BYTES, MAX_PIXELS, MAX_SIDE
 from gemma4_compile.media.resample import resampled
 from gemma4_compile.media.sizes import target_size
@@ -93,8 +94,10 @@ def _open(file: BinaryIO) -> Image.Image:
     try:
         image = Image.open(file, formats=known)
     except UnidentifiedImageError as error:
+        kind = kind_of_file(file)
         raise MediaError(
-            f"this is no picture that is read here{_kind(file)}", hint=_FORMATS_HINT
+            f"this is no picture that is read here{named(kind)}",
+            hint=better_given(kind, "picture") or _FORMATS_HINT,
         ) from error
     except MemoryError:
         raise
@@ -114,19 +117,6 @@ def _note_clear(image: ImageFile.ImageFile) -> None:
     image.info["transparency"] = (
         tuple(map(level, clear)) if isinstance(clear, tuple) else level(clear)
     )
-
-
-def _kind(file: BinaryIO) -> str:
-    """The kind of a file, where that helps."""
-    file.seek(0)
-    begin = file.read(32)
-    if begin[4:8] == b"ftyp" and begin[8:12] in (b"heic", b"heix", b"mif1", b"hevc"):
-        return ": HEIC"
-    if begin.lstrip()[:1] == b"<":
-        return ": it begins like SVG or HTML"
-    if begin[:4] == b"%PDF":
-        return ": PDF"
-    return ""
 
 
 def _upright(image: Image.Image) -> Image.Image:

@@ -10,16 +10,17 @@ from typing import BinaryIO
 
 import av
 from av.container import InputContainer
+from av.stream import Disposition
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from PIL import Image
 
 from gemma4_compile.errors import MediaError
+from gemma4_compile.media.containers import opened
+from gemma4_compile.media.file_kinds import AS_SOUND, better_given, is_still, kind_of_file, named
 from gemma4_compile.media.limits import DEFAULT_FPS, VIDEO_FRAMES
 from gemma4_compile.media.picture import check_size, fitted
 
-# Containers alone: playlists name other files and addresses, which FFmpeg would open.
-_CONTAINERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,ogg,flv,gif"
 _FORMATS_HINT = "give an MP4, MOV, WebM, MKV or AVI file"
 _DAMAGED = "save it again from the program that made it"
 _IN_ORDER = 2000  # frames of a video that is decoded from its beginning; a longer one is sought in
@@ -42,9 +43,13 @@ def decode(file: BinaryIO, options: Mapping[str, object]) -> tuple[dict[str, obj
     """
     if not file.seek(0, 2):
         raise MediaError("the video's file is empty", hint=_FORMATS_HINT)
-    file.seek(0)
+    kind = kind_of_file(file)
+    if is_still(kind):  # FFmpeg makes a video of some
+        raise MediaError(
+            f"this is a picture, no video{named(kind)}", hint=better_given(kind, "video")
+        )
     try:
-        with av.open(file, "r", options={"format_whitelist": _CONTAINERS}) as container:
+        with opened(file) as container:
             header, pixels = [], []
             for seconds, frame in _sampled(container):
                 check_size(frame.width, frame.height, "video")
@@ -55,8 +60,8 @@ def decode(file: BinaryIO, options: Mapping[str, object]) -> tuple[dict[str, obj
                 pixels.append(image.tobytes())
     except av.FFmpegError as error:
         raise MediaError(
-            f"this is no video that is read here, or damaged: {error.strerror}",
-            hint=_FORMATS_HINT,
+            f"this is no video that is read here, or damaged{named(kind)} ({error.strerror})",
+            hint=better_given(kind, "video") or _FORMATS_HINT,
         ) from error
     return {"frames": header}, b"".join(pixels)
 
@@ -87,9 +92,7 @@ def _upright(image: Image.Image, frame: VideoFrame) -> Image.Image:
 
 
 def _sampled(container: InputContainer) -> Iterator[tuple[float, VideoFrame]]:
-    if not container.streams.video:
-        raise MediaError("the file has no pictures, only sound", hint="give it as a sound")
-    stream = container.streams.video[0]
+    stream = _stream(container)
     if stream.codec_context is None:  # PyAV's types do not say so
         raise MediaError("the video's codec is not known here", hint="save it as H.264")
     stream.codec_context.thread_count = 1  # threads take memory that a limit counts
@@ -106,7 +109,7 @@ def _sampled(container: InputContainer) -> Iterator[tuple[float, VideoFrame]]:
     fps = float(rate) if rate else measured or DEFAULT_FPS
     wanted = indices(total)
     frames = (
-        _in_order(container, wanted)
+        _in_order(container, stream, wanted)
         if total <= _IN_ORDER
         else _sought(container, stream, [index / fps for index in wanted])
     )
@@ -121,6 +124,14 @@ def _sampled(container: InputContainer) -> Iterator[tuple[float, VideoFrame]]:
         )
 
 
+def _stream(container: InputContainer) -> VideoStream:
+    """The first one that is no cover of a sound."""
+    for stream in container.streams.video:
+        if not stream.disposition & Disposition.attached_pic:
+            return stream
+    raise MediaError("the file has no pictures, only sound", hint=AS_SOUND)
+
+
 def _counted(container: InputContainer, stream: VideoStream) -> tuple[int, float | None]:
     """Frames of a stream, and how many a second has: browsers record without saying either."""
     packets = itertools.islice(container.demux(stream), _MOST_PACKETS)
@@ -133,9 +144,11 @@ def _counted(container: InputContainer, stream: VideoStream) -> tuple[int, float
     return len(times), (len(times) - 1) / float(ticks * stream.time_base)
 
 
-def _in_order(container: InputContainer, wanted: Sequence[int]) -> Iterator[VideoFrame]:
+def _in_order(
+    container: InputContainer, stream: VideoStream, wanted: Sequence[int]
+) -> Iterator[VideoFrame]:
     taken = set(wanted)
-    for index, frame in enumerate(container.decode(video=0)):
+    for index, frame in enumerate(container.decode(stream)):
         if index in taken:
             yield frame
         if index >= wanted[-1]:
@@ -167,7 +180,7 @@ def _frame_at(container: InputContainer, stream: VideoStream, offset: int) -> Vi
     for seconds in _FURTHER_BACK_S:
         container.seek(max(offset - int(seconds / stream.time_base), earliest), stream=stream)
         is_whole = False
-        for frame in container.decode(video=0):
+        for frame in container.decode(stream):
             is_whole |= bool(frame.key_frame) and (frame.pts is None or frame.pts <= offset)
             if frame.pts is None or frame.pts >= offset:
                 found = frame

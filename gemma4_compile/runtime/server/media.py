@@ -25,11 +25,16 @@ MAX_MEDIA = 64  # of a request, with those of earlier turns
 MAX_FETCHED = 8  # of them by address
 _AT_A_TIME = 2  # files that are fetched or decoded, each in a process of its own
 _KEPT_BYTES = 128 << 20
-_SOUND_FORMATS = ("wav", "mp3", "flac")
 _DETAILS = ("auto", "low", "high")
+_EXPECTED = {
+    "image": "expected `data:image/png;base64,...` or an http(s) address",
+    "audio": "expected base64, alone or as `data:audio/wav;base64,...`; sounds are not fetched",
+}
 _FETCHED = ("http://", "https://")
-# `base64 FILE` folds its lines; browsers leave out this white space in data addresses, too.
-_UNFOLDED = str.maketrans("", "", " \t\n\f\r")
+# `base64 FILE` folds its lines; browsers leave out this white space in data addresses, too. The
+# other two are the alphabet of addresses; padding may be missing there.
+_UNFOLDED = str.maketrans("-_", "+/", " \t\n\f\r")
+_ESCAPED = {"%2B": "+", "%2F": "/", "%3D": "=", "%0A": "", "%0D": ""}  # in addresses
 
 
 @dataclass(frozen=True)
@@ -79,10 +84,7 @@ def read_medium(part: Fields) -> GivenMedium | None:
     if kind == "input_audio":
         part.refuse_unknown({"type", "input_audio"})
         fields = Fields(part.need("input_audio", dict), part.name("input_audio"))
-        fields.refuse_unknown({"data", "format"})
-        form = fields.need("format", str)
-        if form not in _SOUND_FORMATS:
-            raise fields.error("format", f"expected one of {', '.join(_SOUND_FORMATS)}")
+        fields.refuse_unknown({"data", "format"})  # the data decide what they are, not `format`
         return GivenMedium("audio", fields.name("data"), fields.need("data", str))
     return None
 
@@ -168,15 +170,17 @@ class MediaReader:
             except FetchError as error:
                 raise given.error(str(error), code="media_not_fetched") from error
         text = given.text
-        if given.kind == "image":
+        is_address = text[:8].lower().startswith(("data:", *_FETCHED))
+        if given.kind == "image" or is_address:
             head, comma, text = text.partition(",")
-            if not comma or head[:5].lower() != "data:" or not head.lower().endswith(";base64"):
-                raise given.error(
-                    "expected `data:image/png;base64,...` or an http(s) address, found "
-                    f"{given.text[:40]!r}"
-                )
+            head = head.translate(_UNFOLDED).lower()
+            if not comma or not head.startswith("data:") or not head.endswith(";base64"):
+                raise given.error(f"{_EXPECTED[given.kind]}, found {given.text[:40]!r}")
+            for escape, character in _ESCAPED.items():
+                text = text.replace(escape, character).replace(escape.lower(), character)
+        text = text.translate(_UNFOLDED)
         try:
-            return base64.b64decode(text.translate(_UNFOLDED), validate=True)
+            return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
         except (binascii.Error, ValueError) as error:
             raise given.error(f"expected base64: {error}") from error
 

@@ -19,7 +19,15 @@ from gemma4_compile.runtime.server import media as server_media
 from gemma4_compile.runtime.server.body import Limits
 from gemma4_compile.tiny.checkpoint import shipped_file
 from tests.live_server import LOCAL, Live, serving_script
-from tests.media_files import SETTINGS, picture_file, sound, sound_file, tone, wav_header
+from tests.media_files import (
+    SETTINGS,
+    picture_file,
+    recording,
+    sound,
+    sound_file,
+    tone,
+    wav_header,
+)
 from tests.scripted_engine import ScriptedEngine, encode
 
 TEMPLATE = shipped_file("chat_template.jinja").decode()
@@ -95,6 +103,50 @@ def test_several_pictures_and_sounds_in_their_order(live: Live, engine: Scripted
     assert held.count(1019) == 8 * 8 + 14 * 4
 
 
+SOUNDS = {
+    "wav": sound_file(tone(0.2)),
+    "flac": sound_file(tone(0.2), form="FLAC"),
+    "mp3": sound_file(tone(0.2), form="MP3"),
+    "ogg": sound_file(tone(0.2), form="OGG", subtype="VORBIS"),
+    "opus": sound_file(tone(0.2), form="OGG", subtype="OPUS"),
+    "aiff": sound_file(tone(0.2), form="AIFF"),
+    "m4a": recording("ipod", "aac", tone(0.2), 16_000),
+    "aac": recording("adts", "aac", tone(0.2), 16_000),
+    "webm": recording("webm", "libopus", tone(0.2, 48_000)),
+}
+
+
+@pytest.mark.parametrize("kind", SOUNDS)
+def test_a_sound_is_what_its_bytes_are(live: Live, engine: ScriptedEngine, kind: str) -> None:
+    """Whatever its label says, or where it says nothing."""
+    others: tuple[object, ...] = ("audio/x-unknown", "PCM16", "", None, 3)
+    rows = set()
+    for label in (kind, kind.upper(), f"audio/{kind}", "wav", *others):
+        part = audio(SOUNDS[kind])
+        part["input_audio"]["format"] = label
+        status, answer = ask(live, part)
+        assert status == 200, (label, answer)
+        rows.add(engine.held.count(1020))
+    del part["input_audio"]["format"]
+    assert ask(live, part)[0] == 200
+    assert len(rows) == 1
+    assert 5 <= rows.pop() <= 8  # 40 ms each, and of AAC a frame before and after
+
+
+def test_a_sound_may_be_a_data_address(live: Live) -> None:
+    plain = base64.b64encode(SOUNDS["webm"]).decode()
+    escaped = plain.replace("+", "%2B").replace("/", "%2f").replace("=", "%3D")
+    for text in (
+        data_url(SOUNDS["webm"], "audio/webm"),
+        data_url(SOUNDS["webm"], "audio/webm;codecs=opus"),  # as MediaRecorder names it
+        data_url(SOUNDS["webm"], "audio/webm; codecs=opus").replace("data:", "DATA:"),
+        f"data:;base64,{escaped}",
+        base64.urlsafe_b64encode(SOUNDS["webm"]).decode().rstrip("="),
+    ):
+        status, answer = ask(live, audio(text))
+        assert status == 200, answer
+
+
 def test_base64_in_lines(live: Live) -> None:
     """As `base64 FILE` prints it."""
     picture = base64.encodebytes(picture_file(48, 48)).decode()
@@ -155,14 +207,16 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "an empty picture": (image(b""), "empty"),
     "no picture": (image(b"hello"), "no picture that is read here"),
     "cut": (image(picture_file(50, 50)[:500]), "damaged"),
-    "a sound as a picture": (image(sound_file()), "no picture that is read here"),
-    "a picture as a sound": (audio(picture_file()), "no sound that is read here"),
+    "a sound as a picture": (image(sound_file()), "it is WAV; give it as a sound: --audio, or"),
+    "a picture as a sound": (audio(picture_file()), "it is PNG"),
     "no sound": (audio(b""), "empty"),
     "zero length": (audio(wav_header(0)), "no samples"),
     "too short": (audio(sound_file(tone(0.005))), "expected at least"),
     "too long": (audio(sound_file(tone(31), rate=16_000, form="FLAC"), "flac"), "at most 30 s"),
-    "another format": (audio(b"x", "ogg"), "expected one of wav, mp3, flac"),
-    "no format": ({"type": "input_audio", "input_audio": {"data": ""}}, "format`: is missing"),
+    "a sound by address": (audio("https://example.org/a.wav"), "sounds are not fetched"),
+    "plain sound": (audio("data:audio/wav,abc"), "expected base64, alone or as `data:audio/wav"),
+    "no data": ({"type": "input_audio", "input_audio": {"format": "wav"}}, "data`: is missing"),
+    "other letters": (audio("data:audio/wav;base64,é%2b"), "expected base64"),
     "a video": ({"type": "video_url", "video_url": {"url": "x"}}, "text, image_url or input_audio"),
 }
 
