@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gemma4_compile.errors import ConfigError
 from gemma4_compile.model_spec.config_fields import ConfigFields
-from gemma4_compile.model_spec.text.config_keys import IGNORED_KEYS
+from gemma4_compile.model_spec.text.config_keys import IGNORED_TOWER_KEYS
 
 SAMPLE_RATE_HZ = 16_000
 MAX_LAYERS = 256
@@ -135,7 +135,7 @@ def read_audio(top: ConfigFields, vocab_size: int, unknown: list[str]) -> AnyAud
     is_unified = top.get("model_type") == "gemma4_unified"
     fields = top.fields("audio_config", _UNIFIED_DEFAULTS if is_unified else _TOWER_DEFAULTS)
     config = (_read_unified if is_unified else _read_tower)(fields, tokens)
-    unknown += fields.unknown(IGNORED_KEYS)
+    unknown += fields.unknown(IGNORED_TOWER_KEYS)
     return config
 
 

@@ -101,6 +101,11 @@ IGNORED_KEYS: Mapping[str, str] = {
         "generation option, read from generation_config.json",
     ),
 }
+IGNORED_TOWER_KEYS: Mapping[str, str] = {
+    **IGNORED_KEYS,
+    "dtype": "of the weights, which each file says of its own tensors",
+    "torch_dtype": "of the weights, which each file says of its own tensors",
+}
 IGNORED_TOP_KEYS: Mapping[str, str] = {
     **IGNORED_KEYS,
     "audio_config": "audio input is not compiled",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gemma4_compile.errors import ConfigError
 from gemma4_compile.model_spec.config_fields import ConfigFields
-from gemma4_compile.model_spec.text.config_keys import IGNORED_KEYS
+from gemma4_compile.model_spec.text.config_keys import IGNORED_TOWER_KEYS
 
 CHANNELS = 3  # of a pixel: red, green, blue
 MAX_LAYERS = 256
@@ -150,7 +150,7 @@ def read_vision(top: ConfigFields, vocab_size: int, unknown: list[str]) -> AnyVi
     is_unified = top.get("model_type") == "gemma4_unified"
     fields = top.fields("vision_config", _UNIFIED_DEFAULTS if is_unified else _TOWER_DEFAULTS)
     config = (_read_unified if is_unified else _read_tower)(fields, tokens)
-    unknown += fields.unknown(IGNORED_KEYS)
+    unknown += fields.unknown(IGNORED_TOWER_KEYS)
     return config
 
 
