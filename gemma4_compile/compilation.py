@@ -121,11 +121,18 @@ def config_digest(config: Gemma4Config) -> str:
     """Digest of a config in provenance."""
     values = dataclasses.asdict(config)
     del values[interface.DRAFTER]  # of another checkpoint, with a digest of its own
+    _drop_tied(values)
     if config.vision is None:  # of text alone, as earlier versions have it
         del values["vision"], values["bidirectional_images"]
     if config.audio is None:
         del values["audio"]
     return artifacts.digest(values)
+
+
+def _drop_tied(values: JsonObject) -> None:
+    """Leave out that a head is tied: earlier versions have no other."""
+    if values["ties_head"]:
+        del values["ties_head"]
 
 
 def provenance_of(build: Compilation) -> JsonObject:
@@ -138,7 +145,7 @@ def provenance_of(build: Compilation) -> JsonObject:
             **{name: importlib.metadata.version(name) for name in PACKAGES},
         },
         "recipe": build.recipe.name,
-        "schemes": {role.value: build.recipe.schemes[role].name for role in Role},
+        "schemes": {role.value: build.recipe.schemes[role].name for role in _roles(build)},
         "overrides": [[pattern, scheme.name] for pattern, scheme in build.recipe.overrides],
         "target": build.target.name,
         **_device(build.target),
@@ -157,6 +164,12 @@ def provenance_of(build: Compilation) -> JsonObject:
     }
 
 
+def _roles(build: Compilation) -> list[Role]:
+    """The roles that a recipe has a scheme for; a head's of its own only where there is one."""
+    used = {stored.parameter.role for stored in build.storage}
+    return [role for role in Role if role is not Role.LM_HEAD or role in used]
+
+
 def _padding(build: Compilation) -> JsonObject:
     """The entry of a library that goes on without the padding of the client's pictures."""
     drops = build.target.pads_pictures and build.config.vision is not None
@@ -170,4 +183,6 @@ def _device(target: TargetSpec) -> JsonObject:
 
 def drafter_provenance(drafter: DrafterSource) -> JsonObject:
     """The entry of a package's drafter."""
-    return {**drafter.origin, "config": artifacts.digest(dataclasses.asdict(drafter.config))}
+    values = dataclasses.asdict(drafter.config)
+    _drop_tied(values)
+    return {**drafter.origin, "config": artifacts.digest(values)}

@@ -93,6 +93,7 @@ class Component:
     prefixes : of its tensors in checkpoints, the usual one first; of all components' the longest
         that fits decides
     is_stripped : its sources are named without the prefix
+    at_root : those of them that have no prefix in checkpoints either
     stem : what its sources' names have in front; of a component with a checkpoint of its own,
         whose parameters are a tuple and files of their own, too
     parameters : its parameter table, empty where a config has no such part; names are unique among
@@ -110,15 +111,21 @@ class Component:
     activations: Callable[[Gemma4Config, str], ActivationMemory]
     is_unused: Callable[[str, Gemma4Config], bool] = _all_used
     is_stripped: bool = False
+    at_root: frozenset[str] = frozenset()
     stem: str = ""
 
     def source_name(self, tensor: str, prefix: str) -> str:
         """The name of a checkpoint's tensor in the parameter table."""
-        return tensor[len(prefix) :] if self.is_stripped else f"{self.stem}{tensor}"
+        if not self.is_stripped:
+            return f"{self.stem}{tensor}"
+        name = tensor[len(prefix) :]
+        return tensor if name in self.at_root else name
 
     def tensor_name(self, source: str) -> str:
         """The usual name of a source in a checkpoint."""
-        return f"{self.prefixes[0]}{source}" if self.is_stripped else source[len(self.stem) :]
+        if not self.is_stripped:
+            return source[len(self.stem) :]
+        return source if source in self.at_root else f"{self.prefixes[0]}{source}"
 
 
 def model_parameters(

@@ -10,7 +10,8 @@ from enum import Enum
 class Role(str, Enum):
     """Role of a parameter; the quantisation recipe chooses a scheme by it."""
 
-    TOKEN_EMBEDDING = "token_embedding"  # also the LM head (tied)
+    TOKEN_EMBEDDING = "token_embedding"  # also the head where that is tied
+    LM_HEAD = "lm_head"  # of its own
     PER_LAYER_EMBEDDING = "per_layer_embedding"
     LINEAR = "linear"
     PER_LAYER_LINEAR = "per_layer_linear"  # the small projections around the per-layer embedding
@@ -39,11 +40,14 @@ class Source:
     Attributes
     ----------
     is_ids : it holds token ids as integers, each of the vocabulary once
+    twin : another name under which a checkpoint may hold it, in its place or beside it; of two the
+        twin is read
     """
 
     name: str
     shape: tuple[int, ...]
     is_ids: bool = False
+    twin: str | None = None
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from safetensors.numpy import save_file
 from gemma4_compile.model_spec.drafter.config import DrafterConfig, read_drafter
 from gemma4_compile.tiny.architecture import tensor_shapes
 from tests import models
+from tests.models import tensor_name
 from tests.random_values import random_tensor
 
 Float32Array = npt.NDArray[np.float32]
@@ -87,7 +88,7 @@ def random_weights(values: Mapping[str, Any], seed: int = 7) -> dict[str, Any]:
     """Random weights of a drafter by checkpoint name."""
     text, backbone = values["text_config"], values["backbone_hidden_size"]
     hidden, vocab = text["hidden_size"], text["vocab_size"]
-    shapes = {f"model.{name}": shape for name, shape in tensor_shapes(text).items()}
+    shapes = {tensor_name(n, "transformers"): shape for n, shape in tensor_shapes(text).items()}
     shapes["pre_projection.weight"] = (hidden, 2 * backbone)
     shapes["post_projection.weight"] = (backbone, hidden)
     if values["use_ordered_embeddings"]:

@@ -16,6 +16,9 @@ from transformers import (
     Gemma4UnifiedTextConfig,
 )
 
+from gemma4_compile.tiny.architecture import HEAD
+from tests.models import tensor_name
+
 Float32Array = npt.NDArray[np.float32]
 Ids = Sequence[int] | npt.NDArray[np.int64]
 
@@ -36,8 +39,11 @@ def load(
     model: Gemma4ForCausalLM = kind._from_config(  # type: ignore[no-untyped-call]  # so it is there
         config, attn_implementation="eager", dtype=torch.float32
     ).eval()
-    state = {f"model.{name}": torch.from_numpy(np.array(value)) for name, value in weights.items()}
-    state["lm_head.weight"] = state["model.embed_tokens.weight"]
+    state = {
+        tensor_name(name, "transformers"): torch.from_numpy(np.array(value))
+        for name, value in weights.items()
+    }
+    state.setdefault(HEAD, state["model.embed_tokens.weight"])
     model.load_state_dict(state, strict=True)
     for module in model.modules():
         if hasattr(module, "scalar_embed_scale"):

@@ -26,6 +26,7 @@ from transformers.models.gemma4_unified_assistant import (
 )
 
 from gemma4_compile.model_spec.text.attention_config import AttentionKind
+from gemma4_compile.tiny.architecture import HEAD
 from tests.drafters import Drafter
 from tests.hf import Float32Array, Ids
 
@@ -107,7 +108,7 @@ def load(drafter: Drafter) -> Assistant:
             .eval()
         )
         state = {n: torch.from_numpy(np.array(v)) for n, v in drafter.weights.items()}
-        state["lm_head.weight"] = state["model.embed_tokens.weight"]
+        state.setdefault(HEAD, state["model.embed_tokens.weight"])
         model.load_state_dict(state, strict=True)
     return Assistant(model, drafter.config.sliding_window)
 

@@ -18,7 +18,9 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from gemma4_compile import abi
+from gemma4_compile.tiny.architecture import HEAD
 from tests import hf
+from tests.models import tensor_name
 
 Float32Array = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
@@ -74,6 +76,7 @@ def load(
     kind = Gemma4UnifiedForConditionalGeneration if unified else Gemma4ForConditionalGeneration
     config = (Gemma4UnifiedConfig if unified else Gemma4Config)(
         text_config=dict(text_config),
+        tie_word_embeddings=text_config["tie_word_embeddings"],
         vision_config=None,
         audio_config=None,
         image_token_id=PICTURE_ID,
@@ -83,9 +86,10 @@ def load(
     model: Gemma4ForConditionalGeneration = kind._from_config(  # type: ignore[no-untyped-call]
         config, attn_implementation="eager", dtype=torch.float32
     ).eval()
-    prefix = "model.language_model."
-    state = {prefix + name: torch.from_numpy(np.array(value)) for name, value in weights.items()}
-    state["lm_head.weight"] = state[f"{prefix}embed_tokens.weight"]
+    state = {
+        tensor_name(name): torch.from_numpy(np.array(value)) for name, value in weights.items()
+    }
+    state.setdefault(HEAD, state[tensor_name("embed_tokens.weight")])
     model.load_state_dict(state, strict=True)
     return model
 

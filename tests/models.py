@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from gemma4_compile.tiny.architecture import tensor_shapes
+from gemma4_compile.tiny.architecture import HEAD, tensor_shapes
 from gemma4_compile.tiny.checkpoint import TOKENIZER_FILES, shipped_file
 from gemma4_compile.tiny.safetensors_file import rounded, write_safetensors
 from tests.random_values import random_tensor
@@ -174,7 +174,10 @@ ODD_HEADS: Mapping[str, dict[str, Any]] = {
         **{"num_attention_heads": 6, "num_key_value_heads": 2},
     },
 }
-ALL: Mapping[str, dict[str, Any]] = {**KINDS, **ODD_HEADS}
+UNTIED: Mapping[str, dict[str, Any]] = {
+    f"{kind}, untied": {**text, "tie_word_embeddings": False} for kind, text in KINDS.items()
+}
+ALL: Mapping[str, dict[str, Any]] = {**KINDS, **ODD_HEADS, **UNTIED}
 
 
 def character_tokenizer() -> dict[str, Any]:
@@ -216,7 +219,7 @@ def config_file(text_config: Mapping[str, Any], form: Form, dtype: str) -> dict[
             "model_type": str(text["model_type"]).removesuffix("_text"),
             "dtype": dtype,
             "eos_token_id": [1, 106],
-            "tie_word_embeddings": True,
+            "tie_word_embeddings": text["tie_word_embeddings"],
             "text_config": text,
             "vision_config": None,
             "audio_config": None,
@@ -230,6 +233,12 @@ def config_file(text_config: Mapping[str, Any], form: Form, dtype: str) -> dict[
         if kind == FULL
     }
     return {"architectures": ["Gemma4ForCausalLM"], **text}
+
+
+def tensor_name(name: str, form: Form = "hub") -> str:
+    """The name of a text tensor in a checkpoint."""
+    prefix = "model.language_model." if form == "hub" else "model."
+    return name if name == HEAD else prefix + name
 
 
 def write_checkpoint(
@@ -248,11 +257,10 @@ def write_checkpoint(
     """
     if weights is None:
         weights = random_weights(text_config, seed=seed, dtype=dtype, residual_scale=residual_scale)
-    prefix = "model.language_model." if form == "hub" else "model."
     directory.mkdir(parents=True, exist_ok=True)
     write_safetensors(
         directory / "model.safetensors",
-        {prefix + name: values for name, values in weights.items()},
+        {tensor_name(name, form): values for name, values in weights.items()},
         dtype,
     )
     (directory / "config.json").write_text(

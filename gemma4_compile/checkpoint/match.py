@@ -33,6 +33,7 @@ from gemma4_compile.model_spec.component import Component
 from gemma4_compile.model_spec.components import COMPONENTS
 from gemma4_compile.model_spec.parameters import Source
 from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.text.parameters import HEAD
 from gemma4_compile.regular_files import MAX_JSON_BYTES, MAX_TOKENIZER_BYTES
 
 CONFIG_FILE = "config.json"
@@ -92,7 +93,7 @@ class Checkpoint:
                 hint="give a directory with config.json and safetensors files, or a hub id",
             )
         config = read_json(path / CONFIG_FILE)
-        return cls(path, config, read_generation_config(path), _open_tensors(path))
+        return cls(path, config, read_generation_config(path), open_tensors(path))
 
     def tokenizer(self, vocab_size: int) -> dict[str, object]:
         """The parsed `tokenizer.json`; CheckpointError if it knows ids that the model does not."""
@@ -211,7 +212,8 @@ def read_generation_config(path: Path) -> dict[str, object]:
     return read_json(file) if file.exists() else {}
 
 
-def _open_tensors(path: Path) -> dict[str, TensorInfo]:
+def open_tensors(path: Path) -> dict[str, TensorInfo]:
+    """Read the headers of a directory's tensors: CheckpointError as of `Checkpoint.open`."""
     if (path / SINGLE_FILE).exists():
         return _read_header(path / SINGLE_FILE)
     if (path / INDEX_FILE).exists():
@@ -265,16 +267,14 @@ def _open_shards(path: Path) -> dict[str, TensorInfo]:
         count += len(shards[file])
         if count > MAX_TENSORS:
             raise CheckpointError(f"`{path}` lists more than {MAX_TENSORS} tensors")
-    for name, file in weight_map.items():
-        if name not in shards[file]:
-            raise CheckpointError(
-                f"tensor `{name}` is not in `{file}`, where `{INDEX_FILE}` places it"
-            )
     for file, tensors in shards.items():
         for name in tensors:
-            if weight_map.get(name) != file:
-                raise CheckpointError(f"tensor `{name}` of `{file}` is not in `{INDEX_FILE}`")
-    return {name: shards[file][name] for name, file in weight_map.items()}
+            placed = weight_map.get(name)
+            if placed != file:
+                where = "does not list it" if placed is None else f"places it in `{placed}`"
+                raise CheckpointError(f"tensor `{name}` is in `{file}`, and `{INDEX_FILE}` {where}")
+    # What is listed and not there, such as a tied head, is missed only where a model needs it.
+    return {name: shards[file][name] for name, file in weight_map.items() if name in shards[file]}
 
 
 def _owners(components: Sequence[Component]) -> list[tuple[str, Component]]:
@@ -297,10 +297,12 @@ def match(
     """
     owners = _owners(components)
     sources = {
-        source.name: (source, component)
+        name: (source, component)
         for component in components
         for parameter in component.parameters(config)
         for source in parameter.sources
+        for name in (source.name, source.twin)
+        if name is not None
     }
     found: dict[str, TensorInfo] = {}
     for name, tensor in usual_tensors(tensors, components[0].prefixes[0]).items():
@@ -315,15 +317,22 @@ def match(
                 hint="the checkpoint and its config.json do not fit together",
             )
         found[key] = _checked_tensor(tensor, source)
+    for twin in [key for key in found if key != sources[key][0].name]:
+        found[sources[twin][0].name] = found.pop(twin)
     missing = [
-        component.tensor_name(name) for name, (_, component) in sources.items() if name not in found
+        component.tensor_name(name)
+        for name, (source, component) in sources.items()
+        if name == source.name and name not in found
     ]
     if missing:
         more = f" ({len(missing)} tensors are)" if len(missing) > 1 else ""
-        raise CheckpointError(
-            f"tensor `{missing[0]}` is missing{more}",
-            hint="the checkpoint is incomplete, or its config.json is of another model",
-        )
+        hint = "the checkpoint is incomplete, or its config.json is of another model"
+        if missing == [f"{HEAD}.weight"]:
+            hint = (
+                "save the model again with its head, or set `tie_word_embeddings` of config.json "
+                "to true if the token embedding is its head"
+            )
+        raise CheckpointError(f"tensor `{missing[0]}` is missing{more}", hint=hint)
     return found
 
 

@@ -11,10 +11,12 @@ from pathlib import Path
 
 from gemma4_compile import abi, tiny
 from gemma4_compile.checkpoint import hub
+from gemma4_compile.checkpoint.head import with_head
 from gemma4_compile.checkpoint.match import (
     CONFIG_FILE,
     TOKENIZER_FILE,
     Checkpoint,
+    open_tensors,
     read_chat_template,
     read_generation_config,
     read_json,
@@ -118,7 +120,18 @@ def _source(
             "use gemma4-chat --raw, or /v1/completions of gemma4-serve; for conversations take the "
             "instruction-tuned checkpoint (its name ends in `-it`), or its chat_template.jinja",
         )
+    config = _with_own_head(config, path, checkpoint)
     return ModelSource(origin, config, read_generation_config(path), checkpoint)
+
+
+def _with_own_head(config: Gemma4Config, path: Path, checkpoint: Checkpoint | None) -> Gemma4Config:
+    """The config with the head that the files hold; as it is if the weights are not there whole."""
+    if checkpoint is not None:
+        return with_head(config, checkpoint.tensors)
+    try:
+        return with_head(config, open_tensors(path))
+    except CheckpointError:
+        return config
 
 
 def _from_hub(

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -15,8 +15,7 @@ from gemma4_compile.media.sizes import BUDGETS, DEFAULT_BUDGET
 from gemma4_compile.model_spec.audio.component import AUDIO
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import ALL_COMPONENTS, COMPONENTS
-from gemma4_compile.model_spec.drafter.component import DRAFTER
-from gemma4_compile.model_spec.parameters import Parameter, Role
+from gemma4_compile.model_spec.parameters import Parameter
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.kv_cache import KvLayout, kv_layout
 from gemma4_compile.model_spec.text.layer_plan import layer_plans
@@ -27,6 +26,7 @@ from gemma4_compile.quantization.recipe import Recipe, StoredParameter, storage_
 from gemma4_compile.quantization.scheme import DTYPE_BYTES
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.reports.drafter_plan import DrafterPlan, plan_drafter
+from gemma4_compile.reports.parameter_kinds import KINDS, kind_of, read_per_token
 from gemma4_compile.targets.devices import Requirements
 from gemma4_compile.targets.kernels.attention.head_dims import check_head_dim
 from gemma4_compile.targets.spec import TargetSpec
@@ -36,20 +36,6 @@ _CHECKPOINT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 # its library.
 _TOKENIZER_BYTES_PER_ENTRY = 122
 _LIBRARY_BYTES = 4 << 20
-KINDS: Mapping[str, str] = {
-    "attention": "attention",
-    "dense_mlp": "dense MLP",
-    "router": "router",
-    "experts": "experts",
-    "per_layer_projections": "per-layer projections",
-    "token_embedding": "token embedding (and head)",
-    "per_layer_embedding": "per-layer embedding table",
-    "vision_linear": "image input",
-    "audio_linear": "sound input",
-    "vectors": "norms and scalars",
-    "drafter": "drafter",
-}
-"""Names of the kinds of parameters, for people."""
 _WITHOUT = "leave `{}` out of --modalities"
 _LOGITS = 4  # of the model, before and after the penalties, and their probabilities
 
@@ -267,29 +253,6 @@ def _fitting(option: str, value: int, nbytes: int, limit: int) -> str:
     return f"{option} {fits} fits" if fits else "choose a smaller --quant"
 
 
-def _kind(parameter: Parameter) -> str:
-    """Kind of a parameter, a key of KINDS."""
-    if parameter.name.startswith(DRAFTER.stem):
-        return "drafter"
-    if parameter.role is Role.LINEAR:
-        return "attention" if ".self_attn." in parameter.name else "dense_mlp"
-    return {Role.VECTOR: "vectors", Role.PER_LAYER_LINEAR: "per_layer_projections"}.get(
-        parameter.role, parameter.role.value
-    )
-
-
-def _read_per_token(config: Gemma4Config, sizes: Iterable[tuple[Parameter, int]]) -> int:
-    """Sum of sizes that a decoded token reads: no vectors, no table rows, the chosen experts."""
-    unread = (Role.VECTOR, Role.PER_LAYER_EMBEDDING, Role.VISION_LINEAR, Role.AUDIO_LINEAR)
-    total = 0
-    for parameter, size in sizes:
-        if parameter.role is Role.EXPERTS:
-            total += size * config.top_k_experts // config.num_experts
-        elif parameter.role not in unread:
-            total += size
-    return total
-
-
 def _recipe_plan(
     config: Gemma4Config, recipe: Recipe, stored: Sequence[StoredParameter], whole: int
 ) -> RecipePlan:
@@ -297,7 +260,7 @@ def _recipe_plan(
     return RecipePlan(
         name=recipe.name,
         weights_bytes=sum(size for _, size in sizes),
-        bytes_per_token=_read_per_token(config, sizes),
+        bytes_per_token=read_per_token(config, sizes),
         largest_tensor_bytes=whole,
         largest_binding_bytes=max(t.nbytes for entry in stored for t in entry.tensors),
         split_parameters=sum(len(entry.row_splits) > 1 for entry in stored),
@@ -353,7 +316,7 @@ def make_plan(
     table = model_parameters(config, COMPONENTS)
     kinds = dict.fromkeys(KINDS, 0)
     for parameter in model_parameters(config, ALL_COMPONENTS):
-        kinds[_kind(parameter)] += prod(parameter.shape)
+        kinds[kind_of(parameter)] += prod(parameter.shape)
     recipe = RECIPES[quant] if isinstance(quant, str) else quant
     shown = {**RECIPES, recipe.name: recipe}
     recipes = tuple(_plan_recipe(config, table, one, target) for one in shown.values())
@@ -380,7 +343,7 @@ def make_plan(
         context_length=context_length,
         prefill_chunk=prefill_chunk,
         parameters=tuple((kind, count) for kind, count in kinds.items() if count),
-        read_per_token=_read_per_token(config, ((p, prod(p.shape)) for p in table)),
+        read_per_token=read_per_token(config, ((p, prod(p.shape)) for p in table)),
         recipes=recipes,
         kv=tuple(_plan_kv(layout, length) for length in sorted({context_length, *contexts})),
         state_tensor_bytes=max(

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from gemma4_compile.quantization.schemes import RECIPES
-from gemma4_compile.reports.plan import KINDS, BuildPlan, RecipePlan
+from gemma4_compile.reports.parameter_kinds import kind_name
+from gemma4_compile.reports.plan import BuildPlan, RecipePlan
 from gemma4_compile.targets.devices import TypicalDevice, typical_devices
 from gemma4_compile.targets.spec import INT8
 from gemma4_compile.types import JsonObject
@@ -118,7 +119,7 @@ def plan_text(plan: BuildPlan, model: str) -> str:
         "Parameters",
         *_table(
             [
-                *([KINDS[kind], f"{count:,}"] for kind, count in plan.parameters),
+                *([kind_name(kind, plan.config), f"{count:,}"] for kind, count in plan.parameters),
                 ["all", f"{plan.parameter_count:,}"],
                 ["read for a token", f"{plan.read_per_token:,}"],
             ]

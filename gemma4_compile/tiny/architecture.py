@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 FULL = "full_attention"
+HEAD = "lm_head.weight"
 Config = Mapping[str, Any]
 """The text decoder's part of a `config.json` that is right."""
 
@@ -60,6 +61,8 @@ def _layer_shapes(text: Config, layer: int) -> Iterator[tuple[str, tuple[int, ..
 def tensor_shapes(text: Config) -> dict[str, tuple[int, ...]]:
     """Name (without `model.` or `model.language_model.`) and shape of every text tensor, sorted.
 
+    The head, where it is one of its own, has neither in a checkpoint.
+
     Parameters
     ----------
     text : the text config in the hub's form (`global_head_dim`, `num_global_key_value_heads`)
@@ -70,6 +73,8 @@ def tensor_shapes(text: Config) -> dict[str, tuple[int, ...]]:
         "embed_tokens.weight": (text["vocab_size"], hidden),
         "norm.weight": (hidden,),
     }
+    if not text.get("tie_word_embeddings", True):
+        shapes[HEAD] = (text["vocab_size"], hidden)
     if ple:
         shapes["embed_tokens_per_layer.weight"] = (text["vocab_size_per_layer_input"], layers * ple)
         shapes["per_layer_model_projection.weight"] = (layers * ple, hidden)

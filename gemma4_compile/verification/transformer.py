@@ -26,6 +26,7 @@ from transformers.models.gemma4_unified.modeling_gemma4_unified import (
 
 from gemma4_compile.media.inputs import Picture
 from gemma4_compile.model_spec.text.attention_config import AttentionKind
+from gemma4_compile.model_spec.text.parameters import HEAD
 from gemma4_compile.quantization.convert import RowReader
 from gemma4_compile.runtime.media_prompt import Prompt
 from gemma4_compile.types import JsonObject
@@ -152,14 +153,16 @@ def _store_last_owners(model: Any) -> None:
 
 
 def _head(
-    normed: torch.Tensor, vocab_size: int, cap: float | None, read: RowReader
+    normed: torch.Tensor, vocab_size: int, cap: float | None, read: RowReader, shapes: Shapes
 ) -> Float32Array:
-    """Logits of (positions, hidden_size) by the tied embedding, then ``cap * tanh(x / cap)``."""
+    """Logits of (positions, hidden_size) by the head, then ``cap * tanh(x / cap)``."""
+    own = f"{HEAD}.weight"
+    name = own if own in shapes else "embed_tokens.weight"
     logits = np.empty((normed.shape[0], vocab_size), np.float32)
     block = max(1, HEAD_BLOCK_BYTES // (4 * normed.shape[1]))
     for begin in range(0, vocab_size, block):
         end = min(begin + block, vocab_size)
-        rows = torch.from_numpy(np.ascontiguousarray(read("embed_tokens.weight", begin, end)))
+        rows = torch.from_numpy(np.ascontiguousarray(read(name, begin, end)))
         part = normed @ rows.T
         logits[:, begin:end] = (part if cap is None else torch.tanh(part / cap) * cap).numpy()
     return logits
@@ -233,7 +236,7 @@ def run_transformers(
         normed = output.last_hidden_state[0, list(rows)]
         stored = output.shared_kv_states
         cap = model.config.final_logit_softcapping
-        logits = _head(normed, model.config.vocab_size, cap, read)
+        logits = _head(normed, model.config.vocab_size, cap, read, shapes)
     keys_values = {
         kind: tuple(one[0].transpose(0, 1).contiguous().numpy() for one in stored[kind.value])
         for kind in AttentionKind

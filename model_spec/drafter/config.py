@@ -20,8 +20,12 @@ from gemma4_compile.model_spec.text.attention_config import (
     read_layer_types,
     read_rope,
 )
-from gemma4_compile.model_spec.text.config_keys import IGNORED_KEYS, TEXT_DEFAULTS
-from gemma4_compile.model_spec.text.config_variants import refuse_variants, stored_dtype
+from gemma4_compile.model_spec.text.config_keys import IGNORED_KEYS, TEXT_DEFAULTS, TOP_DEFAULTS
+from gemma4_compile.model_spec.text.config_variants import (
+    refuse_variants,
+    stored_dtype,
+    ties_head,
+)
 
 DRAFTER_TYPES: Mapping[str, str] = {
     "gemma4_assistant": "gemma4_text",
@@ -78,6 +82,7 @@ class DrafterConfig:
     backbone_hidden_size : hidden size of the target that it was trained with
     num_centroids : clusters of the vocabulary, 0 where the head is dense
     centroid_top_k : clusters whose tokens are candidates of a draft, 0 where the head is dense
+    ties_head : the head's matrix is a token embedding's, which nothing else reads
     """
 
     model_type: str
@@ -96,6 +101,7 @@ class DrafterConfig:
     num_centroids: int
     centroid_top_k: int
     dtype: str
+    ties_head: bool = True
 
     hidden_size_per_layer_input = 0
     """As the decoder's layers ask for it."""
@@ -138,7 +144,7 @@ def read_drafter(
             f"config key `model_type`: {model_type!r} is no drafter",
             hint=f"drafters: {', '.join(DRAFTER_TYPES)} (hub ids that end in `-assistant`)",
         )
-    defaults = {**_CLUSTERS, "backbone_hidden_size": _BACKBONES[model_type]}
+    defaults = {**TOP_DEFAULTS, **_CLUSTERS, "backbone_hidden_size": _BACKBONES[model_type]}
     top = ConfigFields(values, "", defaults)
     top.get("model_type")
     text_type = DRAFTER_TYPES[model_type]
@@ -192,6 +198,7 @@ def _read(model_type: str, top: ConfigFields, text: ConfigFields) -> DrafterConf
         num_centroids=centroids,
         centroid_top_k=chosen,
         dtype=stored_dtype(top, text),
+        ties_head=ties_head(top, text),
     )
 
 

@@ -19,7 +19,7 @@ from tvm.relax.frontend import nn
 from gemma4_compile.model_spec.component import ExportOptions
 from gemma4_compile.model_spec.drafter.config import DrafterConfig
 from gemma4_compile.model_spec.drafter.layer_plan import drafter_plans
-from gemma4_compile.model_spec.drafter.parameters import STEM
+from gemma4_compile.model_spec.drafter.parameters import STEM, head_name
 from gemma4_compile.model_spec.layers.norm import Vector, rms_norm
 from gemma4_compile.model_spec.matrices import Matrices
 from gemma4_compile.model_spec.text.config import Gemma4Config
@@ -72,7 +72,11 @@ class Drafter(nn.Module):
         )
         self.norm = Vector(drafter.hidden_size)
         self.post_projection = matrices.matrix(f"{STEM}post_projection")
-        self.embed_tokens = matrices.matrix(f"{STEM}embed_tokens")
+        head = matrices.matrix(f"{STEM}{head_name(drafter)}")
+        if drafter.ties_head:
+            self.embed_tokens = head
+        else:
+            self.lm_head = head
         if drafter.num_centroids:
             self.masked_embedding = MaskedEmbedding(drafter, matrices)
 
@@ -99,11 +103,12 @@ class Drafter(nn.Module):
 
     def _head(self, hidden: nn.Tensor) -> tuple[nn.Tensor, list[nn.Tensor]]:
         """The best token (1,) int32; all logits, and of which tokens where clusters chose them."""
+        head = self.embed_tokens if self.config.ties_head else self.lm_head
         if not self.config.num_centroids:
-            candidates = [self.embed_tokens.matmul(hidden, 1)]
+            candidates = [head.matmul(hidden, 1)]
         else:
             tokens = self.masked_embedding.forward(hidden)
-            candidates = [self.embed_tokens.matmul_of(hidden, tokens), tokens]
+            candidates = [head.matmul_of(hidden, tokens), tokens]
         return best_token(candidates), candidates
 
 

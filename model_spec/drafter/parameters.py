@@ -14,6 +14,7 @@ from gemma4_compile.model_spec.parameters import Parameter, Role, Source
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.layer_plan import LayerPlan
 from gemma4_compile.model_spec.text.parameters import (
+    HEAD,
     attention_parameters,
     layer_scalar,
     matrix,
@@ -42,9 +43,28 @@ def _layer(plan: LayerPlan, drafter: DrafterConfig) -> list[Parameter]:
 def _renamed(parameter: Parameter, prefix: str) -> Parameter:
     """The parameter as the package names it; `prefix` is that of its tensors in a checkpoint."""
     sources = tuple(
-        replace(source, name=f"{STEM}{prefix}{source.name}") for source in parameter.sources
+        replace(
+            source,
+            name=f"{STEM}{prefix}{source.name}",
+            twin=None if source.twin is None else f"{STEM}{source.twin}",
+        )
+        for source in parameter.sources
     )
     return replace(parameter, name=f"{STEM}{parameter.name}", sources=sources)
+
+
+def _head(drafter: DrafterConfig) -> Parameter:
+    """The head, which alone reads a tied embedding: a drafter is given the target's rows."""
+    sizes, name = (drafter.vocab_size, drafter.hidden_size), head_name(drafter)
+    if not drafter.ties_head:
+        return _renamed(matrix(name, Role.LM_HEAD, *sizes), "")
+    twin = f"{HEAD}.weight"
+    return _renamed(matrix(name, Role.TOKEN_EMBEDDING, *sizes, twin=twin), "model.")
+
+
+def head_name(drafter: DrafterConfig) -> str:
+    """The head's parameter before its STEM, and its tensor before `.weight`."""
+    return "embed_tokens" if drafter.ties_head else HEAD
 
 
 def parameter_table(config: Gemma4Config) -> tuple[Parameter, ...]:
@@ -56,13 +76,12 @@ def parameter_table(config: Gemma4Config) -> tuple[Parameter, ...]:
     layers = [
         parameter for plan in drafter_plans(drafter, config) for parameter in _layer(plan, drafter)
     ]
-    embedding = matrix("embed_tokens", Role.TOKEN_EMBEDDING, drafter.vocab_size, hidden)
     table = [
         _renamed(matrix("pre_projection", Role.LINEAR, hidden, 2 * backbone), ""),
         *(_renamed(parameter, "model.") for parameter in layers),
         _renamed(vector("norm", hidden), "model."),
         _renamed(matrix("post_projection", Role.LINEAR, backbone, hidden), ""),
-        _renamed(embedding, "model."),
+        _head(drafter),
     ]
     if drafter.num_centroids:
         # Few rows, whose order decides what can be drafted: not quantised.

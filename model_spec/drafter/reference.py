@@ -101,6 +101,7 @@ def guess(
         x = x * weights[prefix + "layer_scalar"]
     normed = rms_norm(x, weights["norm.weight"], eps)[0]
     candidates = candidates_of(config, weights, normed)
-    logits = linear(normed, weights["embed_tokens.weight"][candidates])
+    head = weights["embed_tokens.weight" if config.ties_head else "lm_head.weight"]
+    logits = linear(normed, head[candidates])
     token = int(candidates[logits == logits.max()].min())
     return Guess(token, logits, candidates, linear(normed, weights["post_projection.weight"]))

@@ -9,7 +9,7 @@ from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.export import export_text
 from gemma4_compile.model_spec.text.kv_sharing import first_shared_layer
 from gemma4_compile.model_spec.text.memory import activation_memory
-from gemma4_compile.model_spec.text.parameters import parameter_table
+from gemma4_compile.model_spec.text.parameters import HEAD, parameter_table
 
 _SHARED_KV = re.compile(r"layers\.(\d+)\.self_attn\.(?:k_proj|v_proj|k_norm)\.weight")
 
@@ -30,4 +30,5 @@ TEXT = Component(
     activations=activation_memory,
     is_unused=is_unused,
     is_stripped=True,
+    at_root=frozenset({f"{HEAD}.weight"}),
 )

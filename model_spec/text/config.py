@@ -27,12 +27,14 @@ from gemma4_compile.model_spec.text.config_keys import (
     IGNORED_KEYS,
     IGNORED_TOP_KEYS,
     TEXT_DEFAULTS,
+    TOP_DEFAULTS,
 )
 from gemma4_compile.model_spec.text.config_variants import (
     TEXT_TYPES,
     first_given,
     refuse_variants,
     stored_dtype,
+    ties_head,
     unsupported_type,
 )
 from gemma4_compile.model_spec.text.kv_sharing import first_shared_layer, kv_sources
@@ -63,6 +65,7 @@ class Gemma4Config:
     vocab_size_per_layer_input : rows of its table, 0 when there is none
     num_experts, top_k_experts, moe_intermediate_size : 0 when there are no experts
     dtype : the checkpoint's; constant scales are rounded to it
+    ties_head : the head is the token embedding's matrix; else it has one of its own
     bidirectional_images : on sliding layers, the rows of a picture see each other
     vision, audio : None where a package takes no pictures, no sounds
     drafter : of a checkpoint of its own; None where a package has none
@@ -94,6 +97,7 @@ class Gemma4Config:
     bos_token_id: int
     pad_token_id: int
     eos_token_id: tuple[int, ...]
+    ties_head: bool = True
     bidirectional_images: bool = False
     vision: AnyVisionConfig | None = None
     audio: AnyAudioConfig | None = None
@@ -133,7 +137,7 @@ class Gemma4Config:
         """
         if not isinstance(values, Mapping):
             raise ConfigError(f"config.json: expected a JSON object, found {type(values).__name__}")
-        top = ConfigFields(values, "")
+        top = ConfigFields(values, "", TOP_DEFAULTS)
         model_type = top.get("model_type")
         if not isinstance(model_type, str):
             raise unsupported_type(model_type)
@@ -297,6 +301,7 @@ def _read_text(top: ConfigFields, text: ConfigFields) -> Gemma4Config:
         bos_token_id=first_given("bos_token_id", text, top).token_id("bos_token_id", vocab),
         pad_token_id=first_given("pad_token_id", text, top).token_id("pad_token_id", vocab),
         eos_token_id=first_given("eos_token_id", top, text).token_ids("eos_token_id", vocab),
+        ties_head=ties_head(top, text),
         bidirectional_images=text.require("use_bidirectional_attention") == "vision",
     )
     rope.refuse_unknown({})

@@ -38,7 +38,9 @@ _DEFAULTS: Mapping[str, object] = {
     "vocab_size_per_layer_input": 262_144,
     "hidden_size_per_layer_input": 256,
     "use_bidirectional_attention": None,
+    "tie_word_embeddings": True,
 }
+TOP_DEFAULTS: Mapping[str, object] = {"tie_word_embeddings": True}
 TEXT_DEFAULTS: Mapping[str, Mapping[str, object]] = {
     "gemma4_text": _DEFAULTS,
     "gemma4_unified_text": {

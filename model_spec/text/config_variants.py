@@ -39,7 +39,6 @@ def refuse_variants(top: ConfigFields, text: ConfigFields) -> None:
                 "quantised checkpoints are not supported yet",
                 hint="use the original bfloat16 checkpoint",
             )
-        fields.fixed("tie_word_embeddings", True)
         for name, value in ONLY_VALUES.items():
             fields.fixed(name, value)
     if text.get("use_bidirectional_attention") not in (None, "vision"):
@@ -49,6 +48,16 @@ def refuse_variants(top: ConfigFields, text: ConfigFields) -> None:
         )
     text.fixed("attention_bias", False)
     text.fixed("hidden_activation", "gelu_pytorch_tanh")
+
+
+def ties_head(top: ConfigFields, text: ConfigFields) -> bool:
+    """Return whether the head is the token embedding's: the top level's word, as in transformers.
+
+    What a section below it says is not read there.
+    """
+    tied = top.boolean("tie_word_embeddings")
+    text.get("tie_word_embeddings")
+    return tied
 
 
 def first_given(name: str, *places: ConfigFields) -> ConfigFields:

@@ -45,6 +45,7 @@ from gemma4_compile.model_spec.text.kv_cache import (
     take_rows,
 )
 from gemma4_compile.model_spec.text.layer_plan import LayerPlan, layer_plans
+from gemma4_compile.model_spec.text.parameters import HEAD
 from gemma4_compile.model_spec.text.per_layer_embedding import inject, per_layer_inputs
 from gemma4_compile.model_spec.text.scales import embedding_scale
 from gemma4_compile.operators.epilogue import Epilogue
@@ -197,7 +198,7 @@ class MoeDecoderLayer(nn.Module):
 
 
 class Gemma4ForCausalLM(nn.Module):
-    """The decoder with tied head. Its methods are the package's exported functions (abi.py)."""
+    """The decoder and its head. Its methods are the package's exported functions (abi.py)."""
 
     def __init__(self, config: Gemma4Config, matrices: Matrices, options: ExportOptions) -> None:
         plans = layer_plans(config)
@@ -217,6 +218,8 @@ class Gemma4ForCausalLM(nn.Module):
         layer = MoeDecoderLayer if config.num_experts else DecoderLayer
         self.layers = nn.ModuleList([layer(plan, config, matrices, options) for plan in plans])
         self.norm = Vector(config.hidden_size)
+        if not config.ties_head:
+            self.lm_head = matrices.matrix(HEAD)
 
     def embed(self, ids: nn.Tensor) -> nn.Tensor:
         """Token embeddings: (n,) int32 -> (n, hidden_size) float32, times sqrt(hidden_size)."""
@@ -344,7 +347,8 @@ class Gemma4ForCausalLM(nn.Module):
         """Logits (rows, vocab) of normed states."""
         cap = self.config.final_logit_softcapping
         epilogue = Epilogue.NONE if cap is None else Epilogue.SOFTCAP
-        return self.embed_tokens.matmul(
+        head = self.embed_tokens if self.config.ties_head else self.lm_head
+        return head.matmul(
             hidden, rows, epilogue, cap=cap or 0.0, suppressed=self.options.suppressed
         )
 

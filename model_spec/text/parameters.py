@@ -10,12 +10,22 @@ from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.layer_plan import LayerPlan, layer_plans
 from gemma4_compile.model_spec.text.scales import per_layer_embedding_scale
 
+HEAD = "lm_head"
+"""Name of the head's parameter, and of its tensor before `.weight`."""
 
-def matrix(name: str, role: Role, rows: int, cols: int, scale: float = 1.0) -> Parameter:
+
+def matrix(
+    name: str,
+    role: Role,
+    rows: int,
+    cols: int,
+    scale: float = 1.0,
+    *,
+    twin: str | None = None,
+) -> Parameter:
     """A matrix of one tensor."""
-    return Parameter(
-        name, role, (rows, cols), (Source(f"{name}.weight", (rows, cols)),), scale=scale
-    )
+    source = Source(f"{name}.weight", (rows, cols), twin=twin)
+    return Parameter(name, role, (rows, cols), (source,), scale=scale)
 
 
 def vector(name: str, size: int) -> Parameter:
@@ -142,10 +152,11 @@ def parameter_table(config: Gemma4Config) -> tuple[Parameter, ...]:
     """Every parameter of the model, in the order in which the packed library takes them.
 
     The scale of the per-layer embedding is folded into its table where that is exact (16 for 256
-    columns). The token embedding keeps its values: the tied LM head must not see the scale.
+    columns). The token embedding keeps its values: a tied head must not see the scale.
     """
     hidden, ple = config.hidden_size, config.hidden_size_per_layer_input
-    table = [matrix("embed_tokens", Role.TOKEN_EMBEDDING, config.vocab_size, hidden)]
+    sizes, twin = (config.vocab_size, hidden), f"{HEAD}.weight" if config.ties_head else None
+    table = [matrix("embed_tokens", Role.TOKEN_EMBEDDING, *sizes, twin=twin)]
     if ple:
         columns = config.num_hidden_layers * ple
         scale = folded_scale(per_layer_embedding_scale(config))
@@ -163,4 +174,6 @@ def parameter_table(config: Gemma4Config) -> tuple[Parameter, ...]:
     for plan in layer_plans(config):
         table += _layer(plan, config)
     table.append(vector("norm", hidden))
+    if not config.ties_head:
+        table.append(matrix(HEAD, Role.LM_HEAD, *sizes))
     return tuple(table)

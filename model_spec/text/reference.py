@@ -312,7 +312,6 @@ def forward(
         hidden_states.append(x)
 
     normed = rms_norm(x, weights["norm.weight"], eps)
-    logits = soft_cap(
-        linear(normed, weights["embed_tokens.weight"]), config.final_logit_softcapping
-    )
+    head = weights["embed_tokens.weight" if config.ties_head else "lm_head.weight"]
+    logits = soft_cap(linear(normed, head), config.final_logit_softcapping)
     return ForwardResult(logits, tuple(hidden_states), normed, stored)

@@ -126,7 +126,7 @@ def without_tensor(model: Path) -> None:
 def with_extra_tensor(model: Path) -> None:
     weights = random_weights(E2B_LIKE)
     tensors = {PREFIX + name: values for name, values in weights.items()}
-    tensors["lm_head.weight"] = weights["norm.weight"]
+    tensors["head.weight"] = weights["norm.weight"]
     write_safetensors(model / "model.safetensors", tensors, "float32")
 
 
@@ -179,7 +179,7 @@ BAD_MODELS: dict[str, tuple[Change, str]] = {
         "overlaps another or leaves a gap",
     ),
     "missing tensor": (without_tensor, "`model.language_model.layers.2.mlp.down_proj.weight` is"),
-    "extra tensor": (with_extra_tensor, "`lm_head.weight`"),
+    "extra tensor": (with_extra_tensor, "`head.weight`"),
     "missing shard": (
         index({"x": "model-2.safetensors"}),
         "shard `model-2.safetensors` is missing",

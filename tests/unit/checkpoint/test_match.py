@@ -93,7 +93,7 @@ def test_media_tensors_and_unused_keys_are_skipped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "lm_head.weight",
+        "head.weight",
         f"{PREFIX}layers.0.self_attn.extra.weight",
         f"{PREFIX}layers.7.self_attn.k_proj.weight",
         "model.other_tower.weight",
@@ -179,14 +179,28 @@ def test_index_that_places_tensors_wrongly(directory: Path) -> None:
     first, second = sorted(set(weight_map.values()))[:2]
     name = next(name for name, file in weight_map.items() if file == first)
     write_index(directory, {**weight_map, name: second})
-    with pytest.raises(CheckpointError, match=f"`{name}` is not in `{second}`"):
+    with pytest.raises(CheckpointError, match=f"`{name}` is in `{first}`.* in `{second}`"):
         Checkpoint.open(directory)
     write_index(directory, {key: file for key, file in weight_map.items() if key != name})
-    with pytest.raises(CheckpointError, match=f"`{name}` of `{first}` is not in"):
+    with pytest.raises(CheckpointError, match=f"`{name}` is in `{first}`.* does not list it"):
         Checkpoint.open(directory)
     write_index(directory, {**weight_map, name: "pytorch_model.bin"})
     with pytest.raises(CheckpointError, match="only safetensors"):
         Checkpoint.open(directory)
+
+
+def test_what_the_index_alone_lists_is_missed_only_where_it_is_needed(directory: Path) -> None:
+    weight_map = split_into_shards(directory)
+    file = next(iter(weight_map.values()))
+    write_index(directory, {**weight_map, "lm_head.weight": file})
+    assert "lm_head.weight" not in matched(Checkpoint.open(directory))
+    name = f"{PREFIX}norm.weight"
+    rest = {key: values for key, values in random_weights(E2B_LIKE).items() if key != "norm.weight"}
+    tensors = {PREFIX + key: values for key, values in rest.items()}
+    write_safetensors(directory / file, tensors, "bfloat16")
+    write_index(directory, dict.fromkeys([*tensors, name], file))
+    with pytest.raises(CheckpointError, match=f"`{name}` is missing"):
+        matched(Checkpoint.open(directory))
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"weight_map": {}}', "\udcff"])

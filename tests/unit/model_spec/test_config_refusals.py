@@ -98,7 +98,7 @@ def test_the_dtype_must_be_given() -> None:
         ({}, "model_type"),
         (hub_config(enable_moe_block=True), "num_experts"),
         (hub_config(**{**MOE, "hidden_size_per_layer_input": 32}), "enable_moe_block"),
-        (hub_config(tie_word_embeddings=False), "tie_word_embeddings"),
+        ({**hub_config(), "tie_word_embeddings": "false"}, "tie_word_embeddings"),
         (hub_config(attention_bias=True), "attention_bias"),
         (hub_config(hidden_activation="silu"), "hidden_activation"),
         (hub_config(use_bidirectional_attention="all"), "use_bidirectional_attention"),

@@ -12,7 +12,8 @@ from gemma4_compile.model_spec.audio.config import AudioConfig
 from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.model_spec.text.config import Gemma4Config, preset_names
 from gemma4_compile.model_spec.vision.config import VisionConfig
-from gemma4_compile.reports.plan import KINDS, BuildPlan, make_plan
+from gemma4_compile.reports.parameter_kinds import KINDS
+from gemma4_compile.reports.plan import BuildPlan, make_plan
 from gemma4_compile.targets import target_spec
 
 MIB, GIB = 1 << 20, 1 << 30

@@ -82,7 +82,7 @@ def test_unknown_keys_are_told() -> None:
         ({"num_centroids": 1 << 40}, {}, "`num_centroids`"),
         ({"centroid_intermediate_top_k": 17}, {}, "`centroid_intermediate_top_k`"),
         ({"use_ordered_embeddings": 1}, {}, "`use_ordered_embeddings`"),
-        ({"tie_word_embeddings": False}, {}, "`tie_word_embeddings`"),
+        ({"tie_word_embeddings": None}, {}, "`tie_word_embeddings`"),
         ({"quantization_config": {"bits": 4}}, {}, "quantised checkpoints"),
         ({}, {"num_hidden_layers": 1 << 30}, "`text_config.num_hidden_layers`"),
         ({}, {"num_kv_shared_layers": 2}, "all 4 layers of a drafter read the target's keys"),

@@ -166,17 +166,21 @@ CHANGES: dict[str, dict[str, Any]] = {
     "eos_token_id": {"eos_token_id": [1, 7]},
     "bidirectional_images": {"use_bidirectional_attention": "vision"},
 }
+OF_THE_TOP_LEVEL = {"ties_head": {"tie_word_embeddings": False}}
 SECTIONS = {"vision", "audio", "drafter"}  # tests/unit/model_spec/*/test_config.py
 
 
 def test_every_field_has_a_change() -> None:
-    assert {*CHANGES, *SECTIONS} == {field.name for field in fields(Gemma4Config)}
+    assert {*CHANGES, *OF_THE_TOP_LEVEL, *SECTIONS} == {
+        field.name for field in fields(Gemma4Config)
+    }
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("name", [*CHANGES, *OF_THE_TOP_LEVEL])
 def test_each_key_changes_its_field(name: str) -> None:
     base = Gemma4Config.from_dict(hub_config())
-    assert getattr(Gemma4Config.from_dict(hub_config(**CHANGES[name])), name) != getattr(base, name)
+    changed = {**hub_config(**CHANGES.get(name, {})), **OF_THE_TOP_LEVEL.get(name, {})}
+    assert getattr(Gemma4Config.from_dict(changed), name) != getattr(base, name)
 
 
 def test_ignored_keys_have_reasons_and_change_nothing() -> None:

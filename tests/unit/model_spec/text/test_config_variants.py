@@ -6,11 +6,13 @@ import pytest
 
 from gemma4_compile.errors import ConfigError
 from gemma4_compile.model_spec.config_fields import ConfigFields
+from gemma4_compile.model_spec.text.config_keys import TOP_DEFAULTS
 from gemma4_compile.model_spec.text.config_variants import (
     TEXT_TYPES,
     first_given,
     refuse_variants,
     stored_dtype,
+    ties_head,
     unsupported_type,
 )
 
@@ -39,7 +41,6 @@ def test_another_model_type_is_named(model_type: object, words: str) -> None:
     ("key", "value"),
     [
         ("quantization_config", {"bits": 4}),
-        ("tie_word_embeddings", False),
         ("auto_map", {"AutoConfig": "x"}),
         ("is_causal", False),
         ("rope_scaling", {"type": "linear"}),
@@ -69,7 +70,6 @@ def test_what_the_decoder_does_not_compute_is_refused(key: str, value: object) -
 def test_the_released_values_and_absent_ones_are_taken(attention: str | None) -> None:
     refuse_variants(fields({}), fields({}))
     text: dict[str, object] = {
-        "tie_word_embeddings": True,
         "quantization_config": None,
         "is_causal": True,
         "use_bidirectional_attention": attention,
@@ -77,6 +77,30 @@ def test_the_released_values_and_absent_ones_are_taken(attention: str | None) ->
         "hidden_activation": "gelu_pytorch_tanh",
     }
     refuse_variants(fields({"auto_map": None}), fields(text))
+
+
+@pytest.mark.parametrize(
+    ("top", "text", "expected"),
+    [
+        ({"tie_word_embeddings": False}, {"tie_word_embeddings": True}, False),
+        ({"tie_word_embeddings": True}, {"tie_word_embeddings": False}, True),
+        ({}, {"tie_word_embeddings": False}, True),
+        ({"tie_word_embeddings": False}, {}, False),
+    ],
+)
+def test_the_top_level_says_whether_the_head_is_tied(
+    top: dict[str, object], text: dict[str, object], expected: bool
+) -> None:
+    place = fields(text, "text_config")
+    assert ties_head(ConfigFields(top, "", TOP_DEFAULTS), place) is expected
+    assert place.unknown({}) == [], "known, and not read by transformers"
+
+
+@pytest.mark.parametrize("value", [None, 0, "false"])
+def test_whether_the_head_is_tied_is_true_or_false(value: object) -> None:
+    """As in transformers, which refuses every other value."""
+    with pytest.raises(ConfigError, match="`tie_word_embeddings`: expected true or false"):
+        ties_head(fields({"tie_word_embeddings": value}), fields({}))
 
 
 def test_the_first_place_with_a_value_counts() -> None:

@@ -1,0 +1,57 @@
+"""A head beside the token embedding: a copy of it, or a matrix of its own.
+
+Where a checkpoint's config ties the two and its files hold both, transformers looks at the values:
+equal ones are tied, others are not, whatever the config says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from gemma4_compile.checkpoint.safetensors_file import FLOAT_DTYPES, TensorInfo, read_rows
+from gemma4_compile.checkpoint.spellings import usual_tensors
+from gemma4_compile.model_spec.text.component import TEXT
+from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.text.parameters import HEAD
+from gemma4_compile.process import warn
+from gemma4_compile.quantization.convert import row_blocks
+
+_EMBEDDING, _HEAD = "embed_tokens.weight", f"{HEAD}.weight"
+
+
+def with_head(config: Gemma4Config, tensors: Mapping[str, TensorInfo]) -> Gemma4Config:
+    """The config of a checkpoint, with a head of its own where its files hold another than is tied.
+
+    Whether they fit the config otherwise is left to `match`.
+
+    Raises
+    ------
+    CheckpointError
+        If a file cannot be read or changed since its header was read, or as `usual_tensors`.
+    """
+    if not config.ties_head:
+        return config
+    given = usual_tensors(tensors, TEXT.prefixes[0])
+    embedding, head = (given.get(TEXT.tensor_name(name)) for name in (_EMBEDDING, _HEAD))
+    if embedding is None or head is None or _same(embedding, head):
+        return config
+    warn(
+        f"`{head.name}` and `{embedding.name}` have different values, though config.json ties "
+        "them: the head is taken as one of its own, as transformers takes it",
+        "`tie_word_embeddings: false` in config.json says the same",
+    )
+    return replace(config, ties_head=False)
+
+
+def _same(first: TensorInfo, second: TensorInfo) -> bool:
+    """Return whether two matrices have the same values, or cannot both be heads of a model."""
+    comparable = all(len(one.shape) == 2 and one.dtype in FLOAT_DTYPES for one in (first, second))
+    if first.shape != second.shape or not comparable:
+        return True
+    return all(
+        np.array_equal(read_rows(first, begin, end), read_rows(second, begin, end))
+        for begin, end in row_blocks(first.shape)
+    )
