@@ -26,7 +26,7 @@ from gemma4_compile.runtime.server.address import address_of, is_loopback, take_
 from gemma4_compile.runtime.server.api import api_routes
 from gemma4_compile.runtime.server.app import create_app
 from gemma4_compile.runtime.server.body import Limits
-from gemma4_compile.runtime.server.connections import ConnectionLimits, server_config
+from gemma4_compile.runtime.server.connections import connections_for, server_config
 from gemma4_compile.runtime.server.host_names import EVERY_NAME, HostNames
 from gemma4_compile.runtime.server.pages import PACKAGE_PATH, find_page, folder_routes
 from gemma4_compile.runtime.server.service import Model, Service
@@ -180,7 +180,14 @@ def listen(
     """
     hosts = HostNames.of(arguments.host, allowed_hosts(arguments.allow_host))
     app = create_app(routes, hosts=hosts, origins=arguments.allow_origin, is_alive=is_alive)
-    config = server_config(app, ConnectionLimits(), log_level="warning")
+    limits, lacking = connections_for(arguments.queue)
+    if lacking:
+        warn(
+            f"this system lets a process open too few files: {limits.connections} connections are "
+            f"served, {lacking} fewer than --queue {arguments.queue} needs",
+            "let it open more (`ulimit -n`), or choose a shorter --queue",
+        )
+    config = server_config(app, limits, log_level="warning")
     address = address_of(taken, arguments.host)
     print(address, flush=True)
     if opens:

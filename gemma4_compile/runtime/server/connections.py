@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from typing import Any
+import contextlib
+import sys
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.http_parser import Parser, raw_response
+
+if sys.platform != "win32":
+    import resource
+
+_FEWEST_REFUSED = 16
+_OTHER_DESCRIPTORS = 128  # of files, pipes and helper processes
 _SECONDS_TO_FINISH = 2  # of open connections after Ctrl-C
-_FULL = (
-    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\n"
-    b"Content-Length: 21\r\nConnection: close\r\nRetry-After: 5\r\n\r\ntoo many connections\n"
-)
+_SECONDS_TO_ASK = 0.1  # of one that is refused: some clients take no answer before their request
+_SECONDS_TO_HEAR = 2.0  # of one that is refused, whose request still arrives
 
 
 @dataclass(frozen=True)
@@ -23,14 +32,48 @@ class ConnectionLimits:
 
     Attributes
     ----------
-    connections : most at a time; beyond that the one is closed that waits longest without a request
+    connections : most at a time; beyond that the one is refused that waits longest without a
+        request, or the new one
+    refused : most that hear why they are not served; more are closed without a word
     head_seconds : for the head of a request, from the connection or from the answer before
     stall_seconds : for a client that reads nothing of its answer
     """
 
     connections: int = 200
+    refused: int = 1024
     head_seconds: float = 10.0
     stall_seconds: float = 120.0
+
+
+def connections_for(waiting: int) -> tuple[ConnectionLimits, int]:
+    """Limits of a server on which so many requests may wait, each with its connection.
+
+    Returns
+    -------
+    tuple
+        The limits, and how many connections fewer these are, as this system allows no more.
+    """
+    limits = ConnectionLimits()
+    wanted = limits.connections + waiting
+    most = _allow_descriptors(wanted + limits.refused + _OTHER_DESCRIPTORS) - _OTHER_DESCRIPTORS
+    connections = max(min(wanted, most - _FEWEST_REFUSED), 1)
+    refused = max(min(limits.refused, most - connections), _FEWEST_REFUSED)
+    return replace(limits, connections=connections, refused=refused), wanted - connections
+
+
+def _allow_descriptors(count: int) -> int:
+    """Let this process open so many files; return how many it may, the system's most or more."""
+    if sys.platform == "win32":
+        return count
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = resource.RLIM_INFINITY
+    if soft == unlimited:
+        return count
+    if soft < count:
+        with contextlib.suppress(ValueError, OSError):  # more than the system has, on macOS
+            most = count if hard == unlimited else min(count, hard)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def server_config(app: ASGIApp, limits: ConnectionLimits, **options: Any) -> uvicorn.Config:
@@ -38,6 +81,7 @@ def server_config(app: ASGIApp, limits: ConnectionLimits, **options: Any) -> uvi
 
     class Limited(_LimitedProtocol):
         limits_of_server = limits
+        refused: ClassVar[set[_LimitedProtocol]] = set()
 
     return uvicorn.Config(
         app,
@@ -49,43 +93,93 @@ def server_config(app: ASGIApp, limits: ConnectionLimits, **options: Any) -> uvi
     )
 
 
+class _Flow(FlowControl):
+    """Lets nobody read on while what was read is still being parsed."""
+
+    is_held = False
+
+    def resume_reading(self) -> None:
+        """Read on, or later."""
+        if not self.is_held:
+            super().resume_reading()
+
+
 class _LimitedProtocol(H11Protocol):
     """HTTP of one connection; uvicorn itself ends only those that wait for a second request."""
 
     limits_of_server: ConnectionLimits
+    refused: ClassVar[set[_LimitedProtocol]]
+
+    def __init__(self, config: uvicorn.Config, *arguments: Any, **options: Any) -> None:
+        super().__init__(config, *arguments, **options)
+        self.conn: Parser = Parser(config.h11_max_incomplete_event_size)
+        self._waits_since: float | None = None
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._refusal: bytes | None = None  # what is still to be said to a refused one
+        self._has_answered = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request, in the place of another where there are too many."""
         super().connection_made(transport)
-        self._waits_since: float | None = None
-        self._head_timer: asyncio.TimerHandle | None = None
-        self._stall_timer: asyncio.TimerHandle | None = None
+        self.flow = _Flow(transport)
         self._wait()
         if len(self.connections) > self.limits_of_server.connections:
             waiting = [other for other in self.connections if _waits_since(other) is not None]
             oldest = min(waiting, key=lambda other: _waits_since(other) or 0.0)
-            if oldest is self:
-                transport.write(_FULL)
-                self._close()
-            else:
-                assert isinstance(oldest, _LimitedProtocol), "all protocols here are of this class"
-                oldest._close()
+            assert isinstance(oldest, _LimitedProtocol), "all protocols here are of this class"
+            oldest._refuse_place()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the timers."""
         super().connection_lost(exc)
+        self.refused.discard(self)
         for timer in (self._head_timer, self._stall_timer):
             if timer is not None:
                 timer.cancel()
 
     def data_received(self, data: bytes) -> None:
         """Take more of a request; a head that comes byte by byte gets no more time."""
+        if self in self.refused:
+            self._say_refusal()
+            return
         super().data_received(data)
         if self._is_answering():
             self._stop_waiting()
 
+    def handle_events(self) -> None:
+        """Take what has arrived, for a short while: then others have their turn."""
+        if self.transport.is_closing() or self in self.refused:
+            return
+        self.conn.begin_turn()
+        super().handle_events()
+        assert isinstance(self.flow, _Flow), "since the connection was made"
+        if self.conn.has_more:
+            self.flow.pause_reading()
+            self.flow.is_held = True
+            self.loop.call_soon(self.handle_events)
+        elif self.flow.is_held:
+            self.flow.is_held = False
+            if not self.conn.is_paused and len(self.cycle.body) <= HIGH_WATER_LIMIT:
+                self.flow.resume_reading()
+
+    def send_400_response(self, msg: str) -> None:
+        """Say what is wrong with what arrived, unless an answer is on its way already."""
+        if self._is_answering():
+            if self.cycle.response_started:
+                self._close()
+                return
+            self.cycle.disconnected = True  # for the application, which answers nothing more
+            self.cycle.message_event.set()
+        error = self.conn.error
+        status = error.error_status_hint if error is not None else 400
+        self.conn.send_failed()
+        self._refuse(ApiError(status, f"this is no request of HTTP: {error or msg}"))
+        self._say_refusal()
+
     def on_response_complete(self) -> None:
         """Begin to wait for the next request."""
+        self._has_answered = True
         super().on_response_complete()
         if not self._is_answering():
             self._wait()
@@ -115,6 +209,39 @@ class _LimitedProtocol(H11Protocol):
         self._waits_since = None
         if self._head_timer is not None:
             self._head_timer.cancel()
+
+    def _refuse_place(self) -> None:
+        if self._has_answered and not self.conn.trailing_data[0]:
+            self._close()  # no request was made: every client expects that between two
+            return
+        most = self.limits_of_server.connections
+        self._refuse(
+            ApiError(503, f"{most} connections are served already: try again", code="busy")
+        )
+        if self in self.refused:
+            wait = 0.0 if self.conn.trailing_data[0] else _SECONDS_TO_ASK
+            self._head_timer = self.loop.call_later(wait, self._say_refusal)
+
+    def _refuse(self, error: ApiError) -> None:
+        """Serve this connection no longer."""
+        self._stop_waiting()
+        self.connections.discard(self)
+        if len(self.refused) >= self.limits_of_server.refused:
+            self.transport.abort()
+            return
+        self.refused.add(self)
+        self._refusal = raw_response(error)
+
+    def _say_refusal(self) -> None:
+        """Say why, once, and read on for a while: a client that still sends would not hear it."""
+        if self._refusal is None or self.transport.is_closing():
+            return
+        self.transport.write(self._refusal)
+        self._refusal = None
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.flow.resume_reading()
+        self._head_timer = self.loop.call_later(_SECONDS_TO_HEAR, self.transport.abort)
 
     def _close(self) -> None:
         """End the connection; what is written already still goes out if the client reads it."""

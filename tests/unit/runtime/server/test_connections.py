@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import asyncio
+import json
+import resource
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -10,7 +14,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from gemma4_compile.runtime.server.connections import ConnectionLimits
+from gemma4_compile.runtime.server.connections import (
+    ConnectionLimits,
+    connections_for,
+)
 from tests.live_server import LOCAL, Live, serving
 
 HEAD_SECONDS = 0.6
@@ -106,3 +113,138 @@ def test_a_client_that_does_not_read_is_left(live: Live) -> None:
             while piece := connection.recv(1 << 20):
                 received += len(piece)
         assert received < 64 << 20
+
+
+def answer_to(connection: socket.socket) -> bytes:
+    """All that comes, to the end of the connection."""
+    answer = b""
+    while piece := connection.recv(1 << 16):
+        answer += piece
+    return answer
+
+
+def test_more_connections_than_are_served_hear_why() -> None:
+    gate = threading.Event()
+
+    async def wait(_: Request) -> Response:
+        await asyncio.to_thread(gate.wait, 20)
+        return PlainTextResponse("served")
+
+    limits = ConnectionLimits(connections=5)
+    post = f"POST /wait HTTP/1.1\r\nHost: {LOCAL}\r\nContent-Length: 200000\r\n\r\n".encode()
+    with (
+        serving([Route("/wait", wait, methods=["POST"])], connections=limits) as live,
+        ExitStack() as stack,
+    ):
+        served = [stack.enter_context(connect(live)) for _ in range(5)]
+        for connection in served:
+            connection.sendall(post + b"x" * 200_000)
+        time.sleep(0.5)
+        for _ in range(10):  # one sends its request at once, another begins to
+            with connect(live) as sends, connect(live) as begins:
+                sends.sendall(post + b"x" * 200_000)
+                begins.sendall(post[:20])
+                for each in (sends, begins):
+                    head, _, body = answer_to(each).partition(b"\r\n\r\n")
+                    lines = head.lower().split(b"\r\n")
+                    assert lines[0] == b"http/1.1 503 service unavailable"
+                    assert {b"retry-after: 5", b"content-type: application/json"} <= set(lines)
+                    assert json.loads(body)["error"]["code"] == "busy"
+        gate.set()
+        for connection in served:
+            assert connection.recv(12) == b"HTTP/1.1 200"
+
+
+async def length(request: Request) -> Response:
+    return PlainTextResponse(str(len(await request.body())))
+
+
+POST = f"POST /length HTTP/1.1\r\nHost: {LOCAL}\r\nConnection: close\r\n".encode()
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+def in_chunks(body: bytes, size: int) -> bytes:
+    pieces = [body[i : i + size] for i in range(0, len(body), size)]
+    return b"".join(b"%x\r\n%s\r\n" % (len(each), each) for each in pieces) + b"0\r\n\r\n"
+
+
+@pytest.mark.parametrize(("count", "size"), [(10_000, 1), (300_000, 16), (5_000_000, 3000)])
+def test_a_body_in_pieces_is_taken(count: int, size: int) -> None:
+    with serving([Route("/length", length, methods=["POST"])]) as live, connect(live) as connection:
+        connection.sendall(CHUNKED + in_chunks(b"x" * count, size))
+        assert answer_to(connection).endswith(b"\r\n\r\n%d" % count)
+
+
+def test_a_body_in_a_million_pieces_holds_nobody_and_is_refused() -> None:
+    longest = 0.0
+    answers = []
+
+    def send(server: Live) -> None:
+        with connect(server) as connection:
+            with suppress(ConnectionError):  # it is refused long before its end
+                connection.sendall(CHUNKED + in_chunks(b"x" * 1_000_000, 1))
+            answers.append(answer_to(connection))
+
+    with serving([Route("/length", length, methods=["POST"])]) as server:
+        threads = [threading.Thread(target=send, args=(server,)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            begin = time.monotonic()
+            assert server.request("GET", "/health")[0] == 200
+            longest = max(longest, time.monotonic() - begin)
+    assert longest < 2  # with the clients in one process; it was as long as all bodies take
+    for answer in answers:
+        assert answer.startswith(b"HTTP/1.1 400 Bad Request")
+        assert b"the body comes in pieces of 1.0 bytes" in answer
+
+
+def test_requests_one_after_another_in_one_piece_are_all_answered() -> None:
+    body = in_chunks(b"x" * 2000, 1)
+    first = CHUNKED.replace(b"Connection: close\r\n", b"") + body
+    with serving([Route("/length", length, methods=["POST"])]) as live, connect(live) as connection:
+        connection.sendall(first * 5 + CHUNKED + body)
+        assert answer_to(connection).count(b"\r\n\r\n2000") == 6
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"nonsense\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 200_000, 431),
+        (CHUNKED + b"no length\r\n", 400),
+    ],
+)
+def test_what_is_no_request_hears_why_in_json(live: Live, sent: bytes, status: int) -> None:
+    with connect(live) as connection:
+        connection.sendall(sent)
+        head, _, body = answer_to(connection).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % status)
+    assert json.loads(body)["error"]["message"].startswith("this is no request of HTTP: ")
+
+
+@pytest.fixture
+def descriptors() -> Iterator[tuple[int, int]]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield before
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_long_queue_has_connections_and_descriptors_for_all(
+    descriptors: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = min(512, descriptors[0])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (few, descriptors[1]))
+    limits, lacking = connections_for(16)
+    assert (limits.connections, lacking) == (216, 0)
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    assert limits.connections + limits.refused < allowed
+    for most, connections in ((1500, 1200), (1000, None)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, most=most: (most, most))
+        monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
+        limits, lacking = connections_for(1000)
+        assert limits.connections + lacking == 1200
+        assert limits.connections + limits.refused < most
+        assert connections in (None, limits.connections)
