@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NoReturn, Protocol
 
-from jinja2 import TemplateError, Undefined
+from jinja2 import TemplateError, Undefined, meta
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -61,7 +61,12 @@ def _to_json(value: object, indent: int | None = None, **_: object) -> str:
 
 
 class ChatTemplate:
-    """A compiled `chat_template.jinja`."""
+    """A compiled `chat_template.jinja`.
+
+    Attributes
+    ----------
+    variables : names that it reads and does not set itself
+    """
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
         """Compile the template.
@@ -85,6 +90,8 @@ class ChatTemplate:
         self._special_tokens = special_tokens
         try:
             self._template = environment.from_string(source)
+            names = meta.find_undeclared_variables(environment.parse(source))
+            self.variables = frozenset(names) - environment.globals.keys()
         except Exception as error:  # a RecursionError, a SyntaxError of what Jinja makes of it, ...
             raise ArtifactError(
                 f"the chat template is damaged: {_reason(error)}", hint="compile the package again"

@@ -84,6 +84,11 @@ def _add_requests(group: Options) -> None:
         help="refuse requests for another name than the model's, instead of answering with a note",
     )
     group.add_argument(
+        "--strict-request",
+        action="store_true",
+        help="refuse requests with unknown fields, instead of ignoring what cannot change a reply",
+    )
+    group.add_argument(
         "--allow-origin",
         action="append",
         default=[],

@@ -112,6 +112,7 @@ def serving_script(
     limits: Limits | None = None,
     api_key: str | None = None,
     strict_model: bool = False,
+    strict_request: bool = False,
     media: MediaSettings | None = None,
     media_hosts: Sequence[str] = (),
 ) -> Iterator[Live]:
@@ -123,7 +124,13 @@ def serving_script(
         media=media or MediaSettings(),
         context_length=engine.context_length,
     )
-    service = Service(model, worker, strict_model=strict_model, media_hosts=media_hosts)
+    service = Service(
+        model,
+        worker,
+        strict_model=strict_model,
+        strict_request=strict_request,
+        media_hosts=media_hosts,
+    )
     try:
         routes = api_routes(service, limits or Limits(), api_key)
         with serving(routes, is_alive=lambda: worker.is_alive) as live:

@@ -24,6 +24,7 @@ from gemma4_compile.runtime.grammar import GrammarError
 from gemma4_compile.runtime.server.answers import Answer, ChatAnswer, TextAnswer
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.body import BodyReader, Limits
+from gemma4_compile.runtime.server.fields import Ignored
 from gemma4_compile.runtime.server.requests import (
     Request,
     read_chat_request,
@@ -95,8 +96,9 @@ class _Api:
     async def chat(self, request: HttpRequest) -> Response:
         body = await self._bodies.read(request)
         model, service = self._service.model, self._service
-        parsed = read_chat_request(body, model.defaults, self._limits.messages)
-        note = service.note_about(parsed.model)
+        ignored = Ignored(strict=service.strict_request)
+        parsed = read_chat_request(body, model.defaults, self._limits.messages, ignored)
+        note = service.note_about(parsed, ignored)
         service.check_biases(parsed)
         with service.worker.reserve() as place:
             parsed = await _unless_gone(request, service.resolve(parsed))
@@ -110,8 +112,9 @@ class _Api:
     async def complete(self, request: HttpRequest) -> Response:
         body = await self._bodies.read(request)
         model, service = self._service.model, self._service
-        parsed = read_completion_request(body, model.defaults)
-        note = service.note_about(parsed.model)
+        ignored = Ignored(strict=service.strict_request)
+        parsed = read_completion_request(body, model.defaults, ignored)
+        note = service.note_about(parsed, ignored)
         service.check_biases(parsed)
         with service.worker.reserve() as place:
             prompt = await _unless_gone(request, service.build(service.completion_prompt, parsed))

@@ -114,6 +114,7 @@ def _load(arguments: argparse.Namespace) -> Service:
         thinking=arguments.thinking,
         literal_specials=arguments.literal_specials,
         strict_model=arguments.strict_model,
+        strict_request=arguments.strict_request,
         media_hosts=hosts,
     )
 

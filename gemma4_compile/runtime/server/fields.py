@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Set
 from typing import Any, TypeVar, overload
 
+from gemma4_compile.errors import printable
 from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.asks import Ask
 from gemma4_compile.sampling_ranges import SamplingValueError, read_sampling
 
 T = TypeVar("T")
@@ -19,11 +22,54 @@ _NAMES = {
 }
 
 
-class Fields:
-    """One JSON object; `null` is the same as an absent field, as in OpenAI's API."""
+_MOST_NAMES = 8  # of ignored fields that a note lists
+_LONGEST_NAME = 60
+_INDEX = re.compile(r"\[[0-9]+\]")
 
-    def __init__(self, values: object, path: str = "") -> None:
+
+class Ignored:
+    """Fields of one request that cannot change its reply, counted by name.
+
+    Attributes
+    ----------
+    strict : refuse them instead
+    """
+
+    def __init__(self, *, strict: bool = False) -> None:
+        self.strict = strict
+        self._counts: dict[str, int] = {}
+        self._others = 0
+
+    def add(self, name: str) -> None:
+        """Count one; the entries of a list share a name."""
+        short = printable(_INDEX.sub("[]", name[: 4 * _LONGEST_NAME]))
+        if len(short) > _LONGEST_NAME:
+            short = f"{short[: _LONGEST_NAME - 3]}..."
+        if short in self._counts or len(self._counts) < _MOST_NAMES:
+            self._counts[short] = self._counts.get(short, 0) + 1
+        else:
+            self._others += 1
+
+    def note(self) -> str | None:
+        """What was ignored, in a line; None for nothing."""
+        if not self._counts:
+            return None
+        names = [f"`{name}` ({count})" for name, count in self._counts.items()]
+        names += [f"{self._others} more"] if self._others else []
+        return f"ignored, as they mean nothing here: {', '.join(names)}"
+
+
+class Fields:
+    """One JSON object; `null` is the same as an absent field, as in OpenAI's API.
+
+    Attributes
+    ----------
+    ignored : where fields that mean nothing are counted; shared by all objects of a request
+    """
+
+    def __init__(self, values: object, path: str = "", ignored: Ignored | None = None) -> None:
         self._path = path
+        self.ignored = ignored or Ignored()
         if not isinstance(values, Mapping):
             found = f"{path or 'the body'}: expected an object, found {_shown(values)}"
             raise ApiError(400, found, param=path or None)
@@ -38,13 +84,47 @@ class Fields:
         name = self.name(field)
         return ApiError(400, f"`{name}`: {message}", param=name, code=code)
 
-    def refuse_unknown(self, known: Set[str]) -> None:
-        """ApiError for a field that is not known: it would be ignored without a word."""
-        for field in self._values:
-            if field not in known:
-                raise self.error(
-                    str(field), "is not a field of this endpoint", code="unknown_field"
-                )
+    def inner(self, field: str, values: object) -> Fields:
+        """The object `values`, which lies in a field of this one, or in an entry of it."""
+        return Fields(values, self.name(field), self.ignored)
+
+    def skip_unknown(self, known: Set[str], asks: Mapping[str, Ask]) -> None:
+        """Ignore and count what is not known; ApiError for what asks for something.
+
+        A strict request is refused for any of them.
+        """
+        for field, value in self._values.items():
+            if field in known:
+                continue
+            ask = asks.get(field)
+            if self.ignored.strict and (value is not None or ask is None):
+                raise self.error(field, "is not a field of this endpoint", code="unknown_field")
+            is_empty = value is None or value in ("", [], {})
+            if is_empty and not (value is not None and ask is not None and ask.even_empty):
+                continue
+            if ask is None:
+                self.ignored.add(self.name(field))
+            elif ask.even_empty or value not in ask.neutral:
+                found = f"{ask.why}; found {_shown(value)}"
+                raise self.error(field, found, code="unsupported_value")
+
+    def with_synonyms(self, synonyms: Mapping[str, str]) -> Fields:
+        """The object with its fields by their own names; ApiError for two that differ."""
+        if self.ignored.strict:
+            return self
+        values = dict(self._values)
+        for other, field in synonyms.items():
+            value, own = values.pop(other, None), values.get(field)
+            if value is None:
+                continue
+            if own is not None and own != value:
+                raise self.error(other, f"is another word for `{field}`, which says otherwise")
+            values[field] = value
+        return Fields(values, self._path, self.ignored)
+
+    def names(self) -> list[str]:
+        """Names of the fields that are there and not null."""
+        return [field for field, value in self._values.items() if value is not None]
 
     def has(self, field: str) -> bool:
         """Return whether the field is there and not null."""
@@ -92,6 +172,8 @@ class Fields:
         value = self._values.get(field)
         if value is None:
             return default
+        if field == "top_k" and value == -1:  # vLLM's way to leave every token in
+            value = 0
         try:
             return read_sampling(field, value, highest)
         except SamplingValueError as error:

@@ -17,6 +17,7 @@ from gemma4_compile.media.inputs import Medium, Picture, Sound, check_taken, loa
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.media.sizes import BUDGETS
 from gemma4_compile.runtime.prompt import Message
+from gemma4_compile.runtime.server import asks
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.fetch import Fetcher, FetchError
 from gemma4_compile.runtime.server.fields import Fields
@@ -71,20 +72,20 @@ def read_medium(part: Fields) -> GivenMedium | None:
     """Read a content part of a user's message; None for one of another type."""
     kind = part.need("type", str)
     if kind == "image_url":
-        part.refuse_unknown({"type", "image_url"})
+        part.skip_unknown({"type", "image_url"}, asks.PART)
         value = part.raw("image_url")
         if isinstance(value, str):  # as some clients write it
             value = {"url": value}
-        fields = Fields(value, part.name("image_url"))
-        fields.refuse_unknown({"url", "detail"})
+        fields = part.inner("image_url", value)
+        fields.skip_unknown({"url", "detail"}, asks.IMAGE)
         detail = fields.get("detail", str, "auto")
         if detail not in _DETAILS:
             raise fields.error("detail", f"expected one of {', '.join(_DETAILS)}")
         return GivenMedium("image", fields.name("url"), fields.need("url", str), detail)
     if kind == "input_audio":
-        part.refuse_unknown({"type", "input_audio"})
-        fields = Fields(part.need("input_audio", dict), part.name("input_audio"))
-        fields.refuse_unknown({"data", "format"})  # the data decide what they are, not `format`
+        part.skip_unknown({"type", "input_audio"}, asks.PART)
+        fields = part.inner("input_audio", part.need("input_audio", dict))
+        fields.skip_unknown({"data", "format"}, {})  # the data decide what they are, not `format`
         return GivenMedium("audio", fields.name("data"), fields.need("data", str))
     return None
 

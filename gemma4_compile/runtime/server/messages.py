@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gemma4_compile.runtime.prompt import Message
+from gemma4_compile.runtime.server import asks
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.body import parse_json
 from gemma4_compile.runtime.server.fields import Fields
@@ -17,9 +18,7 @@ MAX_TOOLS = 128
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _MESSAGE = {
     "annotations",  # a client sends a reply back as it came
-    "audio",
     "content",
-    "function_call",
     "name",
     "reasoning",
     "reasoning_content",
@@ -28,7 +27,14 @@ _MESSAGE = {
     "tool_call_id",
     "tool_calls",
 }
-_TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+# What other servers call the reasoning, and a result's tool.
+_OTHERS = {"thinking": "reasoning", "tool_name": "name"}
+_TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+_THOUGHTS = {"thinking": "thinking", "reasoning": "text", "redacted_thinking": "text"}
+# As `gemma4_compile.runtime.tool_calls` reads it; without what may be part of a control token.
+_TOOL_NAME = re.compile(r"(?!.*(?:<\||\|>))[^\s{}]{1,256}")
+_DECLARED = {"description", "name", "parameters", "response", "strict"}
+_CALLED_NAME = re.compile(r"[^\s{}]+")
 
 
 def read_messages(fields: Fields, most: int) -> tuple[tuple[Message, ...], tuple[GivenMedium, ...]]:
@@ -45,81 +51,105 @@ def read_messages(fields: Fields, most: int) -> tuple[tuple[Message, ...], tuple
     media: list[GivenMedium] = []
     calls: set[str] = set()
     for index, entry in enumerate(entries):
-        message, given = _read_message(Fields(entry, f"messages[{index}]"), calls)
+        message, given = _read_message(fields.inner(f"messages[{index}]", entry), calls)
         media += [replace(each, message=index) for each in given]
-        calls |= {call.call_id for call in message.tool_calls}
+        calls |= {call.call_id for call in message.tool_calls if call.call_id}
         messages.append(message)
     check_count(media)
     return tuple(messages), tuple(media)
 
 
 def _read_message(fields: Fields, calls: set[str]) -> tuple[Message, list[GivenMedium]]:
-    fields.refuse_unknown(_MESSAGE)
-    fields.only("function_call", (), "use `tool_calls`")
-    fields.only("audio", (), "replies are text")
+    fields = fields.with_synonyms(_OTHERS)
+    fields.skip_unknown(_MESSAGE, asks.MESSAGE)
     role = fields.need("role", str)
     if role not in _ROLES:
         raise fields.error("role", f"expected one of {', '.join(_ROLES)}, found {role!r}")
     tool_calls = _read_calls(fields) if role == "assistant" else ()
-    call_id = fields.get("tool_call_id", str)
-    if role == "tool" and call_id not in calls:
-        raise fields.error(
-            "tool_call_id", f"expected the id of a tool call before it, found {call_id!r}"
-        )
-    if not fields.has("content") and not tool_calls:
+    call_id, name = fields.get("tool_call_id", str) or None, None
+    if role == "tool":
+        # Without an id a result belongs to the calls before it by its tool's name, as in Ollama.
+        if call_id not in calls and (call_id is not None or not fields.has("name")):
+            raise fields.error(
+                "tool_call_id", f"expected the id of a tool call before it, found {call_id!r}"
+            )
+        name = fields.get("name", str) if call_id is not None else called_name(fields)
+    elif not fields.has("content") and role != "assistant":
         raise fields.error("content", "is missing", code="missing_field")
-    parts, media = _read_content(fields)
+    parts, media, thoughts = _read_content(fields, role)
     if media and role != "user":
         raise fields.error("content", "only a user's message holds media; here text is served")
     message = Message(
         role,
         "".join(parts),
         parts=tuple(parts) if media else (),
-        reasoning=fields.get("reasoning_content", str) or fields.get("reasoning", str),
+        reasoning=fields.get("reasoning_content", str) or fields.get("reasoning", str) or thoughts,
         tool_calls=tool_calls,
         tool_call_id=call_id,
-        name=fields.get("name", str) if role == "tool" else None,
+        name=name,
     )
     return message, media
 
 
-def _read_content(fields: Fields) -> tuple[list[str], list[GivenMedium]]:
-    """The texts, empty ones in the places of media, and the media."""
+def _read_content(fields: Fields, role: str) -> tuple[list[str], list[GivenMedium], str | None]:
+    """The texts, empty ones in the places of media; the media; and reasoning among the parts."""
     content = fields.raw("content")
-    if content is None or isinstance(content, str):
-        return [content or ""], []
+    if content is None:  # of a reply: what it said instead, if anything
+        return [fields.get("refusal", str, "")], [], None
+    if isinstance(content, str):
+        return [content], [], None
     texts: list[str] = []
     media: list[GivenMedium] = []
+    thoughts: list[str] = []
     for index, entry in enumerate(fields.get("content", list, [])):
-        part = Fields(entry, f"{fields.name('content')}[{index}]")
+        part = fields.inner(f"content[{index}]", entry)
         medium = read_medium(part)
         if medium is not None:
             media.append(replace(medium, part=index))
             texts.append("")
             continue
-        if part.need("type", str) != "text":
+        kind = part.need("type", str)
+        if kind in _THOUGHTS and role == "assistant":
+            part.skip_unknown({"type", _THOUGHTS[kind]}, {})
+            thoughts.append(part.get(_THOUGHTS[kind], str, ""))
+            texts.append("")
+            continue
+        if kind not in _TEXTS:
             raise part.error(
                 "type", "expected text, image_url or input_audio", code="unsupported_value"
             )
-        texts.append(part.need("text", str))
-    return texts, media
+        part.skip_unknown({"type", _TEXTS[kind]}, asks.PART)
+        texts.append(part.need(_TEXTS[kind], str))
+    return texts, media, "".join(thoughts) or None
 
 
 def _read_calls(fields: Fields) -> tuple[ToolCall, ...]:
     calls = []
     for index, entry in enumerate(fields.get("tool_calls", list, [])):
-        call = Fields(entry, f"{fields.name('tool_calls')}[{index}]")
+        call = fields.inner(f"tool_calls[{index}]", entry)
         call.only("type", ("function",), "only functions are served")
-        function = Fields(call.need("function", dict), call.name("function"))
-        text = function.get("arguments", str, "{}")
+        call.skip_unknown({"function", "id", "index", "type"}, asks.CALL)
+        function = call.inner("function", call.need("function", dict))
+        function.skip_unknown({"arguments", "name"}, asks.CALLED)
+        call_id = call.get("id", str, "")
+        calls.append(ToolCall(called_name(function), _read_arguments(function), call_id))
+    return tuple(calls)
+
+
+def _read_arguments(function: Fields) -> dict[str, object]:
+    """An object, or the JSON of one; nothing where a function takes nothing."""
+    arguments = function.raw("arguments")
+    if not isinstance(arguments, dict):
+        text = function.get("arguments", str, "")
         try:
-            arguments = parse_json((text or "{}").encode())
+            arguments = parse_json((text.strip() or "{}").encode())
         except ApiError as error:
             raise function.error("arguments", error.message) from error
-        if not isinstance(arguments, dict):
-            raise function.error("arguments", "expected a JSON object in a string")
-        calls.append(ToolCall(_tool_name(function), arguments, call.need("id", str)))
-    return tuple(calls)
+    if arguments is None:  # the text `null`
+        return {}
+    if not isinstance(arguments, dict):
+        raise function.error("arguments", "expected a JSON object, or one in a string")
+    return arguments
 
 
 def read_tools(fields: Fields) -> tuple[Mapping[str, object], ...]:
@@ -129,17 +159,19 @@ def read_tools(fields: Fields) -> tuple[Mapping[str, object], ...]:
         raise fields.error("tools", f"expected at most {MAX_TOOLS}, found {len(entries)}")
     tools = []
     for index, entry in enumerate(entries):
-        tool = Fields(entry, f"tools[{index}]")
-        if tool.need("type", str) != "function":
-            raise tool.error("type", "only functions are served", code="unsupported_value")
-        function = Fields(tool.need("function", dict), tool.name("function"))
-        function.refuse_unknown({"name", "description", "parameters", "strict"})
+        tool = fields.inner(f"tools[{index}]", entry)
+        tool.only("type", ("function",), "only functions are served")
+        tool.skip_unknown({"function", "type"}, asks.TOOL)
+        function = tool.inner("function", tool.need("function", dict))
+        function.skip_unknown(_DECLARED, asks.DECLARED)
         declared: dict[str, object] = {
-            "name": _tool_name(function),
+            "name": tool_name(function),
             "description": function.get("description", str, ""),
         }
         if function.has("parameters"):
             declared["parameters"] = function.get("parameters", dict)
+        if function.has("response"):  # what is returned: Gemma's templates tell the model
+            declared["response"] = function.get("response", dict)
         tools.append({"type": "function", "function": declared})
     return tuple(tools)
 
@@ -171,7 +203,7 @@ def read_tool_choice(fields: Fields, tools: Tools) -> tuple[Tools, Tools, bool]:
     if named.need("type", str) != "function":
         raise named.error("type", "only functions are served", code="unsupported_value")
     function = Fields(named.need("function", dict), "tool_choice.function")
-    name = _tool_name(function)
+    name = tool_name(function)
     wanted = tuple(tool for tool in tools if _declares(tool, name))
     if not wanted:
         raise function.error("name", f"`tools` declares no `{name}`")
@@ -183,8 +215,19 @@ def _declares(tool: Mapping[str, object], name: str) -> bool:
     return isinstance(function, Mapping) and function["name"] == name
 
 
-def _tool_name(function: Fields) -> str:
+def tool_name(function: Fields) -> str:
+    """Name of a tool that is declared or chosen; ApiError for one that a call could not hold."""
     name: str = function.need("name", str)
-    if not _TOOL_NAME.fullmatch(name):
-        raise function.error("name", "expected 1 to 64 letters, digits, `_`, `-` or `.`")
+    if not _TOOL_NAME.fullmatch(name) or not name.isprintable():
+        raise function.error(
+            "name", "expected 1 to 256 characters without spaces, braces, `<|` and `|>`"
+        )
+    return name
+
+
+def called_name(function: Fields) -> str:
+    """Name of a tool that an earlier reply called: whatever a call can hold."""
+    name: str = function.need("name", str)
+    if not _CALLED_NAME.fullmatch(name):
+        raise function.error("name", "expected a name without spaces and braces")
     return name

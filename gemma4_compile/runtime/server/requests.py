@@ -9,14 +9,16 @@ from typing import TypedDict
 
 from gemma4_compile.runtime.prompt import Message
 from gemma4_compile.runtime.sampling import PENALTIES, SamplingOptions
-from gemma4_compile.runtime.server.fields import Fields
+from gemma4_compile.runtime.server import asks, thinking
+from gemma4_compile.runtime.server.fields import Fields, Ignored
 from gemma4_compile.runtime.server.media import GivenMedium
 from gemma4_compile.runtime.server.messages import (
     read_messages,
     read_tool_choice,
     read_tools,
 )
-from gemma4_compile.sampling_ranges import API_MAX_TEMPERATURE
+from gemma4_compile.runtime.server.response_format import read_schema
+from gemma4_compile.sampling_ranges import API_MAX_TEMPERATURE, SAMPLING_RANGES
 
 MAX_STOP_STRINGS = 64
 MAX_STOP_CHARACTERS = 256
@@ -66,9 +68,8 @@ _CHAT = _COMMON | {
 }
 _COMPLETION = _COMMON | {"best_of", "echo", "prompt", "suffix"}
 _TOKEN_ID = re.compile(r"[0-9]{1,9}")
-_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
-
-ANY_OBJECT: Mapping[str, object] = {"type": "object"}
+# Over how many tokens other servers' penalties look back.
+_WINDOWS = ("repeat_last_n", "repetition_context_size", "repetition_penalty_range", "rep_pen_range")
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,7 @@ class ChatRequest(Request):
     Attributes
     ----------
     thinking : None where the request leaves it to the server
+    template_options : names of what else it sets for the chat template
     schema : the JSON schema that the reply must follow, or None
     must_call : tools of which the reply must call one; none: it need not
     several_calls : whether it may call more than once
@@ -130,6 +132,7 @@ class ChatRequest(Request):
     media: tuple[GivenMedium, ...] = ()
     tools: tuple[Mapping[str, object], ...] = ()
     thinking: bool | None = None
+    template_options: tuple[str, ...] = ()
     schema: Mapping[str, object] | None = field(default=None)
     must_call: tuple[Mapping[str, object], ...] = ()
     several_calls: bool = True
@@ -142,44 +145,53 @@ class CompletionRequest(Request):
     prompt: str | tuple[int, ...]
 
 
-def read_chat_request(body: object, defaults: SamplingOptions, max_messages: int) -> ChatRequest:
+def read_chat_request(
+    body: object, defaults: SamplingOptions, max_messages: int, ignored: Ignored | None = None
+) -> ChatRequest:
     """Read the body of `/v1/chat/completions`.
 
     Parameters
     ----------
     defaults : sampling options for what the request does not set
     max_messages : most messages of a request
+    ignored : where fields that cannot change the reply are counted
 
     Raises
     ------
     ApiError
-        400 for a field that is unknown, damaged, or asks for what is not served.
+        400 for a field that is damaged, or asks for what is not served.
     """
-    fields = Fields(body)
-    fields.refuse_unknown(_CHAT)
+    fields = Fields(body, ignored=ignored).with_synonyms(asks.SYNONYMS)
+    fields.skip_unknown(_CHAT if fields.ignored.strict else _CHAT | thinking.OTHERS, asks.CHAT)
     fields.only("modalities", (["text"],), "replies are text")
     tools, must_call, several = read_tool_choice(fields, read_tools(fields))
     messages, media = read_messages(fields, max_messages)
+    thinks, options = thinking.read_thinking(fields)
     return ChatRequest(
         messages=messages,
         media=media,
         tools=tools,
         must_call=must_call,
         several_calls=several and fields.get("parallel_tool_calls", bool, True),
-        thinking=_thinking(fields),
-        schema=_schema(fields),
+        thinking=thinks,
+        template_options=options,
+        schema=read_schema(fields),
         **_common(fields, defaults, "max_completion_tokens", _chat_logprobs(fields)),
     )
 
 
-def read_completion_request(body: object, defaults: SamplingOptions) -> CompletionRequest:
-    """Read the body of `/v1/completions`; errors as in `read_chat_request`."""
-    fields = Fields(body)
-    fields.refuse_unknown(_COMPLETION)
-    fields.only("best_of", (1,), "only one reply is generated")
+def read_completion_request(
+    body: object, defaults: SamplingOptions, ignored: Ignored | None = None
+) -> CompletionRequest:
+    """Read the body of `/v1/completions`; arguments and errors as of `read_chat_request`."""
+    fields = Fields(body, ignored=ignored).with_synonyms(asks.SYNONYMS)
+    fields.skip_unknown(_COMPLETION, asks.COMPLETION)
+    fields.only("best_of", (1, fields.raw("n")), "only what is returned is generated")
     fields.only("echo", (False,), "the prompt is not repeated")
     fields.only("suffix", ("",), "text after the reply is not served")
-    logprobs = fields.integer("logprobs", 0, MAX_TEXT_LOGPROBS, None)
+    logprobs = None
+    if fields.raw("logprobs") is not False:
+        logprobs = fields.integer("logprobs", 0, MAX_TEXT_LOGPROBS, None)
     return CompletionRequest(prompt=_prompt(fields), **_common(fields, defaults, None, logprobs))
 
 
@@ -206,18 +218,17 @@ def _common(
     fields: Fields, defaults: SamplingOptions, newer: str | None, logprobs: int | None
 ) -> _Common:
     stream = fields.get("stream", bool, False)
-    options = Fields(fields.get("stream_options", dict, {}), "stream_options")
-    options.refuse_unknown({"include_usage", "include_obfuscation"})
+    options = fields.inner("stream_options", fields.get("stream_options", dict, {}))
+    options.skip_unknown({"include_usage", "include_obfuscation"}, {})
     if fields.has("stream_options") and not stream:
-        raise fields.error("stream_options", "is allowed with `stream: true` only")
+        if fields.ignored.strict:
+            raise fields.error("stream_options", "is allowed with `stream: true` only")
+        fields.ignored.add("stream_options")
     limit = _limit(fields, "max_tokens")
     if newer is not None and fields.has(newer):
         limit = _limit(fields, newer)
     settings = Settings(
-        SamplingOptions(
-            temperature=fields.sampling("temperature", defaults.temperature, API_MAX_TEMPERATURE),
-            **{name: fields.sampling(name, getattr(defaults, name)) for name in _SAMPLING},
-        ),
+        _sampling(fields, defaults),
         _seed(fields),
         limit,
         _stop(fields),
@@ -231,6 +242,18 @@ def _common(
         "stream": stream,
         "include_usage": options.get("include_usage", bool, False),
     }
+
+
+def _sampling(fields: Fields, defaults: SamplingOptions) -> SamplingOptions:
+    values = {name: fields.sampling(name, getattr(defaults, name)) for name in _SAMPLING}
+    sampling = SamplingOptions(
+        temperature=fields.sampling("temperature", defaults.temperature, API_MAX_TEMPERATURE),
+        **values,
+    )
+    if any(values[name] != SAMPLING_RANGES[name].neutral for name in PENALTIES if name != "min_p"):
+        for window in _WINDOWS:
+            fields.only(window, (-1,), "penalties look at the whole of prompt and reply")
+    return sampling
 
 
 def _limit(fields: Fields, name: str) -> int | None:
@@ -275,33 +298,6 @@ def _stop(fields: Fields) -> tuple[str, ...]:
             raise fields.error("stop", f"expected texts of 1 to {MAX_STOP_CHARACTERS} characters")
         texts.append(string)
     return tuple(texts)
-
-
-def _thinking(fields: Fields) -> bool | None:
-    effort = fields.get("reasoning_effort", str)
-    if effort is not None and effort not in _EFFORTS:
-        raise fields.error("reasoning_effort", f"expected one of {', '.join(_EFFORTS)}")
-    options = Fields(fields.get("chat_template_kwargs", dict, {}), "chat_template_kwargs")
-    options.refuse_unknown({"enable_thinking"})
-    chosen: bool | None = options.get("enable_thinking", bool)
-    return chosen if chosen is not None or effort is None else effort != "none"
-
-
-def _schema(fields: Fields) -> Mapping[str, object] | None:
-    if not fields.has("response_format"):
-        return None
-    form = Fields(fields.get("response_format", dict), "response_format")
-    kind = form.need("type", str)
-    if kind == "text":
-        return None
-    if kind == "json_object":
-        return ANY_OBJECT
-    if kind != "json_schema":
-        raise form.error("type", "expected text, json_object or json_schema")
-    inner = Fields(form.need("json_schema", dict), "response_format.json_schema")
-    inner.refuse_unknown({"name", "description", "schema", "strict"})
-    schema: Mapping[str, object] = inner.get("schema", dict, ANY_OBJECT)
-    return schema
 
 
 def _prompt(fields: Fields) -> str | tuple[int, ...]:

@@ -23,6 +23,7 @@ from gemma4_compile.runtime.prompt import NO_TEMPLATE, PromptBuilder
 from gemma4_compile.runtime.reply import MarkIds
 from gemma4_compile.runtime.sampling import SamplingOptions, make_sampler
 from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.fields import Ignored
 from gemma4_compile.runtime.server.logprobs import ReplyLogprobs
 from gemma4_compile.runtime.server.media import MediaReader
 from gemma4_compile.runtime.server.requests import (
@@ -134,6 +135,7 @@ class Service:
         thinking: bool = False,
         literal_specials: bool = False,
         strict_model: bool = False,
+        strict_request: bool = False,
         media_hosts: Sequence[str] = (),
     ) -> None:
         """Join them.
@@ -143,12 +145,14 @@ class Service:
         thinking : for requests that do not set it
         literal_specials : take control tokens in prompts as text
         strict_model : refuse requests for another model's name
+        strict_request : refuse requests with fields that are not known
         media_hosts : from which pictures are fetched
         """
         self.model = model
         self.worker = worker
         self._thinking = thinking
         self._strict_model = strict_model
+        self.strict_request = strict_request
         self._prompts = PromptBuilder(
             model.tokenizer,
             model.template,
@@ -190,13 +194,36 @@ class Service:
         if name is not None and name != self.model.name:
             raise ApiError(404, self._unknown(name), param="model", code="model_not_found")
 
-    def note_about(self, name: str | None) -> str | None:
-        """Note in a reply to a request for another model; ApiError 404 on a strict server."""
+    def note_about(self, request: Request, ignored: Ignored) -> str | None:
+        """Note in a reply to a request for another model, or with fields that mean nothing.
+
+        Raises
+        ------
+        ApiError
+            404 for another model on a strict server, 400 for an option that the template reads.
+        """
+        if isinstance(request, ChatRequest):
+            self._check_template_options(request)
+        name, notes = request.model, [ignored.note()]
         if self._strict_model:
             self.check_model(name)
-        if name is None or name == self.model.name:
-            return None
-        return f"{self._unknown(name)}, which answers"
+        if name is not None and name != self.model.name:
+            notes.insert(0, f"{self._unknown(name)}, which answers")
+        return "; ".join(note for note in notes if note is not None) or None
+
+    def _check_template_options(self, request: ChatRequest) -> None:
+        """ApiError for an option that changes the prompt; transformers ignores the others, too."""
+        template = self.model.template
+        read = frozenset() if template is None else template.variables
+        for name in request.template_options:
+            if name in read:
+                raise ApiError(
+                    400,
+                    f"`chat_template_kwargs.{name}`: the chat template reads it, and requests "
+                    "cannot set it here",
+                    param=f"chat_template_kwargs.{name}",
+                    code="unsupported_value",
+                )
 
     def _unknown(self, name: str) -> str:
         if len(name) > _SHOWN_NAME:  # it stands in every chunk of a stream

@@ -212,7 +212,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "top_logprobs": ({"logprobs": True, "top_logprobs": 21}, "expected 0 to 20, found 21"),
     "min_p": ({"min_p": 2}, "expected a number from 0 to 1, found 2"),
     "repetition": ({"repetition_penalty": 0}, "expected a number from 0.001 to 1000, found 0"),
-    "unknown field": ({"mystery": 1}, "`mystery`: is not a field"),
+    "asking field": ({"mirostat": 2}, "`mirostat`: this way of sampling is not served"),
     "temperature": ({"temperature": 3}, "expected a number from 0 to 2, found 3"),
     "max_tokens": ({"max_tokens": 0}, "expected 1 to"),
     "stop": ({"stop": ["a"] * 65}, "expected at most 64, found 65"),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gemma4_compile.runtime.server.api_error import ApiError
-from gemma4_compile.runtime.server.fields import Fields
+from gemma4_compile.runtime.server.fields import Fields, Ignored
 
 
 def refusal(read: Any, *args: Any, **options: Any) -> ApiError:
@@ -72,10 +72,30 @@ def test_a_needed_field_must_be_there() -> None:
     assert Fields({"x": False}).need("x", bool) is False
 
 
-def test_a_field_that_nobody_knows_is_refused() -> None:
-    Fields({"a": 1}).refuse_unknown({"a", "b"})
-    error = refusal(Fields({"a": 1, "mood": None}).refuse_unknown, {"a"})
+def test_a_field_that_nobody_knows_is_counted() -> None:
+    fields = Fields({"a": [{"mood": 1, "x": 2}, {"mood": 2}], "gone": None, "none": {}})
+    fields.skip_unknown({"a"}, {})
+    for index, entry in enumerate(fields.get("a", list, [])):
+        fields.inner(f"a[{index}]", entry).skip_unknown({"x"}, {})
+    assert fields.ignored.note() == "ignored, as they mean nothing here: `a[].mood` (2)"
+    assert Fields({"a": 1}).ignored.note() is None
+
+
+def test_a_strict_request_is_refused_for_it() -> None:
+    strict = Ignored(strict=True)
+    Fields({"a": 1}, ignored=strict).skip_unknown({"a", "b"}, {})
+    error = refusal(Fields({"a": 1, "mood": None}, ignored=strict).skip_unknown, {"a"}, {})
     assert (error.param, error.code) == ("mood", "unknown_field")
+
+
+def test_a_note_is_short_whatever_is_ignored() -> None:
+    fields = Fields({f"{index}\x1b{'x' * 10_000}": 1 for index in range(1000)})
+    fields.skip_unknown(set(), {})
+    note = fields.ignored.note()
+    assert note is not None
+    assert len(note) < 700
+    assert note.endswith(", 992 more")
+    assert note.isprintable()
 
 
 @pytest.mark.parametrize(("value", "is_fine"), [(1, True), (5, True), (0, False), (6, False)])

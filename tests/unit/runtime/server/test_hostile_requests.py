@@ -297,7 +297,7 @@ DAMAGED: dict[str, dict[str, Any]] = {
             },
         ]
     },
-    "a long field": {"x" * 100_000: 1},
+    "a long field": {"response_format": {"type": "json_schema", "x" * 100_000: 1}},
     "a deep tool": {"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]},
 }
 

@@ -196,7 +196,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no url": ({"type": "image_url", "image_url": {}}, "`messages[0].content[0].image_url.url`"),
     "a number": ({"type": "image_url", "image_url": 3}, "expected an object"),
     "unknown detail": (image(b"x", detail="best"), "expected one of auto, low, high"),
-    "unknown field": ({**image(b"x"), "size": 3}, "is not a field"),
+    "asking field": ({**image(b"x"), "max_pixels": 3}, "is said by `detail`"),
     "no base64": (image("data:image/png;base64,@@@@"), "expected base64"),
     "padding": (image("data:image/png;base64,abcde"), "expected base64"),
     "plain data": (image("data:image/png,abc"), "expected `data:image/png;base64"),

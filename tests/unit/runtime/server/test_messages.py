@@ -15,7 +15,7 @@ from gemma4_compile.runtime.server.messages import (
     read_tool_choice,
     read_tools,
 )
-from gemma4_compile.runtime.tool_calls import ToolCall
+from gemma4_compile.runtime.tool_calls import ToolCall, parse_tool_call
 
 
 def read(*messages: Any, most: int = 10) -> tuple[Message, ...]:
@@ -75,6 +75,84 @@ def test_a_result_belongs_to_a_call_before_it() -> None:
     refused("messages[1].tool_call_id", asked, {"role": "tool", "content": "r"})
 
 
+def test_a_result_without_an_id_is_its_tool_s() -> None:
+    asked = {
+        "role": "assistant",
+        "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}],
+    }
+    result = {"role": "tool", "content": [{"type": "text", "text": "r"}]}
+    for name in ("name", "tool_name"):
+        assert read(asked, {**result, name: "f"}) == (
+            Message("assistant", "", tool_calls=(ToolCall("f", {"a": 1}),)),
+            Message("tool", "r", name="f"),
+        )
+    refused("messages[1].tool_call_id", asked, result)
+
+
+@pytest.mark.parametrize(
+    "name", ["google:mcp:create", "files/read", "$x", "\u5929\u6c14", "x" * 200]
+)
+def test_a_name_that_a_reply_gave_out_comes_back(name: str) -> None:
+    asked = {"role": "assistant", "tool_calls": [call(name=name)]}
+    result = {"role": "tool", "tool_call_id": "c1", "content": "r", "name": name}
+    found = read(asked, result)
+    assert found[0].tool_calls == (ToolCall(name, {}, "c1"),)
+    assert found[1].name == name
+    assert tools_of(tool(name))[0]["function"]["name"] == name
+    written = parse_tool_call([f"call:{name}{{}}"])
+    assert written == ToolCall(name)
+
+
+def test_a_reply_may_have_no_text() -> None:
+    nothing: list[dict[str, Any]] = [{}, {"content": None}, {"content": []}, {"tool_calls": []}]
+    for content in nothing:
+        assert read({"role": "assistant", **content}) == (Message("assistant", ""),)
+    assert read({"role": "assistant", "content": None, "refusal": "No."})[0].content == "No."
+    assert read({"role": "assistant", "content": "x", "refusal": "No."})[0].content == "x"
+
+
+def test_parts_of_a_reply() -> None:
+    parts = [
+        {"type": "thinking", "thinking": "h", "signature": "s"},
+        {"type": "reasoning", "text": "m"},
+        {"type": "redacted_thinking", "data": "x"},
+        {"type": "output_text", "text": "a", "annotations": [1]},
+        {"type": "refusal", "refusal": "b"},
+    ]
+    assert read({"role": "assistant", "content": parts}) == (
+        Message("assistant", "ab", reasoning="hm"),
+    )
+    assert read({"role": "assistant", "content": "a", "thinking": "hm"})[0].reasoning == "hm"
+
+
+@pytest.mark.parametrize("arguments", ["", " ", "null", "{}", {}, None])
+def test_a_call_may_take_nothing(arguments: Any) -> None:
+    (found,) = read({"role": "assistant", "tool_calls": [call(arguments)]})
+    assert found.tool_calls == (ToolCall("f", {}, "c1"),)
+
+
+def test_what_clients_add_to_earlier_turns_changes_nothing() -> None:
+    plain = [user(), {"role": "assistant", "content": "x", "tool_calls": [call()]}]
+    plain += [{"role": "tool", "tool_call_id": "c1", "content": "r"}]
+    added = {
+        "annotations": [],
+        "audio": None,
+        "cache_control": {"type": "ephemeral"},
+        "function_call": None,
+        "id": "m",
+        "images": [],
+        "opts": {"visible": False},
+        "parsed": {"a": 1},
+        "provider_specific_fields": {"refusal": None},
+        "reasoning_details": [{"type": "reasoning.text", "text": "hm"}],
+        "thinking_blocks": [{"type": "thinking", "thinking": "hm"}],
+    }
+    more = [{**message, **added} for message in plain]
+    more[1]["tool_calls"] = [{**call(), "index": 0, "extra_content": {"google": {}}}]
+    more[0]["content"] = [{"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}]
+    assert read(*more) == read(*plain)
+
+
 @pytest.mark.parametrize("count", [0, 3])
 def test_the_number_of_messages_is_bounded(count: int) -> None:
     error = refused("messages", *[user()] * count, most=2)
@@ -84,17 +162,19 @@ def test_the_number_of_messages_is_bounded(count: int) -> None:
 @pytest.mark.parametrize(
     ("message", "field"),
     [
-        (user(mood=1), ".mood"),
-        (user(audio={}), ".audio"),
-        (user(function_call={}), ".function_call"),
+        (user(images=["x"]), ".images"),
+        (user(audio={"id": "x"}), ".audio"),
+        (user(function_call={"name": "f"}), ".function_call"),
         ({"content": "x"}, ".role"),
         ({"role": "robot", "content": "x"}, ".role"),
         ({"role": "user"}, ".content"),
-        ({"role": "assistant", "tool_calls": []}, ".content"),
         (user(5), ".content"),
         (user([{"type": "image_url", "image_url": {}}]), ".content[0].image_url.url"),
         (user([{"type": "video"}]), ".content[0].type"),
         (user([{"type": "text"}]), ".content[0].text"),
+        (user([{"type": "thinking", "thinking": "hm"}]), ".content[0].type"),
+        ({"role": "assistant", "content": [{"type": "tool_use"}]}, ".content[0].type"),
+        ({"role": "tool", "content": "r", "name": "a b"}, ".name"),
         ("x", ""),
         ({"role": "assistant", "tool_calls": [call("[1]")]}, ".tool_calls[0].function.arguments"),
         ({"role": "assistant", "tool_calls": [call("{")]}, ".tool_calls[0].function.arguments"),
@@ -120,7 +200,8 @@ def tools_of(*tools: Any) -> Any:
 
 def test_tools_have_what_templates_read() -> None:
     schema = {"type": "object"}
-    found = tools_of(tool(), tool("g-1.x_", description="d", parameters=schema, strict=True))
+    more = {"strict": True, "return": {"type": "string"}}
+    found = tools_of(tool(), tool("g-1.x_", description="d", parameters=schema, **more))
     assert found == (
         {"type": "function", "function": {"name": "f", "description": ""}},
         {
@@ -129,6 +210,8 @@ def test_tools_have_what_templates_read() -> None:
         },
     )
     assert read_tools(Fields({})) == ()
+    given = tools_of({"function": {"name": "f", "response": {"type": "object"}}})
+    assert given[0]["function"]["response"] == {"type": "object"}
 
 
 @pytest.mark.parametrize(
@@ -136,10 +219,11 @@ def test_tools_have_what_templates_read() -> None:
     [
         ([{"type": "retrieval"}], "tools[0].type"),
         ([tool(), tool("")], "tools[1].function.name"),
-        ([tool("x" * 65)], "tools[0].function.name"),
+        ([tool("x" * 257)], "tools[0].function.name"),
+        ([tool("a<|b")], "tools[0].function.name"),
         ([tool("a\n")], "tools[0].function.name"),
         ([tool(parameters=[])], "tools[0].function.parameters"),
-        ([tool(colour="red")], "tools[0].function.colour"),
+        ([tool(input_schema={"type": "object"})], "tools[0].function.input_schema"),
         ([tool()] * (MAX_TOOLS + 1), "tools"),
     ],
 )

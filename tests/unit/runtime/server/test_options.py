@@ -9,6 +9,7 @@ from typing import Any
 
 import openai
 import pytest
+from pydantic import BaseModel
 
 from tests.live_server import Live, serving_script
 from tests.scripted_engine import ScriptedEngine, encode, tiny_tokenizer
@@ -166,3 +167,64 @@ def test_no_client_can_cut_a_stream_s_event_in_two(live: Live, engine: ScriptedE
     chunks = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
     told = [choice["delta"].get("content") or "" for c in chunks for choice in c["choices"]]
     assert "".join(told) == text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_was_ignored_is_noted(live: Live, stream: bool) -> None:
+    more: Any = {"extra_body": {"mystery": 1, "model": "other"}, "stream": stream}
+    answer = ask(live, **more)
+    for told in list(answer) if stream else [answer]:
+        assert told.model_extra["note"] == (
+            "the model `other` does not exist; this server has `scripted`, which answers; "
+            "ignored, as they mean nothing here: `mystery` (1)"
+        )
+    text = live.client().completions.create(
+        model="scripted", prompt="It", extra_body={"mystery": [1], "empty": None}
+    )
+    assert text.model_extra is not None
+    assert text.model_extra["note"] == "ignored, as they mean nothing here: `mystery` (1)"
+    assert ask(live).model_extra == {}
+
+
+def test_an_option_that_the_template_reads_is_not_ignored(live: Live) -> None:
+    fine = {"chat_template_kwargs": {"colour": "red"}}
+    assert "colour" in ask(live, extra_body=fine).model_extra["note"]
+    for name in ("tools", "bos_token"):
+        with pytest.raises(openai.BadRequestError, match="the chat template reads it"):
+            ask(live, extra_body={"chat_template_kwargs": {name: "x"}})
+
+
+def test_a_strict_server_refuses_what_it_does_not_know(engine: ScriptedEngine) -> None:
+    with serving_script(engine, TEMPLATE, strict_request=True) as strict:
+        assert ask(strict).choices[0].message.content == "It is sunny."
+        with pytest.raises(openai.BadRequestError, match="`mystery`: is not a field"):
+            ask(strict, extra_body={"mystery": 1})
+        with pytest.raises(openai.BadRequestError, match="`mystery`: is not a field"):
+            strict.client().completions.create(
+                model="scripted", prompt="x", extra_body={"mystery": 1}
+            )
+
+
+def test_a_message_of_parse_goes_back_as_it_is(live: Live, engine: ScriptedEngine) -> None:
+    class City(BaseModel):
+        name: str
+
+    said, engine.reply = engine.reply, encode('{"name":"Rome"}')
+    try:
+        client = live.client()
+        first = client.chat.completions.parse(
+            model="scripted", messages=QUESTION, response_format=City
+        )
+        message = first.choices[0].message
+        assert message.parsed == City(name="Rome")
+        again: Any = [*QUESTION, message.model_dump(warnings=False), *QUESTION]
+        told = client.chat.completions.create(model="scripted", messages=again)
+        assert told.model_extra is not None
+        assert told.model_extra["note"].endswith(": `messages[].parsed` (1)")
+        plain: Any = [*QUESTION, {"role": "assistant", "content": message.content}, *QUESTION]
+        same = client.chat.completions.create(model="scripted", messages=plain)
+        assert told.usage is not None
+        assert same.usage is not None
+        assert told.usage.prompt_tokens == same.usage.prompt_tokens
+    finally:
+        engine.reply = said

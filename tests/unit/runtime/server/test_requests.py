@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,8 +8,8 @@ import pytest
 from gemma4_compile.runtime.prompt import Message
 from gemma4_compile.runtime.sampling import SamplingOptions
 from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.fields import Ignored
 from gemma4_compile.runtime.server.requests import (
-    ANY_OBJECT,
     MAX_STOP_STRINGS,
     ChatRequest,
     read_chat_request,
@@ -88,25 +89,70 @@ def test_every_kind_of_message() -> None:
     )
 
 
+def test_what_means_nothing_is_ignored_and_counted() -> None:
+    ignored = Ignored()
+    body = {
+        "messages": [{**USER, "id": 7}, {"role": "assistant", "content": "x", "id": 8}],
+        "mirostat_tau": 5,
+        "mystery": {"a": 1},
+        "empty": [],
+        "stream_options": {"include_usage": True},
+        "chat_template_kwargs": {"colour": "red"},
+    }
+    request = read_chat_request(body, DEFAULTS, 10, ignored)
+    plain = chat(USER, {"role": "assistant", "content": "x"})
+    assert replace(request, template_options=(), include_usage=False) == plain
+    assert request.template_options == ("colour",)
+    assert ignored.note() == (
+        "ignored, as they mean nothing here: `mirostat_tau` (1), `mystery` (1), "
+        "`messages[].id` (2), `chat_template_kwargs.colour` (1), `stream_options` (1)"
+    )
+
+
 @pytest.mark.parametrize(
-    ("fields", "thinking"),
+    "fields",
     [
-        ({"reasoning_effort": "none"}, False),
-        ({"reasoning_effort": "high"}, True),
-        ({"chat_template_kwargs": {"enable_thinking": True}}, True),
-        ({"chat_template_kwargs": {"enable_thinking": False}, "reasoning_effort": "low"}, False),
+        {"mystery": 1},
+        {"mystery": None},
+        {"typical_p": 1},
+        {"max_new_tokens": 5},
+        {"think": True},
+        {"stream_options": {"include_usage": True}},
+        {"stream": True, "stream_options": {"mystery": 1}},
+        {"messages": [{**USER, "mystery": 1}]},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "id": 1}]}]},
+        {"tools": [{"type": "function", "function": {"name": "f", "return": {}}}]},
+        {"chat_template_kwargs": {"mystery": 1}},
     ],
 )
-def test_thinking_is_chosen_by_request(fields: dict[str, Any], thinking: bool) -> None:
-    assert chat(**fields).thinking is thinking
+def test_a_strict_request_has_no_unknown_fields(fields: dict[str, Any]) -> None:
+    body = {"messages": [USER], **fields}
+    with pytest.raises(ApiError, match=r"is not a field|with `stream: true` only"):
+        read_chat_request(body, DEFAULTS, 10, Ignored(strict=True))
+    read_chat_request(body, DEFAULTS, 10)
 
 
-def test_formats_of_the_reply() -> None:
-    assert chat(response_format={"type": "text"}).schema is None
-    assert chat(response_format={"type": "json_object"}).schema == ANY_OBJECT
-    schema = {"type": "integer"}
-    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema, "strict": True}}
-    assert chat(response_format=form).schema == schema
+def test_what_openai_s_own_clients_send_is_strict() -> None:
+    reply = {"role": "assistant", "content": "x", "audio": None, "function_call": None}
+    body = {"messages": [USER, {**reply, "refusal": None, "annotations": []}, USER]}
+    read_chat_request(body, DEFAULTS, 10, Ignored(strict=True))
+
+
+def test_other_servers_words_mean_the_same() -> None:
+    other = chat(max_new_tokens=9, repeat_penalty=1.5, stop_sequences=["a"], random_seed=3)
+    assert other == chat(max_tokens=9, repetition_penalty=1.5, stop=["a"], seed=3)
+    assert chat(n_predict=-1, max_tokens=None) == chat()
+    assert chat(top_k=-1) == chat(top_k=0)
+    assert chat(max_tokens=4, num_predict=4) == chat(max_tokens=4)
+    with pytest.raises(ApiError, match="`num_predict`: is another word for `max_tokens`"):
+        chat(max_tokens=4, num_predict=5)
+
+
+def test_a_window_of_penalties_matters_where_there_are_some() -> None:
+    assert chat(repeat_last_n=64, min_p=0.1) == chat(min_p=0.1)
+    assert chat(repeat_last_n=-1, repeat_penalty=1.1) == chat(repeat_penalty=1.1)
+    with pytest.raises(ApiError, match="`repeat_last_n`: penalties look at the whole"):
+        chat(repeat_last_n=64, repeat_penalty=1.1)
 
 
 def test_declared_tools_are_left_out_where_none_may_be_called() -> None:
@@ -125,9 +171,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "role": ({"messages": [{"role": "robot", "content": "x"}]}, "`messages[0].role`"),
     "no content": ({"messages": [{"role": "user"}]}, "`messages[0].content`: is missing"),
     "content": ({"messages": [{"role": "user", "content": 5}]}, "expected a list, found 5"),
-    "unknown part": ({"messages": [{**USER, "mood": 1}]}, "`messages[0].mood`"),
+    "asking part": ({"messages": [{**USER, "images": ["x"]}]}, "`messages[0].images`"),
     "stream": ({"stream": "yes"}, "expected true or false, found 'yes'"),
-    "stream options": ({"stream_options": {"include_usage": True}}, "with `stream: true` only"),
     "boolean number": ({"temperature": True}, "`temperature`: expected a number"),
     "infinite number": ({"temperature": float("inf")}, "`temperature`"),
     "boolean integer": ({"seed": True}, "`seed`: expected an integer"),
@@ -141,11 +186,14 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"response_format": {"type": "json_schema"}},
         "`response_format.json_schema`: is missing",
     ),
-    "template option": ({"chat_template_kwargs": {"x": 1}}, "`chat_template_kwargs.x`"),
+    "template option": (
+        {"chat_template_kwargs": {"add_generation_prompt": False}},
+        "`chat_template_kwargs.add_generation_prompt`: the prompt is",
+    ),
     "tool": ({"tools": [{"type": "retrieval"}]}, "only functions"),
     "tool name": (
         {"tools": [{"type": "function", "function": {"name": "a{b"}}]},
-        "`tools[0].function.name`: expected 1 to 64",
+        "`tools[0].function.name`: expected 1 to 256",
     ),
     "arguments": (
         {

@@ -1,0 +1,71 @@
+"""The form that a request wants its reply in: OpenAI's, and those of other servers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from gemma4_compile.runtime.server import asks
+from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.body import parse_json
+from gemma4_compile.runtime.server.fields import Fields
+
+ANY_OBJECT: Mapping[str, object] = {"type": "object"}
+_FORM = frozenset({"description", "json_schema", "name", "schema", "strict", "type"})
+_NAMED = frozenset({"description", "name", "schema", "strict"})
+
+
+def read_schema(fields: Fields) -> Mapping[str, object] | None:
+    """Read `response_format`: the JSON schema that the reply must follow, or None.
+
+    The schema is in `json_schema.schema`, as OpenAI has it, in `schema`, as llama.cpp, Together and
+    WebLLM have it, or is `json_schema` itself; with type `json_object`, too.
+    """
+    if not fields.has("response_format"):
+        return None
+    form = fields.inner("response_format", fields.get("response_format", dict))
+    kind = form.need("type", str)
+    if kind not in ("text", "json_object", "json_schema"):
+        raise form.error("type", "expected text, json_object or json_schema")
+    form.skip_unknown(_FORM, asks.RESPONSE_FORMAT)
+    found = [each for each in (_given(form), _wrapped(form)) if each is not None]
+    if kind == "text":
+        if any(found):
+            raise form.error("type", "a text follows no schema: expected json_schema")
+        return None
+    if len(found) == 2 and found[0] != found[1]:
+        raise form.error("schema", "expected one schema, found another one in `json_schema`")
+    if kind == "json_schema" and not found:
+        raise form.error("json_schema", "is missing", code="missing_field")
+    return found[0] if found else ANY_OBJECT
+
+
+def _wrapped(form: Fields) -> Mapping[str, object] | None:
+    """The schema in `json_schema`; any object where that names none."""
+    if not form.has("json_schema"):
+        return None
+    named = form.inner("json_schema", _parsed(form, "json_schema"))
+    if named.has("schema"):
+        named.skip_unknown(_NAMED, asks.RESPONSE_FORMAT)
+        return _given(named)
+    # Without its wrapper: what belongs to no wrapper is the schema's.
+    if set(named.names()) - _NAMED:
+        return _parsed(form, "json_schema")
+    return ANY_OBJECT
+
+
+def _given(form: Fields) -> Mapping[str, object] | None:
+    return _parsed(form, "schema") if form.has("schema") else None
+
+
+def _parsed(form: Fields, field: str) -> Mapping[str, object]:
+    """An object, or the text of one."""
+    value = form.raw(field)
+    if isinstance(value, str):
+        try:
+            value = parse_json(value.encode())
+        except ApiError as error:
+            raise form.error(field, f"expected an object or its JSON: {error.message}") from error
+    if not isinstance(value, dict):
+        raise form.error(field, f"expected an object, found {json.dumps(value)[:60]}")
+    return value

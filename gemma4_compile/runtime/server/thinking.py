@@ -1,0 +1,57 @@
+"""Whether a request wants reasoning, in the words of OpenAI, transformers and other servers."""
+
+from __future__ import annotations
+
+from gemma4_compile.runtime.server import asks
+from gemma4_compile.runtime.server.fields import Fields
+
+OTHERS = frozenset({"enable_thinking", "reasoning", "think", "thinking"})
+"""Fields of other servers, which a strict request has not."""
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
+_KINDS = {"enabled": True, "adaptive": True, "auto": None, "disabled": False}
+
+
+def read_thinking(fields: Fields) -> tuple[bool | None, tuple[str, ...]]:
+    """Read the fields that switch reasoning on and off; the most particular one counts.
+
+    Returns
+    -------
+    None where the request leaves it to the server; and the template's options besides that
+    """
+    options = fields.inner("chat_template_kwargs", fields.get("chat_template_kwargs", dict, {}))
+    options.skip_unknown({"enable_thinking"}, asks.TEMPLATE_OPTIONS)
+    stated = (
+        options.get("enable_thinking", bool),
+        fields.get("enable_thinking", bool),
+        _switch(fields, "think"),
+        _switch(fields, "thinking"),
+        _switch(fields, "reasoning"),
+        _effort(fields, "reasoning_effort"),
+    )
+    chosen = next((each for each in stated if each is not None), None)
+    return chosen, tuple(name for name in options.names() if name != "enable_thinking")
+
+
+def _switch(fields: Fields, name: str) -> bool | None:
+    """True or false, an effort, or an object that says so."""
+    value = fields.raw(name)
+    if isinstance(value, str):
+        return _effort(fields, name)
+    if not isinstance(value, dict):
+        return fields.get(name, bool)
+    inner = fields.inner(name, value)
+    inner.skip_unknown({"effort", "enabled", "type"}, asks.REASONING)
+    kind = inner.get("type", str)
+    if kind is not None and kind not in _KINDS:
+        raise inner.error("type", f"expected one of {', '.join(_KINDS)}")
+    stated = (inner.get("enabled", bool), _effort(inner, "effort"), _KINDS[kind] if kind else None)
+    return next((each for each in stated if each is not None), None)
+
+
+def _effort(fields: Fields, name: str) -> bool | None:
+    effort = fields.get(name, str)
+    if effort is None:
+        return None
+    if effort not in _EFFORTS:
+        raise fields.error(name, f"expected one of {', '.join(_EFFORTS)}")
+    return effort != "none"
