@@ -211,6 +211,8 @@ async def _unless_gone(http: HttpRequest, work: Coroutine[object, None, _Result]
     finally:
         working.cancel()
         gone.cancel()
+        # An error knows this frame: it would keep itself, and with it all of the request.
+        del working, gone
 
 
 async def _stream(

@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute, Route
 
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.host_names import HostGuard, HostNames
+from gemma4_compile.runtime.server.memory import MemoryReturner
 
 
 def create_app(
@@ -38,7 +39,7 @@ def create_app(
             return JSONResponse({"status": "ok"})
         return JSONResponse({"status": "the engine has ended: start the server again"}, 503)
 
-    middleware = [Middleware(HostGuard, names=hosts or HostNames())]
+    middleware = [Middleware(MemoryReturner), Middleware(HostGuard, names=hosts or HostNames())]
     if origins:
         middleware.append(
             Middleware(

@@ -187,7 +187,10 @@ class Service:
         await self._turn.acquire()
         building = asyncio.get_running_loop().run_in_executor(self._building, make, request)
         building.add_done_callback(lambda _: self._turn.release())
-        return await asyncio.shield(building)
+        try:
+            return await asyncio.shield(building)
+        finally:
+            del building  # an error knows this frame, and would keep itself and the request
 
     def check_model(self, name: str | None) -> None:
         """ApiError 404 for another model than the one that is served."""

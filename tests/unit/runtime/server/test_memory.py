@@ -1,0 +1,100 @@
+"""What long requests leave behind: nothing, also where they come to nothing."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import platform
+import threading
+import time
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gemma4_compile.runtime.server import memory
+from gemma4_compile.runtime.server.memory import LONG_BYTES, return_memory
+from tests.live_server import Live, serving_script
+from tests.media_files import SETTINGS
+from tests.scripted_engine import ScriptedEngine, encode
+
+TEMPLATE = (Path(__file__).parents[3] / "tool_template.jinja").read_text("utf-8")
+LONG = "x" * (2 << 20)
+FIELDS: dict[str, dict[str, Any]] = {
+    "too long": {"messages": [{"role": "user", "content": LONG}]},
+    "a picture that is none": {
+        "messages": [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{LONG}"}}
+                ],
+            }
+        ]
+    },
+    "a field that is ignored": {"user": LONG},
+    "a schema": {"response_format": {"type": "json_schema", "json_schema": {"name": LONG}}},
+    "a wrong field": {"temperature": LONG},
+    "a stream for another model": {"model": LONG, "stream": True},
+}
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[Live]:
+    with serving_script(ScriptedEngine(encode("yes")), TEMPLATE, media=SETTINGS) as live:
+        yield live
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_long_request_leaves_nothing(live: Live, name: str) -> None:
+    question = [{"role": "user", "content": "Weather in Rome?"}]
+    body = json.dumps({"messages": question, "max_tokens": 2, **FIELDS[name]}).encode()
+
+    def ask() -> None:
+        live.request("POST", "/v1/chat/completions", body, Content_Type="application/json")
+
+    ask()
+    gc.collect()
+    gc.disable()  # nothing may wait for it: it may be long until it comes
+    tracemalloc.start()
+    try:
+        for _ in range(4):
+            ask()
+        time.sleep(0.2)
+        left, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert left < 1 << 20
+
+
+def resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="needs glibc, which alone keeps what is freed"
+)
+def test_freed_memory_below_what_is_used_is_given_back() -> None:
+    blocks = [b"x" * 100_000 for _ in range(1000)]
+    blocks[:] = blocks[::100]  # so that no end of the heap is free
+    before = resident_bytes()
+    return_memory()
+    assert resident_bytes() < before - 50_000_000
+    assert len(blocks) == 10
+
+
+def test_memory_is_given_back_after_long_requests_alone(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    returned = threading.Semaphore(0)
+    monkeypatch.setattr(memory, "return_memory", returned.release)
+    for length, is_long in ((1000, False), (LONG_BYTES + 1, True)):
+        body = json.dumps({"user": "x" * length, "messages": []}).encode()
+        for _ in range(3):
+            live.request("POST", "/v1/chat/completions", body, Content_Type="application/json")
+        assert returned.acquire(timeout=5 if is_long else 1) == is_long
