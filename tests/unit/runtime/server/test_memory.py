@@ -91,6 +91,7 @@ def test_freed_memory_below_what_is_used_is_given_back() -> None:
 def test_memory_is_given_back_after_long_requests_alone(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    time.sleep(1)  # for what the tests before have asked
     returned = threading.Semaphore(0)
     monkeypatch.setattr(memory, "return_memory", returned.release)
     for length, is_long in ((1000, False), (LONG_BYTES + 1, True)):
