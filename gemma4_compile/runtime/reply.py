@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tokenizers import Tokenizer
 
 from gemma4_compile.runtime.detokenizer import StreamingDetokenizer
-from gemma4_compile.runtime.tool_calls import ToolCall, ToolCallError, parse_tool_call
+from gemma4_compile.runtime.tool_calls import ToolCall, ToolCallError, parse_tool_calls
 
 OPEN_CHANNEL, CLOSE_CHANNEL = "<|channel>", "<channel|>"
 OPEN_CALL, CLOSE_CALL = "<|tool_call>", "<tool_call|>"
@@ -78,7 +78,11 @@ class ReplyParser:
         ids = self._ids
         if self._call is not None:
             if token_id == ids.close_call:
-                return self._end_call()
+                return self._end_call(CLOSE_CALL)
+            if token_id == ids.open_call:  # the model left the end of the one before out
+                events = self._end_call()
+                self._call = []
+                return events
             self._call.append(token_id)
             return []
         if token_id == ids.open_channel:
@@ -96,10 +100,8 @@ class ReplyParser:
         return self._text(self._decoder.push(token_id))
 
     def finish(self) -> list[Event]:
-        """Events of what was still held back; a call without its end becomes text."""
-        if self._call is not None:
-            return self._broken_call(self._call)
-        return self._end_part()
+        """Events of what was still held back; a call that is not whole becomes text."""
+        return self._end_part() if self._call is None else self._end_call()
 
     def _text(self, text: str) -> list[Event]:
         if not self._in_reasoning:
@@ -128,13 +130,15 @@ class ReplyParser:
                 events.append(ReasoningDelta(rest))
         return events
 
-    def _end_call(self) -> list[Event]:
+    def _end_call(self, close: str = "") -> list[Event]:
+        """The calls between two marks; where they cannot be read, the model's own words."""
         assert self._call is not None, "only called inside a call"
         ids, self._call = self._call, None
         try:
-            return [parse_tool_call(self._split(ids))]
+            return [*parse_tool_calls(self._split(ids))]
         except ToolCallError:
-            return self._broken_call(ids, closed=True)
+            text = self._tokenizer.decode(ids, skip_special_tokens=False)
+            return [TextDelta(OPEN_CALL + text + close)]
 
     def _split(self, ids: list[int]) -> list[str]:
         """Texts between the quote tokens."""
@@ -145,12 +149,6 @@ class ReplyParser:
             else:
                 parts[-1].append(token_id)
         return [self._tokenizer.decode(part, skip_special_tokens=False) for part in parts]
-
-    def _broken_call(self, ids: list[int], *, closed: bool = False) -> list[Event]:
-        """The model's own words, so that nothing is lost."""
-        self._call = None
-        text = self._tokenizer.decode(ids, skip_special_tokens=False)
-        return [TextDelta(OPEN_CALL + text + (CLOSE_CALL if closed else ""))]
 
 
 class PlainParser:

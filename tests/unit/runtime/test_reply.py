@@ -124,6 +124,19 @@ def test_reasoning_that_the_prompt_opened_goes_on_without_a_head() -> None:
         ("<|tool_call>call:f{<tool_call|>", [TextDelta("<|tool_call>call:f{<tool_call|>")]),
         ("x<|tool_call>call:f{a:", [TextDelta("x<|tool_call>call:f{a:")]),
         (
+            "<|tool_call>call:f{}\ncall:g{a:b}<tool_call|>c",
+            [ToolCall("f", {}), ToolCall("g", {"a": "b"}), TextDelta("c")],
+        ),
+        (
+            "<|tool_call>call:f{}<|tool_call>call:g{}<tool_call|>",
+            [ToolCall("f", {}), ToolCall("g", {})],
+        ),
+        ("<|tool_call>call:f{}", [ToolCall("f", {})]),
+        (
+            "<|tool_call>call:f{a:1,a:2}<tool_call|>",
+            [TextDelta("<|tool_call>call:f{a:1,a:2}<tool_call|>")],
+        ),
+        (
             "<|channel>thought\nhm<|tool_call>call:f{}<tool_call|>b",
             [ReasoningDelta("hm"), ToolCall("f", {}), TextDelta("b")],
         ),

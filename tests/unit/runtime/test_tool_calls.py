@@ -1,13 +1,19 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemma4_compile.runtime.tool_calls import ToolCall, ToolCallError, parse_tool_call
+from gemma4_compile.runtime.tool_calls import (
+    ToolCall,
+    ToolCallError,
+    parse_tool_call,
+    parse_tool_calls,
+)
 
 QUOTE = "\x00"  # stands for the quote token, which no text spells
 
@@ -54,25 +60,49 @@ def test_an_example_of_the_format() -> None:
     assert json.loads(call.arguments_json()) == call.arguments
 
 
-@pytest.mark.parametrize(
-    ("text", "arguments"),
-    [
-        ("call:f{}", {}),
-        (" call: f { a : 1 , b : x y } ", {"a": 1, "b": "x y"}),
-        ('call:f{"a":"b"}', {"a": "b"}),  # as JSON writes it
-        (f"call:f{{{QUOTE}a{QUOTE}:-1.5e3}}", {"a": -1500.0}),
-        ("call:f{a:1,}", {"a": 1}),
-    ],
-)
-def test_small_deviations_are_read(text: str, arguments: dict[str, Any]) -> None:
-    assert parse_tool_call(texts(text)).arguments == arguments
+DIALECTS = json.loads((Path(__file__).parents[2] / "call_dialects.json").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("case", DIALECTS, ids=lambda case: case["why"])
+def test_drift_is_read_where_one_reading_is_certain(case: dict[str, Any]) -> None:
+    found = case["text"].split('<|"|>')
+    if case["arguments"] is None:
+        with pytest.raises(ToolCallError):
+            parse_tool_call(found)
+    else:
+        call = parse_tool_call(found)
+        assert (call.name, call.arguments) == ("f", case["arguments"])
+        assert [type(value) for value in json.loads(call.arguments_json()).values()] == [
+            type(value) for value in case["arguments"].values()
+        ]
+
+
+@pytest.mark.parametrize("number", ["1.10", "1E5", "0.1234567890123456789012", "9" * 400, "-0.0"])
+@pytest.mark.parametrize("form", ["call:f{{a:{}}}", 'call:f{{"a":{}}}'])
+def test_numbers_keep_their_digits(form: str, number: str) -> None:
+    call = parse_tool_call([form.format(number)])
+    assert call.arguments_json() == f'{{"a": {number}}}'
+
+
+@pytest.mark.parametrize("between", ["", ",", "\n", " , "])
+def test_calls_between_one_pair_of_marks_are_all_read(between: str) -> None:
+    written = f"call:f{{a:{QUOTE}x{QUOTE}}}{between}call:g{{}}{between}call:f(b=1)"
+    assert parse_tool_calls(texts(written)) == [
+        ToolCall("f", {"a": "x"}),
+        ToolCall("g", {}),
+        ToolCall("f", {"b": 1}),
+    ]
+    with pytest.raises(ToolCallError, match="expected one call, found 3"):
+        parse_tool_call(texts(written))
 
 
 @pytest.mark.parametrize(
     "text",
     [
         "",
-        "f{}",
+        "call",
+        "call{}",
+        "call:f{}g{}",
         "call:{}",
         "call:f",
         "call:f{",
@@ -84,6 +114,10 @@ def test_small_deviations_are_read(text: str, arguments: dict[str, Any]) -> None
         f"call:f{{a:{QUOTE}x}}",
         f"call:f{{a:{QUOTE}x{QUOTE}{QUOTE}y{QUOTE}}}",
         "call:f{a:" + "[" * 100_000,
+        'call:f{"a":' + "[" * 100_000,
+        'call:f{"a":' + "[" * 100 + "]" * 100 + "}",
+        "call:f{a:" + "9" * 5000 + "}",
+        'call:f{"a":' + "9" * 5000 + "}",
     ],
 )
 def test_what_is_no_call_is_refused(text: str) -> None:
