@@ -121,6 +121,12 @@ def _load(arguments: argparse.Namespace) -> Service:
 
 def _serve_page(arguments: argparse.Namespace, taken: socket.socket) -> None:
     """Serve a package for browsers, and the page if there is one; the page checks the files."""
+    if api_key() is not None:
+        warn(
+            f"{API_KEY_VARIABLE} guards nothing here: whoever reaches this server gets the "
+            "package, for a page's requests for its files bring no key",
+            "put a proxy that asks for a password in front, or listen on 127.0.0.1",
+        )
     page = arguments.page or find_page()
     if page is None:
         warn(

@@ -247,6 +247,21 @@ def test_a_server_that_is_open_to_all_warns(
     assert (f"hint: set the variable {API_KEY_VARIABLE}" in told) == warned
 
 
+def test_a_key_that_guards_no_file_of_a_package_for_browsers_warns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model.wasm").touch()
+    files.finish(tmp_path, "model.wasm", {"target": "webgpu"})
+    monkeypatch.setattr(cli, "listen", lambda *_, **__: None)
+    warning = f"warning: {API_KEY_VARIABLE} guards nothing here"
+    monkeypatch.delenv(API_KEY_VARIABLE, raising=False)
+    assert cli.main([str(tmp_path), "--port", "0", "--no-open"]) == 0
+    assert warning not in capsys.readouterr().err
+    monkeypatch.setenv(API_KEY_VARIABLE, "secret")
+    assert cli.main([str(tmp_path), "--port", "0", "--no-open"]) == 0
+    assert warning in capsys.readouterr().err
+
+
 def test_a_server_that_answers_for_any_name_warns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
