@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+from gemma4_compile.errors import UsageError
+from gemma4_compile.runtime.declarations import SchemaWriter
 from gemma4_compile.runtime.prompt import Message
 from gemma4_compile.runtime.server import asks
 from gemma4_compile.runtime.server.api_error import ApiError
@@ -177,6 +179,29 @@ def read_tools(fields: Fields) -> tuple[Mapping[str, object], ...]:
 
 
 Tools = tuple[Mapping[str, object], ...]
+
+
+def declare(fields: Fields, tools: Tools) -> Tools:
+    """Tools as chat templates take them: without references, with one type for each argument.
+
+    References that point nowhere are counted as ignored; ApiError for schemas that get too long.
+    """
+    writer = SchemaWriter()
+    declared: list[Mapping[str, object]] = []
+    for index, tool in enumerate(tools):
+        function = tool["function"]
+        assert isinstance(function, Mapping), "as `read_tools` returns it"
+        if isinstance(parameters := function.get("parameters"), Mapping):
+            name = f"tools[{index}].function.parameters"
+            try:
+                function = {**function, "parameters": writer.write_out(parameters)}
+            except UsageError as error:
+                raise fields.error(name, f"{error}; {error.hint}") from error
+            for reference in writer.missing:
+                fields.ignored.add(f"{name}: $ref {reference}")
+            writer.missing.clear()
+        declared.append({**tool, "function": function})
+    return tuple(declared)
 
 
 def read_tool_choice(fields: Fields, tools: Tools) -> tuple[Tools, Tools, bool]:

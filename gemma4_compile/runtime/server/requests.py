@@ -13,6 +13,7 @@ from gemma4_compile.runtime.server import asks, thinking
 from gemma4_compile.runtime.server.fields import Fields, Ignored
 from gemma4_compile.runtime.server.media import GivenMedium
 from gemma4_compile.runtime.server.messages import (
+    declare,
     read_messages,
     read_tool_choice,
     read_tools,
@@ -123,6 +124,7 @@ class ChatRequest(Request):
     thinking : None where the request leaves it to the server
     template_options : names of what else it sets for the chat template
     schema : the JSON schema that the reply must follow, or None
+    declared : the same tools with their schemas written out, as the chat template takes them
     must_call : tools of which the reply must call one; none: it need not
     several_calls : whether it may call more than once
     media : of the messages, in order, not decoded yet
@@ -134,6 +136,7 @@ class ChatRequest(Request):
     thinking: bool | None = None
     template_options: tuple[str, ...] = ()
     schema: Mapping[str, object] | None = field(default=None)
+    declared: tuple[Mapping[str, object], ...] = ()
     must_call: tuple[Mapping[str, object], ...] = ()
     several_calls: bool = True
 
@@ -171,6 +174,7 @@ def read_chat_request(
         messages=messages,
         media=media,
         tools=tools,
+        declared=declare(fields, tools),
         must_call=must_call,
         several_calls=several and fields.get("parallel_tool_calls", bool, True),
         thinking=thinks,

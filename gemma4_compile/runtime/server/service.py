@@ -245,7 +245,7 @@ class Service:
             )
         thinking = self._thinks(request)
         try:
-            ids = self._prompts.build(request.messages, thinking=thinking, tools=request.tools)
+            ids = self._prompts.build(request.messages, thinking=thinking, tools=request.declared)
         except ContextFullError as error:
             raise _does_not_fit(error, "messages") from error
         except Gemma4CompileError as error:

@@ -229,3 +229,38 @@ def test_prompts_of_a_completion() -> None:
         return read_completion_request({"prompt": prompt}, DEFAULTS).prompt
 
     assert (read("a"), read(["a"]), read([1, 2]), read([[1, 2]])) == ("a", "a", (1, 2), (1, 2))
+
+
+def test_tools_are_declared_written_out_and_followed_as_sent() -> None:
+    sent = {
+        "type": "object",
+        "properties": {"a": {"$ref": "#/$defs/A"}},
+        "$defs": {"A": {"const": 1}},
+    }
+    tool = {"type": "function", "function": {"name": "f", "parameters": sent}}
+    request = chat(tools=[tool], tool_choice="required")
+    (followed,), (declared,) = request.must_call, request.declared
+    assert followed["function"]["parameters"] == sent  # type: ignore[index]
+    assert declared["function"]["parameters"] == {  # type: ignore[index]
+        "type": "object",
+        "properties": {"a": {"type": "integer", "enum": [1]}},
+    }
+    assert chat(tools=[tool], tool_choice="none").declared == ()
+
+
+def test_a_reference_that_points_nowhere_is_noted() -> None:
+    ignored = Ignored()
+    sent = {"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": sent}}
+    read_chat_request({"messages": [USER], "tools": [tool]}, DEFAULTS, 10, ignored)
+    assert "`tools[].function.parameters: $ref #/$defs/A` (1)" in str(ignored.note())
+
+
+def test_declarations_without_end_are_refused() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(70):
+        deep = {"type": "array", "items": deep}
+    tool = {"type": "function", "function": {"name": "f", "parameters": deep}}
+    with pytest.raises(ApiError, match="too long with its references") as raised:
+        chat(tools=[tool])
+    assert raised.value.param == "tools[0].function.parameters"

@@ -1,0 +1,280 @@
+"""Declared arguments written out in the words that chat templates read.
+
+Gemma's templates read `type`, `description`, `enum`, `items`, `properties`, `required` and
+`nullable` of a JSON schema. Behind `$ref`, `anyOf` or `const`, as pydantic and many tools write
+them, they see nothing, and the model is not told what it has to fill in. Here references are put
+in, and choices become the closest of those words. A schema that has none of them stays as it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from urllib.parse import unquote
+
+from gemma4_compile.errors import UsageError
+
+MAX_VALUES = 50_000  # of all schemas of a request: references can double at every level
+MAX_DEPTH = 64
+_SHOWN = 8  # names or values of an alternative that a description lists
+_DEFINITIONS = ("$defs", "definitions")
+_JOINED = ("allOf", "anyOf", "oneOf")
+_EITHER = "Either "
+_TYPES = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    list: "array",
+    dict: "object",
+    type(None): "null",
+}
+
+Schema = Mapping[str, object]
+
+
+class SchemaWriter:
+    """Writes the schemas of one request out.
+
+    Attributes
+    ----------
+    missing : references that point nowhere, or out of their schema
+    """
+
+    def __init__(self) -> None:
+        self.missing: list[str] = []
+        self._left = MAX_VALUES
+        self._scopes: list[Schema] = []  # schemas with definitions, the whole one first
+        self._open: list[str] = []  # references that are being put in
+
+    def write_out(self, schema: Schema) -> Schema:
+        """Return a schema that needs no other.
+
+        Where it refers to itself, an object of any kind ends it.
+
+        Raises
+        ------
+        UsageError
+            If it would become too long, or too deep.
+        """
+        self._scopes = [schema]
+        written = self._schema(schema, 0)
+        assert isinstance(written, Mapping), "an object stays one"
+        return written
+
+    def _schema(self, schema: object, depth: int) -> object:
+        self._left -= 1
+        if self._left < 0 or depth > MAX_DEPTH:
+            raise UsageError(
+                f"a tool's declaration is too long with its references put in: expected at most "
+                f"{MAX_VALUES} values, and {MAX_DEPTH} inside each other",
+                hint="declare fewer tools, or arguments that refer to fewer others",
+            )
+        if isinstance(schema, bool):  # anything, or nothing: templates take objects alone
+            return {}
+        if not isinstance(schema, Mapping):
+            return schema
+        if depth and any(key in schema for key in _DEFINITIONS):
+            self._scopes.append(schema)
+            try:
+                return self._alone(_without(schema, *_DEFINITIONS), depth)
+            finally:
+                self._scopes.pop()
+        return self._alone(_without(schema, *_DEFINITIONS), depth)
+
+    def _alone(self, schema: Schema, depth: int) -> object:
+        """A schema without definitions."""
+        reference = schema.get("$ref")
+        if isinstance(reference, str):
+            return self._referred(reference, _without(schema, "$ref"), depth)
+        for joined in _JOINED:
+            members = schema.get(joined)
+            if isinstance(members, list) and members:
+                rest = _without(schema, joined)
+                written = [self._schema(member, depth + 1) for member in members]
+                whole = _all_of(written) if joined == "allOf" else _one_of(written)
+                return self._schema(_over(whole, rest), depth + 1)
+        return self._inner(_plain(schema), depth)
+
+    def _referred(self, reference: str, rest: Schema, depth: int) -> object:
+        """What a reference means, with what is written next to it."""
+        if reference in self._open:
+            return self._schema({"type": "object", **rest}, depth + 1)
+        places = (_found(scope, reference) for scope in self._scopes)
+        target = next((each for each in places if each is not None), None)
+        if target is None:
+            self.missing.append(reference)
+            return self._schema(rest, depth + 1)
+        self._open.append(reference)
+        try:
+            written = self._schema(target, depth + 1)
+        finally:
+            self._open.pop()
+        if not rest or not isinstance(written, Mapping):
+            return written
+        return self._schema(_over(written, rest), depth + 1)
+
+    def _inner(self, schema: Schema, depth: int) -> Schema:
+        """The schema with those inside it written out."""
+        written = dict(schema)
+        properties = schema.get("properties")
+        if isinstance(properties, Mapping):
+            written["properties"] = {
+                name: self._schema(inner, depth + 1) for name, inner in properties.items()
+            }
+        for key in ("items", "additionalProperties"):
+            if isinstance(schema.get(key), Mapping):
+                written[key] = self._schema(schema[key], depth + 1)
+        return written
+
+
+def _without(schema: Schema, *keys: str) -> Schema:
+    return {key: value for key, value in schema.items() if key not in keys}
+
+
+def _over(schema: Schema, rest: Schema) -> Schema:
+    """A schema with what stands next to a reference to it, which counts where both differ."""
+    both = _all_of([rest, schema])
+    description = schema.get("description")
+    own = rest.get("description")
+    if isinstance(own, str) and isinstance(description, str) and description.startswith(_EITHER):
+        end = "" if own.endswith((".", "!", "?", ":")) else "."
+        return {**both, "description": f"{own}{end} {description}"}
+    return both
+
+
+def _found(root: Schema, reference: str) -> object:
+    """The value that a reference such as `#/$defs/Guest` points to, or None."""
+    if not reference.startswith("#"):
+        return None
+    value: object = root
+    for part in filter(None, reference[1:].split("/")):
+        key = unquote(part).replace("~1", "/").replace("~0", "~")
+        if isinstance(value, Mapping):
+            value = value.get(key)
+        elif isinstance(value, list) and key.isdecimal() and int(key[:9]) < len(value):
+            value = value[int(key[:9])]
+        else:
+            return None
+    return value
+
+
+def _plain(schema: Schema) -> Schema:
+    """The schema with one type and a list of values, where it says so in other words."""
+    plain = dict(schema)
+    if "const" in plain:
+        plain.setdefault("enum", [plain.pop("const")])
+    values = plain.get("enum")
+    kinds = plain.get("type")
+    if isinstance(values, list) and None in values and len(values) > 1:
+        plain["enum"] = values = [value for value in values if value is not None]
+        plain.setdefault("nullable", True)
+    if kinds is None and isinstance(values, list) and values:
+        kinds = list(dict.fromkeys(_TYPES.get(type(value), "object") for value in values))
+    if isinstance(kinds, list):
+        named = [kind for kind in kinds if kind != "null"]
+        if len(named) < len(kinds) and named:
+            plain.setdefault("nullable", True)
+        if len(named) > 1:
+            return _one_of([{**plain, "type": kind} for kind in named])
+        if kinds:
+            plain["type"] = (named or kinds)[0]
+    elif kinds is None:
+        if isinstance(plain.get("properties"), Mapping):
+            plain["type"] = "object"
+        elif "items" in plain or "prefixItems" in plain:
+            plain["type"] = "array"
+    items = plain.get("prefixItems", plain.get("items"))
+    if isinstance(items, list) and items and not isinstance(plain.get("items"), Mapping):
+        plain["items"] = {"anyOf": items}
+    return plain
+
+
+def _all_of(members: Sequence[object]) -> Schema:
+    """What all of several schemas say; of two that differ the first."""
+    whole: dict[str, object] = {}
+    for member in _schemas(members):
+        for key, value in member.items():
+            there = whole.get(key)
+            if key == "properties" and isinstance(there, Mapping) and isinstance(value, Mapping):
+                whole[key] = {**value, **there}
+            elif key == "required" and isinstance(there, list) and isinstance(value, list):
+                whole[key] = [*there, *(name for name in value if name not in there)]
+            else:
+                whole.setdefault(key, value)
+    return whole
+
+
+def _one_of(members: Sequence[object]) -> Schema:
+    """The closest to one of several schemas, each written out; null makes it nullable."""
+    alternatives = [member for member in _schemas(members) if member.get("type") != "null"]
+    is_null = len(alternatives) < len(members) or any(a.get("nullable") for a in alternatives)
+    nullable: Schema = {"nullable": True} if is_null else {}
+    if not any("type" in alternative for alternative in alternatives):
+        # Of null alone, or rules that templates do not read, such as which names go together.
+        return {"type": "null"} if is_null and not alternatives else nullable
+    if len(alternatives) == 1:
+        return {**alternatives[0], **nullable}
+    kinds = {json.dumps(alternative.get("type")) for alternative in alternatives}
+    if kinds == {'"string"'} and all(isinstance(a.get("enum"), list) for a in alternatives):
+        values = [value for a in alternatives for value in _listed(a, "enum")]
+        return {"type": "string", "enum": list(dict.fromkeys(map(str, values))), **nullable}
+    if kinds == {'"object"'} and all(
+        isinstance(a.get("properties"), Mapping) for a in alternatives
+    ):
+        return {**_merged(alternatives), **nullable}
+    if kinds == {'"integer"', '"number"'}:
+        return {"type": "number", **nullable}
+    told = list(dict.fromkeys(map(_described, alternatives)))
+    # That of which most can be told is shown, the others are named.
+    fullest = {"object": 2, "array": 1}
+    shown = max(alternatives, key=lambda a: fullest.get(str(a.get("type")), 0))
+    if len(told) == 1:
+        return {**shown, **nullable}
+    description = f"{_EITHER}{', or '.join(told)}."
+    return {**_without(shown, "enum"), "description": description, **nullable}
+
+
+def _merged(alternatives: Sequence[Schema]) -> Schema:
+    """One object with the properties of several; what all of them require is required."""
+    found: dict[str, list[object]] = {}
+    for alternative in alternatives:
+        properties = alternative["properties"]
+        assert isinstance(properties, Mapping), "the caller looks"
+        for name, inner in properties.items():
+            if inner not in found.setdefault(name, []):
+                found[name].append(inner)
+    first, *others = ([*_listed(alternative, "required")] for alternative in alternatives)
+    return {
+        "type": "object",
+        "description": f"{_EITHER}{', or '.join(map(_described, alternatives))}.",
+        "properties": {
+            name: inner[0] if len(inner) == 1 else _one_of(inner) for name, inner in found.items()
+        },
+        "required": [name for name in first if all(name in other for other in others)],
+    }
+
+
+def _described(schema: Schema) -> str:
+    """A schema in a few words: its type, the values or the names in it."""
+    kind = str(schema.get("type") or "any value")
+    values = schema.get("enum")
+    if isinstance(values, list) and values:
+        return " or ".join(json.dumps(value, ensure_ascii=False) for value in values[:_SHOWN])
+    properties = schema.get("properties")
+    if isinstance(properties, Mapping) and properties:
+        return f"{kind} ({', '.join(list(properties)[:_SHOWN])})"
+    items = schema.get("items")
+    if isinstance(items, Mapping) and items.get("type"):
+        return f"{kind} of {items['type']}"
+    return kind
+
+
+def _schemas(members: Sequence[object]) -> Iterator[Schema]:
+    """Those that say something: `true` allows everything."""
+    return (member for member in members if isinstance(member, Mapping))
+
+
+def _listed(schema: Schema, key: str) -> list[object]:
+    value = schema.get(key)
+    return value if isinstance(value, list) else []
