@@ -14,9 +14,9 @@ from typing import NoReturn, Protocol
 
 from jinja2 import TemplateError, Undefined, meta
 from jinja2.ext import loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gemma4_compile.errors import ArtifactError, UsageError
+from gemma4_compile.template_watch import WatchedEnvironment
 from gemma4_compile.types import JsonObject
 
 
@@ -81,7 +81,7 @@ class ChatTemplate:
         ArtifactError
             If it is no valid template.
         """
-        environment = ImmutableSandboxedEnvironment(
+        environment = WatchedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols], undefined=Undefined
         )
         environment.filters["tojson"] = _to_json

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,8 +24,10 @@ from gemma4_compile.runtime.engine import ContextFullError
 from gemma4_compile.runtime.generation import CONTEXT_HINT
 from gemma4_compile.runtime.literal_specials import Hider
 from gemma4_compile.runtime.media_prompt import Prompt, Rows, Spread
+from gemma4_compile.runtime.prompt_room import FEW, Fewest, Holds, TokenCount
 from gemma4_compile.runtime.reply import MarkIds
 from gemma4_compile.runtime.tool_calls import ToolCall
+from gemma4_compile.template_watch import Watch, watched
 from gemma4_compile.types import JsonObject
 
 NO_TEMPLATE = "this model has no chat template: it goes on with texts, as base models do"
@@ -165,6 +167,7 @@ class PromptBuilder:
         if self._hider is None and self._spread.placeholders:
             self._hider = Hider(tokenizer, self._spread.placeholders)
         self._literal = literal_specials
+        self._fewest: Fewest | None = None  # measured for the first conversation that is long
         self.max_bytes: int | None = None
         if context_length is not None:
             self.max_bytes = context_length * longest_token_bytes(tokenizer)
@@ -199,8 +202,13 @@ class PromptBuilder:
         *,
         thinking: bool = False,
         tools: Sequence[Mapping[str, object]] = (),
+        watch: Watch | None = None,
     ) -> Prompt:
         """Ids of the whole prompt, up to where the model's reply begins, and its media.
+
+        Parameters
+        ----------
+        watch : may end the rendering
 
         Raises
         ------
@@ -209,10 +217,13 @@ class PromptBuilder:
             is none; or if the package does not take a medium.
         ContextFullError
             If they do not fit into the context.
+        SlowRenderingError
+            If the watch ends it.
         """
         if self._template is None:
             raise UsageError(NO_TEMPLATE, hint="give it a text to go on with")
         self._check_bytes(sum(_characters(message) for message in messages) + _length(tools))
+        self._check_counts(messages, self._template)
         messages = _open_for_the_reply(messages)
         if self._hider is not None:
             messages = [_hidden(message, self._hider) for message in messages]
@@ -227,13 +238,16 @@ class PromptBuilder:
         for index in replayed:
             marked[index] = replace(messages[index], content=_MARK.format(index))
         media = [medium for message in messages for medium in message.media]
-        text = self._template.render(marked, thinking=thinking, tools=tools)
+        watch = watch or Watch()
+        with watched(watch, self._new_text):
+            text = self._template.render(marked, thinking=thinking, tools=tools)
         pieces = _MARKS.split(text)
         replies = [self._reply_ids(messages[index]) for index in replayed]
         if [int(index) for index in pieces[1::2]] != replayed:
             # The template rewrites or leaves out a reply: then only its text shows what remains.
             shown = [self._without_placeholders(message) for message in messages]
-            pieces = [self._template.render(shown, thinking=thinking, tools=tools)]
+            with watched(watch, self._new_text):
+                pieces = [self._template.render(shown, thinking=thinking, tools=tools)]
             replies = []
         ids = Prompt()
         spread = self._spread.split(pieces[::2], media)
@@ -294,6 +308,34 @@ class PromptBuilder:
             if count > context_length:
                 raise self._too_long(f"takes more than {count} tokens")
 
+    def _check_counts(self, messages: Sequence[Message], template: ChatTemplate) -> None:
+        """Refuse what has more messages, calls and results than the context has tokens for them."""
+        holds = Holds.of(messages)
+        if self._context_length is None or holds.questions + holds.calls + holds.results <= FEW:
+            return
+        if self._fewest is None:
+            self._fewest = Fewest.of(template, lambda text: len(self._encode(text)))
+        tokens = self._fewest.tokens(holds)
+        if tokens > self._context_length:
+            raise self._too_long(f"takes {tokens} tokens or more")
+
+    def _new_text(self) -> Callable[[str], None]:
+        """What counts the tokens of a text that is rendered, and refuses it when they are many."""
+        room = self._context_length
+        if room is None:
+            return lambda piece: None
+        count = TokenCount(room, self._fewest_tokens)
+
+        def take(piece: str) -> None:
+            if count.add(piece) > room:
+                raise self._too_long(f"takes more than {count.tokens} tokens")
+
+        return take
+
+    def _fewest_tokens(self, text: str) -> int:
+        """Tokens of a part of a rendered text; a reply in the place of a mark may have none."""
+        return len(self._encode_hidden(_MARKS.sub("", text)))
+
     def _too_long(self, what: str) -> ContextFullError:
         return ContextFullError(
             f"the context is full: this conversation {what}, and the context holds "
@@ -325,10 +367,10 @@ def _cut(text: str) -> Iterator[str]:
 
 
 def _characters(message: Message) -> int:
-    """Characters of a message, those of its calls at least."""
+    """Characters of a message that its tokens hold; templates leave out earlier reasoning."""
     calls = sum(len(call.name) + _length(call.arguments) for call in message.tool_calls)
     known = 0 if message.token_ids is None else len(message.content)
-    return len(message.content) - known + len(message.reasoning or "") + calls
+    return len(message.content) - known + calls
 
 
 def _length(value: object) -> int:

@@ -24,6 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "process",
         "progress",
         "regular_files",
+        "template_watch",
         "types",
     ),
     (
@@ -72,6 +73,7 @@ RUNTIME_MAY_IMPORT = {
     "runtime",
     "sampling_ranges",
     "serve_options",
+    "template_watch",
     "types",
 }
 

@@ -102,7 +102,7 @@ class _Api:
         service.check_biases(parsed)
         with service.worker.reserve() as place:
             parsed = await _unless_gone(request, service.resolve(parsed))
-            prompt = await _unless_gone(request, service.build(service.chat_prompt, parsed))
+            prompt = await _unless_gone(request, service.build_chat(parsed))
             constrain = await _unless_gone(
                 request, run_in_threadpool(service.constraint, parsed, prompt)
             )
@@ -117,7 +117,7 @@ class _Api:
         note = service.note_about(parsed, ignored)
         service.check_biases(parsed)
         with service.worker.reserve() as place:
-            prompt = await _unless_gone(request, service.build(service.completion_prompt, parsed))
+            prompt = await _unless_gone(request, service.build_completion(parsed))
             replies = service.submit(place, prompt, parsed)
         return await _answer(request, parsed, replies, TextAnswer(model.name, note))
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
 
 from tokenizers import Tokenizer
 
@@ -26,6 +23,7 @@ from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.fields import Ignored
 from gemma4_compile.runtime.server.logprobs import ReplyLogprobs
 from gemma4_compile.runtime.server.media import MediaReader
+from gemma4_compile.runtime.server.prompt_lanes import PromptLanes
 from gemma4_compile.runtime.server.requests import (
     ChatRequest,
     CompletionRequest,
@@ -34,10 +32,10 @@ from gemma4_compile.runtime.server.requests import (
 )
 from gemma4_compile.runtime.server.worker import Place, Ticket, Worker
 from gemma4_compile.runtime.token_engine import TokenChooser
+from gemma4_compile.template_watch import SlowRenderingError, Watch
 
 Constraint = Callable[[TokenChooser], TokenChooser]
 """Makes a chooser that takes only what a grammar allows, for one reply."""
-_Result = TypeVar("_Result")
 _SHOWN_NAME = 100  # characters of a model's name in an error or a note
 
 
@@ -162,9 +160,7 @@ class Service:
         )
         self._media = MediaReader(model.media, media_hosts)
         self._grammars = Grammars(model.tokenizer, model.vocab_size, sorted(model.stop_ids))
-        # One prompt at a time, away from the event loop: a long one takes a core and memory.
-        self._building = ThreadPoolExecutor(1, thread_name_prefix="prompts")
-        self._turn = asyncio.Lock()
+        self._lanes = PromptLanes()
 
     @property
     def max_prompt_bytes(self) -> int:
@@ -179,18 +175,13 @@ class Service:
         messages = await self._media.resolve(request.messages, request.media)
         return replace(request, messages=messages, media=())
 
-    async def build(self, make: Callable[[_Result], list[int]], request: _Result) -> list[int]:
-        """Run `chat_prompt` or `completion_prompt` when its turn comes; errors as there.
+    async def build_chat(self, request: ChatRequest) -> list[int]:
+        """`chat_prompt` when its turn comes; errors as there and of `PromptLanes.build`."""
+        return await self._lanes.build(self.chat_prompt, request)
 
-        Where this is cancelled, the thread goes on with what it has begun, and the next one waits.
-        """
-        await self._turn.acquire()
-        building = asyncio.get_running_loop().run_in_executor(self._building, make, request)
-        building.add_done_callback(lambda _: self._turn.release())
-        try:
-            return await asyncio.shield(building)
-        finally:
-            del building  # an error knows this frame, and would keep itself and the request
+    async def build_completion(self, request: CompletionRequest) -> list[int]:
+        """`completion_prompt` when its turn comes; errors as there."""
+        return await self._lanes.build(self.completion_prompt, request)
 
     def check_model(self, name: str | None) -> None:
         """ApiError 404 for another model than the one that is served."""
@@ -233,8 +224,16 @@ class Service:
             name = f"{name[:_SHOWN_NAME]}..."
         return f"the model `{name}` does not exist; this server has `{self.model.name}`"
 
-    def chat_prompt(self, request: ChatRequest) -> list[int]:
-        """Ids of the prompt; ApiError if the template refuses it or it does not fit."""
+    def chat_prompt(self, request: ChatRequest, watch: Watch) -> list[int]:
+        """Ids of the prompt.
+
+        Raises
+        ------
+        ApiError
+            If the template refuses it, or it does not fit.
+        SlowRenderingError
+            If the watch ends it.
+        """
         if self.model.template is None:
             raise ApiError(
                 400,
@@ -245,14 +244,18 @@ class Service:
             )
         thinking = self._thinks(request)
         try:
-            ids = self._prompts.build(request.messages, thinking=thinking, tools=request.declared)
+            ids = self._prompts.build(
+                request.messages, thinking=thinking, tools=request.declared, watch=watch
+            )
+        except SlowRenderingError:
+            raise
         except ContextFullError as error:
             raise _does_not_fit(error, "messages") from error
         except Gemma4CompileError as error:
             raise ApiError(400, str(error), param="messages") from error
         return self._fitting(ids, "messages")
 
-    def completion_prompt(self, request: CompletionRequest) -> list[int]:
+    def completion_prompt(self, request: CompletionRequest, _: Watch) -> list[int]:
         """Ids of the prompt after the token that begins every text; errors as `chat_prompt`."""
         if isinstance(request.prompt, str):
             try:

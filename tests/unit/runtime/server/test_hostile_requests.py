@@ -23,6 +23,7 @@ from gemma4_compile.runtime.server.body import Limits
 from gemma4_compile.runtime.server.requests import read_completion_request
 from gemma4_compile.runtime.server.service import Service
 from gemma4_compile.runtime.server.worker import Worker
+from gemma4_compile.template_watch import Watch
 from tests import live_server, scripted_engine
 from tests.live_server import LOCAL, Live, serving_script
 from tests.scripted_engine import ScriptedEngine, encode, tiny_tokenizer
@@ -359,5 +360,5 @@ def test_a_prompt_without_tokens_is_a_bad_request(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(PromptBuilder, "encode_prompt", lambda *_: [])
     request = read_completion_request({"prompt": "x"}, model.defaults)
     with pytest.raises(ApiError, match="makes no tokens of it") as raised:
-        service.completion_prompt(request)
+        service.completion_prompt(request, Watch())
     assert raised.value.status == 400
