@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -24,12 +24,10 @@ from gemma4_compile.package import files
 from gemma4_compile.package.artifacts import (
     Build,
     ChatConfig,
-    Fields,
     Provenance,
     TensorCache,
     read_artifact,
 )
-from gemma4_compile.package.interface import DRAFTER
 from gemma4_compile.package.partial_build import MODALITIES, NONFINITE
 from gemma4_compile.pipeline import compile_model
 from gemma4_compile.progress import ByteProgress, Reporter
@@ -40,21 +38,9 @@ from gemma4_compile.request import CompileRequest
 from gemma4_compile.runtime.integrity import ByteCount, Check, check_files
 from gemma4_compile.runtime.package import check_whole, read_provenance
 from gemma4_compile.targets import target_spec
+from gemma4_compile.verification.build_fields import check_build, check_fits
 from gemma4_compile.verification.stored_weights import StoredWeights
 from gemma4_compile.verify_options import DEFAULT_STEPS
-
-_FIELDS: Mapping[str, type] = {
-    **dict.fromkeys(("source", DRAFTER), dict),
-    **dict.fromkeys(("target", "limits", "recipe", "activations"), str),
-    **dict.fromkeys(("context_length", "prefill_chunk"), int),
-    **dict.fromkeys(("suppressed_tokens", "overrides", MODALITIES), list),
-}
-"""Of a package's build: what is read here."""
-_ABSENT: Mapping[str, object] = {
-    DRAFTER: {"kind": "", "config": ""},
-    "overrides": [],
-    MODALITIES: ["text"],
-}
 
 
 @dataclass(frozen=True)
@@ -99,16 +85,7 @@ class Subject:
 def provenance_of(package: Path) -> Provenance:
     """Provenance of a package; ArtifactError names a field of the build that is damaged."""
     provenance = read_provenance(package)
-    build = {**_ABSENT, **provenance.build}
-    read = Fields(build, abi.PROVENANCE_FILE)
-    for name, kind in _FIELDS.items():
-        read.get(name, kind)
-    if not all(name in [kind.value for kind in Modality] for name in build[MODALITIES]):
-        raise read.damaged(MODALITIES)
-    if not all(isinstance(build[DRAFTER].get(name), str) for name in ("kind", "config")):
-        raise read.damaged(DRAFTER)
-    if not all(isinstance(pair, list) and len(pair) == 2 for pair in build["overrides"]):
-        raise read.damaged("overrides")
+    check_build(provenance.build)
     return provenance
 
 
@@ -163,6 +140,7 @@ def open_subject(
     plan = storage_plan(model_parameters(config, COMPONENTS), recipe, limits.max_binding_bytes)
     cache = TensorCache.from_json(read_artifact(request.package / abi.TENSOR_CACHE_FILE))
     chat = ChatConfig.from_json(read_artifact(request.package / abi.CHAT_CONFIG_FILE))
+    check_fits(build, config, chat)
     matched = match(checkpoint.tensors, config)
     read = row_reader(matched)
     if build.get(NONFINITE) is not None:  # as --allow-nonfinite reads it; the report notes it
