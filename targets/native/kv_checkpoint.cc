@@ -49,8 +49,11 @@ struct Arguments {
   std::optional<int64_t> IntegerAt(int32_t index) const {
     return index < count ? values[index].as<int64_t>() : std::nullopt;
   }
+  /*! A tensor, never a null one, which the runtime takes for one as well. */
   std::optional<ffi::Tensor> TensorAt(int32_t index) const {
-    return index < count ? values[index].as<ffi::Tensor>() : std::nullopt;
+    const std::optional<ffi::Tensor> found =
+        index < count ? values[index].as<ffi::Tensor>() : std::nullopt;
+    return found && found->defined() ? found : std::nullopt;
   }
   std::optional<ffi::String> TextAt(int32_t index) const {
     return index < count ? values[index].try_cast<ffi::String>() : std::nullopt;

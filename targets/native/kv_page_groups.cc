@@ -134,13 +134,21 @@ json::Object Metadata(const Gemma4KVStateObj& state, const std::vector<PageGroup
 
 namespace {
 
-/*! The parser calls itself for what is nested: bound that before it sees the text. */
+/*! The parser calls itself for what is nested: bound that before it sees the text. Brackets in
+ * strings open and close nothing. */
 bool IsShallow(const std::string& text) {
   int depth = 0;
-  for (const char c : text) {
+  bool is_string = false;
+  for (size_t at = 0; at < text.size(); ++at) {
+    const char c = text[at];
+    if (c == '"') is_string = !is_string;
+    if (is_string) {
+      if (c == '\\') ++at;  // what follows it is a letter, be it a quotation mark
+      continue;
+    }
     if (c == '[' || c == '{') ++depth;
     if (c == ']' || c == '}') --depth;
-    if (depth > kMaxMetadataDepth) return false;
+    if (depth < 0 || depth > kMaxMetadataDepth) return false;
   }
   return true;
 }

@@ -243,3 +243,34 @@ def test_arguments_that_are_missing_or_of_another_kind(library: Library, functio
     for arguments in ((), (state,), (5, 0), (None,), (state, "0"), (state, 1.5), (state, state)):
         with pytest.raises(ValueError, match=r"expected a gemma4|sequence"):
             call(*arguments)
+
+
+@pytest.mark.parametrize("function", [EXPORT, IMPORT])
+def test_what_is_no_tensor_is_refused_and_the_state_goes_on(
+    library: Library, checkpoint: Checkpoint, function: str
+) -> None:
+    state = library.state()
+    write(state, WRAPPED, np.random.default_rng(5))
+    if function == IMPORT:
+        prepare(state, checkpoint.metadata)
+    odd: tuple[object, ...] = (None, 0, True, 1.5, "tensor", [], {}, state.state)
+    for tensor in odd:
+        with pytest.raises(ValueError, match="page group 0: expected a tensor"):
+            state(function, 0, 0, tensor)
+    for index in (*odd[2:], None, -1, 1 << 62, -(1 << 63)):
+        with pytest.raises(ValueError, match="page group"):
+            state(function, 0, index, None)
+    with pytest.raises(ValueError, match="expected a tensor"):
+        state(function, 0, 0)
+    if function == EXPORT:
+        assert len(export(state).groups) == len(checkpoint.groups)
+    else:
+        restore(state, checkpoint)
+
+
+def test_a_description_that_is_no_text_is_refused(library: Library) -> None:
+    state = library.state()
+    for text in (None, 5, 1.5, True, [], {}, b"{}", state.state):
+        with pytest.raises(ValueError, match="description is damaged"):
+            state(PREPARE, 0, text)
+    state.forward(1)

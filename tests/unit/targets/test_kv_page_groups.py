@@ -115,8 +115,16 @@ def test_a_description_that_does_not_fit_changes_nothing(
         " " * 2_000_000,
         "\0",
         "é\ud7ff",
+        '{"closing": "' + "]" * 400_000 + '", "opening": ' + "[" * 400_000,
+        '{"closing": "\\"' + "]" * 400_000 + '", "opening": ' + "[" * 400_000,
+        "]" * 400_000 + "[" * 400_000,
+        '{"\\\\": ' + "[" * 400_000,
     ],
-    ids=["empty", "cut", "list", "number", "null", "deep", "deeper", "long", "zero", "unicode"],
+    ids=[
+        *("empty", "cut", "list", "number", "null", "deep", "deeper", "long", "zero", "unicode"),
+        *("deep behind a string", "deep behind a quotation mark", "deep behind its end"),
+        "deep behind a backslash",
+    ],
 )
 def test_a_description_that_is_no_description(library: Library, text: str) -> None:
     state = library.state()
