@@ -15,6 +15,7 @@ from pathlib import Path
 from gemma4_compile.errors import UsageError
 from gemma4_compile.media.sizes import BUDGETS, DEFAULT_BUDGET, SHAPES, WIDE
 from gemma4_compile.process import Options, Parser, non_empty, path, run_command, warn
+from gemma4_compile.regular_files import resolved
 
 
 def _registered(package: str, file: str) -> dict[str, dict[str, str]]:
@@ -249,6 +250,15 @@ def warn_of_ignored(arguments: argparse.Namespace) -> None:
         )
 
 
+def _resolved(option: str, given: Path) -> Path:
+    try:
+        return resolved(given)
+    except OSError as error:
+        raise UsageError(
+            f"{option}: cannot read `{given}`: {error.strerror}", hint="check the file's name"
+        ) from error
+
+
 def check(arguments: argparse.Namespace) -> None:
     """Raise UsageError for what does not exist or fit together."""
     if arguments.plan and arguments.report:
@@ -262,7 +272,9 @@ def check(arguments: argparse.Namespace) -> None:
             "the following arguments are required: -o/--output", hint=f"for example: {example}"
         )
     for option, given in (("--dump-ir", arguments.dump_ir), ("--recipe", arguments.recipe)):
-        if given is not None and given.resolve().is_relative_to(arguments.output.resolve()):
+        if given is not None and _resolved(option, given).is_relative_to(
+            _resolved("-o", arguments.output)
+        ):
             raise UsageError(
                 f"{option} `{given}` lies in -o `{arguments.output}`, which is replaced as a whole",
                 hint="give it a place of its own",

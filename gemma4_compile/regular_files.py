@@ -127,16 +127,27 @@ def check_own_directory(path: Path) -> None:
         raise OSError(errno.EPERM, "it belongs to another user")
 
 
+def resolved(path: Path) -> Path:
+    """The path without links; OSError for links in a circle. The file need not be there."""
+    try:
+        real = path.resolve()
+        path.stat()  # from Python 3.13 on, a circle is found here alone
+    except RuntimeError as error:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from error
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise
+        return Path(os.path.realpath(path))
+    return real
+
+
 def check_inside(path: Path) -> None:
     """Raise OSError for a link that leads out of its directory.
 
     A link may stay in the directory, or lead from a snapshot of the hub's cache to its blobs. One
     that leads elsewhere could put a file of this machine into a package.
     """
-    try:
-        real, directory = path.resolve(), path.parent.resolve()
-    except RuntimeError as error:  # links in a circle, before Python 3.13
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from error
+    real, directory = resolved(path), resolved(path.parent)
     blobs = directory.parent.parent / "blobs"
     in_cache = directory.parent.name == "snapshots" and real.is_relative_to(blobs)
     if not in_cache and not real.is_relative_to(directory):

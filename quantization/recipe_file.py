@@ -18,9 +18,13 @@ from gemma4_compile.errors import QuantizationError, UsageError
 from gemma4_compile.model_spec.parameters import Parameter, Role
 from gemma4_compile.quantization.recipe import Recipe
 from gemma4_compile.quantization.schemes import RECIPES, SCHEMES
+from gemma4_compile.regular_files import read_stream
 
 FIXED_ROLES = (Role.VECTOR, Role.ROUTER)  # a few bytes, and everything that follows depends on them
 MAX_FILE_BYTES = 1 << 20
+MAX_PATTERNS = 1024  # each is held against every parameter
+MAX_PATTERN_LETTERS = 1024  # names of parameters are a tenth as long
+_SHOWN_LETTERS = 80
 _HINT = 'it looks like {"schemes": {"embed_tokens": "q8f16_1"}}'
 
 Overrides = tuple[tuple[str, str], ...]
@@ -41,10 +45,7 @@ def read_recipe_file(path: Path) -> Overrides:
         If the file cannot be read or has another form.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-        if len(content) > MAX_FILE_BYTES:
-            raise ValueError(f"more than {MAX_FILE_BYTES} bytes")
+        content = read_stream(path, MAX_FILE_BYTES)
         values = json.loads(content.decode("utf-8"), object_pairs_hook=_unique)
     except OSError as error:
         raise UsageError(
@@ -55,10 +56,21 @@ def read_recipe_file(path: Path) -> Overrides:
     schemes = values.get("schemes") if isinstance(values, dict) else None
     if not isinstance(schemes, dict) or set(values) != {"schemes"} or not schemes:
         raise UsageError(f"--recipe: `{path}` has no `schemes` alone", hint=_HINT)
+    if len(schemes) > MAX_PATTERNS:
+        raise UsageError(
+            f"--recipe: `{path}` has {len(schemes)} patterns; expected at most {MAX_PATTERNS}",
+            hint="a `*` names many parameters: layers.*.mlp.down_proj",
+        )
     for pattern, name in schemes.items():
+        if len(pattern) > MAX_PATTERN_LETTERS:
+            raise UsageError(
+                f"--recipe: pattern `{pattern[:_SHOWN_LETTERS]}...` has {len(pattern)} letters; "
+                f"expected at most {MAX_PATTERN_LETTERS}",
+                hint="names of parameters are shorter; --report lists them",
+            )
         if not isinstance(name, str) or name not in SCHEMES:
             raise UsageError(
-                f"--recipe: unknown scheme {str(name)[:40]!r} for `{pattern}`",
+                f"--recipe: unknown scheme {str(name)[:40]!r} for `{pattern[:_SHOWN_LETTERS]}`",
                 hint=f"known: {', '.join(SCHEMES)}",
             )
     return tuple(schemes.items())
@@ -88,12 +100,13 @@ def check_overrides(recipe: Recipe, parameters: Sequence[Parameter]) -> None:
         matched = [item for item in parameters if fnmatchcase(item.name, pattern)]
         if not matched:
             raise QuantizationError(
-                f"--recipe: pattern `{pattern}` matches no parameter of the model",
+                f"--recipe: pattern `{pattern[:_SHOWN_LETTERS]}` matches no parameter of the model",
                 hint=f"parameters are called like `{parameters[0].name}`; --report lists them",
             )
         fixed = [item.name for item in matched if item.role in FIXED_ROLES]
         if fixed:
             raise QuantizationError(
-                f"--recipe: pattern `{pattern}` matches `{fixed[0]}`, whose scheme is fixed",
+                f"--recipe: pattern `{pattern[:_SHOWN_LETTERS]}` matches `{fixed[0]}`, whose "
+                "scheme is fixed",
                 hint="norms, scalars and routers are small and are never quantised",
             )

@@ -108,7 +108,10 @@ def check_place(output: Path, checkpoints: Iterable[Path] = ()) -> None:
         raise UsageError(
             f"-o `{output}`: the name is not UTF-8", hint="give another name"
         ) from error
-    replaced = output.resolve()
+    try:
+        replaced = regular_files.resolved(output)
+    except OSError as error:
+        raise UsageError(f"-o `{output}`: {error.strerror}", hint="choose another -o") from error
     kept = {"the directory that you are in": Path.cwd()}
     with contextlib.suppress(RuntimeError):  # there is no home directory
         kept["your home directory"] = Path.home()

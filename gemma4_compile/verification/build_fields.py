@@ -17,6 +17,7 @@ from gemma4_compile.package.artifacts import Build, ChatConfig, Fields
 from gemma4_compile.package.interface import DEVICE, DRAFTER
 from gemma4_compile.package.media import settings_of
 from gemma4_compile.package.partial_build import MODALITIES, NONFINITE
+from gemma4_compile.quantization.recipe_file import MAX_PATTERN_LETTERS, MAX_PATTERNS
 from gemma4_compile.quantization.schemes import RECIPES, SCHEMES
 from gemma4_compile.targets import TARGETS, target_spec
 from gemma4_compile.targets.spec import ACTIVATIONS
@@ -71,6 +72,7 @@ def _conditions(build: Build) -> Iterator[tuple[str, bool]]:
     kinds = [kind.value for kind in Modality]
     yield MODALITIES, all(name in kinds for name in modalities)
     yield MODALITIES, "text" in modalities and len(set(modalities)) == len(modalities)
+    yield "overrides", len(build["overrides"]) <= MAX_PATTERNS
     yield "overrides", all(map(_is_override, build["overrides"]))
     yield (
         "suppressed_tokens",
@@ -97,4 +99,5 @@ def _is_override(pair: object) -> bool:
     if not isinstance(pair, list) or len(pair) != 2:
         return False
     pattern, scheme = pair
-    return isinstance(pattern, str) and isinstance(scheme, str) and scheme in SCHEMES
+    is_pattern = isinstance(pattern, str) and len(pattern) <= MAX_PATTERN_LETTERS
+    return is_pattern and isinstance(scheme, str) and scheme in SCHEMES

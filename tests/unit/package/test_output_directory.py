@@ -77,6 +77,14 @@ def test_what_must_stay_is_not_replaced(
     check_place(Path("../model"))
 
 
+def test_a_link_to_itself_is_refused(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    for output in (loop, loop / "package"):
+        with pytest.raises(UsageError, match="symbolic links"):
+            check_place(output)
+
+
 def test_a_name_that_is_no_text_is_refused() -> None:
     with pytest.raises(UsageError, match="not UTF-8"):
         check_place(Path("out\udcff"))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
 
+from gemma4_compile import options
 from gemma4_compile.errors import QuantizationError, UsageError
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.quantization.recipe import storage_plan
 from gemma4_compile.quantization.recipe_file import (
+    MAX_PATTERN_LETTERS,
     check_overrides,
     read_recipe_file,
     with_overrides,
@@ -65,16 +69,43 @@ def test_no_overrides_is_the_named_recipe() -> None:
         ({"schemes": {"a": "q3f16"}}, "unknown scheme 'q3f16' for `a`"),
         ({"schemes": {"a": 8}}, "unknown scheme '8' for `a`"),
         (" " * (1 << 20) + "{}", "more than 1048576 bytes"),
+        ({"schemes": {"x" * 1025: "q0f16"}}, r"`x{80}\.\.\.` has 1025 letters; expected at most"),
+        ({"schemes": {"x" * 1_000_000: "q3f16"}}, "has 1000000 letters"),
+        ({"schemes": {f"{i}*": "q0f16" for i in range(1025)}}, "has 1025 patterns"),
     ],
 )
 def test_damaged_file(content: object, message: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(UsageError, match=message) as found:
         read_recipe_file(write(tmp_path, content))
+    assert len(str(found.value)) < 400
+    assert found.value.hint
 
 
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot read"):
         read_recipe_file(tmp_path / "nothing.json")
+
+
+def test_a_file_that_leads_nowhere_or_never_ends(tmp_path: Path) -> None:
+    loop, pipe = tmp_path / "loop.json", tmp_path / "pipe"
+    loop.symlink_to(loop)
+    os.mkfifo(pipe)
+    for path in (loop, pipe, tmp_path, Path("/dev/zero")):
+        with pytest.raises(UsageError, match="cannot read"):
+            read_recipe_file(path)
+    arguments = ["tiny", "--target", "cpu", "-o", str(tmp_path / "out"), "--recipe", str(loop)]
+    with pytest.raises(UsageError, match="--recipe: cannot read"):
+        options.check(options.make_parser().parse_args(arguments))
+
+
+def test_no_pattern_takes_longer_than_its_letters() -> None:
+    """The shell's patterns have no alternatives to go back to: each star is tried once."""
+    for pattern in ("*a" * 500 + "b", "*?" * 500, "*[a-z]*" * 140, "*.*" * 300 + "z"):
+        assert len(pattern) <= MAX_PATTERN_LETTERS
+        begin = time.process_time()
+        with pytest.raises(QuantizationError, match="matches no parameter"):
+            check_overrides(with_overrides("q4f16", [(pattern, "q8f16_1")]), TABLE)
+        assert time.process_time() - begin < 10
 
 
 @pytest.mark.parametrize(
