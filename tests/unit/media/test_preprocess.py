@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import importlib.util
+import io
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from gemma4_compile.media.decode import decode_image
 from gemma4_compile.media.preprocess import blocks, preprocess_image, scaled, timestamp
 from gemma4_compile.media.sizes import BUDGETS, target_size
-from tests.media_files import noise, smooth
+from tests.media_files import noise, saved, smooth
 
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None, reason="transformers is not installed"
@@ -57,6 +60,54 @@ def test_every_size_is_that_of_transformers() -> None:
         for budget in BUDGETS:
             theirs = get_aspect_ratio_preserving_size(int(height), width, 16, 9 * budget, 3)
             assert target_size(width, int(height), budget, 48) == theirs[::-1]
+
+
+def transparent_pictures() -> dict[str, bytes]:
+    """PNGs of every kind that says what is transparent."""
+    rgba = np.array([[[255, 0, 0, 0], [255, 0, 0, 128], [10, 20, 30, 255]]], np.uint8)
+    palette = Image.new("P", (2, 1))
+    palette.putpalette([10, 20, 30, 40, 50, 60])
+    palette.putpixel((1, 0), 1)
+    grey, rgb = Image.fromarray(rgba[..., 2]), Image.fromarray(rgba[..., :3])
+    return {
+        "RGBA": saved(Image.fromarray(rgba)),
+        "LA": saved(Image.fromarray(rgba[..., 2:])),
+        "P": saved(palette, transparency=0),
+        "L": saved(grey, transparency=30),
+        "RGB": saved(rgb, transparency=(10, 20, 30)),
+    }
+
+
+@needs_torch
+@pytest.mark.parametrize("mode", transparent_pictures())
+def test_what_is_transparent_is_what_the_processor_makes_of_it(mode: str) -> None:
+    """Of an opened picture; its loader of files and addresses drops transparency before."""
+    from transformers.image_transforms import convert_to_rgb
+    from transformers.image_utils import load_image
+
+    content = transparent_pictures()[mode]
+    opened = Image.open(io.BytesIO(content))
+    assert opened.mode == mode
+    found = decode_image(content)
+    assert (found == np.asarray(convert_to_rgb(opened, return_numpy=True))).all()
+    loaded = np.asarray(load_image(base64.b64encode(content).decode()))
+    assert (found != loaded).any(), "docs/media.md names this as a difference"
+
+
+@needs_torch
+def test_shades_of_16_bits_are_cut_off_by_both_ways_of_transformers() -> None:
+    """Beyond 255 all is white there; here brightness is kept, which docs/media.md says."""
+    from transformers.image_transforms import convert_to_rgb
+    from transformers.image_utils import load_image
+
+    shades = np.array([[0, 255, 256, 32_768, 65_535]], np.uint16)
+    content = saved(Image.fromarray(shades))
+    cut = np.minimum(shades, 255)[0].tolist()
+    opened = Image.open(io.BytesIO(content))
+    assert np.asarray(convert_to_rgb(opened, return_numpy=True))[0, :, 0].tolist() == cut
+    loaded = load_image(base64.b64encode(content).decode())
+    assert np.asarray(loaded)[0, :, 0].tolist() == cut
+    assert decode_image(content)[0, :, 0].tolist() == [0, 1, 1, 128, 255]
 
 
 @needs_torch

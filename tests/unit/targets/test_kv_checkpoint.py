@@ -270,7 +270,8 @@ def test_what_is_no_tensor_is_refused_and_the_state_goes_on(
 
 def test_a_description_that_is_no_text_is_refused(library: Library) -> None:
     state = library.state()
-    for text in (None, 5, 1.5, True, [], {}, b"{}", state.state):
+    odd: tuple[object, ...] = (None, 5, 1.5, True, [], {}, b"{}", state.state)
+    for text in odd:
         with pytest.raises(ValueError, match="description is damaged"):
             state(PREPARE, 0, text)
     state.forward(1)
