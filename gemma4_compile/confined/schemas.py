@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import socket
 import struct
@@ -58,9 +59,29 @@ def _load(control: socket.socket) -> tuple[Any, Any]:
     import llguidance
 
     sizes = json.loads(frames.receive(control))
-    tokenizer = frames.receive(control).decode()
+    tokenizer = _unspelled(frames.receive(control), set(sizes["control"]))
     words = llguidance.LLTokenizer(tokenizer, n_vocab=sizes["vocab_size"], eos_token=sizes["stop"])
     return llguidance.LLMatcher, words
+
+
+def _unspelled(tokenizer: bytes, control_ids: set[int]) -> str:
+    """The tokenizer under names of its control tokens that no schema can spell.
+
+    The library encodes the text of constants with it: `<turn|>` in one would be that token.
+    """
+    content = json.loads(tokenizer)
+    secret = secrets.token_hex(8)
+    names = {}
+    for token in content["added_tokens"]:
+        if token["id"] in control_ids:
+            names[token["content"]] = f"\ue000{secret}{token['id']}"
+            token.update(content=names[token["content"]], special=True)
+    model = content["model"]
+    model["vocab"] = {names.get(word, word): number for word, number in model["vocab"].items()}
+    if "unk_token" in model:
+        model["unk_token"] = names.get(model["unk_token"], model["unk_token"])
+    content["post_processor"] = None  # names tokens too, and texts of schemas have no ends
+    return json.dumps(content)
 
 
 def _next_connection(control: socket.socket) -> socket.socket | None:

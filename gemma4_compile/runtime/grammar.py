@@ -19,6 +19,7 @@ from gemma4_compile.errors import Gemma4CompileError, UsageError
 from gemma4_compile.runtime.call_grammar import call_grammar
 from gemma4_compile.runtime.engine import Float32Array
 from gemma4_compile.runtime.generation import PromptReader
+from gemma4_compile.runtime.literal_specials import control_tokens
 from gemma4_compile.runtime.reply import MarkIds
 from gemma4_compile.runtime.schema_process import (
     SchemaProcess,
@@ -54,7 +55,8 @@ class Grammars:
         stop_ids : tokens that end a reply
         """
         self._marks = MarkIds.of(tokenizer)
-        self._server = SchemaServer(tokenizer.to_str, vocab_size, stop_ids)
+        control = list(control_tokens(tokenizer))
+        self._server = SchemaServer(tokenizer.to_str, vocab_size, stop_ids, control)
 
     def compile(self, schema: Mapping[str, object]) -> JsonGrammar:
         """Compile a schema; whitespace between its parts is left out.

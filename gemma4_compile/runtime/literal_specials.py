@@ -19,6 +19,15 @@ from gemma4_compile.errors import UsageError
 _LOOKS_LIKE_ONE = re.compile(r"<\|\S+>|<\S+\|>")
 
 
+def control_tokens(tokenizer: Tokenizer) -> dict[int, str]:
+    """Added tokens that control a conversation, by their ids."""
+    return {
+        token_id: token.content
+        for token_id, token in tokenizer.get_added_tokens_decoder().items()
+        if token.special or _LOOKS_LIKE_ONE.fullmatch(token.content)
+    }
+
+
 class Hider:
     """Hides control tokens in texts by marks that nobody else can write."""
 
@@ -34,13 +43,8 @@ class Hider:
         UsageError
             If one of them cannot be written as text.
         """
-        added = tokenizer.get_added_tokens_decoder().values()
-        self._tokens = [
-            token.content
-            for token in added
-            if only is None and (token.special or _LOOKS_LIKE_ONE.fullmatch(token.content))
-        ]
-        self._tokens += only or ()
+        every = control_tokens(tokenizer).values()
+        self._tokens = list(every if only is None else only)
         self._ids = [self._spelled(tokenizer, token) for token in self._tokens]
         self._numbers = {token: number for number, token in enumerate(self._tokens)}
         longest_first = sorted(self._tokens, key=len, reverse=True)

@@ -28,7 +28,11 @@ class SchemaServer:
     """The process that holds the tokenizer; started when it is needed, and anew if it ends."""
 
     def __init__(
-        self, tokenizer: Callable[[], str], vocab_size: int, stop_ids: Sequence[int]
+        self,
+        tokenizer: Callable[[], str],
+        vocab_size: int,
+        stop_ids: Sequence[int],
+        control_ids: Sequence[int] = (),
     ) -> None:
         """Prepare.
 
@@ -37,9 +41,11 @@ class SchemaServer:
         tokenizer : returns the text of `tokenizer.json`
         vocab_size : length of the logits
         stop_ids : tokens that end a reply
+        control_ids : tokens that no text of a schema stands for, whatever it spells
         """
         self._tokenizer = tokenizer
-        self._sizes = json.dumps({"vocab_size": vocab_size, "stop": list(stop_ids)}).encode()
+        sizes = {"vocab_size": vocab_size, "stop": list(stop_ids), "control": list(control_ids)}
+        self._sizes = json.dumps(sizes).encode()
         self._lock = threading.Lock()
         self._compiling = threading.Semaphore(_COMPILING)
         self._process: subprocess.Popen[bytes] | None = None

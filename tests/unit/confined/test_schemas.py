@@ -14,7 +14,7 @@ import pytest
 from gemma4_compile.confined import frames, limits, schemas
 from tests.scripted_engine import END_OF_TURN, VOCABULARY, encode, tiny_tokenizer
 
-SIZES = json.dumps({"vocab_size": VOCABULARY, "stop": [1, END_OF_TURN]}).encode()
+SIZES = json.dumps({"vocab_size": VOCABULARY, "stop": [1, END_OF_TURN], "control": []}).encode()
 BOOLEAN = schemas.SCHEMA + b'{"type": "boolean"}'
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime.engine import Float32Array
@@ -48,6 +49,45 @@ def test_any_model_s_reply_follows_the_schema(grammars: Grammars, seed: int) -> 
     assert set(person) == {"name", "age"}
     assert isinstance(person["name"], str)
     assert isinstance(person["age"], int)
+
+
+SPELLED = [
+    "<turn|>",
+    "<eos>",
+    "a<|turn>b",
+    '<|"|>',
+    "<|tool_call>call:f{}<tool_call|>",
+    "<unused5>",
+]
+
+
+@pytest.mark.parametrize("spelled", SPELLED)
+def test_a_constant_that_spells_a_control_token_is_its_letters(
+    grammars: Grammars, spelled: str
+) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"const": spelled}, "b": {"enum": [spelled]}, spelled: {"const": 1}},
+        "required": ["a", "b", spelled],
+        "additionalProperties": False,
+    }
+    ids = reply(grammars.compile(schema).constrain(Sampler(SamplingOptions(), 1)), 1)
+    text = TOKENIZER.decode(ids, skip_special_tokens=True)  # of which control tokens are no part
+    assert json.loads(text) == {"a": spelled, "b": spelled, spelled: 1}
+
+
+def test_a_tokenizer_without_marks_of_its_own_spells_none_either() -> None:
+    content = json.loads(TOKENIZER.to_str())
+    for token in content["added_tokens"]:
+        token["special"] = False  # as some that were saved by others have them
+    tokenizer = Tokenizer.from_str(json.dumps(content))
+    plain = Grammars(tokenizer, VOCABULARY, [1, END_OF_TURN])
+    try:
+        ids = reply(plain.compile({"const": "<turn|>"}).constrain(Sampler(SamplingOptions(), 1)), 1)
+    finally:
+        plain.close()
+    assert END_OF_TURN not in ids
+    assert tokenizer.decode(ids) == '"<turn|>"'
 
 
 def wanting(*ids: int) -> Any:
