@@ -12,9 +12,10 @@ from gemma4_compile import __version__
 from gemma4_compile.confined.conversation import ConversationError, try_conversation
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.regular_files import MAX_TOKENIZER_BYTES, read_regular
-from gemma4_compile.runtime.integrity import cache_folder
+from gemma4_compile.runtime.notes import read_note, write_note
 
-_CACHE_FOLDER = "tried-conversations"
+_NOTES = "tried-conversations"
+_MOST_REMEMBERED = 500
 _tried_here: set[str] = set()
 
 
@@ -28,7 +29,7 @@ def check_conversation(
     Raises
     ------
     ArtifactError
-        If they cannot hold a conversation.
+        If they cannot hold a conversation, or something was put in the place of what is remembered.
     """
     try:
         content = read_regular(tokenizer, MAX_TOKENIZER_BYTES)
@@ -41,28 +42,11 @@ def check_conversation(
     digest = hashlib.sha256(about.encode())
     digest.update(content)
     key = digest.hexdigest()
-    if key in _tried_here or _is_remembered(key):
+    if key in _tried_here or read_note(_NOTES, key, 0) is not None:
         return
     try:
         try_conversation(tokenizer, template, special_tokens, vocab_size)
     except ConversationError as error:
         raise ArtifactError(f"`{tokenizer.parent}`: {error}", hint=error.hint) from error
     _tried_here.add(key)
-    _remember(key)
-
-
-def _is_remembered(key: str) -> bool:
-    try:
-        return (cache_folder() / _CACHE_FOLDER / key).is_file()
-    except (OSError, RuntimeError):  # RuntimeError: there is no home directory
-        return False
-
-
-def _remember(key: str) -> None:
-    """Note a pair; where that cannot be written, it is tried again next time."""
-    try:
-        folder = cache_folder() / _CACHE_FOLDER
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / key).touch()
-    except (OSError, RuntimeError):
-        return
+    write_note(_NOTES, key, b"", _MOST_REMEMBERED)

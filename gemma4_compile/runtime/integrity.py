@@ -9,9 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
-import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
@@ -31,12 +28,11 @@ from gemma4_compile.package.interface import DRAFTER, interface_id, tasks
 from gemma4_compile.regular_files import (
     MAX_JSON_BYTES,
     MAX_TOKENIZER_BYTES,
-    check_own_directory,
     check_regular,
     open_regular,
-    read_regular,
 )
 from gemma4_compile.runtime.drafter_files import HINT, hint_for, is_of_drafter, without_drafter
+from gemma4_compile.runtime.notes import read_note, write_note
 
 # Files that the runtime reads where they are, and how large they may be; none may lie there that
 # the package does not list.
@@ -53,7 +49,7 @@ _READ_FILES: Mapping[str, int] = {
 MAX_LIBRARY_BYTES = 1 << 30  # those of the released sizes have some tens of MB
 MAX_WEIGHT_BYTES = 1 << 38  # of all shards; 31B in float32 has 125 GB
 _NEEDED_FILES = (abi.CHAT_CONFIG_FILE, abi.TENSOR_CACHE_FILE, abi.MANIFEST_FILE)
-_CACHE_FOLDER = "checked-packages"
+_NOTES = "checked-packages"
 _BLOCK_BYTES = 1 << 20
 MOST_REMEMBERED = 500  # checked packages
 _MIXED = "library and weights are from different builds: compile both again"
@@ -119,8 +115,11 @@ def check_files(
                 hint=HINT,
             )
     signature = _signature(directory, provenance, stats)
-    if check is Check.ONCE and (signature in _checked_here or _remembered(directory, signature)):
-        return
+    if check is Check.ONCE:
+        if signature in _checked_here:
+            return
+        if read_note(_NOTES, _note(directory), len(signature)) == signature.encode("ascii"):
+            return
     # Tensor caches list which shards there are, so they are the first to be trusted.
     for name in caches:
         _check_hash(directory, name, provenance, lambda count: None)
@@ -137,7 +136,7 @@ def check_files(
         if name not in caches:
             _check_hash(directory, name, provenance, advance)
     _checked_here.add(signature)
-    _remember(directory, signature)
+    write_note(_NOTES, _note(directory), signature.encode("ascii"), MOST_REMEMBERED)
 
 
 def check_sizes(directory: Path, provenance: Provenance) -> dict[str, os.stat_result]:
@@ -230,52 +229,9 @@ def _signature(directory: Path, provenance: Provenance, stats: Mapping[str, os.s
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def cache_folder() -> Path:
-    """Cache directory of this user: for what can be made again."""
-    if os.environ.get("XDG_CACHE_HOME"):
-        base = Path(os.environ["XDG_CACHE_HOME"])
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path.home() / ".cache"
-    return base / "gemma4_compile"
-
-
-def _memory(directory: Path) -> Path:
-    """The file that holds the signature of a checked package."""
-    name = hashlib.sha256(str(directory.resolve()).encode()).hexdigest()
-    return cache_folder() / _CACHE_FOLDER / name
-
-
-def _remembered(directory: Path, signature: str) -> bool:
-    try:
-        return read_regular(_memory(directory), len(signature)) == signature.encode("ascii")
-    except (OSError, RuntimeError):  # RuntimeError: there is no home directory
-        return False
-
-
-def _remember(directory: Path, signature: str) -> None:
-    """Note a checked package; where that cannot be written, it is checked again next time."""
-    try:
-        path = _memory(directory)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        check_own_directory(path.parent)
-        descriptor, new = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(signature)
-        Path(new).replace(path)
-        _forget_old(path.parent)
-    except (OSError, RuntimeError):
-        return
-
-
-def _forget_old(folder: Path) -> None:
-    """Keep the memory small: packages come and go."""
-    notes = [path for path in folder.iterdir() if re.fullmatch("[0-9a-f]{64}", path.name)]
-    if len(notes) > MOST_REMEMBERED:
-        notes.sort(key=lambda note: note.lstat().st_mtime_ns)
-        for note in notes[: len(notes) // 2]:
-            note.unlink(missing_ok=True)
+def _note(directory: Path) -> str:
+    """The name of the note with the signature of a checked package."""
+    return hashlib.sha256(str(directory.resolve()).encode()).hexdigest()
 
 
 def check_manifest(

@@ -11,10 +11,11 @@ import tvm_ffi
 from tvm import relax
 
 from gemma4_compile import abi
+from gemma4_compile.cache_folder import cache_folder
 from gemma4_compile.errors import TargetError
 from gemma4_compile.targets.linker import object_cache, zig
 from gemma4_compile.targets.linker.cpp_library import cpp_library
-from gemma4_compile.targets.linker.object_cache import Progress, cache_directory
+from gemma4_compile.targets.linker.object_cache import Progress
 from gemma4_compile.targets.linker.runtime_objects import OBJECTS, Platform, runtime_objects
 
 Pack = Callable[[tvm_ffi.Module, Path], Path]
@@ -67,10 +68,13 @@ def _link_atomically(
 ) -> None:
     with tempfile.TemporaryDirectory(prefix=".link-", dir=output.parent) as scratch:
         linked = Path(scratch, output.name)
+        ours = object_cache.copies(runtime, Path(scratch, "runtime"))
+        archives = object_cache.copies([*libraries.values()], Path(scratch, "libraries"))
+        zigs = dict(zip(libraries, archives, strict=True))
 
         def run_zig(path: str, model_objects: Sequence[str], options: object = None) -> None:
-            objects = [*map(str, runtime), *model_objects]
-            link_objects(target, objects, libraries, Path(path))
+            objects = [*map(str, ours), *model_objects]
+            link_objects(target, objects, zigs, Path(path))
 
         run_zig.object_format = "o"  # type: ignore[attr-defined]
         run_zig.need_system_lib = target.is_whole  # type: ignore[attr-defined]
@@ -124,5 +128,5 @@ def _check_functions(library: Path, target: Platform) -> None:
         raise TargetError(
             f"the linked library lacks {len(missing)} functions of the KV state, first "
             f"`{missing[0]}`",
-            hint=f"the compiled objects may be damaged: delete {cache_directory()} and try again",
+            hint=f"the compiled objects may be damaged: delete {cache_folder()} and try again",
         )

@@ -5,11 +5,15 @@ that fills up or errs, or a person with an editor can leave anything under an en
 
 An entry's name holds a hash of everything that its objects were made from. The same entries may
 come with the package itself (`prebuilt/`, which `make wheel` fills).
+
+What is linked is code that runs: the cache is a folder to which nobody else can write
+(`cache_folder`), and a link takes copies, hashed as they were read.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import logging
 import os
@@ -20,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from gemma4_compile.cache_folder import WAY_OUT, UnsafeFolderError, own_cache_folder
 from gemma4_compile.errors import TargetError
 from gemma4_compile.regular_files import check_own_directory, open_regular, read_regular
 
@@ -33,19 +38,12 @@ _SUFFIX = ".sha256"
 _BLOCK_BYTES = 1 << 20
 _BUILD = "build-"
 _ABANDONED_SECONDS = 3600.0
+_IDLE_SECONDS = 15.0  # that another process may hold the cache without building
+_WAIT_SECONDS = 1800.0  # while it builds
+_POLL_SECONDS = 0.2
+_MOST_BYTES = 1 << 30  # of an object or archive
 
 Progress = Callable[[str], None]
-
-
-def cache_directory() -> Path:
-    """Return the directory for compiled objects: in $XDG_CACHE_HOME or the system's caches."""
-    if os.environ.get("XDG_CACHE_HOME"):
-        return Path(os.environ["XDG_CACHE_HOME"], "gemma4_compile")
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "gemma4_compile"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home()), "gemma4_compile", "Cache")
-    return Path.home() / ".cache" / "gemma4_compile"
 
 
 def report(message: str, progress: Progress | None) -> None:
@@ -77,22 +75,58 @@ def find_or_make(
     Raises
     ------
     TargetError
-        If `make` raises it, or the cache directory cannot be written.
+        If `make` raises it, the cache directory cannot be written or is not safe, or another
+        process holds it for too long.
     """
-    prebuilt, entry = PREBUILT / entry_name, cache_directory() / entry_name
+    prebuilt = PREBUILT / entry_name
     if _has_hashes(prebuilt, names):
         return [prebuilt / name for name in names]
     try:
+        entry = own_cache_folder() / entry_name
         if not is_whole(entry, names):
-            entry.parent.mkdir(parents=True, exist_ok=True)
             with _alone(entry.parent, progress):
                 _make(entry, names, make, progress)
+    except UnsafeFolderError as error:
+        raise TargetError(
+            f"the cache of compiled objects is not safe: {error.strerror}, and what is linked from "
+            "it runs as you",
+            hint=WAY_OUT,
+        ) from error
     except OSError as error:
         raise TargetError(
-            f"cannot write compiled objects to {entry}: {error.strerror or error}",
+            f"cannot write compiled objects of {entry_name}: {error.strerror or error}",
             hint="look at what is there, free some space, or set XDG_CACHE_HOME to another place",
         ) from error
     return [entry / name for name in names]
+
+
+def copies(paths: Sequence[Path], folder: Path) -> list[Path]:
+    """Copy objects into a folder that is made; what was copied has the hash it was stored with.
+
+    Raises
+    ------
+    TargetError
+        If an object is not what was stored, or changes just now.
+    """
+    folder.mkdir()
+    copied = []
+    for path in paths:
+        try:
+            content = read_regular(path, _MOST_BYTES)
+            stored = read_regular(path.with_name(f"{path.name}{_SUFFIX}"), 64)
+        except OSError as error:
+            raise TargetError(
+                f"cannot read the compiled object {path}: {error.strerror}",
+                hint="run again: what is damaged is compiled anew",
+            ) from error
+        if hashlib.sha256(content).hexdigest().encode() != stored:
+            raise TargetError(
+                f"the compiled object {path} has changed since it was checked",
+                hint=f"look for what writes there, or {WAY_OUT}",
+            )
+        copied.append(folder / path.name)
+        copied[-1].write_bytes(content)
+    return copied
 
 
 def _make(
@@ -123,7 +157,7 @@ def _alone(cache: Path, progress: Progress | None) -> Iterator[None]:
     try:
         if sys.platform != "win32":
             descriptor = os.open(cache, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            _lock(descriptor, progress)
+            _lock(descriptor, cache, progress)
         _remove_abandoned(cache)
         yield
     finally:
@@ -131,14 +165,31 @@ def _alone(cache: Path, progress: Progress | None) -> Iterator[None]:
             os.close(descriptor)
 
 
-def _lock(descriptor: int, progress: Progress | None) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        report("waiting for another process, which builds for this machine's cache", progress)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except OSError as error:
-        logger.debug("no lock: %s", error)
+def _lock(descriptor: int, cache: Path, progress: Progress | None) -> None:
+    begin = idle = time.monotonic()
+    is_told = False
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            logger.debug("no lock: %s", error)
+            return
+        if not is_told:
+            report("waiting for another process, which builds for this machine's cache", progress)
+            is_told = True
+        now = time.monotonic()
+        if any(cache.glob(f"{_BUILD}*")):
+            idle = now
+        if now - idle > _IDLE_SECONDS or now - begin > _WAIT_SECONDS:
+            raise OSError(
+                errno.EBUSY,
+                f"another process holds the lock of `{cache}` and "
+                + ("builds nothing" if now - idle > _IDLE_SECONDS else "does not come to an end"),
+            )
+        time.sleep(_POLL_SECONDS)
 
 
 def _remove_abandoned(cache: Path) -> None:

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from gemma4_compile.cache_folder import cache_folder
 from gemma4_compile.errors import TargetError
-from gemma4_compile.targets.linker.object_cache import cache_directory
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ def run(
             f"zig ended with exit code {process.returncode}:\n" + "\n".join(lines),
             hint=f"free some space for {directory} and {cache}"
             if is_full
-            else f"if the cache may be damaged, delete {cache_directory()} and try again",
+            else f"if the cache may be damaged, delete {cache_folder()} and try again",
         )
 
 

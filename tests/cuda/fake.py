@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from gemma4_compile.cache_folder import cache_folder
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.targets.linker import ptx, zig
-from gemma4_compile.targets.linker.object_cache import cache_directory
 from tests.packages import compile_small
 
 SOURCE = Path(__file__).with_name("fake_cuda.c")
@@ -27,7 +27,7 @@ CONTEXT_LENGTH = 64
 
 
 def _link(arguments: list[str], folder: Path) -> None:
-    zig_cache = str(cache_directory() / "zig")
+    zig_cache = str(cache_folder() / "zig")
     environment = {"ZIG_GLOBAL_CACHE_DIR": zig_cache, "ZIG_LOCAL_CACHE_DIR": zig_cache}
     command = [str(zig.find_zig()), "cc", "-shared", "-fPIC", "-O1", "-g0", *arguments]
     done = subprocess.run(

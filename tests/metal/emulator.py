@@ -18,11 +18,11 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
+from gemma4_compile.cache_folder import cache_folder
 from gemma4_compile.targets import TargetSpec, cpu, metal
 from gemma4_compile.targets.linker import link as linker
 from gemma4_compile.targets.linker import runtime_objects, zig
 from gemma4_compile.targets.linker.cpp_library import cpp_library
-from gemma4_compile.targets.linker.object_cache import cache_directory
 
 NATIVE = Path(__file__).parent / "native"
 FLAGS = ("-std=c++17", "-g0", "-fPIC", "-fno-sanitize=all", "-Wall", "-Werror")
@@ -53,7 +53,7 @@ class KernelError(Exception):
 
 
 def _zig(arguments: Sequence[str]) -> None:
-    zig_cache = str(cache_directory() / "zig")
+    zig_cache = str(cache_folder() / "zig")
     environment = {"ZIG_GLOBAL_CACHE_DIR": zig_cache, "ZIG_LOCAL_CACHE_DIR": zig_cache}
     done = subprocess.run(
         [str(zig.find_zig()), "c++", *arguments],
@@ -77,7 +77,7 @@ def _link(objects: Sequence[str], output: Path) -> None:
 def _cached(name: str, texts: Sequence[str], make: Callable[[Path, Path], None]) -> Path:
     """A file that depends on some texts alone, made once."""
     digest = hashlib.sha256(repr([*texts, FLAGS, KERNEL_FLAGS]).encode()).hexdigest()[:16]
-    path = cache_directory() / "metal-emulator" / f"{name}-{digest}.so"
+    path = cache_folder() / "metal-emulator" / f"{name}-{digest}.so"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as scratch:

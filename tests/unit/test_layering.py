@@ -18,6 +18,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "__init__",
         "errors",
         "abi",
+        "cache_folder",
         "chat_template",
         "given_text",
         "nvidia",
@@ -56,6 +57,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 RUNTIME_MAY_IMPORT = {
     "__init__",
     "abi",
+    "cache_folder",
     "chat_options",
     "chat_template",
     "checkpoint",

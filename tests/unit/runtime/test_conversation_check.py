@@ -126,9 +126,44 @@ def test_a_user_without_a_home_is_no_error(
     def homeless() -> Path:
         raise RuntimeError("no home directory")
 
-    monkeypatch.setattr(conversation_check, "cache_folder", homeless)
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", homeless)
     check_conversation(tokenizer, "t", SPECIAL, 8)
     assert len(tried) == 1
+
+
+def test_what_is_put_in_the_place_of_a_note_is_an_error(
+    tokenizer: Path, tried: Tried, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_conversation(tokenizer, "t", SPECIAL, 8)
+    folder = tmp_path / "cache" / "gemma4_compile" / "tried-conversations"
+    (note,) = folder.iterdir()
+    note.unlink()
+    outside = tmp_path / "outside"
+    new_process(monkeypatch)
+    note.symlink_to(outside)
+    with pytest.raises(ArtifactError, match="is a link") as caught:
+        check_conversation(tokenizer, "t", SPECIAL, 8)
+    assert "XDG_CACHE_HOME" in str(caught.value.hint)
+    assert not outside.exists()
+    note.unlink()
+    folder.rmdir()
+    outside.mkdir()
+    folder.symlink_to(outside)
+    with pytest.raises(ArtifactError, match="tried-conversations` is a link"):
+        check_conversation(tokenizer, "t", SPECIAL, 8)
+    assert list(outside.iterdir()) == []
+    assert len(tried) == 1
+
+
+def test_what_others_may_write_remembers_nothing(
+    tokenizer: Path, tried: Tried, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_conversation(tokenizer, "t", SPECIAL, 8)
+    (tmp_path / "cache").chmod(0o777)
+    new_process(monkeypatch)
+    check_conversation(tokenizer, "t", SPECIAL, 8)
+    assert len(tried) == 2
 
 
 @pytest.mark.parametrize("kind", ["missing", "pipe", "directory"])

@@ -165,7 +165,7 @@ def test_memory_stays_small(package: Path, memory: Path, monkeypatch: pytest.Mon
     left = {path.name for path in folder.iterdir()}
     assert len(left) == 5
     assert {f"{age:064x}" for age in range(4)} < left
-    assert integrity._memory(package).name in left
+    assert integrity._note(package) in left
 
 
 def test_a_damaged_memory_is_no_proof(package: Path, memory: Path) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gemma4_compile.cache_folder import cache_folder
 from gemma4_compile.errors import TargetError
 from gemma4_compile.targets import TargetSpec, link, metal, target_spec
-from gemma4_compile.targets.linker.object_cache import cache_directory
 from tests.unit.targets.kv_library import DOUBLE, CacheOfLayer, RotaryKind, build
 from tests.unit.targets.macos_file import MacosLibrary, read_macos_library, unsigned_pages
 
@@ -55,7 +55,7 @@ def library(library_path: Path) -> MacosLibrary:
 def wheel(package: str) -> Path:
     """The wheel of an installed package's version for Apple silicon, downloaded once."""
     version = importlib.metadata.version(package)
-    folder = cache_directory() / "wheels"
+    folder = cache_folder() / "wheels"
     pattern = f"{package.replace('-', '_')}-{version}-*arm64.whl"
     if not list(folder.glob(pattern)):
         options = "--platform macosx_13_0_arm64 --platform macosx_11_0_arm64 --python-version 3.11"

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
+from gemma4_compile.cache_folder import cache_folder
 from gemma4_compile.errors import TargetError
 from gemma4_compile.targets import link, target_spec, webgpu
-from gemma4_compile.targets.linker.object_cache import cache_directory
 from gemma4_compile.targets.linker.wasm_file import MAGIC, read_interface
 from tests.unit.targets.kv_library import CacheOfLayer, RotaryKind, build
 
@@ -90,7 +90,7 @@ def test_same_bytes_twice_and_no_path(library: Path, tmp_path: Path) -> None:
     link(build(SPEC, LAYERS, ROTARY), again, SPEC)
     content = again.read_bytes()
     assert content == library.read_bytes()
-    for path in (tmp_path, cache_directory(), Path.home()):
+    for path in (tmp_path, cache_folder(), Path.home()):
         assert f"{path}/".encode() not in content
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gemma4_compile.cache_folder import cache_folder
 from gemma4_compile.errors import TargetError
 from gemma4_compile.targets.linker import object_cache
 from tests.child import first_line
@@ -60,7 +62,7 @@ def test_a_link_is_no_entry(tmp_path: Path) -> None:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache directory."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return object_cache.cache_directory()
+    return cache_folder()
 
 
 def make(_scratch: Path, made: Path) -> None:
@@ -107,6 +109,48 @@ def test_what_a_killed_process_left_is_removed(cache: Path, tmp_path: Path) -> N
     object_cache.find_or_make("entry", NAMES, make)
     assert sorted(path.name for path in cache.iterdir()) == ["build-link", "build-now", "entry"]
     assert outside.is_dir()
+
+
+def test_a_cache_that_others_may_write_is_not_used(cache: Path, tmp_path: Path) -> None:
+    (entry,) = {path.parent for path in object_cache.find_or_make("entry", NAMES, make)}
+    for folder in (tmp_path, cache):
+        folder.chmod(0o777)
+        with pytest.raises(TargetError, match="is not safe") as caught:
+            object_cache.find_or_make("entry", NAMES, make)
+        assert f"`{folder}`" in str(caught.value)
+        assert "XDG_CACHE_HOME" in str(caught.value.hint)
+        folder.chmod(0o700)
+    assert object_cache.find_or_make("entry", NAMES, make)[0].parent == entry
+
+
+def test_a_lock_that_is_held_for_nothing_is_an_error(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.mkdir(parents=True)
+    monkeypatch.setattr(object_cache, "_IDLE_SECONDS", 0.5)
+    held = os.open(cache, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    try:
+        begin = time.monotonic()
+        with pytest.raises(TargetError, match=r"holds the lock of .* and builds nothing"):
+            object_cache.find_or_make("entry", NAMES, make)
+        assert time.monotonic() - begin < 20
+    finally:
+        os.close(held)
+    assert object_cache.find_or_make("entry", NAMES, make)
+
+
+def test_copies_are_what_was_stored(cache: Path, tmp_path: Path) -> None:
+    found = object_cache.find_or_make("entry", NAMES, make)
+    copied = object_cache.copies(found, tmp_path / "copies")
+    assert [path.read_text() for path in copied] == ["object"] * len(NAMES)
+    found[1].write_text("another")
+    with pytest.raises(TargetError, match=r"b\.o has changed since it was checked"):
+        object_cache.copies(found, tmp_path / "again")
+    found[1].unlink()
+    found[1].symlink_to(tmp_path)
+    with pytest.raises(TargetError, match="cannot read the compiled object"):
+        object_cache.copies(found, tmp_path / "a third time")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -1,0 +1,99 @@
+"""The cache folder: made for its user alone, and refused where others could exchange it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gemma4_compile import cache_folder
+from gemma4_compile.cache_folder import UnsafeFolderError, own_cache_folder
+
+OTHER = 12_345  # a user that is neither this one nor root
+
+
+@pytest.fixture
+def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "a" / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    return folder
+
+
+def test_it_is_made_for_this_user_alone(base: Path) -> None:
+    for _ in range(2):
+        assert own_cache_folder() == base / "gemma4_compile"
+    for folder in (base.parent, base, base / "gemma4_compile"):
+        assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_one_that_others_could_read_is_closed(base: Path) -> None:
+    (base / "gemma4_compile").mkdir(parents=True)
+    (base / "gemma4_compile").chmod(0o755)
+    assert own_cache_folder().stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("which", ["a", "a/cache", "a/cache/gemma4_compile"])
+@pytest.mark.parametrize("mode", [0o777, 0o757, 0o722])
+def test_what_others_may_write_is_refused(
+    base: Path, tmp_path: Path, which: str, mode: int
+) -> None:
+    own_cache_folder()
+    (tmp_path / which).chmod(mode)
+    with pytest.raises(UnsafeFolderError, match="written to by others") as caught:
+        own_cache_folder()
+    assert f"`{tmp_path / which}`" in str(caught.value.strerror)
+
+
+def test_a_folder_with_the_sticky_bit_may_lie_above(base: Path, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a").chmod(0o1777)
+    assert own_cache_folder().is_dir()
+    (base / "gemma4_compile").chmod(0o1777)  # but others could put entries into this one
+    with pytest.raises(UnsafeFolderError, match="written to by others"):
+        own_cache_folder()
+
+
+def test_links_are_followed_and_every_step_is_looked_at(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    base.parent.mkdir()
+    base.symlink_to(Path("..", "disk", "..", "disk", "cache"))
+    assert own_cache_folder() == disk / "cache" / "gemma4_compile"
+    disk.chmod(0o777)
+    with pytest.raises(UnsafeFolderError):
+        own_cache_folder()
+    disk.chmod(0o700)
+    base.unlink()
+    base.symlink_to(base)
+    with pytest.raises(OSError, match="leads to itself"):
+        own_cache_folder()
+
+
+def test_what_belongs_to_another_user_is_refused(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_cache_folder()
+    monkeypatch.setattr(os, "geteuid", lambda: OTHER)
+    monkeypatch.setattr(cache_folder, "_is_trusted", lambda uid: uid == OTHER)
+    with pytest.raises(UnsafeFolderError, match="belongs to another user"):
+        own_cache_folder()
+
+
+def test_a_file_in_the_way_and_no_home_are_named(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base.parent.mkdir()
+    base.write_text("in the way")
+    with pytest.raises(OSError, match="cache` is no directory"):
+        own_cache_folder()
+
+    def homeless() -> Path:
+        raise RuntimeError("no home directory")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.raises(OSError, match="has no home directory"):
+        own_cache_folder()
