@@ -105,6 +105,7 @@ _GRAMMARS = _all(
         "response_schema": (),
         "structural_tag": (),
         "structured_outputs": (True, False),
+        "text": ({"format": {"type": "text"}},),
     },
 )
 _TOKENS = _all(
@@ -330,13 +331,12 @@ DECLARED: Mapping[str, Ask] = _all(
 )
 
 SYNONYMS: Mapping[str, str] = {
-    "max_new_tokens": "max_tokens",
-    "max_output_tokens": "max_tokens",
-    "n_predict": "max_tokens",
-    "num_predict": "max_tokens",
     "random_seed": "seed",
     "repeat_penalty": "repetition_penalty",
     "stop_sequences": "stop",
     "stopping_strings": "stop",
 }
 """Other servers' names of fields that mean the same."""
+
+LIMITS = ("max_new_tokens", "max_output_tokens", "n_predict", "num_predict")
+"""Other servers' names of `max_tokens`."""

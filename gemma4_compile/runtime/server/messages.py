@@ -34,7 +34,7 @@ _OTHERS = {"thinking": "reasoning", "tool_name": "name"}
 _TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 _THOUGHTS = {"thinking": "thinking", "reasoning": "text", "redacted_thinking": "text"}
 # As `gemma4_compile.runtime.tool_calls` reads it; without what may be part of a control token.
-_TOOL_NAME = re.compile(r"(?!.*(?:<\||\|>))[^\s{}]{1,256}")
+_TOOL_NAME = re.compile(r"(?!.*(?:<\||\|>))[^\s{}()\[\],'\"=]{1,256}")
 _DECLARED = {"description", "name", "parameters", "response", "strict"}
 _CALLED_NAME = re.compile(r"[^\s{}]+")
 
@@ -245,7 +245,9 @@ def tool_name(function: Fields) -> str:
     name: str = function.need("name", str)
     if not _TOOL_NAME.fullmatch(name) or not name.isprintable():
         raise function.error(
-            "name", "expected 1 to 256 characters without spaces, braces, `<|` and `|>`"
+            "name",
+            "expected 1 to 256 characters without spaces, brackets, quotation marks, `,`, `=`, "
+            "`<|` and `|>`",
         )
     return name
 

@@ -165,7 +165,8 @@ def read_chat_request(
         400 for a field that is damaged, or asks for what is not served.
     """
     fields = Fields(body, ignored=ignored).with_synonyms(asks.SYNONYMS)
-    fields.skip_unknown(_CHAT if fields.ignored.strict else _CHAT | thinking.OTHERS, asks.CHAT)
+    others = frozenset() if fields.ignored.strict else thinking.OTHERS.union(asks.LIMITS)
+    fields.skip_unknown(_CHAT | others, asks.CHAT)
     fields.only("modalities", (["text"],), "replies are text")
     tools, must_call, several = read_tool_choice(fields, read_tools(fields))
     messages, media = read_messages(fields, max_messages)
@@ -189,7 +190,8 @@ def read_completion_request(
 ) -> CompletionRequest:
     """Read the body of `/v1/completions`; arguments and errors as of `read_chat_request`."""
     fields = Fields(body, ignored=ignored).with_synonyms(asks.SYNONYMS)
-    fields.skip_unknown(_COMPLETION, asks.COMPLETION)
+    others = frozenset() if fields.ignored.strict else frozenset(asks.LIMITS)
+    fields.skip_unknown(_COMPLETION | others, asks.COMPLETION)
     fields.only("best_of", (1, fields.raw("n")), "only what is returned is generated")
     fields.only("echo", (False,), "the prompt is not repeated")
     fields.only("suffix", ("",), "text after the reply is not served")
@@ -231,6 +233,8 @@ def _common(
     limit = _limit(fields, "max_tokens")
     if newer is not None and fields.has(newer):
         limit = _limit(fields, newer)
+    limits = [limit, *(_limit(fields, name) for name in asks.LIMITS)]
+    limit = min((each for each in limits if each is not None), default=None)
     settings = Settings(
         _sampling(fields, defaults),
         _seed(fields),
@@ -298,10 +302,10 @@ def _stop(fields: Fields) -> tuple[str, ...]:
         raise fields.error("stop", f"expected at most {MAX_STOP_STRINGS}, found {len(strings)}")
     texts = []
     for string in strings:
-        if not isinstance(string, str) or not 0 < len(string) <= MAX_STOP_CHARACTERS:
+        if not isinstance(string, str) or len(string) > MAX_STOP_CHARACTERS:
             raise fields.error("stop", f"expected texts of 1 to {MAX_STOP_CHARACTERS} characters")
         texts.append(string)
-    return tuple(texts)
+    return tuple(text for text in texts if text)
 
 
 def _prompt(fields: Fields) -> str | tuple[int, ...]:

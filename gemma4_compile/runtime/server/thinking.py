@@ -29,7 +29,8 @@ def read_thinking(fields: Fields) -> tuple[bool | None, tuple[str, ...]]:
         _effort(fields, "reasoning_effort"),
     )
     chosen = next((each for each in stated if each is not None), None)
-    return chosen, tuple(name for name in options.names() if name != "enable_thinking")
+    told = {"enable_thinking", *asks.TEMPLATE_OPTIONS}
+    return chosen, tuple(name for name in options.names() if name not in told)
 
 
 def _switch(fields: Fields, name: str) -> bool | None:

@@ -221,6 +221,7 @@ def test_tools_have_what_templates_read() -> None:
         ([tool(), tool("")], "tools[1].function.name"),
         ([tool("x" * 257)], "tools[0].function.name"),
         ([tool("a<|b")], "tools[0].function.name"),
+        *(([tool(f"a{mark}b")], "tools[0].function.name") for mark in " {}()[],'\"=\x00"),
         ([tool("a\n")], "tools[0].function.name"),
         ([tool(parameters=[])], "tools[0].function.parameters"),
         ([tool(input_schema={"type": "object"})], "tools[0].function.input_schema"),

@@ -143,9 +143,23 @@ def test_other_servers_words_mean_the_same() -> None:
     assert other == chat(max_tokens=9, repetition_penalty=1.5, stop=["a"], seed=3)
     assert chat(n_predict=-1, max_tokens=None) == chat()
     assert chat(top_k=-1) == chat(top_k=0)
-    assert chat(max_tokens=4, num_predict=4) == chat(max_tokens=4)
-    with pytest.raises(ApiError, match="`num_predict`: is another word for `max_tokens`"):
-        chat(max_tokens=4, num_predict=5)
+    assert chat(seed=4, random_seed=4) == chat(seed=4)
+    with pytest.raises(ApiError, match="`random_seed`: is another word for `seed`"):
+        chat(seed=4, random_seed=5)
+
+
+def test_of_several_limits_all_hold() -> None:
+    assert chat(max_tokens=4, num_predict=5) == chat(max_tokens=4)
+    assert chat(max_tokens=9, max_new_tokens=5, n_predict=-1) == chat(max_tokens=5)
+    body = {"prompt": "x", "max_tokens": 9, "n_predict": 3}
+    assert read_completion_request(body, DEFAULTS).settings.max_tokens == 3
+    with pytest.raises(ApiError, match="`n_predict`: expected 1 to"):
+        chat(n_predict=-3)
+
+
+def test_an_empty_text_ends_nothing() -> None:
+    assert chat(stop="") == chat(stop=[]) == chat()
+    assert chat(stop=["", "a"]) == chat(stop=["a"])
 
 
 def test_a_window_of_penalties_matters_where_there_are_some() -> None:
@@ -179,7 +193,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "limit": ({"max_tokens": 0}, "`max_tokens`: expected 1 to 2147483647, found 0"),
     "other limit": ({"max_tokens": -2}, "`max_tokens`: expected 1 to 2147483647, found -2"),
     "many stops": ({"stop": ["x"] * 65}, "`stop`: expected at most 64, found 65"),
-    "empty stop": ({"stop": ""}, "`stop`: expected texts of 1"),
+    "long stop": ({"stop": "x" * 257}, "`stop`: expected texts of 1"),
     "effort": ({"reasoning_effort": "max"}, "`reasoning_effort`"),
     "format": ({"response_format": {"type": "xml"}}, "`response_format.type`"),
     "schema": (

@@ -54,4 +54,5 @@ def test_what_cannot_be_switched_is_named(fields: dict[str, Any], param: str) ->
 
 def test_other_options_are_the_template_s() -> None:
     options = {"enable_thinking": True, "colour": "red", "nothing": None}
+    options |= {"add_generation_prompt": True, "documents": []}
     assert read_thinking(Fields({"chat_template_kwargs": options})) == (True, ("colour",))
