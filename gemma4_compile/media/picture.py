@@ -16,7 +16,7 @@ from gemma4_compile.media.sizes import target_size
 
 # Not all that Pillow reads: EPS starts a program, and rare formats have rarely read decoders.
 FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "PPM")
-_FORMATS_HINT = "give a PNG, JPEG, WebP, GIF, BMP, TIFF or AVIF file"
+_FORMATS_HINT = "give a PNG, JPEG, HEIC, WebP, GIF, BMP, TIFF or AVIF file"
 _SMALLER = "make it smaller: a model sees at most 2.6 million pixels of it"
 _DAMAGED = "save it again from the program that made it"
 _STRIP_ROWS = 1024
@@ -44,7 +44,7 @@ def decode(file: BinaryIO, options: Mapping[str, object]) -> tuple[dict[str, obj
     warnings.simplefilter("ignore")  # of damaged metadata; what matters is raised
     Image.MAX_IMAGE_PIXELS = None  # the limits here are narrower, and no warnings
     image = _open(file)
-    source = image.size
+    form, source = image.format or "HEIC", image.size
     try:
         upright = _upright(image)
         rgb = fitted(_rgb(upright), options.get("fit"))
@@ -54,7 +54,7 @@ def decode(file: BinaryIO, options: Mapping[str, object]) -> tuple[dict[str, obj
         raise
     except Exception as error:  # of Pillow's decoders: OSError, SyntaxError, ValueError, ...
         raise MediaError(
-            f"the {image.format} picture of {_size(source)} is damaged: {error}", hint=_DAMAGED
+            f"the {form} picture of {_size(source)} is damaged: {error}", hint=_DAMAGED
         ) from error
     header = {"width": rgb.width, "height": rgb.height, "source": list(source)}
     return header, rgb.tobytes()
@@ -95,6 +95,10 @@ def _open(file: BinaryIO) -> Image.Image:
         image = Image.open(file, formats=known)
     except UnidentifiedImageError as error:
         kind = kind_of_file(file)
+        if kind == "HEIC":
+            from gemma4_compile.media import heif  # PyAV is needed for these alone
+
+            return heif.read(file)
         raise MediaError(
             f"this is no picture that is read here{named(kind)}",
             hint=better_given(kind, "picture") or _FORMATS_HINT,

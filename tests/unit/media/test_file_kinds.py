@@ -12,6 +12,7 @@ from PIL import Image
 from gemma4_compile.errors import MediaError
 from gemma4_compile.media import picture, sound, video
 from gemma4_compile.media.file_kinds import kind_of_file
+from tests.heic_files import heic_file
 from tests.media_files import noise, recording, saved, sound_file, tone, video_file
 
 WAYS: Mapping[str, Callable[..., object]] = {
@@ -32,7 +33,8 @@ def silent_video(path: Path) -> bytes:
 FILES: Mapping[str, Callable[[Path], bytes]] = {
     **{form: lambda _, form=form: pictures(form) for form in ("PNG", "JPEG", "WEBP", "BMP")},  # type: ignore[misc]
     **{form: lambda _, form=form: pictures(form) for form in ("TIFF", "AVIF", "GIF", "PPM")},  # type: ignore[misc]
-    "HEIC": lambda _: b"\0\0\0\x18ftypheic" + bytes(100),
+    "HEIC": lambda _: heic_file(noise(64, 64)),
+    "cut HEIC": lambda _: heic_file(noise(64, 64))[:200],
     "JPEG XL": lambda _: b"\xff\x0a" + bytes(100),
     **{form: lambda _, form=form: sound_file(form=form) for form in ("WAV", "FLAC", "MP3")},  # type: ignore[misc]
     **{form: lambda _, form=form: sound_file(form=form) for form in ("OGG", "AIFF", "CAF")},  # type: ignore[misc]
@@ -50,7 +52,7 @@ FILES: Mapping[str, Callable[[Path], bytes]] = {
 }
 HEARD = {"WAV", "FLAC", "MP3", "OGG", "AIFF", "CAF", "M4A", "AAC", "AMR"}
 HEARD |= {"MP4 of sound", "WebM of sound", "video"}
-SEEN = {"PNG", "JPEG", "WEBP", "BMP", "TIFF", "AVIF", "GIF", "PPM"}
+SEEN = {"HEIC", "PNG", "JPEG", "WEBP", "BMP", "TIFF", "AVIF", "GIF", "PPM"}
 TAKEN = {
     "picture": SEEN,
     "sound": HEARD,
@@ -92,7 +94,9 @@ def test_hints_lead_to_a_way_that_takes_the_file_and_never_in_a_circle(
 @pytest.mark.parametrize(
     ("way", "name", "words"),
     [
-        ("picture", "HEIC", "it is HEIC"),
+        ("picture", "cut HEIC", "the HEIC picture is damaged"),
+        ("sound", "HEIC", "it is HEIC"),
+        ("video", "HEIC", "a picture, no video: it is HEIC"),
         ("picture", "PDF", "it is PDF"),
         ("picture", "SVG", "text like SVG"),
         ("sound", "PNG", "it is PNG"),
