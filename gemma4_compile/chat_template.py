@@ -7,17 +7,34 @@ time and memory: what comes from outside is tried in a process of its own first
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import NoReturn, Protocol
+from functools import partial
+from typing import Protocol
 
-from jinja2 import TemplateError, Undefined, meta
-from jinja2.ext import loopcontrols
+from jinja2 import Template, TemplateError, meta
 
 from gemma4_compile.errors import ArtifactError, UsageError
-from gemma4_compile.template_watch import WatchedEnvironment
+from gemma4_compile.template_content import in_form, roles_of_parts
+from gemma4_compile.template_environment import new_environment
+from gemma4_compile.template_watch import unwatched
 from gemma4_compile.types import JsonObject
+
+DEFAULT, TOOL_USE = "default", "tool_use"  # names of templates, where there are several
+SPECIAL_TOKENS = (
+    *("bos_token", "eos_token", "unk_token", "sep_token"),
+    *("pad_token", "cls_token", "mask_token"),
+)
+# Classes of tokenizers in transformers that name tokens themselves.
+_GEMMA = {
+    "bos_token": "<bos>",
+    "eos_token": "<eos>",
+    "unk_token": "<unk>",
+    "pad_token": "<pad>",
+    "mask_token": "<mask>",
+}
+_OF_CLASSES = {"GemmaTokenizer": _GEMMA, "GemmaTokenizerFast": _GEMMA}
+# Of which a name may be a list of tokens without names, which templates do not see.
+_NAMED_TOKENS = ("extra_special_tokens", "model_specific_special_tokens")
 
 
 class TemplateMessage(Protocol):
@@ -28,86 +45,87 @@ class TemplateMessage(Protocol):
 
 
 def special_tokens(tokenizer_config: Mapping[str, object]) -> dict[str, str]:
-    """Texts of the tokens that templates name, such as `bos_token`.
+    """Texts of the tokens that templates name, such as `bos_token`, as transformers gives them.
 
     Parameters
     ----------
     tokenizer_config : the parsed `tokenizer_config.json`
     """
-    tokens = {}
-    for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
-        value = tokenizer_config.get(name)
-        text = value.get("content") if isinstance(value, dict) else value
-        if isinstance(text, str):
-            tokens[name] = text
-    return tokens
+    named = {name: tokenizer_config[name] for name in SPECIAL_TOKENS if name in tokenizer_config}
+    for name, value in tokenizer_config.items():
+        if name.endswith("_token") and not isinstance(value, bool):
+            named.setdefault(name, value)
+    for group in _NAMED_TOKENS:
+        more = tokenizer_config.get(group)
+        named.update(more if isinstance(more, dict) else {})
+    for name, value in _OF_CLASSES.get(str(tokenizer_config.get("tokenizer_class")), {}).items():
+        named.setdefault(name, value)
+    texts = {name: _text(value) for name, value in named.items()}
+    return {name: text for name, text in texts.items() if text is not None}
 
 
-def template_of(tokenizer_config: Mapping[str, object]) -> str | None:
-    """The chat template in a parsed `tokenizer_config.json`; of several, the `default` one."""
+def _text(token: object) -> str | None:
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) else None
+
+
+def templates_of(tokenizer_config: Mapping[str, object]) -> dict[str, str]:
+    """The chat templates in a parsed `tokenizer_config.json` by name; one alone is the default."""
     found = tokenizer_config.get("chat_template")
+    if isinstance(found, str):
+        return {DEFAULT: found}
     if isinstance(found, list):
-        named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
-        found = named.get("default")
-    return found if isinstance(found, str) else None
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise TemplateError(message)
-
-
-def _to_json(value: object, indent: int | None = None, **_: object) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+        entries = [each for each in found if isinstance(each, dict)]
+        found = {each.get("name"): each.get("template") for each in entries}
+    if not isinstance(found, dict):
+        return {}
+    return {name: text for name, text in found.items() if isinstance(text, str)}
 
 
 class ChatTemplate:
-    """A compiled `chat_template.jinja`.
+    """A compiled `chat_template.jinja`, and the one for conversations with tools, if any.
 
     Attributes
     ----------
-    variables : names that it reads and does not set itself
+    variables : names that they read and do not set themselves
     """
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+    def __init__(
+        self, source: str, special_tokens: Mapping[str, str], tool_use: str | None = None
+    ) -> None:
         """Compile the template.
 
         Parameters
         ----------
         source : the template
         special_tokens : `bos_token` and its like, as the template may name them
+        tool_use : the template where there are tools; None: it is the same
 
         Raises
         ------
         ArtifactError
             If it is no valid template.
         """
-        environment = WatchedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols], undefined=Undefined
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
         self._special_tokens = special_tokens
-        try:
-            self._template = environment.from_string(source)
-            names = meta.find_undeclared_variables(environment.parse(source))
-            self.variables = frozenset(names) - environment.globals.keys()
-        except Exception as error:  # a RecursionError, a SyntaxError of what Jinja makes of it, ...
-            raise ArtifactError(
-                f"the chat template is damaged: {_reason(error)}", hint="compile the package again"
-            ) from error
+        self._template, self.variables = _compiled(source)
+        self._tool_use = self._template
+        if tool_use is not None:
+            self._tool_use, more = _compiled(tool_use)
+            self.variables |= more
+        self._parts: dict[Template, frozenset[str]] = {}  # roles whose messages are parts
 
     def render(
         self,
         messages: Sequence[TemplateMessage],
         *,
-        thinking: bool = False,
+        thinking: bool | None = None,
         tools: Sequence[Mapping[str, object]] = (),
     ) -> str:
         """Render the whole conversation and the opening of the model's next turn.
 
         Parameters
         ----------
+        thinking : None leaves it to the template
         tools : declarations in the form of OpenAI's API, or none
 
         Raises
@@ -115,15 +133,12 @@ class ChatTemplate:
         UsageError
             If the template refuses the messages, fails at them, or makes no text of them.
         """
+        template = self._tool_use if tools else self._template
         try:
-            text = self._template.render(
-                messages=[message.for_template() for message in messages],
-                tools=list(tools) or None,
-                add_generation_prompt=True,
-                enable_thinking=thinking,
-                **self._special_tokens,
+            fields = [_for_template(message) for message in messages]
+            text = self._render(
+                template, in_form(fields, self._roles_of_parts(template)), thinking, tools
             )
-            text.encode()
         except Exception as error:  # whatever a template's own code can raise
             raise UsageError(
                 f"the chat template refuses this conversation: {_reason(error)}",
@@ -135,6 +150,53 @@ class ChatTemplate:
                 hint="take the chat template of the original checkpoint",
             )
         return text
+
+    def _roles_of_parts(self, template: Template) -> frozenset[str]:
+        if template not in self._parts:
+            with unwatched():
+                self._parts[template] = roles_of_parts(partial(self._render, template))
+        return self._parts[template]
+
+    def _render(
+        self,
+        template: Template,
+        messages: Sequence[JsonObject],
+        thinking: bool | None = None,
+        tools: Sequence[Mapping[str, object]] = (),
+    ) -> str:
+        chosen = {} if thinking is None else {"enable_thinking": thinking}
+        text = template.render(
+            {
+                **self._special_tokens,
+                **chosen,
+                "messages": messages,
+                "tools": list(tools) or None,
+                "documents": None,
+                "add_generation_prompt": True,
+            }
+        )
+        text.encode()  # half of a surrogate pair is no text
+        return text
+
+
+def _for_template(message: TemplateMessage) -> JsonObject:
+    """The fields of a message, its reasoning under both names that templates read."""
+    fields = message.for_template()
+    reasoning = fields.get("reasoning_content")
+    return fields if reasoning is None else {"thinking": reasoning, **fields}
+
+
+def _compiled(source: str) -> tuple[Template, frozenset[str]]:
+    """The template, and the names that it reads and does not set."""
+    environment = new_environment()
+    try:
+        template = environment.from_string(source)
+        names = meta.find_undeclared_variables(environment.parse(source))
+    except Exception as error:  # a RecursionError, a SyntaxError of what Jinja makes of it, ...
+        raise ArtifactError(
+            f"the chat template is damaged: {_reason(error)}", hint="compile the package again"
+        ) from error
+    return template, frozenset(names) - environment.globals.keys()
 
 
 def _reason(error: Exception) -> str:

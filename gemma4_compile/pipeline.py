@@ -9,6 +9,8 @@ from pathlib import Path
 
 from gemma4_compile import abi, options
 from gemma4_compile.build import LibraryOptions, LibraryReport, build_executable
+from gemma4_compile.chat_config import Conversation, make_conversation
+from gemma4_compile.checkpoint.chat_files import read_chat_template
 from gemma4_compile.checkpoint.drafter import (
     DrafterSource,
     check_tokenizer,
@@ -16,7 +18,7 @@ from gemma4_compile.checkpoint.drafter import (
     with_drafter,
 )
 from gemma4_compile.checkpoint.float16_range import check_norms
-from gemma4_compile.checkpoint.match import Checkpoint, read_chat_template, row_reader
+from gemma4_compile.checkpoint.match import Checkpoint, row_reader
 from gemma4_compile.checkpoint.nonfinite import Counts, open_reader
 from gemma4_compile.checkpoint.safetensors_file import check_unchanged
 from gemma4_compile.checkpoint.sources import TINY, ModelSource, local_path, open_source
@@ -35,17 +37,15 @@ from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import ALL_COMPONENTS
 from gemma4_compile.model_spec.parameters import Parameter
 from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.package import artifacts, files, interface
-from gemma4_compile.package.conversation import chat_template_config
+from gemma4_compile.package import files, interface
 from gemma4_compile.package.digest import package_digest
-from gemma4_compile.package.media import check_tokens
 from gemma4_compile.package.output_directory import (
     PROGRESS_FILE,
     check_output,
     check_place,
     output_directory,
 )
-from gemma4_compile.package.partial_build import NONFINITE, Kept, rest_of_package
+from gemma4_compile.package.partial_build import CONVERSATION, NONFINITE, Kept, rest_of_package
 from gemma4_compile.package.shards import write_weights
 from gemma4_compile.process import peak_memory_bytes
 from gemma4_compile.progress import Reporter
@@ -208,7 +208,7 @@ def _build_library(
 def _write_weights(
     build: Compilation,
     checkpoint: Checkpoint,
-    chat: Mapping[str, object],
+    conversation: Conversation,
     directory: Path,
     reporter: Reporter,
 ) -> tuple[Mapping[str, str], Counts | None]:
@@ -233,34 +233,15 @@ def _write_weights(
     if written.drafter is not None:
         files.write_json(directory / abi.DRAFTER_CACHE_FILE, written.drafter.to_json())
     files.write_json(directory / abi.MANIFEST_FILE, manifest)
+    rewritten = conversation.files.rewritten()
     for file in checkpoint.tokenizer_files():
-        files.copy_file(file, directory)
-    files.write_json(directory / abi.CHAT_CONFIG_FILE, chat)
+        if file.name not in rewritten:
+            files.copy_file(file, directory)
+    for name, content in rewritten.items():
+        if content is not None:
+            files.write_json(directory / name, content)
+    files.write_json(directory / abi.CHAT_CONFIG_FILE, conversation.config)
     return written.sha256, nonfinite
-
-
-def _chat_config(build: Compilation, checkpoint: Checkpoint) -> JsonObject:
-    tokenizer = checkpoint.tokenizer(build.config.vocab_size)
-    check_tokens(build.media, tokenizer)
-    conversation = chat_template_config(
-        vocab_size=build.config.vocab_size,
-        bos_token_id=build.config.bos_token_id,
-        eos_token_ids=build.config.eos_token_id,
-        tokenizer=tokenizer,
-        generation_config=build.source.generation_config,
-        chat_template=checkpoint.chat_template(),
-    )
-    return artifacts.ChatConfig(
-        model_type=MODEL_TYPE,
-        quantization=build.quantization,
-        vocab_size=build.config.vocab_size,
-        context_window_size=build.context_length,
-        prefill_chunk_size=build.prefill_chunk,
-        tokenizer_files=tuple(
-            file.name for file in checkpoint.tokenizer_files() if file.name.startswith("tokenizer")
-        ),
-        conversation={**conversation, "pad_token_id": build.config.pad_token_id},
-    ).to_json()
 
 
 def _directories(request: CompileRequest) -> list[Path]:
@@ -317,13 +298,12 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
         table = model_parameters(source.config, ALL_COMPONENTS)
         build = _planned(request, source, drafter, target, recipe, table)
         checkpoint = source.checkpoint
-        chat: Mapping[str, object] = {}
+        conversation: Conversation | None = None
         if checkpoint is not None:  # what can be known to fail fails before the long stages
             check_norms(table, recipe, row_reader(matched_tensors(build)))
             if drafter is not None and drafter.checkpoint is not None:
                 check_tokenizer(drafter.checkpoint, checkpoint)
-            chat = _chat_config(build, checkpoint)
-            checkpoint.try_conversation(source.config.vocab_size)
+            conversation = make_conversation(build, checkpoint, reporter)
         provenance = provenance_of(build)
         kept = Kept()
         if request.only is not None and not request.force:
@@ -333,11 +313,15 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
         with output_directory(request.output, force=request.force, weights=weights) as directory:
             if request.only != "weights":
                 library, report = _build_library(build, directory, request, reporter)
-            if checkpoint is not None:
-                sha256, nonfinite = _write_weights(*(build, checkpoint, chat, directory, reporter))
+            if checkpoint is not None and conversation is not None:
+                sha256, nonfinite = _write_weights(
+                    build, checkpoint, conversation, directory, reporter
+                )
             files.take_over(request.output, kept.files, directory)
             converses = read_chat_template(directory) is not None  # weights may have been kept
             provenance[NONFINITE] = provenance[NONFINITE] if nonfinite is None else nonfinite
+            noted = kept.conversation if conversation is None else conversation.provenance()
+            provenance |= {CONVERSATION: noted} if noted else {}
             package = files.finish(directory, library, provenance, sha256)
     return Summary(
         output=request.output,

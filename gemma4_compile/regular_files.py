@@ -144,12 +144,14 @@ def resolved(path: Path) -> Path:
 def check_inside(path: Path) -> None:
     """Raise OSError for a link that leads out of its directory.
 
-    A link may stay in the directory, or lead from a snapshot of the hub's cache to its blobs. One
-    that leads elsewhere could put a file of this machine into a package.
+    A link may stay in the directory, or lead from a snapshot of the hub's cache, or a folder in it,
+    to its blobs. One that leads elsewhere could put a file of this machine into a package.
     """
     real, directory = resolved(path), resolved(path.parent)
-    blobs = directory.parent.parent / "blobs"
-    in_cache = directory.parent.name == "snapshots" and real.is_relative_to(blobs)
+    in_cache = any(
+        folder.name == "snapshots" and real.is_relative_to(folder.parent / "blobs")
+        for folder in directory.parents[:2]
+    )
     if not in_cache and not real.is_relative_to(directory):
         raise OSError(errno.EPERM, f"it is a link that leads out of `{path.parent}`")
 

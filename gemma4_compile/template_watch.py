@@ -121,6 +121,16 @@ def watched(watch: Watch, new_text: Callable[[], Callable[[str], None]]) -> Iter
         _rendering.reset(token)
 
 
+@contextlib.contextmanager
+def unwatched() -> Iterator[None]:
+    """Let what is rendered in the block be no part of the text that is watched around it."""
+    token = _rendering.set(None)
+    try:
+        yield
+    finally:
+        _rendering.reset(token)
+
+
 class WatchedEnvironment(ImmutableSandboxedEnvironment):
     """Jinja's sandbox, whose templates tell the watch of what they look at and write."""
 
@@ -129,7 +139,7 @@ class WatchedEnvironment(ImmutableSandboxedEnvironment):
         rendering = _rendering.get()
         if rendering is not None:
             rendering.look()
-        if type(obj) is Namespace and attribute[:1] != "_":
+        if isinstance(obj, Namespace) and attribute[:1] != "_":
             value = getattr(obj, attribute, None)
             if type(value) in _PLAIN:
                 return value

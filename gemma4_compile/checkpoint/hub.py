@@ -11,6 +11,7 @@ import huggingface_hub
 from huggingface_hub import errors as hub_errors
 
 from gemma4_compile import __version__
+from gemma4_compile.checkpoint.chat_files import CHAT_FILES
 from gemma4_compile.checkpoint.match import (
     CONFIG_FILE,
     GENERATION_FILE,
@@ -28,6 +29,7 @@ NEEDED_FILES = (
     TOKENIZER_FILE,
     TOKENIZER_CONFIG_FILE,
     TEMPLATE_FILE,
+    *CHAT_FILES,
     INDEX_FILE,
     "model*.safetensors",
 )

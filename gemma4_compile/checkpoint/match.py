@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 
 from gemma4_compile import regular_files
-from gemma4_compile.chat_template import special_tokens, template_of
 from gemma4_compile.checkpoint.json_text import MAX_VALUES, parse_object
 from gemma4_compile.checkpoint.safetensors_file import (
     FLOAT_DTYPES,
@@ -27,7 +26,6 @@ from gemma4_compile.checkpoint.safetensors_file import (
     read_rows,
 )
 from gemma4_compile.checkpoint.spellings import usual_tensors
-from gemma4_compile.confined.conversation import ConversationError, try_conversation
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.model_spec.component import Component
 from gemma4_compile.model_spec.components import COMPONENTS
@@ -125,46 +123,6 @@ class Checkpoint:
             _check_place(file)
         return files
 
-    def chat_template(self) -> str | None:
-        """The Jinja chat template, None when the checkpoint has none."""
-        return read_chat_template(self.path)
-
-    def special_tokens(self) -> dict[str, str]:
-        """Texts of the tokens that chat templates name, such as `bos_token`."""
-        if not (self.path / TOKENIZER_CONFIG_FILE).is_file():
-            return {}
-        return special_tokens(read_json(self.path / TOKENIZER_CONFIG_FILE))
-
-    def try_conversation(self, vocab_size: int) -> None:
-        """Hold a short conversation with tokenizer and chat template, within limits.
-
-        Raises
-        ------
-        CheckpointError
-            If that cannot be done: no package of them could be used.
-        """
-        template, special = self.chat_template(), self.special_tokens()
-        try:
-            try_conversation(self.path / TOKENIZER_FILE, template, special, vocab_size)
-        except ConversationError as error:
-            raise CheckpointError(str(error), hint=error.hint) from error
-
-
-def read_chat_template(directory: Path) -> str | None:
-    """The Jinja chat template of a checkpoint's directory; None where there is none.
-
-    Raises
-    ------
-    CheckpointError
-        If its file is damaged.
-    """
-    file = directory / TEMPLATE_FILE
-    if file.is_file():
-        return _read_text(file)
-    if not (directory / TOKENIZER_CONFIG_FILE).is_file():
-        return None
-    return template_of(read_json(directory / TOKENIZER_CONFIG_FILE))
-
 
 def _check_place(path: Path) -> None:
     """Refuse what is no file of this directory: links that lead out of it, pipes, devices."""
@@ -179,7 +137,8 @@ def _check_place(path: Path) -> None:
         ) from error
 
 
-def _read_text(path: Path, limit: int = MAX_JSON_BYTES) -> str:
+def read_text(path: Path, limit: int = MAX_JSON_BYTES) -> str:
+    """Read a text file; CheckpointError names a missing or damaged one."""
     try:
         _check_place(path)
         return regular_files.read_regular(path, limit).decode("utf-8")
@@ -199,7 +158,7 @@ def read_json(
 ) -> dict[str, object]:
     """Read a JSON object; CheckpointError names a missing, damaged or too large file."""
     try:
-        return parse_object(_read_text(path, limit), max_values=max_values)
+        return parse_object(read_text(path, limit), max_values=max_values)
     except ValueError as error:
         raise CheckpointError(
             f"`{path.name}` is damaged: {error}", hint="download the file again"

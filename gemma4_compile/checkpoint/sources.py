@@ -11,13 +11,13 @@ from pathlib import Path
 
 from gemma4_compile import abi, tiny
 from gemma4_compile.checkpoint import hub
+from gemma4_compile.checkpoint.chat_files import read_chat_template
 from gemma4_compile.checkpoint.head import with_head
 from gemma4_compile.checkpoint.match import (
     CONFIG_FILE,
     TOKENIZER_FILE,
     Checkpoint,
     open_tensors,
-    read_chat_template,
     read_generation_config,
     read_json,
 )

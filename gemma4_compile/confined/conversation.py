@@ -11,15 +11,16 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
 from gemma4_compile.chat_template import ChatTemplate
+from gemma4_compile.confined.dialogues import DIALOGUES, NEEDED, Dialogue
 from gemma4_compile.confined.limits import command, limit_memory, start_folder, time_limit
-from gemma4_compile.errors import Gemma4CompileError, is_panic
+from gemma4_compile.errors import Gemma4CompileError, UsageError, is_panic
 from gemma4_compile.regular_files import MAX_TOKENIZER_BYTES, read_regular
 from gemma4_compile.types import JsonObject
 
@@ -37,18 +38,17 @@ class ConversationError(Gemma4CompileError):
 
 
 @dataclass(frozen=True)
-class _Said:
-    role: str
-    content: str
+class Trial:
+    """What the chat template made of the dialogues that were tried; nothing where there is none.
 
-    def for_template(self) -> JsonObject:
-        return {"role": self.role, "content": self.content}
+    Attributes
+    ----------
+    prompts : text by dialogue; None where the template refuses it
+    token_ids : of the dialogues that every template has to take
+    """
 
-
-_CONVERSATIONS: tuple[tuple[_Said, ...], ...] = (
-    (_Said("user", "Hello"),),
-    (_Said("user", "What is 12 plus 34?"), _Said("assistant", "46."), _Said("user", "Why?")),
-)
+    prompts: Mapping[str, str | None] = field(default_factory=dict)
+    token_ids: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
@@ -73,9 +73,13 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def try_conversation(
-    tokenizer: Path, template: str | None, special_tokens: Mapping[str, str], vocab_size: int
-) -> None:
-    """Hold a short conversation, within limits of time and memory.
+    tokenizer: Path,
+    template: str | None,
+    special_tokens: Mapping[str, str],
+    vocab_size: int,
+    tool_use: str | None = None,
+) -> Trial:
+    """Hold short conversations, within limits of time and memory.
 
     Parameters
     ----------
@@ -83,15 +87,18 @@ def try_conversation(
     template : source of the chat template; None: the tokenizer alone is tried
     special_tokens : `bos_token` and its like, as the template may name them
     vocab_size : tokens that the model has
+    tool_use : source of the chat template where there are tools, if it is another
 
     Raises
     ------
     ConversationError
-        If that cannot be done; the message gives the reason.
+        If that cannot be done, or a prompt is without what the user said; the message gives the
+        reason.
     """
     request = {
         "tokenizer": str(tokenizer.absolute()),
         "template": template,
+        "tool_use": tool_use,
         "special_tokens": dict(special_tokens),
         "vocab_size": vocab_size,
     }
@@ -110,11 +117,13 @@ def try_conversation(
     if done.returncode == -signal.SIGALRM:
         raise _failed(f"it takes more than {LOAD_SECONDS} s to load, or {CONVERSATION_SECONDS} s")
     try:
-        why = json.loads(done.stdout)
+        answer = json.loads(done.stdout)
     except ValueError:
         why = f"it takes more than {MEMORY_BYTES >> 30} GiB of memory, or breaks `tokenizers`"
-    if why is not None:
-        raise _failed(why)
+        raise _failed(why) from None
+    if isinstance(answer, str):
+        raise _failed(answer)
+    return Trial(**answer)
 
 
 def _failed(why: str) -> ConversationError:
@@ -125,32 +134,61 @@ def _failed(why: str) -> ConversationError:
 
 
 def main() -> None:
-    """Do it: the request comes as JSON, the answer is null or what is wrong."""
+    """Do it: the request comes as JSON, the answer is a trial's fields, or what is wrong."""
     request = json.load(sys.stdin)
     limit_memory(MEMORY_BYTES)
+    answer: str | JsonObject
     try:
-        _try(request)
-        why = None
+        answer = _try(request)
     except Gemma4CompileError as error:
-        why = str(error)
+        answer = str(error)
     except BaseException as error:
-        why = f"{type(error).__name__}: {error}"
-    json.dump(why, sys.stdout)
+        answer = f"{type(error).__name__}: {error}"
+    json.dump(answer, sys.stdout)
 
 
-def _try(request: JsonObject) -> None:
+def _try(request: JsonObject) -> JsonObject:
     with time_limit(LOAD_SECONDS):
         tokenizer = load_tokenizer(Path(request["tokenizer"]))
     with time_limit(CONVERSATION_SECONDS):
-        texts = list(_WORDS)
-        if request["template"] is not None:
-            template = ChatTemplate(request["template"], request["special_tokens"])
-            texts += [template.render(messages) for messages in _CONVERSATIONS]
-        for text in texts:
+        prompts = dict(_prompts(request))
+        token_ids = {}
+        for name, text in [*((None, word) for word in _WORDS), *prompts.items()]:
+            if text is None:
+                continue
             ids = tokenizer.encode(text, add_special_tokens=False).ids
             _check_ids(ids, text, request["vocab_size"])
             tokenizer.decode(ids, skip_special_tokens=True)
+            if name in NEEDED:
+                token_ids[name] = ids
+                _check_question(DIALOGUES[name], text)
         _decode(tokenizer, request["vocab_size"])
+    return {"prompts": prompts, "token_ids": token_ids}
+
+
+def _prompts(request: JsonObject) -> Iterator[tuple[str, str | None]]:
+    """Render the dialogues, those that every template has to take first."""
+    if request["template"] is None:
+        return
+    template = ChatTemplate(request["template"], request["special_tokens"], request["tool_use"])
+    for name, dialogue in DIALOGUES.items():
+        try:
+            text = _render(template, dialogue)
+        except UsageError:
+            if name in NEEDED:
+                raise
+            text = None
+        yield name, text
+
+
+def _render(template: ChatTemplate, dialogue: Dialogue) -> str:
+    return template.render(dialogue.said, thinking=dialogue.thinking, tools=dialogue.tools)
+
+
+def _check_question(dialogue: Dialogue, prompt: str) -> None:
+    lost = dialogue.left_out(prompt, "user")
+    if lost is not None:
+        raise ConversationError(f"the chat template leaves out what the user says ({lost!r})")
 
 
 def _check_ids(ids: Sequence[int], text: str, vocab_size: int) -> None:

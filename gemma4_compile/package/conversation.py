@@ -32,17 +32,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gemma4_compile.errors import CheckpointError
+from gemma4_compile.package.client_form import ClientForm
 from gemma4_compile.sampling_ranges import SAMPLING_RANGES, SamplingValueError, read_sampling
 
 BEGIN_TURN = "<|turn>"
 END_TURN = "<turn|>"
-EMPTY_REASONING = "<|channel>thought\n<channel|>"
-
 CLOSE = f"{END_TURN}\n"
 OPEN_SYSTEM = f"{BEGIN_TURN}system\n"
 OPEN_USER = f"{BEGIN_TURN}user\n"
 OPEN_MODEL = f"{BEGIN_TURN}model\n"
 
+FIRST_USER = "first_user"  # the key of what begins a conversation without a system message
+GEMMA = ClientForm(
+    bos="<bos>",
+    system=(OPEN_SYSTEM, ""),
+    default_system="",
+    user=CLOSE + OPEN_USER,
+    assistant=CLOSE + OPEN_MODEL,
+    reply_opening="",
+    first_user=OPEN_USER,
+    role_after_system=True,
+)
+_PLAIN = ClientForm("", ("", ""), "", "", "", "", "", True)
 MAX_STOP_IDS = 256  # the released checkpoints have 3
 _EOS_HINT = "correct the file, or delete it to use the ids of config.json"
 # The client's own defaults for what a checkpoint does not set.
@@ -66,7 +77,7 @@ def chat_template_config(
     eos_token_ids: Sequence[int],
     tokenizer: Mapping[str, object],
     generation_config: Mapping[str, object],
-    chat_template: str | None,
+    form: ClientForm | None,
 ) -> dict[str, object]:
     """Return the chat fields of `mlc-chat-config.json`.
 
@@ -76,8 +87,7 @@ def chat_template_config(
     bos_token_id, eos_token_ids : from the checkpoint's `config.json`
     tokenizer : the parsed `tokenizer.json`
     generation_config : the parsed `generation_config.json`, empty if the checkpoint has none
-    chat_template : text of `chat_template.jinja`, or `chat_template` of `tokenizer_config.json`;
-        None if the checkpoint has neither
+    form : the strings of a conversation; None for a base model, which knows none
 
     Returns
     -------
@@ -87,16 +97,13 @@ def chat_template_config(
     Raises
     ------
     CheckpointError
-        If the tokenizer lacks a token that a conversation needs, or a sampling default is not a
-        number.
+        If a stop id or a sampling default is none.
     """
-    known = _added_tokens(tokenizer)
-    if chat_template is not None:
-        _check_turns(known)
-    end_turn = known.get(END_TURN)
+    end_turn = added_tokens(tokenizer).get(END_TURN)
     stop_ids = _stop_token_ids(generation_config, eos_token_ids, end_turn, vocab_size)
     return {
-        "conv_template": conversation_template(bos_token_id, stop_ids, chat_template),
+        "conv_template": conversation_template(bos_token_id, stop_ids, form),
+        **({} if form is None else {FIRST_USER: form.first_user}),
         "tokenizer_info": tokenizer_info(tokenizer),
         "bos_token_id": bos_token_id,
         "eos_token_id": stop_ids,
@@ -105,30 +112,27 @@ def chat_template_config(
 
 
 def conversation_template(
-    bos_token_id: int, stop_token_ids: Sequence[int], chat_template: str | None
+    bos_token_id: int, stop_token_ids: Sequence[int], form: ClientForm | None
 ) -> dict[str, object]:
     """Return `conv_template`: see the module's docstring for how the client uses it.
 
-    The reply is opened with empty reasoning exactly where the checkpoint's own template does so
-    while thinking is off: the larger models' templates hold that text, those of the models with
-    per-layer embeddings do not, and these models get worse with it. A checkpoint without a template
-    is a base model, which knows no turns: messages are glued together as they are, and it goes on.
+    A checkpoint without a chat template is a base model, which knows no turns: messages are glued
+    together as they are, and it goes on.
     """
-    plain = chat_template is None
-    user, model = CLOSE + OPEN_USER, CLOSE + OPEN_MODEL
+    fields = (form or _PLAIN).fields()
     return {
-        "name": "gemma4-text" if plain else "gemma4",
-        "system_template": "{system_message}" if plain else f"{OPEN_SYSTEM}{{system_message}}",
-        "system_message": "",
-        "system_prefix_token_ids": [bos_token_id],
-        "add_role_after_system_message": True,
+        "name": "gemma4-text" if form is None else "gemma4",
+        "system_template": fields["system_template"],
+        "system_message": fields["system_message"],
+        "system_prefix_token_ids": [bos_token_id] if form is None or form.bos else [],
+        "add_role_after_system_message": fields["add_role_after_system_message"],
         "render_empty_system_message": True,
-        "roles": {"user": "" if plain else user, "assistant": "" if plain else model},
+        "roles": fields["roles"],
         "role_templates": {"user": "{user_message}", "assistant": "{assistant_message}"},
         "messages": [],
         "seps": [""],
         "role_content_sep": "",
-        "role_empty_sep": EMPTY_REASONING if _opens_with_empty_reasoning(chat_template) else "",
+        "role_empty_sep": fields["role_empty_sep"],
         "stop_str": [],
         "stop_token_ids": list(stop_token_ids),
         "function_string": "",
@@ -179,14 +183,8 @@ def tokenizer_info(tokenizer: Mapping[str, object]) -> dict[str, object]:
     }
 
 
-def _opens_with_empty_reasoning(chat_template: str | None) -> bool:
-    """Return whether a Jinja template holds empty reasoning as a literal, newline as it may be."""
-    if chat_template is None:
-        return False
-    return EMPTY_REASONING in chat_template or EMPTY_REASONING.replace("\n", "\\n") in chat_template
-
-
-def _added_tokens(tokenizer: Mapping[str, object]) -> dict[str, int]:
+def added_tokens(tokenizer: Mapping[str, object]) -> dict[str, int]:
+    """Ids of the added tokens of a parsed `tokenizer.json`."""
     added = tokenizer.get("added_tokens")
     found: dict[str, int] = {}
     for token in added if isinstance(added, list) else []:
@@ -195,16 +193,6 @@ def _added_tokens(tokenizer: Mapping[str, object]) -> dict[str, int]:
             if isinstance(name, str) and isinstance(token_id, int):
                 found[name] = token_id
     return found
-
-
-def _check_turns(known: Mapping[str, int]) -> None:
-    """Raise CheckpointError for a tokenizer without the tokens around a turn."""
-    for name in (BEGIN_TURN, END_TURN):
-        if name not in known:
-            raise CheckpointError(
-                f"tokenizer.json: the special token `{name}` is not among `added_tokens`",
-                hint="take the tokenizer files of an instruction-tuned Gemma 4 model",
-            )
 
 
 def _stop_token_ids(

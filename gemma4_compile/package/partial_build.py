@@ -22,6 +22,7 @@ _BY = {
     MEDIA: " (by --image-tokens or --image-shape)",
     MODALITIES: " (by --modalities)",
 }
+CONVERSATION = "conversation"  # of the provenance: how the client's prompts differ
 NONFINITE = "nonfinite_weights"  # of the provenance: counts, or None where they are refused
 
 
@@ -34,11 +35,13 @@ class Kept:
     library : its library's file, if that is kept
     files : names of all kept files
     nonfinite : of the weights that are kept
+    conversation : how the client's prompts differ from their template; None if they do not
     """
 
     library: str | None = None
     files: tuple[str, ...] = ()
     nonfinite: Counts | None = None
+    conversation: object = None
 
 
 def _values(old: object, new: object) -> str:
@@ -94,4 +97,4 @@ def rest_of_package(output: Path, renewed: PartialBuild, provenance: Build) -> K
     # A numerics report is of one library.
     gone = (old.library, *abi.LICENCE_FILES, *abi.NUMERICS_FILES)
     files = tuple(name for name in old.files if name not in gone)
-    return Kept(None, files, old.build.get(NONFINITE))
+    return Kept(None, files, old.build.get(NONFINITE), old.build.get(CONVERSATION))

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gemma4_compile.chat_template import ChatTemplate
 from gemma4_compile.media.inputs import Medium
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.runtime.engine import ContextFullError, Engine
@@ -102,7 +101,7 @@ class Chat:
             If the package's tokenizer or chat template is missing or damaged.
         """
         tokenizer = package.load_tokenizer()
-        template = ChatTemplate(package.load_chat_template(), package.special_tokens())
+        template = package.chat_template()
         self._prompt = PromptBuilder(
             tokenizer,
             template,
@@ -195,7 +194,7 @@ class Chat:
             reply reaches the end of the context (what was generated is kept).
         """
         question = Message.of_parts("user", [*self.attached, text])
-        prompt = self._prompt.build([*self.messages, question], thinking=self._thinking)
+        prompt = self._prompt.build([*self.messages, question], thinking=self._thinking or None)
         generation = self._generator.start(prompt, sampler, max_tokens=max_tokens)
         try:
             yield from generation

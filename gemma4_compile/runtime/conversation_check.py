@@ -20,7 +20,11 @@ _tried_here: set[str] = set()
 
 
 def check_conversation(
-    tokenizer: Path, template: str | None, special_tokens: Mapping[str, str], vocab_size: int
+    tokenizer: Path,
+    template: str | None,
+    special_tokens: Mapping[str, str],
+    vocab_size: int,
+    tool_use: str | None = None,
 ) -> None:
     """Try them, unless the same ones were tried before on this machine.
 
@@ -38,14 +42,16 @@ def check_conversation(
             f"cannot read `{tokenizer}`: {error.strerror}", hint="compile the package again"
         ) from error
     versions = [__version__, *map(importlib.metadata.version, ("tokenizers", "jinja2"))]
-    about = json.dumps([versions, template, dict(special_tokens), vocab_size], sort_keys=True)
+    about = json.dumps(
+        [versions, template, tool_use, dict(special_tokens), vocab_size], sort_keys=True
+    )
     digest = hashlib.sha256(about.encode())
     digest.update(content)
     key = digest.hexdigest()
     if key in _tried_here or read_note(_NOTES, key, 0) is not None:
         return
     try:
-        try_conversation(tokenizer, template, special_tokens, vocab_size)
+        try_conversation(tokenizer, template, special_tokens, vocab_size, tool_use)
     except ConversationError as error:
         raise ArtifactError(f"`{tokenizer.parent}`: {error}", hint=error.hint) from error
     _tried_here.add(key)

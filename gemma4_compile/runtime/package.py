@@ -13,7 +13,13 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from gemma4_compile import abi
-from gemma4_compile.chat_template import special_tokens, template_of
+from gemma4_compile.chat_template import (
+    DEFAULT,
+    TOOL_USE,
+    ChatTemplate,
+    special_tokens,
+    templates_of,
+)
 from gemma4_compile.confined.conversation import ConversationError, load_tokenizer
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.package.artifacts import (
@@ -159,9 +165,14 @@ class Package:
     def _check_conversation(self) -> None:
         """Try what a conversation needs; ArtifactError if it cannot be held."""
         self.sampling_defaults()
-        template = self.load_chat_template() if self.has_chat_template else None
-        vocab_size = self.chat_config.vocab_size
-        check_conversation(self._tokenizer_path, template, self.special_tokens(), vocab_size)
+        templates = self._templates()
+        check_conversation(
+            self._tokenizer_path,
+            templates.get(DEFAULT),
+            self.special_tokens(),
+            self.chat_config.vocab_size,
+            templates.get(TOOL_USE),
+        )
 
     @property
     def _tokenizer_path(self) -> Path:
@@ -214,10 +225,15 @@ class Package:
             return None
         return declared
 
+    def chat_template(self) -> ChatTemplate:
+        """The chat template, to be rendered; ArtifactError if it is damaged, or there is none."""
+        tool_use = self._templates().get(TOOL_USE)
+        return ChatTemplate(self.load_chat_template(), self.special_tokens(), tool_use)
+
     def load_chat_template(self) -> str:
         """Source of the chat template; ArtifactError if the package has none."""
-        source = self._chat_template()
-        if source is None:
+        templates = self._templates()
+        if DEFAULT not in templates:
             raise ArtifactError(
                 f"`{self.directory}` has no chat template: its model goes on with texts, as base "
                 "models do",
@@ -225,25 +241,26 @@ class Package:
                 "for conversations compile an instruction-tuned checkpoint (its name ends in "
                 "`-it`)",
             )
-        return source
+        return templates[DEFAULT]
 
     @property
     def has_chat_template(self) -> bool:
         """Return whether there is one."""
-        return self._chat_template() is not None
+        return DEFAULT in self._templates()
 
-    def _chat_template(self) -> str | None:
+    def _templates(self) -> Mapping[str, str]:
+        """Sources of the chat templates by name; empty where the package has none."""
         path = self.directory / "chat_template.jinja"
         if os.path.lexists(path):
             try:
-                return read_regular(path, MAX_JSON_BYTES).decode("utf-8")
+                return {DEFAULT: read_regular(path, MAX_JSON_BYTES).decode("utf-8")}
             except (OSError, UnicodeDecodeError) as error:
                 raise ArtifactError(
                     f"cannot read the chat template `{path}`: {error}", hint=_COMPILE_AGAIN
                 ) from error
         if not os.path.lexists(self.directory / "tokenizer_config.json"):
-            return None
-        return template_of(read_artifact(self.directory / "tokenizer_config.json"))
+            return {}
+        return templates_of(read_artifact(self.directory / "tokenizer_config.json"))
 
     def special_tokens(self) -> dict[str, str]:
         """Texts of the tokens that chat templates name, such as `bos_token`."""

@@ -200,7 +200,7 @@ class PromptBuilder:
         self,
         messages: Sequence[Message],
         *,
-        thinking: bool = False,
+        thinking: bool | None = None,
         tools: Sequence[Mapping[str, object]] = (),
         watch: Watch | None = None,
     ) -> Prompt:

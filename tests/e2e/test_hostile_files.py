@@ -266,7 +266,7 @@ def test_fuzz_tokenizer_and_generation_config(
             eos_token_ids=[1],
             tokenizer=opened.tokenizer(256),
             generation_config=opened.generation_config,
-            chat_template=None,
+            form=None,
         )
         json.dumps(chat, allow_nan=False)  # the client's JSON knows no NaN
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from gemma4_compile.chat_template import ChatTemplate
 from gemma4_compile.runtime import Chat, Engine, Package, Sampler
 from gemma4_compile.runtime.generation import Generation, Generator
 from gemma4_compile.runtime.prompt import Message, PromptBuilder
@@ -75,7 +74,7 @@ class _Caller:
 
     def __init__(self, package: Package, engine: Engine) -> None:
         tokenizer = package.load_tokenizer()
-        template = ChatTemplate(package.load_chat_template(), package.special_tokens())
+        template = package.chat_template()
         self._prompts = PromptBuilder(tokenizer, template, engine.context_length)
         self._generator = Generator(engine, tokenizer, package.stop_token_ids)
         self._defaults = package.sampling_defaults()

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile.chat_template import ChatTemplate
 from gemma4_compile.runtime import Package
 from gemma4_compile.runtime.prompt import Message, PromptBuilder
 from tests.marks import slow_unless
@@ -43,7 +42,7 @@ def test_it_answers_word_for_word(
     driver: VulkanDriver = request.getfixturevalue(DRIVERS[recipe])
     package = Package.open(compiled(TINY, "cpu", recipe))  # for its tokenizer and its template
     tokenizer = package.load_tokenizer()
-    template = ChatTemplate(package.load_chat_template(), package.special_tokens())
+    template = package.chat_template()
     builder = PromptBuilder(tokenizer, template)
     # The last question of a conversation stands behind all that the model must remember.
     asked = [list(_prompts(conversation))[-1] for conversation in few()]

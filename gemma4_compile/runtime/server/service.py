@@ -74,7 +74,7 @@ class Model:
         tokenizer = package.load_tokenizer()
         template = None
         if package.has_chat_template:
-            template = ChatTemplate(package.load_chat_template(), package.special_tokens())
+            template = package.chat_template()
         return cls(
             name=name,
             tokenizer=tokenizer,
@@ -328,7 +328,7 @@ class Service:
             message = f"{error}; {error.hint}" if error.hint else str(error)
             param = "tool_choice" if schema is None else "response_format"
             raise ApiError(400, message, param=param) from error
-        return partial(grammar.constrain, thinking=thinking)
+        return partial(grammar.constrain, thinking=bool(thinking))
 
     def check_biases(self, request: Request) -> None:
         """ApiError for a bias of a token that the model does not have."""
@@ -341,8 +341,9 @@ class Service:
                 param="logit_bias",
             )
 
-    def _thinks(self, request: ChatRequest) -> bool:
-        return self._thinking if request.thinking is None else request.thinking
+    def _thinks(self, request: ChatRequest) -> bool | None:
+        """What the request or the server asks for; None leaves it to the template."""
+        return (self._thinking or None) if request.thinking is None else request.thinking
 
     def _fitting(self, ids: list[int], param: str) -> list[int]:
         if not ids:

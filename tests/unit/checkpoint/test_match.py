@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from gemma4_compile.checkpoint import match as checkpoint
+from gemma4_compile.checkpoint.chat_files import read_chat_template
 from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo
 from gemma4_compile.errors import CheckpointError
@@ -253,18 +254,6 @@ def test_damaged_tokenizer(content: str, directory: Path) -> None:
         Checkpoint.open(directory).tokenizer(256)
 
 
-def test_chat_template_of_either_place(directory: Path) -> None:
-    checkpoint = Checkpoint.open(directory)
-    template = checkpoint.chat_template()
-    assert template == (directory / "chat_template.jinja").read_text()
-    (directory / "chat_template.jinja").unlink()
-    settings = directory / "tokenizer_config.json"
-    settings.write_text(json.dumps({"chat_template": "hello"}))
-    assert checkpoint.chat_template() == "hello"
-    settings.unlink()
-    assert checkpoint.chat_template() is None
-
-
 def test_missing_generation_config_is_empty(directory: Path) -> None:
     assert Checkpoint.open(directory).generation_config["do_sample"] is True
     (directory / "generation_config.json").unlink()
@@ -284,7 +273,7 @@ def test_symbolic_links_into_a_cache_are_followed(directory: Path, tmp_path: Pat
     opened = Checkpoint.open(snapshot)
     assert set(matched(opened)) == set(matched(Checkpoint.open(directory)))
     assert len(opened.tokenizer_files()) == 4
-    assert opened.chat_template()
+    assert read_chat_template(snapshot)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from gemma4_compile import options, tiny
 from gemma4_compile.checkpoint import hub
+from gemma4_compile.checkpoint.chat_files import read_chat_template
 from gemma4_compile.checkpoint.sources import open_source
 from gemma4_compile.errors import CheckpointError, ConfigError, UsageError
 from tests.models import DENSE_LIKE, write_checkpoint
@@ -200,7 +201,7 @@ def test_a_checkpoint_without_a_chat_template_is_told(
         with open_source(str(tmp_path), None, weights=weights) as source:
             assert capsys.readouterr().err == ""
             if source.checkpoint is not None:
-                assert source.checkpoint.chat_template() == template
+                assert read_chat_template(source.checkpoint.path) == template
 
 
 @pytest.mark.parametrize("name", ["model-Q4.gguf", "MODEL.GGUF"])

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypedDict, cast
 
 import pytest
 
 from gemma4_compile import tiny
+from gemma4_compile.chat_template import ChatTemplate
+from gemma4_compile.confined.conversation import Trial
+from gemma4_compile.confined.dialogues import DIALOGUES
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.package import conversation
+from gemma4_compile.package.client_form import ClientForm, find_form
 
 TINY = Path(tiny.__file__).parent / "files"
 TOKENIZER = json.loads((TINY / "tokenizer.json").read_text())
@@ -22,9 +26,13 @@ GENERATION = json.loads((TINY / "generation_config.json").read_text())
 Message = tuple[str, str]
 QUESTION, ANSWER, AGAIN = ("user", "Hi there?"), ("assistant", "Hello."), ("user", "And again?")
 
-# Only the line that tells the two families of templates apart.
-PLAIN_TEMPLATE = "{{- '<|turn>model\\n' -}}"
-THOUGHT_TEMPLATE = PLAIN_TEMPLATE + "{{- '<|channel>thought\\n<channel|>' -}}"
+TEMPLATE = (TINY / "chat_template.jinja").read_text()
+# As the models without per-layer embeddings open a reply.
+THOUGHT_TEMPLATE = TEMPLATE.replace(
+    "{{- '<|turn>model\\n' -}}\n    {%- elif",
+    "{{- '<|turn>model\\n' -}}{%- if not thinking -%}{{- '<|channel>thought\\n<channel|>' -}}"
+    "{%- endif -%}\n    {%- elif",
+)
 
 
 class ConvTemplate(TypedDict):
@@ -33,6 +41,7 @@ class ConvTemplate(TypedDict):
     system_template: str
     system_message: str
     render_empty_system_message: bool
+    add_role_after_system_message: bool
     system_prefix_token_ids: list[int]
     roles: dict[str, str]
     role_templates: dict[str, str]
@@ -42,15 +51,28 @@ class ConvTemplate(TypedDict):
     stop_token_ids: list[int]
 
 
-def chat_config(template: str | None = PLAIN_TEMPLATE) -> dict[str, object]:
+def form_of(template: str | None) -> ClientForm | None:
+    """The client's strings, from what the template makes of the dialogues."""
+    if template is None:
+        return None
+    compiled = ChatTemplate(template, {"bos_token": "<bos>"})
+    prompts = {name: compiled.render(each.said) for name, each in DIALOGUES.items()}
+    return find_form(Trial(prompts), "<bos>")
+
+
+def chat_config(template: str | None = TEMPLATE) -> dict[str, object]:
     return conversation.chat_template_config(
         vocab_size=VOCABULARY,
         bos_token_id=2,
         eos_token_ids=(1, 106),
         tokenizer=TOKENIZER,
         generation_config=GENERATION,
-        chat_template=template,
+        form=form_of(template),
     )
+
+
+def conv_template_of(form: ClientForm) -> ConvTemplate:
+    return cast(ConvTemplate, conversation.conversation_template(2, [1], form))
 
 
 def conv_template(config: Mapping[str, object]) -> ConvTemplate:
@@ -94,8 +116,11 @@ class Client:
             self.forwarded += [text] if text else []
             fresh = turns
         else:
-            fresh = turns[-1:]
-        self.forwarded += [self._segment(*turn) for turn in fresh]
+            text, fresh = "", turns[-1:]
+        bare = bool(text) and not self.template["add_role_after_system_message"]
+        self.forwarded += [
+            self._segment(*turn, bare=bare and index == 0) for index, turn in enumerate(fresh)
+        ]
         self.forwarded.append(self.template["roles"]["assistant"] + self.template["role_empty_sep"])
         prompt = "".join(self.forwarded)
         self.history = [*turns, ("assistant", self.template["roles"]["assistant"], reply)]
@@ -107,16 +132,18 @@ class Client:
         text = self.template["system_message"] if message is None else message
         if text == "" and self.template["render_empty_system_message"] is False:
             return ""
+        text = text.replace("$$", "$")  # as JavaScript's `replace` reads it
         return self.template["system_template"].replace("{system_message}", text, 1)
 
-    def _segment(self, role: str, opener: str, text: str) -> str:
+    def _segment(self, role: str, opener: str, text: str, *, bare: bool) -> str:
         placeholder = {"user": "{user_message}", "assistant": "{assistant_message}"}[role]
         before, after = self.template["role_templates"][role].split(placeholder)
         (separator,) = self.template["seps"]  # the same behind every message
-        return opener + self.template["role_content_sep"] + before + text + after + separator
+        prefix = "" if bare else opener + self.template["role_content_sep"]
+        return prefix + before + text + after + separator
 
 
-def new_client(template: str | None = PLAIN_TEMPLATE, **overrides: object) -> Client:
+def new_client(template: str | None = TEMPLATE, **overrides: object) -> Client:
     return Client(cast(ConvTemplate, {**conv_template(chat_config(template)), **overrides}))
 
 
@@ -167,10 +194,15 @@ def test_bos_comes_once_and_from_ids_only() -> None:
     assert TOKENIZER["post_processor"] is None
 
 
-@pytest.mark.parametrize("newline", ["\\n", "\n"], ids=["escaped", "literal"])
-def test_empty_reasoning_follows_the_checkpoints_template(newline: str) -> None:
-    template = f"...'<|channel>thought{newline}<channel|>'..."
-    client = new_client(template)
+def test_the_released_templates_have_the_strings_of_gemma() -> None:
+    assert form_of(TEMPLATE) == conversation.GEMMA
+    assert THOUGHT_TEMPLATE != TEMPLATE
+    reasoning = "<|channel>thought\n<channel|>"
+    assert form_of(THOUGHT_TEMPLATE) == replace(conversation.GEMMA, reply_opening=reasoning)
+
+
+def test_empty_reasoning_follows_the_checkpoints_template() -> None:
+    client = new_client(THOUGHT_TEMPLATE)
     reasoning = "<|channel>thought\n<channel|>"
     assert client.ask([QUESTION], "Hello.", stop=False).endswith(render([QUESTION], reasoning)[5:])
     # A full prefill drops the reasoning of earlier turns, as the template does.
@@ -178,16 +210,7 @@ def test_empty_reasoning_follows_the_checkpoints_template(newline: str) -> None:
     assert prompt == render([("system", ""), QUESTION, ANSWER, AGAIN], reasoning)
 
 
-@pytest.mark.parametrize(
-    "template",
-    [
-        PLAIN_TEMPLATE,
-        None,
-        "{{- '<|channel>thought\\n' + thinking_text + '\\n<channel|>' -}}",
-        (TINY / "chat_template.jinja").read_text(),
-    ],
-    ids=["small model", "no template", "re-emitted reasoning", "tiny"],
-)
+@pytest.mark.parametrize("template", [TEMPLATE, None], ids=["tiny", "no template"])
 def test_no_empty_reasoning_otherwise(template: str | None) -> None:
     assert conv_template(chat_config(template))["role_empty_sep"] == ""
 
@@ -215,7 +238,7 @@ def test_stop_ids_are_the_generation_configs_and_the_end_of_turn() -> None:
         eos_token_ids=(1,),
         tokenizer=TOKENIZER,
         generation_config={},
-        chat_template=None,
+        form=None,
     )
     assert conv_template(bare)["stop_token_ids"] == [1, 106]
     assert bare["eos_token_id"] == [1, 106]
@@ -276,7 +299,7 @@ def test_damaged_generation_config_is_an_error_that_names_the_key(
             eos_token_ids=(1,),
             tokenizer=TOKENIZER,
             generation_config=generation,
-            chat_template=None,
+            form=None,
         )
 
 
@@ -290,18 +313,6 @@ def test_many_nested_steps_are_read() -> None:
     assert found["token_postproc_method"] == "byte_fallback"
 
 
-def test_tokenizer_without_turn_tokens_is_an_error() -> None:
-    with pytest.raises(CheckpointError, match=r"<\|turn>"):
-        conversation.chat_template_config(
-            vocab_size=VOCABULARY,
-            bos_token_id=2,
-            eos_token_ids=(1,),
-            tokenizer={"added_tokens": []},
-            generation_config={},
-            chat_template=PLAIN_TEMPLATE,
-        )
-
-
 def test_a_base_model_has_no_turns_and_its_texts_go_on() -> None:
     tokenizer = {**TOKENIZER, "added_tokens": []}  # not even the tokens around turns
     config = conversation.chat_template_config(
@@ -310,7 +321,7 @@ def test_a_base_model_has_no_turns_and_its_texts_go_on() -> None:
         eos_token_ids=[1],
         tokenizer=tokenizer,
         generation_config={},
-        chat_template=None,
+        form=None,
     )
     template = conv_template(config)
     assert isinstance(template, dict)

@@ -46,7 +46,7 @@ def test_a_pair_is_tried_once_on_a_machine(
         check_conversation(tokenizer, "t", SPECIAL, 8)
     new_process(monkeypatch)
     check_conversation(tokenizer, "t", dict(SPECIAL), 8)
-    assert tried == [(tokenizer, "t", SPECIAL, 8)]
+    assert tried == [(tokenizer, "t", SPECIAL, 8, None)]
 
 
 @pytest.mark.parametrize(
@@ -57,6 +57,7 @@ def test_a_pair_is_tried_once_on_a_machine(
         {"special_tokens": {}},
         {"special_tokens": {"bos_token": "<s>"}},
         {"vocab_size": 9},
+        {"tool_use": "t"},
         {},
     ],
 )

@@ -1,0 +1,114 @@
+"""The chat part of a package: tried, made and held against the checkpoint's chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gemma4_compile.checkpoint.chat_files import ChatFiles
+from gemma4_compile.checkpoint.match import Checkpoint
+from gemma4_compile.compilation import MODEL_TYPE, Compilation
+from gemma4_compile.confined.conversation import Trial
+from gemma4_compile.package import artifacts
+from gemma4_compile.package.client_form import Difference, differences, find_form
+from gemma4_compile.package.conversation import GEMMA, added_tokens, chat_template_config
+from gemma4_compile.package.media import check_tokens
+from gemma4_compile.package.prompt_checks import prompt_findings
+from gemma4_compile.process import warn
+from gemma4_compile.progress import Reporter
+from gemma4_compile.types import JsonObject
+
+_SHOWN = 60  # characters of a system message
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """How a package holds conversations.
+
+    Attributes
+    ----------
+    files : the checkpoint's templates and special tokens
+    config : `mlc-chat-config.json`
+    differences : of the client's prompts; empty where no client makes any
+    """
+
+    files: ChatFiles
+    config: JsonObject
+    differences: Sequence[Difference]
+
+    def provenance(self) -> list[JsonObject] | None:
+        """The entry of provenance; None where there is nothing to note."""
+        return [one.to_json() for one in self.differences] or None
+
+
+def make_conversation(
+    build: Compilation, checkpoint: Checkpoint, reporter: Reporter
+) -> Conversation:
+    """Try tokenizer and chat template, and make the client's conversation of them.
+
+    Raises
+    ------
+    CheckpointError
+        If they hold no conversation.
+    """
+    tokenizer = checkpoint.tokenizer(build.config.vocab_size)
+    check_tokens(build.media, tokenizer)
+    chat = ChatFiles.read(checkpoint.path)
+    trial = chat.try_conversation(build.config.vocab_size)
+    tokens = added_tokens(tokenizer)
+    form = None
+    if chat.template is not None:
+        form = find_form(trial, _name(tokens, build.config.bos_token_id)) or GEMMA
+    conversation = chat_template_config(
+        vocab_size=build.config.vocab_size,
+        bos_token_id=build.config.bos_token_id,
+        eos_token_ids=build.config.eos_token_id,
+        tokenizer=tokenizer,
+        generation_config=build.source.generation_config,
+        form=form,
+    )
+    config = artifacts.ChatConfig(
+        model_type=MODEL_TYPE,
+        quantization=build.quantization,
+        vocab_size=build.config.vocab_size,
+        context_window_size=build.context_length,
+        prefill_chunk_size=build.prefill_chunk,
+        tokenizer_files=tuple(
+            file.name for file in checkpoint.tokenizer_files() if file.name.startswith("tokenizer")
+        ),
+        conversation={**conversation, "pad_token_id": build.config.pad_token_id},
+    ).to_json()
+    found: list[Difference] = []
+    if form is not None and build.target.library_suffix == ".wasm":
+        found = list(differences(form, trial))
+        if form.default_system:
+            own = form.default_system[:_SHOWN]
+            reporter.stage(f"in browsers the chat template's own system message holds too: {own!r}")
+    _report(trial, chat, tokens, build, conversation, found)
+    return Conversation(chat, config, found)
+
+
+def _name(added: Mapping[str, int], token_id: int) -> str:
+    return next((name for name, known in added.items() if known == token_id), GEMMA.bos)
+
+
+def _report(
+    trial: Trial,
+    chat: ChatFiles,
+    tokens: Mapping[str, int],
+    build: Compilation,
+    conversation: JsonObject,
+    found: Sequence[Difference],
+) -> None:
+    """Warn of what changes replies, and nothing else would tell."""
+    stops = conversation["conv_template"]["stop_token_ids"]
+    bos = build.config.bos_token_id
+    for finding in prompt_findings(trial, chat.template, tokens, bos, stops):
+        warn(finding.message, finding.hint)
+    if found:
+        more = f" (and {len(found) - 1} more, in provenance.json)" if found[1:] else ""
+        warn(
+            f"in browsers prompts differ from the checkpoint's chat template: {found[0]}{more}",
+            "replies may differ from other programs'; a package for cpu, cuda or metal follows the "
+            "template, and docs/web.md has what the client can write",
+        )

@@ -1,0 +1,116 @@
+"""A checkpoint's conversation in its package: files, warnings, provenance."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gemma4_compile import tiny
+from gemma4_compile.pipeline import compile_model
+from gemma4_compile.request import CompileRequest
+from gemma4_compile.runtime.package import read_provenance
+from tests.packages import Silent
+from tests.unit.package.test_client_form import CHATML, REFUSING
+
+pytestmark = pytest.mark.package
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    tiny.materialize(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def compiled(model: Path, target: str = "webgpu") -> Path:
+    output = model.parent / f"package-{target}"
+    request = CompileRequest(str(model), target, "q4f32", output, only="weights", force=True)
+    compile_model(request, Silent())
+    return output
+
+
+def rename(model: Path) -> None:
+    """Give unused tokens ChatML's names, as tools for fine-tuning do."""
+    names = {"<unused0>": "<|im_start|>", "<unused1>": "<|im_end|>"}
+    path = model / "tokenizer.json"
+    values: dict[str, Any] = json.loads(path.read_text())
+    for token in values["added_tokens"]:
+        token["content"] = names.get(token["content"], token["content"])
+    vocabulary = values["model"]["vocab"]
+    values["model"]["vocab"] = {names.get(key, key): i for key, i in vocabulary.items()}
+    path.write_text(json.dumps(values))
+
+
+def chat_config(package: Path) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads((package / "mlc-chat-config.json").read_text())
+    return values
+
+
+def test_the_shipped_model_is_compiled_without_a_word(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = compiled(model)
+    assert capsys.readouterr().err == ""
+    assert "conversation" not in read_provenance(package).build
+    assert chat_config(package)["first_user"] == "<|turn>user\n"
+    for name in ("tokenizer_config.json", "chat_template.jinja"):
+        assert (package / name).read_bytes() == (model / name).read_bytes()
+
+
+def test_other_names_of_turns_reach_the_client(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rename(model)
+    (model / "chat_template.jinja").write_text(CHATML)
+    template = chat_config(compiled(model))["conv_template"]
+    assert template["roles"] == {
+        "user": "<|im_end|>\n<|im_start|>user\n",
+        "assistant": "<|im_end|>\n<|im_start|>assistant\n",
+    }
+    assert template["system_template"] == "<|im_start|>system\n{system_message}"
+    said = capsys.readouterr().err  # which ends by no stop token, but differs in nothing
+    assert "ends a reply by `<|im_end|>`, which is no stop token" in said
+    assert "in browsers" not in said
+
+
+def test_a_difference_is_a_warning_and_in_provenance_for_browsers_alone(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (model / "chat_template.jinja").write_text(REFUSING)
+    found = read_provenance(compiled(model)).build["conversation"]
+    assert {one["dialogue"] for one in found} >= {"a system message"}
+    said = capsys.readouterr().err
+    assert "in browsers prompts differ from the checkpoint's chat template: a system" in said
+    assert "refuses it" in said
+    native = compiled(model, "cpu")
+    assert capsys.readouterr().err == ""
+    assert "conversation" not in read_provenance(native).build
+
+
+def test_turns_without_any_form_are_gemmas_and_said(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A prompt that has no part for each message."""
+    template = "{{ bos_token }}{{ messages | map(attribute='content') | join('|') | upper }}<turn|>"
+    (model / "chat_template.jinja").write_text(template)
+    package = compiled(model)
+    assert chat_config(package)["conv_template"]["system_template"].startswith("<|turn>system")
+    assert "in browsers prompts differ" in capsys.readouterr().err
+    assert read_provenance(package).build["conversation"]
+
+
+def test_tokens_of_another_file_are_in_the_package(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = model / "tokenizer_config.json"
+    values = json.loads(path.read_text())
+    del values["bos_token"]
+    path.write_text(json.dumps(values))
+    compiled(model, "cpu")
+    assert "no file of the checkpoint names `bos_token`" in capsys.readouterr().err
+    (model / "special_tokens_map.json").write_text(json.dumps({"bos_token": "<bos>"}))
+    package = compiled(model, "cpu")
+    assert capsys.readouterr().err == ""
+    assert json.loads((package / "tokenizer_config.json").read_text())["bos_token"] == "<bos>"
