@@ -40,15 +40,22 @@ def drafted_package(
     activations: str = "float",
     target: str = "cpu",
     limits: str = "default",
+    heads: tuple[bool, bool] = (False, False),
 ) -> Drafted:
-    """Compile a kind of `models.KINDS` with its drafter."""
+    """Compile a kind of `models.KINDS` with its drafter.
+
+    `heads` says which of the two, target and drafter, have a head of their own.
+    """
+    untied_target, untied_drafter = heads
+    text = {**models.KINDS[kind], "tie_word_embeddings": not untied_target}
     folder = factory.mktemp(f"drafted-{kind}")
-    weights = models.random_weights(models.KINDS[kind]) if kind == "moe" else None
+    weights = models.random_weights(text) if kind == "moe" else None
     if weights is not None and activations == "int8":
         # Where vectors are rounded, two ways of summing may choose either of two near experts.
         weights = routing.decided_by_token(weights)
-    checkpoint = models.write_checkpoint(folder / "target", models.KINDS[kind], weights=weights)
-    drafter = drafters.write_drafter(folder / "drafter", kind)
+    checkpoint = models.write_checkpoint(folder / "target", text, weights=weights)
+    values = drafters.drafter_config(kind, tied=not untied_drafter)
+    drafter = drafters.write_drafter(folder / "drafter", kind, values=values)
 
     def compile_it(output: Path) -> None:
         request = CompileRequest(
@@ -66,7 +73,7 @@ def drafted_package(
         compiler = compile_model if target == "cpu" else packages.compile_small
         compiler(request, packages.Silent())
 
-    name = f"{kind}-{recipe}-{activations}-{target}-{limits}"
+    name = f"{kind}-{recipe}-{activations}-{target}-{limits}-{heads}"
     package = made_once(shared_folder(factory) / "drafted" / name, compile_it)
     return Drafted(kind, package, checkpoint, drafter)
 

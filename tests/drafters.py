@@ -49,7 +49,9 @@ class Drafter:
         return {name.removeprefix("model."): value for name, value in self.weights.items()}
 
 
-def drafter_config(kind: str, layers: str = "SSSF", **changes: Any) -> dict[str, Any]:
+def drafter_config(
+    kind: str, layers: str = "SSSF", *, tied: bool = True, **changes: Any
+) -> dict[str, Any]:
     """`config.json` of a drafter for a model of `models.KINDS`; `changes` go into text_config."""
     target = models.KINDS[kind]
     unified = target["model_type"] == "gemma4_unified_text"
@@ -66,6 +68,7 @@ def drafter_config(kind: str, layers: str = "SSSF", **changes: Any) -> dict[str,
         "enable_moe_block": False,
         "use_bidirectional_attention": None,
         "final_logit_softcapping": None,
+        "tie_word_embeddings": tied,
         "dtype": "float32",
         **changes,
     }
@@ -79,7 +82,7 @@ def drafter_config(kind: str, layers: str = "SSSF", **changes: Any) -> dict[str,
         "use_ordered_embeddings": kind in CLUSTERED,
         "num_centroids": CENTROIDS,
         "centroid_intermediate_top_k": TOP_K,
-        "tie_word_embeddings": True,
+        "tie_word_embeddings": tied,
         "text_config": text,
     }
 

@@ -141,6 +141,7 @@ def generated(
     with all_layers_may_share():
         result = model.generate(
             torch.tensor([list(ids)]),
+            attention_mask=torch.ones(1, len(ids)),  # else tokens with the pad's id are left out
             do_sample=False,
             max_new_tokens=count,
             eos_token_id=_NO_TOKEN,

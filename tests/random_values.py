@@ -39,7 +39,7 @@ def random_tensor(name: str, shape: tuple[int, ...], seed: int) -> Float32Array:
         values = 0.5 + 0.1 * values
     elif "norm" in name or name.endswith(("router.scale", "per_expert_scale")):
         values = 1.0 + 0.2 * values
-    elif "embed_tokens" in name:
+    elif "embed_tokens" in name or "lm_head" in name:
         values = 0.5 * values
     else:
         values = values / np.sqrt(shape[-1])

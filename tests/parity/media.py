@@ -51,6 +51,9 @@ KINDS: Mapping[str, dict[str, Any]] = {
     "e2b": models.E2B_LIKE,
     "e4b": models.E4B_LIKE,
 }
+UNTIED: Mapping[str, dict[str, Any]] = {
+    f"{kind}, untied": {**KINDS[kind], "tie_word_embeddings": False} for kind in ("e2b", "unified")
+}
 WHOLE_IMAGES = ("dense", "moe", "unified")
 MODALITIES = {"t": abi.MODALITY_TEXT, "p": abi.MODALITY_MEDIA, "s": abi.MODALITY_AUDIO}
 
@@ -220,8 +223,9 @@ def make_case(
     context_length: int = CONTEXT_LENGTH,
 ) -> MediaCase:
     """Compile a kind; the truth is that of `KINDS`, whatever `config` makes of the library's."""
-    positions = max(context_length, KINDS[kind]["max_position_embeddings"])
-    text = {**KINDS[kind], "max_position_embeddings": positions}
+    text = {**KINDS, **UNTIED}[kind]
+    positions = max(context_length, text["max_position_embeddings"])
+    text = {**text, "max_position_embeddings": positions}
     right = config_with_pictures(text)
     package, weights = compile_with_pictures(
         *(text, models.random_weights(text), folder, config(right), recipe, spec, context_length)

@@ -10,16 +10,27 @@ from tests.drafted import Replies, drafted_package, knows, let_guess
 from tests.marks import slow_unless
 
 COUNT = 60
+TIED, OWN = (False, False), (True, True)
+"""Which of target and drafter have a head of their own."""
 SHARE_KEYS = ("e2b", "e4b")
 """Kinds whose drafters transformers 5.23 runs: elsewhere its models return no keys to share."""
 
 
-@pytest.mark.parametrize("kind", slow_unless(lambda kind: kind == "e2b", models.KINDS))
+@pytest.mark.parametrize(
+    ("kind", "heads"),
+    slow_unless(
+        lambda kind, heads: kind == "e2b" and heads in (TIED, OWN),
+        [*((kind, TIED) for kind in models.KINDS), ("e2b", OWN), ("e4b", OWN), ("dense", OWN)],
+    ),
+)
 def test_greedy_replies_are_those_of_transformers(
-    kind: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    kind: str,
+    heads: tuple[bool, bool],
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two turns, windows that wrap, guesses of the drafter and guesses that mostly come true."""
-    made = drafted_package(tmp_path_factory, kind)
+    made = drafted_package(tmp_path_factory, kind, heads=heads)
     model = hf.load(made.target.text_config, made.target.weights, "float32")
     engine = Engine(Package.open(made.package))
     for seed in range(2):

@@ -22,6 +22,9 @@ from tests.hf import Float32Array
 from tests.tolerances import LOGITS_F32
 
 KINDS = ("e2b", "moe", "unified")
+TIED = (False, False)
+# Which of target and drafter have a head of their own; of e2b's clusters choose its rows.
+CASES = (*((kind, TIED) for kind in KINDS), ("e2b", (True, True)), ("unified", (False, True)))
 DRAFTS = 3
 
 
@@ -58,12 +61,16 @@ class Truth:
         return found
 
 
+@pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("kind", models.KINDS)
-def test_the_numpy_form_is_that_of_transformers(kind: str, tmp_path_factory: Any) -> None:
+def test_the_numpy_form_is_that_of_transformers(
+    kind: str, tied: bool, tmp_path_factory: Any
+) -> None:
     folder = tmp_path_factory.mktemp("drafter")
-    drafter = drafters.write_drafter(folder, kind)
-    weights = models.random_weights(models.KINDS[kind])
-    truth = Truth(models.Checkpoint(folder, models.KINDS[kind], weights, "float32"), drafter)
+    drafter = drafters.write_drafter(folder, kind, values=drafters.drafter_config(kind, tied=tied))
+    text = {**models.KINDS[kind], "tie_word_embeddings": tied}
+    weights = models.random_weights(text)
+    truth = Truth(models.Checkpoint(folder, text, weights, "float32"), drafter)
     ids = models.prompt(40).tolist()
     own = forward(truth.config, weights, np.array(ids))
     read = {kind: own.keys_values[truth.owner(kind)] for kind in AttentionKind}
@@ -78,9 +85,12 @@ def test_the_numpy_form_is_that_of_transformers(kind: str, tmp_path_factory: Any
         token_id, hidden = found.token, found.hidden
 
 
+DraftedOf = Callable[[str, tuple[bool, bool]], Drafted]
+
+
 @pytest.fixture(scope="module")
-def drafted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Drafted]:
-    return cache(lambda kind: drafted_package(tmp_path_factory, kind))
+def drafted(tmp_path_factory: pytest.TempPathFactory) -> DraftedOf:
+    return cache(lambda kind, heads: drafted_package(tmp_path_factory, kind, heads=heads))
 
 
 class Recorded:
@@ -110,11 +120,11 @@ class Recorded:
         return list(self.results)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "heads"), CASES)
 def test_compiled_guesses_are_those_of_transformers(
-    kind: str, drafted: Callable[[str], Drafted]
+    kind: str, heads: tuple[bool, bool], drafted: DraftedOf
 ) -> None:
-    made = drafted(kind)
+    made = drafted(kind, heads)
     truth = Truth(made.target, made.drafter)
     recorded = Recorded(Package.open(made.package))
     text = models.prompt(200, seed=3).tolist()
@@ -152,9 +162,9 @@ def test_compiled_guesses_are_those_of_transformers(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_guesses_after_accepted_guesses_begin_with_the_last_of_them(
-    kind: str, drafted: Callable[[str], Drafted]
+    kind: str, drafted: DraftedOf
 ) -> None:
-    made = drafted(kind)
+    made = drafted(kind, TIED)
     truth = Truth(made.target, made.drafter)
     recorded = Recorded(Package.open(made.package))
     held = models.prompt(30, seed=5).tolist()

@@ -18,6 +18,7 @@ from tests.marks import slow_unless
 from tests.parity.media import (
     KINDS,
     PREFILL_CHUNK,
+    UNTIED,
     WHOLE_IMAGES,
     Letters,
     MediaCase,
@@ -66,7 +67,7 @@ def runs_of(letters: Letters) -> Letters:
 
 
 @pytest.mark.parametrize("name", CONTEXTS)
-@pytest.mark.parametrize("kind", QUICK_KINDS)
+@pytest.mark.parametrize("kind", [*QUICK_KINDS, *UNTIED])
 def test_a_context_and_the_tokens_after_it(case: CaseOf, kind: str, name: str) -> None:
     compiled = case(kind)
     given = compiled.context(runs_of(CONTEXTS[name]))

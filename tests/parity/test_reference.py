@@ -18,9 +18,9 @@ pytestmark = pytest.mark.parity
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("form", ["hub", "transformers"])
-@pytest.mark.parametrize("kind", models.KINDS)
+@pytest.mark.parametrize("kind", [*models.KINDS, *models.UNTIED])
 def test_logits_and_every_layer_equal_transformers(kind: str, form: Form, dtype: str) -> None:
-    text = models.KINDS[kind]
+    text = models.ALL[kind]
     config = Gemma4Config.from_dict(models.config_file(text, form, dtype))
     weights = models.random_weights(text, dtype=dtype)
     ids = models.prompt(4 * text["sliding_window"])

@@ -17,8 +17,10 @@ pytestmark = pytest.mark.parity
 RECIPE = "q4f32"
 
 
-def test_suppressed_tokens_are_never_the_best(tmp_path: Path) -> None:
-    checkpoint = models.write_checkpoint(tmp_path / "checkpoint", models.UNIFIED_LIKE)
+@pytest.mark.parametrize("tied", [True, False])
+def test_suppressed_tokens_are_never_the_best(tied: bool, tmp_path: Path) -> None:
+    text = {**models.UNIFIED_LIKE, "tie_word_embeddings": tied}
+    checkpoint = models.write_checkpoint(tmp_path / "checkpoint", text)
     ids = models.prompt(20)
     generation = checkpoint.path / "generation_config.json"
     declared = json.loads(generation.read_text())

@@ -35,6 +35,8 @@ PARAMETERS = {
     "gemma-4-12B-it": 11_907_350_320,
     "gemma-4-26B-A4B-it": 25_233_141_790,
     "gemma-4-31B-it": 30_697_345_340,
+    "gemma-4-E2B-it, untied": 5_031_222_563,
+    "gemma-4-31B-it, untied": 32_106_631_484,
 }
 # Layers that own K and V, of them with a ring.
 KV_LAYERS = {
@@ -43,13 +45,18 @@ KV_LAYERS = {
     "gemma-4-12B-it": (48, 40),
     "gemma-4-26B-A4B-it": (30, 25),
     "gemma-4-31B-it": (60, 50),
+    "gemma-4-E2B-it, untied": (15, 12),
+    "gemma-4-31B-it, untied": (60, 50),
 }
 PREFILL_CHUNK = 512
 
 
 def config_of(preset: str) -> Gemma4Config:
-    file = resources.files("gemma4_compile.model_spec") / "presets" / f"{preset}.json"
-    return Gemma4Config.from_dict(json.loads(file.read_text()))
+    name, _, untied = preset.partition(", ")
+    file = resources.files("gemma4_compile.model_spec") / "presets" / f"{name}.json"
+    return Gemma4Config.from_dict(
+        {**json.loads(file.read_text()), "tie_word_embeddings": not untied}
+    )
 
 
 def planned(preset: str, recipe: str, limits: str = "default") -> tuple[StoredParameter, ...]:
@@ -161,7 +168,7 @@ def test_kv_state_has_a_slot_only_for_layers_that_own_keys(preset: str) -> None:
             assert rows >= window + PREFILL_CHUNK - 1
 
 
-@pytest.mark.parametrize("preset", ["gemma-4-E2B-it"])
+@pytest.mark.parametrize("preset", ["gemma-4-E2B-it", "gemma-4-E2B-it, untied"])
 def test_all_kernels_are_scheduled_within_the_limits(preset: str) -> None:
     target = target_spec("webgpu", "compat")
     module = fuse(exported(preset, "q4f16", "compat").module, target)

@@ -41,7 +41,9 @@ SIZES = {
     "dense": Sizes(context_length=96, prefill_chunk=12),
     "unified": Sizes(context_length=96, prefill_chunk=12),
     "moe": Sizes(context_length=96, prefill_chunk=12),
-    **dict.fromkeys(models.ODD_HEADS, Sizes(context_length=96, prefill_chunk=12)),
+    **dict.fromkeys(
+        [*models.ODD_HEADS, *models.UNTIED], Sizes(context_length=96, prefill_chunk=12)
+    ),
 }
 WINDOWS = {
     TINY: 32,

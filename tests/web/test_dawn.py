@@ -52,6 +52,7 @@ MAIN = (
     ("dense", Q4F32),
     ("unified", Case("f32", "lavapipe")),
     ("moe", Q4F16),
+    ("e2b, untied", Q4F16),
 )
 
 # What `make test` runs; kernels of experts have tests of their own there.
@@ -66,6 +67,7 @@ def _is_quick(kind: str, case: Case) -> bool:
 INT8 = (
     ("e2b", Case("q4f16", "lavapipe", "int8", "subgroups-4")),
     ("heads 64, 48", Case("q4f16", "lavapipe", "int8")),
+    ("dense, untied", Case("q4f16", "lavapipe", "int8")),
 )
 ODD_HEADS = (("heads 40, 136", Q4F16),)
 

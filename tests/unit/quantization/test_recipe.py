@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gemma4_compile.errors import QuantizationError
@@ -113,18 +115,34 @@ def test_a_row_group_larger_than_the_limit_is_refused_by_name() -> None:
         storage_plan([matrix(1024, 1024)], RECIPES["f32"], ROW_ALIGNMENT * 1024 * 4 - 1)
 
 
+@pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("preset", preset_names())
 def test_no_stored_tensor_of_a_released_size_exceeds_a_webgpu_binding(
-    preset: str, recipe: str
+    preset: str, recipe: str, tied: bool
 ) -> None:
-    parameters = parameter_table(Gemma4Config.from_preset(preset))
+    parameters = parameter_table(replace(Gemma4Config.from_preset(preset), ties_head=tied))
 
     plan = storage_plan(parameters, RECIPES[recipe], 128 * MIB)
 
     tensors = [tensor for stored in plan for tensor in stored.tensors]
     assert max(tensor.nbytes for tensor in tensors) <= 128 * MIB
     assert len({tensor.name for tensor in tensors}) == len(tensors)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_head_of_its_own_is_stored_as_the_embedding_is(recipe: str) -> None:
+    config = replace(Gemma4Config.from_preset("gemma-4-E2B-it"), ties_head=False)
+    plan = {
+        one.parameter.name: one
+        for one in storage_plan(parameter_table(config), RECIPES[recipe], 128 * MIB)
+    }
+    head, embedding = plan["lm_head"], plan["embed_tokens"]
+    assert head.scheme == embedding.scheme
+    assert [(t.shape, t.dtype) for t in head.tensors] == [
+        (t.shape, t.dtype) for t in embedding.tensors
+    ]
+    assert list(plan)[-1] == "lm_head", "the others keep their places in the packed tuple"
 
 
 def test_q4f16_bytes_of_e2b() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,16 @@ def test_patterns_change_what_they_match_and_nothing_else(tmp_path: Path) -> Non
         else:
             expected = plain[name].scheme
         assert stored.scheme == expected, name
+
+
+def test_a_head_of_its_own_has_a_name_of_its_own() -> None:
+    table = parameter_table(replace(Gemma4Config.from_preset("gemma-4-E2B-it"), ties_head=False))
+    recipe = with_overrides("q4f16", [("lm_head", "q8f16_1")])
+    check_overrides(recipe, table)
+    schemes = {s.parameter.name: s.scheme.name for s in storage_plan(table, recipe, None)}
+    assert (schemes["lm_head"], schemes["embed_tokens"]) == ("q8f16_1", "q4f16_1")
+    with pytest.raises(QuantizationError, match="`lm_head` matches no parameter"):
+        check_overrides(recipe, TABLE)
 
 
 def test_no_overrides_is_the_named_recipe() -> None:

@@ -23,7 +23,7 @@ from tests import models, packages
 def open_weights(
     tmp_path: Path, kind: str, recipe: str, binding: int | None = None
 ) -> tuple[models.Checkpoint, StoredWeights]:
-    checkpoint = models.write_checkpoint(tmp_path / "model", models.KINDS[kind])
+    checkpoint = models.write_checkpoint(tmp_path / "model", models.ALL[kind])
     package = tmp_path / "package"
     request = CompileRequest(str(checkpoint.path), "cpu", recipe, package, only="weights")
     packages.compile_small(request)
@@ -32,7 +32,7 @@ def open_weights(
     return checkpoint, StoredWeights(package, cache, storage_plan(table, RECIPES[recipe], binding))
 
 
-@pytest.mark.parametrize("kind", models.KINDS)
+@pytest.mark.parametrize("kind", [*models.KINDS, "e4b, untied"])
 def test_float32_weights_come_back_as_they_were(kind: str, tmp_path: Path) -> None:
     checkpoint, weights = open_weights(tmp_path, kind, "f32")
     for name, values in checkpoint.weights.items():
@@ -44,7 +44,7 @@ def test_float32_weights_come_back_as_they_were(kind: str, tmp_path: Path) -> No
         )
 
 
-@pytest.mark.parametrize("kind", ["e2b", "moe"])
+@pytest.mark.parametrize("kind", ["e2b", "moe", "dense, untied"])
 def test_quantised_weights_come_back_as_they_are_stored(kind: str, tmp_path: Path) -> None:
     checkpoint, weights = open_weights(tmp_path, kind, "q4f16")
     schemes = RECIPES["q4f16"].schemes

@@ -20,11 +20,11 @@ LENGTH = 40
 
 
 @pytest.mark.parametrize("form", ["hub", "transformers"])
-@pytest.mark.parametrize("kind", models.KINDS)
+@pytest.mark.parametrize("kind", [*models.KINDS, *models.UNTIED])
 def test_streamed_equals_whole(
     kind: str, form: models.Form, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = models.KINDS[kind]
+    text = models.ALL[kind]
     weights = models.random_weights(text, dtype="bfloat16")
     rows_read: dict[str, int] = {}
 
@@ -45,7 +45,11 @@ def test_streamed_equals_whole(
     for found, expected in zip(run.hidden, hf.hidden_states(whole, ids), strict=False):
         np.testing.assert_allclose(found, expected[rows], rtol=1e-4, atol=1e-4)
     assert len(run.hidden) == len(text["layer_types"])
-    assert rows_read["embed_tokens.weight"] == len(set(ids)) + text["vocab_size"]
+    of_head, of_ids = text["vocab_size"], len(set(ids))
+    if text["tie_word_embeddings"]:
+        assert rows_read["embed_tokens.weight"] == of_ids + of_head
+    else:
+        assert (rows_read["embed_tokens.weight"], rows_read["lm_head.weight"]) == (of_ids, of_head)
     if "embed_tokens_per_layer.weight" in rows_read:
         assert rows_read["embed_tokens_per_layer.weight"] == len(set(ids))
 
