@@ -9,12 +9,13 @@ in, and choices become the closest of those words. A schema that has none of the
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import unquote
 
 from gemma4_compile.errors import UsageError
 
-MAX_VALUES = 50_000  # of all schemas of a request: references can double at every level
+MAX_VALUES = 20_000  # of all schemas of a request: references can double at every level
 MAX_DEPTH = 64
 _SHOWN = 8  # names or values of an alternative that a description lists
 _DEFINITIONS = ("$defs", "definitions")
@@ -70,17 +71,17 @@ class SchemaWriter:
                 f"{MAX_VALUES} values, and {MAX_DEPTH} inside each other",
                 hint="declare fewer tools, or arguments that refer to fewer others",
             )
-        if isinstance(schema, bool):  # anything, or nothing: templates take objects alone
+        if schema is None or isinstance(schema, bool):  # anything: templates take objects alone
             return {}
         if not isinstance(schema, Mapping):
             return schema
-        if depth and any(key in schema for key in _DEFINITIONS):
-            self._scopes.append(schema)
-            try:
-                return self._alone(_without(schema, *_DEFINITIONS), depth)
-            finally:
-                self._scopes.pop()
-        return self._alone(_without(schema, *_DEFINITIONS), depth)
+        if not any(key in schema for key in _DEFINITIONS):
+            return self._alone(schema, depth)
+        self._scopes.append(schema)
+        try:
+            return self._alone(_without(schema, *_DEFINITIONS), depth)
+        finally:
+            self._scopes.pop()
 
     def _alone(self, schema: Schema, depth: int) -> object:
         """A schema without definitions."""
@@ -193,16 +194,20 @@ def _plain(schema: Schema) -> Schema:
 def _all_of(members: Sequence[object]) -> Schema:
     """What all of several schemas say; of two that differ the first."""
     whole: dict[str, object] = {}
+    properties: dict[str, object] = {}
+    required: dict[str, None] = {}
     for member in _schemas(members):
         for key, value in member.items():
-            there = whole.get(key)
-            if key == "properties" and isinstance(there, Mapping) and isinstance(value, Mapping):
-                whole[key] = {**value, **there}
-            elif key == "required" and isinstance(there, list) and isinstance(value, list):
-                whole[key] = [*there, *(name for name in value if name not in there)]
+            if key == "properties" and isinstance(value, Mapping):
+                whole.setdefault(key, properties)
+                for name, inner in value.items():
+                    properties.setdefault(name, inner)
+            elif key == "required" and isinstance(value, list):
+                whole.setdefault(key, value)
+                required.update(dict.fromkeys(_names(value)))
             else:
                 whole.setdefault(key, value)
-    return whole
+    return {**whole, "required": list(required)} if required else whole
 
 
 def _one_of(members: Sequence[object]) -> Schema:
@@ -231,27 +236,33 @@ def _one_of(members: Sequence[object]) -> Schema:
     shown = max(alternatives, key=lambda a: fullest.get(str(a.get("type")), 0))
     if len(told) == 1:
         return {**shown, **nullable}
-    description = f"{_EITHER}{', or '.join(told)}."
-    return {**_without(shown, "enum"), "description": description, **nullable}
+    return {**_without(shown, "enum"), "description": _either(told), **nullable}
+
+
+def _either(told: Sequence[str]) -> str:
+    others = ["others"] if len(told) > _SHOWN else []
+    return f"{_EITHER}{', or '.join([*told[:_SHOWN], *others])}."
 
 
 def _merged(alternatives: Sequence[Schema]) -> Schema:
     """One object with the properties of several; what all of them require is required."""
-    found: dict[str, list[object]] = {}
+    found: dict[str, dict[str, object]] = {}
+    needed: Counter[str] = Counter()
     for alternative in alternatives:
         properties = alternative["properties"]
         assert isinstance(properties, Mapping), "the caller looks"
         for name, inner in properties.items():
-            if inner not in found.setdefault(name, []):
-                found[name].append(inner)
-    first, *others = ([*_listed(alternative, "required")] for alternative in alternatives)
+            found.setdefault(name, {})[json.dumps(inner, sort_keys=True)] = inner
+        needed.update(set(_names(alternative.get("required"))))
+    told = list(dict.fromkeys(map(_described, alternatives)))
     return {
         "type": "object",
-        "description": f"{_EITHER}{', or '.join(map(_described, alternatives))}.",
+        **({"description": _either(told)} if len(told) > 1 else {}),
         "properties": {
-            name: inner[0] if len(inner) == 1 else _one_of(inner) for name, inner in found.items()
+            name: _one_of(list(inner.values())) if len(inner) > 1 else next(iter(inner.values()))
+            for name, inner in found.items()
         },
-        "required": [name for name in first if all(name in other for other in others)],
+        "required": [name for name in found if needed[name] == len(alternatives)],
     }
 
 
@@ -273,6 +284,11 @@ def _described(schema: Schema) -> str:
 def _schemas(members: Sequence[object]) -> Iterator[Schema]:
     """Those that say something: `true` allows everything."""
     return (member for member in members if isinstance(member, Mapping))
+
+
+def _names(required: object) -> list[str]:
+    entries = required if isinstance(required, list) else []
+    return [name for name in entries if isinstance(name, str)]
 
 
 def _listed(schema: Schema, key: str) -> list[object]:

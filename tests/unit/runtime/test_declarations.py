@@ -136,7 +136,17 @@ CASES: dict[str, tuple[Any, Any]] = {
         {"type": "array", "items": [STRING, STRING]},
         {"type": "array", "items": STRING},
     ),
+    "many": (
+        {"anyOf": [{"type": "array", "items": {"type": f"t{index}"}} for index in range(9)]},
+        {
+            "type": "array",
+            "items": {"type": "t0"},
+            "description": f"Either {', or '.join(f'array of t{i}' for i in range(8))}, or others.",
+        },
+    ),
     "anything": (True, {}),
+    "nothing": (None, {}),
+    "the same twice": ({"anyOf": [GUEST, GUEST]}, GUEST),
 }
 
 
@@ -186,6 +196,21 @@ def test_a_reference_that_points_nowhere_is_told(reference: str) -> None:
     writer = SchemaWriter()
     assert writer.write_out(of({"$ref": reference, "description": "d"})) == of({"description": "d"})
     assert writer.missing == [reference]
+
+
+def test_a_long_choice_takes_no_more_time_than_it_is_long() -> None:
+    # Work that grows with the square would take minutes.
+    count = 20_000
+    names = [f"n{index}" for index in range(count)]
+    objects = [{"type": "object", "properties": {"k": {"const": name}}} for name in names[:4000]]
+    found: Any = SchemaWriter().write_out(of({"oneOf": objects}))
+    assert found["properties"]["k"]["properties"]["k"]["enum"] == names[:4000]
+    parts = [{"properties": {name: {}}, "required": [name]} for name in names]
+    found = SchemaWriter().write_out(of({"allOf": parts[:4000]}))
+    assert found["properties"]["k"]["required"] == names[:4000]
+    both = [{"type": "object", "properties": {}, "required": names}] * 2
+    SchemaWriter().write_out(of({"oneOf": both}))
+    SchemaWriter().write_out(of({"allOf": both}))
 
 
 def test_references_cannot_double_without_end() -> None:
