@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { toMessages } from "../src/chat/prompt";
+import { GEMMA } from "../src/package/turns";
 import { afterReload, forgetOldest, newConversation, newReply, newUserMessage, titleOf } from "../src/chat/transcript";
 import type { AssistantMessage, Conversation, UserMessage } from "../src/chat/transcript";
 
@@ -16,7 +17,7 @@ function conversation(...texts: string[]): Conversation {
 
 /** What the client forwards: the messages one after the other. */
 function prompt(of: Conversation, opening = ""): string {
-  return toMessages(of, opening)
+  return toMessages(of, { ...GEMMA, replyOpening: opening })
     .map((message) => message.content as string)
     .join("");
 }
@@ -26,6 +27,26 @@ describe("toMessages", () => {
     expect(prompt(conversation(" Hi there ", "Hello.", "Bye"))).toBe(
       "<|turn>user\nHi there<turn|>\n<|turn>model\nHello.<turn|>\n<|turn>user\nBye<turn|>\n<|turn>model\n",
     );
+  });
+
+  it("writes the turns of another template, with what it says by itself", () => {
+    const turns = {
+      system: ["<|im_start|>system\n", "<|im_end|>\n<|im_start|>user\n"] as [string, string],
+      firstUser: "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\n",
+      user: "<|im_end|>\n<|im_start|>user\n",
+      model: "<|im_end|>\n<|im_start|>assistant\n",
+      replyOpening: "Sure",
+    };
+    const made = conversation("A", "B", "C");
+    const rest =
+      "A<|im_end|>\n<|im_start|>assistant\nB<|im_end|>\n<|im_start|>user\nC<|im_end|>\n<|im_start|>assistant\nSure";
+    const text = () =>
+      toMessages(made, turns)
+        .map(({ content }) => content as string)
+        .join("");
+    expect(text()).toBe(turns.firstUser + rest);
+    made.system = "S";
+    expect(text()).toBe(`<|im_start|>system\nS<|im_end|>\n<|im_start|>user\n${rest}`);
   });
 
   it("opens a system turn for a system prompt, thinking or tools, and not otherwise", () => {
@@ -89,7 +110,7 @@ describe("toMessages", () => {
         { type: "image_url" as const, image_url: { url: `data:image/png;base64,${id}` } },
       ]),
     );
-    const [first, , second, , third] = toMessages(made, "", parts);
+    const [first, , second, , third] = toMessages(made, GEMMA, parts);
     expect(first).toEqual({
       role: "user",
       name: "<|turn>system\nS<turn|>\n<|turn>user\n",
@@ -122,7 +143,7 @@ describe("toMessages", () => {
         { type: "image_url" as const, image_url: { url: `data:image/png;base64,${id}` } },
       ]),
     );
-    const [first, second, third, fourth, , thanks] = toMessages(made, "", parts);
+    const [first, second, third, fourth, , thanks] = toMessages(made, GEMMA, parts);
     const text = (words: string) => ({ type: "text", text: words });
     expect(first).toEqual({ role: "user", name: "<|turn>user\n", content: [parts.get("a"), text("00:00 ")] });
     expect(second).toEqual({ role: "user", content: [parts.get("b"), text(" 01:01 ")] });
@@ -133,7 +154,7 @@ describe("toMessages", () => {
     });
     expect(thanks).toEqual({ role: "user", content: "<turn|>\n<|turn>user\nThanks<turn|>\n<|turn>model\n" });
     // Alone it stands behind the opening of the turn.
-    const [alone] = toMessages(made, "", new Map([["b", parts.get("b")!]]));
+    const [alone] = toMessages(made, GEMMA, new Map([["b", parts.get("b")!]]));
     expect(alone).toMatchObject({ name: "<|turn>user\n00:00 " });
   });
 

@@ -42,6 +42,11 @@ function blocks(pack: Package, device: Device, context = 4096, allowed = 0, miss
 describe("judge", () => {
   it("finds nothing wrong where all fits", () => expect(blocks(PACK, DEVICE)).toEqual([]));
 
+  it("says that prompts differ from the model's template", () => {
+    const [finding] = blocks({ ...PACK, difference: "two turns" }, DEVICE);
+    expect(finding).toMatchObject({ kind: "risk", text: expect.stringContaining("(two turns)") });
+  });
+
   it("says where a device is none", () => {
     const texts = (device: Device) =>
       judge(PACK, device, 4096, 0, GIB)

@@ -10,15 +10,12 @@
 // video have their times between them: each then is a message of its own.
 import type { ChatCompletionContentPart, ChatCompletionMessageParam, ModelRecord } from "@mlc-ai/web-llm";
 import { timestamp } from "../media/video";
+import type { Turns } from "../package/turns";
 import { REASONING, withoutReasoning } from "./reply";
 import { respond } from "./tool_syntax";
 import { DECLARATIONS } from "./tools";
 import { isFrame, mediaOf, type AssistantMessage, type Attachment, type Conversation, type Round } from "./transcript";
 
-const CLOSE = "<turn|>\n";
-const OPEN_SYSTEM = "<|turn>system\n";
-const OPEN_USER = "<|turn>user\n";
-const OPEN_MODEL = "<|turn>model\n";
 const THINK = "<|think|>\n";
 
 /** Goes into the model's record. */
@@ -38,23 +35,23 @@ export type MediaParts = ReadonlyMap<string, ChatCompletionContentPart>;
  * The messages for the next stretch of the last reply.
  *
  * The conversation ends with the reply to be written; its rounds so far are tool calls with results.
- * `replyOpening` is what this model's template puts in front of a reply while thinking is off.
+ * `turns` are the strings of this model's template.
  */
 export function toMessages(
   conversation: Conversation,
-  replyOpening: string,
+  turns: Turns,
   media: MediaParts = new Map(),
 ): ChatCompletionMessageParam[] {
   const messages: ChatCompletionMessageParam[] = [];
   const seen = conversation.messages.slice(conversation.forgotten);
-  let before = systemTurn(conversation);
+  let before = firstOpening(conversation, turns);
   seen.forEach((message, index) => {
     const last = index === seen.length - 1;
     if (message.role === "user") {
-      const opening = index === seen.length - 2 && !conversation.thinking ? replyOpening : "";
-      const text = message.text.trim() + CLOSE + OPEN_MODEL + opening;
-      messages.push(...withMedia(before + OPEN_USER, mediaOf(message), media, text));
-      before = CLOSE;
+      const opening = index === seen.length - 2 && !conversation.thinking ? turns.replyOpening : "";
+      const text = message.text.trim() + turns.model + opening;
+      messages.push(...withMedia(before, mediaOf(message), media, text));
+      before = turns.user;
     } else {
       addRounds(messages, message, last);
     }
@@ -98,10 +95,12 @@ export function openingAfterTool(conversation: Conversation): string {
   return conversation.thinking ? REASONING : "";
 }
 
-function systemTurn({ system, thinking, tools }: Conversation): string {
+/** What comes before the user's first message, with the system turn if there is one. */
+function firstOpening({ system, thinking, tools }: Conversation, turns: Turns): string {
   const text = system.trim();
-  if (!text && !thinking && !tools) return "";
-  return OPEN_SYSTEM + (thinking ? THINK : "") + text + (tools ? DECLARATIONS : "") + CLOSE;
+  if (!text && !thinking && !tools) return turns.firstUser;
+  const [before, behind] = turns.system;
+  return before + (thinking ? THINK : "") + text + (tools ? DECLARATIONS : "") + behind;
 }
 
 function addRounds(messages: ChatCompletionMessageParam[], reply: AssistantMessage, last: boolean): void {

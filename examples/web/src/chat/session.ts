@@ -314,10 +314,10 @@ export class Session {
     const { conversation, reply } = writing;
     const engine = this.engine!;
     let finish = "";
-    const { replyOpening, media: inputs } = this.pack!;
+    const { turns, media: inputs } = this.pack!;
     const media = await this.prepared.partsFor(conversation, inputs);
     if (writing.stopped) return "abort";
-    await engine.reply(toMessages(conversation, replyOpening, media), this.options(), writing.sent, (piece) => {
+    await engine.reply(toMessages(conversation, turns, media), this.options(), writing.sent, (piece) => {
       // A stop that came before the client began is not remembered by it.
       if (writing.stopped) engine.stop();
       if ("text" in piece) round.raw += piece.text;

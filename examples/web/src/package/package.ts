@@ -5,6 +5,7 @@ import { type MediaInputs, mediaInputsOf } from "../media/inputs";
 import { hubModelOf } from "./address";
 import { Fields } from "./json_fields";
 import { cleanName, PROVENANCE, readFiles, readProvenance, type PackageFile, type Provenance } from "./provenance";
+import { areGemmas, readTurns, type Turns } from "./turns";
 import { formatBytes, MIB } from "./units";
 import { UserError } from "./user_error";
 
@@ -45,8 +46,10 @@ export interface Package {
   hasDrafter: boolean;
   requirements: Requirements;
   sampling: Sampling;
-  /** What the model's own template puts in front of a reply while thinking is off. */
-  replyOpening: string;
+  /** The strings of the model's own template around messages. */
+  turns: Turns;
+  /** The conversation whose prompt differs from what the checkpoint's template writes; empty where none does. */
+  difference: string;
   thinks: boolean;
   usesTools: boolean;
   /** Pictures and sounds that it takes. */
@@ -148,6 +151,7 @@ export async function describe(
   requirements.weightsBytes += drafterBytes({ files: list, drafter });
   const digest = await sha256(record);
   const isTiny = provenance.kind === "tiny";
+  const turns = readTurns(config);
   return {
     url,
     digest,
@@ -170,9 +174,10 @@ export async function describe(
       frequencyPenalty: config.number("frequency_penalty", -100, 100, 0),
       presencePenalty: config.number("presence_penalty", -100, 100, 0),
     },
-    replyOpening: config.object("conv_template").text("role_empty_sep", ""),
-    thinks: !isTiny && template.includes("<|think|>"),
-    usesTools: template.includes("<|tool_response>"),
+    turns,
+    difference: provenance.difference,
+    thinks: !isTiny && areGemmas(turns) && template.includes("<|think|>"),
+    usesTools: areGemmas(turns) && template.includes("<|tool_response>"),
     media: mediaInputsOf(tasks.object("chat.completions").raw("inputs"), provenance.dropsPadding),
     offline,
   };

@@ -1,6 +1,7 @@
 // `provenance.json`: what a package is made of, and the hashes of its files.
 import { GIB } from "./units";
 import type { Fields } from "./json_fields";
+import { readDifference } from "./turns";
 import { UserError } from "./user_error";
 
 export const PROVENANCE = "provenance.json";
@@ -29,6 +30,8 @@ export interface Provenance {
   recipe: string | undefined;
   requirements: Fields;
   dropsPadding: boolean;
+  /** The first conversation whose prompt is not what the checkpoint's template writes. */
+  difference: string;
 }
 
 /** The files that a package lists, before anything else of it is looked at. */
@@ -75,6 +78,7 @@ export function readProvenance(record: Fields): Provenance {
     recipe: build.has("recipe") ? cleanName(build.text("recipe", "")) : undefined,
     requirements: build.object("requirements"),
     dropsPadding: build.flag("drops_padding"),
+    difference: cleanName(readDifference(build)),
   };
 }
 

@@ -94,6 +94,18 @@ export function judge(
     ...judgeLimits(pack, device),
     judgeMemory(pack, device, context, allowedBytes),
     judgeStorage(device, missingBytes),
+    ...judgeConversation(pack),
+  ];
+}
+
+function judgeConversation({ difference }: Package): Finding[] {
+  if (!difference) return [];
+  return [
+    {
+      kind: "risk",
+      text: `Prompts in a browser are not as the model's chat template writes them (${difference}).`,
+      hint: "Answers may differ from other programs'. provenance.json of the package shows what differs.",
+    },
   ];
 }
 
