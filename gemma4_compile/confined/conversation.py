@@ -19,7 +19,13 @@ from tokenizers import Tokenizer
 
 from gemma4_compile.chat_template import ChatTemplate
 from gemma4_compile.confined.dialogues import DIALOGUES, NEEDED, Dialogue
-from gemma4_compile.confined.limits import command, limit_memory, start_folder, time_limit
+from gemma4_compile.confined.limits import (
+    command,
+    environment,
+    limit_memory,
+    start_folder,
+    time_limit,
+)
 from gemma4_compile.errors import Gemma4CompileError, UsageError, is_panic
 from gemma4_compile.regular_files import MAX_TOKENIZER_BYTES, read_regular
 from gemma4_compile.types import JsonObject
@@ -106,6 +112,7 @@ def try_conversation(
         done = subprocess.run(
             command("conversation"),
             cwd=start_folder(),
+            env=environment(),
             input=json.dumps(request).encode(),
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # panics; the process reports them itself

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,12 @@ if sys.platform != "win32":  # where packages are neither compiled nor run
     import resource
 
 _PACKAGE_PARENT = Path(__file__).parents[2]
+# To find Python and its libraries, for texts, numbers of threads, and for what measures tests.
+_KEPT = frozenset({"PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "VIRTUAL_ENV", "SYSTEMROOT"})
+_KEPT_BEGINNINGS = (
+    *("LC_", "LD_", "DYLD_", "PYTHON", "CONDA_PREFIX"),
+    *("OMP_", "OPENBLAS_", "MKL_", "RAYON_", "TOKENIZERS_", "MALLOC_", "COVERAGE_"),
+)
 _STATUS = Path("/proc/self/status")
 
 
@@ -23,6 +30,16 @@ def command(module: str, *arguments: str) -> list[str]:
 def start_folder() -> Path:
     """Return where to start it: `-m` looks for modules there first, so it must be no stranger's."""
     return _PACKAGE_PARENT
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return what such a process needs of the environment: none of its keys and tokens."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name in _KEPT or name.startswith(_KEPT_BEGINNINGS)
+    }
+    return {**kept, **more}
 
 
 def limit_memory(more_bytes: int) -> None:

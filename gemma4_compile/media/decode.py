@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from gemma4_compile.confined.limits import command, start_folder
+from gemma4_compile.confined.limits import command, environment, start_folder
 from gemma4_compile.confined.media import MEMORY_BYTES, SECONDS
 from gemma4_compile.errors import MediaError, UsageError, printable
 from gemma4_compile.media.limits import INSTALL
@@ -112,7 +111,7 @@ def _run(
         done = subprocess.run(
             command("media", kind, json.dumps(options)),
             cwd=start_folder(),
-            env={**os.environ, **_ONE_THREAD},
+            env=environment(**_ONE_THREAD),
             input=given if isinstance(given, bytes) else None,
             stdin=given if isinstance(given, int) else None,
             stdout=subprocess.PIPE,

@@ -92,6 +92,7 @@ class SchemaServer:
             self._process = subprocess.Popen(
                 limits.command("schemas", str(far.fileno())),
                 cwd=limits.start_folder(),
+                env=limits.environment(),
                 pass_fds=[far.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import socket
 import sys
 import webbrowser
@@ -53,20 +54,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _serve(arguments: argparse.Namespace) -> None:
     check(arguments)
+    key = api_key()
+    os.environ.pop(API_KEY_VARIABLE, None)  # so that no process started from here has it
     provenance = read_provenance(arguments.package)
     is_for_browsers = (provenance.library or "").endswith(_BROWSER_SUFFIX)
     if is_for_browsers and Check(arguments.check) is not Check.OFF:
         wanted = provenance if arguments.draft != 0 else without_drafter(provenance)
         check_sizes(arguments.package, wanted)  # the page hashes what it loads
     with take_address(arguments.host, arguments.port) as taken:
-        _warn_of_strangers(arguments, taken)
+        _warn_of_strangers(arguments, taken, key)
         if is_for_browsers:
-            _serve_page(arguments, taken)
+            _serve_page(arguments, taken, key)
             return
         service = _load(arguments)
         mib = arguments.max_body_mib or (MEDIA_BODY_MIB if service.model.takes_media else BODY_MIB)
         limits = Limits(body_bytes=mib * 2**20)
-        routes = api_routes(service, limits, api_key())
+        routes = api_routes(service, limits, key)
         routes += folder_routes(arguments.page, None)
         stop = service.worker.begin_stop
         base = f"{address_of(taken, arguments.host)}/v1"
@@ -119,9 +122,9 @@ def _load(arguments: argparse.Namespace) -> Service:
     )
 
 
-def _serve_page(arguments: argparse.Namespace, taken: socket.socket) -> None:
+def _serve_page(arguments: argparse.Namespace, taken: socket.socket, key: str | None) -> None:
     """Serve a package for browsers, and the page if there is one; the page checks the files."""
-    if api_key() is not None:
+    if key is not None:
         warn(
             f"{API_KEY_VARIABLE} guards nothing here: whoever reaches this server gets the "
             "package, for a page's requests for its files bring no key",
@@ -138,8 +141,10 @@ def _serve_page(arguments: argparse.Namespace, taken: socket.socket) -> None:
     listen(routes, taken, arguments, opens=opens)
 
 
-def _warn_of_strangers(arguments: argparse.Namespace, taken: socket.socket) -> None:
-    if api_key() is not None:
+def _warn_of_strangers(
+    arguments: argparse.Namespace, taken: socket.socket, key: str | None
+) -> None:
+    if key is not None:
         return
     if EVERY_NAME in arguments.allow_host:
         warn(

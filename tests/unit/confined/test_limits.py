@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gemma4_compile.confined.conversation import try_conversation
 from gemma4_compile.confined.limits import command, start_folder
+from gemma4_compile.errors import MediaError
+from gemma4_compile.media.decode import decode_image
+from gemma4_compile.runtime.schema_process import SchemaServer
+from tests.scripted_engine import VOCABULARY, tiny_tokenizer
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the limit of memory is Linux's")
+SECRETS = ("GEMMA4_SERVE_API_KEY", "HF_TOKEN", "OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY")
 HEAD = "import resource, time; from gemma4_compile.confined.limits import *\n"
 
 
@@ -34,6 +44,34 @@ def printed(program: str) -> str:
 def test_the_command_starts_a_module_of_this_package() -> None:
     assert command("schemas", "7") == [sys.executable, "-m", "gemma4_compile.confined.schemas", "7"]
     assert (start_folder() / "gemma4_compile").is_dir()
+
+
+def test_such_a_process_has_no_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of the server, of the hub, of whatever else: as every place that starts one does it."""
+    given: list[Mapping[str, str] | None] = []
+    begin = subprocess.Popen.__init__
+
+    def started(self: subprocess.Popen[bytes], *arguments: Any, **options: Any) -> None:
+        given.append(options.get("env"))
+        begin(self, *arguments, **options)
+
+    for name in SECRETS:
+        monkeypatch.setenv(name, "secret")
+    monkeypatch.setattr(subprocess.Popen, "__init__", started)
+    with pytest.raises(MediaError):
+        decode_image(b"no picture")
+    tokenizer = tmp_path / "tokenizer.json"
+    tokenizer.write_text(tiny_tokenizer().to_str())
+    try_conversation(tokenizer, None, {}, VOCABULARY)
+    server = SchemaServer(tiny_tokenizer().to_str, VOCABULARY, [1])
+    server.follow(b"{}")
+    server.close()
+    assert len(given) == 3
+    for environment in given:
+        assert environment is not None
+        assert environment["PATH"] == os.environ["PATH"]
+        assert not {*SECRETS} & {*environment}
+        assert "secret" not in environment.values()
 
 
 @linux

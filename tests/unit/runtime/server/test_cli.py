@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -260,6 +261,14 @@ def test_a_key_that_guards_no_file_of_a_package_for_browsers_warns(
     monkeypatch.setenv(API_KEY_VARIABLE, "secret")
     assert cli.main([str(tmp_path), "--port", "0", "--no-open"]) == 0
     assert warning in capsys.readouterr().err
+
+
+def test_no_process_that_the_server_starts_has_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(API_KEY_VARIABLE, "sesame")
+    assert served_without_loading(monkeypatch, tmp_path) == 0
+    assert API_KEY_VARIABLE not in os.environ
 
 
 def test_a_server_that_answers_for_any_name_warns(
