@@ -7,12 +7,14 @@ import struct
 import zlib
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
 import numpy.typing as npt
 import soundfile
-from av.audio.stream import AudioStream
+from av.container import OutputContainer
+from av.stream import Disposition
 from PIL import Image
 
 from gemma4_compile.media.inputs import Picture, Sound
@@ -101,6 +103,8 @@ def recording(
     rate: int = 48_000,
     *,
     pictures: int = 0,
+    cover: bool = False,
+    tracks: int = 1,
     tags: bytes = b"",
     options: dict[str, str] | None = None,
 ) -> bytes:
@@ -110,6 +114,8 @@ def recording(
     ----------
     samples : (count,), or (count, channels)
     pictures : how many of a video are beside it
+    cover : whether it has a picture for its player
+    tracks : how often it is there
     tags : its title, which is taken as it is
     options : of the container
     """
@@ -122,21 +128,37 @@ def recording(
         film = container.add_stream("mpeg4", rate=24) if pictures else None
         if film is not None:
             film.width, film.height, film.pix_fmt = 64, 48, "yuv420p"
-        stream = container.add_stream(codec, rate=rate, layout=layout)
-        assert isinstance(stream, AudioStream)
-        frame = av.AudioFrame.from_ndarray(planes, format="fltp", layout=layout)
-        frame.sample_rate, frame.time_base, frame.pts = rate, Fraction(1, rate), 0
-        context = stream.codec_context
-        cut = av.AudioResampler(context.format, context.layout, rate, context.frame_size or None)
+        art = container.add_stream("png") if cover else None
+        if art is not None:
+            art.width, art.height, art.pix_fmt = 16, 16, "rgb24"
+            art.disposition = Disposition.attached_pic
+        streams = [container.add_stream(codec, rate=rate, layout=layout) for _ in range(tracks)]
+        if art is not None:
+            container.mux(art.encode(av.VideoFrame.from_ndarray(noise(16, 16))))
         if film is not None:
             for index in range(pictures):
                 shade = np.full((48, 64, 3), 8 * index, np.uint8)
                 container.mux(film.encode(av.VideoFrame.from_ndarray(shade)))
             container.mux(film.encode())
-        for piece in (*cut.resample(frame), *cut.resample(None)):
-            container.mux(stream.encode(piece))
-        container.mux(stream.encode(None))
+        for stream in streams:
+            _encode(container, stream, planes, layout, rate)
     return file.getvalue()
+
+
+def _encode(
+    container: OutputContainer,
+    stream: Any,
+    planes: npt.NDArray[np.float32],
+    layout: str,
+    rate: int,
+) -> None:
+    frame = av.AudioFrame.from_ndarray(planes, format="fltp", layout=layout)
+    frame.sample_rate, frame.time_base, frame.pts = rate, Fraction(1, rate), 0
+    context = stream.codec_context
+    cut = av.AudioResampler(context.format, context.layout, rate, context.frame_size or None)
+    for piece in (*cut.resample(frame), *cut.resample(None)):
+        container.mux(stream.encode(piece))
+    container.mux(stream.encode(None))
 
 
 def wav_header(seconds: float, rate: int = 16_000, channels: int = 1) -> bytes:

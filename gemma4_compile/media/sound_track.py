@@ -44,11 +44,7 @@ def read(file: BinaryIO) -> tuple[Samples, int] | None:
     except av.FFmpegError:
         return None
     with container:
-        stream = container.streams.best("audio")
-        if not isinstance(stream, AudioStream):
-            raise MediaError("the file has no sound, only pictures", hint=AS_VIDEO)
-        if stream.codec_context is None:  # PyAV's types do not say so
-            raise MediaError("the sound's codec is not known here", hint="save it as WAV")
+        stream = _stream(container)
         stream.codec_context.thread_count = 1  # threads take memory that a limit counts
         try:
             samples, rate = _decoded(container, stream)
@@ -56,6 +52,18 @@ def read(file: BinaryIO) -> tuple[Samples, int] | None:
             raise MediaError(f"the sound is damaged: {error.strerror}", hint=DAMAGED) from error
         _check_whole(container, stream, len(samples) / rate)
     return samples, rate
+
+
+def _stream(container: InputContainer) -> AudioStream:
+    """The one that players choose, or another where its codec is not known."""
+    streams = container.streams.audio
+    if not streams:
+        raise MediaError("the file has no sound, only pictures", hint=AS_VIDEO)
+    known = [each for each in streams if each.codec_context is not None]  # PyAV has None, too
+    if not known:
+        raise MediaError("the sound's codec is not known here", hint="save it as WAV")
+    best = container.streams.best("audio")
+    return next((each for each in known if each is best), known[0])
 
 
 def _decoded(container: InputContainer, stream: AudioStream) -> tuple[Samples, int]:

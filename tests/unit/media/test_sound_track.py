@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import re
 import struct
 
 import numpy as np
@@ -86,6 +89,43 @@ def test_a_sound_is_not_refused_for_its_tags() -> None:
         assert "Приёмная".encode("cp1251") in content
         assert len(decode_audio(content)) >= 32_000
         assert len(decode_video(content)) == 4
+
+
+def test_an_mp3_in_a_wav_is_heard_although_it_counts_other_samples() -> None:
+    content = recording("wav", "libmp3lame")
+    assert content[:4] == b"RIFF"
+    assert len(decode_audio(content)) == pytest.approx(32_000, abs=1500)
+
+
+def test_the_cover_of_a_sound_is_no_video() -> None:
+    content = recording("mp4", "aac", cover=True)
+    assert b"covr" in content
+    assert len(decode_audio(content)) >= 32_000
+    with pytest.raises(MediaError, match="no pictures, only sound"):
+        decode_video(content)
+
+
+def test_a_track_whose_codec_is_not_known_is_passed_over() -> None:
+    """As phones write spatial sound beside what everybody plays."""
+    whole = recording("mov", "pcm_s16le", tone(2, 48_000, channels=2), tracks=2)
+    first, second = (at.start() for at in re.finditer(b"sowt", whole))
+    for at in (first, second):
+        found = decode_audio(whole[:at] + b"apac" + whole[at + 4 :])
+        assert np.abs(found[INNER] - EXPECTED[INNER]).max() < 1e-3
+    with pytest.raises(MediaError, match="codec is not known here"):
+        decode_audio(whole.replace(b"sowt", b"zzzz"))
+
+
+def test_damaged_recordings_are_errors_or_sounds() -> None:
+    rng = np.random.default_rng(3)
+    for form, codec in (("ipod", "aac"), ("webm", "libopus"), ("adts", "aac")):
+        content = recording(form, codec, tone(0.5, 48_000))
+        for trial in range(60):
+            changed = bytearray(content)
+            for _ in range(1 + trial % 5):
+                changed[rng.integers(12, len(changed))] = rng.integers(256)
+            with contextlib.suppress(MediaError):
+                sound.decode(io.BytesIO(bytes(changed)), {})
 
 
 def test_limits_are_those_of_other_sounds() -> None:
