@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import http.client
 import ipaddress
+import queue
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urljoin, urlsplit
 
@@ -23,6 +24,12 @@ _PIECE = 1 << 16
 _PORTS = {"http": 80, "https": 443}
 _REDIRECTS = (301, 302, 303, 307, 308)
 _AGENT = "gemma4-serve"
+_LOOKING_AT_A_TIME = (
+    8  # names: one that nobody answers for keeps its thread until the system ends it
+)
+_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_ISATAP = (0x00005EFE, 0x02005EFE)  # before an IPv4 address, in the second half of one
 
 Resolve = Callable[[str, int], list[str]]
 
@@ -33,10 +40,18 @@ class FetchError(Exception):
 
 @dataclass(frozen=True)
 class FetchLimits:
-    """Limits of one address, redirects included."""
+    """Limits of one address, redirects included.
+
+    Attributes
+    ----------
+    lookup_seconds : for the addresses of a name
+    connect_seconds : for each of them to answer; then the next one is tried
+    """
 
     most_bytes: int = 20 << 20
     seconds: float = 10.0
+    lookup_seconds: float = 4.0
+    connect_seconds: float = 3.0
 
 
 def resolve(host: str, port: int) -> list[str]:
@@ -64,14 +79,16 @@ class Fetcher:
         self._hosts = frozenset(hosts)
         self._limits = limits or FetchLimits()
         self._resolve = find_addresses
+        self._looking = threading.Semaphore(_LOOKING_AT_A_TIME)
 
     def get(self, url: str) -> bytes:
         """The content; FetchError if it cannot or must not be had, or breaks a limit."""
         deadline = time.monotonic() + self._limits.seconds
         for _ in range(MAX_REDIRECTS + 1):
             parts, port = self._checked(url)
-            address = self._address(str(parts.hostname), port)
-            content, moved = self._ask(parts, port, address, deadline)
+            addresses = self._addresses(str(parts.hostname), port, deadline)
+            connected = self._connect(str(parts.hostname), addresses, port, deadline)
+            content, moved = self._ask(parts, port, connected, deadline)
             if moved is None:
                 return content
             url = _joined(url, moved)
@@ -96,36 +113,76 @@ class Fetcher:
             raise FetchError(f"`{host}:{port}` is not among the hosts that are allowed ({named})")
         return parts, port
 
-    def _address(self, host: str, port: int) -> str:
-        """The address to connect to; of a name it must be public."""
+    def _addresses(self, host: str, port: int, deadline: float) -> list[str]:
+        """The addresses to connect to; of a name all must be public."""
         try:
-            return str(ipaddress.ip_address(host))
+            return [str(ipaddress.ip_address(host))]
         except ValueError:
             pass
-        try:
-            found = self._resolve(host, port)
-        except (OSError, UnicodeError) as error:
-            raise FetchError(f"`{host}` is not found: {error}") from error
+        found = self._look_up(host, port, deadline)
         for address in found:
             if not _is_public(address):
                 raise FetchError(f"`{host}` leads to {address}, which is no public address")
         if not found:
             raise FetchError(f"`{host}` has no address")
-        return found[0]
+        return found
 
-    def _ask(
-        self, parts: SplitResult, port: int, address: str, deadline: float
-    ) -> tuple[bytes, str | None]:
-        """The content, or where it has moved."""
-        host = str(parts.hostname)
+    def _look_up(self, host: str, port: int, deadline: float) -> list[str]:
+        """Ask the system, which is as patient as it likes, in a thread that may be left."""
+        seconds = self._left(deadline, self._limits.lookup_seconds)
+        end = time.monotonic() + seconds
+        if not self._looking.acquire(timeout=seconds):
+            raise FetchError(f"`{host}` is not looked up: too many names are already")
+        answers: queue.SimpleQueue[list[str] | Exception] = queue.SimpleQueue()
+
+        def look() -> None:
+            try:
+                answers.put(self._resolve(host, port))
+            except Exception as error:
+                answers.put(error)
+            finally:
+                self._looking.release()
+
+        threading.Thread(target=look, name="look-up", daemon=True).start()
+        try:
+            found = answers.get(timeout=max(end - time.monotonic(), 0))
+        except queue.Empty as error:
+            raise FetchError(f"`{host}` is not found within {seconds:.0f} s") from error
+        if isinstance(found, (OSError, UnicodeError)):
+            raise FetchError(f"`{host}` is not found: {found}") from found
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def _connect(
+        self, host: str, addresses: Sequence[str], port: int, deadline: float
+    ) -> socket.socket:
+        """A connection to the first address that answers."""
+        why: OSError | None = None
+        for address in addresses:
+            seconds = self._left(deadline, self._limits.connect_seconds)
+            try:
+                connected = socket.create_connection((address, port), timeout=seconds)
+            except OSError as error:
+                why = error
+                continue
+            connected.settimeout(max(deadline - time.monotonic(), 0.001))
+            return connected
+        raise FetchError(f"no connection to `{host}`: {why}") from why
+
+    def _left(self, deadline: float, most: float) -> float:
+        """Seconds for a step; FetchError where there are none."""
         left = deadline - time.monotonic()
         if left <= 0:
             raise self._late()
+        return min(left, most)
+
+    def _ask(
+        self, parts: SplitResult, port: int, connected: socket.socket, deadline: float
+    ) -> tuple[bytes, str | None]:
+        """The content, or where it has moved."""
+        host = str(parts.hostname)
         late = threading.Event()
-        try:
-            connected = socket.create_connection((address, port), timeout=left)
-        except OSError as error:
-            raise FetchError(f"no connection to `{host}`: {error}") from error
         # A timeout of the socket begins anew with every byte; this one does not. Its descriptor is
         # its own: TLS takes over that of the socket.
         guard = connected.dup()
@@ -188,9 +245,28 @@ def _joined(url: str, moved: str) -> str:
 
 
 def _is_public(address: str) -> bool:
+    """Return whether an address is one of the internet, and all that are written into it are."""
     found = ipaddress.ip_address(address.partition("%")[0])
-    inner = found.ipv4_mapped or found.sixtofour if found.version == 6 else None
-    return all(each.is_global and not each.is_multicast for each in (found, inner) if each)
+    if isinstance(found, ipaddress.IPv4Address):
+        return found.is_global and not found.is_multicast
+    # Ways to the internet of version 4, of which Python's versions think differently.
+    if found in _NAT64 or found.ipv4_mapped is not None:
+        return all(_is_public(str(inner)) for inner in _written_into(found))
+    if found not in _GLOBAL_UNICAST or not found.is_global or found.is_multicast:
+        return False
+    return all(_is_public(str(inner)) for inner in _written_into(found))
+
+
+def _written_into(found: ipaddress.IPv6Address) -> Iterator[ipaddress.IPv4Address]:
+    """IPv4 addresses in one of version 6, to which a tunnel or translator would lead."""
+    number = int(found)
+    last = ipaddress.IPv4Address(number & 0xFFFFFFFF)
+    if found in _NAT64 or found.ipv4_mapped is not None or (number >> 32) & 0xFFFFFFFF in _ISATAP:
+        yield last
+    if found.sixtofour is not None:
+        yield found.sixtofour
+    if found.teredo is not None:
+        yield from found.teredo
 
 
 def _end(connected: socket.socket, late: threading.Event) -> None:

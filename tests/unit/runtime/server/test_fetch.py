@@ -124,6 +124,20 @@ def test_a_name_is_asked_at_the_address_that_was_looked_at(
         "::ffff:127.0.0.1",
         "::ffff:10.0.0.1",
         "2002:7f00:1::",
+        "64:ff9b::7f00:1",
+        "64:ff9b::10.0.0.1",
+        "64:ff9b:1::93.184.216.34",
+        "::127.0.0.1",
+        "::93.184.216.34",
+        "::ffff:0:127.0.0.1",
+        "::ffff:0:93.184.216.34",
+        "fec0::1",
+        "2001:0:7f00:1::1",
+        "2001:0:808:808:0:0:80ff:fffe",
+        "2001:db8::1",
+        "2606:4700::5efe:10.0.0.1",
+        "2606:4700::200:5efe:127.0.0.1",
+        "100::1",
         "ff02::1",
     ],
 )
@@ -134,6 +148,84 @@ def test_a_name_that_leads_to_a_private_address_is_refused(address: str) -> None
             Fetcher(["a.example"], LIMITS, lambda host, port, found=found: found).get(  # type: ignore[misc]
                 "http://a.example/"
             )
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "93.184.216.34",
+        "2606:4700::1111",
+        "64:ff9b::93.184.216.34",  # of a name, in a network that has version 6 alone
+        "::ffff:93.184.216.34",
+    ],
+)
+def test_a_name_that_leads_to_a_public_address_is_asked(
+    port: int, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = socket.create_connection
+
+    def connected(address: tuple[str, int], timeout: float) -> socket.socket:
+        return connect((LOCAL, address[1]), timeout=timeout)
+
+    monkeypatch.setattr(socket, "create_connection", connected)
+    fetching = Fetcher([f"a.example:{port}"], LIMITS, lambda host, port: [address])
+    assert fetching.get(f"http://a.example:{port}/fine").startswith(b"/fine")
+
+
+def test_a_name_that_nobody_answers_for_is_left() -> None:
+    gate = threading.Event()
+    looked_up = []
+
+    def silent(host: str, port: int) -> list[str]:
+        looked_up.append(host)
+        gate.wait(20)
+        return []
+
+    limits = FetchLimits(seconds=5, lookup_seconds=0.2)
+    fetching = Fetcher(["a.example"], limits, silent)
+    begin = time.monotonic()
+    for _ in range(10):
+        with pytest.raises(FetchError, match=r"is not found within|too many names"):
+            fetching.get("http://a.example/")
+    assert time.monotonic() - begin < 10
+    assert len(looked_up) == 8  # no more threads than that wait
+    gate.set()
+    end = time.monotonic() + 10
+    while True:
+        with pytest.raises(FetchError) as caught:
+            fetching.get("http://a.example/")
+        if "has no address" in str(caught.value):
+            break
+        assert time.monotonic() < end
+
+
+def test_an_address_that_never_answers_gives_way_to_the_next(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    connect = socket.create_connection
+
+    def connected(address: tuple[str, int], timeout: float) -> socket.socket:
+        asked.append(address[0])
+        if address[0] != "93.184.216.34":
+            time.sleep(timeout)  # as the system does
+            raise TimeoutError("timed out")
+        return connect((LOCAL, address[1]), timeout=timeout)
+
+    monkeypatch.setattr(socket, "create_connection", connected)
+    silent = ["2606:4700::1111", "2606:4700::1112"]
+    limits = FetchLimits(seconds=5, connect_seconds=0.2)
+    name = f"a.example:{port}"
+    fetching = Fetcher([name], limits, lambda host, port: [*silent, "93.184.216.34"])
+    assert fetching.get(f"http://{name}/fine").startswith(b"/fine")
+    assert asked == [*silent, "93.184.216.34"]
+    with pytest.raises(FetchError, match=r"no connection to `a\.example`: timed out"):
+        Fetcher([name], limits, lambda host, port: silent).get(f"http://{name}/fine")
+    begin = time.monotonic()
+    limits = FetchLimits(seconds=0.5, connect_seconds=0.2)
+    with pytest.raises(FetchError, match=r"within 0\.5 s"):
+        Fetcher([name], limits, lambda host, port: silent * 50).get(f"http://{name}/fine")
+    assert time.monotonic() - begin < 5
 
 
 @pytest.mark.parametrize(
