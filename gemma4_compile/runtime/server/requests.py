@@ -167,7 +167,7 @@ def read_chat_request(
     fields = Fields(body, ignored=ignored).with_synonyms(asks.SYNONYMS)
     others = frozenset() if fields.ignored.strict else thinking.OTHERS.union(asks.LIMITS)
     fields.skip_unknown(_CHAT | others, asks.CHAT)
-    fields.only("modalities", (["text"],), "replies are text")
+    fields.only("modalities", ([], ["text"]), "replies are text")
     tools, must_call, several = read_tool_choice(fields, read_tools(fields))
     messages, media = read_messages(fields, max_messages)
     thinks, options = thinking.read_thinking(fields)

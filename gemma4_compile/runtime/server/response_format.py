@@ -21,7 +21,7 @@ def read_schema(fields: Fields) -> Mapping[str, object] | None:
     The schema is in `json_schema.schema`, as OpenAI has it, in `schema`, as llama.cpp, Together and
     WebLLM have it, or is `json_schema` itself; with type `json_object`, too.
     """
-    if not fields.has("response_format"):
+    if fields.raw("response_format") in (None, {}, ""):
         return None
     form = fields.inner("response_format", fields.get("response_format", dict))
     kind = form.need("type", str)

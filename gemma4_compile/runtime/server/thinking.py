@@ -51,7 +51,7 @@ def _switch(fields: Fields, name: str) -> bool | None:
 
 def _effort(fields: Fields, name: str) -> bool | None:
     effort = fields.get(name, str)
-    if effort is None:
+    if not effort:  # as some pages send what nobody chose
         return None
     if effort not in _EFFORTS:
         raise fields.error(name, f"expected one of {', '.join(_EFFORTS)}")

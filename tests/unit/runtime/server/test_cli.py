@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -98,6 +99,25 @@ def test_a_context_that_fills_up_ends_the_reply_by_length(client: openai.OpenAI)
     assert answer.choices[0].finish_reason == "length"
     assert answer.usage is not None
     assert answer.usage.total_tokens == 257  # the last token is told and not read again
+
+
+def test_the_form_that_the_browser_s_client_needs_is_followed(client: openai.OpenAI) -> None:
+    form: Any = {"type": "json_object", "schema": json.dumps({"const": {"a": 1}})}
+    answer = client.chat.completions.create(
+        model="tiny", messages=[{"role": "user", "content": "Say yes"}], response_format=form
+    )
+    assert json.loads(answer.choices[0].message.content or "") == {"a": 1}
+
+
+def test_only_a_strict_server_refuses_fields_that_mean_nothing(
+    client: openai.OpenAI, tiny_package: Path
+) -> None:
+    more: Any = {"prompt": "x", "max_tokens": 1, "extra_body": {"mystery": 1}}
+    assert client.completions.create(model="tiny", **more).model_extra is not None
+    with serving(tiny_package, "--strict-request") as address:
+        strict = client.with_options(base_url=f"{address}/v1")
+        with pytest.raises(openai.BadRequestError, match="`mystery`: is not a field"):
+            strict.completions.create(model="tiny", **more)
 
 
 def test_ctrl_c_ends_a_reply_that_is_being_told(tiny_package: Path) -> None:

@@ -64,6 +64,7 @@ def test_top_p_zero_is_the_most_probable_token() -> None:
 
 
 def test_null_is_the_same_as_absent() -> None:
+    assert chat(modalities=[], reasoning_effort="", response_format={}) == chat()
     assert chat(temperature=None, stop=None, tools=None, n=None, response_format=None) == chat()
 
 

@@ -39,6 +39,8 @@ def test_a_schema_is_found_where_clients_put_it(form: Any) -> None:
     ("form", "schema"),
     [
         (None, None),
+        ({}, None),
+        ("", None),
         ({"type": "text"}, None),
         ({"type": "text", "schema": {}, "json_schema": None}, None),
         ({"type": "json_object"}, ANY_OBJECT),

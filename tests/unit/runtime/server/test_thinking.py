@@ -17,6 +17,7 @@ from gemma4_compile.runtime.server.thinking import read_thinking
         ({"reasoning_effort": "high"}, True),
         ({"chat_template_kwargs": {"enable_thinking": True}}, True),
         ({"chat_template_kwargs": {"enable_thinking": False}, "reasoning_effort": "low"}, False),
+        ({"reasoning_effort": ""}, None),
         ({"enable_thinking": True}, True),
         ({"think": False, "reasoning_effort": "low"}, False),
         ({"think": "low"}, True),
