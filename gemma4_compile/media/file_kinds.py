@@ -56,9 +56,14 @@ def kind_of_file(file: BinaryIO) -> str | None:
     return None
 
 
+def is_picture(kind: str | None) -> bool:
+    """Return whether a kind is of pictures, be they read here or not."""
+    return kind in _PICTURES
+
+
 def is_still(kind: str | None) -> bool:
     """Return whether a kind is of pictures that are no video; a GIF may be both."""
-    return kind in _PICTURES and kind != "GIF"
+    return is_picture(kind) and kind != "GIF"
 
 
 def named(kind: str | None) -> str:

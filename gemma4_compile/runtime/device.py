@@ -111,7 +111,7 @@ class Device:
         """
         if name not in DEVICE_TYPES:
             raise ArtifactError(
-                f"packages for `{name}` do not run here",
+                f"packages for `{name[:40]}` do not run here",
                 hint=f"this program runs packages for {', '.join(DEVICE_TYPES)}",
             )
         _load_tvm("tvm_runtime", ctypes.RTLD_GLOBAL)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import hashlib
+import io
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from gemma4_compile.errors import Gemma4CompileError
+from gemma4_compile.media.file_kinds import is_picture, kind_of_file
 from gemma4_compile.media.inputs import Medium, Picture, Sound, check_taken, load
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.media.sizes import BUDGETS
@@ -172,17 +173,18 @@ class MediaReader:
                 raise given.error(str(error), code="media_not_fetched") from error
         text = given.text
         is_address = text[:8].lower().startswith(("data:", *_FETCHED))
-        if given.kind == "image" or is_address:
+        if given.kind == "image" and not is_address:
+            return _bare_picture(given)
+        if is_address:
             head, comma, text = text.partition(",")
             head = head.translate(_UNFOLDED).lower()
             if not comma or not head.startswith("data:") or not head.endswith(";base64"):
                 raise given.error(f"{_EXPECTED[given.kind]}, found {given.text[:40]!r}")
             for escape, character in _ESCAPED.items():
                 text = text.replace(escape, character).replace(escape.lower(), character)
-        text = text.translate(_UNFOLDED)
         try:
-            return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
-        except (binascii.Error, ValueError) as error:
+            return _from_base64(text)
+        except ValueError as error:
             raise given.error(f"expected base64: {error}") from error
 
     def _budget(self, given: GivenMedium) -> int | None:
@@ -203,6 +205,23 @@ class MediaReader:
             while self._kept_bytes > _KEPT_BYTES:
                 _, oldest = self._kept.popitem(last=False)
                 self._kept_bytes -= _size(oldest)
+
+
+def _from_base64(text: str) -> bytes:
+    """Bytes of base64 as files, browsers and addresses have it; ValueError for what is none."""
+    text = text.translate(_UNFOLDED)
+    return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+
+
+def _bare_picture(given: GivenMedium) -> bytes:
+    """A picture in base64 alone, which transformers takes as well; a path is no such thing."""
+    try:
+        content = _from_base64(given.text)
+    except ValueError:
+        content = b""
+    if not is_picture(kind_of_file(io.BytesIO(content))):
+        raise given.error(f"{_EXPECTED['image']}, found {given.text[:40]!r}")
+    return content
 
 
 def _size(medium: Medium) -> int:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from gemma4_compile.media.inputs import Sound
 from gemma4_compile.media.settings import MediaSettings
@@ -23,6 +24,7 @@ from tests.media_files import (
     SETTINGS,
     picture_file,
     recording,
+    saved,
     sound,
     sound_file,
     tone,
@@ -147,6 +149,17 @@ def test_a_sound_may_be_a_data_address(live: Live) -> None:
         assert status == 200, answer
 
 
+def test_a_picture_may_be_base64_alone(live: Live, engine: ScriptedEngine) -> None:
+    """As transformers' loader takes it."""
+    rows = set()
+    for content in (picture_file(48, 96), saved(Image.new("RGB", (96, 48)), "JPEG")):
+        for text in (data_url(content), base64.b64encode(content).decode()):
+            status, answer = ask(live, image(text))
+            assert status == 200, answer
+            rows.add(engine.held.count(1019))
+    assert len(rows) == 1
+
+
 def test_base64_in_lines(live: Live) -> None:
     """As `base64 FILE` prints it."""
     picture = base64.encodebytes(picture_file(48, 48)).decode()
@@ -202,6 +215,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "plain data": (image("data:image/png,abc"), "expected `data:image/png;base64"),
     "a path": (image("file:///etc/passwd"), "expected `data:image/png;base64"),
     "a bare path": (image("/etc/passwd"), "expected `data:image/png;base64"),
+    "a bare sound": (image(base64.b64encode(sound_file()).decode()), "expected `data:image/png"),
+    "a path of a network": (image("//host/a.png"), "expected `data:image/png;base64"),
     "an address": (image("https://example.org/a.png"), "--allow-media-hosts"),
     "in capitals": (image("HTTP://example.org/a.png"), "--allow-media-hosts"),
     "an empty picture": (image(b""), "empty"),
