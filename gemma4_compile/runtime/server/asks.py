@@ -269,7 +269,19 @@ TEMPLATE_OPTIONS: Mapping[str, Ask] = {
 
 RESPONSE_FORMAT: Mapping[str, Ask] = _all(
     "of forms only a JSON schema can be followed: give it as `schema`, type `json_schema`",
-    ("choice", "ebnf", "example", "format", "grammar", "pattern", "regex", "structures", "value"),
+    (
+        "choice",
+        "ebnf",
+        "example",
+        "format",
+        "grammar",
+        "json_schema",
+        "parameters",
+        "pattern",
+        "regex",
+        "structures",
+        "value",
+    ),
 )
 
 _ELSEWHERE = Ask("use `tool_calls`, and messages of role `tool`")

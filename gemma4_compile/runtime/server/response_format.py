@@ -12,6 +12,26 @@ from gemma4_compile.runtime.server.fields import Fields
 
 ANY_OBJECT: Mapping[str, object] = {"type": "object"}
 _FORM = frozenset({"description", "json_schema", "name", "schema", "strict", "type"})
+_KEYWORDS = frozenset(
+    {
+        "$defs",
+        "$ref",
+        "$schema",
+        "additionalProperties",
+        "allOf",
+        "anyOf",
+        "const",
+        "definitions",
+        "enum",
+        "items",
+        "oneOf",
+        "patternProperties",
+        "prefixItems",
+        "properties",
+        "required",
+        "type",
+    }
+)
 _NAMED = frozenset({"description", "name", "schema", "strict"})
 
 
@@ -48,9 +68,9 @@ def _wrapped(form: Fields) -> Mapping[str, object] | None:
     if named.has("schema"):
         named.skip_unknown(_NAMED, asks.RESPONSE_FORMAT)
         return _given(named)
-    # Without its wrapper: what belongs to no wrapper is the schema's.
-    if set(named.names()) - _NAMED:
+    if not _KEYWORDS.isdisjoint(named.names()):  # without its wrapper
         return _parsed(form, "json_schema")
+    named.skip_unknown(_NAMED, asks.RESPONSE_FORMAT)
     return ANY_OBJECT
 
 

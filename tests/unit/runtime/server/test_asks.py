@@ -67,7 +67,9 @@ PLACES: dict[str, tuple[Any, Mapping[str, Ask]]] = {
     "declared": (declared, asks.DECLARED),
     "template": (lambda **fields: read(chat_template_kwargs=fields), asks.TEMPLATE_OPTIONS),
     "form": (
-        lambda **fields: read(response_format={"type": "json_object", **fields}),
+        lambda **fields: read(
+            response_format={"type": "json_schema", "json_schema": {"name": "n", **fields}}
+        ),
         asks.RESPONSE_FORMAT,
     ),
     "reasoning": (lambda **fields: read(reasoning=fields), asks.REASONING),

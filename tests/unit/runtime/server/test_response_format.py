@@ -47,6 +47,7 @@ def test_a_schema_is_found_where_clients_put_it(form: Any) -> None:
         ({"type": "json_object", "schema": None}, ANY_OBJECT),
         ({"type": "json_object", "schema": {}}, {}),
         ({"type": "json_schema", "json_schema": {"name": "n"}}, ANY_OBJECT),
+        ({"type": "json_schema", "json_schema": {"name": "n", "mystery": 1}}, ANY_OBJECT),
         ({"type": "json_schema", "json_schema": {"$ref": "#/x"}}, {"$ref": "#/x"}),
     ],
 )
@@ -65,6 +66,11 @@ def test_a_form_without_a_schema(form: Any, schema: Any) -> None:
         ({"type": "json_object", "schema": 5}, ".schema"),
         ({"type": "json_object", "schema": SCHEMA, "json_schema": {"schema": {}}}, ".schema"),
         ({"type": "json_object", "value": SCHEMA}, ".value"),
+        ({"type": "json_schema", "json_schema": {"parameters": SCHEMA}}, ".json_schema.parameters"),
+        (
+            {"type": "json_schema", "json_schema": {"json_schema": SCHEMA}},
+            ".json_schema.json_schema",
+        ),
         ({"type": "json_schema", "json_schema": {"schema": True}}, ".json_schema.schema"),
         ("json_object", ""),
     ],
