@@ -70,22 +70,30 @@ class Grammars:
         return JsonGrammar(self._server, _checked(schema), schemas.SCHEMA, self._marks)
 
     def compile_calls(
-        self, tools: Sequence[Mapping[str, object]], *, several: bool, room: int
+        self,
+        tools: Sequence[Mapping[str, object]],
+        *,
+        several: bool = True,
+        room: int | None = None,
+        answer: Mapping[str, object] | None = None,
     ) -> JsonGrammar:
         """Compile a grammar of calls of these tools; errors as of `compile`.
 
         Parameters
         ----------
-        tools : declarations
+        tools : declarations; one without parameters takes any
         several : whether more calls may follow the first
-        room : tokens that the reply may have
+        room : tokens that the reply may have; None lets strings and lists have any length
+        answer : the schema of a reply that may do without calls; None: it must call
         """
-        _find_library("calls that must be made")
+        _find_library("calls that follow their declarations")
+        for tool in tools:
+            _checked(tool, "the tools' declarations")
+        if answer is not None:
+            _checked(answer)
+        longest = None if room is None else max(MIN_ARGUMENT, min(MAX_ARGUMENT, room // _ARGUMENTS))
         grammar = call_grammar(
-            tools,
-            self._marks,
-            several=several,
-            longest_text=max(MIN_ARGUMENT, min(MAX_ARGUMENT, room // _ARGUMENTS)),
+            tools, self._marks, several=several, longest_text=longest, answer=answer
         )
         if len(grammar) > MAX_SCHEMA_BYTES:
             raise UsageError(
@@ -100,22 +108,27 @@ class Grammars:
         self._server.close()
 
 
+def is_installed() -> bool:
+    """Return whether the library is there."""
+    return importlib.util.find_spec("llguidance") is not None
+
+
 def _find_library(what: str) -> None:
-    if importlib.util.find_spec("llguidance") is None:
+    if not is_installed():
         raise UsageError(
             f"{what} need the package `llguidance`, which is not installed",
             hint=f"run `{INSTALL}`",
         )
 
 
-def _checked(schema: Mapping[str, object]) -> bytes:
+def _checked(schema: Mapping[str, object], what: str = "the JSON schema") -> bytes:
     """Return a schema as JSON; UsageError for what costs too much to be tried."""
     try:
         text = json.dumps(schema, allow_nan=False).encode()
     except (ValueError, RecursionError) as error:
-        raise _refused(f"it is no JSON: {error}") from error
+        raise _refused(f"it is no JSON: {error}", what) from error
     if len(text) > MAX_SCHEMA_BYTES:
-        raise _refused(f"it has {len(text)} bytes, and at most {MAX_SCHEMA_BYTES} are served")
+        raise _refused(f"it has {len(text)} bytes, and at most {MAX_SCHEMA_BYTES} are served", what)
     waiting: list[tuple[str, object, bool]] = [("", schema, True)]
     while waiting:
         key, value, is_schema = waiting.pop()
@@ -125,10 +138,11 @@ def _checked(schema: Mapping[str, object]) -> bytes:
             waiting += [("", item, is_schema) for item in value]
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
             if abs(value) > MAX_NUMBER:
-                raise _refused(f"expected numbers up to 2**63, found {_shown(value)}")
+                raise _refused(f"expected numbers up to 2**63, found {_shown(value)}", what)
             if is_schema and key == "multipleOf" and not 0 < value <= MAX_DIVISOR:
                 raise _refused(
-                    f"`multipleOf`: expected more than 0 and up to {MAX_DIVISOR}, found {value}"
+                    f"`multipleOf`: expected more than 0 and up to {MAX_DIVISOR}, found {value}",
+                    what,
                 )
     return text
 
@@ -137,8 +151,8 @@ def _shown(value: float) -> str:
     return f"{value:g}" if isinstance(value, float) else f"an integer of {value.bit_length()} bits"
 
 
-def _refused(why: str) -> UsageError:
-    return UsageError(f"the JSON schema cannot be followed: {why}", hint=_PLAIN_HINT)
+def _refused(why: str, what: str = "the JSON schema") -> UsageError:
+    return UsageError(f"{what} cannot be followed: {why}", hint=_PLAIN_HINT)
 
 
 class JsonGrammar:
@@ -149,38 +163,49 @@ class JsonGrammar:
         self._server, self._schema, self._kind, self._marks = server, schema, kind, marks
         self._ready: SchemaProcess | None = self._compile()
 
-    def constrain(self, chooser: TokenChooser, *, thinking: bool = False) -> TokenChooser:
+    def constrain(
+        self, chooser: TokenChooser, *, thinking: bool = False, only_calls: bool = False
+    ) -> TokenChooser:
         """A chooser for one reply that takes only what the schema allows.
 
         Parameters
         ----------
         chooser : chooses among what is allowed
         thinking : let the reply begin with reasoning, in which everything is allowed
+        only_calls : everything is allowed between calls as well
         """
         process, self._ready = self._ready or self._compile(), None
-        return _Constrained(process, chooser, self._marks, thinking)
+        return _Constrained(process, chooser, self._marks, thinking, only_calls)
 
     def _compile(self) -> SchemaProcess:
         try:
             return self._server.follow(self._schema, self._kind)
         except (SchemaRefused, SchemaServerError) as error:
-            raise _refused(str(error)) from error
+            what = "the JSON schema" if self._kind == schemas.SCHEMA else "the declarations"
+            raise _refused(str(error), what) from error
 
 
 class _Constrained:
     """Chooses the tokens of one reply."""
 
     def __init__(
-        self, process: SchemaProcess, chooser: TokenChooser, marks: MarkIds, thinking: bool
+        self,
+        process: SchemaProcess,
+        chooser: TokenChooser,
+        marks: MarkIds,
+        thinking: bool,
+        only_calls: bool,
     ) -> None:
         self._process, self._chooser, self._marks = process, chooser, marks
         self._may_think = thinking and marks.open_channel is not None
         self._in_reasoning = False
+        self._only_calls = self._is_free = only_calls
         self._allowed: npt.NDArray[np.bool_] | None = None  # what may come next, once it is known
         self._last: int | None = None
 
     def begin(self, prompt: Sequence[int]) -> None:
-        """Pass a new reply's prompt on to a chooser that counts."""
+        """Hear what the reply goes on from; pass it on to a chooser that counts."""
+        self._in_reasoning = self._marks.reasoning_is_open(list(prompt))
         if isinstance(self._chooser, PromptReader):
             self._chooser.begin(prompt)
 
@@ -192,9 +217,19 @@ class _Constrained:
         GrammarError
             If the engine gives up.
         """
+        if self._is_free:
+            token_id = self._chooser(logits)
+            if token_id == self._marks.open_call:
+                self._ask(len(logits))  # a call is what may come next
+                self._last, self._is_free = token_id, False
+            return token_id
         if self._in_reasoning:
+            if self._marks.open_call is not None:  # it would end the reasoning, and be free, too
+                logits = logits.copy()
+                logits[self._marks.open_call] = -np.inf
             token_id = self._chooser(logits)
             self._in_reasoning = token_id != self._marks.close_channel
+            self._may_think = False
             return token_id
         if self._allowed is None:
             self._allowed = self._ask(len(logits))
@@ -207,6 +242,7 @@ class _Constrained:
             self._in_reasoning = True
         else:
             self._last, self._allowed = token_id, None
+        self._is_free = self._only_calls and token_id == self._marks.close_call
         self._may_think = False
         return token_id
 
@@ -214,8 +250,8 @@ class _Constrained:
         try:
             mask = self._process.allowed(self._last)
         except SchemaRefused as error:
-            raise GrammarError(f"the JSON schema cannot be followed: {error}") from error
+            raise GrammarError(f"the schema cannot be followed: {error}") from error
         bits = np.unpackbits(np.frombuffer(mask, np.uint8), count=vocab_size, bitorder="little")
         if not bits.any():
-            raise GrammarError("the JSON schema cannot be followed: no token can come next")
+            raise GrammarError("the schema cannot be followed: no token can come next")
         return bits.astype(bool)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime.declarations import SchemaWriter
+from gemma4_compile.runtime.grammar import is_installed
 from gemma4_compile.runtime.prompt import Message
 from gemma4_compile.runtime.server import asks
 from gemma4_compile.runtime.server.api_error import ApiError
@@ -176,6 +177,20 @@ def read_tools(fields: Fields) -> tuple[Mapping[str, object], ...]:
             declared["response"] = function.get("response", dict)
         tools.append({"type": "function", "function": declared})
     return tuple(tools)
+
+
+def read_strict(fields: Fields) -> frozenset[str]:
+    """Names of the tools with `strict`; without the library that follows them they are noted."""
+    names = set()
+    for index, entry in enumerate(fields.get("tools", list, [])):
+        tool = fields.inner(f"tools[{index}]", entry)
+        function = tool.inner("function", tool.need("function", dict))
+        if function.get("strict", bool, False):
+            names.add(tool_name(function))
+    if names and not is_installed():
+        fields.ignored.add("tools[].function.strict, without `llguidance`")
+        return frozenset()
+    return frozenset(names)
 
 
 Tools = tuple[Mapping[str, object], ...]

@@ -15,6 +15,7 @@ from gemma4_compile.runtime.server.media import GivenMedium
 from gemma4_compile.runtime.server.messages import (
     declare,
     read_messages,
+    read_strict,
     read_tool_choice,
     read_tools,
 )
@@ -126,6 +127,7 @@ class ChatRequest(Request):
     schema : the JSON schema that the reply must follow, or None
     declared : the same tools with their schemas written out, as the chat template takes them
     must_call : tools of which the reply must call one; none: it need not
+    strict : names of tools whose calls must follow their declaration wherever one is made
     several_calls : whether it may call more than once
     media : of the messages, in order, not decoded yet
     """
@@ -138,6 +140,7 @@ class ChatRequest(Request):
     schema: Mapping[str, object] | None = field(default=None)
     declared: tuple[Mapping[str, object], ...] = ()
     must_call: tuple[Mapping[str, object], ...] = ()
+    strict: frozenset[str] = frozenset()
     several_calls: bool = True
 
 
@@ -177,6 +180,7 @@ def read_chat_request(
         tools=tools,
         declared=declare(fields, tools),
         must_call=must_call,
+        strict=read_strict(fields),
         several_calls=several and fields.get("parallel_tool_calls", bool, True),
         thinking=thinks,
         template_options=options,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -304,31 +304,32 @@ class Service:
 
     def constraint(self, request: ChatRequest, prompt: Sequence[int]) -> Constraint | None:
         """Constraint of a reply by the request's schema or calls; ApiError if it cannot be."""
-        schema = request.schema
-        if schema is None and not request.must_call:
+        schema, tools = request.schema, request.must_call
+        strict = [tool for tool in request.tools if _name(tool) in request.strict]
+        only_calls = schema is None and not tools
+        if only_calls and not strict:
             return None
-        if schema is not None and request.tools:
-            raise ApiError(
-                400,
-                "`response_format` and `tools` exclude each other: a call follows no schema",
-                param="response_format",
-            )
-        thinking = self._thinks(request)
+        room = self.model.context_length - len(prompt)
         try:
-            if schema is not None:
-                grammar = self._grammars.compile(schema)
-            else:
-                room = self.model.context_length - len(prompt)
+            if tools:
                 grammar = self._grammars.compile_calls(
-                    request.must_call,
+                    tools,
                     several=request.several_calls,
                     room=min(room, request.settings.max_tokens or room),
                 )
+            elif request.tools:
+                held = [t if t in strict else _of_any_arguments(t) for t in request.tools]
+                several = only_calls or request.several_calls
+                grammar = self._grammars.compile_calls(held, several=several, answer=schema)
+            else:
+                assert schema is not None, "there is something to follow"
+                grammar = self._grammars.compile(schema)
         except Gemma4CompileError as error:
             message = f"{error}; {error.hint}" if error.hint else str(error)
-            param = "tool_choice" if schema is None else "response_format"
+            param = "tool_choice" if tools else "tools" if only_calls else "response_format"
             raise ApiError(400, message, param=param) from error
-        return partial(grammar.constrain, thinking=bool(thinking))
+        thinking = bool(self._thinks(request))
+        return partial(grammar.constrain, thinking=thinking, only_calls=only_calls)
 
     def check_biases(self, request: Request) -> None:
         """ApiError for a bias of a token that the model does not have."""
@@ -355,6 +356,16 @@ class Service:
                 param,
             )
         return ids
+
+
+def _name(tool: Mapping[str, object]) -> object:
+    function = tool["function"]
+    assert isinstance(function, Mapping), "a declaration as `read_tools` returns it"
+    return function["name"]
+
+
+def _of_any_arguments(tool: Mapping[str, object]) -> Mapping[str, object]:
+    return {"type": "function", "function": {"name": _name(tool)}}
 
 
 def _does_not_fit(why: object, param: str | None) -> ApiError:

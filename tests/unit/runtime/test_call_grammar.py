@@ -9,21 +9,9 @@ from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime.call_grammar import call_grammar
 from gemma4_compile.runtime.grammar import Grammars
 from gemma4_compile.runtime.reply import MarkIds, ReplyParser
-from gemma4_compile.runtime.sampling import Sampler, SamplingOptions
 from gemma4_compile.runtime.tool_calls import ToolCall
-from tests.scripted_engine import END_OF_TURN, VOCABULARY, tiny_tokenizer
-
-TOKENIZER = tiny_tokenizer()
-STOP = (1, END_OF_TURN)
-
-
-def tool(name: str, parameters: Any = None) -> dict[str, Any]:
-    function = {"name": name, "description": ""}
-    return {
-        "type": "function",
-        "function": function | ({"parameters": parameters} if parameters else {}),
-    }
-
+from tests.random_calls import STOP, TOKENIZER, events_of, tool
+from tests.scripted_engine import VOCABULARY
 
 WEATHER = tool(
     "get_weather",
@@ -53,24 +41,7 @@ def grammars() -> Grammars:
 
 
 def calls(grammars: Grammars, tools: list[dict[str, Any]], seed: int, several: bool) -> list[Any]:
-    """What random logits, in which some marks are more probable, become."""
-    chooser = grammars.compile_calls(tools, several=several, room=400).constrain(
-        Sampler(SamplingOptions(), seed)
-    )
-    marks = MarkIds.of(TOKENIZER)
-    assert marks.quote is not None
-    assert marks.close_call is not None
-    rng = np.random.default_rng(seed)
-    parser = ReplyParser(TOKENIZER)
-    events: list[Any] = []
-    for _ in range(2000):
-        logits = rng.normal(0, 1, VOCABULARY).astype(np.float32)
-        logits[[marks.quote, marks.close_call, *STOP]] += 6
-        token_id = chooser(logits)
-        if token_id in STOP:
-            return events + parser.finish()
-        events += parser.push(token_id)
-    raise AssertionError("the calls have no end")
+    return events_of(lambda: grammars.compile_calls(tools, several=several, room=400), seed)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -106,19 +77,31 @@ def test_a_model_that_finds_no_end_still_ends_its_call(grammars: Grammars) -> No
     assert events[0] == ToolCall("f", {"a": "x" * (200 // 8)})
 
 
-def test_what_is_declared_badly_may_be_anything(grammars: Grammars) -> None:
-    deep: dict[str, Any] = {"type": "string"}
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"properties": {"a": 5}},
+        {"properties": {"a": {"type": ["x"]}}},
+        {"properties": [], "required": 7},
+        {"type": "array"},
+        5,
+    ],
+)
+def test_what_is_declared_badly_is_refused(grammars: Grammars, parameters: Any) -> None:
+    with pytest.raises(UsageError, match="calls cannot follow the declaration") as raised:
+        grammars.compile_calls([tool("f", parameters)], several=False, room=400)
+    assert raised.value.hint
+
+
+def test_deep_arguments_are_followed(grammars: Grammars) -> None:
+    deep: dict[str, Any] = {"enum": ['\n"\\', "ü"]}
     for _ in range(40):
-        deep = {"type": "object", "properties": {"a": deep}, "required": ["a"]}
-    odd = [
-        {"properties": {'a"}': {}}},
-        {"properties": {"a": 5, "b": {"type": ["x"]}, "c": {"enum": [1]}}},
-        {"properties": {"a": {"enum": ['\n"\\', "ü"]}}, "required": 7},
-        deep,
-    ]
-    for seed, parameters in enumerate(odd):
-        (call,) = calls(grammars, [tool("f", parameters)], seed, several=False)
-        assert isinstance(call, ToolCall)
+        deep = {"type": "object", "properties": {'a"': deep}, "required": ['a"']}
+    (call,) = calls(grammars, [tool("f", deep)], 1, several=False)
+    found = call.arguments
+    for _ in range(40):
+        found = found['a"']
+    assert found in ('\n"\\', "ü")
 
 
 def test_nested_arguments_do_not_double(grammars: Grammars) -> None:

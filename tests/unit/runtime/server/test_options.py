@@ -133,12 +133,6 @@ def test_a_reply_that_must_call(live: Live, choice: str, stream: bool) -> None:
             assert arguments["unit"] in ("c", "f")
 
 
-def test_a_schema_and_a_call_exclude_each_other(live: Live) -> None:
-    form: Any = {"type": "json_object"}
-    with pytest.raises(openai.BadRequestError, match="exclude each other"):
-        ask(live, tools=TOOLS, tool_choice="required", response_format=form)
-
-
 def test_another_model_s_name_is_answered_with_a_note(live: Live, engine: ScriptedEngine) -> None:
     note = "the model `gpt-4` does not exist; this server has `scripted`, which answers"
     answer = ask(live, model="gpt-4")
