@@ -276,7 +276,8 @@ class Generation:
     first_token_s : seconds until the first token was chosen
     decode_s : seconds from then to the end
     drafting : the counts of its guesses, once it has ended; None where there is no drafter
-    single_call : whether its first call ends it; may be set until it is iterated
+    single_call, tells_reuse : whether its first call ends it, and `reused_tokens` is told and not
+        left at 0; may be set until it is iterated
     """
 
     def __init__(
@@ -304,7 +305,7 @@ class Generation:
         self.first_token_s = 0.0
         self.decode_s = 0.0
         self.drafting = None if generator.pace is None else Drafting()
-        self.single_call = False
+        self.single_call, self.tells_reuse = False, True
         self._events = self._run()
 
     def __iter__(self) -> Iterator[Event | PromptProgress]:
@@ -368,7 +369,8 @@ class Generation:
         return False
 
     def _prefill(self) -> Steps[PromptProgress, None, Float32Array]:
-        done = self.reused_tokens = self._generator.rewind(self._prompt)
+        done = self._generator.rewind(self._prompt)
+        self.reused_tokens = done if self.tells_reuse else 0
         logits = None
         for part in self._generator.cut(self._prompt, done):
             logits = self._generator.prefill(self._prompt.part(part.start, part.stop))

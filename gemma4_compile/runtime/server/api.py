@@ -30,7 +30,7 @@ from gemma4_compile.runtime.server.requests import (
     read_chat_request,
     read_completion_request,
 )
-from gemma4_compile.runtime.server.service import Reply, Service
+from gemma4_compile.runtime.server.service import Client, Reply, Service
 from gemma4_compile.types import JsonObject
 
 _log = logging.getLogger("gemma4_compile.serve")
@@ -106,7 +106,9 @@ class _Api:
             constrain = await _unless_gone(
                 request, run_in_threadpool(service.constraint, parsed, prompt)
             )
-            replies = service.submit(place, prompt, parsed, constrain=constrain)
+            replies = service.submit(
+                place, prompt, parsed, constrain=constrain, client=_client(request)
+            )
         return await _answer(request, parsed, replies, ChatAnswer(model.name, note))
 
     async def complete(self, request: HttpRequest) -> Response:
@@ -118,7 +120,7 @@ class _Api:
         service.check_biases(parsed)
         with service.worker.reserve() as place:
             prompt = await _unless_gone(request, service.build_completion(parsed))
-            replies = service.submit(place, prompt, parsed)
+            replies = service.submit(place, prompt, parsed, client=_client(request))
         return await _answer(request, parsed, replies, TextAnswer(model.name, note))
 
     def _check_key(self, request: HttpRequest) -> None:
@@ -139,6 +141,11 @@ class _Api:
             "owned_by": "gemma4-compile",
             "context_length": model.context_length,
         }
+
+
+def _client(request: HttpRequest) -> Client:
+    address = "" if request.client is None else request.client.host
+    return address, request.headers.get("authorization", "")
 
 
 async def _answer(

@@ -36,6 +36,8 @@ from gemma4_compile.template_watch import SlowRenderingError, Watch
 
 Constraint = Callable[[TokenChooser], TokenChooser]
 """Makes a chooser that takes only what a grammar allows, for one reply."""
+Client = tuple[str, str]
+"""Who asks: the address, and the key that was brought."""
 _SHOWN_NAME = 100  # characters of a model's name in an error or a note
 
 
@@ -100,6 +102,18 @@ class Reply:
     logprobs: ReplyLogprobs | None
 
 
+class _StateOwner:
+    """Whose prompt the state holds; known to the worker's thread alone."""
+
+    def __init__(self) -> None:
+        self._client: Client | None = None
+
+    def take(self, client: Client | None) -> bool:
+        """Make the state a client's; return whether it was that before."""
+        was, self._client = self._client, client
+        return client == was
+
+
 def _start(
     prompt: list[int],
     settings: Settings,
@@ -107,6 +121,7 @@ def _start(
     logprobs: ReplyLogprobs | None,
     plain: bool,
     single_call: bool,
+    tells_reuse: Callable[[], bool],
     generator: Generator,
 ) -> Generation:
     """Begin a generation; in the worker's thread."""
@@ -119,6 +134,7 @@ def _start(
         prompt, chooser, max_tokens=settings.max_tokens, stop=settings.stop, plain=plain
     )
     generation.single_call = single_call
+    generation.tells_reuse = tells_reuse()
     return generation
 
 
@@ -146,6 +162,7 @@ class Service:
         strict_request : refuse requests with fields that are not known
         media_hosts : from which pictures are fetched
         """
+        self._owner = _StateOwner()
         self.model = model
         self.worker = worker
         self._thinking = thinking
@@ -282,11 +299,18 @@ class Service:
         request: Request,
         *,
         constrain: Constraint | None = None,
+        client: Client | None = None,
     ) -> list[Reply]:
-        """Queue a request's generations in its place; ApiError if the server is stopping."""
+        """Queue a request's generations in its place; ApiError if the server is stopping.
+
+        Parameters
+        ----------
+        client : only the one whose prompt was before it learns how much of its own was there
+        """
         plain = isinstance(request, CompletionRequest)
         single_call = isinstance(request, ChatRequest) and not request.several_calls
         marks = MarkIds.of(self.model.tokenizer)
+        tells_reuse = partial(self._owner.take, client)
         starts, recorders = [], []
         for index in range(request.replies):
             settings = request.settings.of_reply(index)
@@ -297,7 +321,9 @@ class Service:
                 recorder = ReplyLogprobs(self.model.tokenizer, settings.logprobs, answer)
             recorders.append(recorder)
             starts.append(
-                partial(_start, prompt, settings, constrain, recorder, plain, single_call)
+                partial(
+                    _start, prompt, settings, constrain, recorder, plain, single_call, tells_reuse
+                )
             )
         tickets = place.submit(*starts)
         return [Reply(*pair) for pair in zip(tickets, recorders, strict=True)]

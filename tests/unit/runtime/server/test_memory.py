@@ -1,4 +1,4 @@
-"""What long requests leave behind: nothing, also where they come to nothing."""
+"""What requests leave behind: no memory, also where they come to nothing; no trace of a client."""
 
 from __future__ import annotations
 
@@ -99,3 +99,20 @@ def test_memory_is_given_back_after_long_requests_alone(
         for _ in range(3):
             live.request("POST", "/v1/chat/completions", body, Content_Type="application/json")
         assert returned.acquire(timeout=5 if is_long else 1) == is_long
+
+
+def test_what_another_client_asked_is_not_told_by_cached_tokens(live: Live) -> None:
+    """Who brings another key, as one behind another address, is another client."""
+    body = {"messages": [{"role": "user", "content": "Weather in Rome?"}], "max_tokens": 1}
+
+    def cached(key: str) -> int:
+        _, _, answer = live.request(
+            "POST", "/v1/chat/completions", body, Authorization=f"Bearer {key}"
+        )
+        return int(json.loads(answer)["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    cached("one")
+    assert cached("one") > 0
+    assert cached("another") == 0
+    assert cached("another") > 0
+    assert cached("one") == 0
