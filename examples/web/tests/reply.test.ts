@@ -1,6 +1,8 @@
 import { describe, expect, it } from "vitest";
+import cases from "../../../tests/call_dialects.json";
+import { parseCall } from "../src/chat/call_reader";
 import { answerText, callsOf, splitReply, withoutReasoning } from "../src/chat/reply";
-import { declare, format, parseCall, respond } from "../src/chat/tool_syntax";
+import { declare, format, respond } from "../src/chat/tool_syntax";
 import { runTool } from "../src/chat/tools";
 
 const CALL = '<|tool_call>call:calculator{expression:<|"|>8 + 19<|"|>}<tool_call|>';
@@ -52,10 +54,26 @@ describe("the notation of tools", () => {
     });
   });
 
-  it.each(["", "f{}", "call:f", "call:f{a:}", "call:f{a:1", "call:f{a:1}x", 'call:f{a:<|"|>x}', "call:f{a:word}"])(
-    "takes `%s` for no call",
-    (text) => expect(parseCall(text)).toBeUndefined(),
-  );
+  it.each([
+    "",
+    "call",
+    "call:f",
+    "call:f{a:}",
+    "call:f{a:1",
+    "call:f{a:1}x",
+    'call:f{a:<|"|>x}',
+    "call:f{a:1}call:g{}",
+  ])("takes `%s` for no call", (text) => expect(parseCall(text)).toBeUndefined());
+
+  it.each(cases as { why: string; text: string; arguments: object | null }[])("drift: $why", (drift) => {
+    const expected = drift.arguments === null ? undefined : { name: "f", args: drift.arguments };
+    expect(parseCall(drift.text)).toEqual(expected);
+  });
+
+  it("reads no number that would become another one", () => {
+    for (const number of ["9007199254740993", "1e400", "1e-400"])
+      expect(parseCall(`call:f{a:${number}}`)).toBeUndefined();
+  });
 
   it("writes as the published template", () => {
     const parameters = { city: { type: "string", description: "City name" } };

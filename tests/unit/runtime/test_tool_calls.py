@@ -60,6 +60,7 @@ def test_an_example_of_the_format() -> None:
     assert json.loads(call.arguments_json()) == call.arguments
 
 
+# Read by the page as well: examples/web/tests/reply.test.ts.
 DIALECTS = json.loads((Path(__file__).parents[2] / "call_dialects.json").read_text("utf-8"))
 
 

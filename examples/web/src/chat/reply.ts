@@ -1,5 +1,6 @@
 // A reply's text as the model writes it, taken apart: reasoning, tool calls, and the answer itself.
-import { CALL_CLOSE, CALL_OPEN, parseCall, type ToolCall } from "./tool_syntax";
+import { parseCall } from "./call_reader";
+import { CALL_CLOSE, CALL_OPEN, type ToolCall } from "./tool_syntax";
 import type { Message } from "./transcript";
 
 export const CHANNEL_OPEN = "<|channel>";

@@ -1,0 +1,211 @@
+// Reads a call, in Gemma's own form or in one that drifts from it where one reading is certain; which these are is in
+// docs/compatibility.md and, case by case, in tests/call_dialects.json, which the Python reader is held to as well.
+import { QUOTE, type ToolCall, type Value } from "./tool_syntax";
+
+type Fields = { [key: string]: Value };
+
+const MAX_DEPTH = 32;
+const HEAD = /\s*call\s*:\s*([^\s{}()[\],'"=]+)\s*(?=[{(])/y;
+const HEAD_WITHOUT_CALL = /\s*(?!call\b)([A-Za-z_][\w./-]*)\s*(?=[{(])/y;
+const KEY = /[^\s{}[\],:='"]+(?: +[^\s{}[\],:='"]+)*/y;
+const SEPARATOR = /:(?!=)|=(?![=>])/y;
+const DOUBLE = /"((?:[^"\\]|\\.)*)"/sy;
+const SINGLE = /'((?:[^'\\]|\\.|(?<=[\p{L}\p{N}_])'(?=[\p{L}\p{N}_]))*)'/suy;
+// A Windows path, the name of a shared folder, or a regular expression's word boundary.
+const NO_ESCAPES = /^(?:[A-Za-z]:\\(?!\\)|\\\\\w|(?:[^\\]|\\[^bf])*\\[bf])/;
+const NUMBER = /^-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?$/;
+const QUOTES_IN_A_WORD = /["`\u201c\u201d]|(?<![\p{L}\p{N}_])['\u2018\u2019]|['\u2018\u2019](?![\p{L}\p{N}_])/u;
+const TIME = /(?<![\w:])\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?![\w:])/g;
+const ESCAPED: Record<string, string> = { "'": "'", '"': '"', "\\": "\\", n: "\n", r: "\r", t: "\t" };
+const WORDS = new Map<string, Value>([
+  ["true", true],
+  ["false", false],
+  ["null", null],
+  ["True", true],
+  ["False", false],
+  ["None", null],
+]);
+
+/** Reads the text between the call's markers; undefined if it is no call, or not certain what it says. */
+export function parseCall(text: string): ToolCall | undefined {
+  try {
+    return new Reader(text).whole();
+  } catch (error) {
+    if (error instanceof SyntaxError) return undefined;
+    throw error;
+  }
+}
+
+class Reader {
+  private at = 0;
+  private depth = 0;
+  private begin = 0;
+  private json: boolean | undefined; // whether what begins there is, once it is asked for
+
+  constructor(private readonly text: string) {}
+
+  whole(): ToolCall {
+    const head = this.match(HEAD) ?? this.match(HEAD_WITHOUT_CALL);
+    const call = head ? { name: head[1]!, args: this.args() } : this.named();
+    this.skip();
+    if (this.at < this.text.length) throw new SyntaxError("text follows the call");
+    return call;
+  }
+
+  private args(): Fields {
+    if (!this.take("(")) return this.braces();
+    this.skip();
+    if (this.text[this.at] !== "{") return this.fields(")");
+    const args = this.braces();
+    this.expect(")");
+    return args;
+  }
+
+  /** A call as other models write it. */
+  private named(): ToolCall {
+    const { name, arguments: args = undefined, parameters = args, ...others } = this.braces();
+    const isObject = parameters !== null && typeof parameters === "object" && !Array.isArray(parameters);
+    if (typeof name !== "string" || !isObject || Object.keys(others).length) throw new SyntaxError("no call");
+    return { name, args: parameters };
+  }
+
+  private braces(): Fields {
+    this.skip();
+    [this.begin, this.json] = [this.at, undefined];
+    this.expect("{");
+    return this.fields("}");
+  }
+
+  private isJson(): boolean {
+    if (this.json === undefined) {
+      try {
+        JSON.parse(this.text.slice(this.begin).replace(/[\s)]*$/, ""));
+        this.json = true;
+      } catch {
+        this.json = false;
+      }
+    }
+    return this.json;
+  }
+
+  private value(parent: string): Value {
+    if (++this.depth > MAX_DEPTH) throw new SyntaxError("too deeply nested");
+    try {
+      const text = this.string();
+      if (text !== undefined) return text;
+      if (this.take("{")) return this.fields("}");
+      return this.take("[") ? this.items() : this.bare(parent);
+    } finally {
+      this.depth--;
+    }
+  }
+
+  private fields(close: string): Fields {
+    const fields: Fields = Object.create(null) as Fields;
+    const separators = new Set<string>();
+    while (!this.take(close)) {
+      const key = this.string() ?? this.match(KEY)?.[0];
+      this.skip();
+      const separator = this.match(SEPARATOR)?.[0];
+      if (key === undefined || separator === undefined) throw new SyntaxError("a key or its value is missing");
+      separators.add(separator);
+      if (key in fields || separators.size > 1) throw new SyntaxError("not certain what belongs to a key");
+      fields[key] = this.value(close);
+      if (this.take(",")) continue;
+      this.expect(close);
+      break;
+    }
+    return fields;
+  }
+
+  private items(): Value[] {
+    const items: Value[] = [];
+    while (!this.take("]")) {
+      items.push(this.value("]"));
+      if (this.take(",")) continue;
+      this.expect("]");
+      break;
+    }
+    return items;
+  }
+
+  /** A text between quote tokens or quotes; undefined if there is none. */
+  private string(): string | undefined {
+    if (this.take(QUOTE)) {
+      const stop = this.text.indexOf(QUOTE, this.at);
+      if (stop < 0) throw new SyntaxError("a string does not end");
+      const text = this.text.slice(this.at, stop);
+      this.at = stop + QUOTE.length;
+      return text;
+    }
+    const double = this.match(DOUBLE);
+    const found = double ?? this.match(SINGLE);
+    if (!found) return undefined;
+    if (NO_ESCAPES.test(found[1]!) && !this.isJson()) throw new SyntaxError("backslashes that may be escapes or not");
+    const text = double ? fromJson(found[1]!) : fromPython(found[1]!);
+    if (/\p{Surrogate}/u.test(text)) throw new SyntaxError("half of a character");
+    return text;
+  }
+
+  private bare(parent: string): Value {
+    const word = (this.match(parent === ")" ? /[^{}[\],\r\n)]+/y : /[^{}[\],\r\n]+/y)?.[0] ?? "").trim();
+    if (!word) throw new SyntaxError("a value is missing");
+    const known = WORDS.get(word);
+    if (known !== undefined) return known;
+    if (NUMBER.test(word)) return toNumber(word);
+    if (!isOneText(word, parent)) throw new SyntaxError(`not certain where \`${word.slice(0, 40)}\` ends`);
+    return word;
+  }
+
+  private skip(): void {
+    this.match(/\s*/y);
+  }
+
+  private match(pattern: RegExp): RegExpExecArray | null {
+    pattern.lastIndex = this.at;
+    const found = pattern.exec(this.text);
+    if (found) this.at = pattern.lastIndex;
+    return found;
+  }
+
+  private take(sign: string): boolean {
+    this.skip();
+    if (!this.text.startsWith(sign, this.at)) return false;
+    this.at += sign.length;
+    return true;
+  }
+
+  private expect(sign: string): void {
+    if (!this.take(sign)) throw new SyntaxError(`\`${sign}\` is missing`);
+  }
+}
+
+function isOneText(word: string, parent: string): boolean {
+  if (QUOTES_IN_A_WORD.test(word) || word.split("(").length !== word.split(")").length) return false;
+  if (!/[:=]/.test(word.replace(TIME, ""))) return true;
+  if (/[\s;]/.test(word) || /^[:=]|:$/.test(word)) return false;
+  return parent !== "]" || !/^[A-Za-z_]\w*[:=](?!\/\/)/.test(word);
+}
+
+/** A number, unless a double would be another one. */
+function toNumber(word: string): number {
+  const number = Number(word);
+  const isInteger = /^-?\d+$/.test(word);
+  const isLost = isInteger ? !Number.isSafeInteger(number) : number === 0 && /[1-9]/.test(word.split(/e/i)[0]!);
+  if (!Number.isFinite(number) || isLost) throw new SyntaxError(`\`${word.slice(0, 40)}\` is beyond numbers`);
+  return number;
+}
+
+function fromJson(text: string): string {
+  const controls = (letter: string) => `\\u${letter.charCodeAt(0).toString(16).padStart(4, "0")}`;
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: JSON has them escaped, models do not
+  return JSON.parse(`"${text.replace(/[\u0000-\u001f]/g, controls)}"`) as string;
+}
+
+function fromPython(text: string): string {
+  return text.replace(/\\(.)/gs, (_, letter: string) => {
+    const meant = ESCAPED[letter];
+    if (meant === undefined) throw new SyntaxError("backslashes that may be escapes or not");
+    return meant;
+  });
+}
