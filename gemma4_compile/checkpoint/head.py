@@ -51,7 +51,8 @@ def _same(first: TensorInfo, second: TensorInfo) -> bool:
     comparable = all(len(one.shape) == 2 and one.dtype in FLOAT_DTYPES for one in (first, second))
     if first.shape != second.shape or not comparable:
         return True
-    return all(
-        np.array_equal(read_rows(first, begin, end), read_rows(second, begin, end))
-        for begin, end in row_blocks(first.shape)
-    )
+    for begin, end in row_blocks(first.shape):
+        one, other = (read_rows(tensor, begin, end) for tensor in (first, second))
+        if not np.array_equal(one, other, equal_nan=True):
+            return False
+    return True

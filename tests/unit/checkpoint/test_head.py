@@ -140,3 +140,12 @@ def test_other_spellings_of_both_are_compared(held: str, front: str, tmp_path: P
     assert read(path, weights=False)[0].ties_head == (held == "a copy")
     for found, matrix in zip(embedding_and_head(path), expected, strict=True):
         np.testing.assert_array_equal(found, matrix)
+
+
+def test_weights_that_are_not_finite_are_a_copy_as_well(tmp_path: Path) -> None:
+    path = write(tmp_path / "model", "hub", "a copy", tied=True)
+    values = WEIGHTS[EMBEDDING].copy()
+    values[3, 5] = np.nan
+    tensors = {tensor_name(n): v for n, v in {**WEIGHTS, EMBEDDING: values, HEAD: values}.items()}
+    write_safetensors(path / "model.safetensors", tensors, "float32")
+    assert read(path)[0].ties_head
