@@ -94,7 +94,8 @@ def find_or_make(
         ) from error
     except OSError as error:
         raise TargetError(
-            f"cannot write compiled objects of {entry_name}: {error.strerror or error}",
+            f"cannot write compiled objects of {entry_name}: {error.strerror or error}"
+            + (f": {error.filename}" if error.filename else ""),
             hint="look at what is there, free some space, or set XDG_CACHE_HOME to another place",
         ) from error
     return [entry / name for name in names]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import subprocess
@@ -121,6 +122,19 @@ def test_a_cache_that_others_may_write_is_not_used(cache: Path, tmp_path: Path) 
         assert "XDG_CACHE_HOME" in str(caught.value.hint)
         folder.chmod(0o700)
     assert object_cache.find_or_make("entry", NAMES, make)[0].parent == entry
+
+
+def test_a_place_that_cannot_be_written_is_named(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, *_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(TargetError, match="cannot write") as caught:
+        object_cache.find_or_make("entry", NAMES, make)
+    assert f"Permission denied: {cache}" in str(caught.value)
+    assert "XDG_CACHE_HOME" in str(caught.value.hint)
 
 
 def test_a_lock_that_is_held_for_nothing_is_an_error(
