@@ -19,6 +19,7 @@ from gemma4_compile.progress import Reporter
 from gemma4_compile.types import JsonObject
 
 _SHOWN = 60  # characters of a system message
+_BROWSERS = ".wasm"  # the suffix of their libraries
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def make_conversation(
         conversation={**conversation, "pad_token_id": build.config.pad_token_id},
     ).to_json()
     found: list[Difference] = []
-    if form is not None and build.target.library_suffix == ".wasm":
+    if form is not None and build.target.library_suffix == _BROWSERS:
         found = list(differences(form, trial))
         if form.default_system:
             own = form.default_system[:_SHOWN]
@@ -105,6 +106,11 @@ def _report(
     bos = build.config.bos_token_id
     for finding in prompt_findings(trial, chat.template, tokens, bos, stops):
         warn(finding.message, finding.hint)
+    if build.target.library_suffix == _BROWSERS and "strftime_now" in (chat.template or ""):
+        warn(
+            "the chat template asks for the date, and in browsers its prompts keep today's",
+            "compile the package again now and then, or take a template without a date",
+        )
     if found:
         more = f" (and {len(found) - 1} more, in provenance.json)" if found[1:] else ""
         warn(

@@ -89,6 +89,17 @@ def test_a_difference_is_a_warning_and_in_provenance_for_browsers_alone(
     assert "conversation" not in read_provenance(native).build
 
 
+def test_a_date_stays_that_of_the_compilation_in_browsers(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dated = CHATML.replace("{{- bos_token -}}", "{{- bos_token + strftime_now('%Y') -}}")
+    (model / "chat_template.jinja").write_text(dated)
+    compiled(model)
+    assert "asks for the date" in capsys.readouterr().err
+    compiled(model, "cpu")
+    assert "asks for the date" not in capsys.readouterr().err
+
+
 def test_turns_without_any_form_are_gemmas_and_said(
     model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
