@@ -39,8 +39,8 @@ def create_app(
             return JSONResponse({"status": "ok"})
         return JSONResponse({"status": "the engine has ended: start the server again"}, 503)
 
-    middleware = [Middleware(MemoryReturner), Middleware(HostGuard, names=hosts or HostNames())]
-    if origins:
+    middleware = [Middleware(MemoryReturner)]
+    if origins:  # before the names are looked at: a page can read only so why it is refused
         middleware.append(
             Middleware(
                 CORSMiddleware,
@@ -52,8 +52,10 @@ def create_app(
                 # Pages of the internet ask before they reach into a private network, or this
                 # machine: they were allowed by name.
                 allow_private_network=True,
+                expose_headers=["Retry-After"],
             )
         )
+    middleware.append(Middleware(HostGuard, names=hosts or HostNames()))
     return Starlette(
         routes=[Route("/health", health, methods=["GET"]), *routes],
         middleware=middleware,

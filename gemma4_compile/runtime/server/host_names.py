@@ -15,7 +15,9 @@ from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.serve_options import allowed_hosts
 
 EVERY_NAME = "*"
 _LONGEST_NAME = 253  # of DNS
@@ -46,10 +48,12 @@ class HostNames:
         found = _HEADER.fullmatch(header)
         if found is None:
             return False
+        if found[1].startswith("["):
+            return _is_version_6(found[1][1:-1])
         name, port = _plain(found[1]), found[2]
-        if _is_address(name) or name == "localhost" or name.endswith(".localhost"):
+        if _is_version_4(name) or name == "localhost" or name.endswith(".localhost"):
             return True
-        if len(name) > _LONGEST_NAME:
+        if len(name) > _LONGEST_NAME or "" in name.split("."):
             return False
         above = [f"*{name[i:]}" for i, letter in enumerate(name) if letter == "." and i > 0]
         spellings = [name, *above]
@@ -89,30 +93,47 @@ def _with_path(scope: Scope) -> tuple[Scope, str]:
 
 
 def _refusal(header: str) -> ApiError:
-    found = _HEADER.fullmatch(header[: _LONGEST_NAME + len(":65535")])
-    way = (
-        f"--allow-host {_plain(found[1])}" if found and found[1][0] != "[" else "--allow-host NAME"
-    )
     return ApiError(
         421,
-        f"this server does not answer for `{header[:_LONGEST_NAME]}`: ask it as localhost or by "
-        f"its IP address, or start it with {way}; a proxy in front can send `Host: localhost`",
+        (
+            f"this server does not answer for `{header[:_LONGEST_NAME]}`"
+            if header
+            else "the request names no host"
+        )
+        + f": ask it as localhost or by its IP address, or start it with --allow-host "
+        f"{_allowable(header) or 'NAME'}; a proxy in front can send `Host: localhost`",
         code="unknown_host",
     )
 
 
+def _allowable(header: str) -> str | None:
+    """The name in a header, where --allow-host takes it."""
+    found = _HEADER.fullmatch(header[: _LONGEST_NAME + len(":65535")])
+    try:
+        names = allowed_hosts([found[1]]) if found is not None and "*" not in found[1] else []
+    except UsageError:
+        return None
+    return names[0] if names else None
+
+
 def _plain(name: str) -> str:
-    """A name in small letters, without the brackets of an address and the dot at the end."""
-    return name.strip("[]").lower().removesuffix(".")
+    """A name in small letters, without the dot at the end."""
+    return name.lower().removesuffix(".")
 
 
-def _is_address(name: str) -> bool:
+def _is_version_4(name: str) -> bool:
     """Return whether a name is an address, also as `127.1`: no browser takes such for a name."""
     try:
-        ipaddress.ip_address(name.partition("%")[0])
+        socket.inet_aton(name)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _is_version_6(name: str) -> bool:
+    """Return whether what stands in brackets is an address, with a zone or without one."""
+    try:
+        ipaddress.IPv6Address(name.partition("%")[0])
     except ValueError:
-        try:
-            socket.inet_aton(name)
-        except (OSError, ValueError):
-            return False
+        return False
     return True

@@ -59,6 +59,22 @@ def test_a_page_of_the_allowed_origin_may_reach_into_a_private_network(live: Liv
     assert "access-control-allow-origin" not in headers
 
 
+def test_a_page_of_the_allowed_origin_can_read_why_it_is_refused(live: Live) -> None:
+    """Its browser asks first, and hands it an answer only if the answer names its origin."""
+    sent = {"Origin": OUR_PAGE, "Host": "pc.example"}
+    asked = {"Access_Control_Request_Method": "POST"}
+    assert live.request("OPTIONS", "/health", **sent, **asked)[0] == 200
+    status, headers, body = live.request("POST", "/health", {}, **sent)
+    assert (status, headers["access-control-allow-origin"]) == (421, OUR_PAGE)
+    assert "--allow-host pc.example" in json.loads(body)["error"]["message"]
+    assert headers["access-control-expose-headers"] == "Retry-After"
+    status, headers, _ = live.request(
+        "GET", "/health", Host="pc.example", Origin="https://x.example"
+    )
+    assert status == 421
+    assert "access-control-allow-origin" not in headers
+
+
 def test_errors_have_one_form(live: Live) -> None:
     status, _, body = live.request("GET", "/nowhere")
     assert status == 404

@@ -70,6 +70,12 @@ def test_addresses_and_names_that_were_allowed_are_answered(live: Live, host: st
         "tail.example",
         "eviltail.example",
         "*.tail.example.evil.example",
+        "..tail.example",
+        "127.0.0.1%evil.example",
+        "[127.0.0.1]",
+        "[localhost]",
+        "[chat.tail.example]",
+        "::1",
         "x" * 60_000,
         ".".join("a" * 30_000),
     ],
@@ -90,6 +96,17 @@ def test_the_refusal_says_what_to_do(live: Live) -> None:
         "its IP address, or start it with --allow-host chat.tailnet.example; a proxy in front can "
         "send `Host: localhost`"
     )
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["", ".chat.example", "%6cocalhost", "127.0.0.1..", "a b", "a\\b", "*", "u@chat.example"],
+)
+def test_the_refusal_names_no_option_that_would_be_refused(live: Live, host: str) -> None:
+    _, _, body = live.request("GET", "/health", Host=host)
+    message = json.loads(body)["error"]["message"]
+    assert "start it with --allow-host NAME;" in message
+    assert "``" not in message
 
 
 def status_of(live: Live, head: str) -> int:
