@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from gemma4_compile import options
 from gemma4_compile.errors import ArtifactError, QuantizationError
 from gemma4_compile.pipeline import Summary, compile_model, plan_model
-from gemma4_compile.process import Hints, run_command
+from gemma4_compile.process import Hints, check_open, run_command
 from gemma4_compile.quantization.recipe_file import Overrides, read_recipe_file
 from gemma4_compile.reports.plan_report import plan_json, plan_text
 from gemma4_compile.reports.quantization_report import report_json, report_model, report_text
@@ -60,6 +61,8 @@ def _run(arguments: argparse.Namespace) -> None:
     options.check(arguments)
     options.warn_of_old_names(arguments)
     options.warn_of_ignored(arguments)
+    if arguments.plan or arguments.report:
+        check_open(sys.stdout)
     if arguments.plan:
         _print_plan(arguments)
         return

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, MappingProxyType
-from typing import NoReturn, TypeAlias
+from typing import IO, NoReturn, TypeAlias
 
 from gemma4_compile import __version__
 from gemma4_compile.errors import (
@@ -24,6 +26,7 @@ from gemma4_compile.errors import (
     Gemma4CompileError,
     InterruptedRunError,
     UsageError,
+    is_panic,
     printable,
 )
 
@@ -32,8 +35,14 @@ if sys.platform != "win32":
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
+EXIT_INTERRUPTED = 130  # 128 and the signal's number
+EXIT_TERMINATED = 143
 DEBUG_HINT = "run again with --debug and report what it shows"
+
+CLOSED = "closed_at_start"
+"""Attribute of a stream that stands for one that was closed when the program began."""
+CLEARING_SECONDS = 10.0
+"""For which a command that was interrupted clears up before a further Ctrl-C ends it."""
 
 _SYSTEM_HINT = "look for space and permissions; --debug shows where it was"
 _STATUS = Path("/proc/self/status")
@@ -74,24 +83,60 @@ class Parser(argparse.ArgumentParser):
         """Raise UsageError."""
         raise UsageError(message)
 
+    def _print_message(  # type: ignore[override]  # streams alone are given
+        self, message: str, file: IO[str] | None = None
+    ) -> None:
+        """Print help or the version; OSError where that cannot be, which argparse would swallow."""
+        file = file or sys.stderr
+        check_open(file)
+        file.write(message)
+        file.flush()
+
     def add_common(self) -> None:
         """Add the options that every command has."""
         self.add_argument("--debug", action="store_true", help="show the traceback of an error")
         self.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: it leaves, also where Ctrl-C would stop an answer alone."""
+
+
 class Interruptions:
     """SIGINT and SIGTERM as KeyboardInterrupt, remembered.
 
     One that arrives while TVM calls back into Python comes out of TVM as another exception.
+
+    Attributes
+    ----------
+    number : of the signal that arrived last, or None
     """
 
-    def __init__(self) -> None:
-        self.arrived = False
+    def __init__(self, *, once: bool) -> None:
+        """Prepare.
+
+        Parameters
+        ----------
+        once : those after the first are not heard while the command clears up; after a while, the
+            next one ends the process
+        """
+        self._once = once
+        self._first_s: float | None = None
+        self.number: int | None = None
 
     def _arrive(self, signum: int, frame: FrameType | None) -> None:
-        self.arrived = True
-        raise KeyboardInterrupt
+        now = time.monotonic()
+        if self._once and self._first_s is not None:
+            if now - self._first_s > CLEARING_SECONDS:
+                os._exit(128 + signum)
+            return
+        self._first_s, self.number = now, signum
+        raise Terminated if signum == signal.SIGTERM else KeyboardInterrupt
+
+    @property
+    def status(self) -> int:
+        """The exit status of a command that they end."""
+        return EXIT_INTERRUPTED if self.number is None else 128 + self.number
 
     def __enter__(self) -> Interruptions:
         self._before = {
@@ -125,25 +170,25 @@ def run_command(
     Returns
     -------
     int
-        The exit status: 0, 1 failed, 2 usage, 130 interrupted.
+        The exit status: 0, 1 failed, 2 usage, 130 interrupted by Ctrl-C, 143 by SIGTERM.
     """
     debug = "--debug" in (sys.argv[1:] if argv is None else argv)
-    guard = contextlib.nullcontext() if interrupted is None else Interruptions()
-    with guard as interruptions:
+    with Interruptions(once=interrupted is not None) as interruptions:
         try:
             run(parser.parse_args(argv))
             if sys.stdout is not None:  # None: closed by who started this
                 sys.stdout.flush()  # a reader that has gone is noticed here, not at the very end
-        except (Exception, KeyboardInterrupt) as error:
+        except BaseException as error:
+            if not isinstance(error, (Exception, KeyboardInterrupt)) and not is_panic(error):
+                raise
             shown = error if debug else None
-            arrived = interruptions is not None and interruptions.arrived
+            arrived = interrupted is not None and interruptions.number is not None
             if arrived or isinstance(error, KeyboardInterrupt):
                 left = error.hint if isinstance(error, InterruptedRunError) else interrupted
                 if left is not None:
                     report("interrupted", left, shown)
-                return EXIT_INTERRUPTED
+                return interruptions.status
             if isinstance(error, BrokenPipeError):  # as of `| head`: there is nobody to tell
-                _drop_stdout()
                 return EXIT_FAILED
             if isinstance(error, Gemma4CompileError):
                 usage = isinstance(error, UsageError)
@@ -158,6 +203,8 @@ def run_command(
             message = f"internal error: {type(error).__name__}: {error}"
             report(message, DEBUG_HINT, shown)
             return EXIT_FAILED
+        finally:
+            _settle()
     return 0
 
 
@@ -174,14 +221,27 @@ def warn(message: str, hint: str) -> None:
 
 
 def _say(kind: str, message: str, hint: str) -> None:
-    print(printable(f"{kind}: {' '.join(message.split())}"), file=sys.stderr)
-    print(printable(f"hint: {' '.join(hint.split())}"), file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # as of a full disk behind stderr: there is no other place
+        print(printable(f"{kind}: {' '.join(message.split())}"), file=sys.stderr)
+        print(printable(f"hint: {' '.join(hint.split())}"), file=sys.stderr, flush=True)
 
 
-def _drop_stdout() -> None:
-    """Write nothing more to stdout, not at the interpreter's end either."""
-    with contextlib.suppress(OSError, ValueError):  # no stdout of an own descriptor
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _settle() -> None:
+    """Write nothing more to a stream that takes nothing, not at the interpreter's end either."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is None:
+            continue
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError):  # none of an own descriptor
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def check_open(stream: IO[str] | None) -> None:
+    """OSError if a stream that has all of a command's result was closed by who started it."""
+    if stream is None or getattr(stream, CLOSED, False):
+        raise OSError(errno.EBADF, "stdout is closed")
 
 
 def peak_memory_bytes() -> int | None:

@@ -1,7 +1,8 @@
 """Entry points of the installed commands, before anything heavy is loaded.
 
 Loading takes a second or more. What ends it, Ctrl-C or an installation that is not whole, is
-reported as every other end of a command.
+reported as every other end of a command. Ctrl-C and SIGTERM end a command without a traceback from
+here on, so nothing of ours is imported before they are taken.
 """
 
 from __future__ import annotations
@@ -9,11 +10,10 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Iterator
-
-from gemma4_compile import chat_options, options, serve_options, verify_options
-from gemma4_compile.process import EXIT_FAILED, EXIT_INTERRUPTED, report
+from types import FrameType
 
 VERIFICATION = "gemma4_compile.verification.cli"
 _REINSTALL = (
@@ -24,26 +24,49 @@ _REINSTALL = (
 
 def run_compile() -> int:
     """`gemma4-compile`; each of these returns the exit status, of wrong arguments at once."""
-    open_streams()
+    begin()
+    from gemma4_compile import options
+
     return options.main() or _run("gemma4_compile.cli")
 
 
 def run_chat() -> int:
     """`gemma4-chat`."""
-    open_streams()
+    begin()
+    from gemma4_compile import chat_options
+
     return chat_options.main() or _run("gemma4_compile.runtime.cli")
 
 
 def run_serve() -> int:
     """`gemma4-serve`."""
-    open_streams()
+    begin()
+    from gemma4_compile import serve_options
+
     return serve_options.main() or _run("gemma4_compile.runtime.server.cli")
 
 
 def run_verify() -> int:
     """`gemma4-verify`."""
-    open_streams()
+    begin()
+    from gemma4_compile import verify_options
+
     return verify_options.main() or _run(VERIFICATION)
+
+
+def begin() -> None:
+    """Take signals and give streams, whatever the program was started with."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave)
+    open_streams()
+
+
+def _leave(signum: int, frame: FrameType | None) -> None:
+    """End at once, while a command is loaded and after it has ended: nothing is unfinished then.
+
+    Python's own way would be a traceback of what is loaded, or of the threads that are joined.
+    """
+    os._exit(128 + signum)
 
 
 def open_streams() -> None:
@@ -51,11 +74,15 @@ def open_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             nowhere = os.open(os.devnull, os.O_RDWR)
-            setattr(sys, name, os.fdopen(nowhere, mode, encoding="utf-8"))
+            stream = os.fdopen(nowhere, mode, encoding="utf-8")
+            stream.closed_at_start = True  # type: ignore[attr-defined]  # `process.CLOSED`
+            setattr(sys, name, stream)
 
 
 def _run(module: str) -> int:
     """Load a command's module and run its `main`."""
+    from gemma4_compile.process import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED, report
+
     try:
         with _without_torch(module):
             command = importlib.import_module(module)
@@ -66,6 +93,8 @@ def _run(module: str) -> int:
         report(f"what this command needs cannot be loaded: {error}", _REINSTALL, shown)
         return EXIT_FAILED
     status: int = command.main()
+    if status in (EXIT_INTERRUPTED, EXIT_TERMINATED):
+        os._exit(status)  # all is cleared up; threads of libraries may still compute for long
     return status
 
 

@@ -134,7 +134,7 @@ def unwatched() -> Iterator[None]:
 class WatchedEnvironment(ImmutableSandboxedEnvironment):
     """Jinja's sandbox, whose templates tell the watch of what they look at and write."""
 
-    def getattr(self, obj: Any, attribute: str) -> Any:
+    def getattr(self, obj: object, attribute: str) -> Any:
         """An attribute; those of namespaces, which templates ask for most, without a detour."""
         rendering = _rendering.get()
         if rendering is not None:
@@ -145,7 +145,7 @@ class WatchedEnvironment(ImmutableSandboxedEnvironment):
                 return value
         return super().getattr(obj, attribute)
 
-    def getitem(self, obj: Any, argument: Any) -> Any:
+    def getitem(self, obj: object, argument: object) -> Any:
         """An item, or an attribute."""
         rendering = _rendering.get()
         if rendering is not None:

@@ -15,7 +15,7 @@ from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.given_text import read_stdin, read_text, utf8
 from gemma4_compile.media.decode import check_readable
 from gemma4_compile.media.inputs import check_modality
-from gemma4_compile.process import peak_memory_bytes, run_command
+from gemma4_compile.process import check_open, peak_memory_bytes, run_command
 from gemma4_compile.runtime.bench import measure, table
 from gemma4_compile.runtime.chat import Chat
 from gemma4_compile.runtime.completion import TextCompletion
@@ -122,6 +122,7 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.diagnose is not None:
         _diagnose(arguments)
         return
+    check_open(sys.stdout)  # answers go nowhere else
     console = Console(quiet=arguments.quiet)
     package = console.open(arguments.package, Check(arguments.check), drafts=arguments.draft)
     check_drafts(arguments.draft, package)

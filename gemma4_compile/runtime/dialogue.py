@@ -11,7 +11,7 @@ from pathlib import Path
 from gemma4_compile.errors import Gemma4CompileError, UsageError, is_panic, printable_text
 from gemma4_compile.given_text import utf8
 from gemma4_compile.media.inputs import KINDS, load
-from gemma4_compile.process import DEBUG_HINT, report
+from gemma4_compile.process import DEBUG_HINT, Terminated, report
 from gemma4_compile.runtime import transcript
 from gemma4_compile.runtime.chat import Chat
 from gemma4_compile.runtime.completion import TextCompletion
@@ -125,6 +125,8 @@ class Dialogue:
                 typed = read_typed(lines)
             except EOFError:
                 return
+            except Terminated:
+                raise
             except KeyboardInterrupt as pressed:
                 if self._piped or (interrupted and not isinstance(pressed, BlockDropped)):
                     raise
@@ -162,9 +164,9 @@ class Dialogue:
             self._fail(str(error), self._full_hint())
         except Gemma4CompileError as error:
             self._fail(str(error), error.hint or GREETING)
+        except Terminated:
+            raise
         except KeyboardInterrupt:
-            if self._piped:
-                raise
             self._console.note("(stopped)")
             return False
         except OSError:  # as of stdout, which nobody reads any more

@@ -16,6 +16,7 @@ from prompt_toolkit.output import Output, create_output
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.given_text import MAX_TEXT_BYTES, TOO_LONG_HINT
+from gemma4_compile.process import Terminated
 
 QUOTES = '"""'
 PROMPT, CONTINUED = "> ", ". "
@@ -122,6 +123,8 @@ def _block(lines: Lines, text: str) -> str:
         _check_length(length)
         try:
             pieces.append(lines.read(CONTINUED, kept=False))
+        except Terminated:
+            raise
         except KeyboardInterrupt:
             raise BlockDropped from None
         except EOFError as error:

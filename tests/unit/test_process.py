@@ -1,6 +1,7 @@
 """How commands end, what they say then, and the memory that they say they took."""
 
 import argparse
+import contextlib
 import errno
 import os
 import signal
@@ -23,6 +24,7 @@ from gemma4_compile.process import (
     DEBUG_HINT,
     EXIT_FAILED,
     EXIT_INTERRUPTED,
+    EXIT_TERMINATED,
     EXIT_USAGE,
     Parser,
     peak_memory_bytes,
@@ -98,6 +100,26 @@ def test_a_warning_differs_from_an_error(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr() == ("", "warning: half of it\nhint: the other half\n")
 
 
+def test_a_panic_of_native_code_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    class PanicException(BaseException):
+        pass
+
+    assert run(PanicException("regex")) == EXIT_FAILED
+    assert capsys.readouterr().err.startswith("error: internal error: PanicException: regex\n")
+
+
+def test_ctrl_c_is_heard_again_where_it_leaves() -> None:
+    def pressed_twice() -> None:
+        for _ in range(2):
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+                pytest.fail("not heard")
+        raise UsageError("no such")
+
+    assert run(pressed_twice) == EXIT_USAGE  # it was dealt with
+    assert run(lambda: signal.raise_signal(signal.SIGTERM)) == EXIT_TERMINATED
+
+
 def test_leaving_by_ctrl_c_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(KeyboardInterrupt()) == EXIT_INTERRUPTED
     assert capsys.readouterr() == ("", "")
@@ -114,7 +136,7 @@ def test_an_interruption_is_seen_through_other_exceptions(
             raise RuntimeError from error
 
     before = signal.getsignal(number)
-    assert run(disguise, interrupted="go on") == EXIT_INTERRUPTED
+    assert run(disguise, interrupted="go on") == 128 + number
     assert capsys.readouterr().err == "error: interrupted\nhint: go on\n"
     assert signal.getsignal(number) is before
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import re
+import signal
+import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,6 +33,82 @@ def scripts() -> dict[str, Callable[[], int]]:
     """Commands by the names that an installation gives them."""
     found = dict(SCRIPT.findall((ROOT / "pyproject.toml").read_text("utf-8")))
     return {command: getattr(start, function) for command, function in found.items()}
+
+
+@pytest.fixture(autouse=True)
+def own_signals() -> Iterator[None]:
+    """Commands take the signals of their process, which is that of the tests here."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+# What loading may be doing, and what a command may: here they wait.
+WAITING = "import time; print('ready', flush=True); time.sleep(60)"
+LOADED = """
+from gemma4_compile.process import Parser, run_command
+def wait(arguments):
+    {body}
+def main():
+    parser = Parser('x', 'y')
+    parser.add_common()
+    return run_command(parser, wait, [], interrupted='go on')
+"""
+STUBBORN = """try:
+        print('ready', flush=True)
+        time.sleep(60)
+    finally:
+        time.sleep(0.5)
+        print('cleared', flush=True)"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("module", "told"),
+    [
+        (WAITING, ""),
+        (LOADED.format(body=WAITING), "error: interrupted\nhint: go on\n"),
+        ("import time" + LOADED.format(body=STUBBORN), "error: interrupted\nhint: go on\n"),
+    ],
+    ids=["while it loads", "while it runs", "while it clears up"],
+)
+def test_signals_end_a_command_in_short(
+    module: str, told: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    (tmp_path / f"{MODULE}.py").write_text(module)
+    code = f"import sys; from gemma4_compile import start; start.begin(); start._run({MODULE!r})"
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        time.sleep(0.2)
+        process.send_signal(number)  # pressed twice
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 128 + number
+    assert err == told
+    assert ("cleared" in out) == ("cleared" in module)
+
+
+@pytest.mark.parametrize("command", scripts())
+@pytest.mark.parametrize("option", ["--version", "--help"])
+@pytest.mark.parametrize("stdout", ["/dev/full", None])
+def test_what_cannot_be_said_is_an_error(command: str, option: str, stdout: str | None) -> None:
+    function = dict(SCRIPT.findall((ROOT / "pyproject.toml").read_text("utf-8")))[command]
+    code = f"import sys; from gemma4_compile import start; sys.exit(start.{function}())"
+    shell = f'"$0" -c "$1" {option} ' + (">&-" if stdout is None else f"> {stdout}")
+    done = subprocess.run(
+        ["sh", "-c", shell, sys.executable, code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert re.fullmatch(r"error: the system refuses: .*\nhint: .*\n", done.stderr)
 
 
 def test_streams_that_are_closed_are_empty(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,6 +87,7 @@ def server_config(app: ASGIApp, limits: ConnectionLimits, **options: Any) -> uvi
         app,
         http=Limited,
         ws="none",
+        lifespan="off",  # the application has none; a second Ctrl-C would show its traceback
         timeout_graceful_shutdown=_SECONDS_TO_FINISH,
         server_header=False,
         **options,

@@ -108,7 +108,7 @@ def test_the_oldest_question_can_be_forgotten(
     for command in ("", "/forget\n"):
         monkeypatch.setattr("sys.stdin", io.StringIO(asked.format(command)))
         status, out, err = run(capsys, tiny_package, "--greedy")
-        assert status == 0
+        assert status == 1
         assert "error: unknown command /nonsense" in err
         answers.append(out.splitlines()[-1])
     assert answers[0] == "Your name is Clara."
@@ -121,7 +121,7 @@ def test_a_conversation_goes_on_after_the_context_was_full(
     asked = f"{'many words ' * 40}\nHi\n"
     monkeypatch.setattr("sys.stdin", io.StringIO(asked))
     status, out, err = run(capsys, tiny_package, "--greedy", "--context-length", 60)
-    assert status == 0
+    assert status == 1
     assert "error: the context is full: this conversation takes" in err
     assert "hint: /forget drops" in err
     assert len(out.splitlines()) == 2
@@ -151,7 +151,8 @@ def test_ctrl_c_stops_an_answer_and_the_conversation_goes_on(tiny_package: Path)
         chat.stdin.write(b"And?\n/exit\n")
         chat.stdin.close()
         rest = chat.stderr.read().decode()
-        assert chat.wait(60) == 0
+        assert "error: the context is full: the reply was cut" in rest  # it is wild
+        assert chat.wait(60) == 1
         assert "Traceback" not in rest
         # The second prompt holds the first question and what was said before the stop.
         assert int(rest.split("prompt of ")[1].split(",")[0]) > 20
@@ -177,7 +178,7 @@ def test_questions_are_utf_8_whatever_the_locale(
     typed = io.BytesIO(b"\xff\n" + question.encode() + b"\n")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(typed, encoding))
     status, out, err = run(capsys, tiny_package)
-    assert (status, asked) == (0, [question])  # and not the first line, which is not UTF-8
+    assert (status, asked) == (1, [question])  # and not the first line, which is not UTF-8
     assert out == "ü\n"
     assert "error: this question is not UTF-8: " in err
     argument = question.encode().decode("ascii", "surrogateescape")  # as the C locale has it
@@ -344,7 +345,7 @@ def test_raw_texts_come_from_a_pipe(
     block = '"""\n<|turn>user\nWho are you?<turn|>\n<|turn>model\n\n"""\n'
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{block}/clear\n/help\n/exit\nnever\n"))
     status, out, err = run(capsys, tiny_package, "--raw", "--greedy", "--max-tokens", 4)
-    assert status == 0
+    assert status == 1
     assert len(out.splitlines()) == 1
     assert "unknown command /clear" in err
     assert "every other line is a text" in err

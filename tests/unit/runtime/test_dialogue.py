@@ -8,6 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from gemma4_compile.process import Terminated
 from gemma4_compile.runtime import Chat, Sampler, SamplingOptions
 from gemma4_compile.runtime.console import Console
 from gemma4_compile.runtime.dialogue import Dialogue, FailedLinesError
@@ -207,6 +208,15 @@ def test_what_stands_for_a_command_that_failed(
         assert len(capsys.readouterr().out.splitlines()) == answers, lines
     with pytest.raises(KeyboardInterrupt):  # nobody would press it again
         feed(new, KeyboardInterrupt, asked)
+
+
+def test_sigterm_leaves_wherever_it_arrives(new: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
+    for script in ((Terminated, "never"), ('"""', Terminated, "never")):
+        with pytest.raises(Terminated):
+            talk(new, *script)
+    monkeypatch.setattr(Chat, "events", Mock(side_effect=Terminated))
+    with pytest.raises(Terminated):
+        talk(new, "Hi", "never")
 
 
 class PanicException(BaseException):
