@@ -7,6 +7,7 @@ permissions are. Every function raises OSError, whose `strerror` names the path 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -55,10 +56,11 @@ def own_cache_folder() -> Path:
     status = found.lstat()
     if status.st_uid != os.geteuid():
         raise UnsafeFolderError(found, "belongs to another user")
-    if status.st_mode & _OTHERS and not _is_alone(status):
+    if status.st_mode & _OTHERS and not _is_alone(found, status):
         raise UnsafeFolderError(found, "could be written to by others: remove it")
     if status.st_mode & 0o077:
-        found.chmod(0o700)
+        with contextlib.suppress(OSError):  # of a disk that can only be read
+            found.chmod(0o700)
     return found
 
 
@@ -76,7 +78,8 @@ def _walk(path: Path) -> Path:
         try:
             found = step.lstat()
         except FileNotFoundError:
-            step.mkdir(0o700)
+            with contextlib.suppress(FileExistsError):  # another process of ours was faster
+                step.mkdir(0o700)
             found = step.lstat()
         if stat.S_ISLNK(found.st_mode):
             if not _is_trusted(found.st_uid):
@@ -100,24 +103,38 @@ def _check_folder(path: Path, found: os.stat_result) -> None:
     if not _is_trusted(found.st_uid):
         raise UnsafeFolderError(path, "belongs to another user")
     # In a folder with the sticky bit, as /tmp, nobody else can exchange what is ours.
-    if found.st_mode & _OTHERS and not found.st_mode & stat.S_ISVTX and not _is_alone(found):
+    if found.st_mode & _OTHERS and not found.st_mode & stat.S_ISVTX and not _is_alone(path, found):
         raise UnsafeFolderError(path, "can be written to by others")
 
 
 def _is_trusted(uid: int) -> bool:
-    """Return whether a user is this one, or root, who can do all anyway."""
-    return uid in (0, os.geteuid())
+    """Return whether a user is this one, or root, who can do all anyway.
+
+    So can the owner of the root directory, which in a container without root's rights is a user
+    that has no number there.
+    """
+    return uid in (0, os.geteuid(), os.lstat("/").st_uid)
 
 
-def _is_alone(found: os.stat_result) -> bool:
+def _is_alone(path: Path, found: os.stat_result) -> bool:
     """Return whether a folder's group, which alone may write to it, has no other member.
 
     Many systems give every user a group of the same name, and folders that it may write to.
     """
-    if found.st_mode & stat.S_IWOTH:
+    if found.st_mode & stat.S_IWOTH or _has_access_list(path):
         return False
     try:
         group, user = grp.getgrgid(found.st_gid), pwd.getpwuid(found.st_uid)
     except KeyError:
         return False
     return group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
+
+
+def _has_access_list(path: Path) -> bool:
+    """Return whether a list names users who may do something here; the mode shows no names."""
+    if sys.platform != "linux":
+        return False
+    try:
+        return bool(os.getxattr(path, "system.posix_acl_access", follow_symlinks=False))
+    except OSError:  # there is none, or the disk knows of none
+        return False

@@ -228,7 +228,11 @@ def is_whole(entry: Path, names: Sequence[str]) -> bool:
     """
     if not os.path.lexists(entry):
         return False
-    check_own_directory(entry)
+    try:
+        check_own_directory(entry)
+    except OSError as error:
+        error.filename = error.filename or str(entry)
+        raise
     return _has_hashes(entry, names)
 
 

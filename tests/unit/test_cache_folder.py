@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import grp
 import os
+import pwd
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -97,3 +103,66 @@ def test_a_file_in_the_way_and_no_home_are_named(
     monkeypatch.setattr(Path, "home", homeless)
     with pytest.raises(OSError, match="has no home directory"):
         own_cache_folder()
+
+
+def test_of_two_processes_that_make_it_both_have_it(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mkdir = Path.mkdir
+
+    def late(path: Path, mode: int) -> None:
+        mkdir(path, mode)  # by the other one
+        mkdir(path, mode)
+
+    monkeypatch.setattr(Path, "mkdir", late)
+    assert own_cache_folder() == base / "gemma4_compile"
+
+
+def test_one_on_a_disk_that_can_only_be_read_stays_as_it_is(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (base / "gemma4_compile").mkdir(parents=True, mode=0o755)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    assert own_cache_folder() == base / "gemma4_compile"
+
+
+def test_a_group_of_one_may_write_above_it_and_a_list_of_users_may_not(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_cache_folder()
+    (tmp_path / "a").chmod(0o775)
+    group = SimpleNamespace(gr_name="ann", gr_mem=[])
+    monkeypatch.setattr(grp, "getgrgid", lambda _: group)
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: SimpleNamespace(pw_name="ann"))
+    assert own_cache_folder() == base / "gemma4_compile"
+    group.gr_mem.append("ben")
+    with pytest.raises(UnsafeFolderError):
+        own_cache_folder()
+    group.gr_mem.clear()
+    if sys.platform == "linux":  # where the mode shows a list of users as the group's
+        monkeypatch.setattr(os, "getxattr", lambda *_, **__: b"ben: rwx")
+        with pytest.raises(UnsafeFolderError):
+            own_cache_folder()
+
+
+def test_the_owner_of_the_root_directory_is_trusted(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a container without root's rights root has the number of nobody."""
+    lstat = Path.lstat
+
+    def numbered(path: Path) -> Any:
+        found = lstat(path)
+        mine = path in (base, *base.parents)
+        return SimpleNamespace(st_mode=found.st_mode, st_uid=65534 if mine else found.st_uid)
+
+    monkeypatch.setattr(Path, "lstat", numbered)
+    monkeypatch.setattr(os, "lstat", lambda _: SimpleNamespace(st_uid=0))
+    with pytest.raises(UnsafeFolderError, match="belongs to another user"):
+        own_cache_folder()
+    monkeypatch.setattr(os, "lstat", lambda _: SimpleNamespace(st_uid=65534))
+    assert own_cache_folder() == base / "gemma4_compile"

@@ -74,6 +74,12 @@ class BodyReader:
         if kind != "application/json":  # a page of another origin cannot send this one unasked
             raise ApiError(415, f"expected a body of type application/json, found `{kind}`")
         body = bytearray()
+        try:
+            return await self._read(request, body)
+        finally:
+            body.clear()  # an error that has come out of a task holds it, and itself, for long
+
+    async def _read(self, request: HttpRequest, body: bytearray) -> object:
         pieces = request.stream()
         count = await self._in_time(self._receive(pieces, body, 0, _SMALL_BYTES))
         if count > _SMALL_BYTES:

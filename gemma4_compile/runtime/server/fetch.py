@@ -28,6 +28,12 @@ _LOOKING_AT_A_TIME = (
     8  # names: one that nobody answers for keeps its thread until the system ends it
 )
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
+_NEVER_PUBLIC = (  # whatever this version of Python thinks of them
+    ipaddress.ip_network("3fff::/20"),  # documentation
+    ipaddress.ip_network("192.0.0.0/24"),  # of protocols, with the machine's own translator
+    ipaddress.ip_network("192.88.99.0/24"),  # the next translator
+    ipaddress.ip_network("168.63.129.16/32"),  # Azure's own service in every network of Azure
+)
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _ISATAP = (0x00005EFE, 0x02005EFE)  # before an IPv4 address, in the second half of one
 
@@ -247,6 +253,8 @@ def _joined(url: str, moved: str) -> str:
 def _is_public(address: str) -> bool:
     """Return whether an address is one of the internet, and all that are written into it are."""
     found = ipaddress.ip_address(address.partition("%")[0])
+    if any(found in network for network in _NEVER_PUBLIC):
+        return False
     if isinstance(found, ipaddress.IPv4Address):
         return found.is_global and not found.is_multicast
     # Ways to the internet of version 4, of which Python's versions think differently.

@@ -1,9 +1,16 @@
 from __future__ import annotations
 
+import asyncio
+import gc
+import tracemalloc
+from collections.abc import AsyncIterator
+from typing import Any, ClassVar, cast
+
 import pytest
+from starlette.requests import ClientDisconnect
 
 from gemma4_compile.runtime.server.api_error import ApiError
-from gemma4_compile.runtime.server.body import parse_json
+from gemma4_compile.runtime.server.body import BodyReader, Limits, parse_json
 
 
 def test_text_is_taken_as_it_is() -> None:
@@ -33,3 +40,43 @@ def test_what_is_no_json_or_no_unicode_is_a_bad_request(body: bytes) -> None:
         parse_json(body)
     assert raised.value.status == 400
     assert len(raised.value.message) < 300
+
+
+class Arriving:
+    """A request of 8 MiB that comes to no good end."""
+
+    headers: ClassVar = {"content-type": "application/json"}
+
+    def __init__(self, end: str) -> None:
+        self.end = end
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        for _ in range(2048 if self.end == "is too long" else 128):
+            yield bytes(1 << 16)
+        if self.end == "stops":
+            await asyncio.sleep(60)
+        raise ClientDisconnect
+
+
+@pytest.mark.parametrize("end", ["leaves", "stops", "is too long"])
+def test_a_body_that_comes_to_nothing_leaves_nothing(end: str) -> None:
+    limits = Limits(body_bytes=16 << 20, body_seconds=0.5)
+    reader = BodyReader(limits, 1 << 20, 1024, media=True)
+
+    async def read() -> list[BaseException]:
+        errors: list[BaseException] = []
+        for _ in range(4):
+            try:
+                await reader.read(cast(Any, Arriving(end)))
+            except (ApiError, ClientDisconnect) as error:
+                errors.append(error)
+        return errors
+
+    gc.disable()  # whose time may be long in coming
+    tracemalloc.start()
+    try:
+        assert len(asyncio.run(read())) == 4
+        assert tracemalloc.get_traced_memory()[0] < 1 << 20
+    finally:
+        tracemalloc.stop()
+        gc.enable()

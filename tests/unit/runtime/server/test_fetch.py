@@ -139,6 +139,11 @@ def test_a_name_is_asked_at_the_address_that_was_looked_at(
         "2606:4700::200:5efe:127.0.0.1",
         "100::1",
         "ff02::1",
+        "3fff::1",
+        "192.0.0.9",
+        "192.88.99.1",
+        "168.63.129.16",
+        "64:ff9b::168.63.129.16",
     ],
 )
 def test_a_name_that_leads_to_a_private_address_is_refused(address: str) -> None:

@@ -137,6 +137,20 @@ def test_a_place_that_cannot_be_written_is_named(
     assert "XDG_CACHE_HOME" in str(caught.value.hint)
 
 
+@pytest.mark.parametrize("kind", ["link", "file", "pipe"])
+def test_what_lies_in_an_entrys_place_is_named(cache: Path, tmp_path: Path, kind: str) -> None:
+    cache.mkdir(parents=True)
+    entry = cache / "entry"
+    if kind == "link":
+        entry.symlink_to(tmp_path)
+    elif kind == "file":
+        entry.touch()
+    else:
+        os.mkfifo(entry)
+    with pytest.raises(TargetError, match=f"(link|no directory): {entry}$"):
+        object_cache.find_or_make("entry", NAMES, make)
+
+
 def test_a_lock_that_is_held_for_nothing_is_an_error(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
