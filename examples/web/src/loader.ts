@@ -11,6 +11,7 @@ import { packageUrl } from "./package/address";
 import { findDevice, NoWebGpu } from "./package/device";
 import { readPackage, withoutDrafter, type Package } from "./package/package";
 import { contextLengths, judge, type Device } from "./package/requirements";
+import { isOwn, knows, remembered } from "./package/trust";
 import { formatBytes, formatSeconds, MIB } from "./package/units";
 import { UserError } from "./package/user_error";
 import type { StartState } from "./view/start";
@@ -19,7 +20,6 @@ import type { StartState } from "./view/start";
 const SMALL_BYTES = 64 * MIB;
 const SHOW_EVERY_MS = 100;
 const PAUSED = "paused";
-const MOST_KNOWN = 100;
 /** A second loss of the device within this time is not answered by starting again. */
 const CALM_MS = 60_000;
 
@@ -37,6 +37,7 @@ export class Loader {
   private pack: Package | undefined;
   private address = "";
   private chooser: Chooser = "person";
+  private digest: string | undefined;
   private device: Device | undefined;
   private abort: AbortController | undefined;
   private downloading = false;
@@ -67,35 +68,29 @@ export class Loader {
     this.unload();
     this.address = address;
     this.chooser = chooser;
+    this.digest = digest;
     await this.attempt(async () => {
       this.events.state({ kind: "busy", text: "Looking at the package and the graphics device…" });
       this.device = await findDevice();
       const url = packageUrl(address, document.baseURI);
-      const trusted = chooser !== "link" || (await this.knows(url));
-      const isAgreed = (pack: Package) => trusted && (digest === undefined || pack.digest === digest);
+      const stored = await storedPackages();
+      const isAgreed = (read: Package) =>
+        digest === undefined
+          ? chooser !== "link" || knows(this.session.settings, read, stored)
+          : read.digest === digest;
       const pack = await readPackage(url, isAgreed);
       if (!isAgreed(pack)) {
-        this.events.state({ kind: "stranger", pack, changed: digest !== undefined });
+        const before = digest ?? this.session.settings.agreed[url];
+        this.events.state({ kind: "stranger", pack, changed: before !== undefined && before !== pack.digest });
         return;
       }
       this.whole = pack;
       const { totalBytes, requirements } = this.wanted();
-      if (chooser !== "link" || isOwn(url)) this.session.changeSettings({ lastPackage: url });
-      if (chooser === "person") this.remember(url);
+      if (chooser !== "link" || isOwn(pack)) this.session.changeSettings({ lastPackage: url });
+      if (chooser === "person" && !isOwn(pack)) this.session.changeSettings(remembered(this.session.settings, pack));
       const small = Math.max(totalBytes, requirements.weightsBytes) <= SMALL_BYTES;
       await this.check(small || this.session.settings.accepted.includes(url));
     }, "Try again");
-  }
-
-  /** Whether a link may open a package: it is of the page's own host, or the person opened it before. */
-  private async knows(url: string): Promise<boolean> {
-    const { known, accepted } = this.session.settings;
-    return isOwn(url) || known.includes(url) || accepted.includes(url) || (await storedPackages()).includes(url);
-  }
-
-  private remember(url: string): void {
-    const known = [url, ...this.session.settings.known.filter((each) => each !== url)].slice(0, MOST_KNOWN);
-    if (!isOwn(url)) this.session.changeSettings({ known });
   }
 
   /** The package as the settings want it now. */
@@ -151,7 +146,7 @@ export class Loader {
   }
 
   async retry(): Promise<void> {
-    if (this.address) await this.open(this.address, this.chooser);
+    if (this.address) await this.open(this.address, this.chooser, this.digest);
     else await this.choose();
   }
 
@@ -162,7 +157,10 @@ export class Loader {
 
   /** The files of a package were removed while it may be in use. */
   removed(url: string): void {
-    if (this.pack?.url === url && !this.session.engine) void this.open(url, this.chooser);
+    if (this.pack?.url !== url || this.session.engine) return;
+    // Nobody agrees anew by that.
+    if (this.chooser === "link") void this.open(url, "link");
+    else void this.open(url, "page", this.pack.digest);
   }
 
   /** A smaller context than the package's, if one was chosen. */
@@ -292,11 +290,6 @@ export class Loader {
       this.events.state({ kind: "failed", title: message, hint, retry: retry || "Try again" });
     }
   }
-}
-
-/** Whether a package lies where the page does. */
-function isOwn(url: string): boolean {
-  return new URL(url).origin === location.origin;
 }
 
 function withoutGuesses({ message, hint }: UserError): UserError {

@@ -54,7 +54,19 @@ describe("packageUrl", () => {
     "https://huggingface.co/me",
     "https://huggingface.co/datasets/me/data",
     `me/${"x".repeat(97)}`,
+    "https://me:secret@x.y/p/",
+    "https://huggingface.co@x.y/me/my-model",
+    "//me@x.y/p/",
+    "data:application/json,{}",
+    "blob:http://a.b/1",
   ])("refuses %j", (text) => expect(() => packageUrl(text, "http://a.b/")).toThrow(/no|cannot/));
+
+  it.each([
+    ["//x.y/p", "http://x.y/p/"],
+    ["\\\\x.y\\p", "http://x.y/p/"],
+    ["http://0x7f.1/p/", "http://127.0.0.1/p/"],
+    ["http://A.B/p", "http://a.b/p/"],
+  ])("says whose %s is", (text, url) => expect(packageUrl(text, "http://a.b/page/")).toBe(url));
 
   it("knows the model of a folder", () => {
     expect(hubModelOf(`${HUB}refs%2Fpr%2F3/`)).toEqual({ id: "me/my-model", revision: "refs/pr/3" });
@@ -98,6 +110,16 @@ describe("a model of the hub", () => {
         .sort(),
     );
     expect(pack).toMatchObject({ url: `${HUB}v2/`, title: "my-model", recipe: "q4f32_1" });
+  });
+
+  it("names the host that another one leads on to", async () => {
+    vi.stubGlobal("fetch", async (url: string) => {
+      const name = url.split("/").at(-1)!;
+      const response = new Response(files[name]);
+      return Object.defineProperty(response, "url", { value: `https://x.y/p/${name}` });
+    });
+    expect((await readPackage("http://a.b/p/")).redirectedTo).toBe("x.y");
+    expect((await readPackage("https://x.y/p/")).redirectedTo).toBeUndefined();
   });
 
   it.each([

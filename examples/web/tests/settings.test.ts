@@ -10,6 +10,7 @@ describe("settings that were kept", () => {
       theme: "dark",
       seed: 7,
       known: ["https://a.b/"],
+      agreed: { "https://a.b/": "0".repeat(64) },
       context: { "https://a.b/": 512 },
       fast: false,
     };
@@ -31,6 +32,22 @@ describe("settings that were kept", () => {
     { lastPackage: 5 },
     { fast: "yes" },
     { temperature: "1" },
+    { temperature: -1 },
+    { topP: 0 },
+    { maxTokens: 0.5 },
+    { seed: -1 },
+    { seed: 1e300 },
+    { allowedMemory: -1 },
+    { context: { a: 0 } },
+    { context: { a: -512 } },
+    { agreed: { a: 1 } },
+    { agreed: [] },
     { more: 1 },
-  ])("are the page's own where they are odd: %j", (kept) => expect(settingsFrom(kept)).toEqual(defaults));
+    { constructor: 1, toString: "x" },
+    JSON.parse('{"__proto__": {"seed": 5}}'),
+  ])("are the page's own where they are odd: %j", (kept) => {
+    const settings = settingsFrom(kept);
+    expect(settings).toEqual(defaults);
+    expect(settings.seed).toBeUndefined(); // by way of a prototype neither
+  });
 });

@@ -19,6 +19,8 @@ export interface Settings {
   accepted: string[];
   /** Packages of other hosts that the person agreed to open: a link to one opens it. */
   known: string[];
+  /** The hashes that these had, by address. */
+  agreed: Record<string, string>;
   /** What opens by itself. */
   lastPackage: string;
   /** Decode steps ahead of the client, by gemma4-web. */
@@ -28,6 +30,7 @@ export interface Settings {
 }
 
 const SETTINGS = "gemma4-settings";
+const MOST_CONTEXT = 2 ** 24;
 const DEFAULTS: Settings = {
   theme: "auto",
   system: "",
@@ -35,13 +38,22 @@ const DEFAULTS: Settings = {
   context: {},
   accepted: [],
   known: [],
+  agreed: {},
   lastPackage: "",
   fast: true,
   drafts: true,
 };
 
-// Those without a default.
-const NUMBERS = new Set(["temperature", "topP", "repetitionPenalty", "maxTokens", "seed"]);
+// As the fields have them: beyond, the client ends with an error of its own.
+const RANGES: Record<string, [number, number]> = {
+  temperature: [0, 2],
+  topP: [0.01, 1],
+  repetitionPenalty: [0.5, 2],
+  maxTokens: [1, Number.MAX_SAFE_INTEGER],
+  seed: [0, Number.MAX_SAFE_INTEGER],
+  allowedMemory: [0, Number.MAX_SAFE_INTEGER],
+};
+const WHOLE = new Set(["maxTokens", "seed"]);
 const THEMES: Theme[] = ["auto", "light", "dark"];
 
 export function loadSettings(): Settings {
@@ -57,17 +69,29 @@ export function settingsFrom(kept: unknown): Settings {
   const settings: Settings = structuredClone(DEFAULTS);
   if (typeof kept !== "object" || kept === null) return settings;
   for (const [name, value] of Object.entries(kept)) {
-    const fits = NUMBERS.has(name) ? typeof value === "number" : isAlike(value, DEFAULTS[name as keyof Settings]);
-    if (fits) Object.assign(settings, { [name]: value });
+    if (fits(name, value)) Object.assign(settings, { [name]: value });
   }
   if (!THEMES.includes(settings.theme)) settings.theme = DEFAULTS.theme;
   return settings;
 }
 
+function fits(name: string, value: unknown): boolean {
+  if (Object.hasOwn(RANGES, name)) {
+    const [least, most] = RANGES[name]!;
+    return isNumber(value, least, most) && (!WHOLE.has(name) || Number.isInteger(value));
+  }
+  if (!Object.hasOwn(DEFAULTS, name) || !isAlike(value, DEFAULTS[name as keyof Settings])) return false;
+  return name !== "context" || Object.values(value as object).every((each) => isNumber(each, 1, MOST_CONTEXT));
+}
+
+function isNumber(value: unknown, least: number, most: number): boolean {
+  return typeof value === "number" && value >= least && value <= most;
+}
+
 function isAlike(value: unknown, own: unknown): boolean {
   if (typeof own !== "object") return typeof value === typeof own && own !== undefined;
   if (typeof value !== "object" || value === null || Array.isArray(value) !== Array.isArray(own)) return false;
-  const kind = Array.isArray(own) ? "string" : "number";
+  const kind = Array.isArray(own) || own === DEFAULTS.agreed ? "string" : "number";
   return Object.values(value).every((each) => typeof each === kind);
 }
 

@@ -45,6 +45,12 @@ export function packageUrl(text: string, base: string): string {
       "Serve the package over https or from localhost.",
     );
   }
+  if (url.username || url.password) {
+    throw new UserError(
+      `The address has a name or password before its host, ${url.host}; a page cannot read such addresses.`,
+      "Give the address without it, and serve the package without a password.",
+    );
+  }
   if (HUB_HOSTS.includes(url.hostname)) return fromHubPage(url);
   url.hash = "";
   url.search = "";

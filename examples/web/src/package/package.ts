@@ -54,6 +54,8 @@ export interface Package {
   usesTools: boolean;
   /** Pictures and sounds that it takes. */
   media: MediaInputs;
+  /** The host that answered in place of the folder's own; undefined: its own did. */
+  redirectedTo?: string;
   /** The server could not be asked: this is what was read when it last could. */
   offline: boolean;
 }
@@ -80,6 +82,7 @@ const MOST_SHARDS = 10_000;
 const MOST_TENSORS = 100_000;
 const MOST_FEATURES = 32;
 const LONGEST_CONTEXT = 2 ** 24;
+const LEAST = 1e-6; // the client takes no zero here
 const MOST_BYTES = Number.MAX_SAFE_INTEGER;
 
 interface Shard {
@@ -97,10 +100,15 @@ export async function readPackage(url: string, mayBeKept: (pack: Package) => boo
   const cache = await caches.open(PACKAGES);
   try {
     const files = new Map<string, Uint8Array<ArrayBuffer>>();
-    for (const name of names) files.set(name, await fetchBytes(url + name));
+    let redirectedTo: string | undefined;
+    for (const name of names) {
+      const { data, origin } = await fetchBytes(url + name);
+      files.set(name, data);
+      if (origin !== new URL(url).origin) redirectedTo ??= new URL(origin).host;
+    }
     const hasTemplate = readFiles(Fields.parse(files.get(PROVENANCE)!, PROVENANCE)).has(TEMPLATE);
-    if (hasTemplate) files.set(TEMPLATE, await fetchBytes(url + TEMPLATE));
-    const pack = await describe(url, files, false);
+    if (hasTemplate) files.set(TEMPLATE, (await fetchBytes(url + TEMPLATE)).data);
+    const pack = { ...(await describe(url, files, false)), ...(redirectedTo && { redirectedTo }) };
     for (const [name, data] of mayBeKept(pack) ? files : []) {
       await cache.put(url + name, new Response(data)).catch(() => undefined);
     }
@@ -169,10 +177,10 @@ export async function describe(
     requirements,
     sampling: {
       temperature: config.number("temperature", 0, 100, 1),
-      topP: config.number("top_p", 0, 1, 1),
-      repetitionPenalty: config.number("repetition_penalty", 0, 100, 1),
-      frequencyPenalty: config.number("frequency_penalty", -100, 100, 0),
-      presencePenalty: config.number("presence_penalty", -100, 100, 0),
+      topP: config.number("top_p", LEAST, 1, 1),
+      repetitionPenalty: config.number("repetition_penalty", LEAST, 100, 1),
+      frequencyPenalty: config.number("frequency_penalty", -2, 2, 0),
+      presencePenalty: config.number("presence_penalty", -2, 2, 0),
     },
     turns,
     difference: provenance.difference,
@@ -242,8 +250,8 @@ function requirementsFrom(wanted: Fields, shards: readonly Shard[]): Requirement
   };
 }
 
-/** A small file, read no further than one may be large. */
-async function fetchBytes(url: string): Promise<Uint8Array<ArrayBuffer>> {
+/** A small file, read no further than one may be large, and who answered. */
+async function fetchBytes(url: string): Promise<{ data: Uint8Array<ArrayBuffer>; origin: string }> {
   const response = await fetchChecked(url);
   const parts: Uint8Array<ArrayBuffer>[] = [];
   let length = 0;
@@ -262,7 +270,7 @@ async function fetchBytes(url: string): Promise<Uint8Array<ArrayBuffer>> {
     }
     parts.push(value);
   }
-  return new Uint8Array(await new Blob(parts).arrayBuffer());
+  return { data: new Uint8Array(await new Blob(parts).arrayBuffer()), origin: new URL(response.url || url).origin };
 }
 
 /** The hub's refusals give little detail: what they mean for a model that was asked for by its id. */

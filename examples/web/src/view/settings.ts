@@ -2,6 +2,7 @@
 import type { Session } from "../chat/session";
 import { removeAllPackages, removePackage, storedPackages } from "../download/cache";
 import { describeOffline } from "../offline";
+import { forgotten } from "../package/trust";
 import { formatBytes } from "../package/units";
 import { byId, h } from "./dom";
 import { describeDrafts, describeFast } from "./fast_state";
@@ -161,9 +162,7 @@ export class SettingsDialog {
 
   private async remove(url: string): Promise<void> {
     await removePackage(url);
-    const others = (urls: string[]) => urls.filter((each) => each !== url);
-    const { accepted, known } = this.session.settings;
-    this.session.changeSettings({ accepted: others(accepted), known: others(known) });
+    this.session.changeSettings(forgotten(this.session.settings, url));
     this.actions.removed(url);
     await this.fillStorage();
   }
@@ -171,7 +170,7 @@ export class SettingsDialog {
   private setUpClearing(): void {
     byId("clear-models").addEventListener("click", () => {
       void removeAllPackages().then(() => {
-        this.session.changeSettings({ accepted: [], known: [] });
+        this.session.changeSettings({ accepted: [], known: [], agreed: {} });
         if (this.session.pack) this.actions.removed(this.session.pack.url);
         return this.fillStorage();
       });

@@ -150,7 +150,7 @@ export class StartView {
 
   private drawStranger({ pack, changed }: Extract<StartState, { kind: "stranger" }>): HTMLElement[] {
     const facts: [string, string][] = [
-      ["Host", new URL(pack.url).host],
+      ["Host", new URL(pack.url).host + (pack.redirectedTo ? `, which leads on to ${pack.redirectedTo}` : "")],
       ["Folder", pack.url],
       ["It calls itself", `${pack.title} · ${pack.recipe} · ${formatBytes(pack.totalBytes)}`],
       ["SHA-256 of its provenance.json", pack.digest],
@@ -165,7 +165,7 @@ export class StartView {
       h(
         "p",
         { class: "lead" },
-        "It is not of this page's host, and nobody has checked its name. Its library runs in this tab, and its answers " +
+        "It does not come from this page's host, and nobody has checked its name. Its library runs in this tab, and its answers " +
           "are what its maker wants. Open it if you trust where the link came from.",
       ),
       h(

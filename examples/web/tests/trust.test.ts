@@ -1,0 +1,50 @@
+// Whose package a link names, and what a person agreed to.
+import { describe, expect, it } from "vitest";
+import { forgotten, isOwn, knows, remembered } from "../src/package/trust";
+
+const OWN = "https://page.example";
+const [OLD, NEW] = ["0".repeat(64), "1".repeat(64)];
+const STRANGER = { url: "https://other.example/p/", digest: OLD };
+const nothing = { known: [], agreed: {}, accepted: [] };
+
+describe("a link", () => {
+  it.each([
+    ["https://page.example/p/", true],
+    ["https://page.example:8443/p/", false],
+    ["http://page.example/p/", false],
+    ["https://www.page.example/p/", false],
+    ["https://page.example.other.example/p/", false],
+    ["https://other.example/page.example/", false],
+  ])("to %s opens by itself: %s", (url, wanted) => {
+    expect(knows(nothing, { url, digest: OLD }, [], OWN)).toBe(wanted);
+  });
+
+  it("to an address of the page's host that leads on to another one is asked about", () => {
+    const pack = { url: `${OWN}/p/`, digest: OLD, redirectedTo: "other.example" };
+    expect(isOwn(pack, OWN)).toBe(false);
+    expect(knows(nothing, pack, [], OWN)).toBe(false);
+    expect(knows({ ...nothing, ...remembered(nothing, pack) }, pack, [], OWN)).toBe(true);
+  });
+
+  it("opens what the person agreed to, and asks where that has changed", () => {
+    const kept = { ...nothing, ...remembered(nothing, STRANGER) };
+    expect(knows(kept, STRANGER, [], OWN)).toBe(true);
+    const changed = { ...STRANGER, digest: NEW };
+    expect(knows(kept, changed, [STRANGER.url], OWN)).toBe(false);
+    expect(knows({ ...kept, accepted: [STRANGER.url] }, changed, [], OWN)).toBe(false);
+    expect(knows({ ...kept, ...remembered(kept, changed) }, changed, [], OWN)).toBe(true);
+    expect(knows(forgotten(kept, STRANGER.url), STRANGER, [], OWN)).toBe(false);
+  });
+
+  it("opens what was opened before hashes were kept", () => {
+    expect(knows({ ...nothing, known: [STRANGER.url] }, STRANGER, [], OWN)).toBe(true);
+    expect(knows(nothing, STRANGER, [STRANGER.url], OWN)).toBe(true);
+    expect(knows(nothing, { ...STRANGER, url: `${STRANGER.url}q/` }, [STRANGER.url], OWN)).toBe(false);
+  });
+
+  it("is remembered among the latest ones only", () => {
+    let kept: Parameters<typeof knows>[0] = nothing;
+    for (let i = 0; i < 150; i++) kept = { ...kept, ...remembered(kept, { ...STRANGER, url: `https://x.y/${i}/` }) };
+    expect([kept.known.length, Object.keys(kept.agreed).length, kept.known[0]]).toEqual([100, 100, "https://x.y/149/"]);
+  });
+});
