@@ -145,7 +145,9 @@ class _Api:
 
 def _client(request: HttpRequest) -> Client:
     address = "" if request.client is None else request.client.host
-    return address, request.headers.get("authorization", "")
+    # Of a proxy, whose clients all have its own address; one who lies is still at that address.
+    forwarded = ",".join(request.headers.getlist("x-forwarded-for"))
+    return f"{address} {forwarded}", request.headers.get("authorization", "")
 
 
 async def _answer(

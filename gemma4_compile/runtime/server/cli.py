@@ -44,6 +44,7 @@ from gemma4_compile.serve_options import (
     media_hosts,
 )
 
+_WAY_WITHOUT_KEY = "put a proxy that asks for a password in front"
 _BROWSER_SUFFIX = ".wasm"  # of a library that runs in a page, not here
 
 
@@ -62,7 +63,7 @@ def _serve(arguments: argparse.Namespace) -> None:
         wanted = provenance if arguments.draft != 0 else without_drafter(provenance)
         check_sizes(arguments.package, wanted)  # the page hashes what it loads
     with take_address(arguments.host, arguments.port) as taken:
-        _warn_of_strangers(arguments, taken, key)
+        _warn_of_strangers(arguments, taken, key, is_for_browsers=is_for_browsers)
         if is_for_browsers:
             _serve_page(arguments, taken, key)
             return
@@ -128,7 +129,7 @@ def _serve_page(arguments: argparse.Namespace, taken: socket.socket, key: str | 
         warn(
             f"{API_KEY_VARIABLE} guards nothing here: whoever reaches this server gets the "
             "package, for a page's requests for its files bring no key",
-            "put a proxy that asks for a password in front, or listen on 127.0.0.1",
+            f"{_WAY_WITHOUT_KEY}, or listen on 127.0.0.1",
         )
     page = arguments.page or find_page()
     if page is None:
@@ -142,20 +143,24 @@ def _serve_page(arguments: argparse.Namespace, taken: socket.socket, key: str | 
 
 
 def _warn_of_strangers(
-    arguments: argparse.Namespace, taken: socket.socket, key: str | None
+    arguments: argparse.Namespace, taken: socket.socket, key: str | None, *, is_for_browsers: bool
 ) -> None:
     if key is not None:
         return
+    can = "read the package" if is_for_browsers else "use this server and read its replies"
+    lacks = "" if is_for_browsers else ", and there is no key"
+    way = _WAY_WITHOUT_KEY if is_for_browsers else f"set the variable {API_KEY_VARIABLE}"
     if EVERY_NAME in arguments.allow_host:
         warn(
-            f"every website that a browser near here opens can use this server and read its "
-            f"replies: --allow-host {EVERY_NAME} answers for any name, and there is no key",
-            f"name the hosts, or set the variable {API_KEY_VARIABLE}",
+            f"every website that a browser near here opens can {can}: "
+            f"--allow-host {EVERY_NAME} answers for any name{lacks}",
+            f"name the hosts, or {way}",
         )
     if not is_loopback(taken):
         warn(
-            f"everybody who reaches {arguments.host} can use this server: there is no key",
-            f"set the variable {API_KEY_VARIABLE}, or listen on 127.0.0.1. It answers for its IP "
+            f"everybody who reaches {arguments.host} can "
+            + ("read the package" if is_for_browsers else "use this server: there is no key"),
+            f"{way}, or listen on 127.0.0.1. It answers for its IP "
             "addresses; for other names with --allow-host NAME, since a name can be a website's",
         )
 

@@ -14,7 +14,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gemma4_compile.runtime.server.api_error import ApiError
-from gemma4_compile.runtime.server.http_parser import Parser, raw_response
+from gemma4_compile.runtime.server.http_parser import Parser, TooManyPiecesError, raw_response
 
 if sys.platform != "win32":
     import resource
@@ -34,7 +34,7 @@ class ConnectionLimits:
     ----------
     connections : most at a time; beyond that the one is refused that waits longest without a
         request, or the new one
-    refused : most that hear why they are not served; more are closed without a word
+    refused : most that have time to hear why they are not served; more are told and closed at once
     head_seconds : for the head of a request, from the connection or from the answer before
     stall_seconds : for a client that reads nothing of its answer
     """
@@ -90,6 +90,7 @@ def server_config(app: ASGIApp, limits: ConnectionLimits, **options: Any) -> uvi
         lifespan="off",  # the application has none; a second Ctrl-C would show its traceback
         timeout_graceful_shutdown=_SECONDS_TO_FINISH,
         server_header=False,
+        proxy_headers=False,  # or who is on this machine could say that it is another client
         **options,
     )
 
@@ -175,7 +176,10 @@ class _LimitedProtocol(H11Protocol):
         error = self.conn.error
         status = error.error_status_hint if error is not None else 400
         self.conn.send_failed()
-        self._refuse(ApiError(status, f"this is no request of HTTP: {error or msg}"))
+        why = f"{error or msg}"
+        if not isinstance(error, TooManyPiecesError):
+            why = f"this is no request of HTTP: {why}"
+        self._refuse(ApiError(status, why))
         self._say_refusal()
 
     def on_response_complete(self) -> None:
@@ -228,7 +232,8 @@ class _LimitedProtocol(H11Protocol):
         self._stop_waiting()
         self.connections.discard(self)
         if len(self.refused) >= self.limits_of_server.refused:
-            self.transport.abort()
+            self.transport.write(raw_response(error))
+            self.transport.close()
             return
         self.refused.add(self)
         self._refusal = raw_response(error)

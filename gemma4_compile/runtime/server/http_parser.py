@@ -14,6 +14,10 @@ _FREE_PIECES = 20_000
 _BYTES_A_PIECE = 16  # of more pieces than those, on average
 
 
+class TooManyPiecesError(h11.RemoteProtocolError):
+    """A body in more pieces than any client has a reason for."""
+
+
 class Parser(h11.Connection):
     """A server's end of a connection.
 
@@ -43,7 +47,7 @@ class Parser(h11.Connection):
         self.has_more = False
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
-        """As h11's; NEED_DATA at the end of a turn. RemoteProtocolError for too many pieces."""
+        """As h11's; NEED_DATA at the end of a turn. TooManyPiecesError for them."""
         if self._turn >= _PIECES_A_TURN:
             self.has_more = True
             return h11.NEED_DATA
@@ -64,7 +68,7 @@ class Parser(h11.Connection):
         self._pieces += 1
         self._bytes += length
         if self._pieces > _FREE_PIECES + self._bytes / _BYTES_A_PIECE:
-            raise h11.RemoteProtocolError(
+            raise TooManyPiecesError(
                 f"the body comes in pieces of {self._bytes / self._pieces:.1f} bytes: send larger "
                 "ones, or all of it with its Content-Length"
             )

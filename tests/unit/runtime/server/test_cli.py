@@ -19,6 +19,7 @@ from typing import Any
 import openai
 import pytest
 
+from gemma4_compile.errors import UsageError
 from gemma4_compile.package import files
 from gemma4_compile.runtime.server import cli
 from gemma4_compile.runtime.server.cli import main
@@ -240,9 +241,16 @@ def test_a_directory_that_is_no_package_fails_with_a_hint(
     assert "hint: " in capsys.readouterr().err
 
 
-def served_without_loading(monkeypatch: pytest.MonkeyPatch, folder: Path, *options: str) -> int:
-    (folder / "model.wasm").touch()
-    files.finish(folder, "model.wasm", {"target": "webgpu"})
+def served_without_loading(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, *options: str, library: str = "model.wasm"
+) -> int:
+    (folder / library).touch()
+    files.finish(folder, library, {"target": "any"})
+
+    def load(_: object) -> None:
+        raise UsageError("it is not loaded")
+
+    monkeypatch.setattr(cli, "_load", load)
     monkeypatch.setattr(cli, "_serve_page", lambda *_: None)
     return main([str(folder), "--port", "0", *options])
 
@@ -262,10 +270,26 @@ def test_a_server_that_is_open_to_all_warns(
     monkeypatch.delenv(API_KEY_VARIABLE, raising=False)
     if key is not None:
         monkeypatch.setenv(API_KEY_VARIABLE, key)
-    assert served_without_loading(monkeypatch, tmp_path, "--host", host) == 0
+    assert served_without_loading(monkeypatch, tmp_path, "--host", host, library="model.so") == 2
     told = capsys.readouterr().err
-    assert ("warning: everybody who reaches 0.0.0.0" in told) == warned
+    assert ("warning: everybody who reaches 0.0.0.0 can use this server" in told) == warned
     assert (f"hint: set the variable {API_KEY_VARIABLE}" in told) == warned
+
+
+@pytest.mark.parametrize("options", [["--host", "0.0.0.0"], ["--allow-host", "*"]])
+def test_a_package_for_browsers_that_is_open_to_all_is_not_told_of_a_key(
+    options: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv(API_KEY_VARIABLE, raising=False)
+    assert served_without_loading(monkeypatch, tmp_path, *options) == 0
+    told = capsys.readouterr().err
+    assert "can read the package" in told
+    assert "put a proxy that asks for a password in front" in told
+    assert "key" not in told
+    assert API_KEY_VARIABLE not in told
 
 
 def test_a_key_that_guards_no_file_of_a_package_for_browsers_warns(

@@ -155,6 +155,15 @@ def test_more_connections_than_are_served_hear_why() -> None:
             assert connection.recv(12) == b"HTTP/1.1 200"
 
 
+def test_more_refused_than_have_time_to_hear_are_told_at_once() -> None:
+    limits = ConnectionLimits(connections=1, refused=1)
+    with serving([], connections=limits) as live, ExitStack() as stack:
+        waiting = [stack.enter_context(connect(live)) for _ in range(8)]
+        told = [answer_to(each) for each in waiting[:-1]]
+    assert all(each.startswith(b"HTTP/1.1 503 ") for each in told)
+    assert all(b"connections are served already" in each for each in told)
+
+
 async def length(request: Request) -> Response:
     return PlainTextResponse(str(len(await request.body())))
 
@@ -196,7 +205,7 @@ def test_a_body_in_a_million_pieces_holds_nobody_and_is_refused() -> None:
     assert longest < 2  # with the clients in one process; it was as long as all bodies take
     for answer in answers:
         assert answer.startswith(b"HTTP/1.1 400 Bad Request")
-        assert b"the body comes in pieces of 1.0 bytes" in answer
+        assert b'"message":"the body comes in pieces of 1.0 bytes' in answer
 
 
 def test_requests_one_after_another_in_one_piece_are_all_answered() -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from gemma4_compile.runtime.server import memory
 from gemma4_compile.runtime.server.memory import LONG_BYTES, return_memory
-from tests.live_server import Live, serving_script
+from tests.live_server import LOCAL, Live, serving_script
 from tests.media_files import SETTINGS
 from tests.scripted_engine import ScriptedEngine, encode
 
@@ -116,3 +116,18 @@ def test_what_another_client_asked_is_not_told_by_cached_tokens(live: Live) -> N
     assert cached("another") == 0
     assert cached("another") > 0
     assert cached("one") == 0
+
+
+def test_clients_of_a_proxy_are_told_apart(live: Live) -> None:
+    """All have the proxy's address, which is not taken for one that the header says."""
+    body = {"messages": [{"role": "user", "content": "Weather in Bern?"}], "max_tokens": 1}
+
+    def cached(**headers: str) -> int:
+        _, _, answer = live.request("POST", "/v1/chat/completions", body, **headers)
+        return int(json.loads(answer)["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    cached(X_Forwarded_For="192.0.2.1")
+    assert cached(X_Forwarded_For="192.0.2.1") > 0
+    assert cached(X_Forwarded_For="192.0.2.2") == 0
+    assert cached() == 0
+    assert cached(X_Forwarded_For=LOCAL) == 0
