@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ipaddress
 import os
 import re
 import sys
@@ -24,7 +26,10 @@ BUILD_PAGE = "npm ci && npm run build in a checkout's examples/web"
 BODY_MIB, MEDIA_BODY_MIB = 8, 32
 _HOST = re.compile(r"[a-z0-9._-]+(:[0-9]{1,5})?")
 _ALLOWED_HOST = re.compile(r"\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*(:[0-9]{1,5})?")
-_ORIGIN = re.compile(r"\*|https?://[^/\s?#]+")  # as browsers send it, or all of them
+# Also of an extension or a program with a page inside: `app://obsidian.md`.
+_ORIGIN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/\s?#@*]+)")
+_USUAL_PORTS = {"http": ":80", "https": ":443"}
+_LONGEST_NAME = 253  # of DNS
 
 
 def make_parser() -> Parser:
@@ -159,7 +164,10 @@ def allowed_hosts(names: Sequence[str]) -> list[str]:
         except UnicodeError:
             name = ""
         host = f"{name if name == '*.' else name.removesuffix('.')}{colon}{port}"
-        if not _ALLOWED_HOST.fullmatch(host) or (port and not 1 <= int(port) <= 65_535):
+        if _is_address(given.strip().strip("[]")):
+            continue  # it is answered anyway
+        is_name = _ALLOWED_HOST.fullmatch(host) and len(name) <= _LONGEST_NAME
+        if not is_name or (port and not 1 <= int(port) <= 65_535):
             raise UsageError(
                 f"--allow-host: expected a host name, found `{given}`",
                 hint="a name without scheme and path: host.docker.internal, chat.example.org:8443, "
@@ -167,6 +175,37 @@ def allowed_hosts(names: Sequence[str]) -> list[str]:
             )
         hosts.append(host)
     return hosts
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def allowed_origins(origins: Sequence[str]) -> list[str]:
+    """The origins of --allow-origin as browsers send them; UsageError for what is none."""
+    sent = []
+    for given in origins:
+        if given == "*":
+            sent.append(given)
+            continue
+        found = _ORIGIN.fullmatch(given.strip().removesuffix("/"))
+        if found is None:
+            raise UsageError(
+                f"--allow-origin: expected an origin, found `{given}`",
+                hint="scheme, host and port without a path: https://example.org, or * for every "
+                "page, also of files, whose origin is `null`",
+            )
+        scheme, host = found[1].lower(), found[2]
+        if scheme in _USUAL_PORTS:
+            with contextlib.suppress(UnicodeError):
+                host = host if host.isascii() else host.encode("idna").decode()
+            host = host.lower().removesuffix(_USUAL_PORTS[scheme])
+        sent.append(f"{scheme}://{host}")
+    return sent
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -182,12 +221,7 @@ def check(arguments: argparse.Namespace) -> None:
             f"--page: `{arguments.page}` has no `index.html`",
             hint=f"give the folder that was built: {BUILD_PAGE}",
         )
-    for origin in arguments.allow_origin:
-        if not _ORIGIN.fullmatch(origin):
-            raise UsageError(
-                f"--allow-origin: expected an origin, found `{origin}`",
-                hint="scheme, host and port without a path: https://example.org",
-            )
+    allowed_origins(arguments.allow_origin)
     media_hosts(arguments.allow_media_hosts)
     allowed_hosts(arguments.allow_host)
     ranges = {"port": (0, 65_535), "queue": (0, 10_000), "max_body_mib": (1, 1024)}

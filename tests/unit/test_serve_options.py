@@ -39,6 +39,7 @@ def test_hosts_of_media_are_names_without_a_path() -> None:
 
 def test_hosts_that_are_allowed_are_names_as_browsers_send_them() -> None:
     given = ["Host.Docker.Internal", "chat.example.:8443", "*.a.b", "bücher.example", "my_pc", "*"]
+    assert serve_options.allowed_hosts(["127.0.0.1", "::1", "[::1]"]) == []  # answered anyway
     assert serve_options.allowed_hosts(given) == [
         "host.docker.internal",
         "chat.example:8443",
@@ -47,7 +48,38 @@ def test_hosts_that_are_allowed_are_names_as_browsers_send_them() -> None:
         "my_pc",
         "*",
     ]
-    for wrong in ("", "https://a.b", "a.b/c", "a b", "a:b", "a:0", "a:65536", "*.", "a.*", "é..b"):
+    for wrong in (
+        "",
+        "https://a.b",
+        "a.b/c",
+        "a b",
+        "a:b",
+        "a:0",
+        "a:65536",
+        "*.",
+        "a.*",
+        "é..b",
+        "a" * 254,
+    ):
         with pytest.raises(UsageError, match="--allow-host: expected a host name"):
             serve_options.allowed_hosts([wrong])
     assert serve_options.main(["DIR", "--allow-host", "http://a"]) == 2
+
+
+def test_origins_are_taken_as_browsers_send_them() -> None:
+    given = ["https://Example.org:443", "http://a.b:80/", "http://a.b:8080", "*", "http://[::1]:80"]
+    assert serve_options.allowed_origins(given) == [
+        "https://example.org",
+        "http://a.b",
+        "http://a.b:8080",
+        "*",
+        "http://[::1]",
+    ]
+    inside = ["app://obsidian.md", "chrome-extension://abcdef", "safari-web-extension://0A-FF"]
+    assert serve_options.allowed_origins(inside) == inside
+    assert serve_options.allowed_origins(["https://bücher.example"]) == [
+        "https://xn--bcher-kva.example"
+    ]
+    for wrong in ("", "null", "a.b", "https://a.b/c", "https://*.a.b", "https://u@a.b", "https://"):
+        with pytest.raises(UsageError, match="--allow-origin: expected an origin"):
+            serve_options.allowed_origins([wrong])

@@ -38,6 +38,7 @@ from gemma4_compile.serve_options import (
     BUILD_PAGE,
     MEDIA_BODY_MIB,
     allowed_hosts,
+    allowed_origins,
     api_key,
     check,
     make_parser,
@@ -196,7 +197,9 @@ def listen(
     is_alive : what `/health` reports
     """
     hosts = HostNames.of(arguments.host, allowed_hosts(arguments.allow_host))
-    app = create_app(routes, hosts=hosts, origins=arguments.allow_origin, is_alive=is_alive)
+    app = create_app(
+        routes, hosts=hosts, origins=allowed_origins(arguments.allow_origin), is_alive=is_alive
+    )
     limits, lacking = connections_for(arguments.queue)
     if lacking:
         warn(
