@@ -103,13 +103,19 @@ function checkShard(shard: Shard, files: Provenance["files"]): void {
     throw new Error(`${INDEX_FILE}: expected plain file names, found ${JSON.stringify(dataPath)}`);
   if (typeof files !== "object" || files === null || !Object.hasOwn(files, dataPath))
     throw new Error(`${PROVENANCE_FILE} does not know ${dataPath}`);
+  if (typeof files[dataPath]?.sha256 !== "string") throw new Error(`${PROVENANCE_FILE} has no sha256 of ${dataPath}`);
   const isSize = (value: unknown) => Number.isSafeInteger(value) && (value as number) >= 0;
   const fits = (weight: Weight) =>
     weight && isSize(weight.byteOffset) && isSize(weight.nbytes) && weight.byteOffset + weight.nbytes <= nbytes;
   const isNamed = (weight: Weight) =>
     typeof weight.name === "string" && Array.isArray(weight.shape) && weight.shape.every(isSize);
+  // What is written beyond a buffer's end takes the device with it.
+  const fills = ({ shape, dtype, nbytes: size }: Weight) =>
+    Number(/^[a-z]+(\d+)$/.exec(dtype)?.[1]) * shape.reduce((product, each) => product * each, 1) === size * 8;
   if (!isSize(nbytes) || !Array.isArray(records) || !records.every((each) => fits(each) && isNamed(each)))
     throw new Error(`${INDEX_FILE}: ${dataPath}: expected weights that lie inside of it`);
+  const odd = records.find((each) => !fills(each));
+  if (odd) throw new Error(`${INDEX_FILE}: ${odd.name}: expected as many bytes as ${describe(odd)} has`);
 }
 
 const describe = ({ name, shape, dtype }: Parameter): string => `${name} ${shape.join("x")} ${dtype}`;
@@ -159,7 +165,7 @@ export async function loadDrafter(libraries: readonly Library[], url: string, op
   const base = url.endsWith("/") ? url : `${url}/`;
   const { records: shards } = ((await list(get, `${base}${INDEX_FILE}`)) ?? {}) as { records: Shard[] };
   if (!Array.isArray(shards)) throw new Error(`${base}${INDEX_FILE} lists no shards`);
-  const { files = {} } = (await list(get, `${base}${PROVENANCE_FILE}`)) as Provenance;
+  const { files = {} } = ((await list(get, `${base}${PROVENANCE_FILE}`)) ?? {}) as Provenance;
   for (const shard of shards) checkShard(shard, files);
   check();
   const stored = new Set(shards.flatMap(({ records }) => records.map(describe)));

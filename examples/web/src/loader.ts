@@ -13,7 +13,7 @@ import { readPackage, withoutDrafter, type Package } from "./package/package";
 import { contextLengths, judge, type Device } from "./package/requirements";
 import { isOwn, knows, remembered } from "./package/trust";
 import { formatBytes, formatSeconds, MIB } from "./package/units";
-import { UserError } from "./package/user_error";
+import { inWords, UserError } from "./package/user_error";
 import type { StartState } from "./view/start";
 
 /** So little that nobody has to be asked. */
@@ -231,7 +231,13 @@ export class Loader {
       }
       if (repaired.length) parts.push(`repairing ${repaired.join(", ")}`);
       const title = downloadedBytes || waiting ? `Downloading ${pack.title}` : `Checking ${pack.title}`;
-      this.events.state({ kind: "progress", title, share: done / totalBytes, text: parts.join(" · "), pausable: true });
+      this.events.state({
+        kind: "progress",
+        title,
+        share: totalBytes ? done / totalBytes : 1,
+        text: parts.join(" · "),
+        pausable: true,
+      });
     };
     return (progress) => {
       meter.add(Math.max(0, progress.downloadedBytes - counted), performance.now());
@@ -284,9 +290,7 @@ export class Loader {
         this.events.state({ kind: "no-webgpu", error });
         return;
       }
-      if (!(error instanceof UserError)) console.error(error);
-      const message = error instanceof Error ? error.message : String(error);
-      const hint = error instanceof UserError ? error.hint : "Reload the page; the browser's console has more.";
+      const { message, hint } = inWords(error);
       this.events.state({ kind: "failed", title: message, hint, retry: retry || "Try again" });
     }
   }

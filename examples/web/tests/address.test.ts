@@ -112,6 +112,11 @@ describe("a model of the hub", () => {
     expect(pack).toMatchObject({ url: `${HUB}v2/`, title: "my-model", recipe: "q4f32_1" });
   });
 
+  it("is told in words where an answer has no file", async () => {
+    vi.stubGlobal("fetch", async () => new Response(null, { status: 204 }));
+    await expect(readPackage("http://a.b/p/")).rejects.toThrow(/answers 204 without a file/);
+  });
+
   it("names the host that another one leads on to", async () => {
     vi.stubGlobal("fetch", async (url: string) => {
       const name = url.split("/").at(-1)!;

@@ -160,4 +160,14 @@ describe("chats as files", () => {
     await expect(readChatFile(file("[".repeat(200_000)))).rejects.toThrow(/no JSON|cannot be read/);
     await expect(readChatFile(file(`${"[".repeat(5000)}${"]".repeat(5000)}`))).rejects.toThrow(/no chats/);
   });
+
+  it("of versions that no text can hold are refused in words", async () => {
+    const deep = `${"[".repeat(1e5)}${"]".repeat(1e5)}`;
+    for (const version of [deep, '{"a":1}', '"1"', "null", "2"]) {
+      const text = `{"schema":"gemma4-chats","schema_version":${version},"conversations":[]}`;
+      await expect(readChatFile(file(text))).rejects.toThrow(
+        /is of version (unknown|2), and this page reads version 1/,
+      );
+    }
+  });
 });

@@ -84,7 +84,9 @@ class Reader {
     if (!isRecord(data) || data["schema"] !== SCHEMA) return this.fail("holds no chats of this page");
     const version = data["schema_version"];
     if (version !== VERSION)
-      return this.fail(`is of version ${JSON.stringify(version) ?? "unknown"}, and this page reads version ${VERSION}`);
+      return this.fail(
+        `is of version ${typeof version === "number" ? version : "unknown"}, and this page reads version ${VERSION}`,
+      );
     const chats = this.list(data["conversations"], "conversations", MOST_CHATS);
     if (!chats.length) return this.fail("holds no chats");
     return chats.map((chat, index) => this.chat(chat, `conversations[${index}]`));

@@ -1,6 +1,7 @@
 // Downloads a package into the cache that the client reads, file by file, comparing every file with
 // its SHA-256, those that lie there already too: the client itself takes a shard as it comes.
-import type { Package, PackageFile } from "../package/package";
+import { READ_BY_CLIENT, type Package, type PackageFile } from "../package/package";
+import { PROVENANCE } from "../package/provenance";
 import { formatBytes } from "../package/units";
 import { UserError } from "../package/user_error";
 import { dropOtherVersions, keyOf, openCache } from "./cache";
@@ -33,6 +34,14 @@ export async function download(
   report: (progress: Progress) => void,
   signal: AbortSignal,
 ): Promise<UserError | undefined> {
+  // What has no hash the client would ask the server for, and take as it comes.
+  const unnamed = READ_BY_CLIENT.find((name) => !pack.files.some((file) => file.name === name));
+  if (unnamed) {
+    throw new UserError(
+      `${PROVENANCE} names no ${unnamed}, which the WebLLM client reads.`,
+      "The package on the server is damaged, or something else wrote it: compile it again and upload all of its files.",
+    );
+  }
   await dropOtherVersions(pack);
   const progress: Progress = {
     checkedBytes: 0,

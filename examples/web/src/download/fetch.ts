@@ -42,5 +42,12 @@ export async function fetchChecked(url: string, init: RequestInit = {}): Promise
       "Give the folder that gemma4-compile wrote, with all of its files.",
     );
   }
+  if (!response.body) {
+    throw new Refused(
+      response.status,
+      `${url} answers ${response.status} without a file.`,
+      "Give the folder that gemma4-compile wrote, with all of its files.",
+    );
+  }
   return response;
 }

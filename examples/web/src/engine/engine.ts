@@ -61,7 +61,10 @@ export class Engine {
     private readonly onLost: (error: EngineLost) => void,
   ) {
     worker.onmessage = ({ data }: MessageEvent<FromWorker>) => this.hear(data);
-    worker.onerror = (event) => this.lose(new EngineLost(event.message || "The engine cannot start.", RESTART));
+    worker.onerror = ({ message }) => {
+      if (message) console.error(message);
+      this.lose(new EngineLost(message ? "The engine ended with an error." : "The engine cannot start.", RESTART));
+    };
   }
 
   /** Hands a downloaded package to the client. `report` gets the share that is done and what it is. */
@@ -80,7 +83,7 @@ export class Engine {
       return engine;
     } catch (error) {
       engine.dispose();
-      throw asUserError(error);
+      throw asUserError(error, true);
     }
   }
 
@@ -179,7 +182,7 @@ export class Engine {
 
   private hear(message: FromWorker): void {
     if (message.kind === "lost") this.lose(new EngineLost(`The graphics device was lost: ${message.text}`, RESTART));
-    else if (message.kind === "failed") this.listener?.fail(asUserError(message.text));
+    else if (message.kind === "failed") this.listener?.fail(asUserError(message.text, message.id === undefined));
     else this.listener?.hear(message);
   }
 

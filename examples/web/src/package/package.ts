@@ -72,6 +72,8 @@ export const MANIFEST = "mlc-model-manifest.json";
 export const TENSOR_CACHE = "tensor-cache.json";
 const OF_DRAFTER = /^(drafter-tensor-cache\.json|params_shard_drafter_\d+\.bin)$/;
 const CHAT_CONFIG = "mlc-chat-config.json";
+/** The small files that the client reads, too. */
+export const READ_BY_CLIENT = [MANIFEST, CHAT_CONFIG, TENSOR_CACHE];
 const TEMPLATE = "chat_template.jinja";
 const MANIFEST_SCHEMA = "mlc.model-package";
 /** The small files that were read last, by the package's address: for starting without a network. */
@@ -96,7 +98,7 @@ interface Shard {
  * They are kept for a start without a network where the package `mayBeKept`: one that somebody agreed to open.
  */
 export async function readPackage(url: string, mayBeKept: (pack: Package) => boolean = () => true): Promise<Package> {
-  const names = [PROVENANCE, MANIFEST, CHAT_CONFIG, TENSOR_CACHE];
+  const names = [PROVENANCE, ...READ_BY_CLIENT];
   const cache = await caches.open(PACKAGES);
   try {
     const files = new Map<string, Uint8Array<ArrayBuffer>>();
@@ -240,7 +242,11 @@ function requirementsFrom(wanted: Fields, shards: readonly Shard[]): Requirement
   const bytes = (name: string) => wanted.count(name, 0, MOST_BYTES, 0);
   const usesF16 = tensors.some((tensor) => tensor.dtype === "float16");
   return {
-    features: wanted.has("features") ? wanted.texts("features", MOST_FEATURES) : usesF16 ? ["shader-f16"] : [],
+    features: wanted.has("features")
+      ? wanted.texts("features", MOST_FEATURES).map(cleanName)
+      : usesF16
+        ? ["shader-f16"]
+        : [],
     subgroupSize: wanted.count("subgroup_size", 0, MOST_BYTES, 0),
     maxBindingBytes: bytes("max_binding_bytes") || tensors.reduce((most, { nbytes }) => Math.max(most, nbytes), 0),
     weightsBytes: bytes("weights_bytes") || tensors.reduce((sum, { nbytes }) => sum + nbytes, 0),

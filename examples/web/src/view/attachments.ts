@@ -3,7 +3,7 @@ import type { Session } from "../chat/session";
 import { isFrame, type Attachment } from "../chat/transcript";
 import { asHeard, kindOf, reasonAgainst, readMedia } from "../media/read";
 import { framesOf } from "../media/video";
-import { UserError } from "../package/user_error";
+import { inWords, UserError } from "../package/user_error";
 import { Camera } from "./camera";
 import { byId, h, iconButton } from "./dom";
 import { icon } from "./icons";
@@ -258,5 +258,5 @@ function summary(failures: unknown[]): unknown {
   const [first] = failures;
   if (failures.length === 1 || !(first instanceof UserError)) return first;
   const hints = new Set(failures.map((each) => (each instanceof UserError ? each.hint : "")));
-  return new UserError(failures.map((each) => (each as Error).message).join(" "), [...hints].join(" "));
+  return new UserError(failures.map((each) => inWords(each).message).join(" "), [...hints].join(" "));
 }

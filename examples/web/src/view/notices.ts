@@ -1,5 +1,5 @@
 // Messages about what went wrong or can be undone, above the field.
-import { UserError } from "../package/user_error";
+import { inWords } from "../package/user_error";
 import { byId, h, iconButton } from "./dom";
 import { icon } from "./icons";
 
@@ -31,11 +31,9 @@ function show(kind: "error" | "info", lines: string[], actions: Action[]): HTMLE
 
 /** An error, in words for people; what was not foreseen is also logged. */
 export function showError(error: unknown, actions: Action[] = []): void {
-  const message = error instanceof Error ? error.message : String(error);
-  const lines = error instanceof UserError ? [message, error.hint] : [message];
-  if (!(error instanceof UserError)) console.error(error);
+  const { message, hint } = typeof error === "string" ? { message: error, hint: "" } : inWords(error);
   clearErrors();
-  show("error", lines, actions);
+  show("error", hint ? [message, hint] : [message], actions);
 }
 
 export function showUndo(what: string, undo: () => void): void {

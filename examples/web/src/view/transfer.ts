@@ -4,7 +4,7 @@ import { readChatFile, type ReadMedium, toFile } from "../chat/transfer";
 import { withMedia } from "../chat/transfer_media";
 import type { Conversation } from "../chat/transcript";
 import { readPicture } from "../media/picture";
-import { UserError } from "../package/user_error";
+import { inWords, UserError } from "../package/user_error";
 import { byId, h, saveFile } from "./dom";
 
 /** Hands chats to the browser as a download, with their pictures and sounds if those fit. */
@@ -68,15 +68,13 @@ export class TransferButtons {
 }
 
 function asUserError(error: unknown): UserError {
-  if (error instanceof UserError) return error;
   if ((error as Error)?.name === "QuotaExceededError") {
     return new UserError(
       "The browser's storage for this site is full.",
       "Nothing was imported. Remove models or chats, or free the disk.",
     );
   }
-  console.error(error);
-  return new UserError(error instanceof Error ? error.message : String(error), "The browser's console has more.");
+  return inWords(error);
 }
 
 function count(chats: number): string {
