@@ -71,7 +71,12 @@ def serving(
     """Run an application of these routes; other options are those of `create_app`."""
     app = create_app(routes, **options)
     config = server_config(
-        app, connections or ConnectionLimits(), host=LOCAL, port=0, log_level="critical"
+        app,
+        connections or ConnectionLimits(),
+        options.get("origins", ()),
+        host=LOCAL,
+        port=0,
+        log_level="critical",
     )
     socket = config.bind_socket()
     server = uvicorn.Server(config)

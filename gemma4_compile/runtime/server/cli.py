@@ -197,9 +197,8 @@ def listen(
     is_alive : what `/health` reports
     """
     hosts = HostNames.of(arguments.host, allowed_hosts(arguments.allow_host))
-    app = create_app(
-        routes, hosts=hosts, origins=allowed_origins(arguments.allow_origin), is_alive=is_alive
-    )
+    origins = allowed_origins(arguments.allow_origin)
+    app = create_app(routes, hosts=hosts, origins=origins, is_alive=is_alive)
     limits, lacking = connections_for(arguments.queue)
     if lacking:
         warn(
@@ -207,7 +206,7 @@ def listen(
             f"served, {lacking} fewer than --queue {arguments.queue} needs",
             "let it open more (`ulimit -n`), or choose a shorter --queue",
         )
-    config = server_config(app, limits, log_level="warning")
+    config = server_config(app, limits, origins, log_level="warning")
     address = address_of(taken, arguments.host)
     print(address, flush=True)
     if opens:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -14,11 +16,17 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gemma4_compile.runtime.server.api_error import ApiError
-from gemma4_compile.runtime.server.http_parser import Parser, TooManyPiecesError, raw_response
+from gemma4_compile.runtime.server.http_parser import (
+    Parser,
+    TooManyPiecesError,
+    allowing,
+    raw_response,
+)
 
 if sys.platform != "win32":
     import resource
 
+_ORIGIN = re.compile(rb"\nOrigin:[ \t]*([!-~]{1,300})[ \t]*\r?\n", re.IGNORECASE)
 _FEWEST_REFUSED = 16
 _OTHER_DESCRIPTORS = 128  # of files, pipes and helper processes
 _SECONDS_TO_FINISH = 2  # of open connections after Ctrl-C
@@ -76,11 +84,19 @@ def _allow_descriptors(count: int) -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-def server_config(app: ASGIApp, limits: ConnectionLimits, **options: Any) -> uvicorn.Config:
-    """Options of a server whose connections have these limits; others are uvicorn's."""
+def server_config(
+    app: ASGIApp, limits: ConnectionLimits, origins: Collection[str] = (), **options: Any
+) -> uvicorn.Config:
+    """Options of a server whose connections have these limits; others are uvicorn's.
+
+    Parameters
+    ----------
+    origins : those whose pages may read why a connection is refused
+    """
 
     class Limited(_LimitedProtocol):
         limits_of_server = limits
+        origins_of_pages = frozenset(origins)
         refused: ClassVar[set[_LimitedProtocol]] = set()
 
     return uvicorn.Config(
@@ -110,6 +126,7 @@ class _LimitedProtocol(H11Protocol):
     """HTTP of one connection; uvicorn itself ends only those that wait for a second request."""
 
     limits_of_server: ConnectionLimits
+    origins_of_pages: frozenset[str]
     refused: ClassVar[set[_LimitedProtocol]]
 
     def __init__(self, config: uvicorn.Config, *arguments: Any, **options: Any) -> None:
@@ -118,7 +135,7 @@ class _LimitedProtocol(H11Protocol):
         self._waits_since: float | None = None
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
-        self._refusal: bytes | None = None  # what is still to be said to a refused one
+        self._refusal: ApiError | None = None  # what is still to be said to a refused one
         self._has_answered = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -143,7 +160,7 @@ class _LimitedProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Take more of a request; a head that comes byte by byte gets no more time."""
         if self in self.refused:
-            self._say_refusal()
+            self._say_refusal(data)
             return
         super().data_received(data)
         if self._is_answering():
@@ -236,13 +253,15 @@ class _LimitedProtocol(H11Protocol):
             self.transport.close()
             return
         self.refused.add(self)
-        self._refusal = raw_response(error)
+        self._refusal = error
 
-    def _say_refusal(self) -> None:
+    def _say_refusal(self, data: bytes = b"") -> None:
         """Say why, once, and read on for a while: a client that still sends would not hear it."""
         if self._refusal is None or self.transport.is_closing():
             return
-        self.transport.write(self._refusal)
+        origin = _ORIGIN.search(self.conn.trailing_data[0] + data)
+        headers = allowing(origin[1].decode(), self.origins_of_pages) if origin else {}
+        self.transport.write(raw_response(self._refusal, headers))
         self._refusal = None
         if self.transport.can_write_eof():
             self.transport.write_eof()

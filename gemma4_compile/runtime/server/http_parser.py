@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http
+from collections.abc import Collection, Mapping
 
 import h11
 
@@ -74,9 +75,21 @@ class Parser(h11.Connection):
             )
 
 
-def raw_response(error: ApiError) -> bytes:
+def allowing(origin: str, origins: Collection[str]) -> dict[str, str]:
+    """Headers with which a page of an origin can read the answer, if it is among those."""
+    if origin not in origins and "*" not in origins:
+        return {}
+    return {
+        "Access-Control-Allow-Origin": origin,
+        "Access-Control-Expose-Headers": "Retry-After",
+        "Vary": "Origin",
+    }
+
+
+def raw_response(error: ApiError, headers: Mapping[str, str] | None = None) -> bytes:
     """The answer to what was not read to its end, after which the connection is closed."""
     response = error.response()
+    response.headers.update(headers or {})
     response.headers["Connection"] = "close"
     phrase = http.HTTPStatus(error.status).phrase
     head = [f"HTTP/1.1 {error.status} {phrase}".encode()]

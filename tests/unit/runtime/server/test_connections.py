@@ -155,6 +155,27 @@ def test_more_connections_than_are_served_hear_why() -> None:
             assert connection.recv(12) == b"HTTP/1.1 200"
 
 
+@pytest.mark.parametrize(
+    ("origin", "may"), [("https://ours.example", True), ("https://x.example", False)]
+)
+def test_a_page_of_an_allowed_origin_can_read_why_its_connection_is_refused(
+    origin: str, may: bool
+) -> None:
+    limits = ConnectionLimits(connections=1)
+    head = f"POST / HTTP/1.1\r\nHost: {LOCAL}\r\norigin: {origin}\r\n"
+    with (
+        serving([], connections=limits, origins=["https://ours.example"]) as live,
+        connect(live) as waits,
+    ):
+        waits.sendall(head.encode())
+        time.sleep(0.2)
+        with connect(live):
+            lines = answer_to(waits).lower().split(b"\r\n")
+    assert lines[0].startswith(b"http/1.1 503 ")
+    assert (f"access-control-allow-origin: {origin}".encode() in lines) == may
+    assert (b"access-control-expose-headers: retry-after" in lines) == may
+
+
 def test_more_refused_than_have_time_to_hear_are_told_at_once() -> None:
     limits = ConnectionLimits(connections=1, refused=1)
     with serving([], connections=limits) as live, ExitStack() as stack:
