@@ -57,7 +57,13 @@ export const LINKS = {
       await page.locator("#trust").click();
       await state(page, "ready");
       assert.deepEqual({ ...(await kept(page)), files: 0 }, { last: STRANGER, known: [STRANGER], files: 0 });
+      assert.match(await page.locator("#model").innerText(), / · from 127\.0\.0\.1:9$/);
       await page.goto(link); // agreed to: not asked again
+      await state(page, "ready");
+      played.lines = 2; // until it is another package
+      await page.goto(link);
+      await page.locator("#start h2", { hasText: "changed" }).waitFor();
+      await page.locator("#trust").click();
       await state(page, "ready");
       await page.locator("#open-settings").click();
       await page.locator(`#stored button[aria-label="Remove ${STRANGER}"]`).click();

@@ -12,6 +12,7 @@ import { titleOf, type AssistantMessage } from "./chat/transcript";
 import { ContextFull } from "./engine/failures";
 import { Loader } from "./loader";
 import { keepPage } from "./offline";
+import { placeOf } from "./package/trust";
 import { formatCount } from "./package/units";
 import { Composer } from "./view/composer";
 import { ConversationView } from "./view/conversation";
@@ -117,7 +118,8 @@ async function main(): Promise<void> {
   function showHead(): void {
     const { pack, engine, current } = session;
     byId("title").textContent = titleOf(current);
-    byId("model").textContent = pack ? `${pack.title} · ${pack.recipe}${engine ? "" : " · not loaded"}` : "No model";
+    const parts = pack ? [pack.title, pack.recipe, placeOf(pack), !engine && "not loaded"] : ["No model"];
+    byId("model").textContent = parts.filter(Boolean).join(" · ");
     byId("model").title = pack?.url ?? "";
     showContext();
   }

@@ -84,6 +84,10 @@ describe("a text of signs alone", () => {
     for (const block of blocks) expect(html).toContain(`<${block} dir="auto"`);
   });
 
+  it("does not take code for the letters of its block", () => {
+    expect(renderMarkdown("`npm <x>` أ")).toBe('<p dir="auto"><code dir="ltr">npm &lt;x&gt;</code> أ</p>\n');
+  });
+
   it("gives none to what is inside of a block, which would hide its text from the browser, and never turns code", () => {
     const html = renderMarkdown("- أ\n\n  ب\n\n```\nأ\n```\n");
     expect(html.match(/dir="auto"/g)).toHaveLength(1);

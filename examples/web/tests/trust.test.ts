@@ -1,11 +1,18 @@
 // Whose package a link names, and what a person agreed to.
 import { describe, expect, it } from "vitest";
-import { forgotten, isOwn, knows, remembered } from "../src/package/trust";
+import { forgotten, isOwn, knows, placeOf, remembered } from "../src/package/trust";
 
 const OWN = "https://page.example";
 const [OLD, NEW] = ["0".repeat(64), "1".repeat(64)];
 const STRANGER = { url: "https://other.example/p/", digest: OLD };
 const nothing = { known: [], agreed: {}, accepted: [] };
+
+it("a package is shown with whose it is, which no name of its own can change", () => {
+  expect(placeOf({ url: `${OWN}/p/` }, OWN)).toBe("");
+  expect(placeOf({ url: `${OWN}/p/`, redirectedTo: "other.example" }, OWN)).toBe("from other.example");
+  expect(placeOf({ url: "https://other.example:8443/google/gemma/" }, OWN)).toBe("from other.example:8443");
+  expect(placeOf({ url: "https://huggingface.co/you/m/resolve/main/" }, OWN)).toBe("from you/m on the hub");
+});
 
 describe("a link", () => {
   it.each([

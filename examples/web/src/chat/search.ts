@@ -1,6 +1,6 @@
 // Finding chats by their titles and by what was said in them.
 import { textOf } from "./reply";
-import { titleOf, type Conversation } from "./transcript";
+import { firstOf, titleOf, type Conversation } from "./transcript";
 
 export interface Hit {
   conversation: Conversation;
@@ -56,7 +56,7 @@ function snippetOf(conversation: Conversation, word: string): string | undefined
     if (line === undefined) continue;
     const from = Math.max(0, fold(line).indexOf(word) - BEFORE); // near enough where folding changes lengths
     const start = from > 0 ? `…${line.slice(from)}` : line;
-    return start.length > LONGEST_SNIPPET ? `${start.slice(0, LONGEST_SNIPPET)}…` : start;
+    return start.length > LONGEST_SNIPPET ? `${firstOf(start, LONGEST_SNIPPET)}…` : start;
   }
   return undefined;
 }

@@ -1,7 +1,7 @@
 // Conversations with their pictures and sounds in IndexedDB.
 import { openDB, type DBSchema, type IDBPDatabase } from "idb";
 import { UserError } from "../package/user_error";
-import { afterReload, isConversation, mediaIdsOf, type Conversation } from "./transcript";
+import { afterReload, isConversation, mediaIdsOf, wellFormed, type Conversation } from "./transcript";
 
 interface Kept {
   id: string;
@@ -69,13 +69,14 @@ export class Store {
     else void this.dropUnused().catch((error: unknown) => console.warn("unused media stay:", error));
     return found
       .filter(isConversation)
+      .map(wellFormed)
       .map(afterReload)
       .sort((a, b) => b.updated - a.updated);
   }
 
   async get(id: string): Promise<Conversation | undefined> {
     const found = await this.database?.get(TABLE, id);
-    return isConversation(found) ? found : undefined;
+    return isConversation(found) ? wellFormed(found) : undefined;
   }
 
   async save(...conversations: Conversation[]): Promise<void> {

@@ -117,12 +117,17 @@ const LONGEST_NAME = 120;
 export function titleOf(conversation: Conversation): string {
   if (conversation.title) return conversation.title;
   const first = conversation.messages.find((message) => message.role === "user");
-  const text = first?.text.replace(/\s+/g, " ").trim() ?? "";
+  const text = cleanTitle(first?.text.trimStart().slice(0, 10 * LONGEST_TITLE) ?? "");
   const [attached] = first ? mediaOf(first) : [];
   if (!text && attached) return isFrame(attached) ? "A video" : attached.kind === "picture" ? "A picture" : "A sound";
   if (!text) return "New chat";
   if (text.length <= LONGEST_TITLE) return text;
-  return `${text.slice(0, LONGEST_TITLE).replace(/\s\S*$/, "")}…`;
+  return `${firstOf(text, LONGEST_TITLE).replace(/\s\S*$/, "")}…`;
+}
+
+/** The beginning of a text, without the half of a character at its end. */
+export function firstOf(text: string, length: number): string {
+  return text.slice(0, length).replace(/[\ud800-\udbff]$/, "");
 }
 
 /** A name that a person gave, on one line, without signs that would turn the text around it. */
@@ -140,6 +145,47 @@ export function isConversation(value: unknown): value is Conversation {
   const isMessage = (message: Message) =>
     message?.role === "user" ? typeof message.text === "string" : Array.isArray(message?.rounds);
   return typeof id === "string" && Array.isArray(messages) && messages.every(isMessage);
+}
+
+/** The same without values of another kind than the page's own. */
+export function wellFormed(kept: Conversation): Conversation {
+  const own = newConversation();
+  for (const [name, value] of Object.entries(own)) {
+    if (typeof kept[name as keyof Conversation] !== typeof value) Object.assign(kept, { [name]: value });
+  }
+  if (!Number.isInteger(kept.forgotten) || kept.forgotten < 0) kept.forgotten = 0;
+  for (const message of kept.messages) {
+    if (typeof message.id !== "string") message.id = crypto.randomUUID();
+    if (message.role === "user") continue;
+    message.role = "assistant";
+    message.rounds = message.rounds.filter((round) => typeof round?.raw === "string").map(wholeRound);
+    if (typeof message.state !== "string") message.state = "interrupted";
+    if (!isStats(message.stats)) delete message.stats;
+  }
+  return kept;
+}
+
+function wholeRound({ opened, raw, results }: Round): Round {
+  const whole = Array.isArray(results) ? results : [];
+  return {
+    opened: typeof opened === "string" ? opened : "",
+    raw,
+    results: whole.filter((each) => typeof each?.name === "string" && typeof each.text === "string"),
+  };
+}
+
+function isStats(stats: Stats | undefined): boolean {
+  if (typeof stats !== "object" || stats === null) return false;
+  const { promptTokens, contextTokens, tokens, firstTokenSeconds } = stats;
+  const isNumber = (value: unknown) => typeof value === "number";
+  return (
+    [promptTokens, contextTokens, tokens, firstTokenSeconds].every(isNumber) &&
+    Object.values(stats).every(isNumberOrNone)
+  );
+}
+
+function isNumberOrNone(value: unknown): boolean {
+  return value === undefined || typeof value === "number";
 }
 
 /** What a reload finds of a reply that was being written: it is over. */

@@ -1,5 +1,6 @@
 // Which packages a link opens unasked, and what is remembered of those that a person agreed to.
 import type { Settings } from "../chat/settings";
+import { hubModelOf } from "./address";
 import type { Package } from "./package";
 
 const MOST_KNOWN = 100;
@@ -10,6 +11,13 @@ type Found = Pick<Package, "url" | "digest" | "redirectedTo">;
 /** Whether a package comes from where the page does: an address of this host may lead on to another one. */
 export function isOwn({ url, redirectedTo }: Pick<Found, "url" | "redirectedTo">, own = location.origin): boolean {
   return new URL(url).origin === own && redirectedTo === undefined;
+}
+
+/** Whose package it is, beside the name that it gives itself; nothing for the page's own host. */
+export function placeOf(pack: Pick<Found, "url" | "redirectedTo">, own?: string): string {
+  if (isOwn(pack, own)) return "";
+  const hosted = hubModelOf(pack.url);
+  return hosted ? `from ${hosted.id} on the hub` : `from ${pack.redirectedTo ?? new URL(pack.url).host}`;
 }
 
 /**

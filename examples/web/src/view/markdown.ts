@@ -37,6 +37,9 @@ parser.core.ruler.push("direction", ({ tokens }) => {
   for (const token of tokens) if (token.level === 0 && BLOCKS.includes(token.type)) token.attrSet("dir", "auto");
 });
 
+// With a direction of its own it is none of the letters that a browser looks for in the block around it.
+rules["code_inline"] = (tokens, index) => `<code dir="ltr">${parser.utils.escapeHtml(tokens[index]!.content)}</code>`;
+
 function codeBlock(code: string, language: string): string {
   const { escapeHtml } = parser.utils;
   const name = language ? escapeHtml(language) : "text";

@@ -48,8 +48,10 @@ export function drawMedium(medium: Attachment, urls: MediaUrls): HTMLElement {
   const { id, kind, name, seconds } = medium;
   const shown =
     kind === "picture" ? drawPicture(medium) : h("audio", { controls: true, preload: "metadata", "aria-label": name });
-  const words = isFrame(medium) ? timestamp(seconds!) : kind === "sound" && `${name} · ${formatShort(seconds ?? 0)}`;
-  const caption = words && h("span", { class: "name" }, words);
+  const words = isFrame(medium)
+    ? [timestamp(seconds!)]
+    : kind === "sound" && [h("bdi", {}, name), ` · ${formatShort(seconds ?? 0)}`];
+  const caption = words && h("span", { class: "name" }, ...words);
   const figure = h(
     "div",
     { class: `medium ${kind}${isFrame(medium) ? " frame" : ""}` },
@@ -59,7 +61,7 @@ export function drawMedium(medium: Attachment, urls: MediaUrls): HTMLElement {
   );
   void urls.of(id).then((url) => {
     if (url) shown.src = url;
-    else shown.replaceWith(h("p", { class: "gone" }, `${name} is not kept any more`));
+    else shown.replaceWith(h("p", { class: "gone" }, h("bdi", {}, name), " is not kept any more"));
   });
   return figure;
 }

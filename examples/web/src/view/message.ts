@@ -118,7 +118,7 @@ export class MessageView {
         { class: failed ? "call failed" : "call" },
         icon("calculator"),
         h("code", { dir: "ltr" }, what),
-        h("span", { class: "call-result" }, result === undefined ? outcome : `= ${outcome}`),
+        h("span", { class: "call-result", dir: "auto" }, result === undefined ? outcome : `= ${outcome}`),
       );
     }
     const text = part.open && inWork ? "Thinking…" : "Reasoning";
