@@ -7,6 +7,7 @@ import { UserError } from "../src/package/user_error";
 
 const URL = "https://x.y/my-model/";
 const HASH = "0".repeat(64);
+const WRONG = /undefined|NaN|\[object|\u202e/;
 type Json = Record<string, unknown>;
 
 const encode = (value: unknown) => new TextEncoder().encode(JSON.stringify(value)) as Uint8Array<ArrayBuffer>;
@@ -45,6 +46,37 @@ function files(change: Json = {}, of: keyof ReturnType<typeof values> = "provena
   return new Map(
     Object.entries({ ...all, [of]: { ...all[of], ...change } }).map(([name, value]) => [name, encode(value)]),
   );
+}
+
+/** The same with every field that the page reads. */
+function full(): ReturnType<typeof values> {
+  const all = values();
+  Object.assign(all["mlc-chat-config.json"], {
+    top_p: 0.9,
+    repetition_penalty: 1,
+    frequency_penalty: 0,
+    presence_penalty: 0,
+    first_user: "U",
+    conv_template: {
+      role_empty_sep: "",
+      system_template: "S{system_message}",
+      roles: { user: "u", assistant: "a" },
+      add_role_after_system_message: false,
+    },
+  });
+  const image = { kind: "image_decode", num_embeddings: 4, resize: { mode: "stretch", width: 3, height: 4 } };
+  const audio = { kind: "audio_decode", sample_rate_hz: 16_000, min_samples: 1, max_samples: 16_000 };
+  const inputs = { image: { processor: image }, audio: { processor: audio } };
+  all["mlc-model-manifest.json"]["tasks"] = { "chat.completions": { inputs } };
+  const sizes = ["subgroup_size", "max_binding_bytes", "weights_bytes", "kv_sliding_bytes", "kv_full_bytes"];
+  all["provenance.json"]["build"] = {
+    source: { kind: "hub", model: "you/model" },
+    recipe: "q4f16",
+    drops_padding: true,
+    conversation: [{ dialogue: "two turns", template: "a", client: "b" }],
+    requirements: { features: ["shader-f16"], ...Object.fromEntries(sizes.map((name) => [name, 1])) },
+  };
+  return all;
 }
 
 /** Puts a value at every place of a JSON value, one after the other. */
@@ -157,17 +189,21 @@ describe("a package's small files", () => {
   });
 
   it("are refused in words wherever they are odd", async () => {
-    const odd = [null, 0, -1, 1.5, 1e308, "x", "", true, [], [[]], [null], {}, { a: null }, "\u0000", { __proto__: 1 }];
+    const odd: unknown[] = [null, 0, -1, 1.5, 1e308, 2 ** 53, "x", "", "\u202e", "\u0000", "x".repeat(2000), true, []];
+    odd.push([[]], [null], {}, { a: null }, { constructor: 1 }, JSON.parse('{"__proto__":{"user":1}}'));
+    odd.push(Array(70).fill({}), Array(40).fill("a"));
     let refused = 0;
-    for (const [name, value] of Object.entries(values())) {
+    for (const [name, value] of Object.entries(full())) {
       for (const each of [...odd, ...odd.flatMap((one) => [...changed(value, one)])]) {
-        const given = files().set(name, encode(each));
-        try {
-          await read(URL, given, false);
-        } catch (error) {
-          refused++;
-          if (!(error instanceof UserError)) throw new Error(`${name}: ${JSON.stringify(each)}: ${String(error)}`);
+        const given = new Map(Object.entries(full()).map(([other, own]) => [other, encode(own)]));
+        const found = await read(URL, given.set(name, encode(each)), false).catch((error: Error) => error);
+        if (!(found instanceof Error)) {
+          expect(JSON.stringify([found.title, found.recipe, found.difference, found.requirements])).not.toMatch(WRONG);
+          continue;
         }
+        refused++;
+        if (!(found instanceof UserError)) throw new Error(`${name}: ${JSON.stringify(each)}: ${String(found)}`);
+        expect(found.message + found.hint).not.toMatch(WRONG);
       }
     }
     expect(refused).toBeGreaterThan(300);

@@ -89,5 +89,6 @@ export function cleanName(text: string): string {
 }
 
 function short(value: unknown): string {
+  if (value === undefined) return "none";
   return String(typeof value === "object" ? "an object" : value).slice(0, 60);
 }
