@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from gemma4_compile.errors import UsageError
+from gemma4_compile.runtime.call_pattern import looks_ahead, pattern_of
 from gemma4_compile.runtime.call_schema_merge import (
     Schema,
     SchemaReader,
@@ -35,6 +36,7 @@ _UNFOLLOWED = (
     *("contains", "dependencies", "dependentRequired", "dependentSchemas", "else", "if"),
     *("maxContains", "minContains", "not", "then", "$dynamicRef", "$recursiveRef"),
 )
+_LONGEST_FORMAT = 48  # characters; a UUID has 36, a time with a zone and nanoseconds 35
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _KEYS = "KEY"
 
@@ -174,10 +176,13 @@ class CallRules:
         return '("true" | "false")' if kind == "boolean" else '"null"'
 
     def _text(self, schema: Schema, where: str) -> str:
-        known = schema.get("format") in _FORMATS
+        # A pattern that looks ahead is more than the library takes beside a format.
+        known = schema.get("format") in _FORMATS and not looks_ahead(schema.get("pattern"))
         keys = ("minLength", "maxLength", "pattern")
         asked = {key: schema[key] for key in (*keys, "format") if key in schema}
         if known:
+            if self._longest is not None:  # fractions of a second have no end of their own
+                asked.setdefault("maxLength", max(self._longest, _LONGEST_FORMAT))
             return self._name(_json({"type": "string", **asked}))
         if not any(key in asked for key in keys):
             return "text"
@@ -196,7 +201,11 @@ class CallRules:
         if high is not None and high < low:
             raise refused(f"{where}.maxLength", "it is less than `minLength`")
         length = f"/(?s:.){{{low},{'' if high is None else high}}}/"
-        return length if "pattern" not in schema else f"{_pattern(schema, where)} & {length}"
+        return (
+            length
+            if "pattern" not in schema
+            else f"{pattern_of(schema, where, refused)} & {length}"
+        )
 
     def _list(self, schema: Schema, where: str, depth: int) -> str | None:
         low = _count(schema, "minItems", where) or 0
@@ -290,7 +299,7 @@ class CallRules:
         taken, patterns = names.get("taken", ()), names.get("patterns", ())
         assert isinstance(taken, (list, tuple)), "as `Shape` has it"
         assert isinstance(patterns, (list, tuple)), "as `Shape` has it"
-        outside = [f"~{_pattern({'pattern': pattern}, where)}" for pattern in patterns]
+        outside = [f"~({pattern_of({'pattern': pattern}, where, refused)})" for pattern in patterns]
         outside += [f"~/{re.escape(name).replace('/', chr(92) + '/')}/" for name in taken]
         if set(names) & {"pattern", "minLength", "maxLength"}:
             letters = self._letters({"maxLength": 64, **names}, where)
@@ -378,20 +387,3 @@ def _count(schema: Schema, key: str, where: str) -> int | None:
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
         return value
     raise refused(f"{where}.{key}", "expected a count")
-
-
-def _pattern(schema: Schema, where: str) -> str:
-    """A regular expression for the whole text, of one that is looked for in it."""
-    pattern = schema["pattern"]
-    if not isinstance(pattern, str):
-        raise refused(f"{where}.pattern", "expected a regular expression")
-    begin, end = pattern.startswith("^"), bool(re.search(r"(?<!\\)(?:\\\\)*\$\Z", pattern))
-    inner = pattern[begin : len(pattern) - end]
-    inner = re.sub(r"\\.|/|\n", _for_lark, inner, flags=re.DOTALL)
-    every = "(?s:.)*"
-    return f"/{'' if begin else every}(?:{inner}){'' if end else every}/"
-
-
-def _for_lark(found: re.Match[str]) -> str:
-    classes = {r"\d": "[0-9]", r"\w": "[A-Za-z0-9_]", "/": r"\/", "\n": r"\n"}
-    return classes.get(found[0], found[0])

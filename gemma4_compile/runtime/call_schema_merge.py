@@ -237,14 +237,15 @@ class SchemaReader:
             properties.setdefault(name, True if more in (None, True) else more)
         if patterns and properties:
             self._fail(f"{where}.patternProperties", "is not followed beside named properties")
-        if asks_names and (properties or patterns):
-            self._fail(f"{where}.propertyNames", "is not followed beside named properties")
-        if "enum" in names or "const" in names:
+        if {"enum", "const"} & set(names) and not given and not patterns:
             listed = names.get("enum", [names.get("const")])
             if not isinstance(listed, list):
                 self._fail(f"{where}.propertyNames", "expected a list")
             named = {name: more for name in listed if isinstance(name, str)}
-            return Shape(named, frozenset(), ())
+            named |= {name: False for name in required if name not in named}
+            return Shape(named, frozenset(required), ())
+        if asks_names and (properties or patterns):
+            self._fail(f"{where}.propertyNames", "is not followed beside named properties")
         if set(asks_names) - {"maxLength", "minLength", "pattern"}:
             self._fail(f"{where}.propertyNames", "only a pattern, lengths and values are followed")
         free: list[tuple[Schema, object]] = []
