@@ -4,6 +4,8 @@ import { PACKAGES, TENSOR_CACHE, type Package } from "../package/package";
 const CONFIG_SCOPE = "webllm/config";
 const MODEL_SCOPE = "webllm/model";
 const LIBRARY_SCOPE = "webllm/wasm";
+/** After `resolve/`: a version, and the name of a file. */
+const VERSIONED = /^[0-9a-f]{16}\/[^/]+$/;
 const SCOPES = [CONFIG_SCOPE, MODEL_SCOPE, LIBRARY_SCOPE];
 
 /**
@@ -40,15 +42,19 @@ export async function missingBytes(pack: Package): Promise<number> {
 
 export async function dropOtherVersions(pack: Package): Promise<void> {
   const family = new URL("resolve/", pack.url).href;
-  await drop((url) => url.startsWith(family) && !url.startsWith(clientUrl(pack)));
+  await drop(
+    (url) => url.startsWith(family) && VERSIONED.test(url.slice(family.length)) && !url.startsWith(clientUrl(pack)),
+  );
 }
 
 /** Removes all that was downloaded from a package's folder. */
 export async function removePackage(url: string): Promise<void> {
-  await drop((each) => each.startsWith(new URL("resolve/", url).href));
+  const family = new URL("resolve/", url).href;
+  await drop((each) => each.startsWith(family) && VERSIONED.test(each.slice(family.length)));
   const known = await caches.open(PACKAGES);
   for (const request of await known.keys()) {
-    if (request.url.startsWith(url)) await known.delete(request);
+    // Files of the folder itself: another package may lie below it.
+    if (request.url.startsWith(url) && !request.url.slice(url.length).includes("/")) await known.delete(request);
   }
 }
 

@@ -1,0 +1,42 @@
+// Which entries of the browser's caches belong to a package.
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import { dropOtherVersions, keyOf, removePackage, storedPackages } from "../src/download/cache";
+import type { Package } from "../src/package/package";
+
+const VERSION = "0123456789abcdef";
+const OUTER = "https://x.y/";
+// Below it, two of them where the versions of the outer one lie.
+const INNER = ["https://x.y/below/", "https://x.y/resolve/below/", `https://x.y/resolve/${VERSION}/`];
+const pack = (url: string, version = VERSION) => ({ url, version }) as Package;
+
+describe("the entries of a package", () => {
+  let stores: Map<string, Set<string>>;
+  const all = () => [...stores.values()].flatMap((urls) => [...urls]).sort();
+  const put = (name: string, url: string) => stores.set(name, (stores.get(name) ?? new Set()).add(url));
+
+  beforeEach(() => {
+    stores = new Map();
+    const open = async (name: string) => ({
+      keys: async () => [...(stores.get(name) ?? [])].map((url) => ({ url })),
+      delete: async ({ url }: { url: string }) => stores.get(name)!.delete(url),
+    });
+    vi.stubGlobal("caches", { open });
+    for (const url of [OUTER, ...INNER]) {
+      put("webllm/model", keyOf(pack(url), "params_shard_0.bin"));
+      put("gemma4/packages", `${url}provenance.json`);
+    }
+  });
+  afterEach(() => vi.unstubAllGlobals());
+
+  it("go alone: those of packages below its folder stay", async () => {
+    await removePackage(OUTER);
+    expect(await storedPackages()).toEqual([...INNER].sort());
+    expect(all()).toHaveLength(2 * INNER.length);
+    expect(all().filter((url) => url === `${OUTER}provenance.json`)).toEqual([]);
+  });
+
+  it("of another version go, and those of packages below its folder stay", async () => {
+    await dropOtherVersions(pack(OUTER, "f".repeat(16)));
+    expect(await storedPackages()).toEqual([...INNER].sort());
+  });
+});
