@@ -14,6 +14,7 @@ from gemma4_compile.package.client_form import Difference, differences, find_for
 from gemma4_compile.package.conversation import GEMMA, added_tokens, chat_template_config
 from gemma4_compile.package.media import check_tokens
 from gemma4_compile.package.prompt_checks import prompt_findings
+from gemma4_compile.package.token_checks import token_findings
 from gemma4_compile.process import warn
 from gemma4_compile.progress import Reporter
 from gemma4_compile.types import JsonObject
@@ -56,6 +57,8 @@ def make_conversation(
     check_tokens(build.media, tokenizer)
     chat = ChatFiles.read(checkpoint.path)
     trial = chat.try_conversation(build.config.vocab_size)
+    for finding in token_findings(tokenizer, chat.tokenizer_config, chat.more_tokens):
+        warn(finding.message, finding.hint)
     tokens = added_tokens(tokenizer)
     form = None
     if chat.template is not None:

@@ -34,7 +34,8 @@ _GEMMA = {
 }
 _OF_CLASSES = {"GemmaTokenizer": _GEMMA, "GemmaTokenizerFast": _GEMMA}
 # Of which a name may be a list of tokens without names, which templates do not see.
-_NAMED_TOKENS = ("extra_special_tokens", "model_specific_special_tokens")
+# The later holds.
+_NAMED_TOKENS = ("model_specific_special_tokens", "extra_special_tokens")
 
 
 class TemplateMessage(Protocol):
@@ -51,6 +52,13 @@ def special_tokens(tokenizer_config: Mapping[str, object]) -> dict[str, str]:
     ----------
     tokenizer_config : the parsed `tokenizer_config.json`
     """
+    of_class = _OF_CLASSES.get(str(tokenizer_config.get("tokenizer_class")), {})
+    own = {name: text for name, text in of_class.items() if name not in tokenizer_config}
+    return {**own, **named_tokens(tokenizer_config)}
+
+
+def named_tokens(tokenizer_config: Mapping[str, object]) -> dict[str, str]:
+    """Return the special tokens that a parsed `tokenizer_config.json` itself names."""
     named = {name: tokenizer_config[name] for name in SPECIAL_TOKENS if name in tokenizer_config}
     for name, value in tokenizer_config.items():
         if name.endswith("_token") and not isinstance(value, bool):
@@ -58,8 +66,6 @@ def special_tokens(tokenizer_config: Mapping[str, object]) -> dict[str, str]:
     for group in _NAMED_TOKENS:
         more = tokenizer_config.get(group)
         named.update(more if isinstance(more, dict) else {})
-    for name, value in _OF_CLASSES.get(str(tokenizer_config.get("tokenizer_class")), {}).items():
-        named.setdefault(name, value)
     texts = {name: _text(value) for name, value in named.items()}
     return {name: text for name, text in texts.items() if text is not None}
 

@@ -25,8 +25,9 @@ from gemma4_compile.types import JsonObject
 
 MAP_FILE = "special_tokens_map.json"
 MORE_TEMPLATES = "additional_chat_templates"
+ADDED_TOKENS_FILE = "added_tokens.json"  # of slow tokenizers
 OLD_TEMPLATE_FILE = "chat_template.json"  # of processors, before transformers 4.50
-CHAT_FILES = (MAP_FILE, OLD_TEMPLATE_FILE, f"{MORE_TEMPLATES}/*.jinja")
+CHAT_FILES = (MAP_FILE, ADDED_TOKENS_FILE, OLD_TEMPLATE_FILE, f"{MORE_TEMPLATES}/*.jinja")
 MAX_TEMPLATES = 64
 
 
@@ -82,6 +83,11 @@ class ChatFiles:
     def special_tokens(self) -> dict[str, str]:
         """Texts of the tokens that chat templates name, such as `bos_token`."""
         return special_tokens(self.tokenizer_config)
+
+    @property
+    def more_tokens(self) -> dict[str, object]:
+        """Ids by text of `added_tokens.json`; empty where there is none."""
+        return _json(self.directory / ADDED_TOKENS_FILE)
 
     def rewritten(self) -> dict[str, JsonObject | None]:
         """Files that a package holds in another form than the checkpoint; None: not at all."""

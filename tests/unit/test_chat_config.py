@@ -125,3 +125,15 @@ def test_tokens_of_another_file_are_in_the_package(
     package = compiled(model, "cpu")
     assert capsys.readouterr().err == ""
     assert json.loads((package / "tokenizer_config.json").read_text())["bos_token"] == "<bos>"
+
+
+def test_tokens_that_transformers_adds_are_named(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (model / "added_tokens.json").write_text(json.dumps({"<call>": 1024}))
+    (model / "special_tokens_map.json").write_text(
+        json.dumps({"additional_special_tokens": ["<bos>", "<end>"]})
+    )
+    compiled(model, "cpu")
+    said = capsys.readouterr().err
+    assert "transformers adds tokens that tokenizer.json does not have: '<end>', '<call>'" in said
