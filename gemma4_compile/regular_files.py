@@ -141,19 +141,19 @@ def resolved(path: Path) -> Path:
     return real
 
 
-def check_inside(path: Path) -> None:
-    """Raise OSError for a link that leads out of its directory.
+def check_inside(path: Path, root: Path | None = None) -> None:
+    """Raise OSError for a link that leads out of its directory, or of `root` above it.
 
     A link may stay in the directory, or lead from a snapshot of the hub's cache, or a folder in it,
     to its blobs. One that leads elsewhere could put a file of this machine into a package.
     """
-    real, directory = resolved(path), resolved(path.parent)
+    real, directory = resolved(path), resolved(root or path.parent)
     in_cache = any(
         folder.name == "snapshots" and real.is_relative_to(folder.parent / "blobs")
         for folder in directory.parents[:2]
     )
     if not in_cache and not real.is_relative_to(directory):
-        raise OSError(errno.EPERM, f"it is a link that leads out of `{path.parent}`")
+        raise OSError(errno.EPERM, f"it is a link that leads out of `{root or path.parent}`")
 
 
 def gguf_in(path: Path) -> Path | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemma4_compile.chat_template import DEFAULT, TOOL_USE, special_tokens, templates_of
-from gemma4_compile.checkpoint.match import (
+from gemma4_compile.checkpoint.files import (
     TEMPLATE_FILE,
     TOKENIZER_CONFIG_FILE,
     TOKENIZER_FILE,

@@ -12,20 +12,13 @@ import numpy as np
 
 from gemma4_compile import regular_files, tiny
 from gemma4_compile.checkpoint import hub
-from gemma4_compile.checkpoint.match import (
-    CONFIG_FILE,
-    TOKENIZER_FILE,
-    Checkpoint,
-    match,
-    read_json,
-    row_reader,
-    vocabulary_of,
-)
+from gemma4_compile.checkpoint.files import CONFIG_FILE, TOKENIZER_FILE, read_json
+from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader, vocabulary_of
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo
 from gemma4_compile.checkpoint.sources import (
     TINY,
     local_path,
-    refuse_gguf,
+    refuse_others,
     refuse_package,
     warn_of_unknown,
 )
@@ -81,12 +74,8 @@ def open_drafter(
             yield _opened(Path(directory), {"kind": TINY}, _read_tiny, target, weights=weights)
     elif (path := local_path(model)).exists():
         with _named():
-            refuse_gguf(path)
             refuse_package(path, "the drafter's own checkpoint")
-        if not path.is_dir():
-            raise CheckpointError(
-                f"{OPTION}: `{path}` is no directory", hint="give the directory of its config.json"
-            )
+            refuse_others(path, weights=weights)
         yield _opened(path, {"kind": "directory"}, _read_config, target, weights=weights)
     elif hub.is_hub_id(hub_id):
         with _named():

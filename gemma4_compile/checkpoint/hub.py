@@ -12,7 +12,7 @@ from huggingface_hub import errors as hub_errors
 
 from gemma4_compile import __version__
 from gemma4_compile.checkpoint.chat_files import CHAT_FILES
-from gemma4_compile.checkpoint.match import (
+from gemma4_compile.checkpoint.files import (
     CONFIG_FILE,
     GENERATION_FILE,
     INDEX_FILE,

@@ -7,44 +7,42 @@ what a text decoder does not use.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from gemma4_compile import regular_files
-from gemma4_compile.checkpoint.json_text import MAX_VALUES, parse_object
+from gemma4_compile.checkpoint import kinds
+from gemma4_compile.checkpoint.files import (
+    CONFIG_FILE,
+    GENERATION_FILE,
+    TEMPLATE_FILE,
+    TOKENIZER_CONFIG_FILE,
+    TOKENIZER_FILE,
+    check_place,
+    read_json,
+)
+from gemma4_compile.checkpoint.json_text import MAX_VALUES
 from gemma4_compile.checkpoint.safetensors_file import (
     FLOAT_DTYPES,
     ID_DTYPES,
-    MAX_TENSORS,
     Float32Array,
     TensorInfo,
-    read_header,
     read_rows,
 )
 from gemma4_compile.checkpoint.spellings import usual_tensors
+from gemma4_compile.checkpoint.weight_files import open_tensors
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.model_spec.component import Component
 from gemma4_compile.model_spec.components import COMPONENTS
 from gemma4_compile.model_spec.parameters import Source
 from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.text.config_variants import DEQUANTISE
 from gemma4_compile.model_spec.text.parameters import HEAD
 from gemma4_compile.regular_files import MAX_JSON_BYTES, MAX_TOKENIZER_BYTES
 
-CONFIG_FILE = "config.json"
-GENERATION_FILE = "generation_config.json"
-INDEX_FILE = "model.safetensors.index.json"
-SINGLE_FILE = "model.safetensors"
-TOKENIZER_FILE = "tokenizer.json"
-TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
-TEMPLATE_FILE = "chat_template.jinja"
-
-MAX_SHARDS = 4096
 _CONVOLUTIONS = (".conv.weight", ".depthwise_conv1d.weight")  # of the audio tower
-_UNBOUNDED = np.finfo(np.float32).max
 # A tokenizer has up to so much for each token of the model; the released ones a fifth of it, and
 # six values: a word, and a merge of two in the list and in their own.
 _TOKENIZER_BYTES, _TOKENIZER_VALUES = 256, 16
@@ -120,120 +118,14 @@ class Checkpoint:
         names = (TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, TEMPLATE_FILE, GENERATION_FILE)
         files = tuple(self.path / name for name in names if (self.path / name).is_file())
         for file in files:
-            _check_place(file)
+            check_place(file)
         return files
-
-
-def _check_place(path: Path) -> None:
-    """Refuse what is no file of this directory: links that lead out of it, pipes, devices."""
-    try:
-        regular_files.check_inside(path)
-        if path.exists():
-            regular_files.check_regular(path.stat())
-    except OSError as error:
-        raise CheckpointError(
-            f"cannot read `{path.name}` of `{path.parent}`: {error.strerror}",
-            hint="put the file itself there, or link the whole directory",
-        ) from error
-
-
-def read_text(path: Path, limit: int = MAX_JSON_BYTES) -> str:
-    """Read a text file; CheckpointError names a missing or damaged one."""
-    try:
-        _check_place(path)
-        return regular_files.read_regular(path, limit).decode("utf-8")
-    except FileNotFoundError as error:
-        raise CheckpointError(
-            f"`{path.name}` is missing from `{path.parent}`",
-            hint="the directory must hold a whole Hugging Face checkpoint",
-        ) from error
-    except OSError as error:
-        raise CheckpointError(f"cannot read `{path}`: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise CheckpointError(f"`{path.name}` is damaged: not UTF-8 text") from error
-
-
-def read_json(
-    path: Path, limit: int = MAX_JSON_BYTES, max_values: int = MAX_VALUES
-) -> dict[str, object]:
-    """Read a JSON object; CheckpointError names a missing, damaged or too large file."""
-    try:
-        return parse_object(read_text(path, limit), max_values=max_values)
-    except ValueError as error:
-        raise CheckpointError(
-            f"`{path.name}` is damaged: {error}", hint="download the file again"
-        ) from error
 
 
 def read_generation_config(path: Path) -> dict[str, object]:
     """The `generation_config.json` of a directory, empty if it has none."""
     file = path / GENERATION_FILE
     return read_json(file) if file.exists() else {}
-
-
-def open_tensors(path: Path) -> dict[str, TensorInfo]:
-    """Read the headers of a directory's tensors: CheckpointError as of `Checkpoint.open`."""
-    if (path / SINGLE_FILE).exists():
-        return _read_header(path / SINGLE_FILE)
-    if (path / INDEX_FILE).exists():
-        return _open_shards(path)
-    others = sorted(
-        file.name
-        for file in path.iterdir()
-        if file.suffix in (".bin", ".pt", ".pth", ".ckpt", ".gguf", ".safetensors")
-    )
-    if any(name.endswith(".safetensors") for name in others):
-        message = f"`{path}` has safetensors files, but neither {SINGLE_FILE} nor {INDEX_FILE}"
-    elif others:
-        message = f"`{path}` has no safetensors files; `{others[0]}` is not read: only safetensors"
-    else:
-        message = f"`{path}` has no weights: neither {SINGLE_FILE} nor {INDEX_FILE}"
-    raise CheckpointError(message, hint="save the model with transformers' save_pretrained")
-
-
-def _read_header(path: Path) -> dict[str, TensorInfo]:
-    _check_place(path)
-    return read_header(path)
-
-
-def _open_shards(path: Path) -> dict[str, TensorInfo]:
-    weight_map = read_json(path / INDEX_FILE).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(f"`{INDEX_FILE}` is damaged: no weight_map")
-    for name, file in weight_map.items():
-        plain = isinstance(file, str) and re.fullmatch(r"[\w][\w.\-]*", file, re.ASCII)
-        if not plain:
-            raise CheckpointError(
-                f"`{INDEX_FILE}` places tensor `{name}` in {file!r}: not a plain file name"
-            )
-        if not file.endswith(".safetensors"):
-            raise CheckpointError(
-                f"`{INDEX_FILE}` places tensor `{name}` in `{file}`: only safetensors are read"
-            )
-    files = sorted(set(weight_map.values()))
-    if len(files) > MAX_SHARDS:
-        raise CheckpointError(f"`{INDEX_FILE}` names {len(files)} shards, at most {MAX_SHARDS}")
-    missing = [file for file in files if not (path / file).is_file()]
-    if missing:
-        raise CheckpointError(
-            f"shard `{missing[0]}` is missing ({len(missing)} of {len(files)} are)",
-            hint="download the whole checkpoint again",
-        )
-    shards: dict[str, dict[str, TensorInfo]] = {}
-    count = 0
-    for file in files:
-        shards[file] = _read_header(path / file)
-        count += len(shards[file])
-        if count > MAX_TENSORS:
-            raise CheckpointError(f"`{path}` lists more than {MAX_TENSORS} tensors")
-    for file, tensors in shards.items():
-        for name in tensors:
-            placed = weight_map.get(name)
-            if placed != file:
-                where = "does not list it" if placed is None else f"places it in `{placed}`"
-                raise CheckpointError(f"tensor `{name}` is in `{file}`, and `{INDEX_FILE}` {where}")
-    # What is listed and not there, such as a tied head, is missed only where a model needs it.
-    return {name: shards[file][name] for name, file in weight_map.items() if name in shards[file]}
 
 
 def _owners(components: Sequence[Component]) -> list[tuple[str, Component]]:
@@ -271,10 +163,7 @@ def match(
         if source is None or owner is not component:
             if component is not None and component.is_unused(key, config):
                 continue
-            raise CheckpointError(
-                f"tensor `{tensor.name}` in `{tensor.path.name}` belongs to no part of the model",
-                hint="the checkpoint and its config.json do not fit together",
-            )
+            raise _stranger(tensor)
         found[key] = _checked_tensor(tensor, source)
     for twin in [key for key in found if key != sources[key][0].name]:
         found[sources[twin][0].name] = found.pop(twin)
@@ -293,6 +182,20 @@ def match(
             )
         raise CheckpointError(f"tensor `{missing[0]}` is missing{more}", hint=hint)
     return found
+
+
+def _stranger(tensor: TensorInfo) -> CheckpointError:
+    """The error for a tensor that no part of the model has."""
+    who = kinds.quantised_by(tensor.name)
+    if who is not None:
+        return CheckpointError(
+            f"tensor `{tensor.name}` in `{tensor.path.name}` is of a quantised checkpoint ({who})",
+            hint=DEQUANTISE,
+        )
+    return CheckpointError(
+        f"tensor `{tensor.name}` in `{tensor.path.name}` belongs to no part of the model",
+        hint="the checkpoint and its config.json do not fit together",
+    )
 
 
 def _checked_tensor(tensor: TensorInfo, source: Source) -> TensorInfo:
@@ -318,7 +221,7 @@ def _check_dtype(tensor: TensorInfo, source: Source) -> None:
         raise CheckpointError(
             f"tensor `{tensor.name}` has dtype {tensor.dtype}, expected one of "
             f"{', '.join(FLOAT_DTYPES)}",
-            hint="quantised checkpoints are not read; save the model in bfloat16",
+            hint=f"quantised checkpoints are not read; {DEQUANTISE}",
         )
 
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from gemma4_compile import regular_files
 from gemma4_compile.checkpoint.json_text import parse_object
+from gemma4_compile.checkpoint.kinds import BEGIN_BYTES, check_is_file_itself
 from gemma4_compile.errors import CheckpointError
 
 Float32Array = npt.NDArray[np.float32]
@@ -86,7 +87,10 @@ def _header(path: Path) -> tuple[dict[str, object], int, int, Stamp]:
         with regular_files.open_regular(path) as file:
             found = os.fstat(file.fileno())
             size = found.st_size
-            length = int.from_bytes(file.read(8), "little")
+            begin = file.read(BEGIN_BYTES)
+            check_is_file_itself(path.name, begin)
+            file.seek(8)
+            length = int.from_bytes(begin[:8], "little")
             if size < 8 or not 2 <= length <= size - 8:
                 raise CheckpointError(
                     f"`{path.name}` is no safetensors file, or truncated: its header should have "

@@ -10,23 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemma4_compile import abi, tiny
-from gemma4_compile.checkpoint import hub
+from gemma4_compile.checkpoint import hub, kinds
 from gemma4_compile.checkpoint.chat_files import read_chat_template
+from gemma4_compile.checkpoint.files import CONFIG_FILE, TOKENIZER_FILE, read_json
 from gemma4_compile.checkpoint.head import with_head
-from gemma4_compile.checkpoint.match import (
-    CONFIG_FILE,
-    TOKENIZER_FILE,
-    Checkpoint,
-    open_tensors,
-    read_generation_config,
-    read_json,
-)
+from gemma4_compile.checkpoint.match import Checkpoint, read_generation_config
+from gemma4_compile.checkpoint.weight_files import listing, open_tensors
 from gemma4_compile.errors import CheckpointError, UsageError, printable
 from gemma4_compile.model_spec.modality import TEXT_ONLY, Modality
 from gemma4_compile.model_spec.text.config import PRESETS_DIR, Gemma4Config, preset_names
 from gemma4_compile.options import DEFAULT_MODEL
 from gemma4_compile.process import warn
-from gemma4_compile.regular_files import gguf_in
 
 TINY = "tiny"
 Modalities = Collection[Modality] | None
@@ -78,26 +72,32 @@ def warn_of_unknown(names: list[str], option: str = "") -> None:
 def _directory(
     path: Path, origin: Mapping[str, object], modalities: Modalities, *, weights: bool
 ) -> ModelSource:
-    refuse_gguf(path)
     refuse_package(path)
-    if path.exists() and not path.is_dir():
-        raise CheckpointError(
-            f"`{path}` is no directory", hint="give the directory that holds config.json"
-        )
+    refuse_others(path, weights=weights)
     # First, so that another architecture is called by its name.
     config = _read_config(path, modalities)
     return _source(origin, path, config, weights=weights)
 
 
-def refuse_gguf(path: Path) -> None:
-    """Call llama.cpp's files by their name, where there is no checkpoint."""
-    found = gguf_in(path)
-    if found is not None:
-        raise CheckpointError(
-            f"`{found}` is a GGUF file, for llama.cpp; only safetensors are read",
-            hint="take the original checkpoint that it was made from, by its hub id "
-            f"(such as {DEFAULT_MODEL}) or its directory",
+def refuse_others(path: Path, *, weights: bool) -> None:
+    """Call what is no checkpoint by its name, and an adapter that is not merged into one.
+
+    Raises
+    ------
+    CheckpointError
+        For a file, a directory without config.json, and, where `weights` are asked for, an adapter.
+    """
+    if path.exists() and not path.is_dir():
+        raise kinds.other_file(path) or CheckpointError(
+            f"`{path}` is no directory", hint="give the directory that holds config.json"
         )
+    if not path.is_dir():
+        return
+    has_config = (path / CONFIG_FILE).exists()
+    if weights or not has_config:
+        kinds.check_adapter(listing(path))
+    if not has_config:
+        raise kinds.no_config(listing(path))
 
 
 def refuse_package(path: Path, wanted: str = "the checkpoint that it was made from") -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gemma4_compile.errors import ConfigError
+from gemma4_compile.errors import ConfigError, printable
 from gemma4_compile.model_spec.config_fields import ConfigFields
 from gemma4_compile.model_spec.text.config_keys import ONLY_VALUES
 
@@ -15,6 +15,26 @@ TEXT_TYPES: Mapping[str, str] = {
 }
 _DRAFTER_TYPES = ("gemma4_assistant", "gemma4_unified_assistant")
 
+# The families that are taken for this one.
+_OTHER_GEMMAS = (
+    *("gemma2", "gemma3", "t5gemma", "paligemma", "recurrent_gemma", "shieldgemma", "vaultgemma"),
+    *("diffusion_gemma", "embedding_gemma"),
+)
+DEQUANTISE = (
+    "save the model in bfloat16 first (dequantize() and save_pretrained() of transformers, "
+    "`mlx_lm.convert --dequantize` of MLX), or give the checkpoint that it was quantised from"
+)
+# Who quantised a checkpoint, by `quant_method`.
+_METHODS: Mapping[object, str] = {
+    "awq": "AWQ",
+    "bitsandbytes": "bitsandbytes",
+    "compressed-tensors": "compressed-tensors",
+    "fp8": "FP8",
+    "gptq": "GPTQ",
+    "mxfp4": "MXFP4",
+    "torchao": "torchao",
+}
+
 
 def unsupported_type(model_type: object) -> ConfigError:
     """The error for a model type that is not compiled, by its name if it is known."""
@@ -24,21 +44,41 @@ def unsupported_type(model_type: object) -> ConfigError:
             "another model",
             hint="compile that model, a `gemma4` or `gemma4_unified`, with this as its --drafter",
         )
+    if isinstance(model_type, str) and model_type.startswith(_OTHER_GEMMAS):
+        return ConfigError(
+            f"config key `model_type`: {model_type!r} is another architecture than Gemma 4",
+            hint="only Gemma 4 is compiled, such as google/gemma-4-E2B-it; for other models take "
+            "MLC-LLM",
+        )
     return ConfigError(
         f"config key `model_type`: {model_type!r} is not a Gemma 4 text model",
         hint="supported: `gemma4`, `gemma4_unified` and their text decoders",
     )
 
 
+def refuse_quantised(fields: ConfigFields) -> None:
+    """Raise ConfigError for a config of quantised weights, saying who quantised them if it does."""
+    for key in ("quantization_config", "quantization"):  # MLX has the second, or both
+        found = fields.get(key)
+        if found is None:
+            continue
+        who = ""
+        if isinstance(found, Mapping):
+            method = found.get("quant_method")
+            is_mlx = method is None and "group_size" in found and "bits" in found
+            known = _METHODS.get(method) if isinstance(method, str) else None
+            name = "MLX" if is_mlx else known or (method and printable(str(method)[:40]))
+            who = f" ({name})" if name else ""
+        raise ConfigError(
+            f"config key `{fields.key(key)}`: quantised checkpoints{who} are not supported yet",
+            hint=DEQUANTISE,
+        )
+
+
 def refuse_variants(top: ConfigFields, text: ConfigFields) -> None:
     """Raise ConfigError for a key whose value means another architecture or another storage."""
     for fields in (top, text):
-        if fields.get("quantization_config") is not None:
-            raise ConfigError(
-                f"config key `{fields.key('quantization_config')}`: "
-                "quantised checkpoints are not supported yet",
-                hint="use the original bfloat16 checkpoint",
-            )
+        refuse_quantised(fields)
         for name, value in ONLY_VALUES.items():
             fields.fixed(name, value)
     if text.get("use_bidirectional_attention") not in (None, "vision"):

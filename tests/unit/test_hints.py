@@ -26,7 +26,11 @@ PARSERS = (
     verify_options.make_parser(),
     kernels.make_parser(),
 )
-OTHERS = {"--force-reinstall", "--raw-ptx", "--enable-unsafe-webgpu", "--enable-features"}
+OTHERS = {
+    *("--force-reinstall", "--raw-ptx", "--enable-unsafe-webgpu", "--enable-features"),
+    *("--adapter-path", "--dequantize"),  # of MLX
+    *("--include", "--local-dir"),  # of `hf download`
+}
 THINGS = ("MODEL", "ID_OR_DIR", "DIR", "FOLDER", "FILE", "R")
 NO_NAME = r"(?!(?:and|is|or|say)\b)"  # a sentence goes on
 LIMITS = {name for limits in options.LIMITS.values() for name in limits}

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gemma4_compile import abi, pipeline
-from gemma4_compile.checkpoint.match import TEMPLATE_FILE
+from gemma4_compile.checkpoint.files import TEMPLATE_FILE
 from gemma4_compile.errors import (
     CheckpointError,
     QuantizationError,

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from gemma4_compile.checkpoint import match as checkpoint
+from gemma4_compile.checkpoint import weight_files
 from gemma4_compile.checkpoint.chat_files import read_chat_template
 from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo
@@ -160,7 +161,10 @@ def test_missing_file_is_named(name: str, directory: Path) -> None:
     [
         "../model.safetensors",
         "/etc/passwd",
-        "a/b.safetensors",
+        "a/../../b.safetensors",
+        "a//b.safetensors",
+        "./b.safetensors",
+        "a\\b.safetensors",
         "..",
         "",
         3,
@@ -168,7 +172,7 @@ def test_missing_file_is_named(name: str, directory: Path) -> None:
         "x\0.safetensors",
     ],
 )
-def test_index_names_files_without_folders_only(file: object, directory: Path) -> None:
+def test_index_names_files_below_its_folder_only(file: object, directory: Path) -> None:
     weight_map = split_into_shards(directory)
     write_index(directory, {**weight_map, "model.x": file})
     with pytest.raises(CheckpointError, match="not a plain file name"):
@@ -216,7 +220,7 @@ def test_damaged_index(content: str, directory: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("pytorch_model.bin", "`pytorch_model.bin` is not read: only safetensors"),
+        ("pytorch_model.bin", "`pytorch_model.bin` of .* is not read: only safetensors"),
         ("consolidated.pt", "only safetensors"),
         ("other.safetensors", "neither model.safetensors nor"),
         ("readme.md", "has no weights"),
@@ -328,7 +332,7 @@ def test_an_index_of_many_shards_is_refused(directory: Path) -> None:
 def test_tensors_of_all_shards_are_counted(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint, "MAX_TENSORS", 3)
+    monkeypatch.setattr(weight_files, "MAX_TENSORS", 3)
     content = (directory / "model.safetensors").read_bytes()
     (directory / "model.safetensors").rename(directory / "model-1.safetensors")
     (directory / "model-2.safetensors").write_bytes(content)

@@ -1,0 +1,65 @@
+"""Text and JSON files of a checkpoint's directory: their names, and how they are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gemma4_compile import regular_files
+from gemma4_compile.checkpoint.json_text import MAX_VALUES, parse_object
+from gemma4_compile.checkpoint.kinds import BEGIN_BYTES, check_is_file_itself
+from gemma4_compile.errors import CheckpointError
+from gemma4_compile.regular_files import MAX_JSON_BYTES
+
+CONFIG_FILE = "config.json"
+GENERATION_FILE = "generation_config.json"
+INDEX_FILE = "model.safetensors.index.json"
+SINGLE_FILE = "model.safetensors"
+TOKENIZER_FILE = "tokenizer.json"
+TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
+TEMPLATE_FILE = "chat_template.jinja"
+
+
+def check_place(path: Path, root: Path | None = None) -> None:
+    """Refuse what is no file of this directory: links that lead out of it, pipes, devices.
+
+    `root` is the checkpoint's directory, where the file is in a folder of it.
+    """
+    try:
+        regular_files.check_inside(path, root)
+        if path.exists():
+            regular_files.check_regular(path.stat())
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot read `{path.name}` of `{path.parent}`: {error.strerror}",
+            hint="put the file itself there, or link the whole directory",
+        ) from error
+
+
+def read_text(path: Path, limit: int = MAX_JSON_BYTES) -> str:
+    """Read a text file of a directory; CheckpointError names a missing or damaged one."""
+    try:
+        check_place(path)
+        content = regular_files.read_regular(path, limit)
+        check_is_file_itself(path.name, content[:BEGIN_BYTES])
+        return content.decode("utf-8")
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"`{path.name}` is missing from `{path.parent}`",
+            hint="the directory must hold a whole Hugging Face checkpoint",
+        ) from error
+    except OSError as error:
+        raise CheckpointError(f"cannot read `{path}`: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"`{path.name}` is damaged: not UTF-8 text") from error
+
+
+def read_json(
+    path: Path, limit: int = MAX_JSON_BYTES, max_values: int = MAX_VALUES
+) -> dict[str, object]:
+    """Read a JSON object; CheckpointError names a missing, damaged or too large file."""
+    try:
+        return parse_object(read_text(path, limit), max_values=max_values)
+    except ValueError as error:
+        raise CheckpointError(
+            f"`{path.name}` is damaged: {error}", hint="download the file again"
+        ) from error

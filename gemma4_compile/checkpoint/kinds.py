@@ -1,0 +1,325 @@
+"""Kinds of files that are no whole checkpoint in safetensors, by their names.
+
+What is read is decided in `match`. This says what was found instead, and the way out: adapters that
+are not merged, files of other programs, what training leaves, a checkpoint in a folder of its own.
+The names are a folder's, or those of a repository of the hub before anything is downloaded.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gemma4_compile.errors import CheckpointError, printable
+from gemma4_compile.options import DEFAULT_MODEL
+
+CONFIG_FILE = "config.json"
+INDEX_FILE = "model.safetensors.index.json"
+SINGLE_FILE = "model.safetensors"
+ADAPTER_CONFIG = "adapter_config.json"
+
+_MAX_FILES = 4096  # of a folder and its folders that are looked at
+_SHOWN_LETTERS = 120
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a folder, or a repository of the hub, holds.
+
+    Attributes
+    ----------
+    where : its name in messages
+    names : of its files, relative, with `/`; of a folder those of its own folders, too
+    read : reads a JSON file of it
+    is_hub : it is a repository of the hub
+    """
+
+    where: str
+    names: frozenset[str]
+    read: Callable[[str], Mapping[str, object]]
+    is_hub: bool = False
+
+    @property
+    def has_weights(self) -> bool:
+        """Return whether there are weights where they are looked for."""
+        return SINGLE_FILE in self.names or INDEX_FILE in self.names
+
+
+def folder_names(path: Path) -> frozenset[str]:
+    """Names of the files of a folder and of the folders in it; of many, the first ones found."""
+    return frozenset(name for name, _ in zip(_walk(path), range(_MAX_FILES), strict=False))
+
+
+def _walk(path: Path) -> Iterator[str]:
+    folders = []
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(entry.name)
+            else:
+                yield entry.name
+    for folder in sorted(folders)[:_MAX_FILES]:
+        try:
+            with os.scandir(path / folder) as entries:
+                yield from (f"{folder}/{entry.name}" for entry in entries if not entry.is_dir())
+        except OSError:  # somebody else's: it is only looked at for a message
+            continue
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """Files of another program or purpose, by their names; `hint` is what to do about them."""
+
+    pattern: str
+    what: str
+    hint: str
+
+    def first(self, listing: Listing) -> str | None:
+        """The first file of this kind, the nearest one before those in folders."""
+        found = (n for n in listing.names if re.fullmatch(self.pattern, n, re.IGNORECASE))
+        return min(found, key=lambda name: (name.count("/"), name), default=None)
+
+
+_ONLY = "; only safetensors are read"
+_TAKE_SOURCE = (
+    "take the original checkpoint that it was made from, by its hub id "
+    f"(such as {DEFAULT_MODEL}) or its directory: your own training is in the folder that was "
+    "converted"
+)
+_KINDS = (
+    _Kind(r"(.*/)?[^/]+\.gguf", f"a GGUF file, for llama.cpp{_ONLY}", _TAKE_SOURCE),
+    _Kind(r"(.*/)?[^/]+\.onnx(_data.*)?", f"an ONNX file{_ONLY}", _TAKE_SOURCE),
+    _Kind(
+        r"(.*/)?[^/]+\.(tflite|task|litertlm)",
+        f"a file of LiteRT and MediaPipe{_ONLY}",
+        _TAKE_SOURCE,
+    ),
+    _Kind(
+        r"(.*/)?openvino_\w+\.(xml|bin)",
+        f"a file of OpenVINO{_ONLY}",
+        _TAKE_SOURCE,
+    ),
+    _Kind(
+        r"(.*/)?[^/]+\.(mlpackage|mlmodel|mlmodelc)(/.*)?|(.*/)?[^/]+\.pte",
+        f"a file of Core ML or ExecuTorch{_ONLY}",
+        _TAKE_SOURCE,
+    ),
+    _Kind(
+        r"(mlc-chat-config|ndarray-cache|tensor-cache)\.json",
+        "of a model that is compiled already, for MLC-LLM or WebLLM",
+        _TAKE_SOURCE,
+    ),
+    _Kind(
+        r"(.*/)?([^/]+\.distcp|__\d+_\d+\.distcp)",
+        f"a shard that FSDP wrote while training{_ONLY}",
+        "put the shards together: `accelerate merge-weights FOLDER NEW_FOLDER`, then copy "
+        "config.json and the tokenizer files into the new folder",
+    ),
+    _Kind(
+        r"(.*/)?(zero_to_fp32\.py|mp_rank_\d+_model_states\.pt|\w+_optim_states\.pt)",
+        f"of a checkpoint that DeepSpeed wrote while training{_ONLY}",
+        "put its shards together: `python zero_to_fp32.py . NEW_FOLDER --safe_serialization` in "
+        "that folder, then copy config.json and the tokenizer files into the new folder",
+    ),
+    _Kind(
+        r"(.*/)?(_METADATA|_CHECKPOINT_METADATA|manifest\.ocdbt|flax_model.*\.msgpack)",
+        f"of a checkpoint of JAX (Orbax or Flax){_ONLY}",
+        "take the checkpoint in the format of transformers; Google has one beside each of these",
+    ),
+    _Kind(
+        r"(.*/)?([^/]+\.(keras|h5)|tf_model.*)",
+        f"a file of Keras or TensorFlow{_ONLY}",
+        "export it in the format of transformers (keras_hub has `export_to_transformers`)",
+    ),
+    _Kind(r"[^/]+\.npz", f"a file of old versions of MLX{_ONLY}", _TAKE_SOURCE),
+    _Kind(
+        r"model_index\.json",
+        "of a pipeline of diffusers, which is no language model",
+        f"give the hub id or the directory of a Gemma 4, such as {DEFAULT_MODEL}",
+    ),
+    _Kind(
+        r"(?!optimizer|scheduler|training_args|rng_state|scaler|random_states)"
+        r"[^/]+\.(bin|pt|pth|ckpt|pkl)",
+        "not read: only safetensors, for a pickle may run any code",
+        "load the folder with transformers, if you trust it, and save it with save_pretrained",
+    ),
+    _Kind(
+        r"(optimizer|scheduler|training_args|rng_state.*|scaler|random_states.*)"
+        r"\.(bin|pt|pth|pkl|safetensors)",
+        "what training goes on from, without the weights of a model",
+        "give the folder that the trainer saved the model to, or save it there: "
+        "trainer.save_model(FOLDER)",
+    ),
+)
+
+
+def check_adapter(listing: Listing) -> None:
+    """Refuse an adapter that is not merged, alone or beside the model that it changes.
+
+    Raises
+    ------
+    CheckpointError
+        Naming it, its base model and how to merge it.
+    """
+    pattern = r"adapter_config\.json|adapter_model.*\.(safetensors|bin)|adapters\.(safetensors|npz)"
+    found = sorted(name for name in listing.names if re.fullmatch(pattern, name))
+    if not found:
+        return
+    config: Mapping[str, object] = {}
+    if ADAPTER_CONFIG in listing.names:
+        config = listing.read(ADAPTER_CONFIG)
+    is_mlx = "adapters.safetensors" in found or "fine_tune_type" in config
+    named = config.get("fine_tune_type" if is_mlx else "peft_type")
+    what = "adapter"
+    if isinstance(named, str):
+        what = f"{printable(named[:20]).upper().replace('LORA', 'LoRA')} adapter"
+    base = config.get("model" if is_mlx else "base_model_name_or_path")
+    of_base = f", for `{printable(base[:_SHOWN_LETTERS])}`" if isinstance(base, str) else ""
+    article = "an" if what == "adapter" else "a"
+    beside = " beside a model, which is not merged into it" if listing.has_weights else ""
+    merge = (
+        "merge it with `mlx_lm.fuse --model BASE --adapter-path FOLDER --dequantize`"
+        if is_mlx
+        else "merge it: load it with AutoPeftModelForCausalLM of peft, call merge_and_unload() and "
+        "save_pretrained(NEW_FOLDER), save the tokenizer there"
+    )
+    rest = f"; if the model has it merged already, remove {found[0]}" if listing.has_weights else ""
+    raise CheckpointError(
+        f"`{listing.where}` holds {article} {what}{beside} (`{found[0]}`){of_base}; adapters are "
+        "not merged here yet",
+        hint=f"{merge}, and compile that{rest}",
+    )
+
+
+def no_config(listing: Listing) -> CheckpointError:
+    """The error for a folder or a repository without a config.json, by what it holds."""
+    return (
+        _in_folder(listing, CONFIG_FILE)
+        or _other_kind(listing)
+        or CheckpointError(
+            f"`{CONFIG_FILE}` is missing from `{listing.where}`",
+            hint="the weights alone do not say what model they are of: add config.json and the "
+            "tokenizer files of the model that was trained"
+            if listing.has_weights or any(n.endswith(".safetensors") for n in listing.names)
+            else "give a whole checkpoint in the format of transformers",
+        )
+    )
+
+
+def no_weights(listing: Listing) -> CheckpointError:
+    """The error for a config without weights beside it, by what there is."""
+    others = sorted(n for n in listing.names if n.endswith(".safetensors") and "/" not in n)
+    others = [name for name in others if not name.startswith(("optimizer", "adapter"))]
+    if others:
+        shards = [name for name in others if re.search(r"-\d+-of-\d+\.", name)]
+        return CheckpointError(
+            f"`{listing.where}` has safetensors files, but neither {SINGLE_FILE} nor {INDEX_FILE}",
+            hint=f"download {INDEX_FILE} too, which says what is in `{shards[0]}`"
+            if shards
+            else f"if `{others[0]}` is the whole model, name it {SINGLE_FILE}; otherwise save the "
+            "model with transformers' save_pretrained",
+        )
+    return (
+        _other_kind(listing)
+        or _in_folder(listing, SINGLE_FILE, INDEX_FILE)
+        or CheckpointError(
+            f"`{listing.where}` has no weights: neither {SINGLE_FILE} nor {INDEX_FILE}",
+            hint="save the model with transformers' save_pretrained",
+        )
+    )
+
+
+def other_file(path: Path) -> CheckpointError | None:
+    """The error for a file that is given in place of a checkpoint; None if it says nothing."""
+    listing = Listing(str(path), frozenset({path.name}), lambda name: {})
+    kind = next((kind for kind in _KINDS if kind.first(listing)), None)
+    return None if kind is None else CheckpointError(f"`{path}` is {kind.what}", hint=kind.hint)
+
+
+def _other_kind(listing: Listing) -> CheckpointError | None:
+    for kind in _KINDS:
+        name = kind.first(listing)
+        if name is not None:
+            shown = printable(name[:_SHOWN_LETTERS])
+            return CheckpointError(f"`{shown}` of `{listing.where}` is {kind.what}", hint=kind.hint)
+    return None
+
+
+def _in_folder(listing: Listing, *files: str) -> CheckpointError | None:
+    """The error that names the folder which has one of these files; the last of `checkpoint-N`."""
+    folders = {n.rpartition("/")[0] for n in listing.names if n.rpartition("/")[2] in files} - {""}
+    if not folders:
+        return None
+
+    def number(folder: str) -> tuple[int, str]:
+        digits = re.search(r"(\d{1,12})$", folder)
+        return (int(digits[1]) if digits else -1), folder
+
+    last = printable(max(folders, key=number)[:_SHOWN_LETTERS])
+    more = f", as {len(folders) - 1} others do" if len(folders) > 1 else ""
+    give = f"give that directory: `{listing.where}/{last}`"
+    if listing.is_hub:
+        give = f'`hf download {listing.where} --include "{last}/*" --local-dir FOLDER`, then '
+        give += f"compile FOLDER/{last}"
+    return CheckpointError(
+        f"`{listing.where}` is no checkpoint itself; its folder `{last}` holds one{more}", hint=give
+    )
+
+
+_BEGINNINGS = (
+    (
+        b"version https://git-lfs.github.com/spec/",
+        "is a pointer of Git LFS, not the file itself",
+        "run `git lfs install` once and `git lfs pull` in the clone, or download it with "
+        "`hf download`",
+    ),
+    (
+        b"<!doctype html",
+        "is a web page, not the file itself",
+        "download the file (its address has `resolve` in it, where the page's has `blob`)",
+    ),
+    (
+        b"<html",
+        "is a web page, not the file itself",
+        "download the file (its address has `resolve` in it, where the page's has `blob`)",
+    ),
+)
+
+BEGIN_BYTES = 64  # of a file, that say what it is
+
+
+def check_is_file_itself(name: str, begin: bytes) -> None:
+    """Refuse what stands in the place of a file, by how it begins.
+
+    Raises
+    ------
+    CheckpointError
+        For pointers of Git LFS and pages of a browser.
+    """
+    lowered = begin[:BEGIN_BYTES].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    for text, what, hint in _BEGINNINGS:
+        if lowered.startswith(text):
+            raise CheckpointError(f"`{name}` {what}", hint=hint)
+
+
+_QUANTISED_NAMES = (
+    (r"\.(qweight|qzeros|g_idx)", "GPTQ or AWQ"),
+    (
+        r"\.weight\.(absmax|quant_map|nested_\w+|quant_state\.\w+)|\.(SCB|weight_format)",
+        "bitsandbytes",
+    ),
+    (r"\.(weight_packed|weight_shape|weight_zero_point)", "compressed-tensors"),
+    (r"\.(weight_scale|weight_scale_inv|input_scale)", "FP8 or compressed-tensors"),
+    (r"\.(scales|biases)", "MLX"),
+    (r"\.(qscale|trellis|suh|svh|q_scale|q_perm)", "EXL2 or EXL3"),
+    (r"_(blocks|scales)", "MXFP4"),
+)
+
+
+def quantised_by(tensor: str) -> str | None:
+    """Who quantised a checkpoint that has a tensor of this name; None for any other name."""
+    found = (who for pattern, who in _QUANTISED_NAMES if re.search(f"(?:{pattern})$", tensor))
+    return next(found, None)

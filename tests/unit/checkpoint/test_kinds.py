@@ -1,0 +1,241 @@
+"""Files that are no whole checkpoint are called by their names, with the way out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from gemma4_compile import tiny
+from gemma4_compile.checkpoint import kinds
+from gemma4_compile.checkpoint.chat_files import ChatFiles
+from gemma4_compile.checkpoint.kinds import Listing
+from gemma4_compile.checkpoint.match import Checkpoint
+from gemma4_compile.checkpoint.sources import open_source
+from gemma4_compile.errors import CheckpointError, ConfigError, Gemma4CompileError
+
+PEFT = {"peft_type": "LORA", "base_model_name_or_path": "google/gemma-4-E2B-it", "r": 8}
+MLX = {"fine_tune_type": "dora", "model": "mlx-community/gemma-4-E2B-it-bf16"}
+
+
+def refused(path: Path, *, weights: bool = True) -> Gemma4CompileError:
+    with (
+        pytest.raises(Gemma4CompileError) as caught,
+        open_source(str(path), None, weights=weights),
+    ):
+        pytest.fail("must not open")
+    return caught.value
+
+
+def without_weights(path: Path) -> Path:
+    tiny.materialize(path)
+    (path / "model.safetensors").unlink()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("config", "file", "words", "way_out"),
+    [
+        (PEFT, "adapter_model.safetensors", ("LoRA adapter", "google/"), "merge_and_unload"),
+        (PEFT, "adapter_model.bin", ("LoRA adapter",), "merge_and_unload"),
+        ({"peft_type": "OFT"}, "adapter_model.safetensors", ("OFT adapter",), "merge_and_unload"),
+        ({}, "adapter_model.safetensors", ("an adapter",), "merge_and_unload"),
+        (MLX, "adapters.safetensors", ("DORA adapter", "mlx-community/"), "mlx_lm.fuse"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("beside", ["nothing", "a config", "a model"])
+def test_an_adapter_is_called_by_its_name(
+    config: Mapping[str, object],
+    file: str,
+    words: tuple[str, ...],
+    way_out: str,
+    beside: str,
+    tmp_path: Path,
+) -> None:
+    tiny.materialize(tmp_path)
+    if beside != "a model":
+        (tmp_path / "model.safetensors").unlink()
+    if beside == "nothing":
+        (tmp_path / "config.json").unlink()
+    (tmp_path / file).write_bytes(b"x")
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    error = refused(tmp_path)
+    assert all(word in str(error) for word in (*words, "not merged"))
+    assert way_out in str(error.hint)
+    assert ("beside a model" in str(error)) is (beside == "a model")
+    assert ("remove adapter" in str(error.hint)) is (beside == "a model")
+
+
+def test_a_library_alone_asks_for_no_weights(tmp_path: Path) -> None:
+    tiny.materialize(tmp_path)
+    (tmp_path / "adapter_config.json").write_text(json.dumps(PEFT))
+    with open_source(str(tmp_path), None, weights=False) as source:
+        assert source.checkpoint is None
+
+
+@pytest.mark.parametrize(
+    ("file", "what"),
+    [
+        ("gemma-4-E2B-it-Q4_K_M.gguf", "GGUF"),
+        ("onnx/decoder_model_merged_q4f16.onnx", "ONNX"),
+        ("onnx/model.onnx_data_1", "ONNX"),
+        ("gemma-4.litertlm", "LiteRT"),
+        ("gemma-4.task", "LiteRT"),
+        ("openvino_model.bin", "OpenVINO"),
+        ("pytorch_model.bin", "only safetensors"),
+        ("consolidated.00.pth", "only safetensors"),
+        ("pytorch_model_fsdp_0/__0_0.distcp", "FSDP"),
+        ("global_step500/mp_rank_00_model_states.pt", "DeepSpeed"),
+        ("zero_to_fp32.py", "DeepSpeed"),
+        ("flax_model.msgpack", "JAX"),
+        ("_CHECKPOINT_METADATA", "JAX"),
+        ("model.weights.h5", "Keras"),
+        ("weights.00.npz", "MLX"),
+        ("optimizer.pt", "training goes on from"),
+        ("training_args.bin", "training goes on from"),
+        ("mlc-chat-config.json", "MLC-LLM"),
+        ("model_index.json", "diffusers"),
+        ("model-00001-of-00002.safetensors", "neither model.safetensors nor"),
+        ("pytorch_model.safetensors", "neither model.safetensors nor"),
+        ("checkpoint-500/model.safetensors", "its folder `checkpoint-500` holds one"),
+        ("README.md", "no weights"),
+    ],
+)
+@pytest.mark.parametrize("has_config", [True, False])
+def test_other_files_are_called_by_their_names(
+    file: str, what: str, has_config: bool, tmp_path: Path
+) -> None:
+    without_weights(tmp_path)
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_bytes(b"x")
+    if not has_config:
+        (tmp_path / "config.json").unlink()
+        if "/model.safetensors" in file:
+            (tmp_path / file).with_name("config.json").write_bytes(b"x")
+        elif file.endswith((".safetensors", ".md")):
+            what = "`config.json` is missing"
+    error = refused(tmp_path)
+    assert what in str(error)
+    assert error.hint
+
+
+def test_the_last_of_the_folders_of_training_is_named(tmp_path: Path) -> None:
+    without_weights(tmp_path)
+    for step in (900, 1000, 50):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / "model.safetensors").touch()
+    error = refused(tmp_path)
+    assert "`checkpoint-1000` holds one, as 2 others do" in str(error)
+    assert str(tmp_path / "checkpoint-1000") in str(error.hint)
+
+
+def test_a_model_beside_what_training_leaves_is_taken(tmp_path: Path) -> None:
+    tiny.materialize(tmp_path)
+    for name in ("optimizer.pt", "training_args.bin", "zero_to_fp32.py", "model.gguf", "x.onnx"):
+        (tmp_path / name).touch()
+    with open_source(str(tmp_path), None, weights=True) as source:
+        assert source.checkpoint is not None
+
+
+@pytest.mark.parametrize(
+    ("content", "what", "way_out"),
+    [
+        (
+            "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
+            "pointer of Git LFS",
+            "git lfs pull",
+        ),
+        ("<!DOCTYPE html>\n<html>", "web page", "resolve"),
+        ("\n <HTML>", "web page", "resolve"),
+    ],
+)
+@pytest.mark.parametrize(
+    "file",
+    ["config.json", "model.safetensors", "generation_config.json", "chat_template.jinja",
+      "model.safetensors.index.json"],
+)  # fmt: skip
+def test_what_stands_in_the_place_of_a_file_is_named(
+    content: str, what: str, way_out: str, file: str, tmp_path: Path
+) -> None:
+    tiny.materialize(tmp_path)
+    if "index" in file:
+        (tmp_path / "model.safetensors").unlink()
+    (tmp_path / file).write_text(content)
+    error = refused(tmp_path)
+    assert f"`{file}`" in str(error)
+    assert what in str(error)
+    assert way_out in str(error.hint)
+
+
+def test_a_pointer_in_the_place_of_the_tokenizer_is_named(tmp_path: Path) -> None:
+    tiny.materialize(tmp_path)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(CheckpointError, match=r"`tokenizer\.json` is a pointer of Git LFS"):
+        Checkpoint.open(tmp_path).tokenizer(1024)
+    with pytest.raises(CheckpointError, match=r"`tokenizer_config\.json` is a pointer of Git LFS"):
+        ChatFiles.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "who"),
+    [
+        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "bitsandbytes"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "GPTQ"),
+        ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "AWQ"),
+        ({"quantization_config": {"quant_method": "compressed-tensors"}}, "compressed-tensors"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "FP8"),
+        ({"quantization_config": {"quant_method": "newer"}}, "newer"),
+        ({"quantization": {"group_size": 64, "bits": 4, "mode": "affine"}}, "MLX"),
+        ({"quantization_config": {"group_size": 64, "bits": 4}}, "MLX"),
+    ],
+)  # fmt: skip
+def test_quantised_checkpoints_are_refused_by_name(
+    config: dict[str, object], who: str, tmp_path: Path
+) -> None:
+    tiny.materialize(tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**values, **config}))
+    error = refused(tmp_path)
+    assert isinstance(error, ConfigError)
+    assert f"quantised checkpoints ({who})" in str(error)
+    assert "dequantize" in str(error.hint)
+
+
+@pytest.mark.parametrize("model_type", ["gemma3", "gemma3n_text", "gemma2", "diffusion_gemma"])
+def test_other_gemmas_are_called_another_architecture(model_type: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    assert "another architecture than Gemma 4" in str(refused(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "who"),
+    [
+        ("model.layers.0.mlp.up_proj.qweight", "GPTQ or AWQ"),
+        ("model.layers.0.mlp.up_proj.weight.absmax", "bitsandbytes"),
+        ("model.layers.0.mlp.up_proj.weight_packed", "compressed-tensors"),
+        ("model.layers.0.mlp.up_proj.weight_scale_inv", "FP8 or compressed-tensors"),
+        ("language_model.model.layers.0.mlp.up_proj.scales", "MLX"),
+        ("model.layers.0.router.scale", None),
+        ("model.layers.0.router.per_expert_scale", None),
+        ("model.vision_tower.std_scale", None),
+        ("model.layers.0.mlp.up_proj.weight", None),
+    ],
+)
+def test_names_of_quantised_tensors(name: str, who: str | None) -> None:
+    assert kinds.quantised_by(name) == who
+
+
+def test_folders_of_many_files_are_looked_at_up_to_a_limit(tmp_path: Path) -> None:
+    for index in range(5000):
+        (tmp_path / f"{index}.txt").touch()
+    assert len(kinds.folder_names(tmp_path)) == 4096
+
+
+def test_names_of_a_hub_get_a_way_to_a_folder() -> None:
+    names = frozenset({"README.md", "bf16/config.json", "bf16/model.safetensors"})
+    error = kinds.no_config(Listing("a/b", names, lambda name: {}, is_hub=True))
+    assert "its folder `bf16` holds one" in str(error)
+    assert '`hf download a/b --include "bf16/*" --local-dir FOLDER`' in str(error.hint)
