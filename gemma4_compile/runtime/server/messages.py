@@ -37,6 +37,7 @@ _THOUGHTS = {"thinking": "thinking", "reasoning": "text", "redacted_thinking": "
 # As `gemma4_compile.runtime.tool_calls` reads it; without what may be part of a control token.
 _TOOL_NAME = re.compile(r"(?!.*(?:<\||\|>))[^\s{}()\[\],'\"=]{1,256}")
 _DECLARED = {"description", "name", "parameters", "response", "strict"}
+_CHOICES = ("any", "auto", "none", "required")
 _CALLED_NAME = re.compile(r"[^\s{}]+")
 
 
@@ -227,27 +228,56 @@ def read_tool_choice(fields: Fields, tools: Tools) -> tuple[Tools, Tools, bool]:
     tools to declare, those of which one must be called, and whether more calls may follow
     """
     choice = fields.raw("tool_choice")
-    if choice is None or choice == "auto":
+    if isinstance(choice, Mapping) and choice.get("type") in _CHOICES:
+        choice = choice["type"]
+    if choice in (None, "", "auto"):
         return tools, (), True
     if choice == "none":
         return (), (), True
     if not tools:
         raise fields.error("tool_choice", "needs `tools`")
-    if choice == "required":
+    if choice in ("required", "any"):
         return tools, tools, True
     if isinstance(choice, str):
         raise fields.error(
             "tool_choice", "expected auto, none, required or a function", code="unsupported_value"
         )
-    named = Fields(choice, "tool_choice")
-    if named.need("type", str) != "function":
+    named = fields.inner("tool_choice", choice)
+    if named.raw("type") == "allowed_tools":
+        return _read_allowed(named, tools)
+    wanted = _chosen(named, tools)
+    return tools, wanted, False
+
+
+def _read_allowed(choice: Fields, tools: Tools) -> tuple[Tools, Tools, bool]:
+    """OpenAI's choice of some tools: the others are not declared to the model."""
+    allowed = choice
+    if choice.has("allowed_tools"):
+        allowed = choice.inner("allowed_tools", choice.get("allowed_tools", dict))
+    mode = allowed.need("mode", str)
+    if mode not in ("auto", "required"):
+        raise allowed.error("mode", "expected auto or required", code="unsupported_value")
+    names = []
+    for index, entry in enumerate(allowed.need("tools", list)):
+        names += _chosen(allowed.inner(f"tools[{index}]", entry), tools)
+    some = tuple(tool for tool in tools if tool in names)
+    if not some:
+        raise allowed.error("tools", "expected one or more of `tools`")
+    return some, some if mode == "required" else (), True
+
+
+def _chosen(named: Fields, tools: Tools) -> Tools:
+    """The tool of a choice: `function.name`, or `name` as newer and other interfaces have it."""
+    if named.raw("type") not in (None, "function", "tool"):
         raise named.error("type", "only functions are served", code="unsupported_value")
-    function = Fields(named.need("function", dict), "tool_choice.function")
+    function = named
+    if named.has("function") or not named.has("name"):
+        function = named.inner("function", named.need("function", dict))
     name = tool_name(function)
     wanted = tuple(tool for tool in tools if _declares(tool, name))
     if not wanted:
         raise function.error("name", f"`tools` declares no `{name}`")
-    return tools, wanted[:1], False
+    return wanted[:1]
 
 
 def _declares(tool: Mapping[str, object], name: str) -> bool:

@@ -237,6 +237,14 @@ def test_a_damaged_tool_is_named(tools: list[Any], param: str) -> None:
 F, G = tools_of(tool("f"), tool("g"))
 
 
+ALLOWED = {"type": "allowed_tools"}
+
+
+def allowed(mode: str, *names: str) -> dict[str, Any]:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {**ALLOWED, "allowed_tools": {"mode": mode, "tools": tools}}
+
+
 def choice(value: object, tools: Any = (F, G)) -> Any:
     return read_tool_choice(Fields({"tool_choice": value}), tools)
 
@@ -249,6 +257,17 @@ def choice(value: object, tools: Any = (F, G)) -> Any:
         ("none", (), (), True),
         ("required", (F, G), (F, G), True),
         ({"type": "function", "function": {"name": "g"}}, (F, G), (G,), False),
+        ("", (F, G), (), True),
+        ("any", (F, G), (F, G), True),
+        ({"type": "auto"}, (F, G), (), True),
+        ({"type": "none"}, (), (), True),
+        ({"type": "any"}, (F, G), (F, G), True),
+        ({"type": "function", "name": "g"}, (F, G), (G,), False),
+        ({"type": "tool", "name": "g"}, (F, G), (G,), False),
+        ({"function": {"name": "g"}}, (F, G), (G,), False),
+        (allowed("auto", "g"), (G,), (), True),
+        (allowed("required", "g"), (G,), (G,), True),
+        (allowed("required", "g")["allowed_tools"] | ALLOWED, (G,), (G,), True),
     ],
 )
 def test_a_choice_says_what_is_declared_and_what_must_be_called(
@@ -265,6 +284,9 @@ def test_a_choice_says_what_is_declared_and_what_must_be_called(
         (5, (F,), "expected an object"),
         ({"type": "x"}, (F,), "only functions"),
         ({"type": "function", "function": {"name": "h"}}, (F, G), "declares no `h`"),
+        (allowed("auto", "h"), (F, G), "declares no `h`"),
+        (allowed("auto"), (F, G), "expected one or more"),
+        (allowed("never", "g"), (F, G), "expected auto or required"),
     ],
 )
 def test_a_choice_that_cannot_be_kept_is_refused(value: object, tools: Any, words: str) -> None:
