@@ -160,8 +160,9 @@ class Fields:
     @overload
     def integer(self, field: str, lowest: int, highest: int, default: int | None) -> int | None: ...
     def integer(self, field: str, lowest: int, highest: int, default: int | None) -> int | None:
-        """An integer of a range."""
-        given = self.get(field, int)
+        """An integer of a range; `60.0` is one, as clients write it whose numbers are doubles."""
+        raw = self._values.get(field)
+        given = int(raw) if isinstance(raw, float) and raw.is_integer() else self.get(field, int)
         value = default if given is None else given
         if value is not None and not lowest <= value <= highest:
             raise self.error(field, f"expected {lowest} to {highest}, found {_shown(value)}")

@@ -279,3 +279,10 @@ def test_declarations_without_end_are_refused() -> None:
     with pytest.raises(ApiError, match="too long with its references") as raised:
         chat(tools=[tool])
     assert raised.value.param == "tools[0].function.parameters"
+
+
+def test_whole_numbers_may_be_doubles() -> None:
+    settings = chat(max_tokens=60.0, seed=42.0).settings
+    assert (settings.max_tokens, settings.seed) == (60, 42)
+    with pytest.raises(ApiError, match="expected an integer"):
+        chat(max_tokens=60.5)
