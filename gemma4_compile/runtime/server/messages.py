@@ -257,7 +257,7 @@ def _read_allowed(choice: Fields, tools: Tools) -> tuple[Tools, Tools, bool]:
     mode = allowed.need("mode", str)
     if mode not in ("auto", "required"):
         raise allowed.error("mode", "expected auto or required", code="unsupported_value")
-    names = []
+    names: list[Mapping[str, object]] = []
     for index, entry in enumerate(allowed.need("tools", list)):
         names += _chosen(allowed.inner(f"tools[{index}]", entry), tools)
     some = tuple(tool for tool in tools if tool in names)
