@@ -19,7 +19,8 @@ from gemma4_compile.process import warn
 from gemma4_compile.progress import Reporter
 from gemma4_compile.types import JsonObject
 
-_SHOWN = 60  # characters of a system message
+_SHOWN = 60  # characters of a system message, or a token
+_SHOWN_TOKENS = 8
 _BROWSERS = ".wasm"  # the suffix of their libraries
 
 
@@ -32,11 +33,13 @@ class Conversation:
     files : the checkpoint's templates and special tokens
     config : `mlc-chat-config.json`
     differences : of the client's prompts; empty where no client makes any
+    tokenizer : `tokenizer.json`, where it is another than the checkpoint's
     """
 
     files: ChatFiles
     config: JsonObject
     differences: Sequence[Difference]
+    tokenizer: JsonObject | None
 
     def provenance(self) -> list[JsonObject] | None:
         """The entry of provenance; None where there is nothing to note."""
@@ -53,7 +56,13 @@ def make_conversation(
     CheckpointError
         If they hold no conversation.
     """
-    tokenizer = checkpoint.tokenizer(build.config.vocab_size)
+    tokenizer, left_out = checkpoint.tokenizer(build.config.vocab_size)
+    if left_out:
+        shown = ", ".join(f"`{name[:_SHOWN]}`" for name in left_out[:_SHOWN_TOKENS])
+        reporter.stage(
+            f"tokens without a row in the model are text here: {shown}"
+            + (f" and {len(left_out) - _SHOWN_TOKENS} more" if left_out[_SHOWN_TOKENS:] else "")
+        )
     check_tokens(build.media, tokenizer)
     chat = ChatFiles.read(checkpoint.path)
     trial = chat.try_conversation(build.config.vocab_size)
@@ -80,7 +89,7 @@ def make_conversation(
         tokenizer_files=tuple(
             file.name for file in checkpoint.tokenizer_files() if file.name.startswith("tokenizer")
         ),
-        conversation={**conversation, "pad_token_id": build.config.pad_token_id},
+        conversation={**conversation, "pad_token_id": max(build.config.pad_token_id, 0)},
     ).to_json()
     found: list[Difference] = []
     if form is not None and build.target.library_suffix == _BROWSERS:
@@ -89,7 +98,7 @@ def make_conversation(
             own = form.default_system[:_SHOWN]
             reporter.stage(f"in browsers the chat template's own system message holds too: {own!r}")
     _report(trial, chat, tokens, build, conversation, found)
-    return Conversation(chat, config, found)
+    return Conversation(chat, config, found, tokenizer if left_out else None)
 
 
 def _name(added: Mapping[str, int], token_id: int) -> str:

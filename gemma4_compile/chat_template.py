@@ -153,7 +153,7 @@ class ChatTemplate:
         if not text:
             raise UsageError(
                 "the chat template makes no text of this conversation",
-                hint="take the chat template of the original checkpoint",
+                hint="correct the chat template, or ask with a text alone",
             )
         return text
 

@@ -17,6 +17,7 @@ from gemma4_compile.checkpoint.drafter import (
     open_drafter,
     with_drafter,
 )
+from gemma4_compile.checkpoint.files import TOKENIZER_FILE
 from gemma4_compile.checkpoint.float16_range import check_norms
 from gemma4_compile.checkpoint.match import Checkpoint, row_reader
 from gemma4_compile.checkpoint.nonfinite import Counts, open_reader
@@ -234,6 +235,8 @@ def _write_weights(
         files.write_json(directory / abi.DRAFTER_CACHE_FILE, written.drafter.to_json())
     files.write_json(directory / abi.MANIFEST_FILE, manifest)
     rewritten = conversation.files.rewritten()
+    if conversation.tokenizer is not None:
+        rewritten[TOKENIZER_FILE] = conversation.tokenizer
     for file in checkpoint.tokenizer_files():
         if file.name not in rewritten:
             files.copy_file(file, directory)

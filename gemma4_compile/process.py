@@ -53,7 +53,7 @@ Hints = Mapping[type[Gemma4CompileError], str]
 
 _HINTS: Hints = {
     CheckpointError: "download the checkpoint again",
-    ConfigError: "compare config.json with that of the original model",
+    ConfigError: "correct config.json, or save the model again with save_pretrained",
 }
 
 

@@ -47,6 +47,11 @@ _CONVOLUTIONS = (".conv.weight", ".depthwise_conv1d.weight")  # of the audio tow
 # six values: a word, and a merge of two in the list and in their own.
 _TOKENIZER_BYTES, _TOKENIZER_VALUES = 256, 16
 
+RESIZE_HINT = (
+    "save the tokenizer and the model again from the same run, with save_pretrained; where tokens "
+    "were added, after model.resize_token_embeddings(len(tokenizer))"
+)
+
 
 def vocabulary_of(
     tokenizer: Mapping[str, object], file: str = TOKENIZER_FILE
@@ -63,6 +68,10 @@ def vocabulary_of(
     if not isinstance(vocabulary, dict) or not isinstance(added, list):
         raise CheckpointError(f"`{file}` is damaged: no vocabulary")
     return vocabulary, [token for token in added if isinstance(token, dict)]
+
+
+def _is_beyond(token_id: object, vocab_size: int) -> bool:
+    return type(token_id) is int and token_id >= vocab_size
 
 
 @dataclass(frozen=True)
@@ -91,29 +100,40 @@ class Checkpoint:
         config = read_json(path / CONFIG_FILE)
         return cls(path, config, read_generation_config(path), open_tensors(path))
 
-    def tokenizer(self, vocab_size: int) -> dict[str, object]:
-        """The parsed `tokenizer.json`; CheckpointError if it knows ids that the model does not."""
+    def tokenizer(self, vocab_size: int) -> tuple[dict[str, object], list[str]]:
+        """The parsed `tokenizer.json` without added tokens beyond the model's, and those.
+
+        Such a token (`[PAD]`, added without resizing the model) is in no prompt that the model can
+        run; text that spells it is text.
+
+        Raises
+        ------
+        CheckpointError
+            If its vocabulary has ids that the model does not.
+        """
         parsed = read_json(
             self.path / TOKENIZER_FILE,
             min(MAX_TOKENIZER_BYTES, MAX_JSON_BYTES + _TOKENIZER_BYTES * vocab_size),
             MAX_VALUES + _TOKENIZER_VALUES * vocab_size,
         )
         vocabulary, added = vocabulary_of(parsed)
+        beyond = [token for token in added if _is_beyond(token.get("id"), vocab_size)]
+        added = [token for token in added if token not in beyond] if beyond else added
         ids = [*vocabulary.values(), *(token.get("id") for token in added)]
         wrong = [i for i in ids if type(i) is not int or not 0 <= i < vocab_size]
         if wrong:
             raise CheckpointError(
                 f"`{TOKENIZER_FILE}` has token id {wrong[0]}, the model has {vocab_size} tokens",
-                hint="take the tokenizer files of the same checkpoint",
+                hint=RESIZE_HINT,
             )
-        return parsed
+        return {**parsed, "added_tokens": added}, [str(token.get("content")) for token in beyond]
 
     def tokenizer_files(self) -> tuple[Path, ...]:
         """The files that a package takes over: `tokenizer.json` and what explains it."""
         if not (self.path / TOKENIZER_FILE).is_file():
             raise CheckpointError(
                 f"`{TOKENIZER_FILE}` is missing from `{self.path}`",
-                hint="copy the tokenizer files of the original checkpoint next to config.json",
+                hint="save the tokenizer that the model was trained with there, whole",
             )
         names = (TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, TEMPLATE_FILE, GENERATION_FILE)
         files = tuple(self.path / name for name in names if (self.path / name).is_file())

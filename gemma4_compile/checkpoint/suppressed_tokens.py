@@ -25,14 +25,13 @@ def suppressed_tokens(generation_config: Mapping[str, object], vocab_size: int) 
     declared = generation_config.get(KEY)
     if declared is None:
         return ()
-    if not isinstance(declared, list) or any(
-        type(token) is not int or not 0 <= token < vocab_size for token in declared
-    ):
+    if not isinstance(declared, list) or any(type(token) is not int for token in declared):
         raise CheckpointError(
-            f"generation_config.json: `{KEY}` must hold token ids below {vocab_size}",
-            hint="take generation_config.json of the original checkpoint",
+            f"generation_config.json: `{KEY}` must be a list of token ids",
+            hint=f"correct `{KEY}` there, or delete it: the model may then emit every token",
         )
-    ids = tuple(sorted(set(declared)))
+    # No token beyond the vocabulary is ever emitted.
+    ids = tuple(sorted({token for token in declared if 0 <= token < vocab_size}))
     if len(ids) > MAX_SUPPRESSED:
         raise CheckpointError(
             f"generation_config.json: `{KEY}` holds {len(ids)} tokens; at most {MAX_SUPPRESSED} "

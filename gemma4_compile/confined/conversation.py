@@ -136,7 +136,8 @@ def try_conversation(
 def _failed(why: str) -> ConversationError:
     return ConversationError(
         f"tokenizer and chat template cannot hold a short conversation: {why}",
-        hint="take both files of the original checkpoint",
+        hint="save the tokenizer that the model was trained with again, with save_pretrained; "
+        "where it has tokens that the model has not, resize the model to it first",
     )
 
 

@@ -75,7 +75,7 @@ def check_tokens(settings: MediaSettings, tokenizer: Mapping[str, object]) -> No
             raise CheckpointError(
                 f"`tokenizer.json` has no token {token}, which config.json has for "
                 f"{modality.value} input",
-                hint="take the tokenizer files of the original checkpoint, or leave "
+                hint="save the tokenizer that the model was trained with again, or leave "
                 f"`{modality.value}` out of --modalities",
             )
 

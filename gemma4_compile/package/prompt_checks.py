@@ -91,7 +91,7 @@ def _of_texts(trial: Trial) -> list[Finding]:
             found.append(
                 Finding(
                     f"the chat template leaves out {_ROLES[role]}: prompts are made without it",
-                    "take the chat template of the original checkpoint, if that was not meant",
+                    "correct the chat template, if that was not meant",
                 )
             )
     return found

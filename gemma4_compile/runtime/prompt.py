@@ -290,7 +290,7 @@ class PromptBuilder:
                 raise
             raise UsageError(
                 f"the tokenizer fails at this text: {error}",
-                hint="write it otherwise, or take the tokenizer of the original checkpoint",
+                hint="write it otherwise, or compile again with the tokenizer of the training",
             ) from error
 
     def _check_bytes(self, count: int) -> None:

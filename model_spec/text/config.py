@@ -31,7 +31,9 @@ from gemma4_compile.model_spec.text.config_keys import (
 )
 from gemma4_compile.model_spec.text.config_variants import (
     TEXT_TYPES,
+    check_pad,
     first_given,
+    pad_token,
     refuse_variants,
     stored_dtype,
     ties_head,
@@ -161,6 +163,8 @@ class Gemma4Config:
         if Modality.AUDIO in wanted:
             config = replace(config, audio=read_audio(top, config.vocab_size, names))
         _check_media_tokens(config)
+        has_media = config.vision is not None or config.audio is not None
+        check_pad(config.pad_token_id, is_read=has_media and config.hidden_size_per_layer_input > 0)
         if top is not text:
             names += top.unknown(IGNORED_TOP_KEYS)
         if names:
@@ -299,7 +303,7 @@ def _read_text(top: ConfigFields, text: ConfigFields) -> Gemma4Config:
         final_logit_softcapping=softcap,
         dtype=stored_dtype(top, text),
         bos_token_id=first_given("bos_token_id", text, top).token_id("bos_token_id", vocab),
-        pad_token_id=first_given("pad_token_id", text, top).token_id("pad_token_id", vocab),
+        pad_token_id=pad_token(text, top, vocab),
         eos_token_id=first_given("eos_token_id", top, text).token_ids("eos_token_id", vocab),
         ties_head=ties_head(top, text),
         bidirectional_images=text.require("use_bidirectional_attention") == "vision",

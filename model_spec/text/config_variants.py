@@ -115,3 +115,27 @@ def stored_dtype(top: ConfigFields, text: ConfigFields) -> str:
                 text.get("dtype"), text.get("torch_dtype")  # known keys, superseded
                 return dtype
     return str(top.require("dtype"))
+
+
+NO_PAD = -1
+"""The pad token of a config that names none of the vocabulary."""
+
+
+def pad_token(text: ConfigFields, top: ConfigFields, vocab_size: int) -> int:
+    """The pad token; NO_PAD where the vocabulary has it not, as no prompt of text reads it."""
+    given = first_given("pad_token_id", text, top)
+    value = given.require("pad_token_id")
+    if type(value) is int and not 0 <= value < vocab_size:
+        return NO_PAD
+    return given.token_id("pad_token_id", vocab_size)
+
+
+def check_pad(pad_token_id: int, *, is_read: bool) -> None:
+    """Refuse media whose rows take the pad token's per-layer embedding, where there is none."""
+    if is_read and pad_token_id == NO_PAD:
+        raise ConfigError(
+            "config key `pad_token_id`: outside of the vocabulary, and pictures and sounds take "
+            "its row of the per-layer embedding",
+            hint="set it to the pad token that the model was trained with, or leave `image` and "
+            "`audio` out of --modalities",
+        )

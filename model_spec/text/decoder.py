@@ -251,7 +251,7 @@ class Gemma4ForCausalLM(nn.Module):
         if self.config.hidden_size_per_layer_input:
             # A row that comes from an adapter has no token: its table half is the pad token's.
             is_text = nn.op.equal(kinds, nn.Tensor.from_scalar(abi.MODALITY_TEXT, "int32"))
-            pad = nn.Tensor.from_scalar(self.config.pad_token_id, "int32")
+            pad = nn.Tensor.from_scalar(max(self.config.pad_token_id, 0), "int32")
             tokens = nn.op.where(is_text, tokens, pad)
         logits, probes = self._decode_stream(residual, tokens, tensors, None, last_rows)
         return logits, kv, *probes

@@ -264,7 +264,7 @@ def test_fuzz_tokenizer_and_generation_config(
             vocab_size=256,
             bos_token_id=2,
             eos_token_ids=[1],
-            tokenizer=opened.tokenizer(256),
+            tokenizer=opened.tokenizer(256)[0],
             generation_config=opened.generation_config,
             form=None,
         )

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
 
 from gemma4_compile import tiny
+from gemma4_compile.errors import CheckpointError
 from gemma4_compile.pipeline import compile_model
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.runtime.package import read_provenance
@@ -137,3 +139,28 @@ def test_tokens_that_transformers_adds_are_named(
     compiled(model, "cpu")
     said = capsys.readouterr().err
     assert "transformers adds tokens that tokenizer.json does not have: '<end>', '<call>'" in said
+
+
+def test_a_token_that_the_model_has_no_row_for_is_text(model: Path) -> None:
+    path = model / "tokenizer.json"
+    values = json.loads(path.read_text())
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    values["added_tokens"].append({"id": 1024, "content": "[PAD]", "special": True, **flags})
+    path.write_text(json.dumps(values))
+    tokenizer = Tokenizer.from_file(str(compiled(model) / "tokenizer.json"))
+    ids = tokenizer.encode("a [PAD] b", add_special_tokens=False).ids
+    assert max(ids) < 1024
+    assert tokenizer.decode(ids) == "a [PAD] b"
+    assert tokenizer.get_vocab_size() == 1024
+
+
+def test_a_template_that_writes_such_a_token_is_refused(model: Path) -> None:
+    path = model / "tokenizer.json"
+    values = json.loads(path.read_text())
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    values["added_tokens"].append({"id": 1024, "content": "<|begin|>", "special": True, **flags})
+    path.write_text(json.dumps(values))
+    template = model / "chat_template.jinja"
+    template.write_text("<|begin|>" + template.read_text())
+    with pytest.raises(CheckpointError, match="token id 1024, and the model has 1024 tokens"):
+        compiled(model)

@@ -241,7 +241,9 @@ def test_tokenizer_files(directory: Path) -> None:
     checkpoint = Checkpoint.open(directory)
     names = [file.name for file in checkpoint.tokenizer_files()]
     assert names[0] == "tokenizer.json"
-    model = checkpoint.tokenizer(256)["model"]
+    parsed, left_out = checkpoint.tokenizer(256)
+    assert left_out == []
+    model = parsed["model"]
     assert isinstance(model, dict)
     assert model["type"] == "BPE"
     with pytest.raises(CheckpointError, match="token id"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from gemma4_compile.errors import ConfigError
 from gemma4_compile.model_spec.text.attention_config import AttentionKind
 from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.text.config_variants import NO_PAD, check_pad
 from tests.unit.model_spec.configs import (
     MOE,
     F,
@@ -135,6 +138,9 @@ INTEGERS = [
 @pytest.mark.parametrize("name", INTEGERS)
 @pytest.mark.parametrize("value", [-1, 10**12, 64.0, "64", True, math.nan, [1.5], {}])
 def test_impossible_integer_is_refused_by_name(name: str, value: object) -> None:
+    if name == "pad_token_id" and type(value) is int:
+        assert Gemma4Config.from_dict(hub_config(**{name: value})).pad_token_id == NO_PAD
+        return
     with pytest.raises(ConfigError, match=name):
         Gemma4Config.from_dict(hub_config(**{name: value}))
 
@@ -200,3 +206,11 @@ def test_a_layer_must_fit_the_layer_whose_keys_it_reads() -> None:
     values["per_layer_config"] = {"2": {"head_dim": 64, "num_key_value_heads": 1}}
     with pytest.raises(ConfigError, match="layer 5 shares the keys of layer 2"):
         Gemma4Config.from_dict(values)
+
+
+@pytest.mark.parametrize(("ple", "refused"), [(32, True), (0, False)])
+def test_media_need_the_row_of_the_pad_token_where_layers_read_it(ple: int, refused: bool) -> None:
+    check = partial(check_pad, is_read=ple > 0)
+    check(0)
+    with pytest.raises(ConfigError, match="pad_token_id") if refused else nullcontext():
+        check(NO_PAD)
