@@ -7,6 +7,7 @@ what a text decoder does not use.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,6 +48,7 @@ _CONVOLUTIONS = (".conv.weight", ".depthwise_conv1d.weight")  # of the audio tow
 # six values: a word, and a merge of two in the list and in their own.
 _TOKENIZER_BYTES, _TOKENIZER_VALUES = 256, 16
 
+_VOCABULARY = re.compile(r"(embed_tokens|embed_tokens_per_layer|lm_head)\.weight$")
 RESIZE_HINT = (
     "save the tokenizer and the model again from the same run, with save_pretrained; where tokens "
     "were added, after model.resize_token_embeddings(len(tokenizer))"
@@ -225,7 +227,9 @@ def _checked_tensor(tensor: TensorInfo, source: Source) -> TensorInfo:
     if tensor.shape != source.shape:
         raise CheckpointError(
             f"tensor `{tensor.name}` has shape {tensor.shape}, expected {source.shape}",
-            hint="the checkpoint and its config.json do not fit together",
+            hint=RESIZE_HINT
+            if tensor.shape[1:] == source.shape[1:] and _VOCABULARY.search(tensor.name)
+            else "the checkpoint and its config.json do not fit together",
         )
     return tensor
 

@@ -15,9 +15,10 @@ import pytest
 from gemma4_compile.checkpoint import match as checkpoint
 from gemma4_compile.checkpoint import weight_files
 from gemma4_compile.checkpoint.chat_files import read_chat_template
-from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader
+from gemma4_compile.checkpoint.match import Checkpoint, _checked_tensor, match, row_reader
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo
 from gemma4_compile.errors import CheckpointError
+from gemma4_compile.model_spec.parameters import Source
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.tiny.safetensors_file import write_safetensors
 from tests.models import E2B_LIKE, Form, random_weights, write_checkpoint
@@ -355,3 +356,11 @@ def test_a_tokenizer_is_no_larger_than_its_model(
     message = "too large" if words > 10**6 else "more than 104096 values"
     with pytest.raises(CheckpointError, match=message):
         Checkpoint.open(directory).tokenizer(256)
+
+
+def test_a_vocabulary_resized_in_half_says_how_to_save_it(tmp_path: Path) -> None:
+    source = Source("embed_tokens.weight", (10, 4))
+    tensor = TensorInfo("model.embed_tokens.weight", "BF16", (11, 4), tmp_path / "x", 0, 88)
+    with pytest.raises(CheckpointError, match=r"\(11, 4\), expected \(10, 4\)") as caught:
+        _checked_tensor(tensor, source)
+    assert "resize_token_embeddings" in str(caught.value.hint)
