@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub
 import pytest
 from huggingface_hub import errors as hub_errors
+from huggingface_hub.hf_api import RepoFile
 
 from gemma4_compile.checkpoint import hub
 from gemma4_compile.errors import CheckpointError
+
+SMALL: Mapping[str, int] = {"config.json": 1, "tokenizer.json": 1, "model.safetensors": 1 << 40}
+
+
+def serve(monkeypatch: pytest.MonkeyPatch, files: Mapping[str, int] = SMALL) -> None:
+    """Let the hub list these files, with their bytes."""
+    entries = [
+        RepoFile(  # type: ignore[no-untyped-call]
+            path=name, size=size, oid=name
+        )
+        for name, size in files.items()
+    ]
+    monkeypatch.setattr(huggingface_hub, "list_repo_tree", lambda *_, **__: iter(entries))
 
 
 @pytest.fixture(autouse=True)
 def hub_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", lambda *_, **__: None)
+    serve(monkeypatch)
 
 
 def raising(error: Exception) -> Callable[..., Any]:
@@ -41,7 +58,6 @@ def bare(kind: type[Exception]) -> Exception:
         (bare(hub_errors.RepositoryNotFoundError), "no model `a/b` on the hub", "private"),
         (bare(hub_errors.RevisionNotFoundError), "no revision `r`", "commit"),
         (hub_errors.LocalEntryNotFoundError("x"), "hub cannot be reached", "HF_HUB_OFFLINE"),
-        (bare(hub_errors.EntryNotFoundError), r"no `config\.json`", "transformers"),
         (hub_errors.HFValidationError("bad name"), "failed: bad name", "again"),
         (ConnectionResetError("reset\nby peer"), "failed: reset", "again"),
         (OSError(28, "No space left on device"), "No space left", "again"),
@@ -59,6 +75,28 @@ def test_errors_have_a_hint(
         assert "\n" not in str(caught.value)
 
 
+def test_a_repository_without_a_config_is_told_what_to_add(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    missing = raising(bare(hub_errors.EntryNotFoundError))
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", missing)
+    with pytest.raises(CheckpointError, match=r"`config\.json` is missing from `a/b`") as caught:
+        hub.fetch_config("a/b", "r")
+    assert "add config.json" in str(caught.value.hint)
+
+
+def test_a_hub_with_trouble_of_its_own_leaves_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model.safetensors").touch()
+    monkeypatch.setattr(huggingface_hub, "list_repo_tree", raising(answered(503)))
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(tmp_path))
+    assert hub.fetch("a/b", "r") == tmp_path
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"trouble of its own \(503\)"):
+        hub.fetch("a/b", "r")
+
+
 def test_only_needed_files_are_downloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     given: dict[str, Any] = {}
     accepted = inspect.signature(huggingface_hub.snapshot_download).parameters
@@ -71,7 +109,9 @@ def test_only_needed_files_are_downloaded(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert hub.fetch("a/b", None) == tmp_path
     assert set(given) - {"model"} <= set(accepted)
     assert "config.json" in given["allow_patterns"]
+    assert "model.safetensors" in given["allow_patterns"]
     assert not [pattern for pattern in given["allow_patterns"] if "bin" in pattern]
+    assert "additional_chat_templates/*.jinja" in given["allow_patterns"]
 
 
 def test_a_model_may_have_no_generation_config(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,14 +129,14 @@ def test_what_the_hub_is_known_not_to_have_is_not_asked_for(
     hub.fetch_generation_config("a/b", "0123abcd")
 
 
-def test_a_generation_config_that_cannot_be_asked_for_is_an_error(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_generation_config_that_cannot_be_asked_for_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without it, the library of a model that has one would be another."""
+    """Without it, the library of a model that has one would be another: that is said."""
     download = raising(hub_errors.LocalEntryNotFoundError("x"))
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    with pytest.raises(CheckpointError, match="hub cannot be reached"):
-        hub.fetch_generation_config("a/b", "0123abcd")
+    hub.fetch_generation_config("a/b", "0123abcd")
+    assert "suppress_tokens" in capsys.readouterr().err
 
 
 class ReadTimeout(Exception):
@@ -131,7 +171,7 @@ def test_a_hub_that_cannot_be_reached_is_not_asked_again(
         assert hub.fetch("a/b", None) == tmp_path
         assert asked == ["hub", "hub"]
         return
-    for ask in (hub.fetch_config, hub.fetch_generation_config, hub.fetch):
+    for ask in (hub.fetch_config, hub.fetch):
         with pytest.raises(CheckpointError, match=f"cannot be reached: .*{error.args[-1]}"):
             ask("a/b", "r")
     assert asked == ["cache"]
@@ -148,6 +188,105 @@ def test_a_cached_file_needs_no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_, **__: cached)
     assert hub.fetch_config("a/b", None) == tmp_path
+
+
+def answered(status: int, said: str = "") -> Exception:
+    """An error of huggingface_hub that comes from an answer."""
+    error = bare(hub_errors.HfHubHTTPError)
+    vars(error).update(response=SimpleNamespace(status_code=status), server_message=said)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "hint"),
+    [
+        (answered(401, "Invalid credentials"), "token that is set, .*Invalid", "hf auth login"),
+        (answered(403, "fine-grained"), "may not read `a/b`: fine-grained", "settings/tokens"),
+        (answered(429, "rate\nlimit"), "no more requests for now.*: rate$", "later"),
+    ],
+)
+def test_answers_that_do_not_change_are_told_at_once(
+    error: Exception, message: str, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", raising(error))
+    for name in ("hf_hub_download", "snapshot_download"):
+        monkeypatch.setattr(huggingface_hub, name, lambda *_, **__: pytest.fail("asked again"))
+    for fetch in (hub.fetch_config, hub.fetch):
+        with pytest.raises(CheckpointError, match=message) as caught:
+            fetch("a/b", None)
+        assert hint in str(caught.value.hint)
+
+
+def test_a_config_of_200_mb_is_refused_before_it_is_downloaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = SimpleNamespace(size=200 << 20)
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", lambda *_, **__: found)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_, **__: pytest.fail("asked"))
+    for fetch in (hub.fetch_config, hub.fetch_generation_config):
+        with pytest.raises(CheckpointError, match=r"json` of `a/b` is too large: 209715200 bytes"):
+            fetch("a/b", "0123abcd")
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json",
+             "chat_template.jinja"],
+)  # fmt: skip
+def test_other_files_of_200_mb_are_not_downloaded_either(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(monkeypatch, {**SMALL, name: 200 << 20})
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: pytest.fail("asked"))
+    with pytest.raises(CheckpointError, match=f"`{name}` of `a/b` is too large"):
+        hub.fetch("a/b", "0123abcd")
+
+
+@pytest.mark.parametrize(
+    ("file", "what"),
+    [
+        ("model-Q4_K_M.gguf", "GGUF"),
+        ("onnx/model.onnx", "ONNX"),
+        ("pytorch_model.bin", "only safetensors"),
+        ("bf16/model.safetensors", "its folder `bf16` holds one"),
+        ("adapter_model.safetensors", "adapter"),
+    ],
+)
+def test_a_repository_is_called_by_its_kind_before_it_is_downloaded(
+    file: str, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: pytest.fail("asked"))
+    serve(monkeypatch, {"config.json": 1, file: 1})
+    with pytest.raises(CheckpointError, match=what):
+        hub.fetch("a/b", "0123abcd")
+    download = raising(bare(hub_errors.RemoteEntryNotFoundError))
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    serve(monkeypatch, {file: 1, "bf16/config.json": 1} if "bf16" in file else {file: 1})
+    with pytest.raises(CheckpointError, match=what):
+        hub.fetch_config("a/b", "0123abcd")
+
+
+def test_shards_are_those_that_the_index_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+
+    def download(model: str, **options: Any) -> str:
+        given.update(options)
+        return str(tmp_path)
+
+    index = tmp_path / "model.safetensors.index.json"
+    places = {"a": "part one/w_1.safetensors", "b": "other.safetensors"}
+    index.write_text(json.dumps({"weight_map": places}))
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_, **__: str(index))
+    listed = {"config.json": 1, index.name: 1, **dict.fromkeys(places.values(), 1), "x.gguf": 1}
+    serve(monkeypatch, {**listed, "model-fp16.safetensors": 1})
+    hub.fetch("a/b", None)
+    weights = [name for name in given["allow_patterns"] if name.endswith(".safetensors")]
+    assert sorted(weights) == sorted(places.values())
+    serve(monkeypatch, {name: 1 for name in listed if name != "other.safetensors"})
+    with pytest.raises(CheckpointError, match=r"has no `other\.safetensors`, which its"):
+        hub.fetch("a/b", None)
 
 
 @pytest.mark.parametrize("name", ["google/gemma-4-E2B-it", "a/b", "a-b/c.d_e"])
