@@ -21,7 +21,8 @@ CHARACTERS_A_TOKEN = 4
 """Of a text that is not looked at while it is rendered: a longer one may well not fit."""
 _TOKENS_OF_A_CUT = 64  # more than a cut through a word or a control token can add
 _MOST_AT_A_TIME = 1 << 16  # characters that are encoded together
-_SHORT, _LONG = 8, 24  # conversations that are compared
+_SHORT, _LONG, _LONGEST = 8, 24, 128  # conversations that are compared
+_STEADY = 0.9  # of what a part adds at first, what it adds later; less: some are left out
 
 
 class Counted(Protocol):
@@ -74,7 +75,7 @@ class Fewest:
     """Fewest tokens that a question, a call and a result take in a template.
 
     They are the difference between longer and shorter conversations of next to no words. A template
-    that refuses these, or does not write what is counted, has 0.
+    that refuses these, or does not write what is counted, all of it, has 0.
     """
 
     question: int
@@ -87,12 +88,13 @@ class Fewest:
 
         def added(conversation: Callable[[int], list[_Said]]) -> int:
             try:
-                short, long = (
-                    count(template.render(conversation(size))) for size in (_SHORT, _LONG)
+                short, long, longest = (
+                    count(template.render(conversation(size))) for size in (_SHORT, _LONG, _LONGEST)
                 )
             except UsageError:
                 return -1
-            return max(long - short, 0) // (_LONG - _SHORT)
+            first, later = (long - short) / (_LONG - _SHORT), (longest - long) / (_LONGEST - _LONG)
+            return max(0, int(min(first, later))) if later >= _STEADY * first else 0
 
         def fewest(*conversations: Callable[[int], list[_Said]]) -> int:
             return min((n for n in map(added, conversations) if n >= 0), default=0)

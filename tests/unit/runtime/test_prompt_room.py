@@ -13,7 +13,7 @@ from gemma4_compile.runtime.tool_calls import ToolCall
 from gemma4_compile.tiny.checkpoint import shipped_file
 
 SPECIAL = {"bos_token": "<bos>"}
-LAST_TEN = "{% for m in messages[-10:] %}<|turn>{{ m.role }}\n{{ m.content }}<turn|>\n{% endfor %}"
+LAST = "{% for m in messages[-COUNT:] %}<|turn>{{ m.role }}\n{{ m.content }}<turn|>\n{% endfor %}"
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +71,15 @@ def test_what_cannot_fit_is_not_rendered(
         assert name
 
 
-def test_what_a_template_leaves_out_is_not_counted(tokenizer: Tokenizer) -> None:
-    builder = PromptBuilder(tokenizer, ChatTemplate(LAST_TEN, {}), 1024)
-    assert len(builder.build(turns(5000))) < 200
+@pytest.mark.parametrize("kept", [2, 10, 30, 100])
+def test_earlier_messages_that_a_template_leaves_out_are_not_counted(
+    kept: int, tokenizer: Tokenizer
+) -> None:
+    template = ChatTemplate(LAST.replace("COUNT", str(kept)), {})
+    assert len(PromptBuilder(tokenizer, template, 2048).build(turns(5000))) < 10 * kept
+
+
+def test_tools_that_a_template_leaves_out_are_not_counted(tokenizer: Tokenizer) -> None:
     without_tools = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}", {})
     assert len(PromptBuilder(tokenizer, without_tools, 1024).build(calls(5000))) == 1
 
