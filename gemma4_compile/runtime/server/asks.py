@@ -33,6 +33,19 @@ def _all(why: str, neutral: Mapping[str, tuple[object, ...]] | Iterable[str]) ->
     return {name: Ask(why) for name in neutral}
 
 
+# llama.cpp's orders of samplers, with those of its pages: what is meant where nobody chose one.
+_CUTS = ["top_k", "typ_p", "top_p", "min_p"]
+_DEFAULT_SAMPLERS = (
+    [*_CUTS, "temperature"],
+    ["dry", *_CUTS, "xtc", "temperature"],
+    ["penalties", "dry", *_CUTS, "xtc", "temperature"],
+    ["penalties", "dry", "top_n_sigma", *_CUTS, "xtc", "temperature"],
+    "top_k;typ_p;top_p;min_p;temperature",
+    "dkypmxt",
+    "edkypmxt",
+    "edskypmxt",
+)
+
 # What belongs to one of these alone (`mirostat_tau`, `dry_base`, `xtc_threshold`, ...) asks for
 # nothing without it.
 _SAMPLERS = _all(
@@ -53,7 +66,7 @@ _SAMPLERS = _all(
         "no_repeat_ngram_size": (0,),
         "num_beams": (1,),
         "penalty_alpha": (0,),
-        "samplers": (),
+        "samplers": _DEFAULT_SAMPLERS,
         "sampler_order": (),
         "sampler_priority": (),
         "smoothing_factor": (0,),
@@ -105,7 +118,11 @@ _GRAMMARS = _all(
         "response_schema": (),
         "structural_tag": (),
         "structured_outputs": (True, False),
-        "text": ({"format": {"type": "text"}},),
+        "text": (
+            {"format": {"type": "text"}},
+            {"format": {"type": "text"}, "verbosity": "medium"},
+            {"verbosity": "medium"},
+        ),
     },
 )
 _TOKENS = _all(
@@ -171,7 +188,6 @@ _OUTPUTS = _all(
         "n_probs": (0,),
         "prompt_logprobs": (False,),
         "return_hidden_states": (False,),
-        "return_progress": (False,),
         "return_token_ids": (False,),
         "return_tokens": (False,),
         "return_tokens_as_token_ids": (False,),

@@ -69,9 +69,17 @@ class GivenMedium:
         return ApiError(400, f"`{self.name}`: {message}", param=self.name, code=code)
 
 
+def kind_of_part(part: Fields) -> str:
+    """A part's `type`; of one without, the only thing that it holds."""
+    held = [name for name in ("text", "image_url", "input_audio") if part.has(name)]
+    if part.has("type") or len(held) != 1 or part.ignored.strict:
+        return part.need("type", str)
+    return held[0]
+
+
 def read_medium(part: Fields) -> GivenMedium | None:
     """Read a content part of a user's message; None for one of another type."""
-    kind = part.need("type", str)
+    kind = kind_of_part(part)
     if kind == "image_url":
         part.skip_unknown({"type", "image_url"}, asks.PART)
         value = part.raw("image_url")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,7 +15,12 @@ from gemma4_compile.runtime.server import asks
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.body import parse_json
 from gemma4_compile.runtime.server.fields import Fields
-from gemma4_compile.runtime.server.media import GivenMedium, check_count, read_medium
+from gemma4_compile.runtime.server.media import (
+    GivenMedium,
+    check_count,
+    kind_of_part,
+    read_medium,
+)
 from gemma4_compile.runtime.tool_calls import ToolCall
 
 MAX_TOOLS = 128
@@ -32,6 +38,7 @@ _MESSAGE = {
 }
 # What other servers call the reasoning, and a result's tool.
 _OTHERS = {"thinking": "reasoning", "tool_name": "name"}
+_OTHER_ROLES = {"function": "tool"}
 _TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 _THOUGHTS = {"thinking": "thinking", "reasoning": "text", "redacted_thinking": "text"}
 # As `gemma4_compile.runtime.tool_calls` reads it; without what may be part of a control token.
@@ -65,8 +72,13 @@ def read_messages(fields: Fields, most: int) -> tuple[tuple[Message, ...], tuple
 
 def _read_message(fields: Fields, calls: set[str]) -> tuple[Message, list[GivenMedium]]:
     fields = fields.with_synonyms(_OTHERS)
-    fields.skip_unknown(_MESSAGE, asks.MESSAGE)
     role = fields.need("role", str)
+    known = _MESSAGE
+    if not fields.ignored.strict:
+        role = _OTHER_ROLES.get(role, role)
+        if role == "assistant" and not fields.has("tool_calls"):
+            known = _MESSAGE | {"function_call"}
+    fields.skip_unknown(known, asks.MESSAGE)
     if role not in _ROLES:
         raise fields.error("role", f"expected one of {', '.join(_ROLES)}, found {role!r}")
     tool_calls = _read_calls(fields) if role == "assistant" else ()
@@ -102,17 +114,25 @@ def _read_content(fields: Fields, role: str) -> tuple[list[str], list[GivenMediu
         return [fields.get("refusal", str, "")], [], None
     if isinstance(content, str):
         return [content], [], None
+    if role == "tool" and isinstance(content, (bool, int, float)):
+        return [json.dumps(content)], [], None
+    if isinstance(content, dict) and role == "tool" and not _is_part(content):
+        raise fields.error("content", "expected a text; an object is sent as the text of its JSON")
+    entries = [content] if isinstance(content, dict) else fields.get("content", list, [])
     texts: list[str] = []
     media: list[GivenMedium] = []
     thoughts: list[str] = []
-    for index, entry in enumerate(fields.get("content", list, [])):
+    for index, entry in enumerate(entries):
+        if isinstance(entry, str) and not fields.ignored.strict:
+            texts.append(entry)
+            continue
         part = fields.inner(f"content[{index}]", entry)
         medium = read_medium(part)
         if medium is not None:
             media.append(replace(medium, part=index))
             texts.append("")
             continue
-        kind = part.need("type", str)
+        kind = kind_of_part(part)
         if kind in _THOUGHTS and role == "assistant":
             part.skip_unknown({"type", _THOUGHTS[kind]}, {})
             thoughts.append(part.get(_THOUGHTS[kind], str, ""))
@@ -127,8 +147,18 @@ def _read_content(fields: Fields, role: str) -> tuple[list[str], list[GivenMediu
     return texts, media, "".join(thoughts) or None
 
 
+def _is_part(content: Mapping[str, object]) -> bool:
+    """Return whether an object is a part of a message, and no result of a tool."""
+    kind = content.get("type")
+    return isinstance(kind, str) and isinstance(content.get(_TEXTS.get(kind, kind)), (str, dict))
+
+
 def _read_calls(fields: Fields) -> tuple[ToolCall, ...]:
     calls = []
+    if fields.has("function_call"):  # the only call, as OpenAI's API had it before `tool_calls`
+        function = fields.inner("function_call", fields.get("function_call", dict))
+        function.skip_unknown({"arguments", "name"}, asks.CALLED)
+        calls.append(ToolCall(called_name(function), _read_arguments(function)))
     for index, entry in enumerate(fields.get("tool_calls", list, [])):
         call = fields.inner(f"tool_calls[{index}]", entry)
         call.only("type", ("function",), "only functions are served")
@@ -165,7 +195,10 @@ def read_tools(fields: Fields) -> tuple[Mapping[str, object], ...]:
     for index, entry in enumerate(entries):
         tool = fields.inner(f"tools[{index}]", entry)
         tool.only("type", ("function",), "only functions are served")
-        tool.skip_unknown({"function", "type"}, asks.TOOL)
+        known, inner = {"function", "type"}, tool.raw("function")
+        if isinstance(inner, Mapping) and inner.get("name") == tool.raw("name"):
+            known.add("name")  # said twice
+        tool.skip_unknown(known, asks.TOOL)
         function = tool.inner("function", tool.need("function", dict))
         function.skip_unknown(_DECLARED, asks.DECLARED)
         declared: dict[str, object] = {

@@ -24,7 +24,7 @@ from gemma4_compile.sampling_ranges import API_MAX_TEMPERATURE, SAMPLING_RANGES
 
 MAX_STOP_STRINGS = 64
 MAX_STOP_CHARACTERS = 256
-MAX_SEED = 2**63 - 1
+MAX_SEED = 2**64 - 1
 MAX_REPLIES = 16
 MAX_TOP_LOGPROBS = 20
 MAX_TEXT_LOGPROBS = 5
@@ -277,7 +277,7 @@ def _limit(fields: Fields, name: str) -> int | None:
 
 def _biases(fields: Fields) -> Mapping[int, float]:
     """Biases by token id; whether the model has such tokens is not known here."""
-    given = fields.get("logit_bias", dict, {})
+    given = {} if fields.raw("logit_bias") == [] else fields.get("logit_bias", dict, {})
     if len(given) > MAX_BIASES:
         raise fields.error("logit_bias", f"expected at most {MAX_BIASES}, found {len(given)}")
     biases: dict[int, float] = {}
@@ -293,7 +293,7 @@ def _biases(fields: Fields) -> Mapping[int, float]:
 
 def _seed(fields: Fields) -> int | None:
     """The seed; a generator of numbers takes none below 0."""
-    seed = fields.integer("seed", -MAX_SEED - 1, MAX_SEED, None)
+    seed = fields.integer("seed", -(2**63), MAX_SEED, None)
     return None if seed is None else seed % (1 << 64)
 
 

@@ -7,7 +7,8 @@ from gemma4_compile.runtime.server.fields import Fields
 
 OTHERS = frozenset({"enable_thinking", "reasoning", "think", "thinking"})
 """Fields of other servers, which a strict request has not."""
-_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+_OPEN_EFFORTS = ("auto", "default")  # as other servers call what nobody chose
 _KINDS = {"enabled": True, "adaptive": True, "auto": None, "disabled": False}
 
 
@@ -51,7 +52,7 @@ def _switch(fields: Fields, name: str) -> bool | None:
 
 def _effort(fields: Fields, name: str) -> bool | None:
     effort = fields.get(name, str)
-    if not effort:  # as some pages send what nobody chose
+    if not effort or effort in _OPEN_EFFORTS:  # some pages send an empty one
         return None
     if effort not in _EFFORTS:
         raise fields.error(name, f"expected one of {', '.join(_EFFORTS)}")

@@ -311,7 +311,9 @@ def test_a_client_s_mistake_is_a_bad_request(live: Live, name: str) -> None:
     assert ask(live)[0] == 200
 
 
-@pytest.mark.parametrize("fields", [{"seed": -1}, {"seed": -(2**63)}, {"temperature": 1e-307}])
+@pytest.mark.parametrize(
+    "fields", [{"seed": -1}, {"seed": -(2**63)}, {"seed": 2**64 - 1}, {"temperature": 1e-307}]
+)
 def test_odd_numbers_are_served(live: Live, fields: dict[str, Any]) -> None:
     status, answer = ask(live, top_k=0, top_p=1, **fields)
     assert status == 200

@@ -8,7 +8,7 @@ import pytest
 
 from gemma4_compile.runtime.prompt import Message
 from gemma4_compile.runtime.server.api_error import ApiError
-from gemma4_compile.runtime.server.fields import Fields
+from gemma4_compile.runtime.server.fields import Fields, Ignored
 from gemma4_compile.runtime.server.messages import (
     MAX_TOOLS,
     read_messages,
@@ -153,6 +153,71 @@ def test_what_clients_add_to_earlier_turns_changes_nothing() -> None:
     assert read(*more) == read(*plain)
 
 
+ONE_READING = {
+    "a part without type": ([{"text": "Hi"}], "Hi"),
+    "one part": ({"type": "text", "text": "Hi"}, "Hi"),
+    "one part without type": ({"text": "Hi"}, "Hi"),
+    "texts as parts": (["Hi", " there"], "Hi there"),
+}
+
+
+@pytest.mark.parametrize(("content", "said"), ONE_READING.values(), ids=ONE_READING)
+def test_content_of_one_reading_is_read(content: Any, said: str) -> None:
+    assert read(user(content)) == read(user(said))
+
+
+@pytest.mark.parametrize("content", [[{"text": "Hi"}], ["Hi"]])
+def test_a_strict_request_has_parts_with_their_types(content: Any) -> None:
+    with pytest.raises(ApiError, match="content"):
+        read_messages(Fields({"messages": [user(content)]}, ignored=Ignored(strict=True)), 9)
+
+
+def test_a_part_without_type_may_be_a_picture() -> None:
+    picture = {"image_url": {"url": "data:image/png;base64,"}}
+    _, media = read_messages(Fields({"messages": [user([picture])]}), 9)
+    assert [medium.kind for medium in media] == ["image"]
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [(5, "5"), (1.5, "1.5"), (True, "true"), ({"type": "text", "text": "r"}, "r")],
+)
+def test_a_result_may_be_a_number_or_a_part(result: Any, said: str) -> None:
+    turns = [user(), {"role": "assistant", "tool_calls": [call()]}]
+    assert (
+        read(*turns, {"role": "tool", "tool_call_id": "c1", "content": result})[2].content == said
+    )
+
+
+@pytest.mark.parametrize("result", [{"a": 1}, {"type": "text", "value": 1}, {"text": "a"}])
+def test_a_result_that_is_an_object_is_refused_with_the_way_out(result: Any) -> None:
+    """Gemma's template writes a mapping otherwise than its JSON."""
+    turns = [user(), {"role": "assistant", "tool_calls": [call()]}]
+    error = refused(
+        "messages[2].content", *turns, {"role": "tool", "tool_call_id": "c1", "content": result}
+    )
+    assert "the text of its JSON" in error.message
+
+
+def test_a_call_and_its_result_may_be_written_as_before_tools() -> None:
+    turns = [
+        {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}},
+        {"role": "function", "name": "f", "content": "r"},
+    ]
+    assert read(*turns) == (
+        Message("assistant", "", tool_calls=(ToolCall("f"),)),
+        Message("tool", "r", name="f"),
+    )
+
+
+def test_both_ways_of_calling_at_once_are_refused() -> None:
+    function = {"name": "f", "arguments": "{}"}
+    refused(
+        "messages[0].function_call",
+        {"role": "assistant", "tool_calls": [call()], "function_call": function},
+    )
+
+
 @pytest.mark.parametrize("count", [0, 3])
 def test_the_number_of_messages_is_bounded(count: int) -> None:
     error = refused("messages", *[user()] * count, most=2)
@@ -192,6 +257,13 @@ def test_a_damaged_message_is_named(message: Any, field: str) -> None:
 
 def tool(name: str = "f", **fields: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, **fields}}
+
+
+def test_a_tool_may_say_its_name_twice() -> None:
+    assert tools_of({**tool(), "name": "f"}) == tools_of(tool())
+    for declared in ({**tool(), "name": "g"}, {"type": "function", "name": "f"}):
+        with pytest.raises(ApiError, match=r"`tools\[0\].name`"):
+            tools_of(declared)
 
 
 def tools_of(*tools: Any) -> Any:

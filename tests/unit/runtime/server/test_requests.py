@@ -195,7 +195,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "other limit": ({"max_tokens": -2}, "`max_tokens`: expected 1 to 2147483647, found -2"),
     "many stops": ({"stop": ["x"] * 65}, "`stop`: expected at most 64, found 65"),
     "long stop": ({"stop": "x" * 257}, "`stop`: expected texts of 1"),
-    "effort": ({"reasoning_effort": "max"}, "`reasoning_effort`"),
+    "effort": ({"reasoning_effort": "much"}, "`reasoning_effort`"),
     "format": ({"response_format": {"type": "xml"}}, "`response_format.type`"),
     "schema": (
         {"response_format": {"type": "json_schema"}},
@@ -279,6 +279,12 @@ def test_declarations_without_end_are_refused() -> None:
     with pytest.raises(ApiError, match="too long with its references") as raised:
         chat(tools=[tool])
     assert raised.value.param == "tools[0].function.parameters"
+
+
+def test_biases_in_an_empty_list_are_none() -> None:
+    assert chat(logit_bias=[]) == chat()
+    with pytest.raises(ApiError, match="`logit_bias`: expected an object"):
+        chat(logit_bias=[1])
 
 
 def test_whole_numbers_may_be_doubles() -> None:

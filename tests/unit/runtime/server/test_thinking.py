@@ -18,6 +18,9 @@ from gemma4_compile.runtime.server.thinking import read_thinking
         ({"chat_template_kwargs": {"enable_thinking": True}}, True),
         ({"chat_template_kwargs": {"enable_thinking": False}, "reasoning_effort": "low"}, False),
         ({"reasoning_effort": ""}, None),
+        ({"reasoning_effort": "auto"}, None),
+        ({"reasoning_effort": "max"}, True),
+        ({"reasoning": {"effort": "default"}}, None),
         ({"enable_thinking": True}, True),
         ({"think": False, "reasoning_effort": "low"}, False),
         ({"think": "low"}, True),
@@ -38,7 +41,7 @@ def test_reasoning_is_switched_in_every_server_s_words(
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"reasoning_effort": "max"}, "reasoning_effort"),
+        ({"reasoning_effort": "much"}, "reasoning_effort"),
         ({"think": "much"}, "think"),
         ({"think": 1}, "think"),
         ({"thinking": {"type": "much"}}, "thinking.type"),
