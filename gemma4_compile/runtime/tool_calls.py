@@ -14,12 +14,14 @@ Models drift from that form. Where one reading is certain it is taken:
 - bare texts: words, addresses (``https://example.org/a?b=1``), times (``10:30``). What looks like
   a number and is none in JSON (``02139``, ``+5``, ``0x1F``, ``1_000``) is a text as well.
 - ``call:NAME(key=value)``, ``call:NAME({...})``, ``NAME{...}``,
-  ``{"name": NAME, "arguments": {...}}``; several calls in one pair of call tokens.
+  ``{"name": NAME, "arguments": {...}}``, also as OpenAI's API has it: in lists, below
+  `tool_calls` and `function`, the arguments as the text of an object.
+- several calls in one pair of call tokens, with nothing, a comma, a semicolon or a line between.
 
 Everything else is refused, and the caller shows it as text: two values of one key, quotation marks
-inside a string of the same, a comma that may be part of a bare text or the end of it, a path or a
-regular expression whose backslashes may be escapes, numbers beyond a double's range. A number that
-is read keeps its digits.
+inside a string of the same, a comma that may be part of a bare text or the end of it, comments,
+numbers without a comma in a list, a path or a regular expression whose backslashes may be escapes,
+numbers beyond a double's range. A number that is read keeps its digits.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from gemma4_compile.errors import Gemma4CompileError
 
@@ -37,6 +40,7 @@ _MAX_DIGITS = 1000
 _HEAD = re.compile(r"\s*call\s*:\s*([^\s{}()\[\],'\"=]+)\s*(?=[{(])")
 _HEAD_WITHOUT_CALL = re.compile(r"\s*(?!call\b)([A-Za-z_][\w./-]*)\s*(?=[{(])")
 _SPACE = re.compile(r"\s*")
+_BETWEEN = re.compile(r"[ \t]*[,;\n\r]")
 _KEY = re.compile(r"[^\s{}\[\],:='\"]+(?: +[^\s{}\[\],:='\"]+)*")
 _SEPARATOR = re.compile(r":(?!=)|=(?![=>])")
 _DOUBLE = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
@@ -53,6 +57,7 @@ _CONSTANTS = {
 }  # fmt: skip
 _QUOTES_IN_A_WORD = re.compile(r"[\"`\u201c\u201d]|(?<!\w)['\u2018\u2019]|['\u2018\u2019](?!\w)")
 _TIME = re.compile(r"(?<![\w:])\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?![\w:])")
+_COMMENT = re.compile(r"(?:^|\s)(?://|/\*|#\s)|\*/(?:\s|$)")
 _PAIR = re.compile(r"[A-Za-z_]\w*[:=](?!//)")
 
 
@@ -122,14 +127,14 @@ def parse_tool_calls(texts: Sequence[str]) -> list[ToolCall]:
     if len(texts) % 2 == 0:
         raise ToolCallError("a string has no end" if texts else "expected `call:NAME{...}`")
     reader = _Reader(texts)
-    calls = [reader.call(_HEAD) or reader.call(_HEAD_WITHOUT_CALL) or reader.json_call()]
-    while not reader.at_end():
-        reader.take(",")
-        call = reader.call(_HEAD)
-        if call is None:
-            raise ToolCallError("expected the end of the call, or another one")
-        calls.append(call)
-    return calls
+    calls: list[ToolCall] = []
+    is_apart = True
+    while True:
+        call = reader.call(_HEAD) or (reader.call(_HEAD_WITHOUT_CALL) if is_apart else None)
+        calls += reader.json_calls() if call is None else [call]
+        is_apart = reader.is_apart()
+        if reader.at_end():
+            return calls
 
 
 class _Reader:
@@ -152,6 +157,10 @@ class _Reader:
             self._at += len(mark)
         return found
 
+    def is_apart(self) -> bool:
+        """Go on after what stands between two calls, if anything does."""
+        return self._match(_BETWEEN) is not None
+
     def call(self, head: re.Pattern[str]) -> ToolCall | None:
         """A call that begins so; None if what comes next does not."""
         found = self._match(head)
@@ -166,27 +175,28 @@ class _Reader:
         self._need(")")
         return ToolCall(found[1], arguments)
 
-    def json_call(self) -> ToolCall:
-        """A call as other models write it, with its name among the values of an object."""
+    def json_calls(self) -> list[ToolCall]:
+        """Calls as other models write them, with the name among the values of an object."""
         self._skip()
-        if not self._text.startswith("{", self._at):
+        if not self._text.startswith(("{", "["), self._at):
             raise ToolCallError("expected `call:NAME{...}`")
-        said = self._arguments()
-        name = said.get("name")
-        arguments = said.get("arguments", said.get("parameters"))
-        if len(said) != 2 or not isinstance(name, str) or not isinstance(arguments, dict):
-            raise ToolCallError("expected `call:NAME{...}`")
-        return ToolCall(name, arguments)
+        said = self._json_or_nearly()
+        if isinstance(said, dict) and list(said) == ["tool_calls"]:
+            said = said["tool_calls"]
+        return [_named_call(each) for each in (said if isinstance(said, list) else [said])]
 
     def _arguments(self) -> dict[str, object]:
-        """An object: JSON if it is, else as Gemma writes it or nearly so."""
         self._skip()
+        if not self._text.startswith("{", self._at):
+            raise ToolCallError(f"expected `{{`, found `{self._text[self._at :][:20]}`")
+        return cast("dict[str, object]", self._json_or_nearly())
+
+    def _json_or_nearly(self) -> object:
+        """An object or a list: JSON if it is, else as Gemma writes it or nearly so."""
         try:
             values, self._at = _DECODER.raw_decode(self._text, self._at)
         except (ValueError, RecursionError):
-            self._need("{")
-            return self._object(0, "}")
-        assert isinstance(values, dict), "the caller has seen the brace"
+            return self._value(0, "")
         _check(values, 0)
         return values
 
@@ -240,13 +250,13 @@ class _Reader:
         values: dict[str, object] = {}
         separators = set()
         while not self.take(close):
-            key = self._string()
+            key, bare = self._string(), None
             if key is None:
                 bare = self._match(_KEY)
                 key = bare and bare[0]
             self._skip()
             separator = self._match(_SEPARATOR)
-            if key is None or separator is None:
+            if key is None or separator is None or (bare and _COMMENT.search(bare[0])):
                 raise ToolCallError("expected a key and a value")
             separators.add(separator[0])
             if key in values or len(separators) > 1:
@@ -285,11 +295,40 @@ def _is_one_text(word: str, parent: str) -> bool:
     """Return whether a bare text can only be that, and no two values without a comma."""
     if _QUOTES_IN_A_WORD.search(word) or word.count("(") != word.count(")"):
         return False
+    if _COMMENT.search(word) or word[-1] == ";":
+        return False
+    if parent == "]" and (";" in word or all(map(_is_no_text, word.split()))):
+        return False
     if not re.search("[:=]", _TIME.sub("", word)):
         return True
     if re.search(r"[\s;]", word) or word[0] in ":=" or word[-1] == ":":
         return False
     return parent != "]" or not _PAIR.match(word)
+
+
+def _is_no_text(word: str) -> bool:
+    return word in _CONSTANTS or _NUMBER.fullmatch(word) is not None
+
+
+def _named_call(said: object) -> ToolCall:
+    """A call of an object that names it; OpenAI's API has `type`, `id` and `function` as well."""
+    call = dict(said) if isinstance(said, dict) else {}
+    if call.get("type") == "function":
+        del call["type"]
+    if isinstance(call.get("id"), str):
+        del call["id"]
+    if list(call) == ["function"] and isinstance(call["function"], dict):
+        call = call["function"]
+    name, arguments = call.get("name"), call.get("arguments", call.get("parameters"))
+    if isinstance(arguments, str):
+        try:
+            arguments = _DECODER.decode(arguments)
+        except (ValueError, RecursionError) as error:
+            raise ToolCallError("expected arguments, or the JSON of them") from error
+        _check(arguments, 0)
+    if len(call) != 2 or not isinstance(name, str) or not isinstance(arguments, dict):
+        raise ToolCallError("expected `call:NAME{...}`")
+    return ToolCall(name, arguments)
 
 
 def _unescaped_json(quoted: str) -> str:

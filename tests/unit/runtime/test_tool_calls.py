@@ -85,7 +85,7 @@ def test_numbers_keep_their_digits(form: str, number: str) -> None:
     assert call.arguments_json() == f'{{"a": {number}}}'
 
 
-@pytest.mark.parametrize("between", ["", ",", "\n", " , "])
+@pytest.mark.parametrize("between", ["", ",", "\n", " , ", ";", " ;\n"])
 def test_calls_between_one_pair_of_marks_are_all_read(between: str) -> None:
     written = f"call:f{{a:{QUOTE}x{QUOTE}}}{between}call:g{{}}{between}call:f(b=1)"
     assert parse_tool_calls(texts(written)) == [
@@ -95,6 +95,27 @@ def test_calls_between_one_pair_of_marks_are_all_read(between: str) -> None:
     ]
     with pytest.raises(ToolCallError, match="expected one call, found 3"):
         parse_tool_call(texts(written))
+
+
+SEVERAL = {
+    "no call:": "f{a:1}\ng(b=2)",
+    "semicolon": "f{a:1}; g{b:2};",
+    "list": '[{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": "{\\"b\\": 2}"}]',
+    "lines of JSON": '{"name": "f", "arguments": {"a": 1}}\n{"name": "g", "parameters": {"b": 2}}',
+    "tool_calls": '{"tool_calls": [{"name": "f", "arguments": {"a": 1}}, '
+    '{"function": {"name": "g", "arguments": {"b": 2}}}]}',
+}
+
+
+@pytest.mark.parametrize("written", SEVERAL.values(), ids=SEVERAL)
+def test_several_calls_in_other_models_forms(written: str) -> None:
+    assert parse_tool_calls([written]) == [ToolCall("f", {"a": 1}), ToolCall("g", {"b": 2})]
+
+
+@pytest.mark.parametrize("text", ["f{a:1} g{b:1}", "call:f{}, and g", "call:f{}\n\nI see (1)"])
+def test_what_may_be_no_call_ends_the_reading(text: str) -> None:
+    with pytest.raises(ToolCallError):
+        parse_tool_calls([text])
 
 
 @pytest.mark.parametrize(

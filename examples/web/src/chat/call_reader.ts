@@ -14,6 +14,7 @@ const SINGLE = /'((?:[^'\\]|\\.|(?<=[\p{L}\p{N}_])'(?=[\p{L}\p{N}_]))*)'/suy;
 // A Windows path, the name of a shared folder, or a regular expression's word boundary.
 const NO_ESCAPES = /^(?:[A-Za-z]:\\(?!\\)|\\\\\w|(?:[^\\]|\\[^bf])*\\[bf])/;
 const NUMBER = /^-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?$/;
+const COMMENT = /(?:^|\s)(?:\/\/|\/\*|#\s)|\*\/(?:\s|$)/;
 const QUOTES_IN_A_WORD = /["`\u201c\u201d]|(?<![\p{L}\p{N}_])['\u2018\u2019]|['\u2018\u2019](?![\p{L}\p{N}_])/u;
 const TIME = /(?<![\w:])\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?![\w:])/g;
 const ESCAPED: Record<string, string> = { "'": "'", '"': '"', "\\": "\\", n: "\n", r: "\r", t: "\t" };
@@ -47,6 +48,7 @@ class Reader {
   whole(): ToolCall {
     const head = this.match(HEAD) ?? this.match(HEAD_WITHOUT_CALL);
     const call = head ? { name: head[1]!, args: this.args() } : this.named();
+    if (!this.take(",")) this.take(";");
     this.skip();
     if (this.at < this.text.length) throw new SyntaxError("text follows the call");
     return call;
@@ -61,12 +63,12 @@ class Reader {
     return args;
   }
 
-  /** A call as other models write it. */
+  /** A call as other models write it, alone in a list or below `tool_calls`, too. */
   private named(): ToolCall {
-    const { name, arguments: args = undefined, parameters = args, ...others } = this.braces();
-    const isObject = parameters !== null && typeof parameters === "object" && !Array.isArray(parameters);
-    if (typeof name !== "string" || !isObject || Object.keys(others).length) throw new SyntaxError("no call");
-    return { name, args: parameters };
+    this.skip();
+    if (this.text[this.at] !== "[") return namedCall(this.braces());
+    [this.begin, this.json] = [this.at++, undefined];
+    return onlyCall(this.items());
   }
 
   private braces(): Fields {
@@ -76,10 +78,18 @@ class Reader {
     return this.fields("}");
   }
 
+  /** The whole text as a JSON object. */
+  object(): Fields {
+    const fields = this.braces();
+    this.skip();
+    if (this.at < this.text.length || !this.isJson()) throw new SyntaxError("no JSON");
+    return fields;
+  }
+
   private isJson(): boolean {
     if (this.json === undefined) {
       try {
-        JSON.parse(this.text.slice(this.begin).replace(/[\s)]*$/, ""));
+        JSON.parse(this.text.slice(this.begin).replace(/[\s),;]*$/, ""));
         this.json = true;
       } catch {
         this.json = false;
@@ -104,10 +114,13 @@ class Reader {
     const fields: Fields = Object.create(null) as Fields;
     const separators = new Set<string>();
     while (!this.take(close)) {
-      const key = this.string() ?? this.match(KEY)?.[0];
+      const quoted = this.string();
+      const key = quoted ?? this.match(KEY)?.[0];
       this.skip();
       const separator = this.match(SEPARATOR)?.[0];
-      if (key === undefined || separator === undefined) throw new SyntaxError("a key or its value is missing");
+      const isComment = quoted === undefined && COMMENT.test(key ?? "");
+      if (key === undefined || separator === undefined || isComment)
+        throw new SyntaxError("a key or its value is missing");
       separators.add(separator);
       if (key in fields || separators.size > 1) throw new SyntaxError("not certain what belongs to a key");
       fields[key] = this.value(close);
@@ -180,11 +193,39 @@ class Reader {
   }
 }
 
+function namedCall(said: Value | undefined): ToolCall {
+  let call = isFields(said) ? { ...said } : {};
+  if (Object.keys(call).join() === "tool_calls") return onlyCall(call.tool_calls!);
+  if (call.type === "function") delete call.type;
+  if (typeof call.id === "string") delete call.id; // these as OpenAI's API has them
+  if (Object.keys(call).join() === "function" && isFields(call.function)) call = call.function;
+  const { name, arguments: stated = undefined, parameters = stated } = call;
+  const args = typeof parameters === "string" ? new Reader(parameters).object() : parameters;
+  if (typeof name !== "string" || !isFields(args) || Object.keys(call).length !== 2) throw new SyntaxError("no call");
+  return { name, args };
+}
+
+function onlyCall(calls: Value): ToolCall {
+  if (!Array.isArray(calls)) return namedCall(calls);
+  if (calls.length !== 1) throw new SyntaxError("not one call");
+  return namedCall(calls[0]);
+}
+
+function isFields(value: Value | undefined): value is Fields {
+  return value !== null && typeof value === "object" && !Array.isArray(value);
+}
+
 function isOneText(word: string, parent: string): boolean {
   if (QUOTES_IN_A_WORD.test(word) || word.split("(").length !== word.split(")").length) return false;
+  if (COMMENT.test(word) || word.endsWith(";")) return false;
+  if (parent === "]" && (word.includes(";") || word.split(/\s+/).every(isNoText))) return false;
   if (!/[:=]/.test(word.replace(TIME, ""))) return true;
   if (/[\s;]/.test(word) || /^[:=]|:$/.test(word)) return false;
   return parent !== "]" || !/^[A-Za-z_]\w*[:=](?!\/\/)/.test(word);
+}
+
+function isNoText(word: string): boolean {
+  return WORDS.has(word) || NUMBER.test(word);
 }
 
 /** A number, unless a double would be another one. */
