@@ -13,6 +13,7 @@ import numpy as np
 from gemma4_compile import regular_files, tiny
 from gemma4_compile.checkpoint import hub
 from gemma4_compile.checkpoint.files import CONFIG_FILE, TOKENIZER_FILE, read_json
+from gemma4_compile.checkpoint.loaded_dtype import loaded_dtype
 from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader, vocabulary_of
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo
 from gemma4_compile.checkpoint.sources import (
@@ -108,7 +109,9 @@ def _source(
     path: Path, origin: Mapping[str, object], config: DrafterConfig, *, weights: bool
 ) -> DrafterSource:
     with _named():
-        return DrafterSource(origin, config, Checkpoint.open(path) if weights else None)
+        checkpoint = Checkpoint.open(path) if weights else None
+        config = replace(config, dtype=loaded_dtype(path, config.dtype, f"{OPTION}: "))
+        return DrafterSource(origin, config, checkpoint)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import contextlib
 import re
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gemma4_compile import abi, tiny
@@ -14,6 +14,7 @@ from gemma4_compile.checkpoint import hub, kinds
 from gemma4_compile.checkpoint.chat_files import read_chat_template
 from gemma4_compile.checkpoint.files import CONFIG_FILE, TOKENIZER_FILE, read_json
 from gemma4_compile.checkpoint.head import with_head
+from gemma4_compile.checkpoint.loaded_dtype import loaded_dtype
 from gemma4_compile.checkpoint.match import Checkpoint, read_generation_config
 from gemma4_compile.checkpoint.weight_files import listing, open_tensors
 from gemma4_compile.errors import CheckpointError, UsageError, printable
@@ -120,6 +121,7 @@ def _source(
             "use gemma4-chat --raw, or /v1/completions of gemma4-serve; for conversations take the "
             "instruction-tuned checkpoint (its name ends in `-it`), or its chat_template.jinja",
         )
+    config = replace(config, dtype=loaded_dtype(path, config.dtype))
     config = _with_own_head(config, path, checkpoint)
     return ModelSource(origin, config, read_generation_config(path), checkpoint)
 

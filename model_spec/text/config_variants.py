@@ -106,15 +106,28 @@ def first_given(name: str, *places: ConfigFields) -> ConfigFields:
     return next(iter((*given, *(place for place in places if place.has_default(name)))))
 
 
+DEFAULT_DTYPE = "bfloat16"
+"""The dtype of all released checkpoints."""
+DTYPES = (DEFAULT_DTYPE, "float16", "float32")
+_DTYPE_KEYS = ("dtype", "torch_dtype")
+
+
+def names_dtype(values: Mapping[str, object]) -> bool:
+    """Return whether a `config.json` says which dtype transformers loads in."""
+    return any(values.get(name) is not None for name in _DTYPE_KEYS)
+
+
 def stored_dtype(top: ConfigFields, text: ConfigFields) -> str:
-    """The dtype that transformers loads in: the top level's (a saved text_config may be stale)."""
-    for fields in (top, text):
-        for name in ("dtype", "torch_dtype"):
-            if fields.get(name) is not None:
-                dtype = fields.one_of(name, ("bfloat16", "float16", "float32"))
-                text.get("dtype"), text.get("torch_dtype")  # known keys, superseded
-                return dtype
-    return str(top.require("dtype"))
+    """The dtype that transformers loads in: the top level's, a text_config's is not read there.
+
+    DEFAULT_DTYPE where none is given: what the files hold is for who reads them.
+    """
+    for name in _DTYPE_KEYS:
+        text.get(name), top.get(name)  # known keys
+    for name in _DTYPE_KEYS:
+        if top.get(name) is not None:
+            return top.one_of(name, DTYPES)
+    return DEFAULT_DTYPE
 
 
 NO_PAD = -1

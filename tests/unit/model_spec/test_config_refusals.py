@@ -85,9 +85,16 @@ def test_token_ids_may_be_null(name: str) -> None:
     assert getattr(Gemma4Config.from_dict(values), name) == default
 
 
-def test_the_dtype_must_be_given() -> None:
-    with pytest.raises(ConfigError, match="dtype"):
-        Gemma4Config.from_dict(without(text_config(), "dtype"))
+@pytest.mark.parametrize("given", [{}, {"dtype": None}, {"torch_dtype": None}])
+def test_the_dtype_may_be_missing(given: dict[str, Any]) -> None:
+    values = {**without(hub_config(), "dtype"), **given}
+    values["text_config"] = {**values["text_config"], "dtype": "float32"}  # not read, as there
+    assert Gemma4Config.from_dict(values).dtype == "bfloat16"
+
+
+def test_a_dtype_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="torch_dtype"):
+        Gemma4Config.from_dict({**without(text_config(), "dtype"), "torch_dtype": "int8"})
 
 
 @pytest.mark.parametrize(
@@ -176,7 +183,6 @@ def test_impossible_number_is_refused_by_name(value: object) -> None:
         ({"vocab_size": 250}, "vocab_size"),
         ({"vocab_size_per_layer_input": 128}, "vocab_size_per_layer_input"),
         ({"use_double_wide_mlp": 1}, "use_double_wide_mlp"),
-        ({"dtype": "float8"}, "dtype"),
         ({"eos_token_id": []}, "eos_token_id"),
         ({"eos_token_id": [1, 256]}, "eos_token_id"),
         ({"rope_parameters": {S: {"rope_type": "default", "rope_theta": 1e4}}}, "full_attention"),

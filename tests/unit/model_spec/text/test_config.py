@@ -160,13 +160,15 @@ CHANGES: dict[str, dict[str, Any]] = {
     "moe_intermediate_size": MOE,
     "attention_k_eq_v": {"attention_k_eq_v": False},
     "final_logit_softcapping": {"final_logit_softcapping": None},
-    "dtype": {"dtype": "float32"},
     "bos_token_id": {"bos_token_id": 3},
     "pad_token_id": {"pad_token_id": 3},
     "eos_token_id": {"eos_token_id": [1, 7]},
     "bidirectional_images": {"use_bidirectional_attention": "vision"},
 }
-OF_THE_TOP_LEVEL = {"ties_head": {"tie_word_embeddings": False}}
+OF_THE_TOP_LEVEL: dict[str, dict[str, Any]] = {
+    "ties_head": {"tie_word_embeddings": False},
+    "dtype": {"dtype": "float32"},
+}
 SECTIONS = {"vision", "audio", "drafter"}  # tests/unit/model_spec/*/test_config.py
 
 
