@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gemma4_compile.runtime.declared_values import as_declared
 from gemma4_compile.runtime.generation import Generation
 from gemma4_compile.runtime.reply import Event, ReasoningDelta, TextDelta
 from gemma4_compile.runtime.server.logprobs import ReplyLogprobs
@@ -56,10 +57,12 @@ class ChatAnswer:
     Attributes
     ----------
     note : what the client should know, besides the answer; or None
+    tools : declarations, whose types calls are given out with
     """
 
     model: str
     note: str | None = None
+    tools: Sequence[Mapping[str, object]] = ()
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
     _calls: dict[int, int] = field(default_factory=dict)
@@ -79,7 +82,7 @@ class ChatAnswer:
             if generation.reasoning:
                 message["reasoning_content"] = generation.reasoning
             if generation.tool_calls:
-                message["tool_calls"] = [_call(call) for call in generation.tool_calls]
+                message["tool_calls"] = [self._call(call) for call in generation.tool_calls]
             choices.append(
                 {
                     "index": index,
@@ -105,7 +108,7 @@ class ChatAnswer:
             return self._chunk(index, {"reasoning_content": event.text}, None, None)
         number = self._calls.get(index, 0)
         self._calls[index] = number + 1
-        calls = [{"index": number, **_call(event)}]
+        calls = [{"index": number, **self._call(event)}]
         return self._chunk(index, {"tool_calls": calls}, None, None)
 
     def last(self, index: int, generation: Generation) -> JsonObject:
@@ -115,6 +118,9 @@ class ChatAnswer:
     def count(self, generations: Sequence[Generation]) -> JsonObject:
         """The chunk that counts tokens."""
         return self._object("chat.completion.chunk", []) | {"usage": usage(generations)}
+
+    def _call(self, call: ToolCall) -> JsonObject:
+        return _call(as_declared(call, self.tools))
 
     @staticmethod
     def _logprobs(logprobs: ReplyLogprobs | None, tokens: int) -> JsonObject | None:

@@ -109,7 +109,7 @@ class _Api:
             replies = service.submit(
                 place, prompt, parsed, constrain=constrain, client=_client(request)
             )
-        return await _answer(request, parsed, replies, ChatAnswer(model.name, note))
+        return await _answer(request, parsed, replies, ChatAnswer(model.name, note, parsed.tools))
 
     async def complete(self, request: HttpRequest) -> Response:
         body = await self._bodies.read(request)

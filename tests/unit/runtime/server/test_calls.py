@@ -67,6 +67,20 @@ def test_a_reply_that_may_call_once_ends_with_its_call(
     assert reasons == ["tool_calls"] * 2
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_number_is_a_text_where_its_declaration_says_so(
+    live: Live, engine: ScriptedEngine, stream: bool
+) -> None:
+    engine.reply = encode("<|tool_call>call:f{zip:90210,n:1}<tool_call|><|tool_response>")
+    schema = {"type": "object", "properties": {"zip": {"type": "string"}}}
+    answer = ask(live, tools=[tool("f", parameters=schema)], stream=stream)
+    if stream:
+        (call,) = [call for chunk in answer for call in chunk.choices[0].delta.tool_calls or []]
+    else:
+        (call,) = answer.choices[0].message.tool_calls
+    assert json.loads(call.function.arguments) == {"zip": "90210", "n": 1}
+
+
 OK = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
 IN_SCHEMA: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": OK}}
 UNIT = {"type": "object", "properties": {"unit": {"enum": ["c", "f"]}}, "required": ["unit"]}
