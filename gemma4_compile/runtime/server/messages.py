@@ -116,9 +116,11 @@ def _read_content(fields: Fields, role: str) -> tuple[list[str], list[GivenMediu
         return [content], [], None
     if role == "tool" and isinstance(content, (bool, int, float)):
         return [json.dumps(content)], [], None
-    if isinstance(content, dict) and role == "tool" and not _is_part(content):
-        raise fields.error("content", "expected a text; an object is sent as the text of its JSON")
     entries = [content] if isinstance(content, dict) else fields.get("content", list, [])
+    if role == "tool" and not all(map(_is_part, entries)):
+        raise fields.error(
+            "content", "expected a text; an object or a list is sent as the text of its JSON"
+        )
     texts: list[str] = []
     media: list[GivenMedium] = []
     thoughts: list[str] = []
@@ -147,10 +149,14 @@ def _read_content(fields: Fields, role: str) -> tuple[list[str], list[GivenMediu
     return texts, media, "".join(thoughts) or None
 
 
-def _is_part(content: Mapping[str, object]) -> bool:
-    """Return whether an object is a part of a message, and no result of a tool."""
-    kind = content.get("type")
-    return isinstance(kind, str) and isinstance(content.get(_TEXTS.get(kind, kind)), (str, dict))
+def _is_part(content: object) -> bool:
+    """Return whether a value is a part of a message, and no result of a tool."""
+    kind = content.get("type") if isinstance(content, Mapping) else None
+    return (
+        isinstance(content, Mapping)
+        and isinstance(kind, str)
+        and isinstance(content.get(_TEXTS.get(kind, kind)), (str, dict))
+    )
 
 
 def _read_calls(fields: Fields) -> tuple[ToolCall, ...]:

@@ -180,7 +180,7 @@ def test_a_part_without_type_may_be_a_picture() -> None:
 
 @pytest.mark.parametrize(
     ("result", "said"),
-    [(5, "5"), (1.5, "1.5"), (True, "true"), ({"type": "text", "text": "r"}, "r")],
+    [(5, "5"), (1.5, "1.5"), (True, "true"), ([], ""), ({"type": "text", "text": "r"}, "r")],
 )
 def test_a_result_may_be_a_number_or_a_part(result: Any, said: str) -> None:
     turns = [user(), {"role": "assistant", "tool_calls": [call()]}]
@@ -189,8 +189,11 @@ def test_a_result_may_be_a_number_or_a_part(result: Any, said: str) -> None:
     )
 
 
-@pytest.mark.parametrize("result", [{"a": 1}, {"type": "text", "value": 1}, {"text": "a"}])
-def test_a_result_that_is_an_object_is_refused_with_the_way_out(result: Any) -> None:
+@pytest.mark.parametrize(
+    "result",
+    [{"a": 1}, {"type": "text", "value": 1}, {"text": "a"}, [{"text": "a"}], ["a", "b"], [1]],
+)
+def test_a_result_that_is_an_object_or_a_list_is_refused_with_the_way_out(result: Any) -> None:
     """Gemma's template writes a mapping otherwise than its JSON."""
     turns = [user(), {"role": "assistant", "tool_calls": [call()]}]
     error = refused(
