@@ -7,18 +7,20 @@ its names and sizes say is looked at before.
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import itertools
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import huggingface_hub
+from huggingface_hub import constants
 from huggingface_hub import errors as hub_errors
 from huggingface_hub.hf_api import RepoFile
 
 from gemma4_compile import __version__
 from gemma4_compile.checkpoint import kinds
-from gemma4_compile.checkpoint.chat_files import CHAT_FILES
+from gemma4_compile.checkpoint.chat_files import CHAT_FILES, MAX_TEMPLATES, MORE_TEMPLATES
 from gemma4_compile.checkpoint.files import (
     CONFIG_FILE,
     GENERATION_FILE,
@@ -29,7 +31,7 @@ from gemma4_compile.checkpoint.files import (
     TOKENIZER_FILE,
     read_json,
 )
-from gemma4_compile.checkpoint.hub_errors import clear_errors, http_status
+from gemma4_compile.checkpoint.hub_errors import clear_errors, http_status, warn_of_cache
 from gemma4_compile.checkpoint.kinds import Listing
 from gemma4_compile.checkpoint.weight_files import shard_files
 from gemma4_compile.errors import CheckpointError
@@ -46,10 +48,10 @@ NEEDED_FILES = (
     INDEX_FILE,
 )
 """Besides the weights."""
-_WEIGHTS = (SINGLE_FILE, INDEX_FILE)
 _NAME = "gemma4_compile"
 _HUB_ID = re.compile(r"\w[\w.\-]*/\w[\w.\-]*", re.ASCII)
-_MAX_FILES = 20_000  # of a repository that are looked at
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_MAX_FILES = 20_000  # and folders of a repository that are looked at
 _NOT_AGAIN = (401, 403, 429)
 """Answers that do not change when they are asked for again at once."""
 
@@ -59,11 +61,20 @@ def is_hub_id(model: str) -> bool:
     return _HUB_ID.fullmatch(model) is not None
 
 
-def _ask(model: str, file: str, revision: str | None) -> tuple[int | None, Exception | None]:
+def _cached(model: str, file: str, revision: str | None) -> str | None:
+    """The path of a file in the local cache, if it is there."""
+    known = huggingface_hub.try_to_load_from_cache(model, file, revision=revision)
+    return known if isinstance(known, str) else None
+
+
+def _ask(
+    model: str, file: str, revision: str | None, *, is_cached: bool = False
+) -> tuple[int | None, Exception | None]:
     """Bytes of a file where the hub tells, and the reason why one request does not reach it.
 
     huggingface_hub itself tries again for half a minute. A hub that was found and is slow to answer
-    is left to that patience, and so is one that answers with an error of its own.
+    is left to that patience, and so is one that answers with an error of its own, unless the file
+    is in the local cache.
     """
     try:
         url = huggingface_hub.hf_hub_url(model, file, revision=revision)
@@ -72,11 +83,20 @@ def _ask(model: str, file: str, revision: str | None) -> tuple[int | None, Excep
         )
         return getattr(found, "size", None), None
     except (hub_errors.HfHubHTTPError, hub_errors.FileMetadataError) as error:
+        if is_cached and _serves_no_file(error):
+            return None, error
         if http_status(error) in _NOT_AGAIN:
             raise
         return None, None
     except Exception as error:  # of the HTTP library that this version of huggingface_hub is on
-        return None, None if type(error).__name__ == "ReadTimeout" else error
+        is_slow = type(error).__name__ == "ReadTimeout"
+        return None, None if is_slow and not is_cached else error
+
+
+def _serves_no_file(error: Exception) -> bool:
+    """Whether the hub serves nothing for now, or not to this user; what it lacks is not meant."""
+    status = http_status(error)
+    return status is not None and (status in _NOT_AGAIN or status >= 500)
 
 
 def _check_size(model: str, file: str, size: int | None) -> None:
@@ -108,13 +128,21 @@ def fetch_config(model: str, revision: str | None) -> Path:
 
 
 def _download(model: str, file: str, revision: str | None) -> str:
-    """Fetch a text file; one of the cache is returned without a connection, too."""
-    known = huggingface_hub.try_to_load_from_cache(model, file, revision=revision)
-    if not isinstance(known, str):
-        size, reason = _ask(model, file, revision)
-        if reason is not None:
+    """Fetch a text file; one of the cache is returned without a connection, too.
+
+    That is said for a branch or a tag, which may be another commit by now.
+    """
+    known = _cached(model, file, revision)
+    if known is not None and _COMMIT.fullmatch(revision or ""):
+        return known
+    size, reason = _ask(model, file, revision, is_cached=known is not None)
+    if reason is not None:
+        if known is None:
             raise hub_errors.LocalEntryNotFoundError(file) from reason
-        _check_size(model, file, size)
+        if not constants.HF_HUB_OFFLINE:  # which asks for the cache
+            warn_of_cache(model, Path(known).parent, reason)
+        return known
+    _check_size(model, file, size)
     return huggingface_hub.hf_hub_download(
         model, file, revision=revision, library_name=_NAME, library_version=__version__
     )
@@ -147,8 +175,8 @@ def fetch_generation_config(model: str, commit: str) -> None:
 def _repository(model: str, revision: str | None) -> dict[str, int | None]:
     """Bytes of a repository's files by name; of very many, the first ones."""
     entries = huggingface_hub.list_repo_tree(model, recursive=True, revision=revision)
-    files = itertools.islice((one for one in entries if isinstance(one, RepoFile)), _MAX_FILES)
-    return {file.path: file.size for file in files}
+    first = itertools.islice(entries, _MAX_FILES)
+    return {one.path: one.size for one in first if isinstance(one, RepoFile)}
 
 
 def _listing(model: str, revision: str | None, files: Mapping[str, int | None]) -> Listing:
@@ -168,7 +196,7 @@ def _wanted_weights(model: str, revision: str | None, files: Mapping[str, int | 
         raise kinds.no_weights(listing)
     shards = sorted(set(shard_files(Path(_download(model, INDEX_FILE, revision))).values()))
     missing = [shard for shard in shards if shard not in files]
-    if missing and len(files) < _MAX_FILES:
+    if missing:
         raise CheckpointError(
             f"`{model}` has no `{missing[0]}`, which its `{INDEX_FILE}` lists "
             f"({len(missing)} of {len(shards)} shards are missing)",
@@ -177,47 +205,92 @@ def _wanted_weights(model: str, revision: str | None, files: Mapping[str, int | 
     return shards
 
 
+def _check_files(model: str, files: Mapping[str, int | None]) -> None:
+    """Refuse what is too much to download, by what the hub lists."""
+    if len(files) >= _MAX_FILES:
+        raise CheckpointError(
+            f"`{model}` has too many files: {_MAX_FILES} or more",
+            hint="download the folder that holds the checkpoint (`hf download` has --include), "
+            "and give that directory",
+        )
+    wanted = [n for n in files if any(fnmatch.fnmatchcase(n, one) for one in NEEDED_FILES)]
+    for name in wanted:
+        _check_size(model, name, files[name])
+    templates = [name for name in wanted if name.startswith(f"{MORE_TEMPLATES}/")]
+    if len(templates) > MAX_TEMPLATES:
+        raise CheckpointError(
+            f"`{MORE_TEMPLATES}` of `{model}` has too many chat templates: {len(templates)}, at "
+            f"most {MAX_TEMPLATES}",
+            hint="it is no folder of a released Gemma 4; nothing was downloaded",
+        )
+
+
 def _cached_weights(model: str, revision: str | None) -> list[str]:
     """Names of the weights that a cache may hold, where the hub cannot be asked."""
-    index = huggingface_hub.try_to_load_from_cache(model, INDEX_FILE, revision=revision)
-    single = huggingface_hub.try_to_load_from_cache(model, SINGLE_FILE, revision=revision)
-    if isinstance(index, str) and not isinstance(single, str):
+    index = _cached(model, INDEX_FILE, revision)
+    if index is not None and _cached(model, SINGLE_FILE, revision) is None:
         return sorted(set(shard_files(Path(index)).values()))
     return [SINGLE_FILE]
+
+
+def _is_cached(model: str, revision: str | None) -> bool:
+    """Whether the local cache holds the config and all weights of a revision."""
+    names = (CONFIG_FILE, *_cached_weights(model, revision))
+    return all(_cached(model, name, revision) is not None for name in names)
+
+
+def _from_cache(model: str, revision: str | None, reason: Exception) -> Path:
+    """The snapshot of a revision in the local cache, where the hub cannot be asked for `reason`.
+
+    A commit whose files are all there is the same as on the hub; for all else a warning says where
+    it is from.
+    """
+    weights = _cached_weights(model, revision)
+    try:
+        path = _snapshot(model, revision, weights, local_files_only=True)
+    except hub_errors.LocalEntryNotFoundError:
+        raise hub_errors.LocalEntryNotFoundError("a file of it") from reason
+    if not all((path / name).exists() for name in weights):
+        raise hub_errors.LocalEntryNotFoundError("weights") from reason
+    lacks = [name for name in (GENERATION_FILE, TEMPLATE_FILE) if not (path / name).exists()]
+    is_asked_for = constants.HF_HUB_OFFLINE or _COMMIT.fullmatch(revision or "")
+    if lacks or not is_asked_for:
+        warn_of_cache(model, path, reason, lacks)
+    return path
+
+
+def _snapshot(
+    model: str, revision: str | None, weights: list[str], *, local_files_only: bool = False
+) -> Path:
+    return Path(
+        huggingface_hub.snapshot_download(
+            model,
+            revision=revision,
+            allow_patterns=[*NEEDED_FILES, *weights],
+            local_files_only=local_files_only,
+            library_name=_NAME,
+            library_version=__version__,
+        )
+    )
 
 
 def fetch(model: str, revision: str | None) -> Path:
     """Fetch config, tokenizer and safetensors files; returns their directory.
 
     Its name is the commit that `revision` (a branch, a tag, a commit; the main branch by default)
-    named. Errors as :func:`fetch_config`; also for a repository that holds no weights to read.
+    named. Where the hub cannot be reached or serves nothing, the local cache does, if it holds all
+    of it. Errors as :func:`fetch_config`; also for a repository that holds no weights to read.
     """
     with clear_errors(model, revision):
-        _, reason = _ask(model, CONFIG_FILE, revision)
-        files: dict[str, int | None] = {}
-        if reason is None:
-            try:
-                files = _repository(model, revision)
-            except hub_errors.HfHubHTTPError as error:
-                if (http_status(error) or 0) < 500:
-                    raise
-                reason = error  # a hub with trouble of its own: what is in the cache serves
-        if reason is None:
-            weights = _wanted_weights(model, revision, files)
-            for name in NEEDED_FILES:
-                _check_size(model, name, files.get(name))
-        else:
-            weights = _cached_weights(model, revision)
-        path = Path(
-            huggingface_hub.snapshot_download(
-                model,
-                revision=revision,
-                allow_patterns=[*NEEDED_FILES, *weights],
-                local_files_only=reason is not None,
-                library_name=_NAME,
-                library_version=__version__,
-            )
-        )
-        if reason is not None and not any((path / name).exists() for name in _WEIGHTS):
-            raise hub_errors.LocalEntryNotFoundError("weights") from reason
-        return path
+        try:
+            _, reason = _ask(model, CONFIG_FILE, revision)
+            files = {} if reason is not None else _repository(model, revision)
+        except hub_errors.HfHubHTTPError as error:
+            is_own_trouble = (http_status(error) or 0) >= 500
+            if not is_own_trouble and not (_serves_no_file(error) and _is_cached(model, revision)):
+                raise
+            reason = error
+        if reason is not None:
+            return _from_cache(model, revision, reason)
+        _check_files(model, files)
+        return _snapshot(model, revision, _wanted_weights(model, revision, files))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import unquote
 
-from huggingface_hub import constants
+from huggingface_hub import constants, get_token
 from huggingface_hub import errors as hub_errors
 
-from gemma4_compile.checkpoint.files import CONFIG_FILE
 from gemma4_compile.errors import CheckpointError, Gemma4CompileError, printable
+from gemma4_compile.process import warn
 
 _SHOWN_LETTERS = 200
 _AGAIN = "run the same command again: finished files are kept"
@@ -64,7 +66,9 @@ def _told(error: Exception, model: str, revision: str | None) -> CheckpointError
         return _unreachable(error, f"`{model}`{at}")
     if isinstance(error, hub_errors.EntryNotFoundError):
         return CheckpointError(
-            f"`{model}`{at} has no `{CONFIG_FILE}`", hint="it is no transformers checkpoint"
+            f"`{model}`{at} has no `{_asked_file(error)}` any more, or not yet",
+            hint="it is being changed, or its upload is not complete: run the command again later, "
+            "or give --revision a commit",
         )
     hint = _AGAIN
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -72,6 +76,33 @@ def _told(error: Exception, model: str, revision: str | None) -> CheckpointError
     elif isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
         hint = f"set HF_HOME to a folder that you may write to, then {_AGAIN}"
     return CheckpointError(f"downloading `{model}`{at} failed: {first_line(error)}", hint=hint)
+
+
+def warn_of_cache(model: str, snapshot: Path, reason: Exception, lacks: Sequence[str] = ()) -> None:
+    """Say that a model is from the local cache, which nobody compared with the hub.
+
+    `lacks` are files that it does not have, and the model may.
+    """
+    status = http_status(reason)
+    why = first_line(reason) if status is None else f"it answered {status}"
+    if constants.HF_HUB_OFFLINE:
+        why = "HF_HUB_OFFLINE is set"
+    rest = f"; there is no `{'` and no `'.join(lacks)}` in it" if lacks else ""
+    of_access = _access(reason, model)
+    warn(
+        f"the hub was not asked about `{model}` ({why}): what the local cache holds of commit "
+        f"{snapshot.name} is taken{rest}",
+        str(of_access.hint)
+        if of_access is not None
+        else "run the command again where the hub can be reached, to take what has changed there",
+    )
+
+
+def _asked_file(error: BaseException) -> str:
+    """The file that the hub does not have, of the address that was asked for."""
+    url = str(getattr(getattr(error, "response", None), "url", ""))
+    name = unquote(url.partition("?")[0].partition("/resolve/")[2].partition("/")[2])
+    return printable(name[:_SHOWN_LETTERS]) or "file that it lists"
 
 
 def _access(error: Exception, model: str) -> CheckpointError | None:
@@ -150,10 +181,20 @@ def _server_message(error: BaseException) -> str:
     for one in _chain(error):
         said = getattr(one, "server_message", None)
         if isinstance(said, str) and said.strip():
-            return f": {printable(said.strip().splitlines()[0][:_SHOWN_LETTERS])}"
+            line = _without_token(said.strip().splitlines()[0])
+            return f": {printable(line[:_SHOWN_LETTERS])}"
     return ""
 
 
 def first_line(error: BaseException) -> str:
     """The first line of an error's text, its class where it has none."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return _without_token((str(error).strip() or type(error).__name__).splitlines()[0])
+
+
+def _without_token(text: str) -> str:
+    """A text of somebody else without the user's token, which an answer may repeat."""
+    try:
+        token = get_token()
+    except Exception:  # of a file that cannot be read: then there was none to send
+        return text
+    return text.replace(token, "(the token)") if token else text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,43 +11,16 @@ from typing import Any
 import huggingface_hub
 import pytest
 from huggingface_hub import errors as hub_errors
-from huggingface_hub.hf_api import RepoFile
 
 from gemma4_compile.checkpoint import hub
 from gemma4_compile.errors import CheckpointError
-
-SMALL: Mapping[str, int] = {"config.json": 1, "tokenizer.json": 1, "model.safetensors": 1 << 40}
-
-
-def serve(monkeypatch: pytest.MonkeyPatch, files: Mapping[str, int] = SMALL) -> None:
-    """Let the hub list these files, with their bytes."""
-    entries = [
-        RepoFile(  # type: ignore[no-untyped-call]
-            path=name, size=size, oid=name
-        )
-        for name, size in files.items()
-    ]
-    monkeypatch.setattr(huggingface_hub, "list_repo_tree", lambda *_, **__: iter(entries))
+from tests.fake_hub import COMMIT, SMALL, answered, bare, raising, serve
 
 
 @pytest.fixture(autouse=True)
 def hub_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", lambda *_, **__: None)
     serve(monkeypatch)
-
-
-def raising(error: Exception) -> Callable[..., Any]:
-    def download(*_: object, **__: object) -> None:
-        raise error
-
-    return download
-
-
-def bare(kind: type[Exception]) -> Exception:
-    """An error of a class whose constructor wants a response."""
-    error = kind.__new__(kind)
-    Exception.__init__(error, "first line\nsecond line")
-    return error
 
 
 @pytest.mark.parametrize(
@@ -183,18 +155,26 @@ def test_a_hub_that_cannot_be_reached_is_not_asked_again(
 def test_a_cached_file_needs_no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cached = str(tmp_path / "config.json")
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_, **__: cached)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_, **__: pytest.fail("asked"))
+    refused = raising(ConnectionRefusedError(111, "Connection refused"))
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", refused)
+    assert hub.fetch_config("a/b", None) == tmp_path
     monkeypatch.setattr(
         huggingface_hub, "get_hf_file_metadata", lambda *_, **__: pytest.fail("asked")
     )
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_, **__: cached)
-    assert hub.fetch_config("a/b", None) == tmp_path
+    assert hub.fetch_config("a/b", COMMIT) == tmp_path
 
 
-def answered(status: int, said: str = "") -> Exception:
-    """An error of huggingface_hub that comes from an answer."""
-    error = bare(hub_errors.HfHubHTTPError)
-    vars(error).update(response=SimpleNamespace(status_code=status), server_message=said)
-    return error
+def test_a_cached_branch_is_asked_for_the_size_that_it_has_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cached = str(tmp_path / "config.json")
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_, **__: cached)
+    found = SimpleNamespace(size=200 << 20)
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", lambda *_, **__: found)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_, **__: pytest.fail("asked"))
+    with pytest.raises(CheckpointError, match="is too large"):
+        hub.fetch_config("a/b", None)
 
 
 @pytest.mark.parametrize(

@@ -67,3 +67,18 @@ def test_errors_of_the_checkpoint_stay_as_they_are() -> None:
 def test_an_error_without_text_is_called_by_its_class() -> None:
     assert first_line(ValueError()) == "ValueError"
     assert first_line(ValueError("a\nb")) == "a"
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 429, 500])
+def test_a_token_that_an_answer_repeats_is_not_shown(
+    status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    request = "https://huggingface.co/a/b/resolve/main/config.json"
+    response = SimpleNamespace(status_code=status, url=request)
+    error = hub_errors.HfHubHTTPError.__new__(hub_errors.HfHubHTTPError)
+    Exception.__init__(error, "no right for hf_secret")
+    vars(error).update(response=response, server_message="no right for hf_secret")
+    shown = told(error)
+    assert "no right for (the token)" in str(shown)
+    assert "hf_secret" not in f"{shown} {shown.hint}"
