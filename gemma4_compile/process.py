@@ -45,6 +45,10 @@ CLEARING_SECONDS = 10.0
 """For which a command that was interrupted clears up before a further Ctrl-C ends it."""
 
 _SYSTEM_HINT = "look for space and permissions; --debug shows where it was"
+MEMORY_HINT = (
+    "close other programs, or allow this one more: `ulimit -v` shows a limit of its address space, "
+    "and containers have limits of their own"
+)
 _STATUS = Path("/proc/self/status")
 
 Hints = Mapping[type[Gemma4CompileError], str]
@@ -196,6 +200,9 @@ def run_command(
                 default = f"see {parser.prog} --help" if usage else DEBUG_HINT
                 report(str(error), error.hint or known.get(type(error), default), shown)
                 return EXIT_USAGE if usage else EXIT_FAILED
+            if is_out_of_memory(error):
+                report("memory ran out", MEMORY_HINT, shown)
+                return EXIT_FAILED
             if isinstance(error, OSError):  # as of a full disk behind stdout
                 report(f"the system refuses: {error}", _SYSTEM_HINT, shown)
                 return EXIT_FAILED
@@ -206,6 +213,22 @@ def run_command(
         finally:
             _settle()
     return 0
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether a program or a library, which the system loads, got no memory."""
+    return (
+        isinstance(error, MemoryError)
+        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+        or any(words in str(error) for words in ("failed to map segment", "cannot allocate memory"))
+    )
+
+
+def has_address_space_limit() -> bool:
+    """Return whether this process may only have so much address space, as by `ulimit -v`."""
+    if sys.platform == "win32":
+        return False
+    return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
 
 
 def report(message: str, hint: str, shown: BaseException | None = None) -> None:

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from types import FrameType
 
+NO_HOME = "/nonexistent"  # as Debian has it for users without a home
 VERIFICATION = "gemma4_compile.verification.cli"
 _REINSTALL = (
     "install gemma4-compile again, in this environment: "
@@ -55,10 +56,12 @@ def run_verify() -> int:
 
 
 def begin() -> None:
-    """Take signals and give streams, whatever the program was started with."""
+    """Take signals, give streams and a home, whatever the program was started with."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
     open_streams()
+    if os.path.expanduser("~") == "~":  # TVM fails to load, and a folder `~` would be made here
+        os.environ["HOME"] = NO_HOME
 
 
 def _leave(signum: int, frame: FrameType | None) -> None:
@@ -81,16 +84,28 @@ def open_streams() -> None:
 
 def _run(module: str) -> int:
     """Load a command's module and run its `main`."""
-    from gemma4_compile.process import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED, report
+    from gemma4_compile.process import (
+        EXIT_FAILED,
+        EXIT_INTERRUPTED,
+        EXIT_TERMINATED,
+        MEMORY_HINT,
+        has_address_space_limit,
+        is_out_of_memory,
+        report,
+    )
 
     try:
         with _without_torch(module):
             command = importlib.import_module(module)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except (ImportError, OSError) as error:  # OSError: a library that the system cannot load
+    except Exception as error:  # whatever a library does that is not whole, or gets no memory
         shown = error if "--debug" in sys.argv[1:] else None
-        report(f"what this command needs cannot be loaded: {error}", _REINSTALL, shown)
+        what = str(error) if isinstance(error, (ImportError, OSError)) else repr(error)
+        is_odd = not isinstance(error, (ImportError, OSError))  # without memory they fail anyhow
+        is_short = is_out_of_memory(error) or (is_odd and has_address_space_limit())
+        hint = MEMORY_HINT if is_short else _REINSTALL
+        report(f"what this command needs cannot be loaded: {what}", hint, shown)
         return EXIT_FAILED
     status: int = command.main()
     if status in (EXIT_INTERRUPTED, EXIT_TERMINATED):

@@ -26,6 +26,7 @@ from gemma4_compile.process import (
     EXIT_INTERRUPTED,
     EXIT_TERMINATED,
     EXIT_USAGE,
+    MEMORY_HINT,
     Parser,
     peak_memory_bytes,
     run_command,
@@ -88,6 +89,14 @@ def test_a_fault_of_ours_is_said_plainly(capsys: pytest.CaptureFixture[str]) -> 
     assert run(ZeroDivisionError("x")) == EXIT_FAILED
     told = capsys.readouterr().err
     assert told == f"error: internal error: ZeroDivisionError: x\nhint: {DEBUG_HINT}\n"
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOMEM, "no room")])
+def test_memory_that_runs_out_is_no_fault_of_ours(
+    error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(error) == EXIT_FAILED
+    assert capsys.readouterr().err == f"error: memory ran out\nhint: {MEMORY_HINT}\n"
 
 
 def test_a_command_that_ends_well_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -154,6 +154,9 @@ def test_the_version_is_said_without_loading_anything(
         ("raise KeyboardInterrupt", 130, ""),
         ("import no_such_package", 1, "cannot be loaded: No module named 'no_such_package'"),
         ("raise OSError('libstdc++.so.6: no such file')", 1, "cannot be loaded: libstdc++.so.6"),
+        ("raise AttributeError('x')", 1, "cannot be loaded: AttributeError('x')\nhint: install"),
+        ("raise MemoryError", 1, "cannot be loaded: MemoryError()\nhint: close other programs"),
+        ("raise ImportError('a.so: failed to map segment from shared object')", 1, "`ulimit -v`"),
     ],
 )
 def test_how_loading_may_end(
@@ -214,3 +217,33 @@ def test_torch_is_loaded_by_what_needs_it(
     assert found == [loads]
     __import__("torch")  # who wants it afterwards gets it
     monkeypatch.delitem(sys.modules, "torch")
+
+
+def test_a_user_without_a_home_gets_one_that_is_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setenv("HOME", "/somewhere")
+    start.begin()
+    assert os.environ["HOME"] == "/somewhere"
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # neither $HOME nor a password's
+    start.begin()
+    assert os.environ["HOME"] == start.NO_HOME
+
+
+@pytest.mark.parametrize("kib", [300_000, 700_000])
+def test_little_address_space_is_told_in_two_lines(kib: int, tmp_path: Path) -> None:
+    code = "import sys; from gemma4_compile.start import run_compile; sys.exit(run_compile())"
+    run = subprocess.run(
+        [
+            *("bash", "-c", f'ulimit -v {kib}; exec "$@"', "bash", sys.executable, "-c", code),
+            *("tiny", "--target", "cpu", "--quant", "f32", "-o", str(tmp_path / "package")),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert run.returncode == 1
+    *_, error, hint = run.stderr.splitlines()
+    assert error.startswith("error: ")
+    assert hint.startswith("hint: close other programs")
+    assert "Traceback" not in run.stderr
+    assert not (tmp_path / "package").exists()
