@@ -305,7 +305,7 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
         if checkpoint is not None:  # what can be known to fail fails before the long stages
             check_norms(table, recipe, row_reader(matched_tensors(build)))
             if drafter is not None and drafter.checkpoint is not None:
-                check_tokenizer(drafter.checkpoint, checkpoint)
+                check_tokenizer(drafter.checkpoint, checkpoint, source.config.vocab_size)
             conversation = make_conversation(build, checkpoint, reporter)
         provenance = provenance_of(build)
         kept = Kept()

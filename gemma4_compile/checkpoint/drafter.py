@@ -14,7 +14,7 @@ from gemma4_compile import regular_files, tiny
 from gemma4_compile.checkpoint import hub
 from gemma4_compile.checkpoint.files import CONFIG_FILE, TOKENIZER_FILE, read_json
 from gemma4_compile.checkpoint.loaded_dtype import loaded_dtype
-from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader, vocabulary_of
+from gemma4_compile.checkpoint.match import Checkpoint, is_beyond, match, row_reader, vocabulary_of
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo
 from gemma4_compile.checkpoint.sources import (
     TINY,
@@ -170,8 +170,10 @@ def match_drafter(checkpoint: Checkpoint, config: Gemma4Config) -> dict[str, Ten
     return matched
 
 
-def check_tokenizer(drafter: Checkpoint, target: Checkpoint) -> None:
+def check_tokenizer(drafter: Checkpoint, target: Checkpoint, vocab_size: int) -> None:
     """Refuse a drafter whose tokens are others than the target's; it needs no tokenizer itself.
+
+    Ids beyond the model's `vocab_size` are in no prompt, and are not compared.
 
     Raises
     ------
@@ -182,8 +184,8 @@ def check_tokenizer(drafter: Checkpoint, target: Checkpoint) -> None:
     if not all(file.is_file() for file in files) or _same_bytes(*files):
         return
     with _named():
-        own = _vocabulary(files[0])
-    expected = _vocabulary(files[1])
+        own = _vocabulary(files[0], vocab_size)
+    expected = _vocabulary(files[1], vocab_size)
     if own == expected:
         return
     for token in sorted({*own, *expected}):
@@ -192,7 +194,8 @@ def check_tokenizer(drafter: Checkpoint, target: Checkpoint) -> None:
                 "the drafter does not fit its target: its tokenizer has "
                 f"{own.get(token, 'no id')} for token {token[:40]!r}, expected "
                 f"{expected.get(token, 'none')} as in the target's",
-                hint="give the drafter of this very model",
+                hint="give the drafter of this very model, or leave out --drafter: replies are the "
+                "same without it",
             )
 
 
@@ -205,11 +208,12 @@ def _same_bytes(first: Path, second: Path) -> bool:
         raise CheckpointError(f"cannot read `{TOKENIZER_FILE}`: {error.strerror}") from error
 
 
-def _vocabulary(file: Path) -> dict[str, object]:
-    """Ids by token, added ones too."""
+def _vocabulary(file: Path, vocab_size: int) -> dict[str, object]:
+    """Ids by token, added ones too, of those that the model has."""
     values = read_json(file, MAX_TOKENIZER_BYTES, 1 << 24)
     vocabulary, added = vocabulary_of(values, str(file))
-    return {**vocabulary, **{str(token.get("content")): token.get("id") for token in added}}
+    ids = {**vocabulary, **{str(token.get("content")): token.get("id") for token in added}}
+    return {token: i for token, i in ids.items() if not is_beyond(i, vocab_size)}
 
 
 def with_drafter(config: Gemma4Config, drafter: DrafterSource | None) -> Gemma4Config:

@@ -72,7 +72,8 @@ def vocabulary_of(
     return vocabulary, [token for token in added if isinstance(token, dict)]
 
 
-def _is_beyond(token_id: object, vocab_size: int) -> bool:
+def is_beyond(token_id: object, vocab_size: int) -> bool:
+    """Return whether a token id has no row in the model."""
     return type(token_id) is int and token_id >= vocab_size
 
 
@@ -119,7 +120,7 @@ class Checkpoint:
             MAX_VALUES + _TOKENIZER_VALUES * vocab_size,
         )
         vocabulary, added = vocabulary_of(parsed)
-        beyond = [token for token in added if _is_beyond(token.get("id"), vocab_size)]
+        beyond = [token for token in added if is_beyond(token.get("id"), vocab_size)]
         added = [token for token in added if token not in beyond] if beyond else added
         ids = [*vocabulary.values(), *(token.get("id") for token in added)]
         wrong = [i for i in ids if type(i) is not int or not 0 <= i < vocab_size]

@@ -55,7 +55,8 @@ def _misfit(name: str, expected: object, found: object) -> ConfigError:
     return ConfigError(
         f"the drafter does not fit its target: `{name}`: expected {expected} as in the target, "
         f"found {found}",
-        hint="give the drafter of this very model: its hub id and `-assistant`",
+        hint="give the drafter of this very model: its hub id and `-assistant`; a model that was "
+        "resized may have none, and replies are the same without --drafter",
     )
 
 

@@ -258,25 +258,33 @@ def test_a_tokenizer_of_other_tokens_is_refused(tmp_path: Path) -> None:
     target = models.write_checkpoint(tmp_path / "target", models.E2B_LIKE)
     write_drafter(tmp_path / "drafter", "e2b")
     pair = (Checkpoint.open(tmp_path / "drafter"), Checkpoint.open(target.path))
-    check_tokenizer(*pair)  # the drafter has none
+    check_tokenizer(*pair, 256)  # the drafter has none
 
     text = (target.path / "tokenizer.json").read_text()
     (tmp_path / "drafter" / "tokenizer.json").write_text(text)
-    check_tokenizer(*pair)
+    check_tokenizer(*pair, 256)
 
     values = json.loads(text)
     (tmp_path / "drafter" / "tokenizer.json").write_text(json.dumps(values, indent=3))
-    check_tokenizer(*pair)  # the same tokens in another form
+    check_tokenizer(*pair, 256)  # the same tokens in another form
+
+    padded = {**values, "added_tokens": [*values["added_tokens"], {"id": 256, "content": "[PAD]"}]}
+    (target.path / "tokenizer.json").write_text(json.dumps(padded))
+    check_tokenizer(*pair, 256)
+    with pytest.raises(CheckpointError, match=r"'\[PAD\]', expected 256") as told:
+        check_tokenizer(*pair, 257)
+    assert "leave out --drafter" in str(told.value.hint)
+    (target.path / "tokenizer.json").write_text(text)
 
     vocabulary = values["model"]["vocab"]
     vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
     (tmp_path / "drafter" / "tokenizer.json").write_text(json.dumps(values))
     with pytest.raises(CheckpointError, match=r"its tokenizer has .* for token 'a'"):
-        check_tokenizer(*pair)
+        check_tokenizer(*pair, 256)
 
     (tmp_path / "drafter" / "tokenizer.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"^--drafter: `tokenizer.json` is damaged"):
-        check_tokenizer(*pair)
+        check_tokenizer(*pair, 256)
 
 
 def test_without_a_drafter_the_config_stays_as_it_is() -> None:
