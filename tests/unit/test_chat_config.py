@@ -14,6 +14,7 @@ from gemma4_compile.errors import CheckpointError
 from gemma4_compile.pipeline import compile_model
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.runtime.package import read_provenance
+from tests import models
 from tests.packages import Silent
 from tests.unit.package.test_client_form import CHATML, REFUSING
 
@@ -139,6 +140,20 @@ def test_tokens_that_transformers_adds_are_named(
     compiled(model, "cpu")
     said = capsys.readouterr().err
     assert "transformers adds tokens that tokenizer.json does not have: '<end>', '<call>'" in said
+
+
+def test_turns_without_tokens_of_their_own_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """transformers runs it: the words of the template are spelt in letters, and nothing stops."""
+    path = models.write_checkpoint(tmp_path / "model", models.E2B_LIKE).path
+    tokenizer = {**models.character_tokenizer(), "added_tokens": []}
+    (path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    compiled(path, "cpu")
+    said = capsys.readouterr().err
+    assert "transformers adds tokens that tokenizer.json does not have: '<bos>'" in said
+    assert "the chat template ends a reply by '<turn|>" in said
+    assert "which begins with no stop token" in said
 
 
 def test_a_token_that_the_model_has_no_row_for_is_text(model: Path) -> None:
