@@ -156,6 +156,15 @@ _KINDS = (
 )
 
 
+_ADAPTER = re.compile(
+    r"adapter_config\.json|adapter_model.*\.(safetensors|bin)|adapters\.(safetensors|npz)"
+)
+_MERGE = (
+    "merge it: load it with AutoPeftModelForCausalLM of peft, call merge_and_unload() and "
+    "save_pretrained(NEW_FOLDER), save the tokenizer there"
+)
+
+
 def check_adapter(listing: Listing) -> None:
     """Refuse an adapter that is not merged, alone or beside the model that it changes.
 
@@ -164,8 +173,7 @@ def check_adapter(listing: Listing) -> None:
     CheckpointError
         Naming it, its base model and how to merge it.
     """
-    pattern = r"adapter_config\.json|adapter_model.*\.(safetensors|bin)|adapters\.(safetensors|npz)"
-    found = sorted(name for name in listing.names if re.fullmatch(pattern, name))
+    found = sorted(name for name in listing.names if _ADAPTER.fullmatch(name))
     if not found:
         return
     config: Mapping[str, object] = {}
@@ -183,8 +191,7 @@ def check_adapter(listing: Listing) -> None:
     merge = (
         "merge it with `mlx_lm.fuse --model BASE --adapter-path FOLDER --dequantize`"
         if is_mlx
-        else "merge it: load it with AutoPeftModelForCausalLM of peft, call merge_and_unload() and "
-        "save_pretrained(NEW_FOLDER), save the tokenizer there"
+        else _MERGE
     )
     rest = f"; if the model has it merged already, remove {found[0]}" if listing.has_weights else ""
     raise CheckpointError(
@@ -198,6 +205,7 @@ def no_config(listing: Listing) -> CheckpointError:
     """The error for a folder or a repository without a config.json, by what it holds."""
     return (
         _in_folder(listing, CONFIG_FILE)
+        or _adapter_in_folder(listing)
         or _other_kind(listing)
         or CheckpointError(
             f"`{CONFIG_FILE}` is missing from `{listing.where}`",
@@ -209,12 +217,21 @@ def no_config(listing: Listing) -> CheckpointError:
     )
 
 
+_OTHER_INDEX = re.compile(r"[^/]+\.index(\.[^/]+)?\.json")
+
+
 def no_weights(listing: Listing) -> CheckpointError:
     """The error for a config without weights beside it, by what there is."""
     others = sorted(n for n in listing.names if n.endswith(".safetensors") and "/" not in n)
     others = [name for name in others if not name.startswith(("optimizer", "adapter"))]
     if others:
         shards = [name for name in others if re.search(r"-\d+-of-\d+\.", name)]
+        index = min((name for name in listing.names if _OTHER_INDEX.fullmatch(name)), default="")
+        if index:
+            return CheckpointError(
+                f"`{listing.where}` has no {INDEX_FILE}, but `{printable(index[:_SHOWN_LETTERS])}`",
+                hint=f"name it {INDEX_FILE}, where the shards that it lists are the whole model",
+            )
         return CheckpointError(
             f"`{listing.where}` has safetensors files, but neither {SINGLE_FILE} nor {INDEX_FILE}",
             hint=f"download {INDEX_FILE} too, which says what is in `{shards[0]}`"
@@ -222,9 +239,11 @@ def no_weights(listing: Listing) -> CheckpointError:
             else f"if `{others[0]}` is the whole model, name it {SINGLE_FILE}; otherwise save the "
             "model with transformers' save_pretrained",
         )
+    in_folder = _in_folder(listing, SINGLE_FILE, INDEX_FILE)
     return (
-        _other_kind(listing)
-        or _in_folder(listing, SINGLE_FILE, INDEX_FILE)
+        (None if in_folder else _adapter_in_folder(listing))
+        or _other_kind(listing)
+        or in_folder
         or CheckpointError(
             f"`{listing.where}` has no weights: neither {SINGLE_FILE} nor {INDEX_FILE}",
             hint="save the model with transformers' save_pretrained",
@@ -248,9 +267,10 @@ def _other_kind(listing: Listing) -> CheckpointError | None:
     return None
 
 
-def _in_folder(listing: Listing, *files: str) -> CheckpointError | None:
-    """The error that names the folder which has one of these files; the last of `checkpoint-N`."""
-    folders = {n.rpartition("/")[0] for n in listing.names if n.rpartition("/")[2] in files} - {""}
+def _last_folder(listing: Listing, is_one: Callable[[str], object]) -> tuple[str, str] | None:
+    """The folder, the last of `checkpoint-N`, that has such a file, and how many others do."""
+    parts = (name.rpartition("/") for name in listing.names)
+    folders = {folder for folder, _, name in parts if folder and is_one(name)}
     if not folders:
         return None
 
@@ -259,7 +279,17 @@ def _in_folder(listing: Listing, *files: str) -> CheckpointError | None:
         return (int(digits[1]) if digits else -1), folder
 
     last = printable(max(folders, key=number)[:_SHOWN_LETTERS])
-    more = f", as {len(folders) - 1} others do" if len(folders) > 1 else ""
+    others = len(folders) - 1
+    more = f", as {others} others do" if others > 1 else ", as one other does" if others else ""
+    return last, more
+
+
+def _in_folder(listing: Listing, *files: str) -> CheckpointError | None:
+    """The error that names the folder which has one of these files."""
+    found = _last_folder(listing, files.__contains__)
+    if found is None:
+        return None
+    last, more = found
     give = f"give that directory: `{listing.where}/{last}`"
     if listing.is_hub:
         give = f'`hf download {listing.where} --include "{last}/*" --local-dir FOLDER`, then '
@@ -269,6 +299,27 @@ def _in_folder(listing: Listing, *files: str) -> CheckpointError | None:
     )
 
 
+def _adapter_in_folder(listing: Listing) -> CheckpointError | None:
+    """The error that names the folder which has an adapter, where training left no model."""
+    found = _last_folder(listing, _ADAPTER.fullmatch)
+    if found is None:
+        return None
+    last, more = found
+    return CheckpointError(
+        f"`{listing.where}` is no checkpoint itself; its folder `{last}` holds an adapter{more}; "
+        "adapters are not merged here yet",
+        hint=f"{_MERGE}, and compile that",
+    )
+
+
+_WEB_PAGE = (
+    "is a web page, not the file itself",
+    "download the file (its address has `resolve` in it, where the page's has `blob`)",
+)
+_ANSWER = (
+    "is an answer of a server that refused the file, not the file itself",
+    "download it with `hf download`, after `hf auth login` where its licence was to be accepted",
+)
 _BEGINNINGS = (
     (
         b"version https://git-lfs.github.com/spec/",
@@ -276,15 +327,19 @@ _BEGINNINGS = (
         "run `git lfs install` once and `git lfs pull` in the clone, or download it with "
         "`hf download`",
     ),
+    (b"<!doctype html", *_WEB_PAGE),
+    (b"<html", *_WEB_PAGE),
+    (b"<?xml", *_ANSWER),
+    (b"entry not found", *_ANSWER),
+    (b"repository not found", *_ANSWER),
+    (b"access to model ", *_ANSWER),
+    (b"invalid username or password", *_ANSWER),
+    (b'{"error":', *_ANSWER),
+    (b"gguf", f"holds GGUF, for llama.cpp{_ONLY}", _TAKE_SOURCE),
     (
-        b"<!doctype html",
-        "is a web page, not the file itself",
-        "download the file (its address has `resolve` in it, where the page's has `blob`)",
-    ),
-    (
-        b"<html",
-        "is a web page, not the file itself",
-        "download the file (its address has `resolve` in it, where the page's has `blob`)",
+        b"pk\x03\x04",
+        f"is a ZIP file, as torch.save makes them{_ONLY}",
+        "load it with transformers, if you trust it, and save it with save_pretrained",
     ),
 )
 
@@ -297,7 +352,7 @@ def check_is_file_itself(name: str, begin: bytes) -> None:
     Raises
     ------
     CheckpointError
-        For pointers of Git LFS and pages of a browser.
+        For pointers of Git LFS, web pages, a server's refusals and other formats.
     """
     lowered = begin[:BEGIN_BYTES].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     for text, what, hint in _BEGINNINGS:

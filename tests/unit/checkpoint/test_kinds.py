@@ -131,6 +131,55 @@ def test_the_last_of_the_folders_of_training_is_named(tmp_path: Path) -> None:
     assert str(tmp_path / "checkpoint-1000") in str(error.hint)
 
 
+@pytest.mark.parametrize("file", ["adapter_config.json", "adapter_model.bin"])
+@pytest.mark.parametrize("has_config", [True, False])
+def test_adapters_in_folders_of_training_are_named(
+    file: str, has_config: bool, tmp_path: Path
+) -> None:
+    without_weights(tmp_path)
+    (tmp_path / "training_args.bin").touch()
+    if not has_config:
+        (tmp_path / "config.json").unlink()
+    for step in (900, 1000):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / file).touch()
+    error = refused(tmp_path)
+    assert "`checkpoint-1000` holds an adapter, as one other does" in str(error)
+    assert "merge_and_unload" in str(error.hint)
+
+
+@pytest.mark.parametrize(
+    "index",
+    ["model.fp16.safetensors.index.json", "model.safetensors.index.fp16.json",
+     "consolidated.safetensors.index.json"],
+)  # fmt: skip
+def test_an_index_of_another_name_is_named(index: str, tmp_path: Path) -> None:
+    without_weights(tmp_path)
+    (tmp_path / "model-00001-of-00002.safetensors").touch()
+    (tmp_path / index).touch()
+    error = refused(tmp_path)
+    assert f"`{index}`" in str(error)
+    assert "name it model.safetensors.index.json" in str(error.hint)
+
+
+@pytest.mark.parametrize("file", ["consolidated.safetensors", "model.fp16.safetensors"])
+def test_a_single_file_of_another_name_is_named(file: str, tmp_path: Path) -> None:
+    without_weights(tmp_path)
+    (tmp_path / file).touch()
+    assert f"if `{file}` is the whole model" in str(refused(tmp_path).hint)
+
+
+@pytest.mark.parametrize("cut", [0, 4, 100, -1])
+def test_a_file_that_is_cut_off_is_called_truncated(cut: int, tmp_path: Path) -> None:
+    tiny.materialize(tmp_path)
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:cut])
+    error = refused(tmp_path)
+    assert "`model.safetensors`" in str(error)
+    assert "truncated" in str(error)
+    assert "again" in str(error.hint)
+
+
 def test_a_model_beside_what_training_leaves_is_taken(tmp_path: Path) -> None:
     tiny.materialize(tmp_path)
     for name in ("optimizer.pt", "training_args.bin", "zero_to_fp32.py", "model.gguf", "x.onnx"):
@@ -149,6 +198,12 @@ def test_a_model_beside_what_training_leaves_is_taken(tmp_path: Path) -> None:
         ),
         ("<!DOCTYPE html>\n<html>", "web page", "resolve"),
         ("\n <HTML>", "web page", "resolve"),
+        ("<?xml version='1.0'?><Error>AccessDenied</Error>", "refused", "hf auth login"),
+        ("Entry not found", "refused", "hf download"),
+        ("Access to model google/x is restricted.", "refused", "hf auth login"),
+        ('{"error":"Repository not found"}', "refused", "hf auth login"),
+        ("GGUF" + 100 * "x", "GGUF", "original checkpoint"),
+        ("PK\x03\x04" + 100 * "x", "ZIP", "save_pretrained"),
     ],
 )
 @pytest.mark.parametrize(
@@ -187,6 +242,8 @@ def test_a_pointer_in_the_place_of_the_tokenizer_is_named(tmp_path: Path) -> Non
         ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "AWQ"),
         ({"quantization_config": {"quant_method": "compressed-tensors"}}, "compressed-tensors"),
         ({"quantization_config": {"quant_method": "fp8"}}, "FP8"),
+        ({"quantization_config": {"quant_method": "torchao"}}, "torchao"),
+        ({"quantization_config": {"quant_method": "mxfp4"}}, "MXFP4"),
         ({"quantization_config": {"quant_method": "newer"}}, "newer"),
         ({"quantization": {"group_size": 64, "bits": 4, "mode": "affine"}}, "MLX"),
         ({"quantization_config": {"group_size": 64, "bits": 4}}, "MLX"),
