@@ -34,6 +34,13 @@ _METHODS: Mapping[object, str] = {
     "mxfp4": "MXFP4",
     "torchao": "torchao",
 }
+# Who writes these keys, and no `quant_method`.
+_KEYS = (
+    ({"load_in_4bit"}, "bitsandbytes"),
+    ({"load_in_8bit"}, "bitsandbytes"),
+    ({"quant_algo"}, "ModelOpt"),
+    ({"group_size", "bits"}, "MLX"),
+)
 
 
 def unsupported_type(model_type: object) -> ConfigError:
@@ -65,9 +72,10 @@ def refuse_quantised(fields: ConfigFields) -> None:
         who = ""
         if isinstance(found, Mapping):
             method = found.get("quant_method")
-            is_mlx = method is None and "group_size" in found and "bits" in found
             known = _METHODS.get(method) if isinstance(method, str) else None
-            name = "MLX" if is_mlx else known or (method and printable(str(method)[:40]))
+            if method is None:  # of older files, and of MLX
+                known = next((name for keys, name in _KEYS if keys <= found.keys()), None)
+            name = known or (method and printable(str(method)[:40]))
             who = f" ({name})" if name else ""
         raise ConfigError(
             f"config key `{fields.key(key)}`: quantised checkpoints{who} are not supported yet",
