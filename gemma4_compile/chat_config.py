@@ -9,9 +9,15 @@ from gemma4_compile.checkpoint.chat_files import ChatFiles
 from gemma4_compile.checkpoint.match import Checkpoint
 from gemma4_compile.compilation import MODEL_TYPE, Compilation
 from gemma4_compile.confined.conversation import Trial
+from gemma4_compile.model_spec.text.config_variants import NO_TOKEN
 from gemma4_compile.package import artifacts
 from gemma4_compile.package.client_form import Difference, differences, find_form
-from gemma4_compile.package.conversation import GEMMA, added_tokens, chat_template_config
+from gemma4_compile.package.conversation import (
+    GEMMA,
+    added_tokens,
+    chat_template_config,
+    declared_stops,
+)
 from gemma4_compile.package.media import check_tokens
 from gemma4_compile.package.prompt_checks import prompt_findings
 from gemma4_compile.package.token_checks import token_findings
@@ -69,12 +75,15 @@ def make_conversation(
     for finding in token_findings(tokenizer, chat.tokenizer_config, chat.more_tokens):
         warn(finding.message, finding.hint)
     tokens = added_tokens(tokenizer)
+    bos = build.config.bos_token_id
+    if bos == NO_TOKEN:  # the tokenizer may know it
+        bos = tokens.get(chat.special_tokens.get("bos_token", GEMMA.bos), NO_TOKEN)
     form = None
     if chat.template is not None:
-        form = find_form(trial, _name(tokens, build.config.bos_token_id)) or GEMMA
+        form = find_form(trial, _name(tokens, bos)) or GEMMA
     conversation = chat_template_config(
         vocab_size=build.config.vocab_size,
-        bos_token_id=build.config.bos_token_id,
+        bos_token_id=bos,
         eos_token_ids=build.config.eos_token_id,
         tokenizer=tokenizer,
         generation_config=build.source.generation_config,
@@ -97,8 +106,27 @@ def make_conversation(
         if form.default_system:
             own = form.default_system[:_SHOWN]
             reporter.stage(f"in browsers the chat template's own system message holds too: {own!r}")
+    _report_stops(build, conversation, reporter)
     _report(trial, chat, tokens, build, conversation, found)
     return Conversation(chat, config, found, tokenizer if left_out else None)
+
+
+def _report_stops(build: Compilation, conversation: JsonObject, reporter: Reporter) -> None:
+    """Say which ids of the files end no reply, and where none does."""
+    stops = conversation["conv_template"]["stop_token_ids"]
+    declared = declared_stops(build.source.generation_config, build.config.eos_token_id)
+    if dropped := [str(token_id) for token_id in declared if token_id not in stops]:
+        more = f" and {len(dropped) - _SHOWN_TOKENS} more" if dropped[_SHOWN_TOKENS:] else ""
+        reporter.stage(
+            f"`eos_token_id` {', '.join(dropped[:_SHOWN_TOKENS])}{more}: no tokens of the model, "
+            "which end no reply"
+        )
+    if not stops:
+        warn(
+            "no token ends a reply: the checkpoint names none that the model has",
+            "replies go on up to their limit; give `stop` in requests, or `eos_token_id` in "
+            "generation_config.json",
+        )
 
 
 def _name(added: Mapping[str, int], token_id: int) -> str:
@@ -115,7 +143,7 @@ def _report(
 ) -> None:
     """Warn of what changes replies, and nothing else would tell."""
     stops = conversation["conv_template"]["stop_token_ids"]
-    bos = build.config.bos_token_id
+    bos = conversation["bos_token_id"]
     for finding in prompt_findings(trial, chat.template, tokens, bos, stops):
         warn(finding.message, finding.hint)
     if build.target.library_suffix == _BROWSERS and "strftime_now" in (chat.template or ""):

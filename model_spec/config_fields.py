@@ -11,6 +11,11 @@ from gemma4_compile.model_spec.text.config_keys import NULL_IS_DEFAULT
 MAX_TOKEN_IDS = 256  # of one key; the released configs have up to 3
 
 
+def is_integer_of_64_bits(value: object) -> bool:
+    """Return whether torch could hold it; booleans are no integers here."""
+    return type(value) is int and -(1 << 63) <= value < 1 << 63
+
+
 class ConfigFields:
     """One JSON object of a config, with the path that leads to it.
 
@@ -129,15 +134,43 @@ class ConfigFields:
         """A required token id below `vocab_size`."""
         return self.integer(name, 0, vocab_size - 1)
 
-    def token_ids(self, name: str, vocab_size: int) -> tuple[int, ...]:
-        """A required token id or list of 1 to MAX_TOKEN_IDS token ids; each counts once."""
+    def token_ids(self, name: str) -> tuple[int, ...]:
+        """A required token id or list of up to MAX_TOKEN_IDS; each counts once.
+
+        They may be of no token (-1, or beyond a vocabulary that was cut), as transformers has it.
+        """
         value = self.require(name)
         ids = value if isinstance(value, list) else [value]
-        if not 1 <= len(ids) <= MAX_TOKEN_IDS:
-            raise self._wrong(name, f"1 to {MAX_TOKEN_IDS} token ids", f"{len(ids)} of them")
-        if any(type(item) is not int or not 0 <= item < vocab_size for item in ids):
-            raise self._wrong(name, f"token ids below {vocab_size}", value)
+        if len(ids) > MAX_TOKEN_IDS:
+            raise self._wrong(name, f"up to {MAX_TOKEN_IDS} token ids", f"{len(ids)} of them")
+        if not all(is_integer_of_64_bits(item) for item in ids):
+            raise self._wrong(name, "token ids", value)
         return tuple(dict.fromkeys(ids))
+
+    def media_token(
+        self, names: tuple[str, ...], default: int, vocab_size: int, modality: str
+    ) -> int:
+        """A token that stands around or in the place of a medium, by the first name that is given.
+
+        Raises
+        ------
+        ConfigError
+            If it is no token of the vocabulary.
+        """
+        given = [(name, self._values[name]) for name in names if self.get(name) is not None]
+        for name in names:
+            self.get(name)  # known keys
+        name, found = given[0] if given else (names[0], default)
+        if type(found) is int and 0 <= found < vocab_size:
+            return found
+        if type(found) is not int:
+            raise self._wrong(name, f"an integer from 0 to {vocab_size - 1}", found)
+        raise ConfigError(
+            f"config key `{self.key(name)}`{':' if given else ' is missing: its default'} "
+            f"{str(found)[:40]} is outside of the vocabulary of {vocab_size} tokens",
+            hint="save config and tokenizer again from the run that trained the model, or leave "
+            f"`{modality}` out of --modalities",
+        )
 
     def unknown(self, ignored: Mapping[str, str]) -> list[str]:
         """Full names of the keys that are neither read nor listed in `ignored`."""

@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gemma4_compile.errors import CheckpointError
+from gemma4_compile.model_spec.config_fields import is_integer_of_64_bits
 from gemma4_compile.package.client_form import ClientForm
 from gemma4_compile.sampling_ranges import SAMPLING_RANGES, SamplingValueError, read_sampling
 
@@ -84,7 +85,8 @@ def chat_template_config(
     Parameters
     ----------
     vocab_size : of the model; every id is below it
-    bos_token_id, eos_token_ids : from the checkpoint's `config.json`
+    bos_token_id : what prompts begin with, negative for none
+    eos_token_ids : from the checkpoint's `config.json`; those that are no tokens are left out
     tokenizer : the parsed `tokenizer.json`
     generation_config : the parsed `generation_config.json`, empty if the checkpoint has none
     form : the strings of a conversation; None for a base model, which knows none
@@ -100,7 +102,9 @@ def chat_template_config(
         If a stop id or a sampling default is none.
     """
     end_turn = added_tokens(tokenizer).get(END_TURN)
-    stop_ids = _stop_token_ids(generation_config, eos_token_ids, end_turn, vocab_size)
+    declared = declared_stops(generation_config, eos_token_ids)
+    stops = [*declared, *([] if end_turn is None else [end_turn])]
+    stop_ids = [token_id for token_id in dict.fromkeys(stops) if 0 <= token_id < vocab_size]
     return {
         "conv_template": conversation_template(bos_token_id, stop_ids, form),
         **({} if form is None else {FIRST_USER: form.first_user}),
@@ -124,7 +128,9 @@ def conversation_template(
         "name": "gemma4-text" if form is None else "gemma4",
         "system_template": fields["system_template"],
         "system_message": fields["system_message"],
-        "system_prefix_token_ids": [bos_token_id] if form is None or form.bos else [],
+        "system_prefix_token_ids": [bos_token_id]
+        if bos_token_id >= 0 and (form is None or form.bos)
+        else [],
         "add_role_after_system_message": fields["add_role_after_system_message"],
         "render_empty_system_message": True,
         "roles": fields["roles"],
@@ -195,13 +201,16 @@ def added_tokens(tokenizer: Mapping[str, object]) -> dict[str, int]:
     return found
 
 
-def _stop_token_ids(
-    generation_config: Mapping[str, object],
-    eos_token_ids: Sequence[int],
-    end_turn: int | None,
-    vocab_size: int,
+def declared_stops(
+    generation_config: Mapping[str, object], eos_token_ids: Sequence[int]
 ) -> list[int]:
-    """Return the ids that end a reply: the declared end-of-sequence ids, and `<turn|>`, if any."""
+    """Return the end-of-sequence ids that the files have, tokens of the model or not.
+
+    Raises
+    ------
+    CheckpointError
+        If they are no ids, or too many.
+    """
     declared = generation_config.get("eos_token_id")
     if declared is None:
         declared = list(eos_token_ids)
@@ -214,13 +223,13 @@ def _stop_token_ids(
             hint=_EOS_HINT,
         )
     for token_id in declared:
-        if type(token_id) is not int or not 0 <= token_id < vocab_size:
+        if not is_integer_of_64_bits(token_id):
             raise CheckpointError(
-                "generation_config.json: `eos_token_id` must hold token ids below "
-                f"{vocab_size}, found {str(token_id)[:40]}",
+                "generation_config.json: `eos_token_id` must hold token ids, found "
+                f"{str(token_id)[:40]}",
                 hint=_EOS_HINT,
             )
-    return list(dict.fromkeys([*declared, *([] if end_turn is None else [end_turn])]))
+    return list(dict.fromkeys(declared))
 
 
 def _step_types(step: object) -> set[str]:

@@ -55,6 +55,7 @@ class Grammars:
         stop_ids : tokens that end a reply
         """
         self._marks = MarkIds.of(tokenizer)
+        self._has_stops = bool(stop_ids)
         control = list(control_tokens(tokenizer))
         self._server = SchemaServer(tokenizer.to_str, vocab_size, stop_ids, control)
 
@@ -66,6 +67,7 @@ class Grammars:
         UsageError
             If llguidance is not installed, or cannot follow the schema within its limits.
         """
+        self._check_end()
         _find_library("JSON schemas")
         return JsonGrammar(self._server, _checked(schema), schemas.SCHEMA, self._marks)
 
@@ -86,6 +88,7 @@ class Grammars:
         room : tokens that the reply may have; None lets strings and lists have any length
         answer : the schema of a reply that may do without calls; None: it must call
         """
+        self._check_end()
         _find_library("calls that follow their declarations")
         for tool in tools:
             _checked(tool, "the tools' declarations")
@@ -106,6 +109,14 @@ class Grammars:
     def close(self) -> None:
         """End the processes."""
         self._server.close()
+
+    def _check_end(self) -> None:
+        if not self._has_stops:
+            raise UsageError(
+                "no token ends this package's replies, so none can be held to a schema",
+                hint="name one as `eos_token_id` in the checkpoint's generation_config.json, and "
+                "compile the package again",
+            )
 
 
 def is_installed() -> bool:

@@ -184,11 +184,7 @@ class Package:
         template = self.chat_config.conversation["conv_template"]
         ids = template.get("stop_token_ids") if isinstance(template, Mapping) else None
         vocabulary = range(self.chat_config.vocab_size)
-        if (
-            not isinstance(ids, list)
-            or not ids
-            or not all(type(i) is int and i in vocabulary for i in ids)
-        ):
+        if not isinstance(ids, list) or not all(type(i) is int and i in vocabulary for i in ids):
             raise _damaged_config("conv_template.stop_token_ids")
         return frozenset(ids)
 

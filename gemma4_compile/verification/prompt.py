@@ -12,6 +12,7 @@ from gemma4_compile import given_text
 from gemma4_compile.confined.conversation import ConversationError, load_tokenizer
 from gemma4_compile.errors import ArtifactError, UsageError, is_panic
 from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.text.config_variants import NO_TOKEN
 from gemma4_compile.runtime.prompt import longest_token_bytes
 from gemma4_compile.verification.runners import Step
 
@@ -90,7 +91,8 @@ def read_prompt(package: Path, config: Gemma4Config, text: str, context: int, st
     body = _encode(tokenizer, text[: (wanted + 1) * longest_token_bytes(tokenizer)])
     if not body:
         raise UsageError("the text has no tokens", hint="give another --text")
-    repeated = [config.bos_token_id, *(body * math.ceil(wanted / len(body)))]
+    first = [] if config.bos_token_id == NO_TOKEN else [config.bos_token_id]
+    repeated = [*first, *(body * math.ceil(wanted / len(body)))]
     return Prompt(tuple(repeated[: wanted + 1]), length, steps)
 
 

@@ -117,20 +117,14 @@ def read_audio(top: ConfigFields, vocab_size: int, unknown: list[str]) -> AnyAud
             "config key `audio_config` is missing: this checkpoint has no sound input",
             hint="leave `audio` out of --modalities",
         )
-    ids = []
-    for name, default in (
-        ("boa_token_id", 256_000),
-        ("audio_token_id", 258_881),
-        ("eoa_token_id", 258_883),
-    ):
-        given = top.optional_integer(name, 0, vocab_size - 1)
-        if name == "eoa_token_id" and given is None:  # as transformers spells it
-            given = top.optional_integer("eoa_token_index", 0, vocab_size - 1)
-        if given is None and default >= vocab_size:
-            raise ConfigError(
-                f"config key `{name}` is missing: its default {default} is beyond the vocabulary"
-            )
-        ids.append(default if given is None else given)
+    ids = [
+        top.media_token(names, default, vocab_size, "audio")
+        for names, default in (
+            (("boa_token_id",), 256_000),
+            (("audio_token_id",), 258_881),
+            (("eoa_token_id", "eoa_token_index"), 258_883),  # the second as transformers spells it
+        )
+    ]
     tokens = AudioTokens(*ids)
     is_unified = top.get("model_type") == "gemma4_unified"
     fields = top.fields("audio_config", _UNIFIED_DEFAULTS if is_unified else _TOWER_DEFAULTS)

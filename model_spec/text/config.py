@@ -33,10 +33,10 @@ from gemma4_compile.model_spec.text.config_variants import (
     TEXT_TYPES,
     check_pad,
     first_given,
-    pad_token,
     refuse_variants,
     stored_dtype,
     ties_head,
+    token_if_any,
     unsupported_type,
 )
 from gemma4_compile.model_spec.text.kv_sharing import first_shared_layer, kv_sources
@@ -67,6 +67,8 @@ class Gemma4Config:
     vocab_size_per_layer_input : rows of its table, 0 when there is none
     num_experts, top_k_experts, moe_intermediate_size : 0 when there are no experts
     dtype : the checkpoint's; constant scales are rounded to it
+    bos_token_id, pad_token_id : NO_TOKEN where the vocabulary has them not
+    eos_token_id : as the file has them; those outside of the vocabulary end no reply
     ties_head : the head is the token embedding's matrix; else it has one of its own
     bidirectional_images : on sliding layers, the rows of a picture see each other
     vision, audio : None where a package takes no pictures, no sounds
@@ -303,9 +305,9 @@ def _read_text(top: ConfigFields, text: ConfigFields) -> Gemma4Config:
         attention_k_eq_v=k_eq_v,
         final_logit_softcapping=softcap,
         dtype=stored_dtype(top, text),
-        bos_token_id=first_given("bos_token_id", text, top).token_id("bos_token_id", vocab),
-        pad_token_id=pad_token(text, top, vocab),
-        eos_token_id=first_given("eos_token_id", top, text).token_ids("eos_token_id", vocab),
+        bos_token_id=token_if_any("bos_token_id", text, top, vocab),
+        pad_token_id=token_if_any("pad_token_id", text, top, vocab),
+        eos_token_id=first_given("eos_token_id", top, text).token_ids("eos_token_id"),
         ties_head=ties_head(top, text),
         bidirectional_images=text.require("use_bidirectional_attention") == "vision",
     )

@@ -138,22 +138,22 @@ def stored_dtype(top: ConfigFields, text: ConfigFields) -> str:
     return DEFAULT_DTYPE
 
 
-NO_PAD = -1
-"""The pad token of a config that names none of the vocabulary."""
+NO_TOKEN = -1
+"""The pad or first token of a config that names none of the vocabulary."""
 
 
-def pad_token(text: ConfigFields, top: ConfigFields, vocab_size: int) -> int:
-    """The pad token; NO_PAD where the vocabulary has it not, as no prompt of text reads it."""
-    given = first_given("pad_token_id", text, top)
-    value = given.require("pad_token_id")
+def token_if_any(name: str, text: ConfigFields, top: ConfigFields, vocab_size: int) -> int:
+    """The token of a key; NO_TOKEN where the vocabulary has it not, as no prompt can hold it."""
+    given = first_given(name, text, top)
+    value = given.require(name)
     if type(value) is int and not 0 <= value < vocab_size:
-        return NO_PAD
-    return given.token_id("pad_token_id", vocab_size)
+        return NO_TOKEN
+    return given.token_id(name, vocab_size)
 
 
 def check_pad(pad_token_id: int, *, is_read: bool) -> None:
     """Refuse media whose rows take the pad token's per-layer embedding, where there is none."""
-    if is_read and pad_token_id == NO_PAD:
+    if is_read and pad_token_id == NO_TOKEN:
         raise ConfigError(
             "config key `pad_token_id`: outside of the vocabulary, and pictures and sounds take "
             "its row of the per-layer embedding",

@@ -155,12 +155,7 @@ def read_vision(top: ConfigFields, vocab_size: int, unknown: list[str]) -> AnyVi
 
 
 def _token(top: ConfigFields, name: str, default: int, vocab_size: int) -> int:
-    given = top.optional_integer(name, 0, vocab_size - 1)
-    if given is None and default >= vocab_size:
-        raise ConfigError(
-            f"config key `{name}` is missing: its default {default} is beyond the vocabulary"
-        )
-    return default if given is None else given
+    return top.media_token((name,), default, vocab_size, "image")
 
 
 def _read_unified(fields: ConfigFields, tokens: ImageTokens) -> UnifiedVisionConfig:

@@ -142,6 +142,40 @@ def test_tokens_that_transformers_adds_are_named(
     assert "transformers adds tokens that tokenizer.json does not have: '<end>', '<call>'" in said
 
 
+def set_ids(path: Path, **ids: object) -> None:
+    values = {**json.loads(path.read_text()), **ids}
+    path.write_text(json.dumps(values))
+
+
+@pytest.mark.parametrize("bos", [-1, 1024])
+@pytest.mark.parametrize("eos", [[1, 1024, -1], 1024, []])
+def test_ids_of_no_token_are_left_out(
+    model: Path, bos: int, eos: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The tokenizer's `<bos>` still begins prompts, and `<turn|>` ends replies."""
+    expected = chat_config(compiled(model))["conv_template"]
+    set_ids(model / "config.json", bos_token_id=bos, eos_token_id=eos)
+    set_ids(model / "generation_config.json", bos_token_id=bos, eos_token_id=eos)
+    found = chat_config(compiled(model))["conv_template"]
+    assert set(found["stop_token_ids"]) == {106, *([1] if isinstance(eos, list) and eos else [])}
+    assert {**found, "stop_token_ids": 0} == {**expected, "stop_token_ids": 0}
+    assert capsys.readouterr().err == ""
+
+
+def test_a_model_whose_replies_never_end_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = models.write_checkpoint(tmp_path / "model", models.E2B_LIKE).path
+    (path / "tokenizer.json").write_text(
+        json.dumps({**models.character_tokenizer(), "added_tokens": []})
+    )
+    set_ids(path / "config.json", eos_token_id=[-1])
+    set_ids(path / "generation_config.json", eos_token_id=[-1])
+    package = compiled(path, "cpu")
+    assert "no token ends a reply" in capsys.readouterr().err
+    assert chat_config(package)["conv_template"]["stop_token_ids"] == []
+
+
 def test_turns_without_tokens_of_their_own_are_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 from gemma4_compile.errors import ConfigError
 from gemma4_compile.model_spec.text.attention_config import AttentionKind
 from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.text.config_variants import NO_PAD, check_pad
+from gemma4_compile.model_spec.text.config_variants import NO_TOKEN, check_pad
 from tests.unit.model_spec.configs import (
     MOE,
     F,
@@ -145,8 +145,9 @@ INTEGERS = [
 @pytest.mark.parametrize("name", INTEGERS)
 @pytest.mark.parametrize("value", [-1, 10**12, 64.0, "64", True, math.nan, [1.5], {}])
 def test_impossible_integer_is_refused_by_name(name: str, value: object) -> None:
-    if name == "pad_token_id" and type(value) is int:
-        assert Gemma4Config.from_dict(hub_config(**{name: value})).pad_token_id == NO_PAD
+    if name.endswith("token_id") and type(value) is int:
+        found = getattr(Gemma4Config.from_dict(hub_config(**{name: value})), name)
+        assert found == ((value,) if name == "eos_token_id" else NO_TOKEN)
         return
     with pytest.raises(ConfigError, match=name):
         Gemma4Config.from_dict(hub_config(**{name: value}))
@@ -183,8 +184,9 @@ def test_impossible_number_is_refused_by_name(value: object) -> None:
         ({"vocab_size": 250}, "vocab_size"),
         ({"vocab_size_per_layer_input": 128}, "vocab_size_per_layer_input"),
         ({"use_double_wide_mlp": 1}, "use_double_wide_mlp"),
-        ({"eos_token_id": []}, "eos_token_id"),
-        ({"eos_token_id": [1, 256]}, "eos_token_id"),
+        ({"eos_token_id": [1, 2**64]}, "eos_token_id"),
+        ({"eos_token_id": [1, None]}, "eos_token_id"),
+        ({"eos_token_id": [1] * 257}, "eos_token_id"),
         ({"rope_parameters": {S: {"rope_type": "default", "rope_theta": 1e4}}}, "full_attention"),
         ({"rope_parameters": {**text_config()["rope_parameters"], "other": {}}}, "other"),
     ],
@@ -219,4 +221,4 @@ def test_media_need_the_row_of_the_pad_token_where_layers_read_it(ple: int, refu
     check = partial(check_pad, is_read=ple > 0)
     check(0)
     with pytest.raises(ConfigError, match="pad_token_id") if refused else nullcontext():
-        check(NO_PAD)
+        check(NO_TOKEN)

@@ -244,6 +244,20 @@ def test_stop_ids_are_the_generation_configs_and_the_end_of_turn() -> None:
     assert bare["eos_token_id"] == [1, 106]
 
 
+@pytest.mark.parametrize("ids", [-1, [], [-1], [VOCABULARY, 2**62]])
+def test_ids_of_no_token_end_no_reply(ids: object) -> None:
+    config = conversation.chat_template_config(
+        vocab_size=VOCABULARY,
+        bos_token_id=-1,
+        eos_token_ids=(1,),
+        tokenizer={**TOKENIZER, "added_tokens": []},
+        generation_config={"eos_token_id": ids},
+        form=None,
+    )
+    assert conv_template(config)["stop_token_ids"] == []
+    assert conv_template(config)["system_prefix_token_ids"] == []
+
+
 def test_sampling_defaults_are_the_generation_configs() -> None:
     config = chat_config()
     names = ("temperature", "top_p", "top_k")
@@ -283,8 +297,8 @@ def test_tokenizer_info_reads_the_steps() -> None:
         ({"temperature": 10**400}, "temperature"),
         ({"top_k": float("nan")}, "top_k"),
         ({"eos_token_id": "x"}, "eos"),
-        ({"eos_token_id": [1, VOCABULARY]}, "found"),
-        ({"eos_token_id": [-1]}, "found -1"),
+        ({"eos_token_id": [1, 2**63]}, "found 9223"),
+        ({"eos_token_id": [None]}, "found None"),
         ({"eos_token_id": list(range(257))}, "at most 256"),
         ({"eos_token_id": [1] * 100_000}, "100000 ids"),
     ],

@@ -175,3 +175,12 @@ def test_a_tree_may_hold_itself(grammars: Grammars) -> None:
     answer = encode('{"children":[{"children":[]}]}')
     logits = wanting(*answer, END_OF_TURN)
     assert [chooser(logits()) for _ in range(len(answer) + 1)] == [*answer, END_OF_TURN]
+
+
+def test_a_package_without_stop_tokens_follows_no_schema() -> None:
+    endless = Grammars(TOKENIZER, VOCABULARY, [])
+    tool = {"name": "look", "parameters": {"type": "object"}}
+    with pytest.raises(UsageError, match="no token ends this package's replies"):
+        endless.compile(PERSON)
+    with pytest.raises(UsageError, match="no token ends this package's replies"):
+        endless.compile_calls([tool])

@@ -109,8 +109,9 @@ def test_unknown_keys_are_told() -> None:
 
 def test_ids_lie_in_the_vocabulary() -> None:
     section = {"model_type": "gemma4_vision"}
-    with pytest.raises(ConfigError, match="image_token_id"):
+    with pytest.raises(ConfigError, match="`image_token_id`: 256 is outside") as told:
         vision_of(hub_config(), section, image_token_id=256)
+    assert "leave `image` out of --modalities" in str(told.value.hint)
     with pytest.raises(ConfigError, match="boi_token_id` is missing"):
         vision_of(hub_config(), section, boi_token_id=None)
 
