@@ -269,7 +269,7 @@ def _read_text(top: ConfigFields, text: ConfigFields) -> Gemma4Config:
     if ple and ple_vocab != vocab:
         raise ConfigError(
             f"config key `{text.key('vocab_size_per_layer_input')}`: "
-            f"expected vocab_size = {vocab}, found {ple_vocab}",
+            f"expected vocab_size = {vocab}, found {ple_vocab} rows of `embed_tokens_per_layer`",
             hint="resize both tables with model.resize_token_embeddings, and save the model again",
         )
     if ple and experts:

@@ -182,7 +182,7 @@ def test_impossible_number_is_refused_by_name(value: object) -> None:
         ({**MOE, "top_k_experts": 9}, "top_k_experts"),
         ({**MOE, "enable_moe_block": 1}, "enable_moe_block"),
         ({"vocab_size": 250}, "vocab_size"),
-        ({"vocab_size_per_layer_input": 128}, "vocab_size_per_layer_input"),
+        ({"vocab_size_per_layer_input": 128}, "= 256, found 128 rows of `embed_tokens_per_layer`"),
         ({"use_double_wide_mlp": 1}, "use_double_wide_mlp"),
         ({"eos_token_id": [1, 2**64]}, "eos_token_id"),
         ({"eos_token_id": [1, None]}, "eos_token_id"),
