@@ -177,7 +177,12 @@ ODD_HEADS: Mapping[str, dict[str, Any]] = {
 UNTIED: Mapping[str, dict[str, Any]] = {
     f"{kind}, untied": {**text, "tie_word_embeddings": False} for kind, text in KINDS.items()
 }
-ALL: Mapping[str, dict[str, Any]] = {**KINDS, **ODD_HEADS, **UNTIED}
+LONG_TABLE = "e2b, longer per-layer table"
+"""One of its two tables was resized and cut again: its last rows belong to no token."""
+ALL: Mapping[str, dict[str, Any]] = {
+    **{**KINDS, **ODD_HEADS, **UNTIED},
+    LONG_TABLE: {**E2B_LIKE, "vocab_size_per_layer_input": E2B_LIKE["vocab_size"] + 24},
+}
 
 
 def character_tokenizer() -> dict[str, Any]:

@@ -64,7 +64,7 @@ class Gemma4Config:
     ----------
     num_key_value_heads, head_dim : per layer, resolved from either form of the file
     hidden_size_per_layer_input : width of the per-layer embedding, 0 when there is none
-    vocab_size_per_layer_input : rows of its table, 0 when there is none
+    vocab_size_per_layer_input : rows of its table, vocab_size or more; 0 when there is none
     num_experts, top_k_experts, moe_intermediate_size : 0 when there are no experts
     dtype : the checkpoint's; constant scales are rounded to it
     bos_token_id, pad_token_id : NO_TOKEN where the vocabulary has them not
@@ -266,10 +266,10 @@ def _read_text(top: ConfigFields, text: ConfigFields) -> Gemma4Config:
     ple_vocab = 0
     if not text.is_null("vocab_size_per_layer_input"):
         ple_vocab = text.integer("vocab_size_per_layer_input", 0, MAX_VOCABULARY)
-    if ple and ple_vocab != vocab:
+    if ple and ple_vocab < vocab:
         raise ConfigError(
-            f"config key `{text.key('vocab_size_per_layer_input')}`: "
-            f"expected vocab_size = {vocab}, found {ple_vocab} rows of `embed_tokens_per_layer`",
+            f"config key `{text.key('vocab_size_per_layer_input')}`: expected vocab_size = "
+            f"{vocab} or more, found {ple_vocab} rows of `embed_tokens_per_layer`",
             hint="resize both tables with model.resize_token_embeddings, and save the model again",
         )
     if ple and experts:

@@ -181,8 +181,11 @@ def test_impossible_number_is_refused_by_name(value: object) -> None:
         ({"head_dim": 33}, "head_dim"),
         ({**MOE, "top_k_experts": 9}, "top_k_experts"),
         ({**MOE, "enable_moe_block": 1}, "enable_moe_block"),
-        ({"vocab_size": 250}, "vocab_size"),
-        ({"vocab_size_per_layer_input": 128}, "= 256, found 128 rows of `embed_tokens_per_layer`"),
+        ({"vocab_size": 260}, "vocab_size = 260 or more, found 256 rows"),
+        (
+            {"vocab_size_per_layer_input": 128},
+            "= 256 or more, found 128 rows of `embed_tokens_per_layer`",
+        ),
         ({"use_double_wide_mlp": 1}, "use_double_wide_mlp"),
         ({"eos_token_id": [1, 2**64]}, "eos_token_id"),
         ({"eos_token_id": [1, None]}, "eos_token_id"),
