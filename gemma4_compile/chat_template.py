@@ -7,11 +7,12 @@ time and memory: what comes from outside is tried in a process of its own first
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
-from jinja2 import Template, TemplateError, meta
+from jinja2 import Template, TemplateError, meta, nodes
 
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.template_content import in_form, roles_of_parts
@@ -94,6 +95,7 @@ class ChatTemplate:
     Attributes
     ----------
     variables : names that they read and do not set themselves
+    largest_integer : that they name, by magnitude; infinite where they may compute larger ones
     """
 
     def __init__(
@@ -113,11 +115,12 @@ class ChatTemplate:
             If it is no valid template.
         """
         self._special_tokens = special_tokens
-        self._template, self.variables = _compiled(source)
+        self._template, self.variables, self.largest_integer = _compiled(source)
         self._tool_use = self._template
         if tool_use is not None:
-            self._tool_use, more = _compiled(tool_use)
+            self._tool_use, more, largest = _compiled(tool_use)
             self.variables |= more
+            self.largest_integer = max(self.largest_integer, largest)
         self._parts: dict[Template, frozenset[str]] = {}  # roles whose messages are parts
 
     def render(
@@ -192,17 +195,26 @@ def _for_template(message: TemplateMessage) -> JsonObject:
     return fields if reasoning is None else {"thinking": reasoning, **fields}
 
 
-def _compiled(source: str) -> tuple[Template, frozenset[str]]:
-    """The template, and the names that it reads and does not set."""
+def _compiled(source: str) -> tuple[Template, frozenset[str], float]:
+    """The template, the names that it reads and does not set, and the largest integer in it."""
     environment = new_environment()
     try:
         template = environment.from_string(source)
-        names = meta.find_undeclared_variables(environment.parse(source))
+        parsed = environment.parse(source)
+        names = meta.find_undeclared_variables(parsed)
     except Exception as error:  # a RecursionError, a SyntaxError of what Jinja makes of it, ...
         raise ArtifactError(
             f"the chat template is damaged: {_reason(error)}", hint="compile the package again"
         ) from error
-    return template, frozenset(names) - environment.globals.keys()
+    return template, frozenset(names) - environment.globals.keys(), _largest_integer(parsed)
+
+
+def _largest_integer(parsed: nodes.Template) -> float:
+    """The largest magnitude of an integer that a template names, or may compute of such."""
+    if next(parsed.find_all((nodes.Mul, nodes.Pow)), None) is not None:
+        return math.inf
+    values = (node.value for node in parsed.find_all(nodes.Const))
+    return max((abs(value) for value in values if isinstance(value, int)), default=0)
 
 
 def _reason(error: Exception) -> str:

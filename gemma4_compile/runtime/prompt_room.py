@@ -13,6 +13,7 @@ from typing import Protocol
 from gemma4_compile.chat_template import ChatTemplate
 from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime.tool_calls import ToolCall
+from gemma4_compile.template_watch import SlowRenderingError, Watch, watched
 from gemma4_compile.types import JsonObject
 
 FEW = 64
@@ -23,6 +24,8 @@ _TOKENS_OF_A_CUT = 64  # more than a cut through a word or a control token can a
 _MOST_AT_A_TIME = 1 << 16  # characters that are encoded together
 _SHORT, _LONG, _LONGEST = 8, 24, 128  # conversations that are compared
 _STEADY = 0.9  # of what a part adds at first, what it adds later; less: some are left out
+MEASURE_SECONDS = 2.0
+"""For which a template is measured; a slower one is not counted, and watched all the same."""
 
 
 class Counted(Protocol):
@@ -85,36 +88,55 @@ class Fewest:
     @classmethod
     def of(cls, template: ChatTemplate, count: Callable[[str], int]) -> Fewest:
         """Render and compare."""
+        if template.largest_integer > _LONGEST:  # it may keep so many of the last messages
+            return cls(0, 0, 0)
+        try:
+            with watched(Watch(MEASURE_SECONDS), lambda: lambda _: None):
+                return cls._measured(template, count)
+        except SlowRenderingError:
+            return cls(0, 0, 0)
 
-        def added(conversation: Callable[[int], list[_Said]]) -> int:
+    @classmethod
+    def _measured(cls, template: ChatTemplate, count: Callable[[str], int]) -> Fewest:
+        def added(conversation: Callable[[int], list[_Said]]) -> int | None:
             try:
                 short, long, longest = (
                     count(template.render(conversation(size))) for size in (_SHORT, _LONG, _LONGEST)
                 )
             except UsageError:
-                return -1
+                return None
             first, later = (long - short) / (_LONG - _SHORT), (longest - long) / (_LONGEST - _LONG)
             return max(0, int(min(first, later))) if later >= _STEADY * first else 0
 
-        def fewest(*conversations: Callable[[int], list[_Said]]) -> int:
-            return min((n for n in map(added, conversations) if n >= 0), default=0)
+        def fewest(*conversations: Callable[[int], list[_Said]], default: int = 0) -> int:
+            return min((n for n in map(added, conversations) if n is not None), default=default)
 
         asked, answered = _Said("user", "a"), _Said("assistant", "a")
+        round_of_tools = [_calling(1), *_results(1)]
+        question = fewest(
+            lambda size: [asked] * size,
+            lambda size: [*[asked, answered] * size, asked],
+        )
+        call = fewest(
+            lambda size: [asked, _calling(size)],
+            lambda size: [asked, _calling(size), asked],
+            lambda size: [asked, _calling(size), answered, asked],
+        )
+        result = fewest(
+            lambda size: [asked, _calling(size), *_results(size)],
+            lambda size: [asked, _calling(_SHORT), *_results(size)],
+            lambda size: [asked, _calling(_SHORT), *_results(size), answered, asked],
+        )
+        # Rounds of earlier questions may be left out, or take less than a call and a result apart.
+        both = fewest(lambda size: [asked, *round_of_tools * size], default=call + result)
+        asking = fewest(
+            lambda size: [*[asked, *round_of_tools] * size, asked],
+            lambda size: [*[asked, *round_of_tools, answered] * size, asked],
+            default=question + both,
+        )
+        both = max(0, min(both, asking - question, call + result))
         return cls(
-            question=fewest(
-                lambda size: [asked] * size,
-                lambda size: [*[asked, answered] * size, asked],
-            ),
-            call=fewest(
-                lambda size: [asked, _calling(size)],
-                lambda size: [asked, _calling(size), asked],
-                lambda size: [asked, _calling(size), answered, asked],
-            ),
-            result=fewest(
-                lambda size: [asked, _calling(size), *_results(size)],
-                lambda size: [asked, _calling(_SHORT), *_results(size)],
-                lambda size: [asked, _calling(_SHORT), *_results(size), answered, asked],
-            ),
+            question=min(question, asking), call=min(call, both), result=both - min(call, both)
         )
 
     def tokens(self, holds: Holds) -> int:

@@ -6,6 +6,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from gemma4_compile.chat_template import ChatTemplate
+from gemma4_compile.runtime import prompt_room
 from gemma4_compile.runtime.engine import ContextFullError
 from gemma4_compile.runtime.prompt import Message, PromptBuilder
 from gemma4_compile.runtime.prompt_room import FEW, Fewest, Holds, TokenCount
@@ -71,12 +72,41 @@ def test_what_cannot_fit_is_not_rendered(
         assert name
 
 
-@pytest.mark.parametrize("kept", [2, 10, 30, 100])
+@pytest.mark.parametrize("kept", [2, 10, 30, 100, 300, 500])
 def test_earlier_messages_that_a_template_leaves_out_are_not_counted(
     kept: int, tokenizer: Tokenizer
 ) -> None:
     template = ChatTemplate(LAST.replace("COUNT", str(kept)), {})
-    assert len(PromptBuilder(tokenizer, template, 2048).build(turns(5000))) < 10 * kept
+    assert len(PromptBuilder(tokenizer, template, 2048 + 8 * kept).build(turns(5000))) < 10 * kept
+
+
+def rounds(count: int) -> list[Message]:
+    made = (ToolCall("f", {}, "c0"),)
+    called, result = (
+        Message("assistant", "", tool_calls=made),
+        Message("tool", "", tool_call_id="c0"),
+    )
+    return [Message("user", "a"), *[called, result] * count]
+
+
+def test_rounds_of_tools_that_a_template_shortens_are_not_counted_by_their_calls(
+    tokenizer: Tokenizer,
+) -> None:
+    source = (
+        "{% for m in messages %}{% for c in m.tool_calls or [] %}{% if loop.length > 1 %}"
+        "call {{ c.id }}{% endif %}{% endfor %}{{ m.content }}{% endfor %}"
+    )
+    template = ChatTemplate(source, {})
+    assert len(PromptBuilder(tokenizer, template, 64).build(rounds(200))) < 64
+
+
+def test_a_slow_template_is_not_measured_for_long(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prompt_room, "MEASURE_SECONDS", 0.05)
+    each = "{% for m in messages %}"
+    cubic = ChatTemplate(each * 3 + "{{ m.content }}" + "{% endfor %}" * 3, {})
+    assert Fewest.of(cubic, lambda text: len(text)) == Fewest(0, 0, 0)
 
 
 def test_tools_that_a_template_leaves_out_are_not_counted(tokenizer: Tokenizer) -> None:
