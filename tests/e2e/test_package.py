@@ -61,10 +61,10 @@ DAMAGE: dict[str, tuple[Edit, str]] = {
         lambda folder: (folder / "mlc-chat-config.json").write_text('{"vocab_size": 1'),
         "mlc-chat-config.json` is damaged",
     ),
-    "no stop tokens": (
+    "stop tokens that are no list": (
         edit_json(
             "mlc-chat-config.json",
-            lambda values: values["conv_template"].update(stop_token_ids=[]),
+            lambda values: values["conv_template"].update(stop_token_ids=1),
         ),
         "stop_token_ids",
     ),

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
+from huggingface_hub import constants
 from huggingface_hub import errors as hub_errors
 from huggingface_hub.hf_api import RepoFile
 
@@ -19,6 +20,7 @@ from tests.fake_hub import COMMIT, SMALL, answered, bare, raising, serve
 
 @pytest.fixture(autouse=True)
 def hub_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)  # tests run with it set
     monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", lambda *_, **__: None)
     serve(monkeypatch)
 
