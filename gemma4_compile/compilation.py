@@ -90,7 +90,8 @@ def fingerprint(build: Compilation) -> str:
     sources = (build.source, *((build.drafter,) if build.drafter else ()))
     # What ships is copied to another place in every run, and known by the version.
     given = [one.checkpoint for one in sources if one.checkpoint and one.origin["kind"] != TINY]
-    paths = sorted({tensor.path for one in given for tensor in one.tensors.values()})
+    tensors = [tensor for one in given for tensor in one.tensors.values()]
+    paths = sorted({stored.path for tensor in tensors for stored in tensor.stored})
     stats = [(path, path.stat()) for path in paths]
     return artifacts.digest(
         {

@@ -222,8 +222,8 @@ def _stranger(tensor: TensorInfo) -> CheckpointError:
 
 
 def _checked_tensor(tensor: TensorInfo, source: Source) -> TensorInfo:
-    for stored in tensor.stored:
-        _check_dtype(stored, source)
+    for leaf in tensor.leaves:
+        _check_dtype(leaf, source)
     tensor = _channels_first(tensor, source)
     if tensor.shape != source.shape:
         raise CheckpointError(
@@ -259,7 +259,7 @@ def _channels_first(tensor: TensorInfo, source: Source) -> TensorInfo:
     axes = (0, last, *range(1, last))
     if tuple(tensor.shape[axis] for axis in axes) != source.shape:
         return tensor
-    return replace(tensor, shape=source.shape, parts=(tensor,), axes=axes)
+    return replace(tensor, shape=source.shape, parts=(tensor,), axes=axes, decoder=None)
 
 
 def row_reader(matched: Mapping[str, TensorInfo]) -> Callable[[str, int, int], Float32Array]:

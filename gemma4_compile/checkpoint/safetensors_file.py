@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +55,7 @@ class TensorInfo:
     parts : where it is put together of others: their rows, one after the other; then it has no
         place of its own
     axes : of the one part, in the order in which the tensor has them; of a small tensor
+    decoder : where it is computed from stored tensors; then it has no place of its own
     """
 
     name: str
@@ -65,6 +67,7 @@ class TensorInfo:
     stamp: Stamp | None = None
     parts: tuple[TensorInfo, ...] = ()
     axes: tuple[int, ...] = ()
+    decoder: Decoder | None = None
 
     @property
     def row_count(self) -> int:
@@ -72,9 +75,47 @@ class TensorInfo:
         return prod(self.shape[:-1]) if len(self.shape) > 1 else prod(self.shape)
 
     @property
+    def leaves(self) -> tuple[TensorInfo, ...]:
+        """The tensors that its rows are read from: of files, or computed."""
+        return tuple(leaf for part in self.parts for leaf in part.leaves) or (self,)
+
+    @property
     def stored(self) -> tuple[TensorInfo, ...]:
-        """The tensors of files that it consists of."""
-        return tuple(leaf for part in self.parts for leaf in part.stored) or (self,)
+        """The tensors of files that it consists of, or is computed from."""
+        inner = self.decoder.tensors if self.decoder is not None else self.parts
+        return tuple(leaf for part in inner for leaf in part.stored) or (self,)
+
+
+class Decoder(Protocol):
+    """Computes the rows of a tensor from stored ones; hashable, as a frozen dataclass is."""
+
+    @property
+    def tensors(self) -> tuple[TensorInfo, ...]:
+        """What it reads: tensors of files, or computed ones; at least one."""
+
+    def read_rows(self, begin: int, end: int) -> Float32Array:
+        """Rows [begin, end) as the function `read_rows` counts them, never more at once."""
+
+
+def computed(name: str, shape: tuple[int, ...], decoder: Decoder) -> TensorInfo:
+    """A tensor of float32 whose rows a decoder computes."""
+    path = decoder.tensors[0].stored[0].path
+    return TensorInfo(name, "F32", shape, path, 0, 4 * prod(shape), decoder=decoder)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Some rows of a decoder's."""
+
+    whole: Decoder
+    first: int
+
+    @property
+    def tensors(self) -> tuple[TensorInfo, ...]:
+        return self.whole.tensors
+
+    def read_rows(self, begin: int, end: int) -> Float32Array:
+        return self.whole.read_rows(self.first + begin, self.first + end)
 
 
 def _stamp(found: os.stat_result) -> Stamp:
@@ -210,6 +251,10 @@ def read_rows(tensor: TensorInfo, begin: int, end: int) -> Float32Array:
     """
     count = tensor.row_count
     assert 0 <= begin <= end <= count, f"rows {begin}:{end} of {tensor}"
+    if tensor.decoder is not None:
+        rows = tensor.decoder.read_rows(begin, end)
+        assert rows.dtype == np.float32, rows.dtype
+        return rows.reshape(end - begin, *tensor.shape[1:][-1:])
     if tensor.axes:
         (part,) = tensor.parts
         values = read_rows(part, 0, part.row_count).reshape(part.shape)
@@ -256,18 +301,19 @@ def _read_parts(tensor: TensorInfo, begin: int, end: int) -> Float32Array:
 
 
 def rows_of(tensor: TensorInfo, begin: int, end: int) -> TensorInfo:
-    """Rows [begin, end) of a stored tensor as a matrix of their own."""
+    """Rows [begin, end) of a stored or computed tensor as a matrix of their own."""
     row_bytes = tensor.nbytes // max(1, tensor.row_count)
     return replace(
         tensor,
         shape=(end - begin, tensor.shape[-1]),
         offset_bytes=tensor.offset_bytes + begin * row_bytes,
         nbytes=(end - begin) * row_bytes,
+        decoder=None if tensor.decoder is None else _Rows(tensor.decoder, begin),
     )
 
 
 def holds_same(first: TensorInfo, second: TensorInfo) -> bool:
-    """Return whether two stored tensors have the same dtype, shape and bytes.
+    """Return whether two tensors have the same dtype, shape and bytes, or computed values.
 
     Raises
     ------
@@ -276,6 +322,8 @@ def holds_same(first: TensorInfo, second: TensorInfo) -> bool:
     """
     if (first.dtype, first.shape) != (second.dtype, second.shape):
         return False
+    if first.decoder is not None or second.decoder is not None:
+        return _compute_same(first, second)
     done = 0
     try:
         with (
@@ -296,6 +344,17 @@ def holds_same(first: TensorInfo, second: TensorInfo) -> bool:
     return True
 
 
+def _compute_same(first: TensorInfo, second: TensorInfo) -> bool:
+    count = first.row_count
+    step = max(1, _COMPARED_BYTES * count // max(1, first.nbytes))
+    for begin in range(0, count, step):
+        end = min(begin + step, count)
+        one, other = (read_rows(tensor, begin, end) for tensor in (first, second))
+        if not np.array_equal(one, other, equal_nan=True):
+            return False
+    return True
+
+
 def sample_hash(tensors: Iterable[TensorInfo]) -> str:
     """Hash of the names, and of bytes at the begin, middle and end of every tensor.
 
@@ -307,7 +366,8 @@ def sample_hash(tensors: Iterable[TensorInfo]) -> str:
         If a file cannot be read or changed since its header was read.
     """
     digest = hashlib.sha256()
-    for tensor in sorted(tensors, key=lambda item: item.name):
+    stored = dict.fromkeys(leaf for tensor in tensors for leaf in tensor.stored)
+    for tensor in sorted(stored, key=lambda item: item.name):
         digest.update(f"{tensor.name}\0{tensor.dtype}\0{tensor.shape}\0".encode())
         last = max(0, tensor.nbytes - SAMPLE_BYTES)
         try:

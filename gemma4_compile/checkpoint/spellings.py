@@ -211,4 +211,5 @@ def _stacked(name: str, matrices: list[TensorInfo], together: int = 1) -> Tensor
         shape=(len(matrices) // together, together * rows, cols),
         nbytes=sum(matrix.nbytes for matrix in matrices),
         parts=tuple(matrices),
+        decoder=None,
     )

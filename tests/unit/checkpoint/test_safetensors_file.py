@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,11 @@ from gemma4_compile.checkpoint import safetensors_file
 from gemma4_compile.checkpoint.safetensors_file import (
     TensorInfo,
     check_unchanged,
+    computed,
+    holds_same,
     read_header,
     read_rows,
+    rows_of,
     sample_hash,
 )
 from gemma4_compile.errors import CheckpointError
@@ -239,3 +242,63 @@ def test_a_sample_of_a_file_that_changed(file: Path) -> None:
     file.unlink()
     with pytest.raises(CheckpointError, match="cannot read"):
         sample_hash(tensors.values())
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A decoder: a stored tensor times a number."""
+
+    stored: TensorInfo
+    scale: float
+
+    @property
+    def tensors(self) -> tuple[TensorInfo, ...]:
+        return (self.stored,)
+
+    def read_rows(self, begin: int, end: int) -> np.ndarray:
+        return read_rows(self.stored, begin, end) * np.float32(self.scale)
+
+
+def test_a_computed_tensor_is_read_by_rows(file: Path) -> None:
+    values = np.arange(24, dtype="<f4").reshape(2, 3, 4)
+    header = {"x": entry("F32", [2, 3, 4], 0, 96)}
+    stored = read_header(write(file, header, values.tobytes()))["x"]
+    tensor = computed("twice", stored.shape, Scaled(stored, 2))
+    assert (tensor.dtype, tensor.path, tensor.stored) == ("F32", file, (stored,))
+    assert tensor.leaves == (tensor,)
+    assert np.array_equal(read_rows(tensor, 2, 5), 2 * values.reshape(6, 4)[2:5])
+    second = rows_of(rows_of(tensor, 3, 6), 1, 3)
+    assert second.shape == (2, 4)
+    assert np.array_equal(read_rows(second, 0, 2), 2 * values[1, 1:])
+    both = replace(stored, name="both", shape=(4, 4), parts=(rows_of(stored, 0, 2), second))
+    assert both.leaves == (both.parts[0], second)
+    assert np.array_equal(read_rows(both, 1, 3), [values[0, 1], 2 * values[1, 1]])
+
+
+def test_computed_tensors_are_compared_by_their_values(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = np.arange(12, dtype="<f4").reshape(3, 4)
+    other = 2 * values
+    other[2, 3] += 1
+    header = {name: entry("F32", [3, 4], 48 * i, 48 * i + 48) for i, name in enumerate("xyz")}
+    data = values.tobytes() + (2 * values).tobytes() + other.tobytes()
+    tensors = read_header(write(file, header, data))
+    twice = computed("twice", (3, 4), Scaled(tensors["x"], 2))
+    monkeypatch.setattr(safetensors_file, "_COMPARED_BYTES", 16)  # a row at a time
+    assert holds_same(twice, tensors["y"])
+    assert not holds_same(tensors["z"], twice)
+    assert not holds_same(twice, replace(tensors["y"], shape=(4, 3)))
+
+
+def test_computed_tensors_change_with_what_they_are_computed_from(file: Path) -> None:
+    values = np.arange(12, dtype="<f4")
+    header = {"x": entry("F32", [12], 0, 48)}
+    stored = read_header(write(file, header, values.tobytes()))["x"]
+    tensors = [computed(name, (12,), Scaled(stored, 2)) for name in "ab"]
+    assert sample_hash(tensors) == sample_hash([stored])
+    check_unchanged(tensors)
+    stat = file.stat()
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+    with pytest.raises(CheckpointError, match="changed while in use"):
+        check_unchanged(tensors)

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gemma4_compile.checkpoint.safetensors_file import holds_same, read_header, read_rows
+from gemma4_compile.checkpoint.safetensors_file import (
+    TensorInfo,
+    computed,
+    holds_same,
+    read_header,
+    read_rows,
+)
 from gemma4_compile.checkpoint.spellings import WRAPPERS, usual_name, usual_tensors
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.tiny.safetensors_file import write_safetensors
@@ -88,6 +95,39 @@ def test_rows_across_experts_are_those_of_the_stack(tmp_path: Path) -> None:
     for begin in range(len(whole)):
         for end in range(begin, len(whole) + 1):
             assert np.array_equal(read_rows(tensor, begin, end), whole[begin:end])
+
+
+@dataclass(frozen=True)
+class Negated:
+    stored: TensorInfo
+
+    @property
+    def tensors(self) -> tuple[TensorInfo, ...]:
+        return (self.stored,)
+
+    def read_rows(self, begin: int, end: int) -> npt.NDArray[np.float32]:
+        return -read_rows(self.stored, begin, end)
+
+
+@pytest.mark.parametrize("is_stack", [True, False])
+def test_experts_that_are_computed_are_stacked_as_stored_ones(
+    is_stack: bool, tmp_path: Path
+) -> None:
+    gate, up = numbered(2, 3, 4), numbered(2, 3, 4, first=1000)
+    values = {}
+    for half, stack in (("gate", gate), ("up", up)):
+        if is_stack:
+            values[f"{EXPERTS}.switch_glu.{half}_proj.weight"] = stack
+        else:
+            values |= {f"{EXPERTS}.{i}.{half}_proj.weight": one for i, one in enumerate(stack)}
+    write_safetensors(tmp_path / "a", values, "float32")
+    stored = read_header(tmp_path / "a")
+    given = {name: computed(name, one.shape, Negated(one)) for name, one in stored.items()}
+    (tensor,) = usual_tensors(given, TEXT).values()
+    assert set(tensor.stored) == set(stored.values())
+    expected = -np.concatenate([gate, up], axis=1).reshape(-1, 4)
+    assert np.array_equal(read_rows(tensor, 0, 12), expected)
+    assert np.array_equal(read_rows(tensor, 4, 9), expected[4:9])
 
 
 @pytest.mark.parametrize(
