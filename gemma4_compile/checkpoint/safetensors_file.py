@@ -118,7 +118,8 @@ class _Rows:
         return self.whole.read_rows(self.first + begin, self.first + end)
 
 
-def _stamp(found: os.stat_result) -> Stamp:
+def stamp_of(found: os.stat_result) -> Stamp:
+    """What a file is known by while it is in use."""
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
@@ -155,7 +156,7 @@ def _header(path: Path) -> tuple[dict[str, object], int, int, Stamp]:
         raise CheckpointError(
             f"the header of `{path.name}` is damaged: {error}", hint=_DOWNLOAD_AGAIN
         ) from error
-    return header, 8 + length, size - 8 - length, _stamp(found)
+    return header, 8 + length, size - 8 - length, stamp_of(found)
 
 
 def _is_size(value: object) -> bool:
@@ -222,7 +223,7 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
 
 
 def _check_stamp(tensor: TensorInfo, found: os.stat_result) -> None:
-    if tensor.stamp is not None and _stamp(found) != tensor.stamp:
+    if tensor.stamp is not None and stamp_of(found) != tensor.stamp:
         raise CheckpointError(
             f"`{tensor.path.name}` changed while in use", hint="wait, then run the command again"
         )
@@ -265,7 +266,19 @@ def read_rows(tensor: TensorInfo, begin: int, end: int) -> Float32Array:
         raise CheckpointError(
             f"tensor `{tensor.name}` has dtype {tensor.dtype}, which is no weight"
         )
-    row_bytes = tensor.nbytes // count
+    raw = read_bytes(tensor, begin, end)
+    shape = (end - begin, *tensor.shape[1:][-1:])
+    if tensor.dtype == "BF16":
+        bits = raw.view("<u2").astype(np.uint32)
+        bits <<= 16
+        return bits.view(np.float32).reshape(shape)
+    stored = raw.view({"F16": "<f2", "I32": "<i4", "I64": "<i8"}.get(tensor.dtype, "<f4"))
+    return stored.astype(np.float32, copy=False).reshape(shape)
+
+
+def read_bytes(tensor: TensorInfo, begin: int, end: int) -> npt.NDArray[np.uint8]:
+    """Bytes of rows [begin, end) of a tensor of a file, as they lie; errors as `read_rows`."""
+    row_bytes = tensor.nbytes // tensor.row_count
     raw = np.empty((end - begin) * row_bytes, np.uint8)
     try:
         with regular_files.open_regular(tensor.path) as file:
@@ -281,13 +294,7 @@ def read_rows(tensor: TensorInfo, begin: int, end: int) -> Float32Array:
             f"`{tensor.path.name}` ended inside tensor `{tensor.name}`: it changed while in use",
             hint="run the command again",
         )
-    shape = (end - begin, *tensor.shape[1:][-1:])
-    if tensor.dtype == "BF16":
-        bits = raw.view("<u2").astype(np.uint32)
-        bits <<= 16
-        return bits.view(np.float32).reshape(shape)
-    stored = raw.view({"F16": "<f2", "I32": "<i4", "I64": "<i8"}.get(tensor.dtype, "<f4"))
-    return stored.astype(np.float32, copy=False).reshape(shape)
+    return raw
 
 
 def _read_parts(tensor: TensorInfo, begin: int, end: int) -> Float32Array:
