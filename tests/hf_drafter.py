@@ -1,21 +1,14 @@
-"""transformers' drafters in float32, on weights given as arrays.
-
-transformers 5.23 refuses to build them: its text config wants a layer of every kind that owns keys
-and values, which no drafter has. The property that says so is replaced here for configs whose
-layers all share.
-"""
+"""transformers' drafters in float32, on weights given as arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import torch
-from transformers import DynamicCache, Gemma4TextConfig, Gemma4UnifiedTextConfig
+from transformers import DynamicCache
 from transformers.models.gemma4_assistant import (
     configuration_gemma4_assistant,
     modeling_gemma4_assistant,
@@ -34,31 +27,6 @@ KeysValues = Mapping[AttentionKind, tuple[Float32Array, Float32Array]]
 
 
 _NO_TOKEN = 1_000_000  # of no vocabulary here: nothing ends a reply
-
-
-@contextmanager
-def all_layers_may_share() -> Iterator[None]:
-    def patched(kind: Any) -> Any:
-        own = kind.kv_sharing_modes.fget
-
-        def modes(self: Any) -> list[str | None]:
-            if self.num_kv_shared_layers == self.num_hidden_layers:
-                return ["reuse"] * self.num_hidden_layers
-            found: list[str | None] = own(self)
-            return found
-
-        return mock.patch.object(kind, "kv_sharing_modes", property(modes))
-
-    kinds = [one for one in (Gemma4TextConfig, Gemma4UnifiedTextConfig)
-             if "kv_sharing_modes" in vars(one)]  # fmt: skip
-    patches = [patched(kind) for kind in kinds]
-    for patch in patches:
-        patch.start()
-    try:
-        yield
-    finally:
-        for patch in patches:
-            patch.stop()
 
 
 @dataclass(frozen=True)
@@ -84,7 +52,7 @@ class Assistant:
             )
         position = len(keys_values[AttentionKind.FULL][0])
         inputs = torch.from_numpy(np.concatenate([embedding, hidden])[None, None])
-        with all_layers_may_share(), torch.no_grad():
+        with torch.no_grad():
             result = self.model(
                 inputs_embeds=inputs,
                 position_ids=torch.tensor([[position]]),
@@ -100,16 +68,15 @@ def load(drafter: Drafter) -> Assistant:
     models = modeling_gemma4_unified_assistant if unified else modeling_gemma4_assistant
     name = "Gemma4UnifiedAssistant" if unified else "Gemma4Assistant"
     values = {k: v for k, v in drafter.values.items() if k not in ("model_type", "architectures")}
-    with all_layers_may_share():
-        config = getattr(configs, f"{name}Config")(**values)
-        model = (
-            getattr(models, f"{name}ForCausalLM")
-            ._from_config(config, attn_implementation="eager", dtype=torch.float32)
-            .eval()
-        )
-        state = {n: torch.from_numpy(np.array(v)) for n, v in drafter.weights.items()}
-        state.setdefault(HEAD, state["model.embed_tokens.weight"])
-        model.load_state_dict(state, strict=True)
+    config = getattr(configs, f"{name}Config")(**values)
+    model = (
+        getattr(models, f"{name}ForCausalLM")
+        ._from_config(config, attn_implementation="eager", dtype=torch.float32)
+        .eval()
+    )
+    state = {n: torch.from_numpy(np.array(v)) for n, v in drafter.weights.items()}
+    state.setdefault(HEAD, state["model.embed_tokens.weight"])
+    model.load_state_dict(state, strict=True)
     return Assistant(model, drafter.config.sliding_window)
 
 
@@ -118,7 +85,7 @@ def target_states(model: Any, ids: Ids) -> tuple[Float32Array, dict[int, Any]]:
     cache: Any = DynamicCache()  # without a config: no layer forgets
     result: Any
     with torch.no_grad():
-        result = model.model(torch.tensor([list(ids)]), past_key_values=cache, use_cache=True)
+        result = model.model(torch.tensor([list(ids)]), cache=cache, use_cache=True)
     stored = {
         index: tuple(one[0].transpose(0, 1).numpy() for one in (layer.keys, layer.values))
         for index, layer in enumerate(cache.layers)
@@ -138,15 +105,14 @@ def generated(
         options.num_assistant_tokens_schedule = "constant"
         options.assistant_confidence_threshold = 0.0
         more = {"assistant_model": assistant.model}
-    with all_layers_may_share():
-        result = model.generate(
-            torch.tensor([list(ids)]),
-            attention_mask=torch.ones(1, len(ids)),  # else tokens with the pad's id are left out
-            do_sample=False,
-            max_new_tokens=count,
-            eos_token_id=_NO_TOKEN,
-            pad_token_id=0,
-            **more,
-        )
+    result = model.generate(
+        torch.tensor([list(ids)]),
+        attention_mask=torch.ones(1, len(ids)),  # else tokens with the pad's id are left out
+        do_sample=False,
+        max_new_tokens=count,
+        eos_token_id=_NO_TOKEN,
+        pad_token_id=0,
+        **more,
+    )
     found: list[int] = result[0, len(ids) :].tolist()
     return found

@@ -33,7 +33,7 @@ TEXT_FRONTS: Mapping[str, str] = {
     "": "a text decoder alone",
     "language_model.": "the inner model, without its head",
     "language_model.model.": "MLX",
-    "model.language_model.model.": "transformers 5.10 to 5.23, of some models",
+    "model.language_model.model.": "transformers 5.10 to 5.24, of some models",
     "language_model.model.model.": "the same, without its head",
     "model.model.language_model.": "a module whose attribute `model` is the whole model",
     "model.model.": "the same of a text decoder",
@@ -57,7 +57,7 @@ _NAME = re.compile(
     rf"(?P<tensor>(?P<root>{'|'.join((*_TEXT, *_PARTS, *_HEADS))})\..+)"
 )
 
-# As transformers names them in memory (5.23, of `gemma4_unified`).
+# As transformers names them in memory (5.24, of `gemma4_unified`).
 _IN_MEMORY = (
     (
         re.compile(r"embed_vision\.(patch_ln1|patch_dense|patch_ln2|pos_embedding|pos_norm)\b"),

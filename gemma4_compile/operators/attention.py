@@ -60,7 +60,7 @@ class QkNormRopeCache(Operator):
 
     References
     ----------
-    transformers 5.23.0, `Gemma4TextAttention.forward`: V is normalised although no weight is stored
+    transformers 5.24.0, `Gemma4TextAttention.forward`: V is normalised although no weight is stored
     for it.
     """
 

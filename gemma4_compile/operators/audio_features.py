@@ -141,7 +141,7 @@ class SubsampleConv(Operator):
 
     References
     ----------
-    transformers 5.23.0, `Gemma4AudioSubSampleConvProjectionLayer`.
+    transformers 5.24.0, `Gemma4AudioSubSampleConvProjectionLayer`.
     """
 
     kind: ClassVar[str] = "subsample_conv"

@@ -34,7 +34,7 @@ class BoundedLinear(Linear):
 
     References
     ----------
-    transformers 5.23.0, `Gemma4ClippableLinear`.
+    transformers 5.24.0, `Gemma4ClippableLinear`.
     """
 
     kind: ClassVar[str] = "bounded_linear"

@@ -142,7 +142,7 @@ class GatedConv(_Bounded, Pointwise):
 
     References
     ----------
-    transformers 5.23.0, `Gemma4AudioLightConv1d`.
+    transformers 5.24.0, `Gemma4AudioLightConv1d`.
     """
 
     kind: ClassVar[str] = "gated_conv"
@@ -252,7 +252,7 @@ class RelativeAttention(_Bounded):
 
     References
     ----------
-    transformers 5.23.0, `Gemma4AudioAttention`, whose chunks are a layout.
+    transformers 5.24.0, `Gemma4AudioAttention`, whose chunks are a layout.
     """
 
     kind: ClassVar[str] = "relative_attention"

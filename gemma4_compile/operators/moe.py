@@ -43,7 +43,7 @@ class Router(Operator):
 
     References
     ----------
-    transformers 5.23.0, `Gemma4TextRouter` and `Gemma4TextDecoderLayer.forward`.
+    transformers 5.24.0, `Gemma4TextRouter` and `Gemma4TextDecoderLayer.forward`.
     """
 
     kind: ClassVar[str] = "router"

@@ -30,7 +30,7 @@ class RmsNorm(Operator):
 
     (x (rows, width) f32, w (width,) f32) -> (rows, width) out_dtype.
 
-    The weight is w, not 1 + w (transformers 5.23.0, `Gemma4RMSNorm`).
+    The weight is w, not 1 + w (transformers 5.24.0, `Gemma4RMSNorm`).
     """
 
     kind: ClassVar[str] = "rms_norm"

@@ -55,7 +55,7 @@ class LastVisibleRows(Operator):
 
     References
     ----------
-    transformers 5.23.0, `get_block_sequence_ids_for_mask` of models/gemma4/modeling_gemma4.py.
+    transformers 5.24.0, `get_block_sequence_ids_for_mask` of models/gemma4/modeling_gemma4.py.
     """
 
     kind: ClassVar[str] = "last_visible_rows"
@@ -91,7 +91,7 @@ class PicturePrefillAttention(PrefillAttention):
 
     References
     ----------
-    transformers 5.23.0, `create_masks_for_vision_model` of models/gemma4/modeling_gemma4.py. Only
+    transformers 5.24.0, `create_masks_for_vision_model` of models/gemma4/modeling_gemma4.py. Only
     sliding layers have it; the window bounds what comes before a row, not what comes after.
     """
 

@@ -58,7 +58,7 @@ class PixelPatches(Operator):
 
     References
     ----------
-    transformers 5.23.0: `Gemma4ImageProcessor` divides by 255, `Gemma4VisionPatchEmbedder.forward`
+    transformers 5.24.0: `Gemma4ImageProcessor` divides by 255, `Gemma4VisionPatchEmbedder.forward`
     is the 2 (x - 0.5).
     """
 
@@ -158,7 +158,7 @@ class PatchRotary(Operator):
 
     References
     ----------
-    transformers 5.23.0, `Gemma4VisionRotaryEmbedding`.
+    transformers 5.24.0, `Gemma4VisionRotaryEmbedding`.
     """
 
     kind: ClassVar[str] = "patch_rotary"
@@ -217,7 +217,7 @@ class PoolPatches(Operator):
 
     References
     ----------
-    transformers 5.23.0, `Gemma4VisionPooler`, `Gemma4VisionModel`, `Gemma4MultimodalEmbedder`.
+    transformers 5.24.0, `Gemma4VisionPooler`, `Gemma4VisionModel`, `Gemma4MultimodalEmbedder`.
     """
 
     kind: ClassVar[str] = "pool_patches"

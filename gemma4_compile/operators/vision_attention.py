@@ -34,7 +34,7 @@ class PatchQkNormRope(Operator):
 
     References
     ----------
-    transformers 5.23.0, `Gemma4VisionAttention`, `apply_multidimensional_rope`.
+    transformers 5.24.0, `Gemma4VisionAttention`, `apply_multidimensional_rope`.
     """
 
     kind: ClassVar[str] = "patch_qk_norm_rope"

@@ -86,7 +86,7 @@ class PositionNorms(Operator):
 
     References
     ----------
-    transformers 5.23.0, `Gemma4UnifiedVisionEmbedder`.
+    transformers 5.24.0, `Gemma4UnifiedVisionEmbedder`.
     """
 
     kind: ClassVar[str] = "position_norms"

@@ -1,6 +1,6 @@
 """`audio_config` of the checkpoint's `config.json` as frozen, checked fields.
 
-The defaults are those of transformers 5.23, `models/gemma4/configuration_gemma4.py` and
+The defaults are those of transformers 5.24, `models/gemma4/configuration_gemma4.py` and
 `models/gemma4_unified/configuration_gemma4_unified.py`.
 """
 

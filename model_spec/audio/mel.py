@@ -5,7 +5,7 @@ GPU are too coarse for them.
 
 References
 ----------
-transformers 5.23.0, `models/gemma4/feature_extraction_gemma4.py`
+transformers 5.24.0, `models/gemma4/feature_extraction_gemma4.py`
 """
 
 from __future__ import annotations

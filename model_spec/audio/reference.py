@@ -1,6 +1,6 @@
 """The sound input in NumPy float32: the meaning that tests compare with.
 
-Written for reading: from samples to rows of the decoder as transformers 5.23.0 does it, padding and
+Written for reading: from samples to rows of the decoder as transformers 5.24.0 does it, padding and
 masks included (`models/gemma4/feature_extraction_gemma4.py`, `modeling_gemma4.py`), so it shares
 nothing with the compiled form, which leaves them out. Axes: S and T rows of the tower, H head, D
 channel of a head.

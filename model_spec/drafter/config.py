@@ -1,6 +1,6 @@
 """`config.json` of a drafter (`gemma4_assistant`, `gemma4_unified_assistant`): checked fields.
 
-The defaults are those of transformers 5.23, `models/gemma4_assistant` and
+The defaults are those of transformers 5.24, `models/gemma4_assistant` and
 `models/gemma4_unified_assistant`. A drafter has no keys and values: each of its layers reads those
 of the target's last layer of its kind that owns some.
 """

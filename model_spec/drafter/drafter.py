@@ -8,7 +8,7 @@ through the hidden state alone.
 
 References
 ----------
-transformers 5.23.0, models/gemma4_assistant/modeling_gemma4_assistant.py.
+transformers 5.24.0, models/gemma4_assistant/modeling_gemma4_assistant.py.
 """
 
 from __future__ import annotations

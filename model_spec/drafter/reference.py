@@ -1,7 +1,7 @@
 """The drafter in NumPy float32: the meaning that tests compare with.
 
 Written for reading: one guess from the configs alone, so it shares nothing with the layer plan and
-the parameter table. The steps are those of transformers 5.23.0,
+the parameter table. The steps are those of transformers 5.24.0,
 `models/gemma4_assistant/modeling_gemma4_assistant.py`, on the rows before the round's position
 only. Axes: T position of a key, H query head, K KV head, D head_dim.
 """

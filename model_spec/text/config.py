@@ -125,7 +125,7 @@ class Gemma4Config:
         unknown: Callable[[list[str]], None] = lambda names: None,
         modalities: Collection[Modality] | None = TEXT_ONLY,
     ) -> Gemma4Config:
-        """Read a parsed `config.json`: the hub's form, or transformers 5.23's `per_layer_config`.
+        """Read a parsed `config.json`: the hub's form, or transformers 5.24's `per_layer_config`.
 
         What is not given has transformers' default.
 

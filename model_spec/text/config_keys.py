@@ -1,6 +1,6 @@
 """Keys of `config.json`: transformers' defaults, what changes nothing here, and what is refused.
 
-The defaults are those of transformers 5.23, whose configs are written without the keys that have
+The defaults are those of transformers 5.24, whose configs are written without the keys that have
 them; `tests/parity/test_config_keys.py` compares the two.
 """
 

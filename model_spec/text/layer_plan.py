@@ -99,7 +99,7 @@ def layer_plans(config: Gemma4Config) -> tuple[LayerPlan, ...]:
 
     References
     ----------
-    transformers 5.23.0, models/gemma4/modeling_gemma4.py, `Gemma4TextAttention`.
+    transformers 5.24.0, models/gemma4/modeling_gemma4.py, `Gemma4TextAttention`.
     """
     rotary = rotary_plans(config)
     sources = kv_sources(config.layer_types, config.num_kv_shared_layers)

@@ -3,7 +3,7 @@
 Written for reading, not for speed: the whole sequence at once, no cache, every layer on every
 position. It takes the config alone, so it shares nothing with the layer plan and the parameter
 table. The steps are those of transformers
-5.23.0, `models/gemma4/modeling_gemma4.py`; `tests/parity/test_reference.py` holds the two together.
+5.24.0, `models/gemma4/modeling_gemma4.py`; `tests/parity/test_reference.py` holds the two together.
 Axes: S query position, T key position, H query head, K KV head, D head_dim, L layer, P width of the
 per-layer embedding.
 """

@@ -12,8 +12,6 @@ from tests.marks import slow_unless
 COUNT = 60
 TIED, OWN = (False, False), (True, True)
 """Which of target and drafter have a head of their own."""
-SHARE_KEYS = ("e2b", "e4b")
-"""Kinds whose drafters transformers 5.23 runs: elsewhere its models return no keys to share."""
 
 
 @pytest.mark.parametrize(
@@ -39,9 +37,8 @@ def test_greedy_replies_are_those_of_transformers(
         # The second turn begins within what the first one has said.
         again = [*prompt, *first[:-7], *models.prompt(11, seed=200 + seed).tolist()]
         second = hf_drafter.generated(model, again, COUNT)
-        if kind in SHARE_KEYS:
-            assistant = hf_drafter.load(made.drafter)
-            assert hf_drafter.generated(model, again, COUNT, assistant) == second
+        assistant = hf_drafter.load(made.drafter)
+        assert hf_drafter.generated(model, again, COUNT, assistant) == second
         for drafts in (1, 2, 5, 8):
             for wrong in (None, 0.3):
                 replies = Replies(engine, made, drafts)

@@ -18,7 +18,6 @@ from gemma4_compile.model_spec.text.config import Gemma4Config
 from tests import models
 from tests.drafters import drafter_config, random_weights, write_drafter
 from tests.hf import Float32Array
-from tests.hf_drafter import all_layers_may_share
 
 pytestmark = pytest.mark.parity
 
@@ -61,6 +60,5 @@ def test_it_is_that_of_transformers(tied: bool, held: str, tmp_path: Path) -> No
         with pytest.raises(CheckpointError, match=r"--drafter: .*`lm_head\.weight` is missing"):
             head_of_package(path)
         return
-    with all_layers_may_share():
-        model = Gemma4AssistantForCausalLM.from_pretrained(path, dtype=torch.float32)
+    model = Gemma4AssistantForCausalLM.from_pretrained(path, dtype=torch.float32)
     np.testing.assert_array_equal(head_of_package(path), model.lm_head.weight.detach().numpy())

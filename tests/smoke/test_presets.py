@@ -28,7 +28,7 @@ from tests.marks import slow_unless
 
 pytestmark = pytest.mark.smoke
 
-# Parameters of the language model as transformers 5.23.0 counts them on the meta device.
+# Parameters of the language model as transformers 5.24.0 counts them on the meta device.
 PARAMETERS = {
     "gemma-4-E2B-it": 4_628_569_379,
     "gemma-4-E4B-it": 7_463_013_418,

@@ -81,7 +81,7 @@ def without(values: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def saved_config() -> dict[str, Any]:
-    """The same model as transformers 5.23 saves it."""
+    """The same model as transformers 5.24 saves it."""
     overrides = {"head_dim": 64, "num_key_value_heads": 1}
     text = without(text_config(), "global_head_dim", "num_global_key_value_heads")
     return {**text, "per_layer_config": {"2": overrides, "05": overrides}, "return_dict": True}

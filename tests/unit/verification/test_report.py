@@ -39,7 +39,7 @@ def content(*, passed: bool = True, relative: float = 1e-3) -> dict[str, Any]:
             "activations": "float",
             "device": "cpu",
         },
-        "reference": {"versions": {"transformers": "5.23.0", "torch": "2.13.0"}},
+        "reference": {"versions": {"transformers": "5.24.0", "torch": "2.13.0"}},
         "text": {
             "decoded": 8,
             "long_prompt": 24,

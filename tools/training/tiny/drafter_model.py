@@ -79,7 +79,7 @@ def read_target(model: Any, ids: torch.Tensor) -> Target:
     """Run the target (transformers' decoder) on ids (B, T)."""
     cache: Any = DynamicCache()  # without a config: no layer forgets
     text = model.model
-    states = text(ids, past_key_values=cache, use_cache=True).last_hidden_state
+    states = text(ids, cache=cache, use_cache=True).last_hidden_state
     kinds = text.config.layer_types
     owners = len(kinds) - text.config.num_kv_shared_layers
     last = {kind: index for index, kind in enumerate(kinds[:owners])}

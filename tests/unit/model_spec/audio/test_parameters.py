@@ -14,7 +14,7 @@ from gemma4_compile.quantization.dense import DenseScheme
 from gemma4_compile.quantization.recipe import storage_plan
 from gemma4_compile.quantization.schemes import RECIPES
 
-# Elements of transformers 5.23.0's audio tower and projection, buffers of the bounds included.
+# Elements of transformers 5.24.0's audio tower and projection, buffers of the bounds included.
 ELEMENTS = {
     "gemma-4-E2B-it": 304_825_088 + 2_359_296,
     "gemma-4-E4B-it": 304_825_088 + 3_932_160,

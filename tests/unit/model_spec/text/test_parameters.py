@@ -10,7 +10,7 @@ from gemma4_compile.model_spec.parameters import Arrangement, Parameter, Role
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table
 
-# Elements of the text model as transformers 5.23.0 builds it on the meta device, head tied.
+# Elements of the text model as transformers 5.24.0 builds it on the meta device, head tied.
 ELEMENTS = {
     "gemma-4-E2B-it": 4_628_569_379,
     "gemma-4-E4B-it": 7_463_013_418,
