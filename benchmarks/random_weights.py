@@ -97,7 +97,7 @@ class Filler:
         if kind not in self._blocks:
             if kind[0] == "bits":
                 bits = self._random.integers(0, 256, BLOCK_BYTES, dtype=np.uint8)
-                # All ones is no quantised value; it becomes the zero, which keeps the mean at zero.
+                # All ones, which bytes never are, becomes the zero: that keeps the mean at zero.
                 if kind[1] == 8:
                     bits[bits == 255] = 127
                 else:

@@ -10,7 +10,7 @@ const GROUP = 32; // values that share a scale
 const BOUNDS = Float32Array.of(-4, 4, -16, 16); // of a tower's matmul: some values are beyond them
 const QUANTISED = /^(.*)\.(q_weight|q_scale)(\.part\d+)?$/; // a large matrix is stored in parts
 
-// All ones is no quantised value; it becomes the zero, 7 or 127, which keeps the mean at zero: a common
+// All ones, which bytes never are, becomes the zero, 7 or 127, which keeps the mean at zero: a common
 // part in all weights would grow from layer to layer.
 const CODE = `
 struct Job { count: u32, seed: u32, kind: u32, stride: u32, low: f32, high: f32 }

@@ -71,11 +71,14 @@ class Sizes:
 
 
 def random_values(name: str, shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> Array:
-    """Values of an argument that needs nothing else: weights by their names, normal numbers."""
+    """Values of an argument that needs nothing else: weights by their names, normal numbers.
+
+    Words of 4-bit weights have all 16 codes, and scales both signs, as stored groups may.
+    """
     if dtype == "uint32":
         return rng.integers(0, 2**32, shape, dtype=np.uint32)
     if name.startswith("q_scale"):
-        return rng.uniform(0.001, 0.01, shape).astype(dtype)
+        return (rng.uniform(0.001, 0.01, shape) * rng.choice([-1, 1], shape)).astype(dtype)
     if name.startswith("weight"):
         return rng.normal(0, 0.05, shape).astype(dtype)
     return rng.normal(0, 1, shape).astype(dtype)

@@ -34,6 +34,10 @@ class WeightLayout:
     subclass with a field `form` of its own default, which says how its tensors look
     (`split_shapes`) and what they mean (`element`): every definition and kernel reads it by that.
 
+    An integer means ``(q - zero_point) * scale``, with scales of either sign. 4 bits have all 16
+    codes, levels -7 to 8; 8 bits stop at 254, level 127: signed bytes, which kernels multiply, hold
+    no 128.
+
     Attributes
     ----------
     bits : bits of a stored integer, 0 for dense

@@ -6,7 +6,7 @@ default, it says itself: `Operator.known_spreads` and `Operator.known_data`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import frexp
 
 WORD = 2**32
@@ -58,6 +58,15 @@ def from_to_twice(size: float) -> Spread:
     return Spread(FLOAT_BITS - 1, 2 ** (FLOAT_BITS - 1), size * 2.0 ** (1 - FLOAT_BITS))
 
 
+def of_both_signs(size: float) -> tuple[Spread, Spread]:
+    """Floats from size, a power of two, up to twice of it, and such below zero, in turn."""
+    positive = from_to_twice(size)
+    return positive, replace(positive, step=-positive.step)
+
+
+WEIGHT_SCALES = of_both_signs(2.0**-8)
+"""Scales of groups, which may be negative; none is so small that a GPU flushes it to 0."""
+
 LSE = around_zero(8.0), from_to_twice(1.0)
 """Maximum and sum of weights, in turn."""
 
@@ -74,6 +83,8 @@ def spreads_of(name: str, dtype: str) -> tuple[Spread, ...]:
         return (WORDS,)
     if dtype == "int32":
         return (Spread(20, 0, 1),)
-    if name.startswith("q_scale") or name == "scales":
+    if name.startswith("q_scale"):
+        return WEIGHT_SCALES
+    if name == "scales":
         return (from_to_twice(2.0**-8),)
     return (around_zero(2.0**-4 if name.startswith("weight") else 2.0),)

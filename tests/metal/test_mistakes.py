@@ -61,6 +61,14 @@ MISTAKES: dict[str, tuple[int, Callable[[str], str]]] = {
     "a lane too far": (NORM, other(r"(simd_shuffle_down\(.*), 2\)", r"\1, 3)")),
     "weights without the largest maximum": (MERGE, other(r"= \((v\w*) - v\w*\);", r"= \1;")),
     "nibbles in another order": (GEMV, other(r">> \(uint\)4\)", ">> (uint)8)")),
+    "15 as the code below it": (
+        GEMV,
+        other(r"\((\(v\w+ >> \(uint\)\d+\) & \(uint\)15)\)", r"min(\1, (uint)14)"),
+    ),
+    "scales without their signs": (
+        GEMV,
+        other(r"\(\(float\)(q_scale0_ptr\[.*\])\);", r"max((float)\1, -(float)\1);"),
+    ),
 }
 
 

@@ -16,6 +16,7 @@ import pytest
 from gemma4_compile.device_check.known_inputs import PERIOD, KnownInput, sample_positions
 from gemma4_compile.operators.spreads import (
     BYTES_BELOW_255,
+    WEIGHT_SCALES,
     WORDS,
     Spread,
     around_zero,
@@ -43,6 +44,7 @@ INPUTS = (
     KnownInput("int32", (999,), (Spread(20, -7, 1),), seed=7),
     KnownInput("float32", (999,), (Spread(11, 0, 2.0**-28),), seed=8),
     KnownInput("float32", (999,), (near(3e38),), seed=10),
+    KnownInput("float16", (PERIOD + 6,), WEIGHT_SCALES, seed=11),
     KnownInput("int32", (4,), data=(1200, 19, 1219, 0)),
     KnownInput("float32", (1,), data=(0.75,)),
     KnownInput("float16", (7,)),

@@ -31,7 +31,8 @@ def stored(bits: int, dtype: str, split_rows: tuple[int, ...], cols: int = COLS)
             continue
         per_word = 32 // bits
         words = rng.integers(0, 2**32, (rows, cols // per_word), dtype=np.uint32)
-        scales = rng.uniform(0.001, 0.02, (rows, cols // GROUP)).astype(dtype)
+        signs = rng.choice([-1, 1], (rows, cols // GROUP))
+        scales = (rng.uniform(0.001, 0.02, signs.shape) * signs).astype(dtype)
         tensors += [words, scales]
         matrix = np.zeros((rows, cols))
         for col in range(cols):

@@ -15,6 +15,7 @@ from gemma4_compile.operators.sampling import SampleTopP
 from gemma4_compile.operators.spreads import (
     BYTES_BELOW_255,
     LSE,
+    WEIGHT_SCALES,
     WORDS,
     Spread,
     around_zero,
@@ -44,6 +45,13 @@ def test_floats_fill_their_range(size: float) -> None:
     assert 1.99 * size < positive.max() < 2 * size
 
 
+def test_scales_of_groups_have_both_signs() -> None:
+    values = values_of(*WEIGHT_SCALES, dtype="float16")
+    assert 2.0**-8 <= values[::2].min() < values[::2].max() < 2.0**-7
+    assert (np.abs(values[1::2]) >= 2.0**-8).all()
+    assert (values[1::2] < 0).all()
+
+
 @pytest.mark.parametrize("value", [3e38, 1.0, 0.1])
 def test_a_number_and_its_neighbour(value: float) -> None:
     values = np.unique(values_of(near(value)))
@@ -62,7 +70,8 @@ def test_maxima_and_sums_of_splits_take_turns() -> None:
     [
         (BYTES, "q_weight", "uint32", (BYTES_BELOW_255,)),
         (BYTES, "x", "float16", spreads_of("x", "float16")),
-        (BYTES, "q_scale", "float16", (from_to_twice(2.0**-8),)),
+        (BYTES, "q_scale", "float16", WEIGHT_SCALES),
+        (BYTES, "scales", "float32", (from_to_twice(2.0**-8),)),
         (DECODE, "split_lse", "float32", LSE),
         (DECODE, "k_norm", "float32", (around_zero(2.0),)),
         (SAMPLE, "logits", "float32", (around_zero(16.0),)),

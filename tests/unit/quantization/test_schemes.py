@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gemma4_compile.model_spec.parameters import Role
+from gemma4_compile.quantization.packing import unpack
+from gemma4_compile.quantization.scheme import Scheme
 from gemma4_compile.quantization.schemes import RECIPES, SCHEMES, recipe_of
 
 
@@ -35,3 +40,19 @@ def test_recipes_give_each_role_its_scheme(
 def test_a_line_with_an_unknown_scheme_is_an_error() -> None:
     with pytest.raises(KeyError, match="q9"):
         recipe_of("x", {"activations": "float16", "weights": "q9", "small": "q9"})
+
+
+BYTES = [scheme for scheme in SCHEMES.values() if scheme.name.startswith("q8")]
+
+
+@given(
+    weights=st.lists(st.floats(-1, 1, width=32), min_size=32, max_size=32),
+    exponent=st.integers(-40, 20),
+    scheme=st.sampled_from(BYTES),
+)
+def test_bytes_stop_below_what_signed_products_do_not_hold(
+    weights: list[float], exponent: int, scheme: Scheme
+) -> None:
+    rows = np.array([weights], np.float32) * np.float32(2.0**exponent)
+    words, _ = scheme.store(rows, name="w", first_row=0)
+    assert unpack(words, 8).max() <= 254
