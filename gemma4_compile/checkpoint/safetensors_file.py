@@ -5,14 +5,13 @@ Nothing is mapped or held: each read opens the file, takes its rows and closes i
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +22,10 @@ from gemma4_compile.checkpoint.kinds import BEGIN_BYTES, check_is_file_itself
 from gemma4_compile.errors import CheckpointError
 
 Float32Array = npt.NDArray[np.float32]
+StoredArray = npt.NDArray[Any]
 
 MAX_HEADER_BYTES = 32 << 20  # the format allows 100 MB; the largest released one has 300 KB
 MAX_DIMENSIONS = 8
-SAMPLE_BYTES = 4096
-_COMPARED_BYTES = 8 << 20
 MAX_TENSORS = 200_000  # of a checkpoint; the largest released one holds some thousands
 _MAX_HEADER_VALUES = 16 * MAX_TENSORS
 Stamp = tuple[int, int, int, int]
@@ -36,12 +34,12 @@ Stamp = tuple[int, int, int, int]
 FLOAT_DTYPES = ("BF16", "F16", "F32")
 ID_DTYPES = ("I32", "I64")
 """Of tables of token ids, which float32 holds."""
-_DTYPE_BYTES = {
-    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 1),
-    **dict.fromkeys(("I16", "U16", "F16", "BF16"), 2),
-    **dict.fromkeys(("I32", "U32", "F32"), 4),
-    **dict.fromkeys(("I64", "U64", "F64"), 8),
+_STORED_AS = {
+    **{"BOOL": "u1", "I8": "i1", "F16": "<f2", "F32": "<f4", "F64": "<f8", "BF16": "<u2"},
+    **dict.fromkeys(("U8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), "u1"),
+    **{"I16": "<i2", "U16": "<u2", "I32": "<i4", "U32": "<u4", "I64": "<i8", "U64": "<u8"},
 }
+_DTYPE_BYTES = {name: np.dtype(stored).itemsize for name, stored in _STORED_AS.items()}
 _DOWNLOAD_AGAIN = "download the file again"
 
 
@@ -222,7 +220,8 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
     return tensors
 
 
-def _check_stamp(tensor: TensorInfo, found: os.stat_result) -> None:
+def check_stamp(tensor: TensorInfo, found: os.stat_result) -> None:
+    """Raise CheckpointError if this is not the file that a tensor's header was read from."""
     if tensor.stamp is not None and stamp_of(found) != tensor.stamp:
         raise CheckpointError(
             f"`{tensor.path.name}` changed while in use", hint="wait, then run the command again"
@@ -234,7 +233,7 @@ def check_unchanged(tensors: Iterable[TensorInfo]) -> None:
     stored = (leaf for tensor in tensors for leaf in tensor.stored)
     for tensor in {tensor.path: tensor for tensor in stored}.values():
         try:
-            _check_stamp(tensor, tensor.path.stat())
+            check_stamp(tensor, tensor.path.stat())
         except OSError as error:
             raise CheckpointError(f"cannot read `{tensor.path.name}`: {error.strerror}") from error
 
@@ -266,30 +265,55 @@ def read_rows(tensor: TensorInfo, begin: int, end: int) -> Float32Array:
         raise CheckpointError(
             f"tensor `{tensor.name}` has dtype {tensor.dtype}, which is no weight"
         )
-    raw = read_bytes(tensor, begin, end)
-    shape = (end - begin, *tensor.shape[1:][-1:])
+    stored = read_stored(tensor, begin, end)
     if tensor.dtype == "BF16":
-        bits = raw.view("<u2").astype(np.uint32)
+        bits = stored.astype(np.uint32)
         bits <<= 16
-        return bits.view(np.float32).reshape(shape)
-    stored = raw.view({"F16": "<f2", "I32": "<i4", "I64": "<i8"}.get(tensor.dtype, "<f4"))
-    return stored.astype(np.float32, copy=False).reshape(shape)
+        return bits.view(np.float32)
+    return stored.astype(np.float32, copy=False)
 
 
-def read_bytes(tensor: TensorInfo, begin: int, end: int) -> npt.NDArray[np.uint8]:
-    """Bytes of rows [begin, end) of a tensor of a file, as they lie; errors as `read_rows`."""
-    row_bytes = tensor.nbytes // tensor.row_count
-    raw = np.empty((end - begin) * row_bytes, np.uint8)
+def read_stored(
+    tensor: TensorInfo, begin: int, end: int, columns: tuple[int, int] | None = None
+) -> StoredArray:
+    """Read rows [begin, end) of a file's tensor as they are stored; of `columns` alone if given.
+
+    Numbers that NumPy has not are their bits: bfloat16 and those of 8 bits. Errors as `read_rows`.
+    """
+    dtype = np.dtype(_STORED_AS[tensor.dtype])
+    width = prod(tensor.shape[1:][-1:])
+    first, last = columns or (0, width)
+    span = None if columns is None else (first * dtype.itemsize, last * dtype.itemsize)
+    values = read_bytes(tensor, begin, end, span).view(dtype)
+    return values.reshape(end - begin, *((last - first,) if len(tensor.shape) > 1 else ()))
+
+
+def read_bytes(
+    tensor: TensorInfo, begin: int, end: int, span: tuple[int, int] | None = None
+) -> npt.NDArray[np.uint8]:
+    """Bytes of rows [begin, end) of a tensor of a file, as they lie; errors as `read_rows`.
+
+    `span` are those that are taken of every row, if not all of them.
+    """
+    row_bytes = tensor.nbytes // max(1, tensor.row_count)
+    size = (end - begin) * row_bytes if span is None else span[1] - span[0]
+    starts = [begin * row_bytes]
+    if span is not None:
+        starts = [row * row_bytes + span[0] for row in range(begin, end)]
+    raw = np.empty(len(starts) * size, np.uint8)
     try:
         with regular_files.open_regular(tensor.path) as file:
-            _check_stamp(tensor, os.fstat(file.fileno()))
-            file.seek(tensor.offset_bytes + begin * row_bytes)
-            view, done = raw.data, 0
-            while done < raw.size and (count := file.readinto(view[done:])):
-                done += count
+            check_stamp(tensor, os.fstat(file.fileno()))
+            for index, start in enumerate(starts):
+                file.seek(tensor.offset_bytes + start)
+                view, done = raw[index * size : (index + 1) * size].data, 0
+                while done < size and (count := file.readinto(view[done:])):
+                    done += count
+                if done < size:
+                    break
     except OSError as error:
         raise CheckpointError(f"cannot read `{tensor.path.name}`: {error.strerror}") from error
-    if done < raw.size:
+    if starts and done < size:
         raise CheckpointError(
             f"`{tensor.path.name}` ended inside tensor `{tensor.name}`: it changed while in use",
             hint="run the command again",
@@ -317,72 +341,3 @@ def rows_of(tensor: TensorInfo, begin: int, end: int) -> TensorInfo:
         nbytes=(end - begin) * row_bytes,
         decoder=None if tensor.decoder is None else _Rows(tensor.decoder, begin),
     )
-
-
-def holds_same(first: TensorInfo, second: TensorInfo) -> bool:
-    """Return whether two tensors have the same dtype, shape and bytes, or computed values.
-
-    Raises
-    ------
-    CheckpointError
-        If a file cannot be read or changed since its header was read.
-    """
-    if (first.dtype, first.shape) != (second.dtype, second.shape):
-        return False
-    if first.decoder is not None or second.decoder is not None:
-        return _compute_same(first, second)
-    done = 0
-    try:
-        with (
-            regular_files.open_regular(first.path) as one,
-            regular_files.open_regular(second.path) as other,
-        ):
-            for file, tensor in ((one, first), (other, second)):
-                _check_stamp(tensor, os.fstat(file.fileno()))
-                file.seek(tensor.offset_bytes)
-            while done < first.nbytes:
-                size = min(_COMPARED_BYTES, first.nbytes - done)
-                block = one.read(size)
-                if len(block) < size or block != other.read(size):
-                    return False
-                done += size
-    except OSError as error:
-        raise CheckpointError(f"cannot read `{first.path.name}`: {error.strerror}") from error
-    return True
-
-
-def _compute_same(first: TensorInfo, second: TensorInfo) -> bool:
-    count = first.row_count
-    step = max(1, _COMPARED_BYTES * count // max(1, first.nbytes))
-    for begin in range(0, count, step):
-        end = min(begin + step, count)
-        one, other = (read_rows(tensor, begin, end) for tensor in (first, second))
-        if not np.array_equal(one, other, equal_nan=True):
-            return False
-    return True
-
-
-def sample_hash(tensors: Iterable[TensorInfo]) -> str:
-    """Hash of the names, and of bytes at the begin, middle and end of every tensor.
-
-    It tells checkpoints apart without reading gigabytes: training moves every matrix as a whole.
-
-    Raises
-    ------
-    CheckpointError
-        If a file cannot be read or changed since its header was read.
-    """
-    digest = hashlib.sha256()
-    stored = dict.fromkeys(leaf for tensor in tensors for leaf in tensor.stored)
-    for tensor in sorted(stored, key=lambda item: item.name):
-        digest.update(f"{tensor.name}\0{tensor.dtype}\0{tensor.shape}\0".encode())
-        last = max(0, tensor.nbytes - SAMPLE_BYTES)
-        try:
-            with regular_files.open_regular(tensor.path) as file:
-                _check_stamp(tensor, os.fstat(file.fileno()))
-                for begin in (0, last // 2, last):
-                    file.seek(tensor.offset_bytes + begin)
-                    digest.update(file.read(min(SAMPLE_BYTES, tensor.nbytes)))
-        except OSError as error:
-            raise CheckpointError(f"cannot read `{tensor.path.name}`: {error.strerror}") from error
-    return f"sha256:{digest.hexdigest()}"

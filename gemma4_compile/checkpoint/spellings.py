@@ -12,7 +12,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from gemma4_compile.checkpoint.safetensors_file import TensorInfo, holds_same, rows_of
+from gemma4_compile.checkpoint.safetensors_file import TensorInfo, rows_of
+from gemma4_compile.checkpoint.same_weights import holds_same
 from gemma4_compile.errors import CheckpointError, printable
 
 WRAPPERS: Mapping[str, str] = {

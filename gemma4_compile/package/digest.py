@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemma4_compile.checkpoint.match import Checkpoint
-from gemma4_compile.checkpoint.safetensors_file import sample_hash
+from gemma4_compile.checkpoint.same_weights import sample_hash
 from gemma4_compile.package import artifacts
 from gemma4_compile.package.artifacts import Build
 

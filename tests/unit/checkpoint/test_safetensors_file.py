@@ -17,11 +17,10 @@ from gemma4_compile.checkpoint.safetensors_file import (
     TensorInfo,
     check_unchanged,
     computed,
-    holds_same,
     read_header,
     read_rows,
+    read_stored,
     rows_of,
-    sample_hash,
 )
 from gemma4_compile.errors import CheckpointError
 
@@ -217,33 +216,6 @@ def test_headers_that_cost_too_much_or_are_no_utf8(
         read_header(write_header(tmp_path / "x.safetensors", header))
 
 
-@pytest.mark.parametrize("size", [1, safetensors_file.SAMPLE_BYTES // 4, 40_000])
-def test_samples_tell_weights_apart(tmp_path: Path, size: int) -> None:
-    values = np.random.default_rng(3).standard_normal(size).astype("<f4")
-
-    def sampled(name: str, tensor: str, content: np.ndarray) -> str:
-        header = {tensor: entry("F32", [size], 0, 4 * size)}
-        return sample_hash(read_header(write(tmp_path / name, header, content.tobytes())).values())
-
-    first = sampled("a", "x", values)
-    assert sampled("b", "x", values) == first
-    assert sampled("c", "y", values) != first
-    for changed in {0, size // 2, size - 1}:
-        other = values.copy()
-        other[changed] += 1
-        assert sampled("d", "x", other) != first
-
-
-def test_a_sample_of_a_file_that_changed(file: Path) -> None:
-    tensors = read_header(write(file, {"x": entry("F32", [4], 0, 16)}, bytes(16)))
-    write(file, {"x": entry("F32", [5], 0, 20)}, bytes(20))
-    with pytest.raises(CheckpointError, match="changed while in use"):
-        sample_hash(tensors.values())
-    file.unlink()
-    with pytest.raises(CheckpointError, match="cannot read"):
-        sample_hash(tensors.values())
-
-
 @dataclass(frozen=True)
 class Scaled:
     """A decoder: a stored tensor times a number."""
@@ -275,30 +247,24 @@ def test_a_computed_tensor_is_read_by_rows(file: Path) -> None:
     assert np.array_equal(read_rows(both, 1, 3), [values[0, 1], 2 * values[1, 1]])
 
 
-def test_computed_tensors_are_compared_by_their_values(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    values = np.arange(12, dtype="<f4").reshape(3, 4)
-    other = 2 * values
-    other[2, 3] += 1
-    header = {name: entry("F32", [3, 4], 48 * i, 48 * i + 48) for i, name in enumerate("xyz")}
-    data = values.tobytes() + (2 * values).tobytes() + other.tobytes()
-    tensors = read_header(write(file, header, data))
-    twice = computed("twice", (3, 4), Scaled(tensors["x"], 2))
-    monkeypatch.setattr(safetensors_file, "_COMPARED_BYTES", 16)  # a row at a time
-    assert holds_same(twice, tensors["y"])
-    assert not holds_same(tensors["z"], twice)
-    assert not holds_same(twice, replace(tensors["y"], shape=(4, 3)))
-
-
 def test_computed_tensors_change_with_what_they_are_computed_from(file: Path) -> None:
     values = np.arange(12, dtype="<f4")
     header = {"x": entry("F32", [12], 0, 48)}
     stored = read_header(write(file, header, values.tobytes()))["x"]
     tensors = [computed(name, (12,), Scaled(stored, 2)) for name in "ab"]
-    assert sample_hash(tensors) == sample_hash([stored])
     check_unchanged(tensors)
     stat = file.stat()
     os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
     with pytest.raises(CheckpointError, match="changed while in use"):
         check_unchanged(tensors)
+
+
+@pytest.mark.parametrize("dtype", ["I32", "U8", "F16", "BF16"])
+def test_columns_are_read_as_they_are_stored(dtype: str, file: Path) -> None:
+    as_stored = {"I32": "<i4", "U8": "u1", "F16": "<f2", "BF16": "<u2"}[dtype]
+    values = np.arange(12).astype(as_stored).reshape(3, 4)
+    header = {"x": entry(dtype, [3, 4], 0, values.nbytes)}
+    stored = read_header(write(file, header, values.tobytes()))["x"]
+    assert np.array_equal(read_stored(stored, 1, 3), values[1:])
+    assert np.array_equal(read_stored(stored, 0, 3, (1, 3)), values[:, 1:3])
+    assert read_stored(stored, 0, 3, (2, 2)).shape == (3, 0)

@@ -13,10 +13,10 @@ import pytest
 from gemma4_compile.checkpoint.safetensors_file import (
     TensorInfo,
     computed,
-    holds_same,
     read_header,
     read_rows,
 )
+from gemma4_compile.checkpoint.same_weights import holds_same
 from gemma4_compile.checkpoint.spellings import WRAPPERS, usual_name, usual_tensors
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.tiny.safetensors_file import write_safetensors
