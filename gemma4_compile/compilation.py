@@ -98,6 +98,7 @@ def fingerprint(build: Compilation) -> str:
             "version": __version__,
             "source": dict(build.source.origin),
             "config": repr(build.config),
+            "quantised": [one.config.get("quantization_config") for one in given],
             "files": [[str(p), s.st_size, s.st_mtime_ns] for p, s in stats],
             "recipe": build.recipe.name,
             "allow_nonfinite": build.allow_nonfinite,

@@ -92,7 +92,7 @@ class Decoder(Protocol):
         """What it reads: tensors of files, or computed ones; at least one."""
 
     def read_rows(self, begin: int, end: int) -> Float32Array:
-        """Rows [begin, end) as the function `read_rows` counts them, never more at once."""
+        """Rows [begin, end), one at least, as the function `read_rows` counts them."""
 
 
 def computed(name: str, shape: tuple[int, ...], decoder: Decoder) -> TensorInfo:
@@ -252,9 +252,12 @@ def read_rows(tensor: TensorInfo, begin: int, end: int) -> Float32Array:
     count = tensor.row_count
     assert 0 <= begin <= end <= count, f"rows {begin}:{end} of {tensor}"
     if tensor.decoder is not None:
+        width = tensor.shape[1:][-1:]
+        if begin == end:
+            return np.empty((0, *width), np.float32)
         rows = tensor.decoder.read_rows(begin, end)
         assert rows.dtype == np.float32, rows.dtype
-        return rows.reshape(end - begin, *tensor.shape[1:][-1:])
+        return rows.reshape(end - begin, *width)
     if tensor.axes:
         (part,) = tensor.parts
         values = read_rows(part, 0, part.row_count).reshape(part.shape)
@@ -265,8 +268,12 @@ def read_rows(tensor: TensorInfo, begin: int, end: int) -> Float32Array:
         raise CheckpointError(
             f"tensor `{tensor.name}` has dtype {tensor.dtype}, which is no weight"
         )
-    stored = read_stored(tensor, begin, end)
-    if tensor.dtype == "BF16":
+    return widened(read_stored(tensor, begin, end), tensor.dtype)
+
+
+def widened(stored: StoredArray, dtype: str) -> Float32Array:
+    """Numbers that `read_stored` gave, of FLOAT_DTYPES or ID_DTYPES, as float32."""
+    if dtype == "BF16":
         bits = stored.astype(np.uint32)
         bits <<= 16
         return bits.view(np.float32)

@@ -16,6 +16,7 @@ from gemma4_compile.checkpoint.files import CONFIG_FILE, TOKENIZER_FILE, read_js
 from gemma4_compile.checkpoint.head import with_head
 from gemma4_compile.checkpoint.loaded_dtype import loaded_dtype
 from gemma4_compile.checkpoint.match import Checkpoint, read_generation_config
+from gemma4_compile.checkpoint.quantised.read import check_config, dequantised
 from gemma4_compile.checkpoint.weight_files import listing, open_tensors
 from gemma4_compile.errors import CheckpointError, UsageError, printable
 from gemma4_compile.model_spec.modality import TEXT_ONLY, Modality
@@ -56,7 +57,10 @@ def local_path(model: str) -> Path:
 
 
 def _read_config(path: Path, modalities: Modalities) -> Gemma4Config:
-    return Gemma4Config.from_dict(read_json(path / CONFIG_FILE), warn_of_unknown, modalities)
+    values = read_json(path / CONFIG_FILE)
+    config = Gemma4Config.from_dict(values, warn_of_unknown, modalities)
+    check_config(values)
+    return config
 
 
 def warn_of_unknown(names: list[str], option: str = "") -> None:
@@ -131,7 +135,8 @@ def _with_own_head(config: Gemma4Config, path: Path, checkpoint: Checkpoint | No
     if checkpoint is not None:
         return with_head(config, checkpoint.tensors)
     try:
-        return with_head(config, open_tensors(path))
+        values = read_json(path / CONFIG_FILE)
+        return with_head(config, dequantised(values, open_tensors(path), is_named=False))
     except CheckpointError:
         return config
 

@@ -24,6 +24,17 @@ DEQUANTISE = (
     "save the model in bfloat16 first (dequantize() and save_pretrained() of transformers, "
     "`mlx_lm.convert --dequantize` of MLX), or give the checkpoint that it was quantised from"
 )
+WHOLE_HINT = (
+    "give the checkpoint that it was quantised from; those of compressed-tensors (integers of 2, 4 "
+    "and 8 bits, FP8, NVFP4, MXFP4), GPTQ, AWQ, bitsandbytes and FP8 are read"
+)
+QAT_HINT = (
+    "give the checkpoint of the same size whose name ends in `-qat-q4_0-unquantized`, such as "
+    "google/gemma-4-E2B-it-qat-q4_0-unquantized: four bits hold its weights exactly"
+)
+READ_METHODS = ("compressed-tensors", "gptq", "awq", "bitsandbytes", "fp8")
+"""`quant_method` of checkpoints whose weights are computed from what they hold."""
+_TRAINED_METHOD = "gemma"
 # Who quantised a checkpoint, by `quant_method`.
 _METHODS: Mapping[object, str] = {
     "awq": "AWQ",
@@ -63,14 +74,35 @@ def unsupported_type(model_type: object) -> ConfigError:
     )
 
 
-def refuse_quantised(fields: ConfigFields) -> None:
-    """Raise ConfigError for a config of quantised weights, saying who quantised them if it does."""
+def quantised_by(values: Mapping[object, object]) -> str | None:
+    """The `quant_method` of a `quantization_config`, which older files of bitsandbytes lack."""
+    method = values.get("quant_method")
+    if method is None and any(values.get(key) is True for key in ("load_in_4bit", "load_in_8bit")):
+        return "bitsandbytes"
+    return method if isinstance(method, str) else None
+
+
+def refuse_quantised(fields: ConfigFields, *, is_top: bool = False) -> None:
+    """Raise ConfigError for a config of weights that are quantised in a way that is not read.
+
+    transformers reads the `quantization_config` of the top level.
+    """
     for key in ("quantization_config", "quantization"):  # MLX has the second, or both
         found = fields.get(key)
         if found is None:
             continue
         who = ""
         if isinstance(found, Mapping):
+            by = quantised_by(found)
+            if is_top and key == "quantization_config" and by in READ_METHODS:
+                continue
+            if by == _TRAINED_METHOD:
+                raise ConfigError(
+                    f"config key `{fields.key(key)}`: Google's checkpoints for phones round the "
+                    "inputs and outputs of layers as well, and were trained for that; their "
+                    "weights alone are another model",
+                    hint=QAT_HINT,
+                )
             method = found.get("quant_method")
             known = _METHODS.get(method) if isinstance(method, str) else None
             if method is None:  # of older files, and of MLX
@@ -86,7 +118,7 @@ def refuse_quantised(fields: ConfigFields) -> None:
 def refuse_variants(top: ConfigFields, text: ConfigFields) -> None:
     """Raise ConfigError for a key whose value means another architecture or another storage."""
     for fields in (top, text):
-        refuse_quantised(fields)
+        refuse_quantised(fields, is_top=fields is top)
         for name, value in ONLY_VALUES.items():
             fields.fixed(name, value)
     if text.get("use_bidirectional_attention") not in (None, "vision"):

@@ -237,16 +237,10 @@ def test_a_pointer_in_the_place_of_the_tokenizer_is_named(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("config", "who"),
     [
-        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "bitsandbytes"),
-        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "GPTQ"),
-        ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "AWQ"),
-        ({"quantization_config": {"quant_method": "compressed-tensors"}}, "compressed-tensors"),
-        ({"quantization_config": {"quant_method": "fp8"}}, "FP8"),
         ({"quantization_config": {"quant_method": "torchao"}}, "torchao"),
         ({"quantization_config": {"quant_method": "mxfp4"}}, "MXFP4"),
+        ({"quantization_config": {"quant_method": "hqq"}}, "hqq"),
         ({"quantization_config": {"quant_method": "newer"}}, "newer"),
-        ({"quantization_config": {"load_in_4bit": True}}, "bitsandbytes"),
-        ({"quantization_config": {"load_in_8bit": True, "bits": 8}}, "bitsandbytes"),
         ({"quantization_config": {"quant_algo": "FP8", "producer": {}}}, "ModelOpt"),
         ({"quantization": {"group_size": 64, "bits": 4, "mode": "affine"}}, "MLX"),
         ({"quantization_config": {"group_size": 64, "bits": 4}}, "MLX"),

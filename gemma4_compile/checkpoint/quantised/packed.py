@@ -1,0 +1,203 @@
+"""Codes packed into words: blocks of rows of the numbers that they stand for.
+
+Formats differ in three things: the bits of a code, which axis of the weight runs along a word, and
+the number of each code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from math import ceil
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemma4_compile.checkpoint.safetensors_file import (
+    Float32Array,
+    StoredArray,
+    TensorInfo,
+    computed,
+    read_stored,
+    widened,
+)
+
+Codes = npt.NDArray[np.uint8]
+Numbers = tuple[float, ...]
+"""What each code stands for, in their order."""
+
+WORD_BITS = 32
+BITS = (2, 4, 8)
+"""Of codes that lie in no two words."""
+
+
+@cache
+def integers(bits: int, first: int) -> Numbers:
+    """Codes of consecutive integers, the first one given."""
+    return tuple(float(first + code) for code in range(1 << bits))
+
+
+@cache
+def signed(bits: int) -> Numbers:
+    """Codes of two's complement."""
+    return tuple(float(code - ((code >> (bits - 1)) << bits)) for code in range(1 << bits))
+
+
+@cache
+def minifloats(exponent_bits: int, mantissa_bits: int) -> Numbers:
+    """Codes of a sign, an exponent and a mantissa, as OCP has them, with no infinity.
+
+    Of 8 bits the largest code is no number (E4M3).
+    """
+    bias = (1 << (exponent_bits - 1)) - 1
+    count = 1 << (exponent_bits + mantissa_bits)
+    positive = []
+    for code in range(count):
+        exponent, mantissa = divmod(code, 1 << mantissa_bits)
+        lead = float(exponent > 0) + mantissa / (1 << mantissa_bits)
+        positive.append(lead * 2.0 ** (max(exponent, 1) - bias))
+    if exponent_bits + mantissa_bits == 7:
+        positive[-1] = float("nan")
+    return (*positive, *(-number for number in positive))
+
+
+E4M3 = minifloats(4, 3)
+E2M1 = minifloats(2, 1)
+E8M0 = (*(2.0 ** (code - 127) for code in range(255)), float("nan"))
+"""Powers of two, of the scales of microscaling formats."""
+
+
+def unpack(words: StoredArray, bits: int) -> Codes:
+    """Codes of words along the last axis, the lowest bits first.
+
+    Returns
+    -------
+    (..., words * bits of a word / bits)
+    """
+    of_words = np.ascontiguousarray(words).view(np.uint8)
+    if bits == 8:
+        return of_words
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    codes = (of_words[..., None] >> shifts) & np.uint8((1 << bits) - 1)
+    return codes.reshape(*of_words.shape[:-1], -1)
+
+
+def _numbers(codes: Codes, numbers: Numbers) -> Float32Array:
+    return np.take(np.array(numbers, np.float32), codes)
+
+
+@dataclass(frozen=True)
+class AlongRows:
+    """Codes of a row, one after the other in the same row of words: (rows, words) stored."""
+
+    stored: TensorInfo
+    bits: int
+    numbers: Numbers
+    columns: int
+
+    @property
+    def tensors(self) -> tuple[TensorInfo, ...]:
+        """The words."""
+        return (self.stored,)
+
+    def read_rows(self, begin: int, end: int) -> Float32Array:
+        """Numbers of rows [begin, end)."""
+        words = read_stored(self.stored, begin, end).reshape(end - begin, -1)
+        return _numbers(unpack(words, self.bits)[:, : self.columns], self.numbers)
+
+
+@dataclass(frozen=True)
+class AcrossRows:
+    """Codes of a column, one after the other in the same column of words: (words, columns)."""
+
+    stored: TensorInfo
+    bits: int
+    numbers: Numbers
+
+    @property
+    def tensors(self) -> tuple[TensorInfo, ...]:
+        """The words."""
+        return (self.stored,)
+
+    def read_rows(self, begin: int, end: int) -> Float32Array:
+        """Numbers of rows [begin, end)."""
+        count = WORD_BITS // self.bits
+        first = begin // count
+        words = read_stored(self.stored, first, ceil(end / count))
+        codes = unpack(words.T, self.bits).T[begin - first * count : end - first * count]
+        return _numbers(codes, self.numbers)
+
+
+@dataclass(frozen=True)
+class OfInputs:
+    """A matrix stored as (inputs, outputs), its codes packed along the inputs."""
+
+    stored: TensorInfo
+    bits: int
+    numbers: Numbers
+
+    @property
+    def tensors(self) -> tuple[TensorInfo, ...]:
+        """The words."""
+        return (self.stored,)
+
+    def read_rows(self, begin: int, end: int) -> Float32Array:
+        """Numbers of outputs [begin, end)."""
+        words = read_stored(self.stored, 0, self.stored.shape[0], (begin, end))
+        return _numbers(unpack(words.T, self.bits), self.numbers)
+
+
+@dataclass(frozen=True)
+class OfOutputs:
+    """A matrix stored as (inputs, outputs), its codes packed along the outputs.
+
+    `order` are the places, in a word, of its columns.
+    """
+
+    stored: TensorInfo
+    bits: int
+    numbers: Numbers
+    order: tuple[int, ...]
+
+    @property
+    def tensors(self) -> tuple[TensorInfo, ...]:
+        """The words."""
+        return (self.stored,)
+
+    def read_rows(self, begin: int, end: int) -> Float32Array:
+        """Numbers of outputs [begin, end)."""
+        count = WORD_BITS // self.bits
+        first = begin // count
+        words = read_stored(self.stored, 0, self.stored.shape[0], (first, ceil(end / count)))
+        codes = unpack(words, self.bits).reshape(len(words), -1, count)[..., self.order]
+        codes = codes.reshape(len(words), -1)[:, begin - first * count : end - first * count]
+        return _numbers(codes.T, self.numbers)
+
+
+@dataclass(frozen=True)
+class Transposed:
+    """Floats stored as (inputs, outputs)."""
+
+    stored: TensorInfo
+
+    @property
+    def tensors(self) -> tuple[TensorInfo, ...]:
+        """The floats."""
+        return (self.stored,)
+
+    def read_rows(self, begin: int, end: int) -> Float32Array:
+        """Numbers of outputs [begin, end)."""
+        values = read_stored(self.stored, 0, self.stored.shape[0], (begin, end))
+        return np.ascontiguousarray(widened(values, self.stored.dtype).T)
+
+
+def bytes_as(tensor: TensorInfo, numbers: Numbers) -> TensorInfo:
+    """A tensor of bytes as what they stand for."""
+    width = tensor.shape[-1] if len(tensor.shape) > 1 else 1
+    return computed(tensor.name, tensor.shape, AlongRows(tensor, 8, numbers, width))
+
+
+def index_of(tensor: TensorInfo) -> npt.NDArray[Any]:
+    """A vector of integers, as it is stored."""
+    return read_stored(tensor, 0, tensor.row_count)

@@ -1,0 +1,85 @@
+"""Which reader a quantised checkpoint has, by its config, and what the user is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from gemma4_compile.checkpoint.quantised import bitsandbytes, compressed, fp8, gptq
+from gemma4_compile.checkpoint.quantised.modules import Weights
+from gemma4_compile.checkpoint.safetensors_file import TensorInfo
+from gemma4_compile.model_spec.text.config_variants import quantised_by
+from gemma4_compile.process import warn
+
+KEY = "quantization_config"
+_READERS: Mapping[str, Callable[[Mapping[str, object], Mapping[str, TensorInfo]], Weights]] = {
+    "compressed-tensors": compressed.read_weights,
+    "gptq": gptq.read_gptq,
+    "awq": gptq.read_awq,
+    "bitsandbytes": bitsandbytes.read_weights,
+    "fp8": fp8.read_weights,
+}
+
+
+def check_config(config: Mapping[str, object]) -> None:
+    """Refuse a quantised checkpoint by its `config.json`, before its weights are downloaded.
+
+    Raises
+    ------
+    ConfigError
+        Naming the key that says what is not read.
+    """
+    _read(config, {})
+
+
+def dequantised(
+    config: Mapping[str, object], tensors: Mapping[str, TensorInfo], *, is_named: bool = True
+) -> Mapping[str, TensorInfo]:
+    """A checkpoint's tensors; quantised ones as the weights that they stand for.
+
+    Parameters
+    ----------
+    config : the checkpoint's `config.json`
+    is_named : warn of what changes replies
+
+    Raises
+    ------
+    CheckpointError, ConfigError
+        If they are damaged, or held in a way that is not read.
+    """
+    found = _read(config, tensors)
+    if found is None:
+        return tensors
+    method, weights = found
+    if is_named and not any(tensor.decoder for tensor in weights.tensors.values()):
+        warn(
+            f"config.json has the checkpoint quantised by {method}, and its weights are whole: "
+            "they are taken as they are, transformers may round them as it loads them",
+            f"leave `{KEY}` out of config.json if it is not meant",
+        )
+        return tensors
+    if is_named and weights.rounded is not None:
+        warn(
+            f"the checkpoint's weights were rounded before ({method}, {weights.rounded}), and "
+            "where the recipe has other levels they are rounded again",
+            "take a recipe of 8 bits or f16, or the checkpoint that it was quantised from",
+        )
+    if is_named and weights.left_out:
+        warn(
+            f"{method} rounds more than weights here: {', '.join(weights.left_out)}; a package "
+            "takes the weights alone, so that its replies are not those of that runtime",
+            "gemma4-verify compares with the weights; nothing is to be done if they are meant",
+        )
+    return weights.tensors
+
+
+def _read(
+    config: Mapping[str, object], tensors: Mapping[str, TensorInfo]
+) -> tuple[str, Weights] | None:
+    values = config.get(KEY)
+    if not isinstance(values, Mapping):
+        return None
+    method = quantised_by(values)
+    reader = None if method is None else _READERS.get(method)
+    if reader is None or method is None:
+        return None
+    return method, reader(values, tensors)
