@@ -20,6 +20,7 @@ from gemma4_compile.request import CompileRequest, modalities_of
 from gemma4_compile.targets import TARGETS, Target, target_spec
 from gemma4_compile.terminal import Terminal
 from gemma4_compile.verification.numerics_report import check_tools, verify_package
+from gemma4_compile.verification.rebuild import RebuildRequest, rebuild
 from gemma4_compile.verification.report import table
 from gemma4_compile.verification.subject import VerifyRequest
 
@@ -61,6 +62,10 @@ def _run(arguments: argparse.Namespace) -> None:
     options.check(arguments)
     options.warn_of_old_names(arguments)
     options.warn_of_ignored(arguments)
+    if arguments.rebuild is not None:
+        _rebuild(arguments)
+        return
+    arguments.model = arguments.model or options.DEFAULT_MODEL
     if arguments.plan or arguments.report:
         check_open(sys.stdout)
     if arguments.plan:
@@ -112,6 +117,20 @@ def _verify(request: CompileRequest, node_modules: Path | None) -> None:
     found = verify_package(asked, Terminal())
     print(table(found.to_json(), layers=False))
     found.check(request.output)
+
+
+def _rebuild(arguments: argparse.Namespace) -> None:
+    """Make a package again; VerificationError if it is another."""
+    asked = RebuildRequest(
+        arguments.rebuild,
+        model=arguments.model,
+        drafter=arguments.drafter,
+        output=arguments.output,
+        force=arguments.force,
+    )
+    made = rebuild(asked, Terminal())
+    print("\n".join(made.lines()))
+    made.check()
 
 
 def _print_plan(arguments: argparse.Namespace) -> None:

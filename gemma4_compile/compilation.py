@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib.metadata
 import platform
-from dataclasses import dataclass
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
+from pathlib import Path
 
 from gemma4_compile import __version__
 from gemma4_compile.checkpoint.drafter import DrafterSource, match_drafter
+from gemma4_compile.checkpoint.input_files import Files, Lock
 from gemma4_compile.checkpoint.match import match
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo
 from gemma4_compile.checkpoint.sources import TINY, ModelSource
@@ -23,6 +30,7 @@ from gemma4_compile.quantization.recipe import Recipe, StoredParameter
 from gemma4_compile.quantization.scheme import StoredTensor
 from gemma4_compile.reports.plan import BuildPlan
 from gemma4_compile.targets import TargetSpec
+from gemma4_compile.targets.spec import HOST, DeviceType
 from gemma4_compile.types import JsonObject
 
 MODEL_TYPE = "gemma4"
@@ -31,6 +39,12 @@ PACKAGES = (
     *("apache-tvm", "apache-tvm-ffi", "huggingface_hub", "jinja2", "numpy"),
     *("safetensors", "tokenizers", "tqdm", "ziglang"),
 )
+_SOURCES: Mapping[str, tuple[str, ...]] = {
+    "": (".py",),
+    **dict.fromkeys(("model_spec", "quantization", "targets"), (".py", ".json", ".cc", ".h")),
+}
+"""Suffixes of what decides over bytes, by package."""
+NVRTC = "nvidia-cuda-nvrtc"
 
 
 @dataclass(frozen=True)
@@ -75,6 +89,17 @@ class Compilation:
         return [one for one in self.storage if one.parameter.name.startswith(STEM)]
 
     @property
+    def input_files(self) -> dict[str, Files]:
+        """All that a package is made from, by role: what has digests in provenance."""
+        drafter = {} if self.drafter is None else {interface.DRAFTER: self.drafter.files}
+        found = {"model": self.source.files, **drafter}
+        listed = {path for files in found.values() for path in files.values()}
+        weights = matched_tensors(self).values() if self.source.checkpoint is not None else ()
+        read = {leaf.path for tensor in weights for leaf in tensor.stored}
+        assert read <= listed, f"give these a role: {sorted(read - listed)}"
+        return found
+
+    @property
     def tensors(self) -> list[StoredTensor]:
         """The model's tensors, in the order of the packed tuple."""
         return [tensor for stored in self.own_storage for tensor in stored.tensors]
@@ -83,6 +108,15 @@ class Compilation:
     def parameter_schema_id(self) -> str:
         """Digest of those tensors."""
         return artifacts.parameter_schema_id(self.tensors)
+
+
+def with_origins(build: Compilation, lock: Lock) -> Compilation:
+    """The compilation of the same files, from where those of a package were."""
+    source = replace(build.source, origin=lock.origins["model"])
+    drafter = build.drafter
+    if drafter is not None:
+        drafter = replace(drafter, origin=lock.origins[interface.DRAFTER])
+    return replace(build, source=source, drafter=drafter)
 
 
 def fingerprint(build: Compilation) -> str:
@@ -137,15 +171,47 @@ def _drop_tied(values: JsonObject) -> None:
         del values["ties_head"]
 
 
+def versions_of(target: TargetSpec) -> dict[str, str]:
+    """What makes packages here: programs, and the machine where a library is of its kind."""
+    is_cuda = target.device_type is DeviceType.CUDA
+    by_machine = is_cuda or target.code_generator == HOST
+    return {
+        "gemma4-compile": __version__,
+        "code": code_digest(),
+        "python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in PACKAGES},
+        **({"machine": f"{sys.platform}-{platform.machine()}"} if by_machine else {}),
+        **({NVRTC: _version_or_none(NVRTC)} if is_cuda else {}),
+    }
+
+
+def _version_or_none(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
+
+
+@cache
+def code_digest() -> str:
+    """Hash of this program's own files: two checkouts may have one version."""
+    hashes: dict[str, str] = {}
+    for name, suffixes in _SOURCES.items():
+        (folder,) = import_module(f"{__package__}.{name}".rstrip(".")).__path__
+        for path in Path(folder).rglob("*"):
+            inside = path.relative_to(folder)
+            is_other = not name and inside.parts[0] in _SOURCES  # installed, they are in it
+            if path.suffix in suffixes and not is_other and "prebuilt" not in inside.parts:
+                content = hashlib.sha256(path.read_bytes())
+                hashes[f"{name}/{inside.as_posix()}"] = content.hexdigest()
+    return artifacts.digest(hashes)
+
+
 def provenance_of(build: Compilation) -> JsonObject:
     """The entry `build` of the package's provenance."""
     return {
         "source": {**build.source.origin, "config": config_digest(build.config)},
-        "versions": {
-            "gemma4-compile": __version__,
-            "python": platform.python_version(),
-            **{name: importlib.metadata.version(name) for name in PACKAGES},
-        },
+        "versions": versions_of(build.target),
         "recipe": build.recipe.name,
         "schemes": {role.value: build.recipe.schemes[role].name for role in _roles(build)},
         "overrides": [[pattern, scheme.name] for pattern, scheme in build.recipe.overrides],

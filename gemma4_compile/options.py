@@ -43,6 +43,8 @@ DEFAULT_CONTEXT_LENGTH = 8192
 DEFAULT_PREFILL_CHUNK = 512
 
 _OF_PACKAGES = ("output", "force", "only", "dump_ir", "verify", "node_modules")
+_OF_REBUILDS = ("rebuild", "model", "drafter", "output", "force", "debug")
+"""What says where files are; all else is of the package. So are options that name other inputs."""
 # What --plan and --report do not need: they may precede a compilation's own options, so that
 # the same line with one word more shows what it would do.
 IGNORED: dict[str, tuple[str, ...]] = {
@@ -75,9 +77,9 @@ def make_parser() -> Parser:
         "model",
         type=non_empty,
         nargs="?",
-        default=DEFAULT_MODEL,
         metavar="MODEL",
-        help="hub id, directory, or `tiny`, which ships with this program (default: %(default)s)",
+        help="hub id, directory, or `tiny`, which ships with this program (default: "
+        f"{DEFAULT_MODEL})",
     )
     parser.add_argument("-o", "--output", type=path, metavar="DIR", help="where the package goes")
     _add_target(parser.add_argument_group("target and weights"))
@@ -192,6 +194,13 @@ def _add_questions(group: Options) -> None:
 
 def _add_build(group: Options) -> None:
     group.add_argument(
+        "--rebuild",
+        type=path,
+        metavar="PACKAGE",
+        help="make a package again from what its provenance.json says, and compare every byte; "
+        "MODEL (and --drafter) where its checkpoint was a directory, -o to keep what is made",
+    )
+    group.add_argument(
         "--revision", type=non_empty, metavar="R", help="branch, tag or commit on the hub"
     )
     group.add_argument(
@@ -264,10 +273,13 @@ def check(arguments: argparse.Namespace) -> None:
     if arguments.plan and arguments.report:
         raise UsageError("--plan and --report exclude each other", hint="give one after the other")
     _check_names(arguments)
+    if arguments.rebuild is not None:
+        _check_rebuild(arguments)
+        return
     if arguments.plan or arguments.report:
         return
     if arguments.output is None:
-        example = f"gemma4-compile {arguments.model} -o DIR"
+        example = f"gemma4-compile {arguments.model or DEFAULT_MODEL} -o DIR"
         raise UsageError(
             "the following arguments are required: -o/--output", hint=f"for example: {example}"
         )
@@ -285,6 +297,22 @@ def check(arguments: argparse.Namespace) -> None:
         raise UsageError("--node-modules goes with --verify", hint="leave it out, or add --verify")
     if arguments.verify and arguments.only:
         raise UsageError("--verify needs a whole package", hint="leave out --only")
+
+
+def _check_rebuild(arguments: argparse.Namespace) -> None:
+    """Raise UsageError for options beside --rebuild that the package has in its provenance."""
+    parser = make_parser()
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name, value in vars(arguments).items()
+        if name not in _OF_REBUILDS and value != parser.get_default(name)
+    ]
+    if given:
+        raise UsageError(
+            f"--rebuild takes every option from the package, and {', '.join(given)} "
+            f"{'is' if len(given) == 1 else 'are'} given",
+            hint="leave out all but MODEL, --drafter, -o and --force",
+        )
 
 
 def modalities(text: str) -> tuple[str, ...] | None:

@@ -19,6 +19,7 @@ from gemma4_compile.checkpoint.drafter import (
 )
 from gemma4_compile.checkpoint.files import TOKENIZER_FILE
 from gemma4_compile.checkpoint.float16_range import check_norms
+from gemma4_compile.checkpoint.input_files import digest_files
 from gemma4_compile.checkpoint.match import Checkpoint, row_reader
 from gemma4_compile.checkpoint.nonfinite import Counts, open_reader
 from gemma4_compile.checkpoint.safetensors_file import check_unchanged
@@ -30,6 +31,7 @@ from gemma4_compile.compilation import (
     fingerprint,
     matched_tensors,
     provenance_of,
+    with_origins,
 )
 from gemma4_compile.dump import Dump
 from gemma4_compile.errors import UsageError
@@ -46,7 +48,13 @@ from gemma4_compile.package.output_directory import (
     check_place,
     output_directory,
 )
-from gemma4_compile.package.partial_build import CONVERSATION, NONFINITE, Kept, rest_of_package
+from gemma4_compile.package.partial_build import (
+    CONVERSATION,
+    NONFINITE,
+    Kept,
+    lock_of,
+    rest_of_package,
+)
 from gemma4_compile.package.shards import write_weights
 from gemma4_compile.process import peak_memory_bytes
 from gemma4_compile.progress import Reporter
@@ -307,6 +315,10 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
             if drafter is not None and drafter.checkpoint is not None:
                 check_tokenizer(drafter.checkpoint, checkpoint, source.config.vocab_size)
             conversation = make_conversation(build, checkpoint, reporter)
+        inputs = digest_files(build.input_files, reporter)
+        if request.lock is not None:
+            request.lock.check(inputs, whole=weights)
+            build = with_origins(build, request.lock)
         provenance = provenance_of(build)
         kept = Kept()
         if request.only is not None and not request.force:
@@ -325,6 +337,7 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
             provenance[NONFINITE] = provenance[NONFINITE] if nonfinite is None else nonfinite
             noted = kept.conversation if conversation is None else conversation.provenance()
             provenance |= {CONVERSATION: noted} if noted else {}
+            provenance |= lock_of(kept, request.only, inputs)
             package = files.finish(directory, library, provenance, sha256)
     return Summary(
         output=request.output,

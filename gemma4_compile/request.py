@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemma4_compile import options
+from gemma4_compile.checkpoint.input_files import Lock
 from gemma4_compile.errors import UsageError
 from gemma4_compile.media.sizes import BUDGETS, DEFAULT_BUDGET, SHAPES, WIDE
 from gemma4_compile.model_spec.modality import TEXT_ONLY, Modality
@@ -38,6 +39,7 @@ class CompileRequest:
     overrides: Overrides = ()  # schemes by parameter pattern, of --recipe
     drafter: str | None = None  # hub id or directory of the model's drafter
     allow_nonfinite: bool = False  # store 0 for weights that are not finite
+    lock: Lock | None = None  # what the files must be, of a package that is made again
     probe: bool = False  # a library for `verification`, which returns what lies between layers
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from gemma4_compile import regular_files, tiny
 from gemma4_compile.checkpoint import hub
 from gemma4_compile.checkpoint.files import CONFIG_FILE, TOKENIZER_FILE, read_json
+from gemma4_compile.checkpoint.input_files import Files, checkpoint_files
 from gemma4_compile.checkpoint.loaded_dtype import loaded_dtype
 from gemma4_compile.checkpoint.match import Checkpoint, is_beyond, match, row_reader, vocabulary_of
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo
@@ -42,11 +43,13 @@ class DrafterSource:
     ----------
     origin : its entry in provenance; no paths of this machine
     checkpoint : None when only the config was asked for
+    files : what is read of it
     """
 
     origin: Mapping[str, object]
     config: DrafterConfig
     checkpoint: Checkpoint | None
+    files: Files = field(default_factory=dict)
 
 
 @contextlib.contextmanager
@@ -111,7 +114,8 @@ def _source(
     with _named():
         checkpoint = Checkpoint.open(path) if weights else None
         config = replace(config, dtype=loaded_dtype(path, config.dtype, f"{OPTION}: "))
-        return DrafterSource(origin, config, checkpoint)
+        files = checkpoint_files(path, checkpoint.tensors.values() if checkpoint else None)
+        return DrafterSource(origin, config, checkpoint, files)
 
 
 @contextlib.contextmanager

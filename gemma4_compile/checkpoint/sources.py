@@ -6,7 +6,7 @@ import contextlib
 import re
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gemma4_compile import abi, tiny
@@ -14,6 +14,7 @@ from gemma4_compile.checkpoint import hub, kinds
 from gemma4_compile.checkpoint.chat_files import read_chat_template
 from gemma4_compile.checkpoint.files import CONFIG_FILE, TOKENIZER_FILE, read_json
 from gemma4_compile.checkpoint.head import with_head
+from gemma4_compile.checkpoint.input_files import Files, checkpoint_files
 from gemma4_compile.checkpoint.loaded_dtype import loaded_dtype
 from gemma4_compile.checkpoint.match import Checkpoint, read_generation_config
 from gemma4_compile.checkpoint.quantised.read import check_config, dequantised
@@ -39,12 +40,14 @@ class ModelSource:
     origin : its entry in provenance; no paths of this machine
     generation_config : the parsed `generation_config.json`, empty if there is none
     checkpoint : None when only the config was asked for
+    files : what is read of it; of a preset nothing
     """
 
     origin: Mapping[str, object]
     config: Gemma4Config
     generation_config: Mapping[str, object]
     checkpoint: Checkpoint | None
+    files: Files = field(default_factory=dict)
 
 
 def local_path(model: str) -> Path:
@@ -127,7 +130,8 @@ def _source(
         )
     config = replace(config, dtype=loaded_dtype(path, config.dtype))
     config = _with_own_head(config, path, checkpoint)
-    return ModelSource(origin, config, read_generation_config(path), checkpoint)
+    files = checkpoint_files(path, checkpoint.tensors.values() if checkpoint else None)
+    return ModelSource(origin, config, read_generation_config(path), checkpoint, files)
 
 
 def _with_own_head(config: Gemma4Config, path: Path, checkpoint: Checkpoint | None) -> Gemma4Config:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from gemma4_compile import abi
+from gemma4_compile.checkpoint.input_files import INPUTS, Digests, merged, read_inputs, to_json
 from gemma4_compile.checkpoint.nonfinite import Counts
 from gemma4_compile.errors import UsageError
 from gemma4_compile.media.settings import MEDIA
@@ -14,6 +15,7 @@ from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.options import OLD_ACTIVATIONS
 from gemma4_compile.package.artifacts import Build, Provenance, read_artifact
 from gemma4_compile.package.interface import DRAFTER
+from gemma4_compile.types import JsonObject
 
 PartialBuild = Literal["library", "weights"]
 _SHORT = 24  # characters of a value in a message
@@ -24,6 +26,7 @@ _BY = {
 }
 CONVERSATION = "conversation"  # of the provenance: how the client's prompts differ
 NONFINITE = "nonfinite_weights"  # of the provenance: counts, or None where they are refused
+LIBRARY_ALONE = "library_alone"  # of the provenance: it was made without the weights
 
 
 @dataclass(frozen=True)
@@ -36,12 +39,16 @@ class Kept:
     files : names of all kept files
     nonfinite : of the weights that are kept
     conversation : how the client's prompts differ from their template; None if they do not
+    inputs : digests of the files that it was made from; None of a package that has none
+    library_alone : whether a kept library was made without the weights
     """
 
     library: str | None = None
     files: tuple[str, ...] = ()
     nonfinite: Counts | None = None
     conversation: object = None
+    inputs: Digests | None = field(default_factory=dict)
+    library_alone: bool = False
 
 
 def _values(old: object, new: object) -> str:
@@ -93,8 +100,32 @@ def rest_of_package(output: Path, renewed: PartialBuild, provenance: Build) -> K
         )
     if renewed == "weights":
         with_library = (old.library, *abi.LICENCE_FILES)
-        return Kept(old.library, tuple(name for name in old.files if name in with_library))
+        files = tuple(name for name in old.files if name in with_library)
+        alone = old.build.get(LIBRARY_ALONE) is True
+        return Kept(old.library, files, inputs=_inputs(old.build), library_alone=alone)
     # A numerics report is of one library.
     gone = (old.library, *abi.LICENCE_FILES, *abi.NUMERICS_FILES)
     files = tuple(name for name in old.files if name not in gone)
-    return Kept(None, files, old.build.get(NONFINITE), old.build.get(CONVERSATION))
+    noted = old.build.get(NONFINITE), old.build.get(CONVERSATION)
+    return Kept(None, files, *noted, _inputs(old.build))
+
+
+def _inputs(build: Build) -> Digests | None:
+    return read_inputs(build) if INPUTS in build else None
+
+
+def lock_of(kept: Kept, renewed: PartialBuild | None, own: Digests) -> JsonObject:
+    """The fields of provenance by which a package can be made again.
+
+    They are left out where what was kept has none: half of them would pass for all.
+
+    Parameters
+    ----------
+    own : digests of what this run has read
+    """
+    is_alone = renewed == "library" or kept.library_alone
+    inputs = own if renewed != "library" else merged(kept.inputs, own)
+    return {
+        **({LIBRARY_ALONE: True} if is_alone else {}),
+        **({} if inputs is None else {INPUTS: to_json(inputs)}),
+    }

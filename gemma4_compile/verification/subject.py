@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -180,6 +180,32 @@ def modalities_of(build: Build) -> frozenset[Modality]:
     return frozenset(map(Modality, build.get(MODALITIES, ("text",))))
 
 
+def request_of(
+    build: Build, model: str, output: Path, revision: str | None = None
+) -> CompileRequest:
+    """The request that a package was made by, without its drafter.
+
+    Every option that changes bytes is restored here; a test goes over them.
+    """
+    image = media_settings(build).image
+    return CompileRequest(
+        model=model,
+        target=build["target"],
+        quant=build["recipe"],
+        overrides=overrides_of(build),
+        output=output,
+        limits=build["limits"],
+        context_length=build["context_length"],
+        prefill_chunk=build["prefill_chunk"],
+        revision=revision,
+        activations=build["activations"],
+        modalities=modalities_of(build),
+        image_tokens=None if image is None else image.max_budget,
+        image_shape=WIDE if image is None else image.client_shape,
+        allow_nonfinite=build.get(NONFINITE) is not None,
+    )
+
+
 def _overrides_of_model(opened: Subject) -> Overrides:
     """Those that name parameters of the model; a probe has no drafter."""
     names, given = (
@@ -193,27 +219,9 @@ def make_probe(request: VerifyRequest, opened: Subject, folder: Path, reporter: 
     """Make the same package in `folder`, with a library that returns the residual streams, too."""
     provenance = opened.provenance
     build, probe = provenance.build, folder / "probe"
-    image = media_settings(build).image
-    compile_model(
-        CompileRequest(
-            model=request.reference,
-            target=build["target"],
-            quant=build["recipe"],
-            overrides=_overrides_of_model(opened),
-            output=probe,
-            limits=build["limits"],
-            context_length=build["context_length"],
-            prefill_chunk=build["prefill_chunk"],
-            only="library",
-            revision=request.revision,
-            activations=build["activations"],
-            modalities=modalities_of(build),
-            image_tokens=None if image is None else image.max_budget,
-            image_shape=WIDE if image is None else image.client_shape,
-            probe=True,
-        ),
-        reporter,
-    )
+    asked = request_of(build, request.reference, probe, request.revision)
+    overrides = _overrides_of_model(opened)
+    compile_model(replace(asked, overrides=overrides, only="library", probe=True), reporter)
     made = Provenance.from_json(read_artifact(probe / abi.PROVENANCE_FILE))
     # Its library and what goes with one are there already.
     of_library = {*made.files, provenance.library}

@@ -40,6 +40,8 @@ def test_the_names_are_those_of_the_compiler() -> None:
         (["--image-shape", "round", "-o", "x"], 2, "unknown shape `round`"),
         (["--plan", "--report"], 2, "exclude each other"),
         (["-o", "x", "--json"], 2, "--json goes with"),
+        (["--rebuild", "p", "--quant", "f16"], 2, "from the package, and --quant is given"),
+        (["--rebuild", "p", "--json", "--only", "library"], 2, "--json, --only are given"),
         (["-o", "x", "--dump-ir", "x/ir"], 2, "--dump-ir `x/ir` lies in -o `x`"),
         (["-o", "x", "--recipe", "x/../x/r.json"], 2, "--recipe `x/../x/r.json` lies in -o `x`"),
     ],
@@ -66,3 +68,4 @@ def test_what_the_compiler_must_look_at_is_left_to_it() -> None:
     assert options.main(["tiny", "-o", "x", "--context", "-5"]) == 0
     pictures = ["--modalities", "all", "--image-tokens", "560", "--image-shape", "square"]
     assert options.main(["tiny", "-o", "x", *pictures]) == 0
+    assert options.main(["dir", "--rebuild", "p", "--drafter", "d", "-o", "x", "--force"]) == 0

@@ -8,9 +8,16 @@ from typing import Any
 import pytest
 
 from gemma4_compile import abi
+from gemma4_compile.checkpoint.input_files import FileDigest, to_json
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.package import files
-from gemma4_compile.package.partial_build import NONFINITE, Kept, PartialBuild, rest_of_package
+from gemma4_compile.package.partial_build import (
+    NONFINITE,
+    Kept,
+    PartialBuild,
+    lock_of,
+    rest_of_package,
+)
 
 BUILD: dict[str, Any] = {
     "recipe": "f32",
@@ -37,8 +44,8 @@ def make(directory: Path, **build: Any) -> Path:
 @pytest.mark.parametrize(
     ("renewed", "kept"),
     [
-        ("weights", Kept("model.so", LIBRARY, None)),
-        ("library", Kept(None, tuple(sorted(WEIGHTS)), None)),
+        ("weights", Kept("model.so", LIBRARY, None, inputs=None)),
+        ("library", Kept(None, tuple(sorted(WEIGHTS)), None, inputs=None)),
     ],
 )
 def test_the_rest_is_kept_without_its_numerics_report(
@@ -110,6 +117,30 @@ def test_a_package_of_an_older_version_allowed_nothing(tmp_path: Path) -> None:
     older = {name: value for name, value in BUILD.items() if name != NONFINITE}
     files.finish(tmp_path, "model.so", older)
     assert rest_of_package(tmp_path, "weights", BUILD).library == "model.so"
+
+
+MODEL = {"config.json": FileDigest(1, "a"), "model.safetensors": FileDigest(2, "b")}
+CONFIG = {"model": {"config.json": FileDigest(1, "c")}}
+
+
+def test_digests_of_what_is_kept_stay(tmp_path: Path) -> None:
+    make(tmp_path, inputs=to_json({"model": MODEL}), library_alone=True)
+    kept = rest_of_package(tmp_path, "library", BUILD)
+    assert lock_of(kept, "library", CONFIG) == {
+        "library_alone": True,
+        "inputs": to_json({"model": {**MODEL, **CONFIG["model"]}}),
+    }
+    kept = rest_of_package(tmp_path, "weights", BUILD)
+    assert lock_of(kept, "weights", {"model": MODEL}) == {
+        "library_alone": True,
+        "inputs": to_json({"model": MODEL}),
+    }
+    assert lock_of(Kept(), None, {"model": MODEL}) == {"inputs": to_json({"model": MODEL})}
+
+
+def test_a_package_without_digests_gets_no_half_of_them(tmp_path: Path) -> None:
+    kept = rest_of_package(make(tmp_path), "library", BUILD)
+    assert lock_of(kept, "library", CONFIG) == {"library_alone": True}
 
 
 def test_a_damaged_package_is_an_error(tmp_path: Path) -> None:

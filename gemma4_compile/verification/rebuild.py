@@ -1,0 +1,228 @@
+"""`--rebuild`: a package made again from what its provenance says, and held against it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gemma4_compile import abi
+from gemma4_compile.checkpoint.input_files import Lock, read_inputs
+from gemma4_compile.checkpoint.sources import TINY
+from gemma4_compile.errors import ArtifactError, UsageError, VerificationError
+from gemma4_compile.package.artifacts import Build, Provenance, read_artifact
+from gemma4_compile.package.interface import DRAFTER
+from gemma4_compile.package.partial_build import LIBRARY_ALONE
+from gemma4_compile.pipeline import compile_model
+from gemma4_compile.progress import Reporter
+from gemma4_compile.regular_files import resolved
+from gemma4_compile.request import CompileRequest
+from gemma4_compile.verification.subject import provenance_of, request_of
+
+VERSIONS = "versions"
+
+
+@dataclass(frozen=True)
+class RebuildRequest:
+    """A package to make again.
+
+    Attributes
+    ----------
+    model, drafter : where the checkpoints are; None for where provenance says that they were
+    output : None for a place that is gone afterwards
+    """
+
+    package: Path
+    model: str | None = None
+    drafter: str | None = None
+    output: Path | None = None
+    force: bool = False
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """What came of it.
+
+    Attributes
+    ----------
+    files : number of files that were compared
+    differences : what is not the same, a line each
+    versions : what other versions made it, a line each
+    """
+
+    package: Path
+    files: int
+    differences: tuple[str, ...]
+    versions: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        """The outcome as text."""
+        found = [f"{self.package}: {line}" for line in (*self.versions, *self.differences)]
+        return found if self.differences else [*found, f"{self.package}: the same bytes again"]
+
+    def check(self) -> None:
+        """Raise VerificationError if the bytes are not the same."""
+        if self.differences:
+            hint = "its files are the same, and its compiler is not: the versions above made it"
+            if not self.versions:
+                hint = "report it, with both directories: a package should not depend on more"
+            count = len(self.differences)
+            raise VerificationError(
+                f"`{self.package}` was not made again: {count} of its parts "
+                f"{'is another' if count == 1 else 'are others'}",
+                hint=hint,
+            )
+
+
+def rebuild(request: RebuildRequest, reporter: Reporter) -> Rebuilt:
+    """Make a package again, and compare all of it.
+
+    Raises
+    ------
+    UsageError
+        If provenance does not say where the checkpoint is, and the request neither.
+    ArtifactError
+        If the package's provenance is damaged or older.
+    CheckpointError
+        If the files are not those that it was made from.
+    """
+    provenance = provenance_of(request.package)
+    build = provenance.build
+    lock = Lock(_origins(build), read_inputs(build))
+    with _place(request) as output:
+        for asked in _requests(request, provenance, lock, output):
+            compile_model(asked, reporter)
+        made = Provenance.from_json(read_artifact(output / abi.PROVENANCE_FILE))
+    return compare(request.package, provenance, made)
+
+
+def _origins(build: Build) -> dict[str, Mapping[str, object]]:
+    """Entries of provenance without the digests of configs, which a compilation adds."""
+    entries = {"model": build["source"], **({DRAFTER: build[DRAFTER]} if DRAFTER in build else {})}
+    return {
+        role: {key: value for key, value in entry.items() if key != "config"}
+        for role, entry in entries.items()
+    }
+
+
+def _requests(
+    request: RebuildRequest, provenance: Provenance, lock: Lock, output: Path
+) -> Iterator[CompileRequest]:
+    """What is compiled, one after the other: a library alone if it was made so."""
+    build, (model, revision) = provenance.build, _model(request, provenance.build)
+    drafter = _drafter(request, provenance.build)
+    asked = replace(
+        request_of(build, model, output, revision), drafter=drafter, lock=lock, force=request.force
+    )
+    has_weights = abi.TENSOR_CACHE_FILE in provenance.files
+    is_apart = build.get(LIBRARY_ALONE) is True
+    if provenance.library is not None and has_weights and not is_apart:
+        yield asked
+        return
+    if not request.force and output.exists():
+        raise UsageError(
+            f"`{output}` exists, and a part of a package would keep the rest of it",
+            hint="choose another -o, or replace it with --force",
+        )
+    if has_weights:
+        yield replace(asked, only="weights")
+    if provenance.library is not None:
+        # With --force nothing would be kept.
+        yield replace(asked, only="library", force=request.force and not has_weights)
+
+
+def _model(request: RebuildRequest, build: Build) -> tuple[str, str | None]:
+    """Name and revision of the checkpoint."""
+    source = build["source"]
+    if request.model is not None:
+        return request.model, None
+    if source.get("kind") == TINY:
+        return TINY, None
+    if isinstance(source.get("model"), str):
+        revision = source.get("revision")
+        return source["model"], revision if isinstance(revision, str) else None
+    raise UsageError(
+        f"`{request.package}` was made from a directory, and packages do not say which",
+        hint=f"give it: gemma4-compile DIR --rebuild {request.package}",
+    )
+
+
+def _drafter(request: RebuildRequest, build: Build) -> str | None:
+    """Name of the drafter's checkpoint, if there is one."""
+    source = build.get(DRAFTER)
+    if source is None:
+        if request.drafter is not None:
+            raise UsageError(f"--drafter: `{request.package}` has no drafter", hint="leave it out")
+        return None
+    if request.drafter is not None:
+        return request.drafter
+    if source["kind"] == TINY:
+        return TINY
+    if isinstance(source.get("model"), str):
+        return f"{source['model']}@{source['revision']}"
+    raise UsageError(
+        f"the drafter of `{request.package}` is from a directory, and packages do not say which",
+        hint="give it with --drafter DIR",
+    )
+
+
+@contextmanager
+def _place(request: RebuildRequest) -> Iterator[Path]:
+    """Where it is made: -o, or beside the package, where there is room for as much."""
+    package = resolved(request.package)
+    if request.output is not None:
+        if resolved(request.output) == package:
+            raise UsageError(
+                f"-o `{request.output}` is the package that is made again",
+                hint="choose another -o, or leave it out to compare alone",
+            )
+        yield request.output
+        return
+    try:
+        folder = tempfile.TemporaryDirectory(prefix=f".{package.name}-again-", dir=package.parent)
+    except OSError as error:
+        raise ArtifactError(
+            f"cannot write beside `{request.package}`: {error.strerror}", hint="give another -o"
+        ) from error
+    with folder as path:
+        yield Path(path) / package.name
+
+
+def compare(package: Path, old: Provenance, new: Provenance) -> Rebuilt:
+    """Hold one package's provenance against another's, which has the hashes of all files.
+
+    What gemma4-verify wrote into it later is no part of its build.
+    """
+    names = sorted({*old.files, *new.files} - set(abi.NUMERICS_FILES))
+    differences = [
+        f"{name}: expected {_file(old, name)}, found {_file(new, name)}"
+        for name in names
+        if old.files.get(name) != new.files.get(name)
+    ]
+    fields = sorted({*old.build, *new.build} - {VERSIONS})
+    differences += [
+        f"{abi.PROVENANCE_FILE}: `{name}` is another"
+        for name in fields
+        if old.build.get(name) != new.build.get(name)
+    ]
+    before, now = (_versions(one.build) for one in (old, new))
+    versions = [
+        f"made by {name} {before.get(name, 'unknown')}, here is {now.get(name, 'none')}"
+        for name in sorted({*before, *now})
+        if before.get(name) != now.get(name)
+    ]
+    return Rebuilt(package, len(names), tuple(differences), tuple(versions))
+
+
+def _versions(build: Build) -> Mapping[str, object]:
+    versions = build.get(VERSIONS)
+    return versions if isinstance(versions, Mapping) else {}
+
+
+def _file(provenance: Provenance, name: str) -> str:
+    if name not in provenance.files:
+        return "no such file"
+    nbytes, sha256 = provenance.files[name]
+    return f"sha256 {sha256} of {nbytes} bytes"
