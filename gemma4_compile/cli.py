@@ -137,7 +137,9 @@ def _print_plan(arguments: argparse.Namespace) -> None:
     """Print the plan, even of what cannot be built; that is an error then."""
     model = arguments.model
     if model == options.DEFAULT_MODEL and arguments.revision is None:
-        model = model.split("/")[1]  # its config ships with this program, so no network is needed
+        model = (
+            options.DEFAULT_PRESET
+        )  # its config ships with this program, so no network is needed
     request = CompileRequest(
         model=model,
         target=arguments.target,

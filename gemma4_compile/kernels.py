@@ -39,7 +39,7 @@ from gemma4_compile.request import CompileRequest, modalities_of
 from gemma4_compile.targets import TargetSpec
 from gemma4_compile.targets.kernels import factory_of
 
-DEFAULT_MODEL = options.DEFAULT_MODEL.split("/")[1]  # a preset: its config ships with the package
+DEFAULT_MODEL = options.DEFAULT_PRESET
 OF_TVM = "-"  # in place of an operator's kind
 TESTS = "tests/numerics"
 EVERY_KERNEL = f"{TESTS}/test_kernels.py"  # runs those of all released sizes

@@ -37,7 +37,10 @@ OLD_ACTIVATIONS = {"exact": "float"}
 """Names that packages and command lines of earlier versions have."""
 MODALITIES = ("text", "image", "audio")
 ALL = "all"
-DEFAULT_MODEL = "google/gemma-4-E2B-it"
+DEFAULT_PRESET = "gemma-4-E2B-it"
+"""The config of DEFAULT_MODEL, which ships with this program."""
+DEFAULT_MODEL = f"google/{DEFAULT_PRESET}-qat-q4_0-unquantized"
+"""Trained for the 4 bits of DEFAULT_QUANT."""
 DEFAULT_TARGET, DEFAULT_QUANT, DEFAULT_LIMITS = "webgpu", "q4f16", "default"
 DEFAULT_CONTEXT_LENGTH = 8192
 DEFAULT_PREFILL_CHUNK = 512

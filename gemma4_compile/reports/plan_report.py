@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
+from gemma4_compile.checkpoint.trained import trained_twin
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.reports.parameter_kinds import kind_name
 from gemma4_compile.reports.plan import BuildPlan, RecipePlan
@@ -171,7 +172,15 @@ def plan_text(plan: BuildPlan, model: str) -> str:
     ]
     if _devices(plan):
         lines += ["", "Needs", *_table(_needs(plan)), "", "Runs on", *_table(_fits(plan))]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_trained(plan, model)])
+
+
+def _trained(plan: BuildPlan, model: str) -> list[str]:
+    """The checkpoint to take instead, where one was trained for the bits of the recipe."""
+    twin = trained_twin(model) if plan.recipe.name.startswith("q4") else None
+    if twin is None or plan.problem is not None:
+        return []
+    return ["", "Trained for 4 bits, which hold its weights exactly (docs/options.md)", f"  {twin}"]
 
 
 def _drafter_rows(plan: BuildPlan) -> list[list[str]]:

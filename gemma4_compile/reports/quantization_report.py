@@ -31,6 +31,13 @@ from gemma4_compile.quantization.recipe import StoredParameter, storage_plan
 from gemma4_compile.quantization.recipe_file import check_overrides, with_overrides
 from gemma4_compile.quantization.scheme import Float32Array, Scheme
 from gemma4_compile.quantization.schemes import RECIPES
+from gemma4_compile.reports.exact_groups import (
+    Exact,
+    FourBits,
+    exact_groups,
+    exact_lines,
+    four_bits,
+)
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.types import JsonObject
 
@@ -48,6 +55,8 @@ class Loss:
     relative_error : length of the difference over the length of the weights
     largest_error : of one weight
     outlier_groups : share of groups with one weight of OUTLIER times their root mean square
+    groups : of weights with a scale each, none in a dense scheme
+    exact_groups : those that are held exactly
     """
 
     scheme: str
@@ -55,17 +64,25 @@ class Loss:
     relative_error: float
     largest_error: float
     outlier_groups: float
+    groups: int
+    exact_groups: int
 
 
 @dataclass(frozen=True)
 class ParameterLoss:
-    """A parameter's loss; `plain` is what the recipe without overrides would cost, if another."""
+    """A parameter's loss; `plain` is what the recipe without overrides would cost, if another.
+
+    Attributes
+    ----------
+    four_bits : what a scheme of 4 bits would cost, of a matrix of the text decoder that has another
+    """
 
     name: str
     role: str
     shape: tuple[int, ...]
     loss: Loss
     plain: Loss | None
+    four_bits: Loss | None
 
 
 @dataclass
@@ -77,6 +94,7 @@ class _Sums:
     largest: float = 0.0
     outliers: int = 0
     groups: int = 0
+    exact: int = 0
 
     def add(self, other: _Sums) -> None:
         self.error += other.error
@@ -84,6 +102,7 @@ class _Sums:
         self.largest = max(self.largest, other.largest)
         self.outliers += other.outliers
         self.groups += other.groups
+        self.exact += other.exact
 
 
 def _block_sums(rows: Float32Array, scheme: Scheme, name: str, first_row: int) -> _Sums:
@@ -100,6 +119,7 @@ def _block_sums(rows: Float32Array, scheme: Scheme, name: str, first_row: int) -
         mean_square = np.square(groups).mean(axis=1)
         sums.outliers = int((largest > OUTLIER * np.sqrt(mean_square)).sum())
         sums.groups = len(groups)
+        sums.exact = exact_groups(rows, stored, scheme.group_size)
     return sums
 
 
@@ -111,6 +131,8 @@ def _loss(stored: StoredParameter, scheme: Scheme, sums: _Sums) -> Loss:
         relative_error=math.sqrt(sums.error / sums.length) if sums.length else 0.0,
         largest_error=sums.largest,
         outlier_groups=sums.outliers / sums.groups if sums.groups else 0.0,
+        groups=sums.groups,
+        exact_groups=sums.exact,
     )
 
 
@@ -118,6 +140,7 @@ def measure(
     plan: Sequence[StoredParameter],
     plain: Mapping[str, Scheme],
     read_rows: RowReader,
+    activation_dtype: str,
 ) -> Iterator[ParameterLoss]:
     """Measure parameters one after the other, each on all cores.
 
@@ -133,7 +156,9 @@ def measure(
     """
     for stored in plan:
         parameter = stored.parameter
-        schemes = list(dict.fromkeys((stored.scheme, plain[parameter.name])))
+        smaller = four_bits(parameter, stored.scheme, activation_dtype)
+        wanted = (stored.scheme, plain[parameter.name], smaller)
+        schemes = list(dict.fromkeys(scheme for scheme in wanted if scheme is not None))
 
         def run(
             rows: tuple[int, int],
@@ -151,13 +176,15 @@ def measure(
             for block in results:
                 for total, sums in zip(totals, block, strict=True):
                     total.add(sums)
-        losses = [_loss(stored, s, total) for s, total in zip(schemes, totals, strict=True)]
+        losses = {s: _loss(stored, s, total) for s, total in zip(schemes, totals, strict=True)}
+        before = plain[parameter.name]
         yield ParameterLoss(
             name=parameter.name,
             role=parameter.role.value,
             shape=parameter.shape,
-            loss=losses[0],
-            plain=losses[1] if len(losses) > 1 else None,
+            loss=losses[stored.scheme],
+            plain=None if before == stored.scheme else losses[before],
+            four_bits=None if smaller is None else losses[smaller],
         )
 
 
@@ -193,7 +220,7 @@ def report_model(
         total = sum(4 * math.prod(item.shape) for item in table)
         found = []
         with reporter.progress("measuring weights", total) as advance:
-            for loss in measure(plan, plain, read_rows):
+            for loss in measure(plan, plain, read_rows, recipe.activation_dtype):
                 found.append(loss)
                 advance(4 * math.prod(loss.shape))
     return found, nonfinite
@@ -231,9 +258,19 @@ def report_text(losses: Sequence[ParameterLoss], nonfinite: Counts | None = None
         for loss in changed:
             assert loss.plain is not None
             lines += [_row(loss.name, loss.plain), _row("", loss.loss)]
+    lines += exact_lines([(loss.name, loss.role, _exact(loss)) for loss in losses])
     if nonfinite is not None:
         lines += ["", *nonfinite_lines(nonfinite)]
     return "\n".join(lines)
+
+
+def _exact(loss: ParameterLoss) -> Exact:
+    smaller = loss.four_bits
+    return Exact(
+        loss.loss.groups,
+        loss.loss.exact_groups,
+        None if smaller is None else FourBits(smaller.scheme, smaller.groups, smaller.exact_groups),
+    )
 
 
 def _together(losses: Sequence[ParameterLoss]) -> Loss:
@@ -248,4 +285,6 @@ def _together(losses: Sequence[ParameterLoss]) -> Loss:
         relative_error=float(np.average(errors, weights=weights)),
         largest_error=max(loss.loss.largest_error for loss in losses),
         outlier_groups=float(np.average(outliers, weights=weights)),
+        groups=sum(loss.loss.groups for loss in losses),
+        exact_groups=sum(loss.loss.exact_groups for loss in losses),
     )

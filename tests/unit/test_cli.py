@@ -48,7 +48,8 @@ def pipeline(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
 
 def test_defaults(pipeline: Pipeline) -> None:
     assert cli.main(MINIMUM) == 0
-    request = CompileRequest("google/gemma-4-E2B-it", "cpu", "q4f16", Path("out"))
+    model = "google/gemma-4-E2B-it-qat-q4_0-unquantized"
+    request = CompileRequest(model, "cpu", "q4f16", Path("out"))
     assert pipeline.request == request
 
 

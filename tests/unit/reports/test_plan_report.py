@@ -41,6 +41,16 @@ def test_text_names_every_number_once_and_in_columns() -> None:
     assert all(line == line.rstrip() and len(line) <= 110 for line in lines)
 
 
+def test_text_ends_with_the_checkpoint_that_was_trained_for_4_bits() -> None:
+    twin = f"google/{PRESET}-qat-q4_0-unquantized"
+    assert plan_text(plan(), f"google/{PRESET}").splitlines()[-1] == f"  {twin}"
+    assert twin not in plan_text(plan(), "folder/model")
+    assert "Trained for" not in plan_text(plan(), twin)
+    config = Gemma4Config.from_preset(PRESET)
+    exact = make_plan(config, "q8f16", target_spec("webgpu"), 8192, 512, (4096,))
+    assert "Trained for" not in plan_text(exact, PRESET)
+
+
 def test_text_shows_how_large_subgroups_must_be() -> None:
     config = Gemma4Config.from_preset(PRESET)
     spec = target_spec("webgpu", "subgroups-16")

@@ -122,7 +122,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert cli.main([str(model), "--report", "--json", "--quant", "q8f16"]) == 0
     values = json.loads(capsys.readouterr().out)
     assert values["nonfinite_weights"] is None
-    assert {"name", "role", "shape", "loss", "plain"} == set(values["parameters"][0])
+    assert {"name", "role", "shape", "loss", "plain", "four_bits"} == set(values["parameters"][0])
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     recipe.write_text(json.dumps({"schemes": {"nothing.*": "q8f16_1"}}))
     assert cli.main([str(model), "--report", "--recipe", str(recipe)]) == 1

@@ -1,0 +1,89 @@
+"""Groups of weights that a scheme holds exactly: found by their values, whoever made them so.
+
+Weights that were trained for 4 bits (QAT) are stored as floats that lie on 16 levels a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gemma4_compile.model_spec.parameters import Parameter, Role
+from gemma4_compile.quantization.recipe import TOWER_ROLES
+from gemma4_compile.quantization.scheme import Float32Array, Scheme
+from gemma4_compile.quantization.schemes import SCHEMES
+
+ROUNDING = 2.0**-7
+"""Of a weight: bfloat16 rounds it by a quarter of that, and the one that gives its step, too."""
+NEARLY_ALL = 0.999
+_SHOWN = 8
+_OTHERS = (*TOWER_ROLES, Role.VECTOR, Role.ROUTER)
+
+
+def exact_groups(weights: Float32Array, stored: Float32Array, group_size: int) -> int:
+    """Groups of which every weight is stored with no more error than floats have.
+
+    Among weights that lie anywhere there are none: all of a group would be near a level by chance.
+    """
+    off = np.abs(stored - weights) > np.float32(ROUNDING) * np.abs(weights)
+    return int((~off.reshape(-1, group_size).any(axis=1)).sum())
+
+
+def four_bits(parameter: Parameter, scheme: Scheme, activation_dtype: str) -> Scheme | None:
+    """The 4-bit scheme that a matrix of the text decoder could have; None where it has one."""
+    smaller = SCHEMES["q4f16_1" if activation_dtype == "float16" else "q4f32_1"]
+    has_groups = len(parameter.shape) > 1 and parameter.shape[-1] % smaller.group_size == 0
+    if parameter.role in _OTHERS or scheme.name.startswith("q4") or not has_groups:
+        return None
+    return smaller
+
+
+@dataclass(frozen=True)
+class FourBits:
+    """Groups of a matrix, and how many of them a 4-bit scheme would hold exactly."""
+
+    scheme: str
+    groups: int
+    exact: int
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Groups of a parameter and how many of them are held exactly; what 4 bits would, if others."""
+
+    groups: int
+    exact: int
+    four_bits: FourBits | None
+
+
+def exact_lines(found: Sequence[tuple[str, str, Exact]]) -> list[str]:
+    """Text of the report: by role, and what 4 bits would hold as well.
+
+    Parameters
+    ----------
+    found : name and role of each parameter, with its groups
+    """
+    lines = []
+    for role in dict.fromkeys(role for _, role, _ in found):
+        of_role = [exact for _, name, exact in found if name == role and exact.groups]
+        if of_role:
+            exact, groups = (sum(one.exact for one in of_role), sum(one.groups for one in of_role))
+            lines.append(f"{role:<44}exact: {exact:,} of {groups:,} groups")
+    if lines:
+        lines = ["", "held exactly, but for the rounding of a step", *lines]
+    smaller = [
+        (name, exact.four_bits.scheme)
+        for name, _, exact in found
+        if exact.four_bits and exact.four_bits.exact >= NEARLY_ALL * exact.four_bits.groups > 0
+    ]
+    if smaller:
+        names = ", ".join(name for name, _ in smaller[:_SHOWN])
+        more = f" and {len(smaller) - _SHOWN} others" if len(smaller) > _SHOWN else ""
+        lines += [
+            "",
+            f"4 bits hold exactly what the recipe stores otherwise: {names}{more};",
+            f"`{smaller[0][1]}` for them in --recipe makes the package smaller and loses nothing",
+        ]
+    return lines

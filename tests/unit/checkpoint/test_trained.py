@@ -1,0 +1,27 @@
+"""The checkpoint of each size that is recommended for 4 bits."""
+
+from __future__ import annotations
+
+import pytest
+
+from gemma4_compile.checkpoint.trained import trained_twin
+from gemma4_compile.options import DEFAULT_MODEL, DEFAULT_PRESET
+
+
+@pytest.mark.parametrize("size", ["E2B", "E4B", "12B", "26B-A4B", "31B"])
+@pytest.mark.parametrize("front", ["google/", ""])
+def test_every_size_has_one(size: str, front: str) -> None:
+    expected = f"google/gemma-4-{size}-it-qat-q4_0-unquantized"
+    assert trained_twin(f"{front}gemma-4-{size}-it") == expected
+    assert trained_twin(expected) is None
+
+
+@pytest.mark.parametrize(
+    "model", ["somebody/gemma-4-E2B-it", "google/gemma-4-E2B", "tiny", "folder/google", ""]
+)
+def test_other_models_have_none(model: str) -> None:
+    assert trained_twin(model) is None
+
+
+def test_the_default_is_trained_for_the_default_recipe() -> None:
+    assert trained_twin(DEFAULT_PRESET) == DEFAULT_MODEL
