@@ -2,41 +2,35 @@
 
 The model is made without weights. A layer's weights are read just before it runs and dropped after
 it; of the embedding tables only the rows of the prompt's tokens are read, and the head multiplies
-block by block. This module needs torch and transformers (`gemma4-compile[verify]`).
+block by block. Several sequences, on several sets of weights, go through the layers together: a
+layer that two sets share is read once. This module needs torch and transformers
+(`gemma4-compile[verify]`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import transformers
-from transformers.models.gemma4.modeling_gemma4 import (
-    Gemma4ForConditionalGeneration,
-    Gemma4TextModel,
-)
-from transformers.models.gemma4_unified.modeling_gemma4_unified import (
-    Gemma4UnifiedForConditionalGeneration,
-    Gemma4UnifiedTextModel,
-)
+from transformers.models.gemma4.modeling_gemma4 import Gemma4TextModel
+from transformers.models.gemma4_unified.modeling_gemma4_unified import Gemma4UnifiedTextModel
 
-from gemma4_compile.media.inputs import Picture
 from gemma4_compile.model_spec.text.attention_config import AttentionKind
-from gemma4_compile.model_spec.text.parameters import HEAD
 from gemma4_compile.quantization.convert import RowReader
 from gemma4_compile.runtime.media_prompt import Prompt
 from gemma4_compile.types import JsonObject
 from gemma4_compile.verification import towers
+from gemma4_compile.verification.attention_blocks import BLOCKS, Untyped
+from gemma4_compile.verification.heads import Weights, head, parsed
+from gemma4_compile.verification.text_inputs import text_alone, with_media
 
 Float32Array = npt.NDArray[np.float32]
 Shapes = Mapping[str, tuple[int, ...]]
 
-HEAD_BLOCK_BYTES = 256 << 20
-_PICTURE_TYPE, _SOUND_TYPE = 1, 3  # of rows, as transformers' processors name them
 medium_rows, scaled = towers.medium_rows, towers.scaled
 VERSIONS = {"transformers": transformers.__version__, "torch": str(torch.__version__)}
 
@@ -60,19 +54,49 @@ class ReferenceRun:
     keys_values: Mapping[AttentionKind, tuple[Float32Array, Float32Array]]
 
 
+@dataclass(frozen=True)
+class Tokens:
+    """A sequence that is run.
+
+    Attributes
+    ----------
+    ids : token ids from position 0 on; a `Prompt` where there are media among them
+    rows : positions whose residual streams are kept
+    media : the rows of each medium of the prompt
+    """
+
+    ids: Sequence[int]
+    rows: Sequence[int] = ()
+    media: Sequence[Float32Array] = ()
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """A sequence after the final norm: fields as those of `ReferenceRun`, `normed` of all rows."""
+
+    hidden: Float32Array
+    normed: torch.Tensor
+    keys_values: Mapping[AttentionKind, tuple[Float32Array, Float32Array]]
+
+
 class _RowEmbedding(torch.nn.Module):
     """An embedding table that stays on disk."""
 
     def __init__(self, name: str, read: RowReader, scale: float) -> None:
         super().__init__()
-        self._name, self._read, self._scale = name, read, scale
+        self._name, self._read, self.scale = name, read, scale
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """(1, S) token ids -> (1, S, cols), times the table's scale."""
         wanted, where = torch.unique(ids, return_inverse=True)
         rows = [self._read(self._name, int(row), int(row) + 1) for row in wanted]
-        table = torch.from_numpy(np.concatenate(rows) * np.float32(self._scale))
+        table = torch.from_numpy(np.concatenate(rows) * np.float32(self.scale))
         return table[where]
+
+
+def has_cuda() -> bool:
+    """Return whether torch finds a GPU of NVIDIA."""
+    return bool(torch.cuda.is_available())
 
 
 def text_config(values: Mapping[str, object]) -> JsonObject:
@@ -83,10 +107,10 @@ def text_config(values: Mapping[str, object]) -> JsonObject:
     return {"model_type": f"{values.get('model_type')}_text", **inner}
 
 
-def _fill(module: torch.nn.Module, prefix: str, read: RowReader, shapes: Shapes) -> None:
+def _fill(module: torch.nn.Module, prefix: str, weights: Weights) -> None:
     """Load the weights of a module: `prefix` and its own names make the checkpoint's."""
     names = module.state_dict().keys()
-    state = {name: towers.whole(prefix + name, read, shapes) for name in names}
+    state = {name: towers.whole(prefix + name, weights.read, weights.shapes) for name in names}
     module.load_state_dict(state, strict=True, assign=True)
 
 
@@ -95,53 +119,186 @@ def _rounded(scale: float, dtype: str) -> float:
     return float(torch.tensor(scale).to(getattr(torch, dtype)).to(torch.float32))
 
 
-def _make_model(text: JsonObject, dtype: str, read: RowReader, shapes: Shapes) -> Any:
+def _make_model(text: JsonObject) -> Untyped:
+    """The text decoder without weights."""
     unified = text["model_type"] == "gemma4_unified_text"
-    kind: Any = Gemma4UnifiedTextModel if unified else Gemma4TextModel
-    config = kind.config_class(**text)
+    kind: Untyped = Gemma4UnifiedTextModel if unified else Gemma4TextModel
+    config = parsed(text)
     with torch.device("meta"):
-        options = {"attn_implementation": "eager", "dtype": torch.float32}
-        model = kind._from_config(config, **options).eval()
+        # Plain experts: others are for dtypes of which float32 is none on every device.
+        options = {"attn_implementation": BLOCKS, "experts_implementation": "eager"}
+        model = kind._from_config(config, dtype=torch.float32, **options).eval()
     model.rotary_emb = type(model.rotary_emb)(config)
-    _fill(model.norm, "norm.", read, shapes)
-    for name in ("embed_tokens", "embed_tokens_per_layer"):
-        table = getattr(model, name, None)
-        if table is not None:
-            scale = _rounded(table.scalar_embed_scale, dtype)
-            setattr(model, name, _RowEmbedding(f"{name}.weight", read, scale))
-    for name in ("per_layer_model_projection", "per_layer_projection_norm"):
-        module = getattr(model, name, None)
-        if module is not None:
-            _fill(module, f"{name}.", read, shapes)
+    _store_last_owners(model)
     return model
 
 
-def _stream_layers(
-    model: Any, read: RowReader, shapes: Shapes, rows: Sequence[int]
-) -> list[Float32Array]:
-    """Fill each layer before it runs, keep its result at `rows`, and drop its weights after it."""
-    kept: list[Float32Array] = []
+def _fill_ends(model: Untyped, dtype: str, weights: Weights) -> None:
+    """Load what is before the layers and after them."""
+    _fill(model.norm, "norm.", weights)
+    for name in ("embed_tokens", "embed_tokens_per_layer"):
+        table = getattr(model, name, None)
+        if table is not None:
+            scale = table.scale if isinstance(table, _RowEmbedding) else table.scalar_embed_scale
+            rows = _RowEmbedding(f"{name}.weight", weights.read, _rounded(scale, dtype))
+            setattr(model, name, rows)
+    for name in ("per_layer_model_projection", "per_layer_projection_norm"):
+        module = getattr(model, name, None)
+        if module is not None:
+            _fill(module, f"{name}.", weights)
 
-    def before(index: int) -> Callable[[torch.nn.Module, object], None]:
-        def fill(layer: torch.nn.Module, _: object) -> None:
-            _fill(layer, f"layers.{index}.", read, shapes)
 
-        return fill
+_Call = tuple[tuple[torch.Tensor | None, ...], dict[str, Untyped]]
 
-    def after(
-        layer: torch.nn.Module, _: object, result: torch.Tensor | tuple[torch.Tensor, ...]
-    ) -> None:
+
+class _Recorder(torch.nn.Module):
+    """Stands for every layer: notes what transformers calls it with, and changes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[_Call] = []
+        self.hidden: torch.Tensor | None = None
+
+    def forward(
+        self, hidden: torch.Tensor, *inputs: torch.Tensor | None, **given: Untyped
+    ) -> torch.Tensor:
+        self.calls.append((inputs, given))
+        self.hidden = hidden
+        return hidden
+
+
+@dataclass
+class _Lane:
+    """A sequence on one set of weights, between two layers.
+
+    Attributes
+    ----------
+    hidden : (1, T, hidden_size)
+    calls : what the layers are called with besides: inputs by layer, masks, angles
+    rows : positions that are kept
+    """
+
+    hidden: torch.Tensor
+    calls: list[_Call]
+    rows: list[int]
+    kept: list[Float32Array] = field(default_factory=list)
+
+    @classmethod
+    def begin(cls, model: Untyped, tokens: Tokens, like: _Lane | None) -> _Lane:
+        """The embedded sequence; `like` is of the same one, and has the masks."""
+        recorder = _Recorder()
+        model.layers = torch.nn.ModuleList([recorder] * model.config.num_hidden_layers)
+        prompt = Prompt.of(tokens.ids)
+        given = with_media(model, prompt, tokens.media) if prompt.runs else text_alone(prompt)
+        # Else transformers cuts positions off before layers that share keys, and with them
+        # per-layer embeddings that a model may not have.
+        shares = model.config.num_kv_shared_layers > 0
+        model(**given, use_cache=False, output_hidden_states=shares, return_shared_kv_states=True)
+        assert recorder.hidden is not None, "a model has layers"
+        calls = recorder.calls
+        if like is not None:
+            masks = [each["attention_mask"] for _, each in like.calls]
+            calls = [
+                (inputs, {**each, "attention_mask": mask})
+                for (inputs, each), mask in zip(calls, masks, strict=True)
+            ]
+        return cls(recorder.hidden, calls, list(tokens.rows))
+
+    def run(self, layer: torch.nn.Module, index: int, device: str) -> None:
+        """Go through a layer, which is on the device; what waits is in the machine's memory."""
+        inputs, given = self.calls[index]
+        there = {name: _moved(value, device) for name, value in given.items()}
+        result = layer(_moved(self.hidden, device), *_moved(inputs, device), **there)
         hidden = result[0] if isinstance(result, tuple) else result
-        kept.append(hidden[0, list(rows)].numpy().copy())
-        layer.to_empty(device="meta")
+        self.hidden = hidden.cpu()
+        if self.rows:
+            self.kept.append(self.hidden[0, self.rows].numpy().copy())
 
-    for index, layer in enumerate(model.layers):
-        layer.register_forward_pre_hook(before(index))
-        layer.register_forward_hook(after)
-    return kept
+    def end(self, model: Untyped) -> Streamed:
+        """What is left after the final norm."""
+        stored = self.calls[-1][1]["shared_kv_states"]
+        keys_values = {
+            kind: tuple(one[0].transpose(0, 1).contiguous().cpu().numpy() for one in both)
+            for kind in AttentionKind
+            if kind.value in model.config.layer_types
+            for both in (stored[kind.value],)
+        }
+        hidden = np.stack(self.kept) if self.kept else np.empty((0, 0, 0), np.float32)
+        return Streamed(hidden, model.norm(self.hidden)[0], keys_values)
 
 
-def _store_last_owners(model: Any) -> None:
+def _moved(value: Untyped, device: str) -> Untyped:
+    """Tensors on the device; keys and values that layers share stay where they are."""
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    return tuple(_moved(each, device) for each in value) if isinstance(value, tuple) else value
+
+
+def _exchange(
+    layer: torch.nn.Module, index: int, weights: Weights, held: dict[str, Hashable], device: str
+) -> None:
+    """Load those of a layer's weights that are not `held` already."""
+    for name in layer.state_dict():
+        whole = f"layers.{index}.{name}"
+        version = weights.version_of(whole)
+        if name not in held or held[name] != version:
+            value = towers.whole(whole, weights.read, weights.shapes).to(device)
+            layer.load_state_dict({name: value}, strict=False, assign=True)
+            held[name] = version
+
+
+def stream(
+    text: JsonObject,
+    dtype: str,
+    weights: Sequence[Weights],
+    sequences: Sequence[Tokens],
+    *,
+    device: str = "cpu",
+    advance: Callable[[int], None] = lambda nbytes: None,
+) -> list[list[Streamed]]:
+    """Run sequences through transformers' text decoder in float32, on each set of weights.
+
+    In memory are one layer, and of each sequence on each set the residual stream, its per-layer
+    inputs, and keys and values that layers share.
+
+    Parameters
+    ----------
+    text : the text decoder's `config.json`, see :func:`text_config`
+    dtype : the checkpoint's; transformers rounds its constant scales to it
+    device : of torch; layers are on it one after the other
+    advance : called with the bytes of each layer's weights of each set when it has run
+
+    Returns
+    -------
+    list
+        By set, then by sequence.
+    """
+    with torch.no_grad():
+        model = _make_model(text)
+        layers = list(model.layers)
+        lanes: list[list[_Lane]] = []
+        for one in weights:
+            _fill_ends(model, dtype, one)
+            like = lanes[0] if lanes else [None] * len(sequences)
+            pairs = zip(sequences, like, strict=True)
+            lanes.append([_Lane.begin(model, tokens, first) for tokens, first in pairs])
+        for index, layer in enumerate(layers):
+            held: dict[str, Hashable] = {}
+            nbytes = sum(4 * value.numel() for value in layer.state_dict().values())
+            for one, own in zip(weights, lanes, strict=True):
+                _exchange(layer, index, one, held, device)
+                for lane in own:
+                    lane.run(layer, index, device)
+                advance(nbytes)
+            layer.to_empty(device="meta")
+        results = []
+        for one, own in zip(weights, lanes, strict=True):
+            _fill(model.norm, "norm.", one)
+            results.append([lane.end(model) for lane in own])
+    return results
+
+
+def _store_last_owners(model: Untyped) -> None:
     """Let transformers hand out the keys and values that a drafter reads.
 
     Of models that share some it does; of others no layer is marked for it.
@@ -150,54 +307,6 @@ def _store_last_owners(model: Any) -> None:
     last = dict(zip(model.config.layer_types[:owners], model.layers[:owners], strict=True))
     for layer in last.values():
         layer.self_attn.store_full_length_kv = True
-
-
-def _head(
-    normed: torch.Tensor, vocab_size: int, cap: float | None, read: RowReader, shapes: Shapes
-) -> Float32Array:
-    """Logits of (positions, hidden_size) by the head, then ``cap * tanh(x / cap)``."""
-    own = f"{HEAD}.weight"
-    name = own if own in shapes else "embed_tokens.weight"
-    logits = np.empty((normed.shape[0], vocab_size), np.float32)
-    block = max(1, HEAD_BLOCK_BYTES // (4 * normed.shape[1]))
-    for begin in range(0, vocab_size, block):
-        end = min(begin + block, vocab_size)
-        rows = torch.from_numpy(np.ascontiguousarray(read(name, begin, end)))
-        part = normed @ rows.T
-        logits[:, begin:end] = (part if cap is None else torch.tanh(part / cap) * cap).numpy()
-    return logits
-
-
-def _text_alone(prompt: Prompt) -> dict[str, object]:
-    return {"input_ids": torch.tensor([list(prompt)])}
-
-
-def _with_media(model: Any, prompt: Prompt, media: Sequence[Float32Array]) -> dict[str, object]:
-    """Inputs of the text decoder as the whole model makes them: its `forward` does the same.
-
-    The masks are those of `generate` with a cache of fixed size: docs/numerics.md.
-    """
-    ids, types = torch.tensor([list(prompt)]), torch.zeros((1, len(prompt)), dtype=torch.int64)
-    for run in prompt.runs:
-        where = slice(run.start, run.start + run.count)
-        ids[0, where] = model.config.pad_token_id
-        types[0, where] = _PICTURE_TYPE if isinstance(run.medium, Picture) else _SOUND_TYPE
-    rows = model.embed_tokens(ids)
-    for run, values in zip(prompt.runs, media, strict=True):
-        part = values[run.first : run.first + run.count]
-        rows[0, run.start : run.start + run.count] = torch.from_numpy(part)
-    unified = isinstance(model, Gemma4UnifiedTextModel)
-    whole: Any = (
-        Gemma4UnifiedForConditionalGeneration if unified else Gemma4ForConditionalGeneration
-    )
-    places = torch.arange(len(prompt))[None]
-    masks = whole.create_masks_for_generate(
-        *(model.config, rows, None, None, places), mm_token_type_ids=types
-    )
-    given: dict[str, object] = {"inputs_embeds": rows, "attention_mask": masks}
-    if getattr(model, "embed_tokens_per_layer", None) is not None:
-        given["per_layer_inputs"] = model.get_per_layer_inputs(ids)
-    return given
 
 
 def run_transformers(
@@ -221,25 +330,18 @@ def run_transformers(
     rows : positions whose logits and residual streams are kept
     media : the rows of each medium of the prompt
     """
-    with torch.no_grad():
-        model = _make_model(text, dtype, read, shapes)
-        hidden = _stream_layers(model, read, shapes, rows)
-        # Else transformers cuts positions off before layers that share keys, and with them
-        # per-layer embeddings that a model may not have.
-        shares = model.config.num_kv_shared_layers > 0
-        prompt = Prompt.of(ids)
-        given = _with_media(model, prompt, media) if prompt.runs else _text_alone(prompt)
-        _store_last_owners(model)
-        output = model(
-            **given, use_cache=False, output_hidden_states=shares, return_shared_kv_states=True
-        )
-        normed = output.last_hidden_state[0, list(rows)]
-        stored = output.shared_kv_states
-        cap = model.config.final_logit_softcapping
-        logits = _head(normed, model.config.vocab_size, cap, read, shapes)
-    keys_values = {
-        kind: tuple(one[0].transpose(0, 1).contiguous().numpy() for one in stored[kind.value])
-        for kind in AttentionKind
-        if kind.value in model.config.layer_types
-    }
-    return ReferenceRun(logits, np.stack(hidden), normed.numpy(), keys_values)
+    weights = Weights(read, shapes)
+    (found,) = stream(text, dtype, [weights], [Tokens(ids, rows, media)])
+    return with_logits(found, [rows], text, weights)[0]
+
+
+def with_logits(
+    runs: Sequence[Streamed], rows: Sequence[Sequence[int]], text: JsonObject, weights: Weights
+) -> tuple[ReferenceRun, list[Float32Array]]:
+    """The first run with its logits at some rows, and those of the others at theirs."""
+    normed = [run.normed[list(places)] for run, places in zip(runs, rows, strict=True)]
+    logits = head(torch.cat(normed), text, weights)
+    ends = np.cumsum([len(each) for each in normed])
+    own, *others = np.split(logits, ends[:-1])
+    first = runs[0]
+    return ReferenceRun(own, first.hidden, normed[0].numpy(), first.keys_values), others

@@ -33,7 +33,7 @@ def test_streamed_equals_whole(
         values = weights[name]
         return (values.reshape(-1, values.shape[-1]) if values.ndim > 1 else values)[begin:end]
 
-    monkeypatch.setattr("gemma4_compile.verification.transformer.HEAD_BLOCK_BYTES", 1 << 14)
+    monkeypatch.setattr("gemma4_compile.verification.heads.HEAD_BLOCK_BYTES", 1 << 14)
     ids = [int(i) for i in models.prompt(LENGTH)]
     rows = [0, 7, LENGTH - 1]
     config = text_config(models.config_file(text, form, "bfloat16"))
