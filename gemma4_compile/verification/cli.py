@@ -1,4 +1,7 @@
-"""`gemma4-verify DIR --reference CHECKPOINT`: hold a package against transformers in float32."""
+"""`gemma4-verify DIR --reference CHECKPOINT`: hold a package against transformers in float32.
+
+`gemma4-verify CHECKPOINT --compare-recipes LIST` holds recipes against it.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,24 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from gemma4_compile.process import run_command
 from gemma4_compile.terminal import Terminal
+from gemma4_compile.verification.frontier import FrontierRequest, compare_recipes
+from gemma4_compile.verification.frontier_table import frontier_table
 from gemma4_compile.verification.numerics_report import verify_package
 from gemma4_compile.verification.report import table
+from gemma4_compile.verification.report_file import check_output, write_output
 from gemma4_compile.verification.subject import VerifyRequest
-from gemma4_compile.verify_options import check, make_parser
+from gemma4_compile.verify_options import check, make_parser, texts_of
 
 
 def _run(arguments: argparse.Namespace) -> None:
     check(arguments)
+    if arguments.compare_recipes is not None:
+        _compare(arguments)
+        return
     request = VerifyRequest(
         package=arguments.package,
         reference=arguments.reference,
@@ -25,6 +35,9 @@ def _run(arguments: argparse.Namespace) -> None:
         text=arguments.text,
         node_modules=arguments.node_modules,
         drafter=arguments.drafter,
+        texts=texts_of(arguments),
+        text_tokens=arguments.text_tokens,
+        device=arguments.device,
     )
     report = verify_package(request, Terminal())
     content = report.to_json()
@@ -32,9 +45,30 @@ def _run(arguments: argparse.Namespace) -> None:
     report.check(request.package)
 
 
+def _compare(arguments: argparse.Namespace) -> None:
+    """Compare recipes; the report is written whole, or not at all."""
+    output: Path | None = arguments.output
+    if output is not None:
+        check_output(output)
+    request = FrontierRequest(
+        model=str(arguments.package),
+        recipes=arguments.compare_recipes,
+        revision=arguments.revision,
+        texts=texts_of(arguments),
+        text=arguments.text,
+        text_tokens=arguments.text_tokens,
+        device=arguments.device,
+    )
+    content = compare_recipes(request, Terminal()).to_json()
+    shown = json.dumps(content, indent=1)
+    if output is not None:
+        write_output(output, f"{shown}\n")
+    print(shown if arguments.json else frontier_table(content))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status: 0, 1 failed, 2 usage, 130 interrupted."""
-    return run_command(make_parser(), _run, argv, interrupted="the package is as it was before")
+    return run_command(make_parser(), _run, argv, interrupted="what was there is as it was before")
 
 
 if __name__ == "__main__":

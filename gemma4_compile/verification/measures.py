@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 import numpy as np
@@ -38,6 +38,64 @@ class LogitMeasures:
     max_error: float
     perplexity: float
     reference_perplexity: float
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Two distributions of the next token at each position, one of them the reference.
+
+    Attributes
+    ----------
+    divergence : of the distribution from the reference, nats
+    same_token : 1 where the most probable token is the same, else 0
+    shared_tokens : share of the reference's five most probable tokens among the other's five
+    loss, reference_loss : of the text's next token, nats; NaN where the text ends
+    """
+
+    divergence: Float64Array
+    same_token: Float64Array
+    shared_tokens: Float64Array
+    loss: Float64Array
+    reference_loss: Float64Array
+
+    def part(self, rows: slice) -> Positions:
+        """Some of the positions."""
+        return Positions(*(getattr(self, each.name)[rows] for each in fields(self)))
+
+
+@dataclass(frozen=True)
+class TextMeasures:
+    """Distributions of a text's next tokens, at all of its positions.
+
+    Attributes
+    ----------
+    kl_mean, kl_p99, kl_max : divergence from the reference's distribution, nats; `kl_p99` is that
+        of the position which a hundredth of them exceed
+    top1, top5, perplexity, reference_perplexity : as of LogitMeasures
+    """
+
+    positions: int
+    kl_mean: float
+    kl_p99: float
+    kl_max: float
+    top1: float
+    top5: float
+    perplexity: float
+    reference_perplexity: float
+
+    @classmethod
+    def of(cls, found: Positions) -> TextMeasures:
+        """Measures of some positions."""
+        return cls(
+            positions=len(found.divergence),
+            kl_mean=float(found.divergence.mean()),
+            kl_p99=float(np.quantile(found.divergence, 0.99)),
+            kl_max=float(found.divergence.max()),
+            top1=float(found.same_token.mean()),
+            top5=float(found.shared_tokens.mean()),
+            perplexity=float(np.exp(np.nanmean(found.loss))),
+            reference_perplexity=float(np.exp(np.nanmean(found.reference_loss))),
+        )
 
 
 @dataclass(frozen=True)

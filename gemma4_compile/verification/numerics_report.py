@@ -6,10 +6,8 @@ import hashlib
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
+from math import prod
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +21,7 @@ from gemma4_compile.package.interface import device_of
 from gemma4_compile.package.output_directory import check_writable, output_directory
 from gemma4_compile.package.partial_build import NONFINITE
 from gemma4_compile.progress import Reporter
-from gemma4_compile.quantization.convert import RowReader
 from gemma4_compile.quantization.quality import Thresholds
-from gemma4_compile.runtime.media_prompt import Prompt
 from gemma4_compile.targets.spec import INT8
 from gemma4_compile.types import JsonObject
 from gemma4_compile.verification.drafter import (
@@ -34,6 +30,7 @@ from gemma4_compile.verification.drafter import (
     compare_drafter,
     drafter_of,
 )
+from gemma4_compile.verification.forms import FormReport, FormTrial, compare_trials
 from gemma4_compile.verification.measures import (
     LayerMeasures,
     LogitMeasures,
@@ -44,10 +41,17 @@ from gemma4_compile.verification.measures import (
 from gemma4_compile.verification.media import NAMES, MediumReport, compare_media
 from gemma4_compile.verification.prompt import Prompt as Text
 from gemma4_compile.verification.prompt import other_chunk, read_prompt, read_text
+from gemma4_compile.verification.references import (
+    CHECKPOINT,
+    PACKAGE,
+    References,
+    Transformers,
+    run_references,
+)
 from gemma4_compile.verification.report import picture
 from gemma4_compile.verification.rounds import plan_rounds, rounds_for
 from gemma4_compile.verification.runners import Job, Outcome, runner_for
-from gemma4_compile.verification.samples import Room, Trial, make_trials
+from gemma4_compile.verification.samples import Room, make_trials
 from gemma4_compile.verification.subject import (
     Subject,
     VerifyRequest,
@@ -56,16 +60,19 @@ from gemma4_compile.verification.subject import (
     provenance_of,
     reference_of,
 )
+from gemma4_compile.verification.texts import open_reader
 from gemma4_compile.verification.thresholds import shortfalls, thresholds
+from gemma4_compile.verification.torch_parts import (
+    check_installed,
+    choose_device,
+    load_transformers,
+)
 from gemma4_compile.verify_options import DEFAULT_STEPS
-
-if TYPE_CHECKING:  # it needs torch and transformers
-    from gemma4_compile.verification.transformer import ReferenceRun
 
 Float32Array = npt.NDArray[np.float32]
 
-SCHEMA, SCHEMA_VERSION = "gemma4_compile.numerics", 1
-_INSTALL_HINT = "pip install 'gemma4-compile[verify]'"
+SCHEMA, SCHEMA_VERSION = "gemma4_compile.numerics", 2
+"""Version 1 had no texts by form, and no number of weights."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +108,7 @@ class NumericsReport:
     failures: tuple[str, ...]
     media: tuple[MediumReport, ...] = ()
     drafter: DrafterReport | None = None
+    forms: tuple[FormReport, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -128,10 +136,11 @@ class NumericsReport:
         }
 
     def _parts_json(self) -> JsonObject:
-        """Nothing of a package of text alone, without a drafter."""
+        """Texts by form; nothing of media or a drafter where the package has none."""
+        texts = {"texts": {form.trial.text.name: form.to_json() for form in self.forms}}
         media = {report.trial.modality: report.to_json() for report in self.media}
         drafter = {} if self.drafter is None else {"drafter": self.drafter.to_json()}
-        return {**({"media": media} if media else {}), **drafter}
+        return {**texts, **({"media": media} if media else {}), **drafter}
 
 
 def _stack(outcomes: Sequence[Outcome]) -> tuple[Float32Array, Float32Array | None]:
@@ -148,24 +157,8 @@ def check_tools(device: str, node_modules: Path | None = None) -> None:
     UsageError
         If torch, transformers or, for `webgpu`, Node and its packages are not installed.
     """
-    missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
-    if missing:
-        raise UsageError(
-            f"verifying needs torch and transformers: {' and '.join(missing)} not found",
-            hint=_INSTALL_HINT,
-        )
+    check_installed()
     runner_for(device, node_modules)
-
-
-def _load_transformers() -> ModuleType:
-    """The module that needs torch."""
-    try:
-        from gemma4_compile.verification import transformer
-    except ImportError as error:
-        raise UsageError(
-            f"verifying needs torch and transformers: {error}", hint=_INSTALL_HINT
-        ) from error
-    return transformer
 
 
 def verify_package(request: VerifyRequest, reporter: Reporter) -> NumericsReport:
@@ -189,7 +182,8 @@ def verify_package(request: VerifyRequest, reporter: Reporter) -> NumericsReport
     built = provenance_of(request.package).build
     check_writable(request.package)
     check_tools(device_of(built), request.node_modules)
-    transformer = _load_transformers()
+    transformer = load_transformers()
+    device = choose_device(request.device)
     reporter.stage(f"opening {request.package} and {request.reference}")
     with (
         reference_of(request, built) as source,
@@ -200,40 +194,42 @@ def verify_package(request: VerifyRequest, reporter: Reporter) -> NumericsReport
         run, devices = runner_for(device_of(opened.provenance.build), request.node_modules)
         text = read_text(request.text)
         prompt = read_prompt(request.package, source.config, text, opened.context, request.steps)
-        room = Room(opened.context, min(built["prefill_chunk"], opened.context), request.steps)
+        sizes = Room(opened.context, min(built["prefill_chunk"], opened.context), request.steps)
         settings = media_settings(built)
-        trials = tuple(make_trials(settings, prompt.ids, room, transformer.scaled))
+        trials = tuple(make_trials(settings, prompt.ids, sizes, transformer.scaled))
         odd = other_chunk(prompt.length, opened.provenance.build["prefill_chunk"])
+        room = min(request.text_tokens, opened.context)
+        texts = open_reader(request.package, source.config, room).read(request.texts)
+        forms = tuple(FormTrial.of(one, request.steps) for one in texts)
         jobs: list[list[Job]] = [[*prompt.decoded(), *prompt.again(odd)]]
+        jobs += [form.jobs() for form in forms]
         jobs += [trial.jobs() for trial in trials]
         with tempfile.TemporaryDirectory(prefix="gemma4-verify-") as folder:
             probe = make_probe(request, opened, Path(folder), reporter)
             shown = "".join(f", and a {NAMES[trial.modality]}" for trial in trials)
-            reporter.stage(f"running the package on {len(prompt.ids)} tokens{shown}")
+            tokens = len(prompt.ids) + sum(len(trial.text.ids) for trial in forms)
+            reporter.stage(f"running the package on {tokens} tokens{shown}")
             found = _divided(run(request.package, [job for part in jobs for job in part]), jobs)
             reporter.stage("running it again, with the residual streams of every layer")
             probed = run(probe, prompt.decoded())
         if drafter is not None:
             reporter.stage("running its drafter")
             run_rounds = rounds_for(device_of(built), request.node_modules)
-            rounds = run_rounds(request.package, prompt.ids, plan_rounds(prompt.runs, room.chunk))
-        references, media_references = {}, {}
-        for name, read in (("package", opened.stored.read), ("checkpoint", opened.read)):
-            one = _Transformers(transformer, opened, read)
-            reporter.stage(f"running transformers in float32 on the weights of the {name}")
-            references[name] = one.run(prompt.ids, prompt.rows)
-            media_references[name] = one
+            rounds = run_rounds(request.package, prompt.ids, plan_rounds(prompt.runs, sizes.chunk))
+        references = run_references(opened, prompt, forms, device, reporter)
         if trials:
             reporter.stage("running transformers in float32 on pictures and sounds")
-        media = compare_media(opened, trials, found[1:], media_references)
+        readers = {PACKAGE: opened.stored.read, CHECKPOINT: opened.read}
+        models = {name: Transformers(transformer, opened, read) for name, read in readers.items()}
+        media = compare_media(opened, trials, found[1 + len(forms) :], models)
         drafted = None
         if drafter is not None:
             reporter.stage("running the drafter in float32")
             subject = DraftSubject.of(request, opened, drafter)
-            drafted = compare_drafter(subject, prompt, rounds, references)
+            drafted = compare_drafter(subject, prompt, rounds, references.runs)
         reference = {"source": dict(source.origin), "versions": transformer.VERSIONS}
     results = (found[0], probed, references, tuple(media), drafted)
-    measured = _Measured(opened, prompt, odd, *results)
+    measured = _Measured(opened, prompt, odd, *results, forms, found[1 : 1 + len(forms)])
     report = _report(measured, _hash(text), reference, devices)
     _write(request.package, opened.provenance, report)
     return report
@@ -243,37 +239,6 @@ def _divided(outcomes: Sequence[Outcome], jobs: Sequence[Sequence[Job]]) -> list
     """Results of all jobs, one list for each list of jobs."""
     results = iter(outcomes)
     return [[next(results) for _ in part] for part in jobs]
-
-
-@dataclass(frozen=True)
-class _Transformers:
-    """transformers in float32 on weights that `read` reads, of the model that `opened` is of."""
-
-    module: ModuleType
-    opened: Subject
-    read: RowReader
-
-    def run(
-        self, ids: Sequence[int], rows: Sequence[int], media: Sequence[Float32Array] = ()
-    ) -> ReferenceRun:
-        opened = self.opened
-        text = self.module.text_config(opened.checkpoint.config)
-        weights = (opened.config.dtype, self.read, opened.shapes)
-        found: ReferenceRun = self.module.run_transformers(text, *weights, ids, rows, media)
-        return found
-
-    def rows(self, trial: Trial) -> Float32Array:
-        config = self.opened.checkpoint.config
-        text, shapes = self.module.text_config(config), self.opened.shapes
-        rows = self.module.medium_rows(config, text, self.read, shapes, trial.medium)
-        return np.asarray(rows, np.float32)
-
-    def logits(self, trial: Trial, tokens: Sequence[int], rows: Float32Array) -> Float32Array:
-        assert trial.prompt is not None, "there is room for it"
-        prompt = Prompt.of(trial.prompt)
-        prompt += tokens
-        places = range(len(trial.prompt) - 1, len(prompt))
-        return self.run(prompt, places, [rows]).logits
 
 
 def _hash(text: str) -> str:
@@ -289,9 +254,11 @@ class _Measured:
     odd_chunk: int
     found: Sequence[Outcome]
     probed: Sequence[Outcome]
-    references: Mapping[str, ReferenceRun]
+    references: References
     media: tuple[MediumReport, ...]
     drafter: DrafterReport | None
+    forms: tuple[FormTrial, ...]
+    on_forms: Sequence[Sequence[Outcome]]
 
 
 def _report(
@@ -308,14 +275,14 @@ def _report(
     int8 = build["activations"] == INT8
 
     def compare(name: str) -> Comparison:
-        run = measured.references[name]
+        run = measured.references.runs[name]
         return Comparison(
             compare_logits(logits, run.logits, prompt.following, masked),
             tuple(compare_layer(*pair) for pair in zip(hidden, run.hidden, strict=True)),
-            thresholds(build["recipe"], int8=int8, whole=name == "checkpoint"),
+            thresholds(build["recipe"], int8=int8, whole=name == CHECKPOINT),
         )
 
-    arithmetic, whole = compare("package"), compare("checkpoint")
+    arithmetic, whole = compare(PACKAGE), compare(CHECKPOINT)
     whole_prefill = logits[prompt.steps]
     consistency = {
         "chunk": measured.odd_chunk,
@@ -329,7 +296,17 @@ def _report(
     failures = [f"arithmetic: {text}" for text in arithmetic.failures]
     failures += [f"against the checkpoint: {text}" for text in whole.failures]
     failures += _inconsistencies(consistency, arithmetic.bounds)
-    parts = (*measured.media, *((measured.drafter,) if measured.drafter else ()))
+    logits_of = measured.references.forms
+    forms = compare_trials(
+        measured.forms,
+        measured.on_forms,
+        logits_of[PACKAGE],
+        logits_of[CHECKPOINT],
+        measured.references.stored,
+        arithmetic.bounds,
+        masked,
+    )
+    parts = (*forms, *measured.media, *((measured.drafter,) if measured.drafter else ()))
     failures += [text for part in parts for text in part.failures]
     subject = {
         "package": {
@@ -338,6 +315,7 @@ def _report(
             "recipe": build["recipe"],
             "activations": build["activations"],
             "device": devices[0] if devices else build["target"],
+            **_sizes(opened),
         },
         "reference": {**reference, NONFINITE: build.get(NONFINITE)},
         "text": {
@@ -350,7 +328,13 @@ def _report(
         },
     }
     found = (arithmetic, whole, consistency, tuple(failures), measured.media, measured.drafter)
-    return NumericsReport(subject, *found)
+    return NumericsReport(subject, *found, forms)
+
+
+def _sizes(opened: Subject) -> JsonObject:
+    weights = sum(prod(one.parameter.shape) for one in opened.plan)
+    stored = sum(tensor.nbytes for one in opened.plan for tensor in one.tensors)
+    return {"weights": weights, "weights_bytes": stored, "bits_per_weight": 8 * stored / weights}
 
 
 def _kl(found: Float32Array, expected: Float32Array) -> float:

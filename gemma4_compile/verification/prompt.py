@@ -88,7 +88,7 @@ def read_prompt(package: Path, config: Gemma4Config, text: str, context: int, st
     length = min(2 * config.sliding_window + _BEYOND_WINDOWS, context - steps)
     wanted = length + steps
     # What is wanted is in so much of the text; all of a long one would take minutes.
-    body = _encode(tokenizer, text[: (wanted + 1) * longest_token_bytes(tokenizer)])
+    body = encode(tokenizer, text[: (wanted + 1) * longest_token_bytes(tokenizer)])
     if not body:
         raise UsageError("the text has no tokens", hint="give another --text")
     first = [] if config.bos_token_id == NO_TOKEN else [config.bos_token_id]
@@ -96,7 +96,8 @@ def read_prompt(package: Path, config: Gemma4Config, text: str, context: int, st
     return Prompt(tuple(repeated[: wanted + 1]), length, steps)
 
 
-def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
+def encode(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Ids of a text in which control tokens are spelled out; UsageError if they cannot be had."""
     try:
         ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
     except BaseException as error:  # a panic of native code is no Exception

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from gemma4_compile.media.limits import SAMPLE_RATE_HZ
 from gemma4_compile.package.partial_build import NONFINITE
 from gemma4_compile.types import JsonObject
+from gemma4_compile.verification.frontier_table import text_head, text_line, text_title
 from gemma4_compile.verification.thresholds import worst_layer
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 360, 70, 20, 64, 44
@@ -52,6 +53,7 @@ def table(content: JsonObject, *, layers: bool = True) -> str:
         f"numerics: {passed}",
         f"{package['target']} {package['recipe']}, activations {package['activations']}, "
         f"on {package['device']}",
+        *_size_lines(package),
         f"against transformers {versions['transformers']} in float32 (torch {versions['torch']})",
         f"{text['decoded']} tokens decoded from the start, and after a prompt of "
         f"{text['long_prompt']} tokens (sliding window: {text['window']})",
@@ -81,6 +83,8 @@ def table(content: JsonObject, *, layers: bool = True) -> str:
         f"  with residual streams against without: largest error "
         f"{consistency['probe_max_error']:.3g}",
     ]
+    if content.get("texts"):
+        lines += ["", *_text_lines(content["texts"])]
     for modality, medium in content.get("media", {}).items():
         lines += ["", *_medium_lines(modality, medium)]
     if "drafter" in content:
@@ -90,6 +94,29 @@ def table(content: JsonObject, *, layers: bool = True) -> str:
     if content["failures"]:
         lines += ["", *(f"failed: {text}" for text in content["failures"])]
     return "\n".join(lines)
+
+
+def _size_lines(package: JsonObject) -> list[str]:
+    """Reports of earlier versions have no number of weights."""
+    if "weights" not in package:
+        return []
+    return [
+        f"{package['weights']:,} weights in {package['weights_bytes'] / 2**20:,.1f} MiB: "
+        f"{package['bits_per_weight']:.3f} bits a weight"
+    ]
+
+
+def _text_lines(texts: JsonObject) -> list[str]:
+    """Texts by form; reports of earlier versions have none."""
+    lines = [f"{'texts, next to the checkpoint in float32':<44}{text_head()}"]
+    for name, text in texts.items():
+        decoded = f"the package, {text['decoded']} tokens decoded"
+        lines += [
+            f"  {text_title(name, text)}",
+            f"    {'its weights alone, at every position':<40}{text_line(text['stored'])}",
+            f"    {decoded:<40}{text_line(text['whole'])}",
+        ]
+    return lines
 
 
 def _medium_lines(modality: str, medium: JsonObject) -> list[str]:

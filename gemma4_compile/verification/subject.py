@@ -40,7 +40,7 @@ from gemma4_compile.runtime.package import check_whole, read_provenance
 from gemma4_compile.targets import target_spec
 from gemma4_compile.verification.build_fields import check_build, check_fits
 from gemma4_compile.verification.stored_weights import StoredWeights
-from gemma4_compile.verify_options import DEFAULT_STEPS
+from gemma4_compile.verify_options import AUTO, DEFAULT_STEPS, DEFAULT_TEXT_TOKENS, TEXTS
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,9 @@ class VerifyRequest:
     steps : tokens decoded in each of the two runs
     node_modules : folder of the Node packages that run WebGPU
     drafter : the package's drafter; None for the one that its provenance names
+    texts : names of the texts by form
+    text_tokens : most tokens of one of them
+    device : of torch, or `auto`
     """
 
     package: Path
@@ -62,6 +65,9 @@ class VerifyRequest:
     text: Path | None = None
     node_modules: Path | None = None
     drafter: str | None = None
+    texts: tuple[str, ...] = TEXTS
+    text_tokens: int = DEFAULT_TEXT_TOKENS
+    device: str = AUTO
 
 
 @dataclass(frozen=True)

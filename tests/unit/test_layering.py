@@ -86,9 +86,9 @@ MAY_RUN_PACKAGES = {"verification"}
 # Import inside a function: only an optional or heavy package, with its reason.
 DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
     (
-        "gemma4_compile/verification/numerics_report.py",
+        "gemma4_compile/verification/torch_parts.py",
         "gemma4_compile",
-    ): "its module `transformer` needs torch and transformers, which are an extra",
+    ): "its `transformer` and `form_measures` need torch and transformers, which are an extra",
     ("gemma4_compile/start.py", "gemma4_compile"): "Ctrl-C is to be taken before",
     ("gemma4_compile/confined/schemas.py", "llguidance"): "an extra, in a process of its own",
     ("gemma4_compile/media/picture.py", "gemma4_compile"): "its `heif` needs PyAV",

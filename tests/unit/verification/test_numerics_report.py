@@ -20,6 +20,7 @@ from gemma4_compile.request import CompileRequest
 from gemma4_compile.verification import numerics_report, subject
 from gemma4_compile.verification.numerics_report import verify_package
 from gemma4_compile.verification.subject import VerifyRequest
+from gemma4_compile.verify_options import TEXTS
 from tests import models
 from tests.packages import Silent, compile_small
 
@@ -101,9 +102,21 @@ def test_a_good_package_gets_its_report(request_for: VerifyRequest) -> None:
     # What 8 bits round away is seen against the checkpoint only.
     assert content["arithmetic"]["logits"]["kl_mean"] < content["whole"]["logits"]["kl_mean"] / 10
     assert b"<svg" in after[abi.NUMERICS_PICTURE]
+    assert content["schema_version"] == 2
+    assert list(content["texts"]) == list(TEXTS)
+    for text in content["texts"].values():
+        assert text["tokens"] == text["stored"]["positions"] == CONTEXT
+        assert text["arithmetic"]["positions"] == STEPS + 1
+        # The library next to the checkpoint is what its weights are, and a little arithmetic.
+        assert text["arithmetic"]["kl_mean"] < text["stored"]["kl_mean"] / 10
+    stored = sum(path.stat().st_size for path in request_for.package.glob("params_shard_*.bin"))
+    assert 0 <= stored - content["package"]["weights_bytes"] < 1024, "shards are aligned"
+    assert 8 < content["package"]["bits_per_weight"] < 12
 
     verify_package(request_for, Silent())  # and again: the same bytes
     assert files(request_for.package) == after
+    verify_package(replace(request_for, texts=()), Silent())
+    assert read_artifact(request_for.package / abi.NUMERICS_FILE)["texts"] == {}
 
 
 def test_weights_that_are_not_finite_are_zeros_in_the_reference_too(

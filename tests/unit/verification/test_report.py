@@ -114,6 +114,29 @@ def test_the_table_shows_pictures_and_sounds() -> None:
     assert "too short for it" not in text
 
 
+def test_the_table_shows_texts_and_the_bits_of_a_weight() -> None:
+    old = table(content())
+    assert "bits a weight" not in old, "a report of an earlier version"
+    assert "every position" not in old
+    values = content()
+    values["package"] |= {"weights": 4096, "weights_bytes": 2304, "bits_per_weight": 4.5}
+    measures = {**values["whole"]["logits"], "kl_p99": 0.4}
+    values["texts"] = {
+        "chat": {
+            **{"tokens": 40, "cut_tokens": 7, "decoded": 8, "stored": measures},
+            "whole": values["whole"]["logits"],
+        }
+    }
+    text = table(values)
+    assert "4,096 weights in 0.0 MiB: 4.500 bits a weight\n" in text
+    assert "  chat: 40 tokens, 7 more cut off\n" in text
+    assert (
+        "its weights alone, at every position        0.0125       0.4   75.0%   80.0%  12 (10)"
+        in text
+    )
+    assert "the package, 8 tokens decoded" in text
+
+
 def test_the_table_says_what_has_no_room() -> None:
     text = table({**content(), "media": {"image": medium(fits=False)}})
     assert "context is too short for it: its rows alone were run" in text
