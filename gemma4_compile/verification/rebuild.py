@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gemma4_compile import abi
+from gemma4_compile.checkpoint.hub import is_hub_id
 from gemma4_compile.checkpoint.input_files import Lock, read_inputs
 from gemma4_compile.checkpoint.sources import TINY
-from gemma4_compile.errors import ArtifactError, UsageError, VerificationError
+from gemma4_compile.errors import ArtifactError, UsageError, VerificationError, printable
+from gemma4_compile.model_spec.text.config import preset_names
 from gemma4_compile.package.artifacts import Build, Provenance, read_artifact
 from gemma4_compile.package.interface import DRAFTER
 from gemma4_compile.package.partial_build import LIBRARY_ALONE
@@ -59,7 +61,8 @@ class Rebuilt:
 
     def lines(self) -> list[str]:
         """The outcome as text."""
-        found = [f"{self.package}: {line}" for line in (*self.versions, *self.differences)]
+        lines = map(printable, (*self.versions, *self.differences))  # of a file of anybody's
+        found = [f"{self.package}: {line}" for line in lines]
         return found if self.differences else [*found, f"{self.package}: the same bytes again"]
 
     def check(self) -> None:
@@ -140,11 +143,13 @@ def _model(request: RebuildRequest, build: Build) -> tuple[str, str | None]:
         return request.model, None
     if source.get("kind") == TINY:
         return TINY, None
-    if isinstance(source.get("model"), str):
-        revision = source.get("revision")
-        return source["model"], revision if isinstance(revision, str) else None
+    name, revision = str(source.get("model")), source.get("revision")
+    if source.get("kind") == "hub" and is_hub_id(name) and isinstance(revision, str):
+        return name, revision
+    if source.get("kind") == "preset" and name in preset_names():
+        return name, None
     raise UsageError(
-        f"`{request.package}` was made from a directory, and packages do not say which",
+        f"`{request.package}` was made from files of a directory, and packages do not say which",
         hint=f"give it: gemma4-compile DIR --rebuild {request.package}",
     )
 
@@ -160,7 +165,7 @@ def _drafter(request: RebuildRequest, build: Build) -> str | None:
         return request.drafter
     if source["kind"] == TINY:
         return TINY
-    if isinstance(source.get("model"), str):
+    if source["kind"] == "hub" and is_hub_id(str(source.get("model"))):
         return f"{source['model']}@{source['revision']}"
     raise UsageError(
         f"the drafter of `{request.package}` is from a directory, and packages do not say which",

@@ -107,6 +107,29 @@ def test_of_a_checkpoint_on_the_hub_the_revision_is(
     assert found.lock.origins["model"] == {"kind": "hub", "model": "a/b", "revision": "0" * 40}
 
 
+@pytest.mark.parametrize(
+    "source", [{"kind": "hub", "model": "/etc", "revision": "x"}, {"kind": "hub", "model": "a/b"}]
+)
+def test_what_is_no_name_on_the_hub_is_not_opened(
+    source: dict[str, str], package: Path, asked: list[CompileRequest]
+) -> None:
+    change(package, source=source | {"config": "sha256:0"})
+    with pytest.raises(UsageError, match="packages do not say which"):
+        rebuild(RebuildRequest(package), Silent())
+    assert not asked
+
+
+def test_a_library_of_a_preset_is_made_from_it(package: Path, asked: list[CompileRequest]) -> None:
+    change(package, source={"kind": "preset", "model": "gemma-4-E2B-it", "config": "sha256:0"})
+    rebuild(RebuildRequest(package), Silent())
+    assert asked[0].model == "gemma-4-E2B-it"
+
+
+def test_names_of_a_strange_package_cannot_steer_a_terminal() -> None:
+    found = module_under_test.Rebuilt(Path("p"), 2, ("\x1b[2J: another",), ("made by \x07 1",))
+    assert all(line.isprintable() for line in found.lines())
+
+
 def test_a_library_that_was_made_alone_is_made_after_the_weights(
     package: Path, asked: list[CompileRequest]
 ) -> None:
@@ -183,7 +206,7 @@ def test_a_directory_is_asked_for_and_may_be_another(
     from_directory: tuple[Path, Path], tmp_path: Path
 ) -> None:
     model, package = from_directory
-    with pytest.raises(UsageError, match="was made from a directory") as caught:
+    with pytest.raises(UsageError, match="was made from files of a directory") as caught:
         rebuild(RebuildRequest(package), Silent())
     assert caught.value.hint == f"give it: gemma4-compile DIR --rebuild {package}"
     copy = shutil.copytree(model, tmp_path / "elsewhere")
