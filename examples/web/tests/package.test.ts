@@ -217,3 +217,33 @@ describe("a package's small files", () => {
     await expect(read(URL, files().set("provenance.json", new Uint8Array([0xff])), false)).rejects.toThrow(/no JSON/);
   });
 });
+
+describe("a package's numerics", () => {
+  const report = {
+    schema: "gemma4_compile.numerics",
+    schema_version: 2,
+    passed: true,
+    texts: { code: { whole: { kl_mean: 0.5, top1: 0.75, perplexity: 3, reference_perplexity: 2 } } },
+  };
+
+  async function withReport(value: unknown, sha?: string) {
+    const data = encode(value);
+    const listed = { ...(values()["provenance.json"]["files"] as Json) };
+    listed["numerics.json"] = { nbytes: data.length, sha256: sha ?? (await sha256(data)) };
+    return read(URL, files({ files: listed }).set("numerics.json", data), false);
+  }
+
+  it("are what its report says", async () => {
+    const { numerics } = await withReport(report);
+    expect(numerics?.texts.map(({ name, agreement }) => [name, agreement])).toEqual([["Code", 0.75]]);
+  });
+
+  it("are nothing where there is no report, or an odd one", async () => {
+    expect((await read(URL, files(), false)).numerics).toBeUndefined();
+    expect((await withReport({ ...report, texts: 1 })).numerics).toBeUndefined();
+  });
+
+  it("are of this package", async () => {
+    await expect(withReport(report, HASH)).rejects.toThrow(/numerics\.json is not the file/);
+  });
+});

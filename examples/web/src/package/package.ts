@@ -4,6 +4,7 @@ import { sha256 } from "../download/hash";
 import { type MediaInputs, mediaInputsOf } from "../media/inputs";
 import { hubModelOf } from "./address";
 import { Fields } from "./json_fields";
+import { NUMERICS, type Numerics, readNumerics } from "./numerics";
 import { cleanName, PROVENANCE, readFiles, readProvenance, type PackageFile, type Provenance } from "./provenance";
 import { areGemmas, readTurns, type Turns } from "./turns";
 import { formatBytes, MIB } from "./units";
@@ -54,6 +55,8 @@ export interface Package {
   usesTools: boolean;
   /** Pictures and sounds that it takes. */
   media: MediaInputs;
+  /** How far it is from its checkpoint; undefined: nobody has measured it. */
+  numerics: Numerics | undefined;
   /** The host that answered in place of the folder's own; undefined: its own did. */
   redirectedTo?: string;
   /** The server could not be asked: this is what was read when it last could. */
@@ -108,8 +111,11 @@ export async function readPackage(url: string, mayBeKept: (pack: Package) => boo
       files.set(name, data);
       if (origin !== new URL(url).origin) redirectedTo ??= new URL(origin).host;
     }
-    const hasTemplate = readFiles(Fields.parse(files.get(PROVENANCE)!, PROVENANCE)).has(TEMPLATE);
-    if (hasTemplate) files.set(TEMPLATE, (await fetchBytes(url + TEMPLATE)).data);
+    const listed = readFiles(Fields.parse(files.get(PROVENANCE)!, PROVENANCE));
+    if (listed.has(TEMPLATE)) files.set(TEMPLATE, (await fetchBytes(url + TEMPLATE)).data);
+    // Nothing depends on it: a package that was uploaded without it is whole.
+    const report = listed.has(NUMERICS) ? await fetchBytes(url + NUMERICS).catch(() => undefined) : undefined;
+    if (report) files.set(NUMERICS, report.data);
     const pack = { ...(await describe(url, files, false)), ...(redirectedTo && { redirectedTo }) };
     for (const [name, data] of mayBeKept(pack) ? files : []) {
       await cache.put(url + name, new Response(data)).catch(() => undefined);
@@ -118,7 +124,7 @@ export async function readPackage(url: string, mayBeKept: (pack: Package) => boo
   } catch (error) {
     if (!(error instanceof Unreachable)) throw inWordsOfTheHub(error, url);
     const files = new Map<string, Uint8Array<ArrayBuffer>>();
-    for (const name of [...names, TEMPLATE]) {
+    for (const name of [...names, TEMPLATE, NUMERICS]) {
       const kept = await cache.match(url + name);
       if (kept) files.set(name, new Uint8Array(await kept.arrayBuffer()));
     }
@@ -188,6 +194,7 @@ export async function describe(
     difference: provenance.difference,
     thinks: !isTiny && areGemmas(turns) && template.includes("<|think|>"),
     usesTools: areGemmas(turns) && template.includes("<|tool_response>"),
+    numerics: files.has(NUMERICS) ? readNumerics(Fields.parse(files.get(NUMERICS)!, NUMERICS)) : undefined,
     media: mediaInputsOf(tasks.object("chat.completions").raw("inputs"), provenance.dropsPadding),
     offline,
   };

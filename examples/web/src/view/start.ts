@@ -3,6 +3,7 @@
 import { drafterBytes, type Package } from "../package/package";
 import type { NoWebGpu } from "../package/device";
 import type { Finding } from "../package/requirements";
+import { type Numerics, numericsLines } from "../package/numerics";
 import { formatBytes, formatCount, GIB } from "../package/units";
 import { byId, h } from "./dom";
 import { icon } from "./icons";
@@ -208,6 +209,7 @@ export class StartView {
       blocked
         ? h("ul", { class: "findings", id: "error", role: "alert" }, ...items)
         : h("ul", { class: "findings" }, ...items),
+      ...(pack.numerics ? [drawNumerics(pack.numerics)] : []),
       h(
         "div",
         { class: "fields" },
@@ -279,4 +281,15 @@ function choice(
     select.append(option);
   }
   return h("div", { class: "field" }, h("label", { for: id }, label), select);
+}
+
+/** How far the package is from its checkpoint, text by text. */
+function drawNumerics(numerics: Numerics): HTMLElement {
+  const { title, rows } = numericsLines(numerics);
+  return h(
+    "details",
+    { id: "numerics" },
+    h("summary", {}, title),
+    h("dl", { class: "facts" }, ...rows.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
+  );
 }
