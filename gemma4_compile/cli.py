@@ -93,6 +93,7 @@ def _run(arguments: argparse.Namespace) -> None:
         image_shape=arguments.image_shape,
         allow_nonfinite=arguments.allow_nonfinite,
         drafter=arguments.drafter,
+        tokenizer=arguments.tokenizer,
     )
     if arguments.verify:
         check_tools(target_spec(arguments.target).device, arguments.node_modules)
@@ -125,6 +126,7 @@ def _rebuild(arguments: argparse.Namespace) -> None:
         arguments.rebuild,
         model=arguments.model,
         drafter=arguments.drafter,
+        tokenizer=arguments.tokenizer,
         output=arguments.output,
         force=arguments.force,
     )

@@ -45,8 +45,8 @@ DEFAULT_TARGET, DEFAULT_QUANT, DEFAULT_LIMITS = "webgpu", "q4f16", "default"
 DEFAULT_CONTEXT_LENGTH = 8192
 DEFAULT_PREFILL_CHUNK = 512
 
-_OF_PACKAGES = ("output", "force", "only", "dump_ir", "verify", "node_modules")
-_OF_REBUILDS = ("rebuild", "model", "drafter", "output", "force", "debug")
+_OF_PACKAGES = ("output", "force", "only", "dump_ir", "verify", "node_modules", "tokenizer")
+_OF_REBUILDS = ("rebuild", "model", "drafter", "tokenizer", "output", "force", "debug")
 """What says where files are; all else is of the package. So are options that name other inputs."""
 # What --plan and --report do not need: they may precede a compilation's own options, so that
 # the same line with one word more shows what it would do.
@@ -81,7 +81,7 @@ def make_parser() -> Parser:
         type=non_empty,
         nargs="?",
         metavar="MODEL",
-        help="hub id, directory, or `tiny`, which ships with this program (default: "
+        help="hub id, directory, GGUF file, or `tiny`, which ships with this program (default: "
         f"{DEFAULT_MODEL})",
     )
     parser.add_argument("-o", "--output", type=path, metavar="DIR", help="where the package goes")
@@ -158,6 +158,14 @@ def _add_contents(group: Options) -> None:
         help="put the model's drafter into the package, which guesses tokens ahead: the hub id "
         "(such as google/gemma-4-E2B-it-assistant; with @REVISION a branch, tag or commit) or "
         "directory of its checkpoint; `tiny` for `tiny`'s own",
+    )
+    group.add_argument(
+        "--tokenizer",
+        type=non_empty,
+        metavar="ID_OR_DIR",
+        help="of a model in GGUF: the hub id (with @REVISION a branch, tag or commit) or directory "
+        "of the checkpoint that it was made from, for its tokenizer, chat template and sampling "
+        "(default: those of the file)",
     )
 
 
@@ -314,7 +322,7 @@ def _check_rebuild(arguments: argparse.Namespace) -> None:
         raise UsageError(
             f"--rebuild takes every option from the package, and {', '.join(given)} "
             f"{'is' if len(given) == 1 else 'are'} given",
-            hint="leave out all but MODEL, --drafter, -o and --force",
+            hint="leave out all but MODEL, --drafter, --tokenizer, -o and --force",
         )
 
 

@@ -19,6 +19,7 @@ from gemma4_compile.checkpoint.drafter import (
 )
 from gemma4_compile.checkpoint.files import TOKENIZER_FILE
 from gemma4_compile.checkpoint.float16_range import check_norms
+from gemma4_compile.checkpoint.gguf.opening import Tokenizer
 from gemma4_compile.checkpoint.input_files import digest_files
 from gemma4_compile.checkpoint.match import Checkpoint, row_reader
 from gemma4_compile.checkpoint.nonfinite import Counts, open_reader
@@ -301,7 +302,10 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
     reporter.stage(f"opening {request.model}")
     with (
         open_source(
-            request.model, request.revision, weights=weights, modalities=request.modalities
+            *(request.model, request.revision),
+            weights=weights,
+            modalities=request.modalities,
+            tokenizer=Tokenizer(weights, request.tokenizer),
         ) as source,
         open_drafter(request.drafter, source.config, weights=weights) as drafter,
     ):

@@ -38,6 +38,7 @@ class CompileRequest:
     image_shape: str = WIDE  # of the stock client's picture
     overrides: Overrides = ()  # schemes by parameter pattern, of --recipe
     drafter: str | None = None  # hub id or directory of the model's drafter
+    tokenizer: str | None = None  # hub id or directory of the tokenizer, of a model in GGUF
     allow_nonfinite: bool = False  # store 0 for weights that are not finite
     lock: Lock | None = None  # what the files must be, of a package that is made again
     probe: bool = False  # a library for `verification`, which returns what lies between layers

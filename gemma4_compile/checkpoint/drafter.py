@@ -13,6 +13,8 @@ import numpy as np
 from gemma4_compile import regular_files, tiny
 from gemma4_compile.checkpoint import hub
 from gemma4_compile.checkpoint.files import CONFIG_FILE, TOKENIZER_FILE, read_json
+from gemma4_compile.checkpoint.gguf.files import is_model
+from gemma4_compile.checkpoint.gguf.opening import checkpoint_of, open_drafter_gguf
 from gemma4_compile.checkpoint.input_files import Files, checkpoint_files
 from gemma4_compile.checkpoint.loaded_dtype import loaded_dtype
 from gemma4_compile.checkpoint.match import Checkpoint, is_beyond, match, row_reader, vocabulary_of
@@ -60,8 +62,8 @@ def open_drafter(
 
     Parameters
     ----------
-    model : hub id, `ID@REVISION`, directory, or `tiny` for the drafter that ships, whatever
-        directory has its name
+    model : hub id, `ID@REVISION`, directory, GGUF file, or `tiny` for the drafter that ships,
+        whatever directory has its name
     revision : of the hub, where `model` has none
 
     Raises
@@ -76,7 +78,10 @@ def open_drafter(
         with tempfile.TemporaryDirectory(prefix="gemma4-tiny-") as directory:
             tiny.materialize_drafter(Path(directory))
             yield _opened(Path(directory), {"kind": TINY}, _read_tiny, target, weights=weights)
-    elif (path := local_path(model)).exists():
+    elif (path := local_path(model)).exists() and is_model(path):
+        with tempfile.TemporaryDirectory(prefix="gemma4-gguf-") as directory:
+            yield _from_gguf(path, Path(directory), target, weights=weights)
+    elif path.exists():
         with _named():
             refuse_package(path, "the drafter's own checkpoint")
             refuse_others(path, weights=weights)
@@ -106,6 +111,17 @@ def _opened(
     weights: bool,
 ) -> DrafterSource:
     return _source(path, origin, read(path, target), weights=weights)
+
+
+def _from_gguf(
+    path: Path, directory: Path, target: Gemma4Config, *, weights: bool
+) -> DrafterSource:
+    with _named():
+        found, origin = open_drafter_gguf(path, directory)
+    config = _read_config(directory, target)
+    checkpoint = checkpoint_of(found, directory) if weights else None
+    files = {**checkpoint_files(directory, None), **(found.files if weights else {})}
+    return DrafterSource(origin, config, checkpoint, files)
 
 
 def _source(

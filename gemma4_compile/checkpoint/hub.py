@@ -48,6 +48,10 @@ NEEDED_FILES = (
     INDEX_FILE,
 )
 """Besides the weights."""
+_BESIDE_TOKENIZER = (
+    *(TOKENIZER_CONFIG_FILE, TEMPLATE_FILE, GENERATION_FILE),
+    *(name for name in CHAT_FILES if "*" not in name),
+)
 _NAME = "gemma4_compile"
 _HUB_ID = re.compile(r"\w[\w.\-]*/\w[\w.\-]*", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -97,6 +101,25 @@ def _serves_no_file(error: Exception) -> bool:
     """Whether the hub serves nothing for now, or not to this user; what it lacks is not meant."""
     status = http_status(error)
     return status is not None and (status in _NOT_AGAIN or status >= 500)
+
+
+def fetch_tokenizer(model: str, revision: str | None) -> Path:
+    """Fetch what a repository has for texts alone; returns the snapshot directory that holds it.
+
+    Raises
+    ------
+    CheckpointError
+        As `fetch_config`, of `tokenizer.json`.
+    """
+    with clear_errors(model, revision):
+        path = Path(_download(model, TOKENIZER_FILE, revision)).parent
+        for name in _BESIDE_TOKENIZER:
+            known = huggingface_hub.try_to_load_from_cache(model, name, revision=path.name)
+            if known is None:
+                # Without a connection what the cache has is all; a model needs none of them.
+                with contextlib.suppress(hub_errors.EntryNotFoundError):
+                    _download(model, name, path.name)
+    return path
 
 
 def _check_size(model: str, file: str, size: int | None) -> None:

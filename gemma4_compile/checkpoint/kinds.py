@@ -90,7 +90,6 @@ _TAKE_SOURCE = (
     "converted"
 )
 _KINDS = (
-    _Kind(r"(.*/)?[^/]+\.gguf", f"a GGUF file, for llama.cpp{_ONLY}", _TAKE_SOURCE),
     _Kind(r"(.*/)?[^/]+\.onnx(_data.*)?", f"an ONNX file{_ONLY}", _TAKE_SOURCE),
     _Kind(
         r"(.*/)?[^/]+\.(tflite|task|litertlm)",
@@ -201,11 +200,40 @@ def check_adapter(listing: Listing) -> None:
     )
 
 
+_GGUF = re.compile(r"(?:.*/)?(?!mmproj)[^/]+\.gguf", re.IGNORECASE)
+_READ_GGUF = ("Q4_0", "Q8_0", "BF16", "F16", "F32")  # in the order in which they are proposed
+
+
+def _gguf(listing: Listing) -> CheckpointError | None:
+    """The error that names a file in GGUF which is to be given itself."""
+    found = [name for name in listing.names if _GGUF.fullmatch(name)]
+    if not found:
+        return None
+
+    def place(name: str) -> tuple[int, int, str]:
+        kinds = (index for index, kind in enumerate(_READ_GGUF) if kind in name.upper())
+        return next(kinds, len(_READ_GGUF)), name.count("/"), name
+
+    best = printable(min(found, key=place)[:_SHOWN_LETTERS])
+    which = "" if place(best)[0] < len(_READ_GGUF) else f", one of {', '.join(_READ_GGUF)}"
+    folder, _, name = best.rpartition("/")
+    give = f"give the file{which}: `{listing.where}/{best}`"
+    if listing.is_hub:
+        give = f"download the file{which}: `hf download {listing.where} {best} --local-dir FOLDER`,"
+        give += f" and compile FOLDER/{best}"
+    more = f" in `{folder}`" if folder else ""
+    return CheckpointError(
+        f"`{listing.where}` has GGUF files, such as `{name}`{more}, and no safetensors checkpoint",
+        hint=give,
+    )
+
+
 def no_config(listing: Listing) -> CheckpointError:
     """The error for a folder or a repository without a config.json, by what it holds."""
     return (
         _in_folder(listing, CONFIG_FILE)
         or _adapter_in_folder(listing)
+        or _gguf(listing)
         or _other_kind(listing)
         or CheckpointError(
             f"`{CONFIG_FILE}` is missing from `{listing.where}`",
@@ -242,6 +270,7 @@ def no_weights(listing: Listing) -> CheckpointError:
     in_folder = _in_folder(listing, SINGLE_FILE, INDEX_FILE)
     return (
         (None if in_folder else _adapter_in_folder(listing))
+        or _gguf(listing)
         or _other_kind(listing)
         or in_folder
         or CheckpointError(
@@ -310,54 +339,6 @@ def _adapter_in_folder(listing: Listing) -> CheckpointError | None:
         "adapters are not merged here yet",
         hint=f"{_MERGE}, and compile that",
     )
-
-
-_WEB_PAGE = (
-    "is a web page, not the file itself",
-    "download the file (its address has `resolve` in it, where the page's has `blob`)",
-)
-_ANSWER = (
-    "is an answer of a server that refused the file, not the file itself",
-    "download it with `hf download`, after `hf auth login` where its licence was to be accepted",
-)
-_BEGINNINGS = (
-    (
-        b"version https://git-lfs.github.com/spec/",
-        "is a pointer of Git LFS, not the file itself",
-        "run `git lfs install` once and `git lfs pull` in the clone, or download it with "
-        "`hf download`",
-    ),
-    (b"<!doctype html", *_WEB_PAGE),
-    (b"<html", *_WEB_PAGE),
-    (b"<?xml", *_ANSWER),
-    (b"entry not found", *_ANSWER),
-    (b"repository not found", *_ANSWER),
-    (b"access to model ", *_ANSWER),
-    (b"invalid username or password", *_ANSWER),
-    (b'{"error":', *_ANSWER),
-    (b"gguf", f"holds GGUF, for llama.cpp{_ONLY}", _TAKE_SOURCE),
-    (
-        b"pk\x03\x04",
-        f"is a ZIP file, as torch.save makes them{_ONLY}",
-        "load it with transformers, if you trust it, and save it with save_pretrained",
-    ),
-)
-
-BEGIN_BYTES = 64  # of a file, that say what it is
-
-
-def check_is_file_itself(name: str, begin: bytes) -> None:
-    """Refuse what stands in the place of a file, by how it begins.
-
-    Raises
-    ------
-    CheckpointError
-        For pointers of Git LFS, web pages, a server's refusals and other formats.
-    """
-    lowered = begin[:BEGIN_BYTES].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
-    for text, what, hint in _BEGINNINGS:
-        if lowered.startswith(text):
-            raise CheckpointError(f"`{name}` {what}", hint=hint)
 
 
 _QUANTISED_NAMES = (

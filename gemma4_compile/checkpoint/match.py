@@ -69,7 +69,7 @@ def vocabulary_of(
     model, added = tokenizer.get("model"), tokenizer.get("added_tokens", [])
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     if not isinstance(vocabulary, dict) or not isinstance(added, list):
-        raise CheckpointError(f"`{file}` is damaged: no vocabulary")
+        raise CheckpointError(f"`{file}` is damaged: no vocabulary", hint="download the file again")
     return vocabulary, [token for token in added if isinstance(token, dict)]
 
 

@@ -13,6 +13,15 @@ from gemma4_compile import abi, tiny
 from gemma4_compile.checkpoint import hub, kinds
 from gemma4_compile.checkpoint.chat_files import read_chat_template
 from gemma4_compile.checkpoint.files import CONFIG_FILE, TOKENIZER_FILE, read_json
+from gemma4_compile.checkpoint.gguf import files as gguf_files
+from gemma4_compile.checkpoint.gguf.opening import (
+    NO_TEXTS,
+    TOKENIZER_OPTION,
+    Tokenizer,
+    check_modalities,
+    checkpoint_of,
+    open_gguf,
+)
 from gemma4_compile.checkpoint.head import with_head
 from gemma4_compile.checkpoint.input_files import Files, checkpoint_files
 from gemma4_compile.checkpoint.loaded_dtype import loaded_dtype
@@ -121,6 +130,14 @@ def _source(
     origin: Mapping[str, object], path: Path, config: Gemma4Config, *, weights: bool
 ) -> ModelSource:
     checkpoint = Checkpoint.open(path) if weights else None
+    _warn_of_base(path)
+    config = replace(config, dtype=loaded_dtype(path, config.dtype))
+    config = _with_own_head(config, path, checkpoint)
+    files = checkpoint_files(path, checkpoint.tensors.values() if checkpoint else None)
+    return ModelSource(origin, config, read_generation_config(path), checkpoint, files)
+
+
+def _warn_of_base(path: Path) -> None:
     if (path / TOKENIZER_FILE).is_file() and read_chat_template(path) is None:
         warn(
             "the checkpoint has no chat template, as base models: its package goes on with texts "
@@ -128,10 +145,26 @@ def _source(
             "use gemma4-chat --raw, or /v1/completions of gemma4-serve; for conversations take the "
             "instruction-tuned checkpoint (its name ends in `-it`), or its chat_template.jinja",
         )
-    config = replace(config, dtype=loaded_dtype(path, config.dtype))
-    config = _with_own_head(config, path, checkpoint)
-    files = checkpoint_files(path, checkpoint.tensors.values() if checkpoint else None)
-    return ModelSource(origin, config, read_generation_config(path), checkpoint, files)
+
+
+def _from_gguf(
+    path: Path, directory: Path, modalities: Modalities, tokenizer: Tokenizer, *, weights: bool
+) -> ModelSource:
+    """A model in GGUF; what other checkpoints have as files is written into `directory`."""
+    if path.is_dir():
+        kinds.check_adapter(listing(path))
+    check_modalities(path, modalities)
+    wanted = tokenizer if weights else NO_TEXTS
+    found = None if tokenizer.given is None else local_path(tokenizer.given)
+    model, origin = open_gguf(path, directory, wanted, found)
+    config = _read_config(directory, modalities)
+    _warn_of_base(directory)
+    checkpoint = checkpoint_of(model, directory) if weights else None
+    files = {
+        **checkpoint_files(directory, None if checkpoint is None else ()),
+        **(model.files if weights else {}),
+    }
+    return ModelSource(origin, config, read_generation_config(directory), checkpoint, files)
 
 
 def _with_own_head(config: Gemma4Config, path: Path, checkpoint: Checkpoint | None) -> Gemma4Config:
@@ -171,12 +204,14 @@ def open_source(
     weights: bool,
     generation_config: bool = True,
     modalities: Modalities = TEXT_ONLY,
+    tokenizer: Tokenizer = NO_TEXTS,
 ) -> Iterator[ModelSource]:
     """Open a model; `weights` False reads the configs alone.
 
     `modalities` are those whose sections of the config are read: None for all that it has.
 
-    Without `generation_config`, nothing but `config.json` is downloaded.
+    Without `generation_config`, nothing but `config.json` is downloaded. `tokenizer` is for files
+    of GGUF, of which a tokenizer is made or another taken: other checkpoints have theirs.
 
     Raises
     ------
@@ -191,10 +226,19 @@ def open_source(
         raise UsageError(
             f"--revision is for models on the hub, `{model}` is none", hint="leave it out"
         )
+    if tokenizer.given is not None and not (path.exists() and gguf_files.is_model(path)):
+        raise UsageError(
+            f"{TOKENIZER_OPTION} is for GGUF files, `{model}` is none: its tokenizer is beside its "
+            "weights",
+            hint="leave it out",
+        )
     if model == TINY:
         with tempfile.TemporaryDirectory(prefix="gemma4-tiny-") as directory:
             tiny.materialize(Path(directory))
             yield _directory(Path(directory), {"kind": "tiny"}, modalities, weights=weights)
+    elif path.exists() and gguf_files.is_model(path):
+        with tempfile.TemporaryDirectory(prefix="gemma4-gguf-") as directory:
+            yield _from_gguf(path, Path(directory), modalities, tokenizer, weights=weights)
     elif path.exists():
         yield _directory(path, {"kind": "directory"}, modalities, weights=weights)
     elif not on_hub:

@@ -18,9 +18,9 @@ def package_digest(provenance: Build, checkpoint: Checkpoint | None) -> str:
     ----------
     provenance : entry of the build in provenance
     checkpoint : the weights; None where only the library is built. Of weights on the hub the
-        revision names them, of a directory a sample of its bytes
+        revision names them, of local files a sample of their bytes
     """
     versions = {name: provenance["versions"][name] for name in VERSIONS}
-    is_directory = provenance["source"]["kind"] == "directory"
-    sample = sample_hash(checkpoint.tensors.values()) if checkpoint and is_directory else None
+    is_local = provenance["source"]["kind"] in ("directory", "gguf")
+    sample = sample_hash(checkpoint.tensors.values()) if checkpoint and is_local else None
     return artifacts.digest({**provenance, "versions": versions, "sample": sample})

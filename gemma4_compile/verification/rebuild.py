@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gemma4_compile import abi
+from gemma4_compile.checkpoint.gguf.opening import FROM_DIRECTORY, TOKENIZER_ENTRY
 from gemma4_compile.checkpoint.hub import is_hub_id
 from gemma4_compile.checkpoint.input_files import Lock, read_inputs
 from gemma4_compile.checkpoint.sources import TINY
@@ -33,12 +34,14 @@ class RebuildRequest:
     Attributes
     ----------
     model, drafter : where the checkpoints are; None for where provenance says that they were
+    tokenizer : where that of a model in GGUF is, if it was given
     output : None for a place that is gone afterwards
     """
 
     package: Path
     model: str | None = None
     drafter: str | None = None
+    tokenizer: str | None = None
     output: Path | None = None
     force: bool = False
 
@@ -117,7 +120,11 @@ def _requests(
     build, (model, revision) = provenance.build, _model(request, provenance.build)
     drafter = _drafter(request, provenance.build)
     asked = replace(
-        request_of(build, model, output, revision), drafter=drafter, lock=lock, force=request.force
+        request_of(build, model, output, revision),
+        drafter=drafter,
+        tokenizer=_tokenizer(request, build),
+        lock=lock,
+        force=request.force,
     )
     has_weights = abi.TENSOR_CACHE_FILE in provenance.files
     is_apart = build.get(LIBRARY_ALONE) is True
@@ -152,6 +159,21 @@ def _model(request: RebuildRequest, build: Build) -> tuple[str, str | None]:
         f"`{request.package}` was made from files of a directory, and packages do not say which",
         hint=f"give it: gemma4-compile DIR --rebuild {request.package}",
     )
+
+
+def _tokenizer(request: RebuildRequest, build: Build) -> str | None:
+    """Name of the tokenizer that was given for a model in GGUF; None if none was."""
+    entry = build["source"].get(TOKENIZER_ENTRY)
+    if request.tokenizer is not None:
+        return request.tokenizer
+    if entry == FROM_DIRECTORY:
+        raise UsageError(
+            f"the tokenizer of `{request.package}` is from a directory, and packages do not say "
+            "which",
+            hint="give it with --tokenizer DIR",
+        )
+    name = str(entry)
+    return name if "@" in name and is_hub_id(name.partition("@")[0]) else None
 
 
 def _drafter(request: RebuildRequest, build: Build) -> str | None:

@@ -156,7 +156,7 @@ DAMAGED: dict[str, tuple[Callable[[Path], None], str]] = {
     "of another model": (of_another_model, "the drafter does not fit its target"),
     "a target": (a_target, "'gemma4' is no drafter"),
     "a file": (a_file, "no directory"),
-    "a GGUF file": (gguf, r"--drafter: .* is a GGUF file"),
+    "a GGUF file": (gguf, r"--drafter: the header of `drafter\.gguf` is damaged"),
     "a package": (a_package, r"--drafter: .* is a package, compiled already"),
 }
 

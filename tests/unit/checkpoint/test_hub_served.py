@@ -100,3 +100,20 @@ def test_a_config_of_a_cache_is_taken_where_the_hub_takes_no_requests(
     assert done.stdout == first.stdout
     assert "the hub was not asked about `someone/model` (it answered 429)" in done.stderr
     assert "hf_secret" not in done.stderr
+
+
+def test_of_a_tokenizer_nothing_else_is_downloaded(hub: HubServer, tmp_path: Path) -> None:
+    ask = (
+        "from gemma4_compile.checkpoint import hub\n"
+        f"print(*sorted(each.name for each in hub.fetch_tokenizer({MODEL!r}, None).iterdir()))"
+    )
+    hub.files["model.safetensors"] = 1 << 40
+    first = run(hub, tmp_path / "cache", "-c", ask)
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.split() == [each for each in sorted(FILES) if each != "config.json"]
+    offline = run(hub, tmp_path / "cache", "-c", ask, HF_HUB_OFFLINE="1")
+    assert offline.stdout == first.stdout
+    del hub.files["tokenizer.json"]
+    missing = run(hub, tmp_path / "other", "-c", ask)
+    assert "Error" in missing.stderr
+    assert "tokenizer.json" in missing.stderr

@@ -78,7 +78,7 @@ def test_a_library_alone_asks_for_no_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "what"),
     [
-        ("gemma-4-E2B-it-Q4_K_M.gguf", "GGUF"),
+        ("gguf/gemma-4-E2B-it-Q4_K_M.gguf", "GGUF files, such as `gemma-4-E2B-it-Q4_K_M.gguf`"),
         ("onnx/decoder_model_merged_q4f16.onnx", "ONNX"),
         ("onnx/model.onnx_data_1", "ONNX"),
         ("gemma-4.litertlm", "LiteRT"),
@@ -188,42 +188,6 @@ def test_a_model_beside_what_training_leaves_is_taken(tmp_path: Path) -> None:
         assert source.checkpoint is not None
 
 
-@pytest.mark.parametrize(
-    ("content", "what", "way_out"),
-    [
-        (
-            "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
-            "pointer of Git LFS",
-            "git lfs pull",
-        ),
-        ("<!DOCTYPE html>\n<html>", "web page", "resolve"),
-        ("\n <HTML>", "web page", "resolve"),
-        ("<?xml version='1.0'?><Error>AccessDenied</Error>", "refused", "hf auth login"),
-        ("Entry not found", "refused", "hf download"),
-        ("Access to model google/x is restricted.", "refused", "hf auth login"),
-        ('{"error":"Repository not found"}', "refused", "hf auth login"),
-        ("GGUF" + 100 * "x", "GGUF", "original checkpoint"),
-        ("PK\x03\x04" + 100 * "x", "ZIP", "save_pretrained"),
-    ],
-)
-@pytest.mark.parametrize(
-    "file",
-    ["config.json", "model.safetensors", "generation_config.json", "chat_template.jinja",
-      "model.safetensors.index.json"],
-)  # fmt: skip
-def test_what_stands_in_the_place_of_a_file_is_named(
-    content: str, what: str, way_out: str, file: str, tmp_path: Path
-) -> None:
-    tiny.materialize(tmp_path)
-    if "index" in file:
-        (tmp_path / "model.safetensors").unlink()
-    (tmp_path / file).write_text(content)
-    error = refused(tmp_path)
-    assert f"`{file}`" in str(error)
-    assert what in str(error)
-    assert way_out in str(error.hint)
-
-
 def test_a_pointer_in_the_place_of_the_tokenizer_is_named(tmp_path: Path) -> None:
     tiny.materialize(tmp_path)
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -293,3 +257,22 @@ def test_names_of_a_hub_get_a_way_to_a_folder() -> None:
     error = kinds.no_config(Listing("a/b", names, lambda name: {}, is_hub=True))
     assert "its folder `bf16` holds one" in str(error)
     assert '`hf download a/b --include "bf16/*" --local-dir FOLDER`' in str(error.hint)
+
+
+@pytest.mark.parametrize(
+    ("files", "proposed"),
+    [
+        (["m-Q4_K_M.gguf", "m-BF16.gguf", "m-Q8_0.gguf", "mmproj-F16.gguf"], "m-Q8_0.gguf"),
+        (["b/m-IQ2_M.gguf", "a/m-Q4_K_S.gguf"], "a/m-Q4_K_S.gguf"),
+        (["q4/m-Q4_0-00001-of-00002.gguf", "m-F32.gguf"], "q4/m-Q4_0-00001-of-00002.gguf"),
+    ],
+)
+def test_of_a_repository_of_gguf_a_file_that_is_read_is_proposed(
+    files: list[str], proposed: str
+) -> None:
+    for config in ([], ["config.json"]):
+        listing = kinds.Listing("a/b", frozenset([*files, *config]), lambda name: {}, is_hub=True)
+        error = kinds.no_weights(listing) if config else kinds.no_config(listing)
+        assert "has GGUF files" in str(error)
+        assert f"`hf download a/b {proposed} --local-dir FOLDER`" in str(error.hint)
+        assert ("Q8_0" in str(error.hint)) is ("Q8_0" in proposed or "K_S" in proposed)

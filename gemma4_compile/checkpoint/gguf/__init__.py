@@ -1,0 +1,1 @@
+"""GGUF, the files of llama.cpp, as checkpoints: header, names, config, tokenizer."""
