@@ -26,13 +26,13 @@ DEQUANTISE = (
 )
 WHOLE_HINT = (
     "give the checkpoint that it was quantised from; those of compressed-tensors (integers of 2, 4 "
-    "and 8 bits, FP8, NVFP4, MXFP4), GPTQ, AWQ, bitsandbytes and FP8 are read"
+    "and 8 bits, FP8, NVFP4, MXFP4), GPTQ, AWQ, bitsandbytes, FP8 and MLX are read"
 )
 QAT_HINT = (
     "give the checkpoint of the same size whose name ends in `-qat-q4_0-unquantized`, such as "
     "google/gemma-4-E2B-it-qat-q4_0-unquantized: four bits hold its weights exactly"
 )
-READ_METHODS = ("compressed-tensors", "gptq", "awq", "bitsandbytes", "fp8")
+READ_METHODS = ("compressed-tensors", "gptq", "awq", "bitsandbytes", "fp8", "mlx")
 """`quant_method` of checkpoints whose weights are computed from what they hold."""
 _TRAINED_METHOD = "gemma"
 # Who quantised a checkpoint, by `quant_method`.
@@ -75,8 +75,10 @@ def unsupported_type(model_type: object) -> ConfigError:
 
 
 def quantised_by(values: Mapping[object, object]) -> str | None:
-    """The `quant_method` of a `quantization_config`, which older files of bitsandbytes lack."""
+    """The `quant_method` of a `quantization_config`, which MLX and older bitsandbytes lack."""
     method = values.get("quant_method")
+    if method is None and {"group_size", "bits"} <= values.keys():
+        return "mlx"
     if method is None and any(values.get(key) is True for key in ("load_in_4bit", "load_in_8bit")):
         return "bitsandbytes"
     return method if isinstance(method, str) else None
@@ -94,7 +96,7 @@ def refuse_quantised(fields: ConfigFields, *, is_top: bool = False) -> None:
         who = ""
         if isinstance(found, Mapping):
             by = quantised_by(found)
-            if is_top and key == "quantization_config" and by in READ_METHODS:
+            if is_top and by in READ_METHODS:
                 continue
             if by == _TRAINED_METHOD:
                 raise ConfigError(

@@ -36,6 +36,7 @@ from gemma4_compile.errors import CheckpointError
 _ENDS = (
     *("weight_packed", "weight_scale", "weight_shape", "weight_zero_point", "weight_g_idx"),
     *("weight_global_scale", "input_scale", "input_zero_point", "input_global_scale"),
+    *("output_scale", "output_zero_point"),  # of keys and values, in older files
     *("self_attn.k_scale", "self_attn.v_scale", "self_attn.q_scale"),
     *("self_attn.k_zero_point", "self_attn.v_zero_point", "self_attn.q_zero_point"),
 )

@@ -1,4 +1,4 @@
-"""FP8 as transformers writes it: E4M3 with a scale for each block, for rows or for the matrix."""
+"""FP8 of transformers and AutoFP8: E4M3 with a scale for each block, or one for the matrix."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from gemma4_compile.errors import ConfigError
 from gemma4_compile.model_spec.config_fields import ConfigFields
 
 KEY = "quantization_config"
-_ENDS = ("weight_scale_inv", "activation_scale")
+_SCALES = ("weight_scale_inv", "weight_scale")
+"""Of transformers, and of AutoFP8."""
+_ENDS = (*_SCALES, "activation_scale", "input_scale")
 _MAX_BLOCK = 1 << 24
 
 
@@ -38,7 +40,7 @@ def read_weights(values: Mapping[str, object], tensors: Mapping[str, TensorInfo]
     modules, weights = by_module(tensors, _ENDS, ("weight",))
     for module, parts in modules.items():
         stored = matrix(needed(module, parts, "weight"), ("F8_E4M3",))
-        scales = needed(module, parts, "weight_scale_inv")
+        scales = needed(module, parts, next((end for end in _SCALES if end in parts), _SCALES[0]))
         rows, columns = stored.shape
         if block is None:
             floats(scales, (), (1,), (1, 1))

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from gemma4_compile.checkpoint.quantised import bitsandbytes, compressed, fp8, gptq
+from gemma4_compile.checkpoint.quantised import bitsandbytes, compressed, fp8, gptq, mlx
 from gemma4_compile.checkpoint.quantised.modules import Weights
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo
 from gemma4_compile.model_spec.text.config_variants import quantised_by
 from gemma4_compile.process import warn
 
-KEY = "quantization_config"
+KEYS = ("quantization", "quantization_config")
+"""MLX has the first, or both with the same content."""
 _READERS: Mapping[str, Callable[[Mapping[str, object], Mapping[str, TensorInfo]], Weights]] = {
     "compressed-tensors": compressed.read_weights,
     "gptq": gptq.read_gptq,
     "awq": gptq.read_awq,
     "bitsandbytes": bitsandbytes.read_weights,
     "fp8": fp8.read_weights,
+    "mlx": mlx.read_weights,
 }
 
 
@@ -54,7 +56,7 @@ def dequantised(
         warn(
             f"config.json has the checkpoint quantised by {method}, and its weights are whole: "
             "they are taken as they are, transformers may round them as it loads them",
-            f"leave `{KEY}` out of config.json if it is not meant",
+            f"leave `{KEYS[1]}` out of config.json if it is not meant",
         )
         return tensors
     if is_named and weights.rounded is not None:
@@ -75,7 +77,7 @@ def dequantised(
 def _read(
     config: Mapping[str, object], tensors: Mapping[str, TensorInfo]
 ) -> tuple[str, Weights] | None:
-    values = config.get(KEY)
+    values = next((config[key] for key in KEYS if config.get(key) is not None), None)
     if not isinstance(values, Mapping):
         return None
     method = quantised_by(values)

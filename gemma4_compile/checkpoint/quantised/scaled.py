@@ -23,6 +23,7 @@ class Scaled:
     zeros : as the scales; None where they are 0
     groups : the block of every column, where the blocks are of columns that lie apart
     divisor : one number that all scales are divided by
+    offsets : as the scales; what is added in the end
     """
 
     codes: TensorInfo
@@ -32,11 +33,12 @@ class Scaled:
     zeros: TensorInfo | None = None
     groups: TensorInfo | None = None
     divisor: TensorInfo | None = None
+    offsets: TensorInfo | None = None
 
     @property
     def tensors(self) -> tuple[TensorInfo, ...]:
         """All of them."""
-        given = (self.codes, self.scales, self.zeros, self.groups, self.divisor)
+        given = (self.codes, self.scales, self.zeros, self.groups, self.divisor, self.offsets)
         return tuple(tensor for tensor in given if tensor is not None)
 
     def read_rows(self, begin: int, end: int) -> Float32Array:
@@ -49,6 +51,8 @@ class Scaled:
             if self.divisor is not None:
                 scales = scales / read_rows(self.divisor, 0, 1)
             _by_block(values, scales, np.multiply)
+            if self.offsets is not None:
+                _by_block(values, self._of_columns(self.offsets, begin, end), np.add)
         return values
 
     def _of_columns(self, tensor: TensorInfo, begin: int, end: int) -> Float32Array:

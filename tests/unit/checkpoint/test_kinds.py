@@ -206,8 +206,6 @@ def test_a_pointer_in_the_place_of_the_tokenizer_is_named(tmp_path: Path) -> Non
         ({"quantization_config": {"quant_method": "hqq"}}, "hqq"),
         ({"quantization_config": {"quant_method": "newer"}}, "newer"),
         ({"quantization_config": {"quant_algo": "FP8", "producer": {}}}, "ModelOpt"),
-        ({"quantization": {"group_size": 64, "bits": 4, "mode": "affine"}}, "MLX"),
-        ({"quantization_config": {"group_size": 64, "bits": 4}}, "MLX"),
     ],
 )  # fmt: skip
 def test_quantised_checkpoints_are_refused_by_name(

@@ -85,6 +85,7 @@ def test_scales_of_activations_and_of_the_cache_are_left_out(tmp_path: Path) -> 
     tensors, _ = packed()
     one = np.ones(1, np.float32)
     tensors |= {"a.input_scale": one, "b.input_scale": one, "x.self_attn.k_scale": one}
+    tensors["x.self_attn.k_proj.output_scale"] = one
     found = read_weights(config(), written(tmp_path, tensors))
     assert set(found.tensors) == {"a.weight", "norm.weight"}
 

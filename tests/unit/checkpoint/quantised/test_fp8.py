@@ -48,10 +48,12 @@ def test_blocks_at_the_edge_are_cut(block: tuple[int, int], tmp_path: Path) -> N
         assert np.array_equal(rows, expected, equal_nan=True)
 
 
-def test_one_scale(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", ["weight_scale_inv", "weight_scale"])
+def test_one_scale(end: str, tmp_path: Path) -> None:
     tensors: dict[str, Array] = {
         "a.weight": CODES,
-        "a.weight_scale_inv": np.array([0.5], np.float32),
+        f"a.{end}": np.array([0.5], np.float32),
+        "a.input_scale": np.array([2], np.float32),
     }
     weights = read_weights({}, written(tmp_path, tensors, weight="F8_E4M3"))
     rows = read_rows(weights.tensors["a.weight"], 3, 5)
