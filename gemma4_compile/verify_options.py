@@ -57,6 +57,13 @@ def make_parser() -> Parser:
         "names, and `tiny`'s own)",
     )
     parser.add_argument(
+        "--tokenizer",
+        type=non_empty,
+        metavar="ID_OR_DIR",
+        help="of --compare-recipes on a model in GGUF: the hub id or directory of the checkpoint "
+        "that it was made from, for its tokenizer and chat template (default: those of the file)",
+    )
+    parser.add_argument(
         "--steps",
         type=int,
         default=DEFAULT_STEPS,
@@ -158,6 +165,10 @@ def _check_package(arguments: argparse.Namespace) -> None:
         raise UsageError(
             "--output is of --compare-recipes; the report of a package is in the package",
             hint="leave it out, or print it with --json",
+        )
+    if arguments.tokenizer is not None:
+        raise UsageError(
+            "--tokenizer is of --compare-recipes; a package has its own", hint="leave it out"
         )
 
 

@@ -58,6 +58,7 @@ def _compare(arguments: argparse.Namespace) -> None:
         text=arguments.text,
         text_tokens=arguments.text_tokens,
         device=arguments.device,
+        tokenizer=arguments.tokenizer,
     )
     content = compare_recipes(request, Terminal()).to_json()
     shown = json.dumps(content, indent=1)

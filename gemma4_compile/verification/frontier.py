@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gemma4_compile import __version__
+from gemma4_compile.checkpoint.gguf.opening import Tokenizer
 from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader
 from gemma4_compile.checkpoint.same_weights import sample_hash
 from gemma4_compile.checkpoint.sources import ModelSource, open_source
@@ -66,6 +67,7 @@ class FrontierRequest:
     text : a text of the user's besides
     text_tokens : most tokens of a text
     device : of torch, or `auto`
+    tokenizer : hub id or directory of the tokenizer, of a model in GGUF
     """
 
     model: str
@@ -75,6 +77,7 @@ class FrontierRequest:
     text: Path | None = None
     text_tokens: int = DEFAULT_TEXT_TOKENS
     device: str = AUTO
+    tokenizer: str | None = None
 
 
 @dataclass(frozen=True)
@@ -194,7 +197,8 @@ def compare_recipes(request: FrontierRequest, reporter: Reporter) -> Frontier:
     transformer = load_transformers()
     device = choose_device(request.device)
     reporter.stage(f"opening {request.model}")
-    with open_source(request.model, request.revision, weights=True) as source:
+    tokenizer = Tokenizer(is_wanted=True, given=request.tokenizer)
+    with open_source(request.model, request.revision, weights=True, tokenizer=tokenizer) as source:
         assert source.checkpoint is not None, "asked for"
         table = model_parameters(source.config, COMPONENTS)
         plans = {}

@@ -15,6 +15,7 @@ def test_recipes_are_compared_on_a_checkpoint() -> None:
     assert verify_options.main([*recipes, "--texts", "none", "--text", "a.txt"]) == 0
     assert verify_options.main([*recipes, "--reference", "tiny"]) == 2
     assert verify_options.main([*recipes, "--texts", "poems"]) == 2
+    assert verify_options.main([*recipes, "--tokenizer", "DIR"]) == 0
     assert verify_options.main([*recipes, "--text-tokens", "1"]) == 2
     assert verify_options.main(["MODEL", "--compare-recipes", "q4f16,"]) == 2
 
@@ -22,4 +23,5 @@ def test_recipes_are_compared_on_a_checkpoint() -> None:
 def test_a_package_needs_its_reference_and_holds_its_report() -> None:
     assert verify_options.main(["DIR"]) == 2
     assert verify_options.main(["DIR", "--reference", "tiny", "--output", "a.json"]) == 2
+    assert verify_options.main(["DIR", "--reference", "tiny", "--tokenizer", "DIR"]) == 2
     assert verify_options.main(["DIR", "--reference", "tiny", "--texts", "none"]) == 0
