@@ -257,8 +257,8 @@ def _write_weights(
 
 
 def _directories(request: CompileRequest) -> list[Path]:
-    """Directories of the checkpoints that have one: `tiny` has none."""
-    names = (request.model, request.drafter)
+    """Directories of the checkpoints and the tokenizer that have one: `tiny` has none."""
+    names = (request.model, request.drafter, request.tokenizer)
     return [local_path(name) for name in names if name is not None and name != TINY]
 
 

@@ -37,7 +37,7 @@ def make_parser() -> Parser:
         "--reference",
         type=non_empty,
         metavar="MODEL",
-        help="the checkpoint the package was made from: hub id, directory, or `tiny`",
+        help="the checkpoint the package was made from: hub id, directory, GGUF file, or `tiny`",
     )
     parser.add_argument(
         "--compare-recipes",

@@ -219,8 +219,10 @@ def _gguf(listing: Listing) -> CheckpointError | None:
     folder, _, name = best.rpartition("/")
     give = f"give the file{which}: `{listing.where}/{best}`"
     if listing.is_hub:
-        give = f"download the file{which}: `hf download {listing.where} {best} --local-dir FOLDER`,"
-        give += f" and compile FOLDER/{best}"
+        all_parts = re.sub(r"-\d{5}-of-(\d{5}\.gguf)$", r"-*-of-\1", best, flags=re.IGNORECASE)
+        wanted = best if all_parts == best else f'--include "{all_parts}"'
+        give = f"download the file{which}: `hf download {listing.where} {wanted} --local-dir "
+        give += f"FOLDER`, and compile FOLDER/{best}"
     more = f" in `{folder}`" if folder else ""
     return CheckpointError(
         f"`{listing.where}` has GGUF files, such as `{name}`{more}, and no safetensors checkpoint",

@@ -248,6 +248,8 @@ def test_the_checkpoint_is_not_replaced_by_its_package(
     before = files(model)
     with pytest.raises(UsageError, match="would replace the checkpoint"):
         run(replace(request_for, model=str(model), output=model, force=force))
+    with pytest.raises(UsageError, match="would replace the checkpoint"):
+        run(replace(request_for, tokenizer=str(model), output=model, force=force))
     assert files(model) == before
 
 

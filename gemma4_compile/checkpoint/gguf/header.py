@@ -29,7 +29,7 @@ Value = int | float | bool | str | list[str] | npt.NDArray[np.generic]
 
 MAX_HEADER_BYTES = 64 << 20  # with 262,144 tokens and their merges it has some 17 MB
 MAX_KEYS = 4096
-MAX_TEXTS = 4 << 20  # of all arrays
+MAX_TEXTS = 2 << 20  # of all arrays
 MAX_NAME = 256
 _MAX_DIMENSIONS = 4
 _MAX_ALIGNMENT = 1 << 16

@@ -272,5 +272,9 @@ def test_of_a_repository_of_gguf_a_file_that_is_read_is_proposed(
         listing = kinds.Listing("a/b", frozenset([*files, *config]), lambda name: {}, is_hub=True)
         error = kinds.no_weights(listing) if config else kinds.no_config(listing)
         assert "has GGUF files" in str(error)
-        assert f"`hf download a/b {proposed} --local-dir FOLDER`" in str(error.hint)
+        whole = proposed
+        if "-of-" in proposed:
+            whole = '--include "q4/m-Q4_0-*-of-00002.gguf"'
+        assert f"`hf download a/b {whole} --local-dir FOLDER`" in str(error.hint)
+        assert f"FOLDER/{proposed}" in str(error.hint)
         assert ("Q8_0" in str(error.hint)) is ("Q8_0" in proposed or "K_S" in proposed)

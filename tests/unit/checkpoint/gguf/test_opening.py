@@ -19,8 +19,11 @@ from gemma4_compile.checkpoint.match import row_reader
 from gemma4_compile.checkpoint.sources import open_source
 from gemma4_compile.errors import CheckpointError, Gemma4CompileError, UsageError
 from gemma4_compile.model_spec.modality import Modality
+from gemma4_compile.pipeline import compile_model
+from gemma4_compile.request import CompileRequest
 from tests import drafters, models
-from tests.gguf_files import Type, add_config, all_of, divisors, gguf_name, write_gguf
+from tests.gguf_files import Type, add_config, all_of, divisors, gguf_name, of_name, write_gguf
+from tests.packages import Silent
 
 WANTED = Tokenizer(is_wanted=True)
 
@@ -225,3 +228,24 @@ def test_a_model_is_no_drafter_and_a_drafter_no_model(file: Path, tmp_path: Path
             open_drafter(str(path), source.config, weights=False),
         ):
             pytest.fail("must not open")
+
+
+@pytest.mark.parametrize("kind", ["F32", "BF16"])
+def test_packages_hold_the_weights_of_the_safetensors_checkpoint(
+    kind: str, checkpoint: models.Checkpoint, folder: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "tiny.gguf"
+    write_gguf(path, checkpoint, all_of(of_name(kind)), tokenizer=folder)
+    made = []
+    for index, model in enumerate((folder, path)):
+        output = tmp_path / str(index)
+        compile_model(CompileRequest(str(model), "cpu", "q4f16", output, only="weights"), Silent())
+        made.append({one.name: one.read_bytes() for one in output.iterdir()})
+    same = [name for name in made[0] if name.startswith(("params_shard", "chat_template"))]
+    assert len(same) >= 2
+    for name in (*same, "tensor-cache.json"):
+        assert made[0][name] == made[1][name], name
+    noted = json.loads(made[1]["provenance.json"])["build"]
+    assert noted["source"]["file"] == "tiny.gguf"
+    assert set(noted["inputs"]["model"]) >= {"tiny.gguf", "config.json", "tokenizer.json"}
+    assert str(tmp_path).encode() not in made[1]["provenance.json"]

@@ -12,6 +12,7 @@ from gemma4_compile.checkpoint.gguf.model import open_model
 from gemma4_compile.checkpoint.gguf.names import TARGET, usual_name
 from gemma4_compile.checkpoint.match import row_reader
 from gemma4_compile.errors import CheckpointError
+from gemma4_compile.quantization.schemes import SCHEMES
 from tests import models
 from tests.gguf_files import Type, all_of, made, of_type
 
@@ -73,3 +74,28 @@ def test_tables_of_q6_k_are_read_with_a_warning(
     for name, stored in blocks.items():
         expected = gguf.quants.dequantize(stored, Type.Q6_K)
         assert np.array_equal(read(str(usual_name(name)), 0, 256), expected)
+
+
+@pytest.mark.parametrize("recipe", ["q4f16_1", "q4f32_1"])
+def test_levels_of_q4_0_are_stored_as_they_are(recipe: str, tmp_path: Path) -> None:
+    """Bit for bit: other order of the halves of bytes, the same scale in the same float16."""
+    draw = np.random.default_rng(3)
+    rows, groups = 128, 3
+    levels = draw.integers(1, 16, (rows, groups, 32), np.uint8)  # 8 is zero
+    levels[..., 5] = draw.choice([1, 15], (rows, groups))
+    levels[7] = 8
+    scales = draw.uniform(1e-4, 0.1, (rows, groups)) * draw.choice([-1, 1], (rows, groups))
+    halves = levels[..., :16] | levels[..., 16:] << 4
+    blocks = np.concatenate([scales.astype("<f2")[..., None].view(np.uint8), halves], axis=-1)
+    name = "blk.0.ffn_gate.weight"
+
+    def add(writer: gguf.GGUFWriter) -> None:
+        writer.add_tensor(name, blocks.reshape(rows, -1), raw_dtype=Type.Q4_0)
+
+    _, path = made(tmp_path, models.E2B_LIKE, all_of(Type.Q4_0), change=add, without=(name,))
+    weights = row_reader(open_model(path, TARGET).tensors)(str(usual_name(name)), 0, rows)
+    expected = scales.astype(np.float16).astype(np.float32)[..., None] * (levels.astype(int) - 8)
+    assert np.array_equal(weights, expected.reshape(rows, -1).astype(np.float32))
+    scheme = SCHEMES[recipe]
+    stored = scheme.load(scheme.store(weights, name=name, first_row=0))
+    assert np.array_equal(stored, weights)
