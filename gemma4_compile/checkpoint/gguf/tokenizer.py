@@ -20,7 +20,8 @@ from gemma4_compile.types import JsonObject
 MODEL = "gemma4"
 OPTION_HINT = (
     "give the tokenizer with --tokenizer: the hub id (such as google/gemma-4-E2B-it) or the "
-    "directory of the checkpoint that the file was made from"
+    "directory of the checkpoint that the file was made from; or put its files beside this one, in "
+    "a folder that you give in its place"
 )
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
 _TAKEN_WHOLE = (_UNKNOWN, _CONTROL, _USER_DEFINED)
