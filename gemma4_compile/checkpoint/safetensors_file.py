@@ -303,29 +303,41 @@ def read_bytes(
     `span` are those that are taken of every row, if not all of them.
     """
     row_bytes = tensor.nbytes // max(1, tensor.row_count)
-    size = (end - begin) * row_bytes if span is None else span[1] - span[0]
-    starts = [begin * row_bytes]
-    if span is not None:
-        starts = [row * row_bytes + span[0] for row in range(begin, end)]
-    raw = np.empty(len(starts) * size, np.uint8)
     try:
         with regular_files.open_regular(tensor.path) as file:
             check_stamp(tensor, os.fstat(file.fileno()))
-            for index, start in enumerate(starts):
-                file.seek(tensor.offset_bytes + start)
-                view, done = raw[index * size : (index + 1) * size].data, 0
-                while done < size and (count := file.readinto(view[done:])):
-                    done += count
-                if done < size:
-                    break
+            if span is not None:
+                return _read_spans(tensor, file.fileno(), range(begin, end), span)
+            raw = np.empty((end - begin) * row_bytes, np.uint8)
+            file.seek(tensor.offset_bytes + begin * row_bytes)
+            view, done = raw.data, 0
+            while done < raw.size and (count := file.readinto(view[done:])):
+                done += count
     except OSError as error:
         raise CheckpointError(f"cannot read `{tensor.path.name}`: {error.strerror}") from error
-    if starts and done < size:
-        raise CheckpointError(
-            f"`{tensor.path.name}` ended inside tensor `{tensor.name}`: it changed while in use",
-            hint="run the command again",
-        )
+    if done < raw.size:
+        raise _ended_inside(tensor)
     return raw
+
+
+def _read_spans(
+    tensor: TensorInfo, descriptor: int, rows: range, span: tuple[int, int]
+) -> npt.NDArray[np.uint8]:
+    """A span of each row; they are too small for a buffer to be of use."""
+    row_bytes = tensor.nbytes // max(1, tensor.row_count)
+    begin, size = tensor.offset_bytes + span[0], span[1] - span[0]
+    found = [os.pread(descriptor, size, begin + row * row_bytes) for row in rows]
+    raw = np.frombuffer(b"".join(found), np.uint8)
+    if raw.size < len(rows) * size:
+        raise _ended_inside(tensor)
+    return raw
+
+
+def _ended_inside(tensor: TensorInfo) -> CheckpointError:
+    return CheckpointError(
+        f"`{tensor.path.name}` ended inside tensor `{tensor.name}`: it changed while in use",
+        hint="run the command again",
+    )
 
 
 def _read_parts(tensor: TensorInfo, begin: int, end: int) -> Float32Array:

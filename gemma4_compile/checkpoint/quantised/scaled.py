@@ -63,7 +63,9 @@ class Scaled:
             found = found[np.arange(begin, end) // self.rows_each - first]
         columns = self.codes.shape[-1]
         if self.groups is not None:
-            return found[:, _checked(index_of(self.groups), found.shape[1], self.groups)]
+            index = _checked(index_of(self.groups), found.shape[1], self.groups)
+            if not np.array_equal(index, np.arange(columns) // self.columns_each):
+                return found[:, index]
         if columns % self.columns_each:
             return np.repeat(found, self.columns_each, axis=1)[:, :columns]
         return found

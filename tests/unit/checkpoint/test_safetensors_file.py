@@ -141,6 +141,9 @@ def test_file_that_shrinks_while_in_use(file: Path) -> None:
     assert read_rows(unknown, 0, 2).shape == (2, 4)
     with pytest.raises(CheckpointError, match="ended inside tensor `x`"):
         read_rows(unknown, 0, 4)
+    assert read_stored(unknown, 0, 2, (1, 3)).shape == (2, 2)
+    with pytest.raises(CheckpointError, match="ended inside tensor `x`"):
+        read_stored(unknown, 0, 4, (1, 3))
 
 
 def test_file_that_is_written_to_or_replaced_while_in_use(file: Path, tmp_path: Path) -> None:
