@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from gemma4_compile.checkpoint.match import match, row_reader
+from gemma4_compile.checkpoint.quantised.read import dequantised
 from gemma4_compile.checkpoint.safetensors_file import read_header, read_rows
 from gemma4_compile.checkpoint.sources import open_source
-from gemma4_compile.errors import ConfigError
+from gemma4_compile.errors import ConfigError, Gemma4CompileError
 from tests import models
 from tests.unit.checkpoint.quantised.files import Array, integers, pack, written
 
@@ -132,3 +133,78 @@ def test_what_is_not_read_is_refused_before_the_weights(
         pass
     assert words in str(caught.value)
     assert way_out in str(caught.value.hint)
+
+
+ODD: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    0,
+    1.5,
+    2**70,
+    float("nan"),
+    "x",
+    "\ud800",
+    [],
+    [1, 2],
+    {},
+    {"x": {}},
+    [[]],
+)
+CONFIGS: list[dict[str, Any]] = [
+    {
+        **COMPRESSED,
+        "format": "pack-quantized",
+        "sparsity_config": {"format": "dense"},
+        "kv_cache_scheme": {"num_bits": 8},
+        "transform_config": {"config_groups": {}},
+        "config_groups": {
+            "group_0": {
+                "targets": ["Linear"],
+                "format": "pack-quantized",
+                "weights": {
+                    **INT4,
+                    "type": "int",
+                    "symmetric": True,
+                    "block_structure": [1, 2],
+                },
+                "input_activations": {"type": "int", "num_bits": 8, "dynamic": True},
+                "output_activations": None,
+            }
+        },
+    },
+    {"quant_method": "gptq", "bits": 4, "group_size": 32, "checkpoint_format": "gptq", "sym": True},
+    {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm", "zero_point": True},
+    {"quant_method": "fp8", "weight_block_size": [128, 128]},
+    {"bits": 4, "group_size": 64, "mode": "affine", "a": {"bits": 8}},
+]
+
+
+def changed(value: Any) -> list[Any]:
+    """The value with each part of it replaced by every odd one."""
+    found: list[Any] = list(ODD)
+    if isinstance(value, dict):
+        found += [{**value, key: odd} for key, inner in value.items() for odd in changed(inner)]
+    return found
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.get("quant_method", "mlx"))
+def test_configs_of_any_values_are_read_or_refused(config: dict[str, Any], tmp_path: Path) -> None:
+    tensors = written(
+        tmp_path,
+        {
+            **{f"a.{end}": np.ones((4, 4), np.int32) for end in ("weight_packed", "qweight")},
+            **{f"a.{end}": np.ones((4, 4), np.float32) for end in ("weight_scale", "scales")},
+            "a.qzeros": np.ones((4, 4), np.int32),
+            "a.weight": np.ones((4, 4), np.uint8),
+        },
+    )
+    outcomes = set()
+    for values in changed(config):
+        for given in (tensors, {}):
+            try:
+                dequantised({"quantization_config": values}, given, is_named=False)
+                outcomes.add("read")
+            except Gemma4CompileError:
+                outcomes.add("refused")
+    assert outcomes == {"read", "refused"}
