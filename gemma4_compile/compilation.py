@@ -34,6 +34,7 @@ from gemma4_compile.targets.spec import HOST, DeviceType
 from gemma4_compile.types import JsonObject
 
 MODEL_TYPE = "gemma4"
+_SOME_MODELS_ROLES = (Role.LM_HEAD, Role.DRAFTER_HEAD)
 # What takes part in a compilation, for provenance; jinja2 is here for the chat that follows it.
 PACKAGES = (
     *("apache-tvm", "apache-tvm-ffi", "huggingface_hub", "jinja2", "numpy"),
@@ -233,9 +234,9 @@ def provenance_of(build: Compilation) -> JsonObject:
 
 
 def _roles(build: Compilation) -> list[Role]:
-    """The roles that a recipe has a scheme for; a head's of its own only where there is one."""
-    used = {stored.parameter.role for stored in build.storage}
-    return [role for role in Role if role is not Role.LM_HEAD or role in used]
+    """The roles that a recipe has a scheme for; of heads only those that there are."""
+    used = {stored.parameter.role for stored in (*build.storage, *build.drafter_storage)}
+    return [role for role in Role if role not in _SOME_MODELS_ROLES or role in used]
 
 
 def _padding(build: Compilation) -> JsonObject:

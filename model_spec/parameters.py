@@ -12,6 +12,7 @@ class Role(str, Enum):
 
     TOKEN_EMBEDDING = "token_embedding"  # also the head where that is tied
     LM_HEAD = "lm_head"  # of its own
+    DRAFTER_HEAD = "drafter_head"  # tied or not: it costs a guess its time, and no reply its words
     PER_LAYER_EMBEDDING = "per_layer_embedding"
     LINEAR = "linear"
     PER_LAYER_LINEAR = "per_layer_linear"  # the small projections around the per-layer embedding
@@ -48,6 +49,11 @@ class Source:
     shape: tuple[int, ...]
     is_ids: bool = False
     twin: str | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that it may have."""
+        return (self.name,) if self.twin is None else (self.name, self.twin)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from gemma4_compile.errors import QuantizationError
 from gemma4_compile.model_spec.parameters import Parameter, Role
 from gemma4_compile.quantization.scheme import Scheme, StoredTensor
 
+FIXED_ROLES = (Role.VECTOR, Role.ROUTER)
+"""Of a few bytes on which everything that follows depends: no pattern changes their scheme."""
 TOWER_ROLES = (Role.VISION_LINEAR, Role.AUDIO_LINEAR)
 """Of matrices whose steps are those of `small`; dense where groups do not fit or rows are short."""
 MIN_TOWER_COLS = 256
@@ -26,28 +28,38 @@ class Recipe:
         everything else (residual stream, norms, softmax, logits, sums, unbounded matmul inputs) is
         float32
     schemes : scheme by role; Role.VECTOR is always float32
-    overrides : other schemes for the parameters that a pattern names; the last match counts
+    patterns : other schemes for the matrices that a pattern names; the last match counts
+    overrides : more of them, of a user, which count before those
     """
 
     name: str
     activation_dtype: str
     schemes: Mapping[Role, Scheme]
+    patterns: tuple[tuple[str, Scheme], ...] = ()
     overrides: tuple[tuple[str, Scheme], ...] = ()
 
     def scheme(self, parameter: Parameter) -> Scheme:
         """Storage scheme of a parameter.
 
-        A matrix of a media part that groups do not divide, or that is narrow, is dense.
+        A matrix of a media part that groups do not divide, or that is narrow, is dense; one that a
+        pattern names only where groups do not divide it.
         """
-        for pattern, scheme in reversed(self.overrides):
-            if fnmatchcase(parameter.name, pattern):
-                return scheme
-        scheme = self.schemes[parameter.role]
+        named = self._named(parameter)
+        scheme = self.schemes[parameter.role] if named is None else named
         if parameter.role in TOWER_ROLES and scheme.group_size:
             cols = parameter.shape[-1]
-            if cols < MIN_TOWER_COLS or cols % scheme.group_size:
+            if (named is None and cols < MIN_TOWER_COLS) or cols % scheme.group_size:
                 return scheme.dense
         return scheme
+
+    def _named(self, parameter: Parameter) -> Scheme | None:
+        """The scheme of the last pattern that names the parameter, if it is a matrix."""
+        if parameter.role in FIXED_ROLES:
+            return None
+        for pattern, scheme in reversed((*self.patterns, *self.overrides)):
+            if fnmatchcase(parameter.name, pattern):
+                return scheme
+        return None
 
     @property
     def takes_int8(self) -> bool:
@@ -57,7 +69,8 @@ class Recipe:
     @property
     def all_schemes(self) -> tuple[Scheme, ...]:
         """Every scheme that a parameter may have."""
-        return (*self.schemes.values(), *(scheme for _, scheme in self.overrides))
+        named = (scheme for _, scheme in (*self.patterns, *self.overrides))
+        return (*self.schemes.values(), *named)
 
 
 @dataclass(frozen=True)

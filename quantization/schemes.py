@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from gemma4_compile.model_spec.parameters import Role
 from gemma4_compile.quantization.dense import DenseScheme
@@ -30,21 +31,26 @@ SCHEMES: dict[str, Scheme] = {
 }
 
 
-def recipe_of(name: str, fields: Mapping[str, str]) -> Recipe:
+def recipe_of(name: str, fields: Mapping[str, Any]) -> Recipe:
     """A recipe from its line of the file.
 
     Parameters
     ----------
     fields : `activations`, a dtype; `weights`, a scheme; `small`, that of the few rows whose coarse
-        steps cost far more quality than their bytes are worth (under 2 % of an E2B token)
+        steps cost far more quality than their bytes are worth (under 2 % of an E2B token). If they
+        are there: `head`, that of the token embedding and of the head, which are one matrix where
+        they are tied; `schemes`, others by patterns as in the file of `--recipe`
     """
     activations = fields["activations"]
     schemes = {role: SCHEMES[fields["weights"]] for role in Role}
+    for role in (Role.TOKEN_EMBEDDING, Role.LM_HEAD):
+        schemes[role] = SCHEMES[fields.get("head", fields["weights"])]
     for role in (Role.PER_LAYER_LINEAR, *TOWER_ROLES):
         schemes[role] = SCHEMES[fields["small"]]
     schemes[Role.VECTOR] = DenseScheme("float32")
     schemes[Role.ROUTER] = DenseScheme(activations)
-    return Recipe(name, activations, MappingProxyType(schemes))
+    patterns = tuple((key, SCHEMES[value]) for key, value in fields.get("schemes", {}).items())
+    return Recipe(name, activations, MappingProxyType(schemes), patterns)
 
 
 RECIPES: dict[str, Recipe] = {

@@ -57,9 +57,9 @@ def _head(drafter: DrafterConfig) -> Parameter:
     """The head, which alone reads a tied embedding: a drafter is given the target's rows."""
     sizes, name = (drafter.vocab_size, drafter.hidden_size), head_name(drafter)
     if not drafter.ties_head:
-        return _renamed(matrix(name, Role.LM_HEAD, *sizes), "")
+        return _renamed(matrix(name, Role.DRAFTER_HEAD, *sizes), "")
     twin = f"{HEAD}.weight"
-    return _renamed(matrix(name, Role.TOKEN_EMBEDDING, *sizes, twin=twin), "model.")
+    return _renamed(matrix(name, Role.DRAFTER_HEAD, *sizes, twin=twin), "model.")
 
 
 def head_name(drafter: DrafterConfig) -> str:

@@ -27,11 +27,11 @@ def experts(count: int, rows: int) -> Parameter:
     return Parameter("e", Role.EXPERTS, (count * rows, 64), (source,), row_group=rows)
 
 
-def test_the_five_recipes() -> None:
-    assert set(RECIPES) == {"q4f16", "q4f32", "q8f16", "f16", "f32"}
+def test_the_recipes() -> None:
+    assert set(RECIPES) == {"q4f16", "q4f16s", "q4f16l", "q4f32", "q8f16", "f16", "f32"}
     for name, recipe in RECIPES.items():
         assert recipe.name == name
-        assert recipe.activation_dtype == ("float16" if name.endswith("f16") else "float32")
+        assert recipe.activation_dtype == ("float16" if "f16" in name else "float32")
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -145,20 +145,57 @@ def test_a_head_of_its_own_is_stored_as_the_embedding_is(recipe: str) -> None:
     assert list(plan)[-1] == "lm_head", "the others keep their places in the packed tuple"
 
 
-def test_q4f16_bytes_of_e2b() -> None:
-    """Every matrix at 4.5 bits, but 8.5 for the small per-layer projections; vectors in float32."""
+@pytest.mark.parametrize("recipe", ["q4f16", "q4f16s", "q4f16l"])
+def test_bytes_of_e2b_in_four_bits(recipe: str) -> None:
+    """4.5 bits, 8.5 for what the recipe names and for the small per-layer projections."""
     parameters = parameter_table(Gemma4Config.from_preset("gemma-4-E2B-it"))
     elements = {role: 0 for role in Role}
     for parameter in parameters:
         rows, *cols = parameter.shape
         elements[parameter.role] += rows * (cols[0] if cols else 1)
 
-    plan = storage_plan(parameters, RECIPES["q4f16"], 128 * MIB)
+    plan = storage_plan(parameters, RECIPES[recipe], 128 * MIB)
 
-    small, vectors = elements[Role.PER_LAYER_LINEAR], elements[Role.VECTOR]
-    large = sum(elements.values()) - small - vectors
+    fine, vectors = elements[Role.PER_LAYER_LINEAR], elements[Role.VECTOR]
+    if recipe != "q4f16s":
+        fine += elements[Role.TOKEN_EMBEDDING]
+    if recipe == "q4f16l":
+        fine += sum(p.shape[0] * p.shape[1] for p in parameters if ".self_attn." in p.name
+                    and p.role is Role.LINEAR)  # fmt: skip
+    coarse = sum(elements.values()) - fine - vectors
     stored = sum(tensor.nbytes for entry in plan for tensor in entry.tensors)
-    assert stored * 8 == large * 4.5 + small * 8.5 + vectors * 32
+    assert stored * 8 == coarse * 4.5 + fine * 8.5 + vectors * 32
+
+
+@pytest.mark.parametrize("recipe", ["q4f16", "q4f32"])
+def test_a_drafters_head_stays_in_four_bits(recipe: str) -> None:
+    found = RECIPES[recipe]
+    assert found.scheme(matrix(64, 64, Role.DRAFTER_HEAD)) == found.schemes[Role.LINEAR]
+    for role in (Role.TOKEN_EMBEDDING, Role.LM_HEAD):
+        assert found.scheme(matrix(64, 64, role)) == GroupScheme(8, found.activation_dtype)
+
+
+def test_patterns_of_a_user_count_before_those_of_a_recipe() -> None:
+    attention = replace(matrix(64, 64), name="layers.0.self_attn.o_proj")
+    large = RECIPES["q4f16l"]
+    assert large.scheme(attention) == GroupScheme(8, "float16")
+    own = replace(large, overrides=(("*o_proj", GroupScheme(4, "float16")),))
+    assert own.scheme(attention) == GroupScheme(4, "float16")
+    assert set(own.all_schemes) >= {GroupScheme(4, "float16"), GroupScheme(8, "float16")}
+
+
+def test_a_pattern_leaves_vectors_and_routers_as_they_are() -> None:
+    everything = replace(RECIPES["f32"], overrides=(("*", GroupScheme(4, "float16")),))
+    vector = Parameter("norm", Role.VECTOR, (64,), (Source("norm.weight", (64,)),))
+    assert everything.scheme(vector) == DenseScheme("float32")
+    assert everything.scheme(matrix(64, 64, Role.ROUTER)) == DenseScheme("float32")
+    assert everything.scheme(matrix(64, 64)) == GroupScheme(4, "float16")
+
+
+def test_a_pattern_gives_towers_what_fits_them() -> None:
+    everything = replace(RECIPES["q4f16"], overrides=(("*", GroupScheme(4, "float16")),))
+    for cols, expected in ((224, GroupScheme(4, "float16")), (4304, DenseScheme("float16"))):
+        assert everything.scheme(matrix(64, cols, Role.VISION_LINEAR)) == expected
 
 
 @pytest.mark.parametrize("recipe", ["q4f16", "q4f32", "q8f16"])

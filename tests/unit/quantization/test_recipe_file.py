@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
 
 from gemma4_compile import options
 from gemma4_compile.errors import QuantizationError, UsageError
+from gemma4_compile.model_spec.parameters import Role
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.quantization.recipe import storage_plan
@@ -38,6 +41,7 @@ def test_patterns_change_what_they_match_and_nothing_else(tmp_path: Path) -> Non
     recipe = with_overrides("q4f16", overrides)
     check_overrides(recipe, TABLE)
     plain = {s.parameter.name: s for s in storage_plan(TABLE, RECIPES["q4f16"], None)}
+    assert any(stored.scheme == SCHEMES["q4f16_1"] for stored in plain.values())
     for stored in storage_plan(TABLE, recipe, None):
         name = stored.parameter.name
         if name.startswith("layers.3.mlp."):  # the last match counts
@@ -51,12 +55,13 @@ def test_patterns_change_what_they_match_and_nothing_else(tmp_path: Path) -> Non
 
 def test_a_head_of_its_own_has_a_name_of_its_own() -> None:
     table = parameter_table(replace(Gemma4Config.from_preset("gemma-4-E2B-it"), ties_head=False))
-    recipe = with_overrides("q4f16", [("lm_head", "q8f16_1")])
+    recipe = with_overrides("q4f16", [("lm_head", "q0f16")])
     check_overrides(recipe, table)
     schemes = {s.parameter.name: s.scheme.name for s in storage_plan(table, recipe, None)}
-    assert (schemes["lm_head"], schemes["embed_tokens"]) == ("q8f16_1", "q4f16_1")
-    with pytest.raises(QuantizationError, match="`lm_head` matches no parameter"):
+    assert (schemes["lm_head"], schemes["embed_tokens"]) == ("q0f16", "q8f16_1")
+    with pytest.raises(QuantizationError, match="`lm_head` matches no parameter") as found:
         check_overrides(recipe, TABLE)
+    assert "stored in `embed_tokens`" in str(found.value.hint)
 
 
 def test_no_overrides_is_the_named_recipe() -> None:
@@ -124,7 +129,7 @@ def test_no_pattern_takes_longer_than_its_letters() -> None:
     [
         ("layers.99.*", "matches no parameter"),
         ("embed", "matches no parameter"),
-        ("*", "whose scheme is fixed"),
+        ("*norm*", "`per_layer_projection_norm`, whose scheme is fixed, and no matrix"),
         ("layers.0.layer_scalar", "`layers.0.layer_scalar`, whose scheme is fixed"),
     ],
 )
@@ -132,6 +137,53 @@ def test_pattern_that_cannot_be(pattern: str, message: str) -> None:
     recipe = with_overrides("q4f16", [(pattern, "q8f16_1")])
     with pytest.raises(QuantizationError, match=message):
         check_overrides(recipe, TABLE)
+
+
+@pytest.mark.parametrize(
+    ("model", "pattern", "ends"),
+    [
+        ("E2B", "*self_attn*", {"qkv_proj", "o_proj"}),
+        ("E2B", "*mlp*", {"gate_up_proj", "down_proj"}),
+        ("E2B", "layers.0.*", {"qkv_proj", "o_proj", "gate_up_proj", "down_proj",
+                               "per_layer_input_gate", "per_layer_projection"}),
+        ("26B-A4B", "*experts*", {"gate_up_proj", "down_proj"}),
+        ("26B-A4B", "layers.*", {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"}),
+    ],
+)  # fmt: skip
+def test_a_pattern_of_matrices_and_vectors_names_the_matrices(
+    model: str, pattern: str, ends: set[str]
+) -> None:
+    table = parameter_table(Gemma4Config.from_preset(f"gemma-4-{model}-it"))
+    recipe = with_overrides("q4f32", [(pattern, "q0f16")])
+    check_overrides(recipe, table)
+    plain = RECIPES["q4f32"]
+    changed = [item for item in table if recipe.scheme(item) != plain.scheme(item)]
+    assert {item.name.rpartition(".")[2] for item in changed} == ends
+    assert all(fnmatchcase(item.name, pattern) for item in changed)
+    assert all(recipe.scheme(item) == SCHEMES["q0f16"] for item in changed)
+    fixed = [item for item in table if fnmatchcase(item.name, pattern) and item not in changed]
+    assert {item.role for item in fixed} <= {Role.VECTOR, Role.ROUTER}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "hint"),
+    [
+        ("*q_proj", "stored in `layers.0.self_attn.qkv_proj`"),
+        ("layers.20.mlp.up_proj", "stored in `layers.20.mlp.gate_up_proj`"),
+        ("model.language_model.layers.3.self_attn.o_proj.weight", "`layers.3.self_attn.o_proj`"),
+        ("model.embed_tokens.weight", "stored in `embed_tokens`"),
+        ("layers.99.mlp.down_proj", r"called like `layers.\*.mlp.down_proj`"),
+        ("layers.*.attn.qkv_proj", r"`layers.\*.self_attn.qkv_proj`"),
+        ("vision_tower.*", "with --modalities image alone"),
+        ("audio_tower.*", "with --modalities audio alone"),
+        ("drafter.*", "with --drafter alone"),
+        ("\x00", "matrices are called like `embed_tokens`"),
+    ],
+)
+def test_a_pattern_that_matches_nothing_is_told_what_is_near(pattern: str, hint: str) -> None:
+    with pytest.raises(QuantizationError, match="matches no parameter") as found:
+        check_overrides(with_overrides("q4f16", [(pattern, "q8f16_1")]), TABLE)
+    assert re.search(hint, str(found.value.hint)), found.value.hint
 
 
 def test_unknown_names() -> None:

@@ -18,21 +18,25 @@ def test_schemes_are_found_by_their_own_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "weights", "small", "router"),
+    ("name", "weights", "head", "small", "router"),
     [
-        ("q4f16", "q4f16_1", "q8f16_1", "q0f16"),
-        ("q4f32", "q4f32_1", "q8f32_1", "q0f32"),
-        ("q8f16", "q8f16_1", "q8f16_1", "q0f16"),
-        ("f16", "q0f16", "q0f16", "q0f16"),
-        ("f32", "q0f32", "q0f32", "q0f32"),
+        ("q4f16", "q4f16_1", "q8f16_1", "q8f16_1", "q0f16"),
+        ("q4f32", "q4f32_1", "q8f32_1", "q8f32_1", "q0f32"),
+        ("q4f16s", "q4f16_1", "q4f16_1", "q8f16_1", "q0f16"),
+        ("q4f16l", "q4f16_1", "q8f16_1", "q8f16_1", "q0f16"),
+        ("q8f16", "q8f16_1", "q8f16_1", "q8f16_1", "q0f16"),
+        ("f16", "q0f16", "q0f16", "q0f16", "q0f16"),
+        ("f32", "q0f32", "q0f32", "q0f32", "q0f32"),
     ],
 )
 def test_recipes_give_each_role_its_scheme(
-    name: str, weights: str, small: str, router: str
+    name: str, weights: str, head: str, small: str, router: str
 ) -> None:
     schemes = RECIPES[name].schemes
     assert set(schemes) == set(Role)
     assert schemes[Role.LINEAR].name == schemes[Role.EXPERTS].name == weights
+    assert schemes[Role.TOKEN_EMBEDDING].name == schemes[Role.LM_HEAD].name == head
+    assert schemes[Role.DRAFTER_HEAD].name == weights
     assert schemes[Role.PER_LAYER_LINEAR].name == schemes[Role.VISION_LINEAR].name == small
     assert (schemes[Role.ROUTER].name, schemes[Role.VECTOR].name) == (router, "q0f32")
 

@@ -51,12 +51,12 @@ def test_a_token_reads_one_of_the_two_matrices(preset: str) -> None:
         assert sizes[head] == config.vocab_size * config.hidden_size
 
 
-@pytest.mark.parametrize("quant", ["q4f16", "q8f16", "f16"])
+@pytest.mark.parametrize("quant", ["q4f16", "q4f16s", "f16"])
 def test_the_plan_counts_the_head(quant: str) -> None:
     tied = plan_of(Gemma4Config.from_preset("gemma-4-E2B-it"), quant)
     own = plan_of(untied("gemma-4-E2B-it"), quant)
     matrix = tied.config.vocab_size * tied.config.hidden_size
-    bits = {"q4f16": 4.5, "q8f16": 8.5, "f16": 16}[quant]  # with a float16 scale of 32 weights
+    bits = {"q4f16": 8.5, "q4f16s": 4.5, "f16": 16}[quant]  # with a float16 scale of 32 weights
     more = round(matrix * bits / 8)
     assert own.parameter_count - tied.parameter_count == matrix
     assert own.recipe.weights_bytes - tied.recipe.weights_bytes == more

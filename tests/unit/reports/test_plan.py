@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import mul
 
 import pytest
 
@@ -126,17 +127,20 @@ def test_bytes_by_recipe(preset: str) -> None:
     counts = PARAMETERS[preset]
     vectors, router = counts["vectors"], counts.get("router", 0)
     small = counts.get("per_layer_projections", 0)
-    large = sum(counts.values()) - vectors - router - small
-    bits = {  # large matrices, per-layer projections, router
-        "q4f16": (4.5, 8.5, 16),
-        "q4f32": (5, 9, 32),
-        "q8f16": (8.5, 8.5, 16),
-        "f16": (16, 16, 16),
-        "f32": (32, 32, 32),
+    head, attention = counts["token_embedding"], counts["attention"]
+    large = sum(counts.values()) - vectors - router - small - head - attention
+    bits = {  # large matrices, attention, head, per-layer projections, router
+        "q4f16": (4.5, 4.5, 8.5, 8.5, 16),
+        "q4f16s": (4.5, 4.5, 4.5, 8.5, 16),
+        "q4f16l": (4.5, 8.5, 8.5, 8.5, 16),
+        "q4f32": (5, 5, 9, 9, 32),
+        "q8f16": (8.5, 8.5, 8.5, 8.5, 16),
+        "f16": (16, 16, 16, 16, 16),
+        "f32": (32, 32, 32, 32, 32),
     }
     for recipe in plan_of(preset).recipes:
-        of_large, of_small, of_router = bits[recipe.name]
-        expected = large * of_large + small * of_small + router * of_router + vectors * 32
+        sizes = (large, attention, head, small, router)
+        expected = sum(map(mul, sizes, bits[recipe.name])) + vectors * 32
         assert recipe.weights_bytes * 8 == expected, recipe.name
         assert recipe.largest_binding_bytes <= 128 * MIB < recipe.largest_tensor_bytes
         assert recipe.problem is None
@@ -153,7 +157,8 @@ def test_bytes_that_a_token_reads_of_the_experts() -> None:
     counts = PARAMETERS["gemma-4-26B-A4B-it"]
     recipe = plan_of("gemma-4-26B-A4B-it").recipe
     read = READ_PER_TOKEN["gemma-4-26B-A4B-it"] - counts["router"]
-    assert recipe.bytes_per_token * 8 == read * 4.5 + counts["router"] * 16
+    fine = counts["token_embedding"] * 4
+    assert recipe.bytes_per_token * 8 == read * 4.5 + fine + counts["router"] * 16
 
 
 def test_device_memory_is_weights_state_and_activations() -> None:

@@ -115,7 +115,7 @@ def test_weights_that_are_allowed_count_as_zeros_and_are_named(
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = write(tmp_path)
     recipe = tmp_path / "recipe.json"
-    recipe.write_text(json.dumps({"schemes": {"embed_tokens": "q8f16_1"}}))
+    recipe.write_text(json.dumps({"schemes": {"embed_tokens": "q0f16"}}))
     before = sorted(path.name for path in tmp_path.iterdir())
     assert cli.main([str(model), "--report", "--recipe", str(recipe)]) == 0
     assert "changed by the recipe file" in capsys.readouterr().out
