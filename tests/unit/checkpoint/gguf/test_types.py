@@ -99,3 +99,15 @@ def test_levels_of_q4_0_are_stored_as_they_are(recipe: str, tmp_path: Path) -> N
     scheme = SCHEMES[recipe]
     stored = scheme.load(scheme.store(weights, name=name, first_row=0))
     assert np.array_equal(stored, weights)
+
+
+def test_q8_0_is_stored_as_it_is_in_8_bits(tmp_path: Path) -> None:
+    """Its rule is the recipe's: the largest of 32 weights is 127 steps."""
+    _, path = made(tmp_path, models.E2B_LIKE, all_of(Type.Q8_0))
+    opened = open_model(path, TARGET)
+    scheme, read = SCHEMES["q8f16_1"], row_reader(opened.tensors)
+    for name, tensor in opened.tensors.items():
+        if tensor.decoder is not None:
+            weights = read(name, 0, tensor.row_count)
+            stored = scheme.load(scheme.store(weights, name=name, first_row=0))
+            assert np.array_equal(stored, weights), name
