@@ -100,12 +100,17 @@ def _checked_fields(values: Mapping[str, object]) -> tuple[ConfigFields, int | N
     """The config, and the inputs of a group; None for whole rows."""
     names = {"w_bit": "bits", "q_group_size": "group_size"}  # of AWQ's own files
     fields = ConfigFields({names.get(key, key): value for key, value in values.items()}, KEY)
-    if fields.get("dynamic"):
+    others = fields.get("dynamic")  # by patterns; those of `-:` are whole
+    if others and not (isinstance(others, Mapping) and all(map(_is_left_out, others))):
         raise _unread(fields, "dynamic", "other bits for some layers")
     group = fields.optional_integer("group_size", -1, _MAX_GROUP)
     if group == 0:
         raise ConfigError(f"config key `{KEY}.group_size`: expected inputs of a group, found 0")
     return fields, None if group == -1 else group
+
+
+def _is_left_out(pattern: object) -> bool:
+    return isinstance(pattern, str) and pattern.startswith("-:")
 
 
 def _bits(fields: ConfigFields, known: tuple[int, ...]) -> int:

@@ -51,7 +51,8 @@ BY_ACTIVATION = np.random.default_rng(3).permutation(IN_ORDER)
 @pytest.mark.parametrize("groups", [IN_ORDER, BY_ACTIVATION], ids=["in order", "by activation"])
 def test_gptq(bits: int, form: str | None, groups: Array, tmp_path: Path) -> None:
     tensors, weight = gptq(bits, 0 if form == "gptq_v2" else 1, groups)
-    config = {"bits": bits, "group_size": GROUP, "checkpoint_format": form}
+    config: dict[str, Any] = {"bits": bits, "group_size": GROUP, "checkpoint_format": form}
+    config["dynamic"] = {"-:.*norm.*": {}}
     found = read_gptq(config, written(tmp_path, tensors)).tensors
     assert set(found) == {"a.weight", "norm.weight"}
     assert found["a.weight"].shape == (OUTPUTS, INPUTS)
@@ -124,7 +125,8 @@ def test_what_four_bits_do_not_hold_is_named(
         (read_gptq, {"bits": 4, "group_size": 0}, r"\.group_size"),
         (read_gptq, {"bits": 4, "group_size": 1 << 60}, r"\.group_size"),
         (read_gptq, {"bits": 4, "checkpoint_format": "marlin"}, r"checkpoint_format.*'marlin'"),
-        (read_gptq, {"bits": 4, "dynamic": {"+:.*": {"bits": 8}}}, r"\.dynamic"),
+        (read_gptq, {"bits": 4, "dynamic": {"-:a": {}, "+:.*": {"bits": 8}}}, r"\.dynamic"),
+        (read_gptq, {"bits": 4, "dynamic": ["-:a"]}, r"\.dynamic"),
         (read_awq, {"bits": 4, "version": "gemv"}, r"\.version"),
         (read_awq, {"bits": 8}, r"\.bits"),
     ],
