@@ -17,6 +17,7 @@ from gemma4_compile import __version__
 from gemma4_compile.checkpoint.drafter import DrafterSource, match_drafter
 from gemma4_compile.checkpoint.input_files import Files, Lock
 from gemma4_compile.checkpoint.match import match
+from gemma4_compile.checkpoint.quantised.read import quantization_of
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo
 from gemma4_compile.checkpoint.sources import TINY, ModelSource
 from gemma4_compile.media.settings import MEDIA, MediaSettings
@@ -133,7 +134,7 @@ def fingerprint(build: Compilation) -> str:
             "version": __version__,
             "source": dict(build.source.origin),
             "config": repr(build.config),
-            "quantised": [one.config.get("quantization_config") for one in given],
+            "quantised": [quantization_of(one.config) for one in given],
             "files": [[str(p), s.st_size, s.st_mtime_ns] for p, s in stats],
             "recipe": build.recipe.name,
             "allow_nonfinite": build.allow_nonfinite,

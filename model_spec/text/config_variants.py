@@ -84,11 +84,8 @@ def quantised_by(values: Mapping[object, object]) -> str | None:
     return method if isinstance(method, str) else None
 
 
-def refuse_quantised(fields: ConfigFields, *, is_top: bool = False) -> None:
-    """Raise ConfigError for a config of weights that are quantised in a way that is not read.
-
-    transformers reads the `quantization_config` of the top level.
-    """
+def refuse_quantised(fields: ConfigFields) -> None:
+    """Raise ConfigError for a config of weights that are quantised in a way that is not read."""
     for key in ("quantization_config", "quantization"):  # MLX has the second, or both
         found = fields.get(key)
         if found is None:
@@ -96,7 +93,7 @@ def refuse_quantised(fields: ConfigFields, *, is_top: bool = False) -> None:
         who = ""
         if isinstance(found, Mapping):
             by = quantised_by(found)
-            if is_top and by in READ_METHODS:
+            if by in READ_METHODS:
                 continue
             if by == _TRAINED_METHOD:
                 raise ConfigError(
@@ -120,7 +117,7 @@ def refuse_quantised(fields: ConfigFields, *, is_top: bool = False) -> None:
 def refuse_variants(top: ConfigFields, text: ConfigFields) -> None:
     """Raise ConfigError for a key whose value means another architecture or another storage."""
     for fields in (top, text):
-        refuse_quantised(fields, is_top=fields is top)
+        refuse_quantised(fields)
         for name, value in ONLY_VALUES.items():
             fields.fixed(name, value)
     if text.get("use_bidirectional_attention") not in (None, "vision"):

@@ -157,6 +157,17 @@ def test_weights_of_another_drafter_are_converted_anew(tmp_path: Path) -> None:
     assert digest(folder) != mine
 
 
+def test_weights_that_are_read_in_another_way_are_converted_anew(tmp_path: Path) -> None:
+    materialize_drafter(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    found = set()
+    for bits in (4, 8, 4):
+        config["quantization_config"] = {"quant_method": "gptq", "bits": bits}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        found.add(digest(tmp_path))
+    assert len(found) == 2
+
+
 def test_tiny_is_compiled_with_the_drafter_that_ships(tmp_path: Path) -> None:
     package = tmp_path / "package"
     asked = CompileRequest("tiny", "cpu", "q4f16", package, only="weights", drafter="tiny")

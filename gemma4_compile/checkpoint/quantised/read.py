@@ -22,6 +22,14 @@ _READERS: Mapping[str, Callable[[Mapping[str, object], Mapping[str, TensorInfo]]
 }
 
 
+def quantization_of(config: Mapping[str, object]) -> object:
+    """What a `config.json` says of how its weights were quantised; None if it says nothing."""
+    text = config.get("text_config")
+    places = (config, text if isinstance(text, Mapping) else {})  # in transformers' order
+    given = (place[key] for place in places for key in KEYS if place.get(key) is not None)
+    return next(given, None)
+
+
 def check_config(config: Mapping[str, object]) -> None:
     """Refuse a quantised checkpoint by its `config.json`, before its weights are downloaded.
 
@@ -77,7 +85,7 @@ def dequantised(
 def _read(
     config: Mapping[str, object], tensors: Mapping[str, TensorInfo]
 ) -> tuple[str, Weights] | None:
-    values = next((config[key] for key in KEYS if config.get(key) is not None), None)
+    values = quantization_of(config)
     if not isinstance(values, Mapping):
         return None
     method = quantised_by(values)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gemma4_compile.checkpoint.match import match, row_reader
-from gemma4_compile.checkpoint.quantised.read import dequantised
+from gemma4_compile.checkpoint.quantised.read import dequantised, quantization_of
 from gemma4_compile.checkpoint.safetensors_file import read_header, read_rows
 from gemma4_compile.checkpoint.sources import open_source
 from gemma4_compile.errors import ConfigError, Gemma4CompileError
@@ -24,15 +24,16 @@ COMPRESSED = {
 }
 
 
-def with_config(path: Path, quantization: object, name: str = "quantization_config") -> None:
+def with_config(path: Path, quantization: object, *, is_of_text: bool = False) -> None:
     values = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps({**values, name: quantization}))
+    (values["text_config"] if is_of_text else values)["quantization_config"] = quantization
+    (path / "config.json").write_text(json.dumps(values))
 
 
-def write_packed(path: Path) -> dict[str, Array]:
+def write_packed(path: Path, *, is_of_text: bool = False) -> dict[str, Array]:
     """Write a model with experts in the layout of one matrix an expert, in 4 bits."""
     models.write_checkpoint(path, models.MOE_LIKE)
-    with_config(path, COMPRESSED)
+    with_config(path, COMPRESSED, is_of_text=is_of_text)
     tensors: dict[str, Array] = {}
     weights: dict[str, Array] = {}
     for seed, (name, tensor) in enumerate(read_header(path / "model.safetensors").items()):
@@ -66,10 +67,11 @@ def write_packed(path: Path) -> dict[str, Array]:
     return weights
 
 
+@pytest.mark.parametrize("is_of_text", [False, True])
 def test_experts_and_layers_of_a_quantised_checkpoint_are_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    is_of_text: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    expected = write_packed(tmp_path)
+    expected = write_packed(tmp_path, is_of_text=is_of_text)
     with open_source(str(tmp_path), None, weights=True) as source:
         assert source.checkpoint is not None
         matched = match(source.checkpoint.tensors, source.config)
@@ -133,6 +135,14 @@ def test_what_is_not_read_is_refused_before_the_weights(
         pass
     assert words in str(caught.value)
     assert way_out in str(caught.value.hint)
+
+
+def test_the_top_level_is_looked_at_first_as_in_transformers() -> None:
+    both = {"quantization_config": {"a": 1}, "text_config": {"quantization_config": {"b": 1}}}
+    assert quantization_of(both) == {"a": 1}
+    assert quantization_of({**both, "quantization_config": None}) == {"b": 1}
+    assert quantization_of({"quantization": {"bits": 4}}) == {"bits": 4}
+    assert quantization_of({"text_config": None}) is None
 
 
 ODD: tuple[Any, ...] = (
