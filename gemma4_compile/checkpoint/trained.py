@@ -16,3 +16,8 @@ def trained_twin(model: str) -> str | None:
     """
     name = model.removeprefix(_OWNER)
     return f"{_OWNER}{name}{_TRAINED}" if name in preset_names() else None
+
+
+def is_trained(model: str) -> bool:
+    """Return whether a hub id is of such a checkpoint."""
+    return trained_twin(model.removesuffix(_TRAINED)) == model

@@ -5,7 +5,9 @@ Weights that were trained for 4 bits (QAT) are stored as floats that lie on 16 l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +20,8 @@ from gemma4_compile.quantization.schemes import SCHEMES
 ROUNDING = 2.0**-7
 """Of a weight: bfloat16 rounds it by a quarter of that, and the one that gives its step, too."""
 NEARLY_ALL = 0.999
-_SHOWN = 8
+_SHOWN = 16
+_LAYER = re.compile(r"\.\d+\.")
 _OTHERS = (*TOWER_ROLES, Role.VECTOR, Role.ROUTER)
 
 
@@ -73,17 +76,28 @@ def exact_lines(found: Sequence[tuple[str, str, Exact]]) -> list[str]:
             lines.append(f"{role:<44}exact: {exact:,} of {groups:,} groups")
     if lines:
         lines = ["", "held exactly, but for the rounding of a step", *lines]
-    smaller = [
-        (name, exact.four_bits.scheme)
+    smaller = {
+        name: exact.four_bits.scheme
         for name, _, exact in found
         if exact.four_bits and exact.four_bits.exact >= NEARLY_ALL * exact.four_bits.groups > 0
-    ]
+    }
     if smaller:
-        names = ", ".join(name for name, _ in smaller[:_SHOWN])
-        more = f" and {len(smaller) - _SHOWN} others" if len(smaller) > _SHOWN else ""
+        schemes = _by_pattern(smaller, [name for name, _, _ in found])
+        more = f"; and {len(schemes) - _SHOWN} others" if len(schemes) > _SHOWN else ""
+        shown = json.dumps({"schemes": dict(list(schemes.items())[:_SHOWN])})
         lines += [
             "",
-            f"4 bits hold exactly what the recipe stores otherwise: {names}{more};",
-            f"`{smaller[0][1]}` for them in --recipe makes the package smaller and loses nothing",
+            "4 bits hold exactly what the recipe stores otherwise; smaller, with nothing lost, is",
+            f"--recipe with {shown}{more}",
         ]
     return lines
+
+
+def _by_pattern(schemes: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """Schemes by patterns of all layers, where every layer is among them, and by names."""
+    found = {}
+    for name, scheme in schemes.items():
+        pattern = _LAYER.sub(".*.", name)
+        alike = [other for other in names if _LAYER.sub(".*.", other) == pattern]
+        found[pattern if all(other in schemes for other in alike) else name] = scheme
+    return found

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from gemma4_compile.checkpoint.trained import trained_twin
+from gemma4_compile.checkpoint.trained import is_trained, trained_twin
+from gemma4_compile.options import DEFAULT_QUANT
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.reports.parameter_kinds import kind_name
 from gemma4_compile.reports.plan import BuildPlan, RecipePlan
 from gemma4_compile.targets.devices import TypicalDevice, typical_devices
 from gemma4_compile.targets.spec import INT8
 from gemma4_compile.types import JsonObject
+
+_SMALLER = "q4f16s"
+"""The default recipe with 4 bits in the head as well."""
 
 
 def plan_json(plan: BuildPlan, origin: Mapping[str, object]) -> JsonObject:
@@ -177,8 +181,12 @@ def plan_text(plan: BuildPlan, model: str) -> str:
 
 def _trained(plan: BuildPlan, model: str) -> list[str]:
     """The checkpoint to take instead, where one was trained for the bits of the recipe."""
-    twin = trained_twin(model) if plan.recipe.name.startswith("q4") else None
-    if twin is None or plan.problem is not None:
+    if plan.problem is not None or not plan.recipe.name.startswith("q4"):
+        return []
+    if is_trained(model) and plan.recipe.name == DEFAULT_QUANT:
+        return ["", f"4 bits hold the head exactly as well: --quant {_SMALLER} is smaller"]
+    twin = trained_twin(model)
+    if twin is None:
         return []
     return ["", "Trained for 4 bits, which hold its weights exactly (docs/options.md)", f"  {twin}"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gemma4_compile.checkpoint.trained import trained_twin
+from gemma4_compile.checkpoint.trained import is_trained, trained_twin
 from gemma4_compile.options import DEFAULT_MODEL, DEFAULT_PRESET
 
 
@@ -14,6 +14,8 @@ def test_every_size_has_one(size: str, front: str) -> None:
     expected = f"google/gemma-4-{size}-it-qat-q4_0-unquantized"
     assert trained_twin(f"{front}gemma-4-{size}-it") == expected
     assert trained_twin(expected) is None
+    assert is_trained(expected)
+    assert not is_trained(f"{front}gemma-4-{size}-it")
 
 
 @pytest.mark.parametrize(

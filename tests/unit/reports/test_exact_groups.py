@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gemma4_compile.quantization.schemes import SCHEMES
-from gemma4_compile.reports.exact_groups import exact_groups
+from gemma4_compile.reports.exact_groups import Exact, FourBits, exact_groups, exact_lines
 from gemma4_compile.reports.quantization_report import ParameterLoss, report_model, report_text
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.tiny.safetensors_file import rounded
@@ -79,8 +79,25 @@ def test_a_mixed_checkpoint_is_told_by_its_values(tmp_path: Path) -> None:
     text = report_text(found)
     every = sum(one.loss.groups for one in of_role)
     assert f"exact: {exact:,} of {every:,} groups" in text
-    assert "4 bits hold exactly what the recipe stores otherwise: embed_tokens;" in text
-    assert "`q4f16_1` for them in --recipe" in text
+    assert text.endswith('--recipe with {"schemes": {"embed_tokens": "q4f16_1"}}')
+
+
+def test_all_layers_are_a_pattern_and_some_are_names() -> None:
+    def one(exact: int) -> Exact:
+        return Exact(4, 0, FourBits("q4f16_1", 4, exact))
+
+    found = [
+        ("embed_tokens", "a", Exact(4, 4, None)),
+        ("layers.0.all", "b", one(4)),
+        ("layers.1.some", "b", one(4)),
+        ("layers.10.some", "b", one(3)),
+        ("layers.11.all", "b", one(4)),
+    ]
+    text = "\n".join(exact_lines(found))
+    expected = '{"schemes": {"layers.*.all": "q4f16_1", "layers.1.some": "q4f16_1"}}'
+    assert text.endswith(f"--recipe with {expected}")
+    assert "exact: 4 of 4 groups" in text
+    assert "exact: 0 of 16 groups" in text
 
 
 def test_a_plain_checkpoint_has_no_exact_groups(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.reports.plan import BuildPlan, make_plan
 from gemma4_compile.reports.plan_report import plan_json, plan_text, size
 from gemma4_compile.targets import target_spec
@@ -45,7 +46,10 @@ def test_text_ends_with_the_checkpoint_that_was_trained_for_4_bits() -> None:
     twin = f"google/{PRESET}-qat-q4_0-unquantized"
     assert plan_text(plan(), f"google/{PRESET}").splitlines()[-1] == f"  {twin}"
     assert twin not in plan_text(plan(), "folder/model")
-    assert "Trained for" not in plan_text(plan(), twin)
+    trained = plan_text(plan(), twin)
+    assert "Trained for" not in trained
+    assert trained.splitlines()[-1].endswith("--quant q4f16s is smaller")
+    assert "q4f16s" in RECIPES
     config = Gemma4Config.from_preset(PRESET)
     exact = make_plan(config, "q8f16", target_spec("webgpu"), 8192, 512, (4096,))
     assert "Trained for" not in plan_text(exact, PRESET)
