@@ -97,7 +97,7 @@ def test_rows_have_the_logits_of_single_tokens(
 # --- Rounds of guesses in a browser ---
 
 MOST_TOKENS = 60
-DIALOGUES = 6
+DIALOGUES = 12
 LEAST_TOKENS_A_ROUND = 2.5
 
 
