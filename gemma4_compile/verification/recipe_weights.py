@@ -64,8 +64,11 @@ class RecipeWeights:
         blocks = list(_blocks(begin, end, max(1, BLOCK_BYTES // (4 * cols))))
         if len(blocks) == 1:
             return stored(blocks[0])
+        found = np.empty((end - begin, cols), np.float32)
         with closing(in_order(stored, blocks)) as parts:
-            return np.concatenate(list(parts))
+            for (first, last), part in zip(blocks, parts, strict=True):
+                found[first - begin : last - begin] = part
+        return found
 
 
 def _blocks(begin: int, end: int, size: int) -> Iterator[tuple[int, int]]:

@@ -69,7 +69,8 @@ def whole(name: str, read: RowReader, shapes: Shapes) -> torch.Tensor:
     """A tensor of the checkpoint."""
     shape = shapes[name]
     rows = int(np.prod(shape[:-1])) if len(shape) > 1 else int(np.prod(shape))
-    return torch.from_numpy(np.array(read(name, 0, rows).reshape(shape), np.float32))
+    # Copied only where it cannot be written to: matrices of experts are gigabytes.
+    return torch.from_numpy(np.require(read(name, 0, rows).reshape(shape), np.float32, ["C", "W"]))
 
 
 def medium_rows(

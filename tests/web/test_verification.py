@@ -31,7 +31,13 @@ def test_layers_and_logits_on_webgpu(
     for name, value in lavapipe.environment(tmp_path).items():
         monkeypatch.setenv(name, value)
     package = shutil.copytree(compiled(TINY, "webgpu", "q4f16"), tmp_path / "package")
-    asked = VerifyRequest(package, TINY, steps=16, node_modules=HERE / "node_modules")
+    asked = VerifyRequest(
+        *(package, TINY),
+        steps=16,
+        node_modules=HERE / "node_modules",
+        texts=("chat", "script"),
+        text_tokens=80,
+    )
     found = verify_package(asked, Silent())
     assert found.passed, found.failures
     content = read_artifact(package / "numerics.json")
@@ -40,6 +46,8 @@ def test_layers_and_logits_on_webgpu(
     assert len(layers) == 8
     # float16 rounds somewhere in every layer: a comparison with itself would be exact.
     assert all(0 < layer["relative_error"] < 0.01 for layer in layers)
+    assert list(content["texts"]) == ["chat", "script"]
+    assert all(text["arithmetic"]["positions"] == 17 for text in content["texts"].values())
 
 
 @pytest.mark.slow
@@ -54,7 +62,7 @@ def test_guesses_and_checked_tokens_on_webgpu(
     for name, value in lavapipe.environment(tmp_path).items():
         monkeypatch.setenv(name, value)
     package = shutil.copytree(compiled(DRAFTED, "webgpu", recipe), tmp_path / "package")
-    asked = VerifyRequest(package, TINY, steps=16, node_modules=HERE / "node_modules")
+    asked = VerifyRequest(package, TINY, steps=16, node_modules=HERE / "node_modules", texts=())
     found = verify_package(asked, Silent())
     assert found.passed, found.failures
     content = read_artifact(package / "numerics.json")["drafter"]
@@ -97,7 +105,9 @@ def test_pictures_and_sounds_on_webgpu(
         modalities=None,
     )
     compile_model(request, Silent())
-    asked = VerifyRequest(request.output, str(model), steps=4, node_modules=HERE / "node_modules")
+    asked = VerifyRequest(
+        request.output, str(model), steps=4, node_modules=HERE / "node_modules", texts=()
+    )
     found = verify_package(asked, Silent())
     assert found.passed, found.failures
     media = read_artifact(request.output / "numerics.json")["media"]

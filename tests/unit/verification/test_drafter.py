@@ -55,7 +55,10 @@ def request_for(
         package = tmp_path / "package"
         shutil.copytree(made.package, package)
         request = VerifyRequest(
-            package, str(made.target.path), steps=STEPS, drafter=str(made.drafter.path)
+            *(package, str(made.target.path)),
+            steps=STEPS,
+            drafter=str(made.drafter.path),
+            texts=(),
         )
         return request, made
 

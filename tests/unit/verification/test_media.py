@@ -72,7 +72,7 @@ def request_for(
             image_tokens=None if kind == "e2b" else 70,  # others read a picture as a whole
         )
         compile_once(request, Silent())
-        return VerifyRequest(tmp_path / "package", str(model), steps=STEPS)
+        return VerifyRequest(tmp_path / "package", str(model), steps=STEPS, texts=())
 
     monkeypatch.setattr(subject, "compile_model", compile_once)
     return make

@@ -63,7 +63,7 @@ def request_for(
     monkeypatch.setattr(subject, "compile_model", compile_once)
     model, package = made
     shutil.copytree(package, tmp_path / "package")
-    return VerifyRequest(tmp_path / "package", str(model), steps=STEPS)
+    return VerifyRequest(tmp_path / "package", str(model), steps=STEPS, texts=())
 
 
 def files(directory: Path) -> dict[str, bytes]:
@@ -81,7 +81,8 @@ def note_hash(package: Path, name: str) -> None:
 
 def test_a_good_package_gets_its_report(request_for: VerifyRequest) -> None:
     before = files(request_for.package)
-    found = verify_package(request_for, Silent())
+    with_texts = replace(request_for, texts=TEXTS)
+    found = verify_package(with_texts, Silent())
     assert found.passed, found.failures
     after = files(request_for.package)
     assert set(after) == {*before, *abi.NUMERICS_FILES}
@@ -113,9 +114,9 @@ def test_a_good_package_gets_its_report(request_for: VerifyRequest) -> None:
     assert 0 <= stored - content["package"]["weights_bytes"] < 1024, "shards are aligned"
     assert 8 < content["package"]["bits_per_weight"] < 12
 
-    verify_package(request_for, Silent())  # and again: the same bytes
+    verify_package(with_texts, Silent())  # and again: the same bytes
     assert files(request_for.package) == after
-    verify_package(replace(request_for, texts=()), Silent())
+    verify_package(request_for, Silent())
     assert read_artifact(request_for.package / abi.NUMERICS_FILE)["texts"] == {}
 
 
