@@ -94,6 +94,7 @@ def _run(arguments: argparse.Namespace) -> None:
         allow_nonfinite=arguments.allow_nonfinite,
         drafter=arguments.drafter,
         tokenizer=arguments.tokenizer,
+        adapters=tuple(arguments.adapter),
     )
     if arguments.verify:
         check_tools(target_spec(arguments.target).device, arguments.node_modules)
@@ -114,6 +115,7 @@ def _verify(request: CompileRequest, node_modules: Path | None) -> None:
         revision=request.revision,
         node_modules=node_modules,
         drafter=request.drafter,
+        adapters=request.adapters,
     )
     found = verify_package(asked, Terminal())
     print(table(found.to_json(), layers=False))
@@ -127,6 +129,7 @@ def _rebuild(arguments: argparse.Namespace) -> None:
         model=arguments.model,
         drafter=arguments.drafter,
         tokenizer=arguments.tokenizer,
+        adapters=tuple(arguments.adapter),
         output=arguments.output,
         force=arguments.force,
     )
@@ -157,6 +160,7 @@ def _print_plan(arguments: argparse.Namespace) -> None:
         image_tokens=arguments.image_tokens,
         image_shape=arguments.image_shape,
         drafter=arguments.drafter,
+        adapters=tuple(arguments.adapter),
     )
     plan, origin = plan_model(request)
     if arguments.json:
@@ -177,6 +181,7 @@ def _print_report(arguments: argparse.Namespace) -> None:
         modalities=modalities_of(arguments.modalities),
         allow_nonfinite=arguments.allow_nonfinite,
         drafter=arguments.drafter,
+        adapters=tuple(arguments.adapter),
     )
     losses, nonfinite = report_model(request, Terminal())
     if arguments.json:

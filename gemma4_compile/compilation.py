@@ -94,7 +94,8 @@ class Compilation:
     def input_files(self) -> dict[str, Files]:
         """All that a package is made from, by role: what has digests in provenance."""
         drafter = {} if self.drafter is None else {interface.DRAFTER: self.drafter.files}
-        found = {"model": self.source.files, **drafter}
+        adapters = {f"adapter {i}": one for i, one in enumerate(self.source.adapters, 1)}
+        found = {"model": self.source.files, **drafter, **adapters}
         listed = {path for files in found.values() for path in files.values()}
         weights = matched_tensors(self).values() if self.source.checkpoint is not None else ()
         read = {leaf.path for tensor in weights for leaf in tensor.stored}

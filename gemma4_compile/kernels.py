@@ -24,7 +24,8 @@ from tvm import tirx
 from gemma4_compile import abi, options
 from gemma4_compile.build import build_module, calls_of, decoder_options, kernel_descriptions
 from gemma4_compile.checkpoint.drafter import open_drafter, with_drafter
-from gemma4_compile.checkpoint.sources import TINY, local_path, open_source
+from gemma4_compile.checkpoint.local_path import local_path
+from gemma4_compile.checkpoint.sources import TINY, open_source
 from gemma4_compile.checkpoint.suppressed_tokens import suppressed_tokens
 from gemma4_compile.errors import UsageError
 from gemma4_compile.model_spec.text.config import preset_names

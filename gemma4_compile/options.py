@@ -46,7 +46,10 @@ DEFAULT_CONTEXT_LENGTH = 8192
 DEFAULT_PREFILL_CHUNK = 512
 
 _OF_PACKAGES = ("output", "force", "only", "dump_ir", "verify", "node_modules", "tokenizer")
-_OF_REBUILDS = ("rebuild", "model", "drafter", "tokenizer", "output", "force", "debug")
+_OF_REBUILDS = (
+    *("rebuild", "model", "drafter", "adapter", "tokenizer", "output"),
+    *("force", "debug"),
+)
 """What says where files are; all else is of the package. So are options that name other inputs."""
 # What --plan and --report do not need: they may precede a compilation's own options, so that
 # the same line with one word more shows what it would do.
@@ -106,6 +109,16 @@ def _add_target(group: Options) -> None:
         default=DEFAULT_LIMITS,
         metavar="NAME",
         help=f"{DEFAULT_LIMITS}; {_more_limits()}",
+    )
+    group.add_argument(
+        "--adapter",
+        type=non_empty,
+        action="append",
+        default=[],
+        metavar="ID_OR_DIR",
+        help="merge a LoRA adapter of PEFT into the weights: the directory that holds its "
+        "adapter_config.json, or its hub id (with @REVISION a branch, tag or commit); several in "
+        "order",
     )
     group.add_argument(
         "--quant",
@@ -322,7 +335,7 @@ def _check_rebuild(arguments: argparse.Namespace) -> None:
         raise UsageError(
             f"--rebuild takes every option from the package, and {', '.join(given)} "
             f"{'is' if len(given) == 1 else 'are'} given",
-            hint="leave out all but MODEL, --drafter, --tokenizer, -o and --force",
+            hint="leave out all but MODEL, --drafter, --adapter, --tokenizer, -o and --force",
         )
 
 

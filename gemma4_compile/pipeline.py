@@ -21,10 +21,11 @@ from gemma4_compile.checkpoint.files import TOKENIZER_FILE
 from gemma4_compile.checkpoint.float16_range import check_norms
 from gemma4_compile.checkpoint.gguf.opening import Tokenizer
 from gemma4_compile.checkpoint.input_files import digest_files
+from gemma4_compile.checkpoint.local_path import local_path
 from gemma4_compile.checkpoint.match import Checkpoint, row_reader
 from gemma4_compile.checkpoint.nonfinite import Counts, open_reader
 from gemma4_compile.checkpoint.safetensors_file import check_unchanged
-from gemma4_compile.checkpoint.sources import TINY, ModelSource, local_path, open_source
+from gemma4_compile.checkpoint.sources import TINY, ModelSource, open_source
 from gemma4_compile.checkpoint.suppressed_tokens import suppressed_tokens
 from gemma4_compile.compilation import (
     MODEL_TYPE,
@@ -158,7 +159,11 @@ def plan_model(request: CompileRequest) -> tuple[BuildPlan, Mapping[str, object]
     modalities = request.modalities
     with (
         open_source(
-            model, revision, weights=False, generation_config=False, modalities=modalities
+            *(model, revision),
+            weights=False,
+            generation_config=False,
+            modalities=modalities,
+            adapters=request.adapters,
         ) as source,
         open_drafter(request.drafter, source.config, weights=False) as drafter,
     ):
@@ -257,8 +262,8 @@ def _write_weights(
 
 
 def _directories(request: CompileRequest) -> list[Path]:
-    """Directories of the checkpoints and the tokenizer that have one: `tiny` has none."""
-    names = (request.model, request.drafter, request.tokenizer)
+    """Directories of the checkpoints, adapters and the tokenizer that have one: not `tiny`."""
+    names = (request.model, request.drafter, request.tokenizer, *request.adapters)
     return [local_path(name) for name in names if name is not None and name != TINY]
 
 
@@ -306,6 +311,7 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
             weights=weights,
             modalities=request.modalities,
             tokenizer=Tokenizer(weights, request.tokenizer),
+            adapters=request.adapters,
         ) as source,
         open_drafter(request.drafter, source.config, weights=weights) as drafter,
     ):

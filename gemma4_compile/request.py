@@ -39,6 +39,7 @@ class CompileRequest:
     overrides: Overrides = ()  # schemes by parameter pattern, of --recipe
     drafter: str | None = None  # hub id or directory of the model's drafter
     tokenizer: str | None = None  # hub id or directory of the tokenizer, of a model in GGUF
+    adapters: tuple[str, ...] = ()  # hub ids or directories, in the order of merging
     allow_nonfinite: bool = False  # store 0 for weights that are not finite
     lock: Lock | None = None  # what the files must be, of a package that is made again
     probe: bool = False  # a library for `verification`, which returns what lies between layers

@@ -64,6 +64,15 @@ def make_parser() -> Parser:
         "that it was made from, for its tokenizer and chat template (default: those of the file)",
     )
     parser.add_argument(
+        "--adapter",
+        type=non_empty,
+        action="append",
+        default=[],
+        metavar="ID_OR_DIR",
+        help="an adapter that the package was made with, as gemma4-compile takes it; several in "
+        "order (default: the hub ids that the package names)",
+    )
+    parser.add_argument(
         "--steps",
         type=int,
         default=DEFAULT_STEPS,

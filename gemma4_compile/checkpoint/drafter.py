@@ -17,11 +17,11 @@ from gemma4_compile.checkpoint.gguf.files import is_model
 from gemma4_compile.checkpoint.gguf.opening import checkpoint_of, open_drafter_gguf
 from gemma4_compile.checkpoint.input_files import Files, checkpoint_files
 from gemma4_compile.checkpoint.loaded_dtype import loaded_dtype
+from gemma4_compile.checkpoint.local_path import local_path
 from gemma4_compile.checkpoint.match import Checkpoint, is_beyond, match, row_reader, vocabulary_of
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo
 from gemma4_compile.checkpoint.sources import (
     TINY,
-    local_path,
     refuse_others,
     refuse_package,
     warn_of_unknown,

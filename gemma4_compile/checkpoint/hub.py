@@ -32,7 +32,7 @@ from gemma4_compile.checkpoint.files import (
     read_json,
 )
 from gemma4_compile.checkpoint.hub_errors import clear_errors, http_status, warn_of_cache
-from gemma4_compile.checkpoint.kinds import Listing
+from gemma4_compile.checkpoint.kinds import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Listing
 from gemma4_compile.checkpoint.weight_files import shard_files
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.process import warn
@@ -124,7 +124,7 @@ def fetch_tokenizer(model: str, revision: str | None) -> Path:
 
 def _check_size(model: str, file: str, size: int | None) -> None:
     limit = MAX_TOKENIZER_BYTES if file == TOKENIZER_FILE else MAX_JSON_BYTES
-    if size is not None and size > limit:
+    if size is not None and size > limit and file != ADAPTER_WEIGHTS:
         raise CheckpointError(
             f"`{file}` of `{model}` is too large: {size} bytes, at most {limit}",
             hint="it is no file of a released Gemma 4; nothing was downloaded",
@@ -169,6 +169,27 @@ def _download(model: str, file: str, revision: str | None) -> str:
     return huggingface_hub.hf_hub_download(
         model, file, revision=revision, library_name=_NAME, library_version=__version__
     )
+
+
+def fetch_adapter(model: str, revision: str | None, *, weights: bool) -> Path:
+    """Fetch an adapter of PEFT; returns the snapshot directory that holds it.
+
+    Without `weights`, nothing but its config is downloaded. Errors as :func:`fetch_config`.
+    """
+    with clear_errors(model, revision):
+        try:
+            path = Path(_download(model, ADAPTER_CONFIG, revision)).parent
+            if weights:
+                _download(model, ADAPTER_WEIGHTS, path.name)
+        except hub_errors.LocalEntryNotFoundError:
+            raise
+        except hub_errors.EntryNotFoundError as error:
+            listing = _listing(model, revision, _repository(model, revision))
+            raise kinds.no_adapter(listing) from error
+        for name in (TEMPLATE_FILE, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE) if weights else ():
+            with contextlib.suppress(hub_errors.EntryNotFoundError):
+                _download(model, name, path.name)
+    return path
 
 
 def fetch_generation_config(model: str, commit: str) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from gemma4_compile.checkpoint.torch_files import conversion
 from gemma4_compile.errors import CheckpointError, printable
 from gemma4_compile.options import DEFAULT_MODEL
 
@@ -20,6 +21,7 @@ CONFIG_FILE = "config.json"
 INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 _MAX_FILES = 4096  # of a folder and its folders that are looked at
 _SHOWN_LETTERS = 120
@@ -140,6 +142,16 @@ _KINDS = (
         f"give the hub id or the directory of a Gemma 4, such as {DEFAULT_MODEL}",
     ),
     _Kind(
+        r"(.*/)?pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?",
+        "not read: only safetensors, for a pickle may run any code",
+        conversion("pytorch_model"),
+    ),
+    _Kind(
+        r"(.*/)?adapter_model\.bin",
+        "not read: only safetensors, for a pickle may run any code",
+        conversion("adapter_model"),
+    ),
+    _Kind(
         r"(?!optimizer|scheduler|training_args|rng_state|scaler|random_states)"
         r"[^/]+\.(bin|pt|pth|ckpt|pkl)",
         "not read: only safetensors, for a pickle may run any code",
@@ -158,7 +170,7 @@ _KINDS = (
 _ADAPTER = re.compile(
     r"adapter_config\.json|adapter_model.*\.(safetensors|bin)|adapters\.(safetensors|npz)"
 )
-_MERGE = (
+MERGE_HINT = (
     "merge it: load it with AutoPeftModelForCausalLM of peft, call merge_and_unload() and "
     "save_pretrained(NEW_FOLDER), save the tokenizer there"
 )
@@ -190,13 +202,35 @@ def check_adapter(listing: Listing) -> None:
     merge = (
         "merge it with `mlx_lm.fuse --model BASE --adapter-path FOLDER --dequantize`"
         if is_mlx
-        else _MERGE
+        else MERGE_HINT
     )
     rest = f"; if the model has it merged already, remove {found[0]}" if listing.has_weights else ""
+    model = listing.where if listing.has_weights else "MODEL"
+    give = f"give the model, and this with `gemma4-compile {model} --adapter {listing.where}`; or "
     raise CheckpointError(
-        f"`{listing.where}` holds {article} {what}{beside} (`{found[0]}`){of_base}; adapters are "
-        "not merged here yet",
-        hint=f"{merge}, and compile that{rest}",
+        f"`{listing.where}` holds {article} {what}{beside} (`{found[0]}`){of_base}",
+        hint=f"{give if config.get('peft_type') == 'LORA' else ''}{merge}, and compile that{rest}",
+    )
+
+
+def no_adapter(listing: Listing) -> CheckpointError:
+    """The error for a folder or a repository that is no adapter of PEFT, by what it holds."""
+    inner = _last_folder(listing, lambda name: name == ADAPTER_CONFIG)
+    if ADAPTER_CONFIG not in listing.names and inner is not None:
+        last, more = inner
+        give = f"give that directory: `{listing.where}/{last}`"
+        if listing.is_hub:
+            give = f'`hf download {listing.where} --include "{last}/*" --local-dir FOLDER`, then '
+            give += f"give FOLDER/{last}"
+        return CheckpointError(
+            f"`{listing.where}` is no adapter itself; its folder `{last}` holds one{more}",
+            hint=give,
+        )
+    missing = ADAPTER_WEIGHTS if ADAPTER_CONFIG in listing.names else ADAPTER_CONFIG
+    return _other_kind(listing) or CheckpointError(
+        f"`{missing}` is missing from `{listing.where}`",
+        hint="save the adapter whole, with PEFT's save_pretrained; a whole model is given in place "
+        "of MODEL",
     )
 
 
@@ -337,9 +371,9 @@ def _adapter_in_folder(listing: Listing) -> CheckpointError | None:
         return None
     last, more = found
     return CheckpointError(
-        f"`{listing.where}` is no checkpoint itself; its folder `{last}` holds an adapter{more}; "
-        "adapters are not merged here yet",
-        hint=f"{_MERGE}, and compile that",
+        f"`{listing.where}` is no checkpoint itself; its folder `{last}` holds an adapter{more}",
+        hint=f"give the model, and this with --adapter {listing.where}/{last}; or {MERGE_HINT}, "
+        "and compile that",
     )
 
 

@@ -5,12 +5,18 @@ from __future__ import annotations
 import contextlib
 import re
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gemma4_compile import abi, tiny
 from gemma4_compile.checkpoint import hub, kinds
+from gemma4_compile.checkpoint.adapter_source import (
+    AdapterSource,
+    config_with,
+    merged,
+    open_adapters,
+)
 from gemma4_compile.checkpoint.chat_files import read_chat_template
 from gemma4_compile.checkpoint.files import CONFIG_FILE, TOKENIZER_FILE, read_json
 from gemma4_compile.checkpoint.gguf import files as gguf_files
@@ -25,6 +31,7 @@ from gemma4_compile.checkpoint.gguf.opening import (
 from gemma4_compile.checkpoint.head import with_head
 from gemma4_compile.checkpoint.input_files import Files, checkpoint_files
 from gemma4_compile.checkpoint.loaded_dtype import loaded_dtype
+from gemma4_compile.checkpoint.local_path import local_path
 from gemma4_compile.checkpoint.match import Checkpoint, read_generation_config
 from gemma4_compile.checkpoint.quantised.read import check_config, dequantised
 from gemma4_compile.checkpoint.weight_files import listing, open_tensors
@@ -57,15 +64,7 @@ class ModelSource:
     generation_config: Mapping[str, object]
     checkpoint: Checkpoint | None
     files: Files = field(default_factory=dict)
-
-
-def local_path(model: str) -> Path:
-    """The path that a model's name would be; the home directory of nobody is a name like others."""
-    path = Path(model)
-    try:
-        return path.expanduser()
-    except RuntimeError:
-        return path
+    adapters: tuple[Files, ...] = ()
 
 
 def _read_config(path: Path, modalities: Modalities) -> Gemma4Config:
@@ -87,10 +86,15 @@ def warn_of_unknown(names: list[str], option: str = "") -> None:
 
 
 def _directory(
-    path: Path, origin: Mapping[str, object], modalities: Modalities, *, weights: bool
+    path: Path,
+    origin: Mapping[str, object],
+    modalities: Modalities,
+    *,
+    weights: bool,
+    has_own_adapter: bool = False,
 ) -> ModelSource:
     refuse_package(path)
-    refuse_others(path, weights=weights)
+    refuse_others(path, weights=weights and not has_own_adapter)
     # First, so that another architecture is called by its name.
     config = _read_config(path, modalities)
     return _source(origin, path, config, weights=weights)
@@ -196,6 +200,18 @@ def _from_hub(
     return _source(origin, path, config, weights=weights)
 
 
+def _with_adapters(source: ModelSource, adapters: Sequence[AdapterSource]) -> ModelSource:
+    if not adapters:
+        return source
+    origin = {**source.origin, "adapters": [dict(one.origin) for one in adapters]}
+    files = tuple(one.files for one in adapters)
+    if source.checkpoint is None:
+        config = config_with(source.config, adapters)
+        return replace(source, origin=origin, config=config, adapters=files)
+    checkpoint, config = merged(source.checkpoint, source.config, adapters)
+    return replace(source, origin=origin, config=config, checkpoint=checkpoint, adapters=files)
+
+
 @contextlib.contextmanager
 def open_source(
     model: str,
@@ -205,10 +221,12 @@ def open_source(
     generation_config: bool = True,
     modalities: Modalities = TEXT_ONLY,
     tokenizer: Tokenizer = NO_TEXTS,
+    adapters: Sequence[str] = (),
 ) -> Iterator[ModelSource]:
     """Open a model; `weights` False reads the configs alone.
 
     `modalities` are those whose sections of the config are read: None for all that it has.
+    `adapters` are merged into it, one after the other.
 
     Without `generation_config`, nothing but `config.json` is downloaded. `tokenizer` is for files
     of GGUF, of which a tokenizer is made or another taken: other checkpoints have theirs.
@@ -222,6 +240,7 @@ def open_source(
     """
     path = local_path(model)
     on_hub = model != TINY and not path.exists() and model not in preset_names()
+    opened = open_adapters(adapters, weights=weights, base=model)
     if revision is not None and not on_hub:
         raise UsageError(
             f"--revision is for models on the hub, `{model}` is none", hint="leave it out"
@@ -235,12 +254,20 @@ def open_source(
     if model == TINY:
         with tempfile.TemporaryDirectory(prefix="gemma4-tiny-") as directory:
             tiny.materialize(Path(directory))
-            yield _directory(Path(directory), {"kind": "tiny"}, modalities, weights=weights)
+            made = _directory(Path(directory), {"kind": "tiny"}, modalities, weights=weights)
+            yield _with_adapters(made, opened)
     elif path.exists() and gguf_files.is_model(path):
         with tempfile.TemporaryDirectory(prefix="gemma4-gguf-") as directory:
-            yield _from_gguf(path, Path(directory), modalities, tokenizer, weights=weights)
+            made = _from_gguf(path, Path(directory), modalities, tokenizer, weights=weights)
+            yield _with_adapters(made, opened)
     elif path.exists():
-        yield _directory(path, {"kind": "directory"}, modalities, weights=weights)
+        is_beside = any(one.path.resolve() == path.resolve() for one in opened)
+        found = _directory(
+            *(path, {"kind": "directory"}, modalities),
+            weights=weights,
+            has_own_adapter=is_beside,
+        )
+        yield _with_adapters(found, opened)
     elif not on_hub:
         if weights:
             raise UsageError(
@@ -250,11 +277,13 @@ def open_source(
         config = Gemma4Config.from_dict(
             read_json(PRESETS_DIR / f"{model}.json"), modalities=modalities
         )
-        yield ModelSource({"kind": "preset", "model": model}, config, {}, None)
+        preset = ModelSource({"kind": "preset", "model": model}, config, {}, None)
+        yield _with_adapters(preset, opened)
     elif hub.is_hub_id(model):
-        yield _from_hub(
+        fetched = _from_hub(
             model, revision, modalities, weights=weights, generation_config=generation_config
         )
+        yield _with_adapters(fetched, opened)
     else:
         page = _HUB_PAGE.match(model)
         raise CheckpointError(

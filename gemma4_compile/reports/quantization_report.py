@@ -202,7 +202,10 @@ def report_model(
     reporter.stage(f"opening {request.model}")
     with (
         open_source(
-            request.model, request.revision, weights=True, modalities=request.modalities
+            *(request.model, request.revision),
+            weights=True,
+            modalities=request.modalities,
+            adapters=request.adapters,
         ) as source,
         open_drafter(request.drafter, source.config, weights=True) as drafter,
     ):

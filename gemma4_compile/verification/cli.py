@@ -38,6 +38,7 @@ def _run(arguments: argparse.Namespace) -> None:
         texts=texts_of(arguments),
         text_tokens=arguments.text_tokens,
         device=arguments.device,
+        adapters=tuple(arguments.adapter),
     )
     report = verify_package(request, Terminal())
     content = report.to_json()
@@ -59,6 +60,7 @@ def _compare(arguments: argparse.Namespace) -> None:
         text_tokens=arguments.text_tokens,
         device=arguments.device,
         tokenizer=arguments.tokenizer,
+        adapters=tuple(arguments.adapter),
     )
     content = compare_recipes(request, Terminal()).to_json()
     shown = json.dumps(content, indent=1)

@@ -68,6 +68,7 @@ class FrontierRequest:
     text_tokens : most tokens of a text
     device : of torch, or `auto`
     tokenizer : hub id or directory of the tokenizer, of a model in GGUF
+    adapters : hub ids or directories of what is merged into the model first, in order
     """
 
     model: str
@@ -78,6 +79,7 @@ class FrontierRequest:
     text_tokens: int = DEFAULT_TEXT_TOKENS
     device: str = AUTO
     tokenizer: str | None = None
+    adapters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,12 @@ def compare_recipes(request: FrontierRequest, reporter: Reporter) -> Frontier:
     device = choose_device(request.device)
     reporter.stage(f"opening {request.model}")
     tokenizer = Tokenizer(is_wanted=True, given=request.tokenizer)
-    with open_source(request.model, request.revision, weights=True, tokenizer=tokenizer) as source:
+    with open_source(
+        *(request.model, request.revision),
+        weights=True,
+        tokenizer=tokenizer,
+        adapters=request.adapters,
+    ) as source:
         assert source.checkpoint is not None, "asked for"
         table = model_parameters(source.config, COMPONENTS)
         plans = {}

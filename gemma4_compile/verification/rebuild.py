@@ -22,6 +22,7 @@ from gemma4_compile.pipeline import compile_model
 from gemma4_compile.progress import Reporter
 from gemma4_compile.regular_files import resolved
 from gemma4_compile.request import CompileRequest
+from gemma4_compile.verification.adapters import adapters_of
 from gemma4_compile.verification.subject import provenance_of, request_of
 
 VERSIONS = "versions"
@@ -34,6 +35,7 @@ class RebuildRequest:
     Attributes
     ----------
     model, drafter : where the checkpoints are; None for where provenance says that they were
+    adapters : where they are; none for those on the hub that provenance names
     tokenizer : where that of a model in GGUF is, if it was given
     output : None for a place that is gone afterwards
     """
@@ -42,6 +44,7 @@ class RebuildRequest:
     model: str | None = None
     drafter: str | None = None
     tokenizer: str | None = None
+    adapters: tuple[str, ...] = ()
     output: Path | None = None
     force: bool = False
 
@@ -123,6 +126,7 @@ def _requests(
         request_of(build, model, output, revision),
         drafter=drafter,
         tokenizer=_tokenizer(request, build),
+        adapters=adapters_of(request.package, request.adapters, build),
         lock=lock,
         force=request.force,
     )

@@ -38,6 +38,7 @@ from gemma4_compile.request import CompileRequest
 from gemma4_compile.runtime.integrity import ByteCount, Check, check_files
 from gemma4_compile.runtime.package import check_whole, read_provenance
 from gemma4_compile.targets import target_spec
+from gemma4_compile.verification.adapters import adapters_of, check_adapters
 from gemma4_compile.verification.build_fields import check_build, check_fits
 from gemma4_compile.verification.stored_weights import StoredWeights
 from gemma4_compile.verify_options import AUTO, DEFAULT_STEPS, DEFAULT_TEXT_TOKENS, TEXTS
@@ -56,6 +57,7 @@ class VerifyRequest:
     texts : names of the texts by form
     text_tokens : most tokens of one of them
     device : of torch, or `auto`
+    adapters : those of the package; none for those that its provenance names
     """
 
     package: Path
@@ -68,6 +70,7 @@ class VerifyRequest:
     texts: tuple[str, ...] = TEXTS
     text_tokens: int = DEFAULT_TEXT_TOKENS
     device: str = AUTO
+    adapters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,10 @@ def reference_of(request: VerifyRequest, build: Build) -> Iterator[ModelSource]:
         try:
             source = stack.enter_context(
                 open_source(
-                    request.reference, request.revision, weights=True, modalities=modalities
+                    *(request.reference, request.revision),
+                    weights=True,
+                    modalities=modalities,
+                    adapters=adapters_of(request.package, request.adapters, build),
                 )
             )
         except ConfigError as error:
@@ -115,6 +121,7 @@ def reference_of(request: VerifyRequest, build: Build) -> Iterator[ModelSource]:
                 f"that: {error}",
                 hint="give the checkpoint that the package was made from",
             ) from error
+        check_adapters(request.package, build, source.origin)
         yield source
 
 
@@ -226,6 +233,7 @@ def make_probe(request: VerifyRequest, opened: Subject, folder: Path, reporter: 
     provenance = opened.provenance
     build, probe = provenance.build, folder / "probe"
     asked = request_of(build, request.reference, probe, request.revision)
+    asked = replace(asked, adapters=adapters_of(request.package, request.adapters, build))
     overrides = _overrides_of_model(opened)
     compile_model(replace(asked, overrides=overrides, only="library", probe=True), reporter)
     made = Provenance.from_json(read_artifact(probe / abi.PROVENANCE_FILE))
