@@ -66,7 +66,7 @@ def test_versions_tell_tensors_with_the_same_values() -> None:
     table = parameters(models.E2B_LIKE)
     read = reader({})
     four, eight, exact = (
-        RecipeWeights(read, table, with_overrides(name, ())) for name in ("q4f16", "q8f16", "f32")
+        RecipeWeights(read, table, with_overrides(name, ())) for name in ("q4f16s", "q8f16", "f32")
     )
     assert four.version("embed_tokens.weight") != eight.version("embed_tokens.weight")
     assert exact.version("embed_tokens.weight") == EXACT
