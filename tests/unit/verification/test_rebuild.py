@@ -132,6 +132,20 @@ def test_names_of_a_strange_package_cannot_steer_a_terminal() -> None:
     assert all(line.isprintable() for line in found.lines())
 
 
+def test_a_tokenizer_of_the_hub_is_restored_and_another_asked_for(
+    package: Path, asked: list[CompileRequest]
+) -> None:
+    source = {"kind": "gguf", "file": "f", "config": "sha256:0"}
+    change(package, source=source | {"tokenizer": f"a/b@{'0' * 40}"})
+    rebuild(RebuildRequest(package, "model.gguf"), Silent())
+    assert (asked[0].model, asked[0].tokenizer) == ("model.gguf", f"a/b@{'0' * 40}")
+    change(package, source=source | {"tokenizer": "directory"})
+    with pytest.raises(UsageError, match=r"the tokenizer of .* is from a directory"):
+        rebuild(RebuildRequest(package, "model.gguf"), Silent())
+    rebuild(RebuildRequest(package, "model.gguf", tokenizer="d"), Silent())
+    assert asked[1].tokenizer == "d"
+
+
 def test_a_library_that_was_made_alone_is_made_after_the_weights(
     package: Path, asked: list[CompileRequest]
 ) -> None:
