@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gemma4_compile import options
-from gemma4_compile.errors import ArtifactError, QuantizationError
+from gemma4_compile.calibration.calibrate import calibrating
+from gemma4_compile.errors import ArtifactError, QuantizationError, UsageError
+from gemma4_compile.package.output_directory import check_output, check_place
 from gemma4_compile.pipeline import Summary, compile_model, plan_model
 from gemma4_compile.process import Hints, check_open, run_command
 from gemma4_compile.quantization.recipe_file import Overrides, read_recipe_file
@@ -98,9 +100,22 @@ def _run(arguments: argparse.Namespace) -> None:
     )
     if arguments.verify:
         check_tools(target_spec(arguments.target).device, arguments.node_modules)
-    _print_summary(compile_model(request, Terminal()), arguments.target)
+    _print_summary(_compile(request, arguments.calibrate), arguments.target)
     if arguments.verify:
         _verify(request, arguments.node_modules)
+
+
+def _compile(request: CompileRequest, calibrate: Path | bool | None) -> Summary:
+    """Compile, with integers that a text has chosen if `calibrate` is not None."""
+    if calibrate is None:
+        return compile_model(request, Terminal())
+    if request.only == "library":
+        raise UsageError("--calibrate is of weights", hint="leave it out, or leave out --only")
+    check_place(request.output)
+    check_output(request.output, force=request.force)
+    file = calibrate if isinstance(calibrate, Path) else None
+    with calibrating(request.output, file) as calibrator:
+        return compile_model(request, Terminal(), calibrator)
 
 
 def _overrides(arguments: argparse.Namespace) -> Overrides:

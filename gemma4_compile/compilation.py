@@ -26,7 +26,7 @@ from gemma4_compile.model_spec.parameters import Role
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.package import artifacts, interface
 from gemma4_compile.package.media import settings_of
-from gemma4_compile.package.partial_build import MODALITIES, NONFINITE
+from gemma4_compile.package.partial_build import CALIBRATION, MODALITIES, NONFINITE
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter
 from gemma4_compile.quantization.scheme import StoredTensor
 from gemma4_compile.reports.plan import BuildPlan
@@ -50,6 +50,20 @@ NVRTC = "nvidia-cuda-nvrtc"
 
 
 @dataclass(frozen=True)
+class Calibration:
+    """Tensors whose values were chosen for a model as a whole, in place of the checkpoint's.
+
+    Attributes
+    ----------
+    entry : in provenance
+    tensors : by their names in the checkpoint; their values lie on the grids of their schemes
+    """
+
+    entry: JsonObject
+    tensors: Mapping[str, TensorInfo]
+
+
+@dataclass(frozen=True)
 class Compilation:
     """Everything that library and weights of a package share."""
 
@@ -64,6 +78,7 @@ class Compilation:
     allow_nonfinite: bool
     image_shape: str
     drafter: DrafterSource | None = None
+    calibration: Calibration | None = None
 
     @property
     def config(self) -> Gemma4Config:
@@ -113,6 +128,13 @@ class Compilation:
         return artifacts.parameter_schema_id(self.tensors)
 
 
+def with_kept_calibration(build: Compilation, entry: object) -> Compilation:
+    """The compilation of a library for weights that an earlier run has calibrated, if it has."""
+    if build.calibration is not None or not isinstance(entry, dict):
+        return build
+    return replace(build, calibration=Calibration(entry, {}))
+
+
 def with_origins(build: Compilation, lock: Lock) -> Compilation:
     """The compilation of the same files, from where those of a package were."""
     source = replace(build.source, origin=lock.origins["model"])
@@ -139,6 +161,7 @@ def fingerprint(build: Compilation) -> str:
             "files": [[str(p), s.st_size, s.st_mtime_ns] for p, s in stats],
             "recipe": build.recipe.name,
             "allow_nonfinite": build.allow_nonfinite,
+            CALIBRATION: build.calibration and dict(build.calibration.entry),
             "tensors": artifacts.parameter_schema_id(
                 [tensor for stored in build.storage for tensor in stored.tensors]
             ),
@@ -153,6 +176,8 @@ def matched_tensors(build: Compilation) -> dict[str, TensorInfo]:
     found = match(source.tensors, build.config)
     if drafter is not None and drafter.checkpoint is not None:
         found |= match_drafter(drafter.checkpoint, build.config)
+    if build.calibration is not None:
+        found |= build.calibration.tensors
     return found
 
 
@@ -231,6 +256,7 @@ def provenance_of(build: Compilation) -> JsonObject:
         "requirements": build.numbers.provenance(),
         NONFINITE: {} if build.allow_nonfinite else None,
         **_padding(build),
+        **({} if build.calibration is None else {CALIBRATION: build.calibration.entry}),
         **({} if build.drafter is None else {interface.DRAFTER: drafter_provenance(build.drafter)}),
     }
 

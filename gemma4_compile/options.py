@@ -45,19 +45,17 @@ DEFAULT_TARGET, DEFAULT_QUANT, DEFAULT_LIMITS = "webgpu", "q4f16", "default"
 DEFAULT_CONTEXT_LENGTH = 8192
 DEFAULT_PREFILL_CHUNK = 512
 
+_CALIBRATE_HELP = "choose 4-bit integers by a text, or by one that the model writes itself (slow)"
 _OF_PACKAGES = ("output", "force", "only", "dump_ir", "verify", "node_modules", "tokenizer")
-_OF_REBUILDS = (
-    *("rebuild", "model", "drafter", "adapter", "tokenizer", "output"),
-    *("force", "debug"),
-)
+_OF_REBUILDS = ("rebuild", "model", "drafter", "adapter", "tokenizer", "output", "force", "debug")
 """What says where files are; all else is of the package. So are options that name other inputs."""
 # What --plan and --report do not need: they may precede a compilation's own options, so that
 # the same line with one word more shows what it would do.
 IGNORED: dict[str, tuple[str, ...]] = {
-    "--plan": (*_OF_PACKAGES, "allow_nonfinite"),
+    "--plan": (*_OF_PACKAGES, "allow_nonfinite", "calibrate"),
     "--report": (
         *(*_OF_PACKAGES, "limits", "activations", "context", "prefill_chunk"),
-        *("image_tokens", "image_shape"),
+        *("image_tokens", "image_shape", "calibrate"),
     ),
 }
 
@@ -134,6 +132,9 @@ def _add_target(group: Options) -> None:
         '{"schemes": {"embed_tokens": "q8f16_1"}}; --quant is what the rest gets',
     )
     group.add_argument(
+        "--calibrate", type=path, nargs="?", const=True, metavar="FILE", help=_CALIBRATE_HELP
+    )
+    group.add_argument(
         "--activations",
         default=ACTIVATIONS[0],
         metavar="FORM",
@@ -199,9 +200,7 @@ def _add_sizes(group: Options) -> None:
 
 def _add_questions(group: Options) -> None:
     group.add_argument(
-        "--plan",
-        action="store_true",
-        help="show what would be built, from the config alone",
+        "--plan", action="store_true", help="show what would be built, from the config alone"
     )
     group.add_argument(
         "--report",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from gemma4_compile.compilation import (
     fingerprint,
     matched_tensors,
     provenance_of,
+    with_kept_calibration,
     with_origins,
 )
 from gemma4_compile.dump import Dump
@@ -68,6 +69,9 @@ from gemma4_compile.request import AUTO, CompileRequest, image_tokens
 from gemma4_compile.targets import TargetSpec, library_licences, link, target_spec
 from gemma4_compile.targets.spec import ACTIVATIONS, FLOAT, INT8
 from gemma4_compile.types import JsonObject
+
+Calibrate = Callable[[Compilation, Reporter], Compilation]
+"""Gives a compilation other values for some of its tensors."""
 
 PLANNED_CONTEXTS = (4096, 32_768, 131_072)
 
@@ -291,8 +295,14 @@ def _planned(
     )
 
 
-def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
+def compile_model(
+    request: CompileRequest, reporter: Reporter, calibrate: Calibrate | None = None
+) -> Summary:
     """Compile a model into a package.
+
+    Parameters
+    ----------
+    calibrate : chooses integers of the weights before anything is stored, where they are asked for
 
     Raises
     ------
@@ -329,10 +339,14 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
         if request.lock is not None:
             request.lock.check(inputs, whole=weights)
             build = with_origins(build, request.lock)
+        if calibrate is not None and weights:
+            build = calibrate(build, reporter)
         provenance = provenance_of(build)
         kept = Kept()
         if request.only is not None and not request.force:
             kept = rest_of_package(request.output, request.only, provenance)
+            build = with_kept_calibration(build, kept.calibration)
+            provenance = provenance_of(build)
         library, report, nonfinite = kept.library, None, kept.nonfinite
         sha256: Mapping[str, str] = {}
         with output_directory(request.output, force=request.force, weights=weights) as directory:

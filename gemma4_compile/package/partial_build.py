@@ -26,6 +26,7 @@ _BY = {
 }
 CONVERSATION = "conversation"  # of the provenance: how the client's prompts differ
 NONFINITE = "nonfinite_weights"  # of the provenance: counts, or None where they are refused
+CALIBRATION = "calibration"  # of the provenance: how integers were chosen, where a text did it
 LIBRARY_ALONE = "library_alone"  # of the provenance: it was made without the weights
 
 
@@ -41,6 +42,7 @@ class Kept:
     conversation : how the client's prompts differ from their template; None if they do not
     inputs : digests of the files that it was made from; None of a package that has none
     library_alone : whether a kept library was made without the weights
+    calibration : of the weights that are kept, as provenance has it
     """
 
     library: str | None = None
@@ -49,6 +51,7 @@ class Kept:
     conversation: object = None
     inputs: Digests | None = field(default_factory=dict)
     library_alone: bool = False
+    calibration: object = None
 
 
 def _values(old: object, new: object) -> str:
@@ -82,6 +85,8 @@ def rest_of_package(output: Path, renewed: PartialBuild, provenance: Build) -> K
     ignored = {"versions", "requirements", NONFINITE}
     ignored |= {"activations"} if renewed == "library" else set()
     differences = []
+    if renewed == "weights" and (CALIBRATION in old.build) != (CALIBRATION in provenance):
+        differences.append(f"{'with' if CALIBRATION in old.build else 'without'} --calibrate")
     if (DRAFTER in old.build) != (DRAFTER in provenance):
         differences.append(f"{'with' if DRAFTER in old.build else 'without'} a drafter")
     # The source's digest is one of the config of these modalities.
@@ -107,7 +112,8 @@ def rest_of_package(output: Path, renewed: PartialBuild, provenance: Build) -> K
     gone = (old.library, *abi.LICENCE_FILES, *abi.NUMERICS_FILES)
     files = tuple(name for name in old.files if name not in gone)
     noted = old.build.get(NONFINITE), old.build.get(CONVERSATION)
-    return Kept(None, files, *noted, _inputs(old.build))
+    calibration = old.build.get(CALIBRATION)
+    return Kept(None, files, *noted, _inputs(old.build), calibration=calibration)
 
 
 def _inputs(build: Build) -> Digests | None:

@@ -17,7 +17,7 @@ from gemma4_compile.errors import ArtifactError, UsageError, VerificationError, 
 from gemma4_compile.model_spec.text.config import preset_names
 from gemma4_compile.package.artifacts import Build, Provenance, read_artifact
 from gemma4_compile.package.interface import DRAFTER
-from gemma4_compile.package.partial_build import LIBRARY_ALONE
+from gemma4_compile.package.partial_build import CALIBRATION, LIBRARY_ALONE
 from gemma4_compile.pipeline import compile_model
 from gemma4_compile.progress import Reporter
 from gemma4_compile.regular_files import resolved
@@ -99,6 +99,12 @@ def rebuild(request: RebuildRequest, reporter: Reporter) -> Rebuilt:
     """
     provenance = provenance_of(request.package)
     build = provenance.build
+    if CALIBRATION in build:
+        raise UsageError(
+            f"`{request.package}` was made with --calibrate, whose sums depend on torch and on the "
+            "processor: it cannot be made again",
+            hint="compile the checkpoint again with --calibrate, and compare with gemma4-verify",
+        )
     lock = Lock(_origins(build), read_inputs(build))
     with _place(request) as output:
         for asked in _requests(request, provenance, lock, output):

@@ -107,7 +107,7 @@ def text_config(values: Mapping[str, object]) -> JsonObject:
     return {"model_type": f"{values.get('model_type')}_text", **inner}
 
 
-def _fill(module: torch.nn.Module, prefix: str, weights: Weights) -> None:
+def fill(module: torch.nn.Module, prefix: str, weights: Weights) -> None:
     """Load the weights of a module: `prefix` and its own names make the checkpoint's."""
     names = module.state_dict().keys()
     state = {name: towers.whole(prefix + name, weights.read, weights.shapes) for name in names}
@@ -119,7 +119,7 @@ def _rounded(scale: float, dtype: str) -> float:
     return float(torch.tensor(scale).to(getattr(torch, dtype)).to(torch.float32))
 
 
-def _make_model(text: JsonObject) -> Untyped:
+def make_model(text: JsonObject) -> Untyped:
     """The text decoder without weights."""
     unified = text["model_type"] == "gemma4_unified_text"
     kind: Untyped = Gemma4UnifiedTextModel if unified else Gemma4TextModel
@@ -133,9 +133,9 @@ def _make_model(text: JsonObject) -> Untyped:
     return model
 
 
-def _fill_ends(model: Untyped, dtype: str, weights: Weights) -> None:
+def fill_ends(model: Untyped, dtype: str, weights: Weights) -> None:
     """Load what is before the layers and after them."""
-    _fill(model.norm, "norm.", weights)
+    fill(model.norm, "norm.", weights)
     for name in ("embed_tokens", "embed_tokens_per_layer"):
         table = getattr(model, name, None)
         if table is not None:
@@ -145,7 +145,7 @@ def _fill_ends(model: Untyped, dtype: str, weights: Weights) -> None:
     for name in ("per_layer_model_projection", "per_layer_projection_norm"):
         module = getattr(model, name, None)
         if module is not None:
-            _fill(module, f"{name}.", weights)
+            fill(module, f"{name}.", weights)
 
 
 _Call = tuple[tuple[torch.Tensor | None, ...], dict[str, Untyped]]
@@ -274,11 +274,11 @@ def stream(
         By set, then by sequence.
     """
     with torch.no_grad():
-        model = _make_model(text)
+        model = make_model(text)
         layers = list(model.layers)
         lanes: list[list[_Lane]] = []
         for one in weights:
-            _fill_ends(model, dtype, one)
+            fill_ends(model, dtype, one)
             like = lanes[0] if lanes else [None] * len(sequences)
             pairs = zip(sequences, like, strict=True)
             lanes.append([_Lane.begin(model, tokens, first) for tokens, first in pairs])
@@ -293,7 +293,7 @@ def stream(
             layer.to_empty(device="meta")
         results = []
         for one, own in zip(weights, lanes, strict=True):
-            _fill(model.norm, "norm.", one)
+            fill(model.norm, "norm.", one)
             results.append([lane.end(model) for lane in own])
     return results
 

@@ -51,7 +51,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("build", "dump", "request"),
     ("reports",),
     ("chat_config", "compilation", "pipeline"),
-    ("verification",),
+    ("calibration", "verification"),
     ("cli", "kernels"),
     ("__main__", "start"),
 )
@@ -90,6 +90,10 @@ DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
         "gemma4_compile",
     ): "its `transformer` and `form_measures` need torch and transformers, which are an extra",
     ("gemma4_compile/checkpoint/gguf/types.py", "gguf"): "an extra",
+    (
+        "gemma4_compile/calibration/calibrate.py",
+        "gemma4_compile",
+    ): "its modules `layers` and `streaming` need torch and transformers, which are an extra",
     ("gemma4_compile/start.py", "gemma4_compile"): "Ctrl-C is to be taken before",
     ("gemma4_compile/confined/schemas.py", "llguidance"): "an extra, in a process of its own",
     ("gemma4_compile/media/picture.py", "gemma4_compile"): "its `heif` needs PyAV",

@@ -12,6 +12,7 @@ from gemma4_compile.checkpoint.input_files import FileDigest, to_json
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.package import files
 from gemma4_compile.package.partial_build import (
+    CALIBRATION,
     NONFINITE,
     Kept,
     PartialBuild,
@@ -78,6 +79,7 @@ def test_what_does_not_change_the_rest_may_differ(name: str, tmp_path: Path) -> 
             r"with another `modalities` \(by --modalities\)",
         ),
         ("weights", {"drafter": {"kind": "tiny"}}, "without a drafter"),
+        ("weights", {CALIBRATION: {"method": "m"}}, "without --calibrate"),
         ("library", {NONFINITE: {}}, "made without --allow-nonfinite"),
         ("weights", {NONFINITE: {}}, "made without --allow-nonfinite"),
     ],
@@ -88,6 +90,11 @@ def test_what_does_not_fit_is_named(
     make(tmp_path)
     with pytest.raises(UsageError, match=f"{named}.*: the new {renewed} would not fit"):
         rest_of_package(tmp_path, renewed, BUILD | change)
+
+
+def test_a_library_keeps_how_its_weights_were_calibrated(tmp_path: Path) -> None:
+    make(tmp_path, **{CALIBRATION: {"method": "m"}})
+    assert rest_of_package(tmp_path, "library", BUILD).calibration == {"method": "m"}
 
 
 def test_a_library_may_take_other_activations(tmp_path: Path) -> None:

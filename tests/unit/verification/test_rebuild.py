@@ -17,7 +17,7 @@ from gemma4_compile.checkpoint.input_files import INPUTS
 from gemma4_compile.errors import ArtifactError, CheckpointError, UsageError, VerificationError
 from gemma4_compile.model_spec.modality import ALL_MODALITIES
 from gemma4_compile.package.files import write_json
-from gemma4_compile.package.partial_build import LIBRARY_ALONE
+from gemma4_compile.package.partial_build import CALIBRATION, LIBRARY_ALONE
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.verification import rebuild as module_under_test
 from gemma4_compile.verification.rebuild import RebuildRequest, rebuild
@@ -288,3 +288,11 @@ def test_a_difference_is_a_failure() -> None:
     with pytest.raises(VerificationError, match="1 of its parts is another") as caught:
         found.check()
     assert caught.value.hint
+
+
+def test_a_calibrated_package_is_refused(package: Path, tmp_path: Path) -> None:
+    values = json.loads((package / abi.PROVENANCE_FILE).read_text())
+    values["build"][CALIBRATION] = {"method": "gptq-1"}
+    write_json(package / abi.PROVENANCE_FILE, values)
+    with pytest.raises(UsageError, match="was made with --calibrate"):
+        rebuild(RebuildRequest(package, output=tmp_path / "again"), Silent())

@@ -1,0 +1,1 @@
+"""Weights chosen by what a model computes from text: `--calibrate`."""

@@ -1,0 +1,108 @@
+"""Codes of every matrix of a model, layer by layer: text in, finished parts of the spool out.
+
+The inputs of a matrix are those that the checkpoint's own weights give it: layers know nothing of
+one another's rounding, so that one pass over the weights is enough, and each can be finished alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from gemma4_compile.calibration.gptq import InputStatistics, choose_codes
+from gemma4_compile.calibration.spool import Spool
+from gemma4_compile.calibration.streaming import BEFORE_LAYERS, Layer, Rows, StreamedModel
+from gemma4_compile.quantization.groups import GroupScheme
+from gemma4_compile.types import Array
+
+Pair = tuple[Array, Array]
+
+
+@dataclass(frozen=True)
+class LayerCalibration:
+    """Chooses codes of the layers that it visits.
+
+    Attributes
+    ----------
+    schemes : of the tensors that are calibrated, by their names in the checkpoint
+    advance : told of the float32 bytes of finished tensors
+    """
+
+    spool: Spool
+    schemes: Mapping[str, GroupScheme]
+    advance: Callable[[int], None]
+
+    def run(self, model: StreamedModel, rows: Rows) -> None:
+        """Finish every layer that is not finished yet."""
+        model.visit(rows, self._visit)
+
+    def _visit(self, layer: Layer) -> None:
+        part = part_of(layer.prefix)
+        own = {
+            name: parameter
+            for name, parameter in (
+                (layer.prefix + name, parameter)
+                for name, parameter in layer.module.named_parameters()
+            )
+            if name in self.schemes and name.startswith(layer.prefix or BEFORE_LAYERS)
+        }
+        nbytes = sum(4 * parameter.numel() for parameter in own.values())
+        if own and not self.spool.has(part):
+            self.spool.note(part, self._stored(layer, own))
+        self.advance(nbytes)
+
+    def _stored(self, layer: Layer, own: Mapping[str, torch.Tensor]) -> dict[str, Pair]:
+        found: dict[str, Pair] = {}
+        known: dict[int, InputStatistics] = {}
+        for name, weight in own.items():
+            rows, scheme = layer.inputs.get(name), self.schemes[name]
+            if rows is None:
+                continue
+            key = id(rows)
+            if key not in known:
+                known[key] = InputStatistics.of(rows, scheme.group_size)
+            found[name] = choose_codes(weight, known[key], scheme)
+        return found | self._experts(layer, own)
+
+    def _experts(self, layer: Layer, own: Mapping[str, torch.Tensor]) -> dict[str, Pair]:
+        """Each expert by the positions that chose it; one that none chose as without a text."""
+        names = [f"{layer.prefix}experts.{name}_proj" for name in ("gate_up", "down")]
+        wanted = [name for name in names if name in own]
+        if layer.routed is None or not wanted:
+            return {}
+        rows, choices = layer.routed
+        module = layer.module.experts
+        pieces: dict[str, list[Pair]] = {name: [] for name in wanted}
+        for expert in range(module.num_experts):
+            given = rows[(choices == expert).any(dim=1)]
+            gate, up = (given @ module.gate_up_proj[expert].T).chunk(2, dim=-1)
+            inputs = dict(zip(names, (given, module.act_fn(gate) * up), strict=True))
+            for name in wanted:
+                matrix, scheme = own[name][expert], self.schemes[name]
+                pieces[name].append(
+                    choose_codes(
+                        matrix, InputStatistics.of(inputs[name], scheme.group_size), scheme
+                    )
+                    if len(given)
+                    else _plain(matrix, scheme, name)
+                )
+        return {
+            name: (np.concatenate(words), np.concatenate(scales))
+            for name, made in pieces.items()
+            for words, scales in [tuple(zip(*made, strict=True))]
+        }
+
+
+def _plain(matrix: torch.Tensor, scheme: GroupScheme, name: str) -> Pair:
+    words, scales = scheme.store(matrix.cpu().numpy(), name=name, first_row=0)
+    return words, scales
+
+
+def part_of(name: str) -> str:
+    """Name of the part of the spool that a tensor, or the prefix of a layer, belongs to."""
+    if not name.startswith("layers."):
+        return "before"
+    return "-".join(name.split(".")[:2])

@@ -1,0 +1,89 @@
+"""Whole calibrations of small models: what is stored, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gemma4_compile import abi, cli
+from gemma4_compile.calibration.calibrate import calibrating
+from gemma4_compile.errors import UsageError
+from gemma4_compile.pipeline import compile_model
+from gemma4_compile.request import CompileRequest
+from tests import models
+from tests.packages import Silent
+from tests.unit.calibration.calibrated import checkpoint, compiled, plain
+
+pytestmark = pytest.mark.parity
+
+
+@pytest.mark.parametrize("kind", list(models.KINDS))
+def test_every_matrix_of_the_layers_is_chosen_and_near_its_weights(
+    kind: str, tmp_path: Path
+) -> None:
+    made = checkpoint(tmp_path, kind)
+    found = compiled(made, tmp_path)
+    changed = 0
+    for name, values in made.weights.items():
+        if not name.startswith("layers.") or values.ndim < 2 or "router" in name:
+            continue
+        if "per_layer" in name:  # in 8 bits
+            continue
+        matrix = values.reshape(-1, values.shape[-1])
+        rows = found.read(name, 0, len(matrix))
+        assert np.linalg.norm(rows - matrix) < 0.35 * np.linalg.norm(matrix), name
+        changed += bool((rows != plain(matrix)).any())
+    assert changed >= 7
+    build = json.loads((tmp_path / "out" / abi.PROVENANCE_FILE).read_text())["build"]
+    entry = build["calibration"]
+    assert entry["method"] == "gptq-1"
+    assert entry["text"] == "given"
+    assert set(entry["versions"]) == {"torch", "transformers"}
+    assert not (tmp_path / ".out.calibration").exists()
+
+
+def test_a_recipe_without_four_bits_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="recipe `q8f16` stores no matrix of the layers in 4"):
+        compiled(checkpoint(tmp_path, "dense"), tmp_path, "q8f16")
+
+
+def test_missing_torch_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gemma4_compile.calibration.layers", None)
+    monkeypatch.delattr("gemma4_compile.calibration.layers", raising=False)
+    with pytest.raises(UsageError, match="--calibrate needs torch"), calibrating(tmp_path, None):
+        pass
+
+
+def test_a_model_writes_its_own_text(tmp_path: Path) -> None:
+    made = checkpoint(tmp_path, "e2b")
+    request = CompileRequest(str(made.path), "cpu", "q4f16", tmp_path / "out", only="weights")
+    entries = []
+    for name in ("out", "other"):
+        with calibrating(tmp_path / name, None) as calibrator:
+            asked = replace(request, output=tmp_path / name)
+            compile_model(asked, Silent(), replace(calibrator, steps=3))
+        text = (tmp_path / name / abi.PROVENANCE_FILE).read_text()
+        entries.append(json.loads(text)["build"]["calibration"])
+    assert entries[0] == entries[1]
+    assert entries[0]["text"] == "own"
+    assert entries[0]["seed"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["tiny", "--calibrate", "--only", "library"], "--calibrate is of weights"),
+        (["--calibrate", "tiny"], "--calibrate: cannot read `tiny`"),
+    ],
+)
+def test_what_cannot_be_calibrated_is_said_before_anything_is_opened(
+    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*arguments, "-o", str(tmp_path / "out")]) != 0
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

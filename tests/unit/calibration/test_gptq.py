@@ -1,0 +1,70 @@
+"""Codes chosen by inputs lose less of a matrix's results than the plain search's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gemma4_compile.quantization.groups import GroupScheme
+
+pytestmark = pytest.mark.parity
+
+import torch  # noqa: E402
+
+from gemma4_compile.calibration import gptq  # noqa: E402
+from gemma4_compile.calibration.gptq import InputStatistics, choose_codes  # noqa: E402
+
+SCHEME = GroupScheme(4, "float16")
+
+
+def example(cols: int = 128, rows: int = 48) -> tuple[np.ndarray, np.ndarray]:
+    """A matrix, and inputs whose channels depend on one another."""
+    random = np.random.default_rng(0)
+    weight = random.standard_t(4, (rows, cols)).astype(np.float32)
+    mixed = random.standard_normal((512, cols // 4)) @ random.standard_normal((cols // 4, cols))
+    return weight, (mixed + 0.1 * random.standard_normal(mixed.shape)).astype(np.float32)
+
+
+def chosen(weight: np.ndarray, inputs: np.ndarray) -> np.ndarray:
+    statistics = InputStatistics.of(torch.from_numpy(inputs), 32)
+    return SCHEME.load(choose_codes(torch.from_numpy(weight), statistics, SCHEME))
+
+
+def loss(weight: np.ndarray, stored: np.ndarray, inputs: np.ndarray) -> float:
+    return float((((weight - stored) @ inputs.T) ** 2).sum())
+
+
+def plain(weight: np.ndarray) -> np.ndarray:
+    return SCHEME.load(SCHEME.store(weight, name="weight", first_row=0))
+
+
+@pytest.mark.parametrize("block", [gptq.MAX_BLOCK, 64])
+def test_results_of_the_inputs_are_closer(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gptq, "MAX_BLOCK", block)
+    weight, inputs = example()
+    assert loss(weight, chosen(weight, inputs), inputs) < 0.5 * loss(weight, plain(weight), inputs)
+
+
+def test_independent_inputs_are_as_good_as_the_plain_search() -> None:
+    weight, _ = example()
+    inputs = np.eye(128, dtype=np.float32)
+    assert loss(weight, chosen(weight, inputs), inputs) < 1.02 * loss(weight, plain(weight), inputs)
+
+
+def test_storing_the_chosen_values_changes_nothing() -> None:
+    weight, inputs = example()
+    weight[3, :32] = 0
+    stored = chosen(weight, inputs)
+    np.testing.assert_array_equal(plain(stored), stored)
+
+
+@pytest.mark.parametrize("kind", ["zeros", "one position", "a channel of zeros"])
+def test_inputs_that_say_little_are_taken(kind: str) -> None:
+    weight, inputs = example()
+    given = {
+        "zeros": np.zeros_like(inputs),
+        "one position": inputs[:1],
+        "a channel of zeros": inputs * (np.arange(128) != 5).astype(np.float32),
+    }[kind]
+    error = np.linalg.norm(chosen(weight, given) - weight) / np.linalg.norm(weight)
+    assert error < 0.3
