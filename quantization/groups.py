@@ -3,15 +3,17 @@
 A row of a matrix is cut into groups of ``group_size`` neighbouring input channels. Each group has
 one scale, each weight one unsigned integer ``q`` of ``bits`` bits, and
 
-    value = (q - zero_point) * scale,      zero_point = 2 ** (bits - 1) - 1,  0 <= q <= 2 zero_point
+    value = (q - zero_point) * scale,      zero_point = 2 ** (bits - 1) - 1
 
 `packing` has the words. With 4 bits, groups of 32 and float16 scales this is the layout `q4f16_1`
 of MLC-LLM 79d603f (python/mlc_llm/quantization/group_quantization.py).
 
-Rounding. The scale is ``max|w| / zero_point`` in float32, rounded to the scale's dtype;
-below that dtype's normal range it is rounded up, so that coarse steps clip nothing. Then
-``q = zero_point + rint(w / scale)`` with the *rounded* scale, in float32, ties to even, clipped. A
-group of zeros has scale 0 and ``q = zero_point``; no other group has scale 0.
+Rounding. With 4 bits the scale is signed and q takes all 16 values: `group_search` finds the scale
+of the smallest square error, and the one that weights were trained on. With 8 bits q is at most
+``2 zero_point`` (bytes less 127 are int8) and the scale is ``max|w| / zero_point`` in float32,
+rounded to the scale's dtype; below that dtype's normal range it is rounded up, so that coarse steps
+clip nothing. Then ``q = zero_point + rint(w / scale)`` with the *rounded* scale, in float32, ties
+to even, clipped. A group of zeros has scale 0 and ``q = zero_point``; no other group has scale 0.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from gemma4_compile.errors import QuantizationError
 from gemma4_compile.operators.int8_linear import takes_int8
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.quantization.dense import DenseScheme
+from gemma4_compile.quantization.group_search import search_groups
 from gemma4_compile.quantization.packing import UInt32Array, pack, unpack
 from gemma4_compile.quantization.quality import Thresholds
 from gemma4_compile.quantization.scheme import (
@@ -43,18 +46,19 @@ from gemma4_compile.types import Array
 ScaleArray = npt.NDArray[np.float16 | np.float32]
 
 PEAK = 2.4  # deviations of the largest of a group of 32 in the mean
+SEARCHED_ERROR = 0.0811  # of normal weights in groups of 32 with 16 levels, by `group_search`
 EIGHT_BITS = Thresholds(5e-2, 0.85, 0.85, 0.99, 1.10)
 FOUR_BITS = Thresholds(0.5, 0.60, 0.60, 0.80, 2.0)
 
 
 @dataclass(frozen=True)
 class GroupScheme(Scheme):
-    """Symmetric integers of `bits` bits, `group_size` input channels to a scale.
+    """Integers of `bits` bits, `group_size` input channels to a scale.
 
-    ``value = (q - zero_point) * scale`` with ``zero_point = 2**(bits - 1) - 1`` and ``scale =
-    max|w| / zero_point``. ``q_weight`` is ``(rows, cols * bits / 32)`` uint32, the lowest channel
-    in the lowest bits; ``q_scale`` is ``(rows, cols / group_size)`` in `scale_dtype`. With 4 bits
-    and float16 this is MLC-LLM's `q4f16_1`.
+    ``value = (q - zero_point) * scale`` with ``zero_point = 2**(bits - 1) - 1``. ``q_weight`` is
+    ``(rows, cols * bits / 32)`` uint32, the lowest channel in the lowest bits; ``q_scale`` is
+    ``(rows, cols / group_size)`` in `scale_dtype`. With 4 bits and float16 this is MLC-LLM's
+    `q4f16_1`.
     """
 
     bits: int
@@ -121,14 +125,14 @@ class GroupScheme(Scheme):
     @property
     def mean_error(self) -> float:
         """See `Scheme`."""
-        return step_error(self.zero_point)
+        return step_error(self.zero_point) if self.bits == 8 else SEARCHED_ERROR
 
     @property
     def row_bound(self) -> tuple[float, float]:
         """See `Scheme`.
 
         Half a step of a group is its largest weight over twice the levels, and that weight is part
-        of the row's length.
+        of the row's length. A searched group is no worse than that.
         """
         smallest = SMALLEST_F16 * self.zero_point if self.scale_dtype == "float16" else 0.0
         relative = math.sqrt(self.group_size) / (2 * self.zero_point)
@@ -163,13 +167,18 @@ def _scales(largest: Float32Array, scheme: GroupScheme) -> ScaleArray:
     """Scales of groups whose largest magnitude is `largest` (finite), in the scale's dtype."""
     exact = largest / np.float32(scheme.zero_point)
     dtype = np.dtype(scheme.scale_dtype)
-    with np.errstate(over="ignore"):
-        scales = exact.astype(dtype)
+    scales = _rounded(exact, scheme)
     normal = np.finfo(dtype).smallest_normal
     short = (exact < normal) & (scales.astype(np.float64) * scheme.zero_point < largest)
     if short.any():
         scales[short] = np.nextafter(scales[short], dtype.type(np.inf))
     return scales
+
+
+def _rounded(scales: Float32Array, scheme: GroupScheme) -> ScaleArray:
+    """Scales in their dtype, infinite where it cannot hold them."""
+    with np.errstate(over="ignore"):
+        return scales.astype(scheme.scale_dtype)
 
 
 def quantize(
@@ -193,16 +202,19 @@ def quantize(
         If a weight is not finite, or a scale is too large for its dtype.
     """
     rows, cols = weight.shape
-    groups = weight.reshape(rows, cols // scheme.group_size, scheme.group_size)
     largest = _largest_magnitudes(weight, scheme.group_size)
     refuse_rows(~np.isfinite(largest), name, first_row, "holds a weight that is not finite")
+    unheld = f"needs a scale that {scheme.scale_dtype} cannot hold"
+    if scheme.bits == 4:
+        refuse_rows(
+            ~np.isfinite(_rounded(largest / np.float32(8), scheme)), name, first_row, unheld
+        )
+        found = search_groups(weight.reshape(-1, scheme.group_size), scheme.scale_dtype)
+        scales = found.scales.astype(scheme.scale_dtype).reshape(largest.shape)
+        return found.words.reshape(rows, -1), scales
     scales = _scales(largest, scheme)
-    refuse_rows(
-        ~np.isfinite(scales),
-        name,
-        first_row,
-        f"needs a scale that {scheme.scale_dtype} cannot hold",
-    )
+    refuse_rows(~np.isfinite(scales), name, first_row, unheld)
+    groups = weight.reshape(rows, cols // scheme.group_size, scheme.group_size)
     divisor = scales.astype(np.float32)
     divisor[divisor == 0] = 1  # a group of zeros
     ratio = groups / divisor[:, :, None]
