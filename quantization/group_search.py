@@ -13,6 +13,8 @@ or -8..7 (code 15 is its opposite: the scale is negative).
 3. If a step of the scale's dtype gives every weight as the checkpoint stored it (in bfloat16,
    float16 or float32: the narrowest that holds the group), the one nearest to that of 2 is taken,
    and the group is *exact*. Weights that were trained on 16 levels are restored by it.
+4. A group that is not exact and whose scale is below COARSE of the smallest ones goes through all
+   of it once more; after step 2, TRIED multiples of the smallest scale are tried with both ranges.
 
 The same on every machine: sums of step 1 are of small integers, those of step 2 of products that
 float64 holds exactly, each in one order. No result depends on whether a processor fuses
@@ -34,19 +36,24 @@ from tvm.script import tirx as T
 from tvm.target import Target
 
 from gemma4_compile.quantization.group_search_stages import (
+    COARSE,
     GROUP,
     LANES,
     UNIT,
     best_ratio,
     fit_steps,
     keep_stored_values,
+    try_coarse_steps,
     turn_positive,
     write_codes,
 )
 from gemma4_compile.quantization.packing import UInt32Array
 
-RATIOS = np.concatenate([np.arange(1, 5), np.arange(4.5, 12, 0.125)]).astype(np.float32)
+RATIOS = np.concatenate([np.arange(1, 5), np.arange(4.5, 10.5, 5 / 64)]).astype(np.float32)
 """Of the largest weight to the step: whole ones for trained levels, close ones to search among."""
+
+SMALLEST = {"float16": 2.0**-24, "float32": 2.0**-149}
+"""Scales: also the distance of neighbours among subnormal ones."""
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -80,6 +87,17 @@ def search_groups(weights: Float32Array, scale_dtype: str) -> FoundGroups:
     FoundGroups
         A group of zeros has scale 0 and codes 7.
     """
+    found = _search(weights, scale_dtype, is_coarse=False)
+    sizes = np.abs(found.scales)
+    coarse = (sizes > 0) & (sizes < np.float32(COARSE * SMALLEST[scale_dtype])) & ~found.exact
+    if coarse.any():
+        again = _search(weights[coarse], scale_dtype, is_coarse=True)
+        found.words[coarse], found.scales[coarse] = again.words, again.scales
+        found.exact[coarse] = again.exact
+    return found
+
+
+def _search(weights: Float32Array, scale_dtype: str, *, is_coarse: bool) -> FoundGroups:
     count = len(weights)
     blocks = -(-count // LANES)
     if count % LANES:
@@ -88,7 +106,7 @@ def search_groups(weights: Float32Array, scale_dtype: str) -> FoundGroups:
     words = tvm.runtime.empty((blocks, LANES, GROUP // 8), "uint32")
     scales = tvm.runtime.empty((blocks, LANES), "float32")
     exact = tvm.runtime.empty((blocks, LANES), "uint8")
-    _compiled(scale_dtype)(
+    _compiled(scale_dtype, is_coarse)(
         given, tvm.runtime.tensor(RATIOS / np.float32(UNIT)), words, scales, exact
     )
     return FoundGroups(
@@ -101,14 +119,14 @@ def search_groups(weights: Float32Array, scale_dtype: str) -> FoundGroups:
 _compiling = threading.Lock()
 
 
-def _compiled(scale_dtype: str) -> Any:
+def _compiled(scale_dtype: str, is_coarse: bool) -> Any:
     with _compiling:  # weights are converted in several threads
-        return _compile(scale_dtype)
+        return _compile(scale_dtype, is_coarse)
 
 
 @functools.cache
-def _compile(scale_dtype: str) -> Any:
-    kernel = _kernel(scale_dtype).with_attr("global_symbol", "search")
+def _compile(scale_dtype: str, is_coarse: bool) -> Any:
+    kernel = _kernel(scale_dtype, is_coarse).with_attr("global_symbol", "search")
     return tvm.compile(tvm.IRModule({"search": kernel}), target=_target())["search"]
 
 
@@ -121,9 +139,10 @@ def _target() -> Target:
     return Target({"kind": "llvm", "mcpu": "x86-64-v3" if has_avx2 else "x86-64-v2"})
 
 
-def _kernel(scale_dtype: str) -> Any:
+def _kernel(scale_dtype: str, is_coarse: bool) -> Any:
     """The search as a function of TVM; docs/numerics.md tells of its speed."""
-    smallest, normal = (2.0**-24, 2.0**-14) if scale_dtype == "float16" else (2.0**-149, 2.0**-126)
+    smallest = SMALLEST[scale_dtype]
+    normal = 2.0**-14 if scale_dtype == "float16" else 2.0**-126
 
     @T.prim_func(s_tir=True)
     def search(
@@ -186,6 +205,23 @@ def _kernel(scale_dtype: str) -> Any:
                 smallest,
                 normal,
             )
+            if is_coarse:
+                try_coarse_steps(
+                    x,
+                    level,
+                    best_level,
+                    largest,
+                    low,
+                    a0,
+                    b0,
+                    step,
+                    best_step,
+                    dot,
+                    squares,
+                    error,
+                    best_error,
+                    smallest,
+                )
             keep_stored_values(
                 x,
                 best_level,

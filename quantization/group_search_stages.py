@@ -15,6 +15,8 @@ from tvm.script import tirx as T
 GROUP = 32
 LANES = 16  # groups that are searched side by side
 UNIT = 16384.0  # the largest weight, in the integers among which ratios are compared
+COARSE = 64.0  # scales in units of the smallest: below it the rounded step may be a poor one
+TRIED = 72  # of these, from a twelfth of the largest weight to a quarter and more
 
 Expr = Any  # of TVM, which has no types
 
@@ -208,6 +210,55 @@ def fit_steps(
                 best_level[i, n] = T.Select(error[n] < best_error[n], level[i, n], best_level[i, n])
         for n in range(LANES):
             best_error[n] = T.min(error[n], best_error[n])
+
+
+@T.inline
+def try_coarse_steps(
+    x,
+    level,
+    best_level,
+    largest,
+    low,
+    a0,
+    b0,
+    step,
+    best_step,
+    dot,
+    squares,
+    error,
+    best_error,
+    smallest,
+):
+    """Try each scale of use: for groups whose step loses much when it is rounded."""
+    for n in range(LANES):
+        b0[n] = T.floor(largest[n] / T.float32(smallest) / T.float32(12))
+        b0[n] = T.max(b0[n], T.float32(1))
+    for k in range(TRIED):
+        for least in range(2):
+            for n in range(LANES):
+                step[n] = (b0[n] + T.Cast("float32", k)) * T.float32(smallest)
+                a0[n] = T.Cast("float32", -7 - least)
+                dot[n] = T.float64(0)
+                squares[n] = T.float64(0)
+            for i in range(GROUP):
+                for n in range(LANES):
+                    closest: T.let = T.nearbyint(x[i, n] / step[n])
+                    level[i, n] = T.min(T.max(closest, a0[n]), a0[n] + T.float32(15))
+                    exactly: T.let = T.Cast("float64", level[i, n])
+                    dot[n] = dot[n] + T.Cast("float64", x[i, n]) * exactly
+                    squares[n] = squares[n] + exactly * exactly
+            for n in range(LANES):
+                wide_step: T.let = T.Cast("float64", step[n])
+                error[n] = wide_step * (wide_step * squares[n] - T.float64(2) * dot[n])
+                best_step[n] = T.Select(error[n] < best_error[n], step[n], best_step[n])
+                low[n] = T.Select(error[n] < best_error[n], a0[n], low[n])
+            for i in range(GROUP):
+                for n in range(LANES):
+                    best_level[i, n] = T.Select(
+                        error[n] < best_error[n], level[i, n], best_level[i, n]
+                    )
+            for n in range(LANES):
+                best_error[n] = T.min(error[n], best_error[n])
 
 
 @T.inline

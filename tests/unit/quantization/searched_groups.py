@@ -37,6 +37,17 @@ def _sums(x: Array, levels: Array) -> tuple[npt.NDArray[np.float64], npt.NDArray
 
 def search(weights: Array, dtype: str) -> tuple[Array, npt.NDArray[np.bool_]]:
     """Values of groups of 32, and whether each group is exact."""
+    meant, scales, exact = _found(weights, dtype, is_coarse=False)
+    coarse = (scales < 64 * 2.0 ** (-24 if dtype == "float16" else -149)) & ~exact
+    coarse &= weights.any(1)
+    meant[coarse], _, exact[coarse] = _found(weights[coarse], dtype, is_coarse=True)
+    return meant, exact
+
+
+def _found(
+    weights: Array, dtype: str, *, is_coarse: bool
+) -> tuple[Array, Array, npt.NDArray[np.bool_]]:
+    """Values, sizes of scales, and whether each group is exact."""
     half = dtype == "float16"
     smallest = np.float32(2.0**-24 if half else 2.0**-149)
     normal = 2.0**-14 if half else 2.0**-126
@@ -89,6 +100,17 @@ def search(weights: Array, dtype: str) -> tuple[Array, npt.NDArray[np.bool_]]:
         is_better = found < error
         error, step = np.where(is_better, found, error), np.where(is_better, tried, step)
         level = np.where(is_better[:, None], levels, level)
+    for k in range(72 if is_coarse else 0):
+        first = np.maximum(np.floor(largest / smallest / np.float32(12)), one)
+        tried = (first + np.float32(k)) * smallest
+        for least in (-7, -8):
+            levels = np.clip(np.rint(x / tried[:, None]), least, least + 15)
+            dot, squares = _sums(x, levels)
+            wide = tried.astype(np.float64)
+            found = wide * (wide * squares - 2 * dot)
+            is_better = found < error
+            error, step = np.where(is_better, found, error), np.where(is_better, tried, step)
+            level = np.where(is_better[:, None], levels, level)
     low_step, high_step = _storing_steps(x, level)
     nearest_step = np.clip(step.astype(np.float64), low_step, high_step).astype(np.float32)
     nearest_step = rounded(nearest_step)
@@ -100,7 +122,7 @@ def search(weights: Array, dtype: str) -> tuple[Array, npt.NDArray[np.bool_]]:
         tried = nearest_step + np.float32(k) * np.maximum(unit, smallest)
         is_within = (low_step <= tried) & (tried <= high_step)
         chosen, exact = np.where(is_within & ~exact, tried, chosen), exact | is_within
-    return (chosen * turn)[:, None] * level, exact
+    return (chosen * turn)[:, None] * level, chosen, exact
 
 
 def _storing_steps(
