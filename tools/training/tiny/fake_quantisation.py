@@ -1,7 +1,8 @@
 """Rounds weights to what a recipe stores, in torch, for the last phase of the training.
 
-The same scheme as `gemma4_compile.quantization.packing`: groups of 32 input channels, symmetric,
-``scale = max|w| / (2**(bits - 1) - 1)`` in float16. The gradient passes as if nothing had happened.
+Groups of 32 input channels, symmetric, ``scale = max|w| / (2**(bits - 1) - 1)`` in float16: the
+plain rule, by which 4-bit weights were stored when `tiny` was trained. `quantization.group_search`
+is what stores them now. The gradient passes as if nothing had happened.
 """
 
 from __future__ import annotations
