@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -63,7 +65,9 @@ def _found(
     more = np.where(largest < 2.0**-60, np.float32(2.0**64), one)
     over = UNIT / np.where(largest == 0, one, largest * more)
     whole = np.rint(x * more[:, None] * over[:, None])
-    best, inverse, low = -np.ones(len(x), np.float32), np.zeros(len(x), np.float32), one * -7
+    best: Any = -np.ones(len(x), np.float32)
+    inverse: Any = np.zeros(len(x), np.float32)
+    low: Any = np.full(len(x), -7, np.float32)
     for ratio in RATIOS:
         nearest = np.rint(whole * (ratio / UNIT))
         for least in (-7, -8):
@@ -92,7 +96,7 @@ def _found(
         if is_plain:
             clips = (tried < normal) & (tried * np.float32(7) < largest)
             tried = tried + np.where(clips, smallest, zero)
-            bounds = np.float32([[-7]]), np.float32([[7]])
+            bounds = np.full((1, 1), -7, np.float32), np.full((1, 1), 7, np.float32)
         levels = np.clip(np.rint(x / tried[:, None]), *bounds)
         dot, squares = _sums(x, levels)
         wide = tried.astype(np.float64)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -21,7 +24,7 @@ def outliers() -> Array:
 
 def drawn(name: str) -> Array:
     shape = (COUNT, 32)
-    made = {
+    kinds: dict[str, Callable[[], Any]] = {
         "normal": lambda: RANDOM.standard_normal(shape),
         "laplace": lambda: RANDOM.laplace(size=shape),
         "heavy tails": lambda: RANDOM.standard_t(3, shape),
@@ -37,7 +40,8 @@ def drawn(name: str) -> Array:
         "all sizes": lambda: (
             np.exp(RANDOM.uniform(-80, 8, (COUNT, 1))) * RANDOM.standard_normal(shape)
         ),
-    }[name]()
+    }
+    made = kinds[name]()
     made[7] = 0
     made[8, 1:] = 0
     return (0.03 * made).astype(np.float32)
@@ -107,7 +111,7 @@ def test_the_error_of_weights() -> None:
     assert errors["laplace"] <= 0.1025
 
 
-LEVELS = {
+LEVELS: dict[str, Callable[[tuple[int, int]], Any]] = {
     "all": lambda shape: RANDOM.integers(-8, 8, shape),
     "turned": lambda shape: -RANDOM.integers(-8, 8, shape),
     "the largest are not used": lambda shape: RANDOM.integers(-5, 6, shape),

@@ -91,7 +91,8 @@ def test_quantise_is_the_documented_rule(scheme: GroupScheme) -> None:
 def test_four_bits_are_searched(scheme: GroupScheme) -> None:
     weight = random_matrix(3, 64)
     words, scales = quantize(weight, scheme)
-    assert (words.dtype, scales.dtype) == (np.uint32, scheme.scale_dtype)
+    assert words.dtype == np.uint32
+    assert scales.dtype == scheme.scale_dtype
     found = search_groups(weight.reshape(6, 32), scheme.scale_dtype)
     assert np.array_equal(words, found.words.reshape(3, 8))
     assert np.array_equal(scales, found.scales.reshape(3, 2))
