@@ -155,6 +155,7 @@ def fingerprint(build: Compilation) -> str:
     return artifacts.digest(
         {
             "version": __version__,
+            "code": code_digest(),  # two checkouts of a version may round in other ways
             "source": dict(build.source.origin),
             "config": repr(build.config),
             "quantised": [quantization_of(one.config) for one in given],

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gemma4_compile import abi
+from gemma4_compile import abi, compilation
 from gemma4_compile.checkpoint.drafter import open_drafter, with_drafter
 from gemma4_compile.checkpoint.sources import open_source
 from gemma4_compile.compilation import config_digest, fingerprint
@@ -141,6 +141,7 @@ def digest(drafter: Path | str) -> str:
             config=config,
             recipe=RECIPES["q4f16"],
             allow_nonfinite=False,
+            calibration=None,
             storage=storage_plan(parameter_table(config), RECIPES["q4f16"], None),
         )
         return fingerprint(build)
@@ -166,6 +167,14 @@ def test_weights_that_are_read_in_another_way_are_converted_anew(tmp_path: Path)
         (tmp_path / "config.json").write_text(json.dumps(config))
         found.add(digest(tmp_path))
     assert len(found) == 2
+
+
+def test_weights_of_another_checkout_of_a_version_are_converted_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mine = digest("tiny")
+    monkeypatch.setattr(compilation, "code_digest", lambda: "that rounded in another way")
+    assert digest("tiny") != mine
 
 
 def test_tiny_is_compiled_with_the_drafter_that_ships(tmp_path: Path) -> None:
