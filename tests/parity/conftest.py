@@ -23,6 +23,7 @@ IntArray = npt.NDArray[np.int64]
 CaseFactory = Callable[..., "Case"]
 
 PROMPTS_TRIED = 200
+BATCHES = 10
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,14 @@ class Case:
         Where two experts score the same within the tolerance, both choices are right, and nothing
         that follows can be compared.
         """
-        seeds = range(seed, seed + PROMPTS_TRIED)
-        ids = np.stack([models.prompt(count, seed=one) for one in seeds])
-        decided = hf.routing_gaps(self.model, ids) > self.routing_gap
-        assert decided.any(), f"none of {PROMPTS_TRIED} prompts of {count} tokens is decided"
-        return ids[int(decided.argmax())]
+        tried = BATCHES * PROMPTS_TRIED
+        for first in range(seed, seed + tried, PROMPTS_TRIED):
+            seeds = range(first, first + PROMPTS_TRIED)
+            ids = np.stack([models.prompt(count, seed=one) for one in seeds])
+            decided = hf.routing_gaps(self.model, ids) > self.routing_gap
+            if decided.any():
+                return ids[int(decided.argmax())]
+        raise AssertionError(f"none of {tried} prompts of {count} tokens is decided")
 
     def check(self, ids: Ids, found: Mapping[int, Float32Array]) -> None:
         """Compare logits by position, and the greedy token wherever the truth has decided on one.
