@@ -45,6 +45,8 @@ from gemma4_compile.types import Array
 
 ScaleArray = npt.NDArray[np.float16 | np.float32]
 
+EXACT = 2.0**-7
+"""Of a weight: bfloat16 rounds it by a quarter of that, and the one that gives its step, too."""
 PEAK = 2.4  # deviations of the largest of a group of 32 in the mean
 SEARCHED_ERROR = 0.0811  # of normal weights in groups of 32 with 16 levels, by `group_search`
 EIGHT_BITS = Thresholds(5e-2, 0.85, 0.85, 0.99, 1.10)
@@ -232,3 +234,15 @@ def dequantize(q_weight: UInt32Array, q_scale: ScaleArray, scheme: GroupScheme) 
     groups = values.reshape(rows, cols // scheme.group_size, scheme.group_size)
     result: Float32Array = (groups * q_scale.astype(np.float32)[:, :, None]).reshape(rows, cols)
     return result
+
+
+def exact_groups(
+    weights: Float32Array, stored: Float32Array, group_size: int
+) -> npt.NDArray[np.bool_]:
+    """Whether every weight of a group is stored with no more error than floats have, (groups,).
+
+    Among weights that lie anywhere there are none: all of a group would be near a level by chance.
+    `FoundGroups.exact` is stricter: a step that float16 rounds is exact here alone.
+    """
+    off = np.abs(stored - weights) > np.float32(EXACT) * np.abs(weights)
+    return ~off.reshape(-1, group_size).any(axis=1)

@@ -35,7 +35,7 @@ from gemma4_compile.quantization.groups import GroupScheme
 if TYPE_CHECKING:  # it needs torch and transformers
     from gemma4_compile.calibration.streaming import StreamedModel
 
-METHOD = "gptq-1"  # another number where other codes would be chosen
+METHOD = "gptq-2"  # another number where other codes would be chosen
 INSTALL_HINT = "pip install 'gemma4-compile[verify]'"
 _ROLES = (Role.LINEAR, Role.PER_LAYER_LINEAR, Role.EXPERTS)
 _BITS = 4

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gemma4_compile.quantization.groups import GroupScheme
+from gemma4_compile.quantization.groups import GroupScheme, exact_groups
 from gemma4_compile.quantization.packing import pack
 from gemma4_compile.types import Array
 
@@ -55,24 +55,45 @@ def _products(rows: torch.Tensor) -> torch.Tensor:
 
 
 def choose_codes(
-    weight: torch.Tensor, statistics: InputStatistics, scheme: GroupScheme
+    weight: torch.Tensor, statistics: InputStatistics, scheme: GroupScheme, name: str = "weight"
 ) -> tuple[Array, Array]:
-    """Stored tensors of a matrix (rows, cols): words and scales, as `scheme` has them."""
+    """Stored tensors of a matrix (rows, cols): words and scales, as `scheme` has them.
+
+    Groups that the plain search holds exactly, as those of weights that were trained for 4 bits,
+    keep its scales, and have no error that others could make up for.
+
+    Raises
+    ------
+    QuantizationError
+        As `GroupScheme.store`; `name` is what it calls the matrix.
+    """
+    given = weight.cpu().numpy()
+    plain = scheme.store(given, name=name, first_row=0)
+    restored = scheme.load(plain)
+    exact = exact_groups(given, restored, scheme.group_size).reshape(len(given), -1)
+    if exact.all():
+        return plain[0], plain[1]
+    size, device = scheme.group_size, weight.device
+    is_exact = torch.from_numpy(exact.repeat(size, axis=1)).to(device)
+    weight = torch.where(is_exact, torch.from_numpy(restored).to(device), weight)
+    known = torch.from_numpy(np.where(exact, plain[1].astype(np.float64), np.nan)).to(device)
     codes, scales, begin = [], [], 0
     for products in statistics.blocks:
-        part = weight[:, begin : begin + len(products)].to(torch.float64)
-        found = _choose(part, products, scheme)
+        end = begin + len(products)
+        part = weight[:, begin:end].to(torch.float64)
+        found = _choose(part, products, known[:, begin // size : end // size], scheme)
         codes.append(found[0])
         scales.append(found[1])
-        begin += len(products)
+        begin = end
     words = pack(np.concatenate([one.cpu().numpy() for one in codes], axis=1), scheme.bits)
     stored = np.concatenate([one.cpu().numpy() for one in scales], axis=1)
     return words, stored.astype(scheme.scale_dtype)
 
 
 def _choose(
-    weight: torch.Tensor, products: torch.Tensor, scheme: GroupScheme
+    weight: torch.Tensor, products: torch.Tensor, known: torch.Tensor, scheme: GroupScheme
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes and scales of a block; `known` scales are NaN where they are to be searched."""
     rows, cols = weight.shape
     strength = products.diagonal().clone()
     if not bool(strength.any()):  # no input but zeros: every channel counts the same
@@ -83,6 +104,7 @@ def _choose(
             for part in torch.split(weight, max(1, _ROWS * 512 // cols))
         ]
     )
+    scales = torch.where(known.isnan(), scales, known)
     order = torch.argsort(strength, descending=True, stable=True)
     factor = _factor(products[order][:, order])
     steps = scales.repeat_interleave(scheme.group_size, 1)[:, order]

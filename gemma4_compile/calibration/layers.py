@@ -64,7 +64,7 @@ class LayerCalibration:
             key = id(rows)
             if key not in known:
                 known[key] = InputStatistics.of(rows, scheme.group_size)
-            found[name] = choose_codes(weight, known[key], scheme)
+            found[name] = choose_codes(weight, known[key], scheme, name)
         return found | self._experts(layer, own)
 
     def _experts(self, layer: Layer, own: Mapping[str, torch.Tensor]) -> dict[str, Pair]:
@@ -84,7 +84,7 @@ class LayerCalibration:
                 matrix, scheme = own[name][expert], self.schemes[name]
                 pieces[name].append(
                     choose_codes(
-                        matrix, InputStatistics.of(inputs[name], scheme.group_size), scheme
+                        matrix, InputStatistics.of(inputs[name], scheme.group_size), scheme, name
                     )
                     if len(given)
                     else _plain(matrix, scheme, name)

@@ -10,28 +10,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from gemma4_compile.model_spec.parameters import Parameter, Role
 from gemma4_compile.quantization.recipe import TOWER_ROLES
-from gemma4_compile.quantization.scheme import Float32Array, Scheme
+from gemma4_compile.quantization.scheme import Scheme
 from gemma4_compile.quantization.schemes import SCHEMES
 
-ROUNDING = 2.0**-7
-"""Of a weight: bfloat16 rounds it by a quarter of that, and the one that gives its step, too."""
 NEARLY_ALL = 0.999
 _SHOWN = 16
 _LAYER = re.compile(r"\.\d+\.")
 _OTHERS = (*TOWER_ROLES, Role.VECTOR, Role.ROUTER)
-
-
-def exact_groups(weights: Float32Array, stored: Float32Array, group_size: int) -> int:
-    """Groups of which every weight is stored with no more error than floats have.
-
-    Among weights that lie anywhere there are none: all of a group would be near a level by chance.
-    """
-    off = np.abs(stored - weights) > np.float32(ROUNDING) * np.abs(weights)
-    return int((~off.reshape(-1, group_size).any(axis=1)).sum())
 
 
 def four_bits(parameter: Parameter, scheme: Scheme, activation_dtype: str) -> Scheme | None:

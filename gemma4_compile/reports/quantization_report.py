@@ -27,6 +27,7 @@ from gemma4_compile.quantization.convert import (
     named_by_checkpoint,
     read_parameter_rows,
 )
+from gemma4_compile.quantization.groups import exact_groups
 from gemma4_compile.quantization.recipe import StoredParameter, storage_plan
 from gemma4_compile.quantization.recipe_file import check_overrides, with_overrides
 from gemma4_compile.quantization.scheme import Float32Array, Scheme
@@ -34,7 +35,6 @@ from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.reports.exact_groups import (
     Exact,
     FourBits,
-    exact_groups,
     exact_lines,
     four_bits,
 )
@@ -119,7 +119,7 @@ def _block_sums(rows: Float32Array, scheme: Scheme, name: str, first_row: int) -
         mean_square = np.square(groups).mean(axis=1)
         sums.outliers = int((largest > OUTLIER * np.sqrt(mean_square)).sum())
         sums.groups = len(groups)
-        sums.exact = exact_groups(rows, stored, scheme.group_size)
+        sums.exact = int(exact_groups(rows, stored, scheme.group_size).sum())
     return sums
 
 

@@ -41,7 +41,7 @@ def test_every_matrix_of_the_layers_is_chosen_and_near_its_weights(
     assert changed >= 7
     build = json.loads((tmp_path / "out" / abi.PROVENANCE_FILE).read_text())["build"]
     entry = build["calibration"]
-    assert entry["method"] == "gptq-1"
+    assert entry["method"] == "gptq-2"
     assert entry["text"] == "given"
     assert set(entry["versions"]) == {"torch", "transformers"}
     assert not (tmp_path / ".out.calibration").exists()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gemma4_compile.quantization.groups import GroupScheme
+from gemma4_compile.tiny.safetensors_file import rounded
 
 pytestmark = pytest.mark.parity
 
@@ -68,3 +69,25 @@ def test_inputs_that_say_little_are_taken(kind: str) -> None:
     }[kind]
     error = np.linalg.norm(chosen(weight, given) - weight) / np.linalg.norm(weight)
     assert error < 0.3
+
+
+LEVELS = np.random.default_rng(1).integers(-8, 8, (48, 128)).astype(np.float32)
+STEPS = np.random.default_rng(2).uniform(-0.02, 0.02, (48, 4)).astype(np.float32).repeat(32, axis=1)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_weights_that_were_trained_for_4_bits_stay_as_they_are(dtype: str) -> None:
+    weight = rounded(LEVELS * STEPS, dtype)
+    _, inputs = example()
+    stored = chosen(weight, inputs)
+    np.testing.assert_array_equal(np.rint(stored / STEPS), LEVELS)
+    np.testing.assert_array_equal(stored, plain(weight))
+
+
+def test_so_do_rows_of_them_in_a_matrix_with_others() -> None:
+    weight, inputs = example()
+    weight[::2] = rounded(LEVELS * STEPS, "bfloat16")[::2]
+    stored = chosen(weight, inputs)
+    np.testing.assert_array_equal(stored[::2], plain(weight)[::2])
+    others = weight[1::2], stored[1::2], plain(weight)[1::2]
+    assert loss(others[0], others[1], inputs) < 0.5 * loss(others[0], others[2], inputs)

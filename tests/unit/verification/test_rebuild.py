@@ -292,7 +292,7 @@ def test_a_difference_is_a_failure() -> None:
 
 def test_a_calibrated_package_is_refused(package: Path, tmp_path: Path) -> None:
     values = json.loads((package / abi.PROVENANCE_FILE).read_text())
-    values["build"][CALIBRATION] = {"method": "gptq-1"}
+    values["build"][CALIBRATION] = {"method": "gptq-2"}
     write_json(package / abi.PROVENANCE_FILE, values)
     with pytest.raises(UsageError, match="was made with --calibrate"):
         rebuild(RebuildRequest(package, output=tmp_path / "again"), Silent())
