@@ -67,6 +67,7 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.rebuild is not None:
         _rebuild(arguments)
         return
+    _check_calibrate(arguments)
     arguments.model = arguments.model or options.DEFAULT_MODEL
     if arguments.plan or arguments.report:
         check_open(sys.stdout)
@@ -103,6 +104,20 @@ def _run(arguments: argparse.Namespace) -> None:
     _print_summary(_compile(request, arguments.calibrate), arguments.target)
     if arguments.verify:
         _verify(request, arguments.node_modules)
+
+
+def _check_calibrate(arguments: argparse.Namespace) -> None:
+    """Raise UsageError where --calibrate, written before MODEL, has taken it for its FILE."""
+    given = arguments.calibrate
+    if arguments.model is not None or not isinstance(given, Path):
+        return
+    if given.is_dir() or not given.exists() or given.suffix == ".gguf":
+        raise UsageError(
+            f"--calibrate takes what follows for the FILE of its text, and `{given}` is no text; "
+            "no MODEL is given",
+            hint=f"MODEL goes before it: gemma4-compile {shlex.quote(str(given))} --calibrate -o "
+            "DIR",
+        )
 
 
 def _compile(request: CompileRequest, calibrate: Path | bool | None) -> Summary:

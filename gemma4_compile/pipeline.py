@@ -233,7 +233,12 @@ def _write_weights(
 ) -> tuple[Mapping[str, str], Counts | None]:
     """Write everything but the library; returns the sha256 of the shards, and what became 0."""
     matched = matched_tensors(build)
-    read_rows, nonfinite = open_reader(matched, reporter, allow_nonfinite=build.allow_nonfinite)
+    read_rows, nonfinite = open_reader(
+        matched,
+        reporter,
+        allow_nonfinite=build.allow_nonfinite,
+        originals=matched_tensors(replace(build, calibration=None)),
+    )
     if (directory / PROGRESS_FILE).exists():
         reporter.stage("checking the weights that an earlier run finished")
     total = sum(tensor.nbytes for stored in build.storage for tensor in stored.tensors)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from gemma4_compile.calibration.finite import check_finite
 from gemma4_compile.quantization.groups import GroupScheme, exact_groups
 from gemma4_compile.quantization.packing import pack
 from gemma4_compile.types import Array
@@ -65,8 +66,10 @@ def choose_codes(
     Raises
     ------
     QuantizationError
-        As `GroupScheme.store`; `name` is what it calls the matrix.
+        As `GroupScheme.store`, and if the inputs are not finite; `name` is that of the matrix.
     """
+    for products in statistics.blocks:
+        check_finite(products, f"`{name}`")
     given = weight.cpu().numpy()
     plain = scheme.store(given, name=name, first_row=0)
     restored = scheme.load(plain)

@@ -182,4 +182,9 @@ def opened(folder: Path) -> Iterator[Spool]:
             ) from error
         for path in folder.glob("*.unfinished"):
             path.unlink()
-        yield Spool(folder)
+        found = Spool(folder)
+        try:
+            yield found
+        finally:
+            if not (folder / _TEXT).exists():  # nothing to go on from
+                found.remove()

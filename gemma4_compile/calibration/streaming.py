@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from transformers import DynamicCache
 
+from gemma4_compile.calibration.finite import check_finite
 from gemma4_compile.model_spec.text.parameters import HEAD
 from gemma4_compile.quantization.convert import RowReader
 from gemma4_compile.types import JsonObject
@@ -105,6 +106,7 @@ class StreamedModel:
                 for _ in range(steps):
                     last = self._forward(given, mask, use_cache=True, cache=cache)[:, -1]
                     chances = self._chances(last, suppressed)
+                    check_finite(chances, "the head")
                     given = torch.multinomial(chances, 1, generator=dice)
                     written.append(given)
                     mask = torch.cat([mask, torch.ones_like(given)], dim=1)

@@ -63,13 +63,22 @@ def count_nonfinite(matched: Mapping[str, TensorInfo], reporter: Reporter) -> Co
 
 
 def open_reader(
-    matched: Mapping[str, TensorInfo], reporter: Reporter, *, allow_nonfinite: bool
+    matched: Mapping[str, TensorInfo],
+    reporter: Reporter,
+    *,
+    allow_nonfinite: bool,
+    originals: Mapping[str, TensorInfo] | None = None,
 ) -> tuple[RowReader, Counts | None]:
-    """Reader of a model's weights, and the counts of those read as 0; None if none may be."""
+    """Reader of a model's weights, and the counts of those read as 0; None if none may be.
+
+    Parameters
+    ----------
+    originals : the checkpoint's, where `matched` has values that were chosen in place of some
+    """
     read_rows = row_reader(matched)
     if not allow_nonfinite:
         return read_rows, None
-    counts = count_nonfinite(matched, reporter)
+    counts = count_nonfinite(matched if originals is None else originals, reporter)
     for line in nonfinite_lines(counts):
         reporter.stage(line)
     return finite_reader(read_rows), counts

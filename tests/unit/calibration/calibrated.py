@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,13 @@ def checkpoint(folder: Path, kind: str, **fields: Any) -> models.Checkpoint:
     return models.write_checkpoint(folder / "model", text, dtype="bfloat16")
 
 
-def compiled(made: models.Checkpoint, folder: Path, quant: str = "q4f16") -> StoredWeights:
+def compiled(
+    made: models.Checkpoint, folder: Path, quant: str = "q4f16", *, allow_nonfinite: bool = False
+) -> StoredWeights:
     """Stored weights of a calibrated package, in `folder`."""
     (folder / "text").write_text(TEXT)
     request = CompileRequest(str(made.path), "cpu", quant, folder / "out", only="weights")
+    request = replace(request, allow_nonfinite=allow_nonfinite)
     with calibrating(folder / "out", folder / "text") as calibrator:
         compile_model(request, Silent(), calibrator)
     return stored(made, folder / "out")

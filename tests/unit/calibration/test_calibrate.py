@@ -12,12 +12,13 @@ import pytest
 
 from gemma4_compile import abi, cli
 from gemma4_compile.calibration.calibrate import calibrating
-from gemma4_compile.errors import UsageError
+from gemma4_compile.errors import QuantizationError, UsageError
+from gemma4_compile.package.partial_build import NONFINITE
 from gemma4_compile.pipeline import compile_model
 from gemma4_compile.request import CompileRequest
 from tests import models
 from tests.packages import Silent
-from tests.unit.calibration.calibrated import checkpoint, compiled, plain
+from tests.unit.calibration.calibrated import TEXT, checkpoint, compiled, plain
 
 pytestmark = pytest.mark.parity
 
@@ -52,6 +53,43 @@ def test_a_recipe_without_four_bits_is_refused(tmp_path: Path) -> None:
         compiled(checkpoint(tmp_path, "dense"), tmp_path, "q8f16")
 
 
+def spoilt(folder: Path, name: str) -> models.Checkpoint:
+    """A model of which a row of a tensor is no numbers."""
+    weights = models.random_weights(models.KINDS["e2b"])
+    weights[name] = weights[name].copy()
+    weights[name][3:200] = np.nan
+    return models.write_checkpoint(folder / "model", models.KINDS["e2b"], weights=weights)
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "said"),
+    [
+        ("layers.1.mlp.up_proj.weight", False, "`layers.1.mlp.up_proj.weight`: row 3 holds a"),
+        ("embed_tokens.weight", False, "`layers.0.self_attn.q_proj.weight`: what the model"),
+        ("embed_tokens.weight", True, "the head: what the model computes from the text until"),
+    ],
+)
+def test_weights_that_are_no_numbers_are_refused(
+    name: str, own: bool, said: str, tmp_path: Path
+) -> None:
+    made, output = spoilt(tmp_path, name), tmp_path / "out"
+    (tmp_path / "text").write_text(TEXT)
+    request = CompileRequest(str(made.path), "cpu", "q4f16", output, only="weights")
+    with (
+        pytest.raises(QuantizationError, match=said),
+        calibrating(output, None if own else tmp_path / "text") as calibrator,
+    ):
+        compile_model(request, Silent(), replace(calibrator, steps=1))
+
+
+def test_allowed_ones_are_counted_as_the_checkpoint_has_them(tmp_path: Path) -> None:
+    name = "layers.1.mlp.up_proj.weight"
+    made = spoilt(tmp_path, name)
+    compiled(made, tmp_path, allow_nonfinite=True)
+    build = json.loads((tmp_path / "out" / abi.PROVENANCE_FILE).read_text())["build"]
+    assert build[NONFINITE] == {name: int(np.isnan(made.weights[name]).sum())}
+
+
 def test_missing_torch_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gemma4_compile.calibration.layers", None)
     monkeypatch.delattr("gemma4_compile.calibration.layers", raising=False)
@@ -78,7 +116,10 @@ def test_a_model_writes_its_own_text(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["tiny", "--calibrate", "--only", "library"], "--calibrate is of weights"),
-        (["--calibrate", "tiny"], "--calibrate: cannot read `tiny`"),
+        (["tiny", "--calibrate", "absent.txt"], "--calibrate: cannot read `absent.txt`"),
+        (["--calibrate", "tiny"], "hint: MODEL goes before it: gemma4-compile tiny --calibrate -o"),
+        (["--calibrate", "/"], "`/` is no text; no MODEL is given"),
+        (["--calibrate", "x.gguf", "--plan"], "`x.gguf` is no text; no MODEL is given"),
     ],
 )
 def test_what_cannot_be_calibrated_is_said_before_anything_is_opened(

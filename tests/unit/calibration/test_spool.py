@@ -41,6 +41,12 @@ def test_a_part_that_was_cut_off_is_none(tmp_path: Path) -> None:
     assert not (tmp_path / "spool").exists()
 
 
+def test_nothing_stays_of_a_run_that_fails_before_its_text(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="early"), opened(tmp_path / "spool"):
+        raise ArtifactError("early")
+    assert not list(tmp_path.iterdir())
+
+
 def test_one_run_at_a_time(tmp_path: Path) -> None:
     with (
         opened(tmp_path / "spool"),
