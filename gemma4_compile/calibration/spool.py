@@ -7,9 +7,10 @@ and is taken over by a later run with the same key: the same weights, recipe, te
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
-import sys
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,19 +25,16 @@ from gemma4_compile.checkpoint.safetensors_file import (
     computed,
     read_header,
 )
-from gemma4_compile.errors import ArtifactError, CheckpointError
-from gemma4_compile.package.output_directory import write_errors
+from gemma4_compile.errors import ArtifactError, CheckpointError, InterruptedRunError
+from gemma4_compile.package.output_directory import is_locked, write_errors
 from gemma4_compile.quantization.groups import GroupScheme
 from gemma4_compile.types import Array
-
-if sys.platform != "win32":
-    import fcntl
 
 _LOCK, _TEXT = ".lock", "text.json"
 _PART = "part-*.safetensors"
 _MAX_TEXT_BYTES = 16 << 20
-_WORDS, _SCALES = ".q_weight", ".q_scale"
-_DTYPES = {"U32": "<u4", "F16": "<f2", "F32": "<f4"}
+_WORDS, _SCALES, _DIGEST = ".q_weight", ".q_scale", "sha256"
+_DTYPES = {"U8": "u1", "U32": "<u4", "F16": "<f2", "F32": "<f4"}
 
 Stored = Mapping[str, tuple[Array, Array]]
 """Words and scales by the name of a checkpoint tensor."""
@@ -66,7 +64,16 @@ class _ChosenCodes:
         return self.scheme.load(rows)
 
 
-def _rows(tensor: TensorInfo, begin: int, end: int) -> Array:
+def _digest(arrays: Mapping[str, Array]) -> bytes:
+    """Of all arrays but the one that has it."""
+    found = hashlib.sha256()
+    for name in sorted(arrays.keys() - {_DIGEST}):
+        found.update(name.encode())
+        found.update(np.ascontiguousarray(arrays[name]).data)
+    return found.digest()
+
+
+def _rows(tensor: TensorInfo, begin: int, end: int | None) -> Array:
     try:
         mapped: Array = np.memmap(
             tensor.path,
@@ -111,10 +118,11 @@ class Spool:
     def has(self, part: str) -> bool:
         """Return whether a part was finished."""
         try:
-            read_header(self._path(part))
-        except CheckpointError:
+            header = read_header(self._path(part))
+            found = _digest({name: _rows(tensor, 0, None) for name, tensor in header.items()})
+            return bytes(_rows(header[_DIGEST], 0, None)) == found
+        except (CheckpointError, KeyError):
             return False
-        return True
 
     def note(self, part: str, stored: Stored) -> None:
         """Keep a finished part."""
@@ -122,6 +130,7 @@ class Spool:
         for name, (words, scales) in stored.items():
             arrays[name + _WORDS], arrays[name + _SCALES] = words, scales
         if arrays:
+            arrays[_DIGEST] = np.frombuffer(_digest(arrays), np.uint8)
             self._write(self._path(part).name, save(arrays))
 
     def tensors(
@@ -173,18 +182,23 @@ def opened(folder: Path) -> Iterator[Spool]:
         regular_files.check_own_directory(folder)
         lock = regular_files.open_lock(folder / _LOCK)
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        if not is_locked(lock, folder / _LOCK):
             raise ArtifactError(
                 f"another run is calibrating in `{folder}`",
                 hint="wait for it, or choose another -o",
-            ) from error
+            )
         for path in folder.glob("*.unfinished"):
             path.unlink()
         found = Spool(folder)
         try:
             yield found
+        except KeyboardInterrupt as error:
+            if isinstance(error, InterruptedRunError) or not (folder / _TEXT).exists():
+                raise
+            raise InterruptedRunError(
+                f"what is finished is in {folder}: the same command goes on from it; to delete it: "
+                f"rm -r {shlex.quote(str(folder))}"
+            ) from error
         finally:
             if not (folder / _TEXT).exists():  # nothing to go on from
                 found.remove()

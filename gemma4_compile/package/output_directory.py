@@ -237,7 +237,7 @@ def output_directory(output: Path, *, force: bool, weights: bool = True) -> Iter
     with write_errors(partial / LOCK_FILE):
         lock = regular_files.open_lock(partial / LOCK_FILE)
     with lock:
-        if not _is_locked(lock, partial / LOCK_FILE):
+        if not is_locked(lock, partial / LOCK_FILE):
             raise ArtifactError(
                 f"another run is writing `{output}`", hint="wait for it, or choose another -o"
             )
@@ -274,7 +274,7 @@ def _what_is_left(partial: Path) -> str:
     )
 
 
-def _is_locked(lock: IO[bytes], path: Path) -> bool:
+def is_locked(lock: IO[bytes], path: Path) -> bool:
     """Take the lock; False if another run has it, or had it and took the file away at its end."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

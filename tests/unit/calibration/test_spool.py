@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gemma4_compile.calibration.spool import Spool, opened, place
-from gemma4_compile.errors import ArtifactError
+from gemma4_compile.errors import ArtifactError, InterruptedRunError
 
 PAIR = np.zeros((2, 4), np.uint32), np.ones((2, 1), np.float16)
 
@@ -39,6 +39,29 @@ def test_a_part_that_was_cut_off_is_none(tmp_path: Path) -> None:
         assert not spool.has("layers-0")
         spool.remove()
     assert not (tmp_path / "spool").exists()
+
+
+@pytest.mark.parametrize("place", [-1, -50])
+def test_a_part_with_other_bytes_is_none(place: int, tmp_path: Path) -> None:
+    with opened(tmp_path / "spool") as spool:
+        spool.note_text("a", [[1]])
+        spool.note("layers-0", {"w": PAIR})
+        (part,) = spool.folder.glob("part-*")
+        content = bytearray(part.read_bytes())
+        content[place] ^= 1
+        part.write_bytes(content)
+        assert not spool.has("layers-0")
+
+
+def test_an_interruption_says_what_is_left(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt) as nothing, opened(tmp_path / "spool"):
+        raise KeyboardInterrupt
+    assert not isinstance(nothing.value, InterruptedRunError)
+    with opened(tmp_path / "spool") as spool:
+        spool.note_text("a", [[1]])
+    with pytest.raises(InterruptedRunError) as found, opened(tmp_path / "spool"):
+        raise KeyboardInterrupt
+    assert f"the same command goes on from it; to delete it: rm -r {tmp_path}" in found.value.hint
 
 
 def test_nothing_stays_of_a_run_that_fails_before_its_text(tmp_path: Path) -> None:
