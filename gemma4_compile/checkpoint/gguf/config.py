@@ -18,7 +18,6 @@ from gemma4_compile.checkpoint.safetensors_file import Float32Array
 from gemma4_compile.errors import CheckpointError, printable
 from gemma4_compile.model_spec.text.attention_config import AttentionKind
 from gemma4_compile.model_spec.text.config import MAX_LAYERS
-from gemma4_compile.model_spec.text.config_variants import DEFAULT_DTYPE
 from gemma4_compile.process import warn
 from gemma4_compile.types import JsonObject
 
@@ -45,6 +44,7 @@ class ModelFile:
     ----------
     where : the file's name in messages
     divisors : the values of `names.ROPE_DIVISORS`; None where there is no such tensor
+    dtype : what constants are rounded to
     """
 
     where: str
@@ -52,6 +52,7 @@ class ModelFile:
     metadata: Metadata
     tensors: Mapping[str, Entry]
     divisors: Float32Array | None
+    dtype: str
 
     def key(self, name: str) -> str:
         """A key of the architecture."""
@@ -131,7 +132,7 @@ def _text(file: ModelFile) -> JsonObject:
     softcap = key("final_logit_softcapping")
     return {
         "model_type": "gemma4_text",
-        "dtype": DEFAULT_DTYPE,
+        "dtype": file.dtype,
         "vocab_size": vocabulary,
         "hidden_size": values.integer(key("embedding_length")),
         "num_hidden_layers": layers,

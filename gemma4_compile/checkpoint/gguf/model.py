@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
+import numpy as np
+
 from gemma4_compile.checkpoint.gguf import names, types
 from gemma4_compile.checkpoint.gguf.config import ModelFile, config_of
 from gemma4_compile.checkpoint.gguf.files import parts_of
@@ -20,11 +22,14 @@ from gemma4_compile.checkpoint.safetensors_file import (
     read_rows,
 )
 from gemma4_compile.errors import CheckpointError, printable
+from gemma4_compile.model_spec.text.config_variants import DTYPES
 from gemma4_compile.process import warn
 from gemma4_compile.types import JsonObject
 
 _SHOWN = 60
 _MAX_DIVISORS = 1 << 16
+_LOOKED_AT, _MAX_WIDTH = 64, 1 << 16  # rows, and elements of one, for the dtype
+_FLOATS = ("F32", "F16", "BF16")
 _WHOLE = "give the file of the whole model, or its safetensors checkpoint"
 
 
@@ -94,6 +99,7 @@ def open_model(path: Path, architecture: str) -> GGUFModel:
         values,
         {entry.name: entry for _, entry in placed.values()},
         None if divisors is None else _divisors(*divisors),
+        _dtype(placed),
     )
     files = {header.path.name: header.path for header in headers}
     return GGUFModel(where, files, config_of(file), values, tensors)
@@ -214,3 +220,26 @@ def _divisors(header: Header, entry: Entry) -> Float32Array:
         )
     tensor = _tensor(entry.name, header, entry)
     return read_rows(tensor, 0, tensor.row_count).reshape(-1)
+
+
+def _dtype(placed: Mapping[str, tuple[Header, Entry]]) -> str:
+    """The dtype that the model was trained in, as far as its values show it.
+
+    No key says it, and constants are rounded to it. The converter keeps norms in F32 whatever they
+    were, so that they, and the table where it is whole, show what was before.
+    """
+    found = (placed[name] for name in (names.OUTPUT_NORM, names.EMBEDDING) if name in placed)
+    values = [
+        read_rows(tensor, 0, min(tensor.row_count, _LOOKED_AT)).reshape(-1)
+        for tensor in (_tensor(e.name, h, e) for h, e in found if e.type.name in _FLOATS)
+        if prod(tensor.shape[1:]) <= _MAX_WIDTH
+    ]
+    return next(dtype for dtype in DTYPES if all(_holds(dtype, one) for one in values))
+
+
+def _holds(dtype: str, values: Float32Array) -> bool:
+    """Return whether a dtype has all of these numbers."""
+    if dtype == "bfloat16":
+        return not (values.view(np.uint32) & 0xFFFF).any()
+    with np.errstate(over="ignore"):
+        return dtype == "float32" or bool((values.astype(np.float16) == values).all())

@@ -13,6 +13,7 @@ TARGET, DRAFTER, TOWERS = "gemma4", "gemma4-assistant", "clip"
 """Architectures, by `general.architecture`."""
 
 EMBEDDING, HEAD, ROPE_DIVISORS = "token_embd.weight", "output.weight", "rope_freqs.weight"
+OUTPUT_NORM = "output_norm.weight"
 PER_LAYER_EMBEDDING = "per_layer_token_embd.weight"
 TABLES = (EMBEDDING, PER_LAYER_EMBEDDING)
 CENTROIDS, ORDERING = "masked_embd_centroids.weight", "masked_embd_ordering"
@@ -20,7 +21,7 @@ CENTROIDS, ORDERING = "masked_embd_centroids.weight", "masked_embd_ordering"
 _ROOT: Mapping[str, str] = {
     EMBEDDING: "model.embed_tokens.weight",
     HEAD: "lm_head.weight",
-    "output_norm.weight": "model.norm.weight",
+    OUTPUT_NORM: "model.norm.weight",
     PER_LAYER_EMBEDDING: "model.embed_tokens_per_layer.weight",
     "per_layer_model_proj.weight": "model.per_layer_model_projection.weight",
     "per_layer_proj_norm.weight": "model.per_layer_projection_norm.weight",

@@ -45,7 +45,6 @@ def test_config_and_weights_are_those_of_the_safetensors_checkpoint(
     ):
         same = replace(
             *(expected.config,),
-            dtype="bfloat16",  # a file does not say it: that of all released models
             eos_token_id=(1,),
             bidirectional_images=False,
         )
@@ -56,6 +55,27 @@ def test_config_and_weights_are_those_of_the_safetensors_checkpoint(
     assert given.keys() == stored.keys()
     for name, values in given.items():
         assert np.array_equal(values, stored[name]), name
+
+
+@pytest.mark.parametrize("kind", ["F32", "Q4_0"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_values_show_the_dtype_that_a_file_does_not_say(
+    dtype: str, kind: str, tmp_path: Path
+) -> None:
+    weights = models.random_weights(models.E4B_LIKE, dtype=dtype)
+    checkpoint = models.Checkpoint(tmp_path, models.E4B_LIKE, weights, dtype)
+    path = write_gguf(tmp_path / "model.gguf", checkpoint, all_of(of_name(kind)))
+    assert open_model(path, TARGET).config["dtype"] == dtype
+
+
+def test_a_table_shows_the_dtype_where_norms_are_ones(tmp_path: Path) -> None:
+    weights = {
+        name: np.ones_like(value) if name.endswith("norm.weight") else value
+        for name, value in models.random_weights(models.E4B_LIKE).items()
+    }
+    checkpoint = models.Checkpoint(tmp_path, models.E4B_LIKE, weights, "float32")
+    path = write_gguf(tmp_path / "model.gguf", checkpoint, all_of(Type.F32))
+    assert open_model(path, TARGET).config["dtype"] == "float32"
 
 
 @pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0"])
