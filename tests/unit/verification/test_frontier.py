@@ -57,7 +57,9 @@ def test_measures_are_those_of_whole_models(kind: str, tmp_path: Path) -> None:
     text = models.ALL[kind]
     checkpoint = models.write_checkpoint(tmp_path, text, residual_scale=0.1)
     recipes = ("q8f16", "f32", "q4f16")
-    request = FrontierRequest(str(tmp_path), recipes, texts=("chat", "code"), text_tokens=TOKENS)
+    request = FrontierRequest(
+        str(tmp_path), recipes=recipes, texts=("chat", "code"), text_tokens=TOKENS
+    )
     found = compare_recipes(request, Silent())
     assert [one.name for one in found.recipes] == list(recipes)
     reader = open_reader(tmp_path, config_of(checkpoint), TOKENS)
@@ -90,7 +92,7 @@ def test_the_report_is_json_without_paths(
     model, output = tmp_path / "model", tmp_path / "report.json"
     models.write_checkpoint(model, models.E2B_LIKE)
     recipe = tmp_path / "mix.json"
-    recipe.write_text('{"schemes": {"embed_tokens": "q8f16_1"}}')
+    recipe.write_text('{"schemes": {"embed_tokens": "q0f16"}}')
     options = ["--compare-recipes", f"q4f16,q4f16+{recipe}", "--texts", "script", "--device", "cpu"]
     options += ["--text-tokens", "20", "--output", str(output)]
     assert cli.main([str(model), *options]) == 0
@@ -101,10 +103,8 @@ def test_the_report_is_json_without_paths(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mix.json", "model", "report.json"]
     plain, mixed = content["recipes"]
     assert (plain["name"], mixed["name"]) == ("q4f16", "q4f16+mix.json")
-    assert mixed["overrides"] == [["embed_tokens", "q8f16_1"]]
-    assert plain["schemes"].keys() < {*mixed["schemes"], "q4f16_1"} | mixed["schemes"].keys() | {
-        "x"
-    }
+    assert mixed["overrides"] == [["embed_tokens", "q0f16"]]
+    assert mixed["schemes"].keys() == {*plain["schemes"], "q0f16"}
     assert mixed["weights_bytes"] > plain["weights_bytes"]
     assert content["texts"]["script"]["tokens"] == 20
     assert content["source"]["weights"].startswith("sha256:")
@@ -122,7 +122,7 @@ def test_a_model_in_gguf_is_a_checkpoint(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     checkpoint = models.write_checkpoint(folder, models.E2B_LIKE)
     file = write_gguf(tmp_path / "model.gguf", checkpoint, all_of(Type.F32))
-    asked = FrontierRequest(str(folder), ("q4f16",), texts=("chat", "code"), text_tokens=20)
+    asked = FrontierRequest(str(folder), recipes=("q4f16",), texts=("chat", "code"), text_tokens=20)
     expected = compare_recipes(asked, Silent()).to_json()
     asked = replace(asked, model=str(file), tokenizer=str(folder))
     found = compare_recipes(asked, Silent()).to_json()
@@ -139,7 +139,7 @@ def test_a_text_of_the_user_is_one_more(tmp_path: Path) -> None:
     models.write_checkpoint(tmp_path / "model", models.DENSE_LIKE)
     text = tmp_path / "own.txt"
     text.write_text("one two three four five")
-    asked = FrontierRequest(str(tmp_path / "model"), ("q8f16",), texts=(), text=text)
+    asked = FrontierRequest(str(tmp_path / "model"), recipes=("q8f16",), texts=(), text=text)
     found = compare_recipes(asked, Silent())
     assert list(found.recipes[0].texts) == ["given"]
     text.write_text("")
@@ -167,7 +167,7 @@ def test_what_cannot_be_is_said_before_anything_is_run(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.json"
     wrong.write_text('{"schemes": {"nothing": "q8f16_1"}}')
     models.write_checkpoint(tmp_path / "model", models.E2B_LIKE)
-    asked = FrontierRequest(str(tmp_path / "model"), (f"q4f16+{wrong}",))
+    asked = FrontierRequest(str(tmp_path / "model"), recipes=(f"q4f16+{wrong}",))
     with pytest.raises(QuantizationError, match="matches no parameter"):
         compare_recipes(asked, Silent())
     with pytest.raises(CheckpointError, match="there is no model"):
