@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 
 from gemma4_compile.errors import UsageError
@@ -10,6 +11,9 @@ from gemma4_compile.process import Parser, non_empty, path, run_command
 
 DEFAULT_STEPS = 64
 DEFAULT_TEXT_TOKENS = 8000
+FIT_TEXT_TOKENS = 1024
+"""Of --fit-bits, which runs a text in a form for each part of the model."""
+LEAST_BITS = 4.5  # of a weight in a group of 32 with a scale
 CHAT, DOCUMENT, CODE, SCRIPT = "chat", "document", "code", "script"
 TEXTS = (CHAT, DOCUMENT, CODE, SCRIPT)
 """Texts that ship: a conversation, a long one, programs, languages in other scripts."""
@@ -23,15 +27,15 @@ def make_parser() -> Parser:
     parser = Parser(
         prog="gemma4-verify",
         description="Compare a package with transformers in float32, and write numerics.json and "
-        "numerics.svg into it; or, with --compare-recipes, compare recipes on a checkpoint. Exit "
-        "status: 0 within the thresholds, 1 not, 2 wrong usage.",
+        "numerics.svg into it; or, with --compare-recipes, compare recipes on a checkpoint, and "
+        "with --fit-bits choose one. Exit status: 0 within the thresholds, 1 not, 2 wrong usage.",
     )
     parser.add_argument(
         "package",
         type=path,
         metavar="DIR",
-        help="the package's directory; of --compare-recipes a checkpoint: hub id, directory, or "
-        "`tiny`",
+        help="the package's directory; of --compare-recipes and --fit-bits a checkpoint: hub id, "
+        "directory, or `tiny`",
     )
     parser.add_argument(
         "--reference",
@@ -47,6 +51,13 @@ def make_parser() -> Parser:
         "each, without making a package; of a recipe file q4f16+FILE",
     )
     parser.add_argument(
+        "--fit-bits",
+        type=_bits,
+        metavar="BITS",
+        help="choose which parts of a checkpoint's decoder have 4 bits and which have 8 by what "
+        "they lose, as 4.6 stored bits a weight; --output writes a file for --recipe",
+    )
+    parser.add_argument(
         "--revision", type=non_empty, metavar="R", help="branch, tag or commit on the hub"
     )
     parser.add_argument(
@@ -60,8 +71,9 @@ def make_parser() -> Parser:
         "--tokenizer",
         type=non_empty,
         metavar="ID_OR_DIR",
-        help="of --compare-recipes on a model in GGUF: the hub id or directory of the checkpoint "
-        "that it was made from, for its tokenizer and chat template (default: those of the file)",
+        help="of --compare-recipes and --fit-bits on a model in GGUF: the hub id or directory "
+        "of the checkpoint that it was made from, for its tokenizer and chat template (default: "
+        "those of the file)",
     )
     parser.add_argument(
         "--adapter",
@@ -84,7 +96,8 @@ def make_parser() -> Parser:
         "--text",
         type=path,
         metavar="FILE",
-        help="another text than the one that ships; with --compare-recipes one more text",
+        help="another text than the one that ships; with --compare-recipes and --fit-bits one more "
+        "text",
     )
     parser.add_argument(
         "--texts",
@@ -97,9 +110,9 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--text-tokens",
         type=int,
-        default=DEFAULT_TEXT_TOKENS,
         metavar="N",
-        help="most tokens of each of these texts (default: %(default)s)",
+        help=f"most tokens of each of these texts (default: {DEFAULT_TEXT_TOKENS}, of --fit-bits "
+        f"{FIT_TEXT_TOKENS})",
     )
     parser.add_argument(
         "--device",
@@ -112,7 +125,8 @@ def make_parser() -> Parser:
         "-o",
         type=path,
         metavar="FILE",
-        help="of --compare-recipes: write the report there, too, as JSON",
+        help="of --compare-recipes: write the report there, too, as JSON; of --fit-bits: the "
+        "recipe",
     )
     parser.add_argument(
         "--node-modules",
@@ -135,11 +149,31 @@ def texts_of(arguments: argparse.Namespace) -> tuple[str, ...]:
     return () if arguments.texts == (NO_TEXTS,) else tuple(dict.fromkeys(arguments.texts))
 
 
+def _bits(text: str) -> float:
+    try:
+        bits = float(text)
+    except ValueError:
+        bits = math.nan
+    if not LEAST_BITS <= bits < math.inf:
+        raise UsageError(
+            f"--fit-bits: expected bits a weight from {LEAST_BITS} on, found `{text}`",
+            hint=f"4 bits take {LEAST_BITS} with their scales, 8 bits 8.5: try 4.8",
+        )
+    return bits
+
+
+def text_tokens_of(arguments: argparse.Namespace) -> int:
+    """Most tokens of a text."""
+    default = DEFAULT_TEXT_TOKENS if arguments.fit_bits is None else FIT_TEXT_TOKENS
+    given: int | None = arguments.text_tokens
+    return default if given is None else given
+
+
 def check(arguments: argparse.Namespace) -> None:
     """Raise UsageError for values that cannot be."""
     for option, value, default in (
         ("--steps", arguments.steps, DEFAULT_STEPS),
-        ("--text-tokens", arguments.text_tokens, DEFAULT_TEXT_TOKENS),
+        ("--text-tokens", text_tokens_of(arguments), DEFAULT_TEXT_TOKENS),
     ):
         least = 2 if option == "--text-tokens" else 1
         if value < least:
@@ -153,11 +187,24 @@ def check(arguments: argparse.Namespace) -> None:
             f"--texts: unknown text `{unknown[0]}`",
             hint=f"known: {', '.join(TEXTS)}; a text of your own is --text FILE",
         )
-    if arguments.compare_recipes is None:
+    asked = [
+        option
+        for option, value in (
+            ("--compare-recipes", arguments.compare_recipes),
+            ("--fit-bits", arguments.fit_bits),
+        )
+        if value is not None
+    ]
+    if len(asked) > 1:
+        raise UsageError(
+            f"{asked[0]} and {asked[1]} are two runs",
+            hint="fit a recipe into a file first, then compare q4f16+FILE",
+        )
+    if not asked:
         _check_package(arguments)
     elif arguments.reference is not None or arguments.drafter is not None:
         raise UsageError(
-            "--compare-recipes compares a checkpoint with itself, and takes no --reference and no "
+            f"{asked[0]} compares a checkpoint with itself, and takes no --reference and no "
             "--drafter",
             hint="give the checkpoint in the place of DIR",
         )
@@ -168,16 +215,18 @@ def _check_package(arguments: argparse.Namespace) -> None:
         raise UsageError(
             "the following arguments are required: --reference",
             hint="give the checkpoint that the package was made from; or recipes to compare on a "
-            "checkpoint by --compare-recipes",
+            "checkpoint by --compare-recipes, or a size to fit one to by --fit-bits",
         )
     if arguments.output is not None:
         raise UsageError(
-            "--output is of --compare-recipes; the report of a package is in the package",
+            "--output is of --compare-recipes and --fit-bits; the report of a package is in the "
+            "package",
             hint="leave it out, or print it with --json",
         )
     if arguments.tokenizer is not None:
         raise UsageError(
-            "--tokenizer is of --compare-recipes; a package has its own", hint="leave it out"
+            "--tokenizer is of --compare-recipes and --fit-bits; a package has its own",
+            hint="leave it out",
         )
 
 

@@ -1,6 +1,7 @@
 """`gemma4-verify DIR --reference CHECKPOINT`: hold a package against transformers in float32.
 
-`gemma4-verify CHECKPOINT --compare-recipes LIST` holds recipes against it.
+`gemma4-verify CHECKPOINT --compare-recipes LIST` holds recipes against it, and `--fit-bits BITS`
+chooses one.
 """
 
 from __future__ import annotations
@@ -13,19 +14,24 @@ from pathlib import Path
 
 from gemma4_compile.process import run_command
 from gemma4_compile.terminal import Terminal
+from gemma4_compile.verification.fit import FitRequest, fit_bits
+from gemma4_compile.verification.fit_table import fit_table
 from gemma4_compile.verification.frontier import FrontierRequest, compare_recipes
 from gemma4_compile.verification.frontier_table import frontier_table
 from gemma4_compile.verification.numerics_report import verify_package
 from gemma4_compile.verification.report import table
 from gemma4_compile.verification.report_file import check_output, write_output
 from gemma4_compile.verification.subject import VerifyRequest
-from gemma4_compile.verify_options import check, make_parser, texts_of
+from gemma4_compile.verify_options import check, make_parser, text_tokens_of, texts_of
 
 
 def _run(arguments: argparse.Namespace) -> None:
     check(arguments)
     if arguments.compare_recipes is not None:
         _compare(arguments)
+        return
+    if arguments.fit_bits is not None:
+        _fit(arguments)
         return
     request = VerifyRequest(
         package=arguments.package,
@@ -36,7 +42,7 @@ def _run(arguments: argparse.Namespace) -> None:
         node_modules=arguments.node_modules,
         drafter=arguments.drafter,
         texts=texts_of(arguments),
-        text_tokens=arguments.text_tokens,
+        text_tokens=text_tokens_of(arguments),
         device=arguments.device,
         adapters=tuple(arguments.adapter),
     )
@@ -57,7 +63,7 @@ def _compare(arguments: argparse.Namespace) -> None:
         revision=arguments.revision,
         texts=texts_of(arguments),
         text=arguments.text,
-        text_tokens=arguments.text_tokens,
+        text_tokens=text_tokens_of(arguments),
         device=arguments.device,
         tokenizer=arguments.tokenizer,
         adapters=tuple(arguments.adapter),
@@ -67,6 +73,29 @@ def _compare(arguments: argparse.Namespace) -> None:
     if output is not None:
         write_output(output, f"{shown}\n")
     print(shown if arguments.json else frontier_table(content))
+
+
+def _fit(arguments: argparse.Namespace) -> None:
+    """Choose a recipe; its file is written whole, or not at all."""
+    output: Path | None = arguments.output
+    if output is not None:
+        check_output(output)
+    request = FitRequest(
+        model=str(arguments.package),
+        bits=arguments.fit_bits,
+        revision=arguments.revision,
+        texts=texts_of(arguments),
+        text=arguments.text,
+        text_tokens=text_tokens_of(arguments),
+        device=arguments.device,
+        tokenizer=arguments.tokenizer,
+        adapters=tuple(arguments.adapter),
+    )
+    content = fit_bits(request, Terminal()).to_json()
+    if output is not None:
+        write_output(output, f"{json.dumps(content['recipe'], indent=1)}\n")
+    shown = json.dumps(content, indent=1)
+    print(shown if arguments.json else fit_table(content, request.model, output))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -25,3 +25,24 @@ def test_a_package_needs_its_reference_and_holds_its_report() -> None:
     assert verify_options.main(["DIR", "--reference", "tiny", "--output", "a.json"]) == 2
     assert verify_options.main(["DIR", "--reference", "tiny", "--tokenizer", "DIR"]) == 2
     assert verify_options.main(["DIR", "--reference", "tiny", "--texts", "none"]) == 0
+
+
+def test_a_recipe_is_fitted_to_a_checkpoint() -> None:
+    fit = ["MODEL", "--fit-bits", "4.6"]
+    assert verify_options.main(fit) == 0
+    assert verify_options.main([*fit, "--text", "a.txt", "--output", "recipe.json"]) == 0
+    assert verify_options.main([*fit, "--tokenizer", "DIR", "--adapter", "A"]) == 0
+    assert verify_options.main([*fit, "--reference", "tiny"]) == 2
+    assert verify_options.main([*fit, "--compare-recipes", "q4f16"]) == 2
+    for wrong in ("4", "4.4", "nan", "inf", "-5", "four", ""):
+        assert verify_options.main(["MODEL", f"--fit-bits={wrong}"]) == 2
+
+
+def test_parts_of_a_model_are_tried_on_shorter_texts() -> None:
+    parse = verify_options.make_parser().parse_args
+    for options, tokens in (
+        (["--fit-bits", "5"], verify_options.FIT_TEXT_TOKENS),
+        (["--compare-recipes", "q4f16"], verify_options.DEFAULT_TEXT_TOKENS),
+        (["--fit-bits", "5", "--text-tokens", "7"], 7),
+    ):
+        assert verify_options.text_tokens_of(parse(["MODEL", *options])) == tokens
