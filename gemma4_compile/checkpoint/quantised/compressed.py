@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import ceil
+
+import numpy as np
 
 from gemma4_compile.checkpoint.quantised.compressed_scheme import Scheme, read_config
 from gemma4_compile.checkpoint.quantised.modules import (
@@ -30,7 +33,12 @@ from gemma4_compile.checkpoint.quantised.packed import (
     signed,
 )
 from gemma4_compile.checkpoint.quantised.scaled import Scaled
-from gemma4_compile.checkpoint.safetensors_file import TensorInfo, computed
+from gemma4_compile.checkpoint.safetensors_file import (
+    Float32Array,
+    TensorInfo,
+    computed,
+    read_stored,
+)
 from gemma4_compile.errors import CheckpointError
 
 _ENDS = (
@@ -157,7 +165,7 @@ def _computed(
         scales,
         rows_each=scheme.block_rows or rows,
         columns_each=scheme.group or columns,
-        zeros=None if scheme.is_symmetric else _zeros(scheme, parts, rows, scales),
+        zeros=_zeros(scheme, parts, rows, scales),
         groups=groups,
         divisor=divisor,
     )
@@ -173,8 +181,13 @@ def _coding(scheme: Scheme, stored: TensorInfo) -> tuple[int, Numbers]:
     return scheme.bits, integers(scheme.bits, -(1 << (scheme.bits - 1)))
 
 
-def _zeros(scheme: Scheme, parts: Parts, rows: int, scales: TensorInfo) -> TensorInfo:
-    stored = parts["weight_zero_point"]
+def _zeros(scheme: Scheme, parts: Parts, rows: int, scales: TensorInfo) -> TensorInfo | None:
+    stored = parts.get("weight_zero_point")
+    if stored is None or scheme.is_float:
+        return None
+    if scheme.is_symmetric:
+        check(stored, ("I8", "I32", "I64"), scales.shape)
+        return computed(stored.name, stored.shape, _OfSymmetric(stored))
     if stored.dtype == "I8":
         return bytes_as(check(stored, ("I8",), scales.shape), signed(8))
     words = ceil(rows * scheme.bits / 32)
@@ -183,3 +196,27 @@ def _zeros(scheme: Scheme, parts: Parts, rows: int, scales: TensorInfo) -> Tenso
     low = -(1 << (scheme.bits - 1))
     decoder = AcrossRows(stored, scheme.bits, integers(scheme.bits, low))
     return computed(stored.name, (rows, blocks), decoder)
+
+
+@dataclass(frozen=True)
+class _OfSymmetric:
+    """Zero points of a symmetric scheme, which older files have: nothing but 0.
+
+    With others the library takes them and transformers does not, so that either may be meant.
+    """
+
+    stored: TensorInfo
+
+    @property
+    def tensors(self) -> tuple[TensorInfo, ...]:
+        return (self.stored,)
+
+    def read_rows(self, begin: int, end: int) -> Float32Array:
+        values = read_stored(self.stored, begin, end)
+        if values.any():
+            raise CheckpointError(
+                f"tensor `{self.stored.name}` in `{self.stored.path.name}` has zero points, and "
+                "config.json says that there are none (`symmetric`)",
+                hint="the checkpoint and its config.json do not fit together",
+            )
+        return np.zeros(values.shape, np.float32)

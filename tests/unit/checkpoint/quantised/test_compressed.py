@@ -116,6 +116,17 @@ def test_damage_is_named(name: str, value: Array | None, message: str, tmp_path:
         read_weights(config(), written(tmp_path, tensors))
 
 
+def test_zero_points_of_a_symmetric_scheme_are_zeros(tmp_path: Path) -> None:
+    tensors, weight = packed()
+    zeros = np.zeros((ROWS, COLUMNS // GROUP), np.int8)
+    found = read_weights(config(), written(tmp_path, {**tensors, "a.weight_zero_point": zeros}))
+    assert np.array_equal(read_rows(found.tensors["a.weight"], 0, ROWS), weight)
+    zeros[ROWS - 1, 1] = -3
+    found = read_weights(config(), written(tmp_path, {**tensors, "a.weight_zero_point": zeros}))
+    with pytest.raises(CheckpointError, match=r"`a\.weight_zero_point` .* has zero points"):
+        read_rows(found.tensors["a.weight"], 0, ROWS)
+
+
 def test_weights_that_are_rounded_while_they_run_are_named(tmp_path: Path) -> None:
     one = np.ones((4, 64), np.float32)
     tensors = {"a.weight": one, "a.weight_scale": one[:, :2]}
