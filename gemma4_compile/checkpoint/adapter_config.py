@@ -61,6 +61,7 @@ _WITHOUT_EFFECT = frozenset(
         *("revision", "runtime_config", "task_type", "velora_config"),
     )
 )
+_NARROWING = ("exclude_modules", "layers_to_transform")
 _READ = frozenset(
     (
         *("alpha_pattern", "ensure_weight_tying", "lora_alpha", "modules_to_save", "r"),
@@ -143,6 +144,7 @@ class AdapterConfig:
     tokens : by name of an embedding, its rows that were trained
     base : the model's name
     ties : what changes the embedding changes a tied head
+    is_partial : not all modules that `targets` name were trained
     """
 
     rank: int
@@ -156,6 +158,7 @@ class AdapterConfig:
     tokens: Mapping[str, tuple[int, ...]]
     base: str | None
     ties: bool
+    is_partial: bool
 
     def rank_of(self, module: str) -> int:
         """The rank that the config gives a module."""
@@ -219,6 +222,7 @@ def read_adapter_config(path: Path) -> AdapterConfig:
         tokens=_tokens(read),
         base=base if isinstance(base, str) and base else None,
         ties=read.flag("ensure_weight_tying"),
+        is_partial=any(values.get(name) not in (None, [], "") for name in _NARROWING),
     )
 
 

@@ -12,7 +12,11 @@ from pathlib import Path
 from gemma4_compile import regular_files
 from gemma4_compile.checkpoint import hub, kinds
 from gemma4_compile.checkpoint.adapter import Adapter, apply_adapter
-from gemma4_compile.checkpoint.adapter_config import AdapterConfig, read_adapter_config
+from gemma4_compile.checkpoint.adapter_config import (
+    AdapterConfig,
+    ends_with_one,
+    read_adapter_config,
+)
 from gemma4_compile.checkpoint.adapter_merge import is_finite
 from gemma4_compile.checkpoint.adapter_names import AdapterTensors, sort_tensors
 from gemma4_compile.checkpoint.chat_files import ChatFiles
@@ -20,9 +24,11 @@ from gemma4_compile.checkpoint.files import TOKENIZER_FILE, check_place, read_js
 from gemma4_compile.checkpoint.kinds import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from gemma4_compile.checkpoint.local_path import local_path
 from gemma4_compile.checkpoint.match import Checkpoint, vocabulary_of
-from gemma4_compile.checkpoint.safetensors_file import read_header
+from gemma4_compile.checkpoint.safetensors_file import TensorInfo, read_header
+from gemma4_compile.checkpoint.spellings import usual_name, usual_tensors
 from gemma4_compile.checkpoint.weight_files import listing
 from gemma4_compile.errors import CheckpointError, printable
+from gemma4_compile.model_spec.text.component import TEXT
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.process import warn
 from gemma4_compile.regular_files import MAX_TOKENIZER_BYTES
@@ -30,6 +36,7 @@ from gemma4_compile.regular_files import MAX_TOKENIZER_BYTES
 OPTION = "--adapter"
 MAX_ADAPTERS = 16
 _BLOCK = 1 << 20
+_FRONT, _MATRIX = TEXT.prefixes[0], 2
 _SHOWN, _SHOWN_LETTERS = 4, 80
 _SIZE = re.compile(r"(?<![a-z0-9])(e2b|e4b|12b|26b|31b)(?![a-z0-9])")
 _TUNED = re.compile(r"(?<![a-z0-9])it(?![a-z0-9])")
@@ -160,6 +167,8 @@ def _sorted(file: Path) -> AdapterTensors:
                 hint="save the adapter again with the parts gathered",
             )
     tensors = sort_tensors(header)
+    for factors in tensors.factors.values():
+        factors.pair()
     for tensor in header.values():
         if ".lora_" in tensor.name and not is_finite(tensor):
             raise CheckpointError(
@@ -220,10 +229,48 @@ def merged(
     for source in adapters:
         assert source.tensors is not None, "opened with their weights"
         adapter = Adapter(source.name, source.config, source.tensors)
+        _warn_of_missing(adapter, usual_tensors(tensors, _FRONT), config)
         tensors, config = apply_adapter(tensors, config, adapter)
         with _named(source.name.removeprefix(f"{OPTION} ")):
             _warn_of_chat(source, checkpoint, config.vocab_size)
     return replace(checkpoint, tensors=tensors), config
+
+
+def _warn_of_missing(
+    adapter: Adapter, tensors: Mapping[str, TensorInfo], config: Gemma4Config
+) -> None:
+    """Name matrices of the decoder that were to be trained, and of which the adapter has nothing.
+
+    PEFT leaves such as they are, with a warning: a part of the file is lost, or the model has more
+    layers than the one that was trained.
+    """
+    targets = adapter.config.targets
+    if targets is None or adapter.config.is_partial:
+        return
+    found = {
+        usual_name(f"{module}.weight", _FRONT)
+        for module in (
+            *(factors.module for factors in adapter.tensors.factors.values()),
+            *(name.removesuffix(".weight") for name in adapter.tensors.whole),
+            *adapter.tensors.rows,
+        )
+    }
+    missing = [
+        name
+        for name, tensor in tensors.items()
+        if name.startswith(_FRONT)
+        and len(tensor.shape) == _MATRIX
+        and name not in found
+        and ends_with_one(name.removesuffix(".weight"), targets)
+        and not TEXT.is_unused(TEXT.source_name(name, _FRONT), config)
+    ]
+    if missing:
+        warn(
+            f"{adapter.name} has nothing for `{printable(missing[0])}` ({len(missing)} in all), "
+            "which `target_modules` of adapter_config.json names: such matrices stay as they are",
+            "if they were trained, the adapter is incomplete; or it was trained on a model with "
+            "fewer layers",
+        )
 
 
 def _warn_of_chat(source: AdapterSource, checkpoint: Checkpoint, vocab_size: int) -> None:

@@ -187,6 +187,30 @@ def test_tensors_that_are_refused_by_name(case: str, base: Path, tmp_path: Path)
     tensors, words = REFUSED_TENSORS[case]
     error = refused(base, write(tmp_path / "a", tensors))
     assert words in str(error)
+    assert f"--adapter {tmp_path / 'a'}" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("more", "is_warned"),
+    [
+        ({"target_modules": ["q_proj"]}, True),
+        ({"target_modules": ["layers.0.self_attn.q_proj"]}, False),
+        ({"target_modules": ".*q_proj"}, False),
+        ({"target_modules": ["q_proj"], "layers_to_transform": [0]}, False),
+        ({"target_modules": ["q_proj"], "exclude_modules": [r".*[1-5]\..*"]}, False),
+    ],
+)
+def test_a_part_that_is_missing_is_warned_of(
+    more: dict[str, Any],
+    is_warned: bool,
+    base: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    opened(base, write(tmp_path / "a", **more))
+    warned = capsys.readouterr().err
+    assert ("has nothing for" in warned) is is_warned
+    assert not is_warned or "layers.1.self_attn.q_proj.weight` (5 in all)" in warned
 
 
 def test_the_same_adapter_twice_is_refused(base: Path, tmp_path: Path) -> None:
