@@ -16,6 +16,7 @@ from gemma4_compile.checkpoint.sources import TINY
 from gemma4_compile.errors import ArtifactError, UsageError, VerificationError, printable
 from gemma4_compile.model_spec.text.config import preset_names
 from gemma4_compile.package.artifacts import Build, Provenance, read_artifact
+from gemma4_compile.package.files import hash_file
 from gemma4_compile.package.interface import DRAFTER
 from gemma4_compile.package.partial_build import CALIBRATION, LIBRARY_ALONE
 from gemma4_compile.pipeline import compile_model
@@ -58,21 +59,34 @@ class Rebuilt:
     files : number of files that were compared
     differences : what is not the same, a line each
     versions : what other versions made it, a line each
+    damaged : files that provenance lists as they were made, and that are others in the package now
     """
 
     package: Path
     files: int
     differences: tuple[str, ...]
     versions: tuple[str, ...]
+    damaged: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         """The outcome as text."""
-        lines = map(printable, (*self.versions, *self.differences))  # of a file of anybody's
+        damaged = [
+            f"{name}: missing or changed since it was made; made again, it is what "
+            f"{abi.PROVENANCE_FILE} lists"
+            for name in self.damaged
+        ]
+        lines = map(printable, (*self.versions, *self.differences, *damaged))  # of anybody's file
         found = [f"{self.package}: {line}" for line in lines]
-        return found if self.differences else [*found, f"{self.package}: the same bytes again"]
+        is_same = not self.differences and not damaged
+        return [*found, f"{self.package}: the same bytes again"] if is_same else found
 
     def check(self) -> None:
         """Raise VerificationError if the bytes are not the same."""
+        if self.damaged and not self.differences:
+            raise VerificationError(
+                f"`{self.package}` is damaged",
+                hint="give -o DIR and take the package that is made there",
+            )
         if self.differences:
             hint = "its files are the same, and its compiler is not: the versions above made it"
             if not self.versions:
@@ -110,7 +124,17 @@ def rebuild(request: RebuildRequest, reporter: Reporter) -> Rebuilt:
         for asked in _requests(request, provenance, lock, output):
             compile_model(asked, reporter)
         made = Provenance.from_json(read_artifact(output / abi.PROVENANCE_FILE))
-    return compare(request.package, provenance, made)
+    found = compare(request.package, provenance, made)
+    same = [name for name, file in made.files.items() if provenance.files.get(name) == file]
+    damaged = [name for name in same if not _is_there(request.package / name, made.files[name][1])]
+    return replace(found, damaged=tuple(sorted({*damaged} - {*abi.NUMERICS_FILES})))
+
+
+def _is_there(path: Path, sha256: str) -> bool:
+    try:
+        return hash_file(path).sha256 == sha256
+    except OSError:
+        return False
 
 
 def _origins(build: Build) -> dict[str, Mapping[str, object]]:

@@ -170,6 +170,26 @@ def test_the_same_bytes_come_again(
     assert sorted(path.name for path in made.parent.iterdir()) == before
 
 
+@pytest.mark.parametrize("is_missing", [False, True])
+def test_damage_since_it_was_made_is_named(
+    is_missing: bool,
+    package: Path,
+    asked: list[CompileRequest],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shard = package / "params_shard_0.bin"
+    content = bytearray(shard.read_bytes())
+    content[100] ^= 1
+    shard.unlink()
+    if not is_missing:
+        shard.write_bytes(content)
+    assert cli.main(["--rebuild", str(package)]) == 1
+    told = capsys.readouterr()
+    assert told.out.startswith(f"{package}: {shard.name}: missing or changed since it was made")
+    assert len(told.out.splitlines()) == len(asked) == 1
+    assert "is damaged\nhint: give -o DIR" in told.err
+
+
 def test_what_differs_is_named_with_its_versions(
     package: Path, asked: list[CompileRequest], capsys: pytest.CaptureFixture[str]
 ) -> None:
