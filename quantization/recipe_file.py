@@ -79,7 +79,8 @@ def read_recipe_file(path: Path) -> Overrides:
             )
         if not isinstance(name, str) or name not in SCHEMES:
             raise UsageError(
-                f"--recipe: unknown scheme {str(name)[:40]!r} for `{pattern[:_SHOWN_LETTERS]}`",
+                f"--recipe: `{path}`: unknown scheme {str(name)[:40]!r} for "
+                f"`{pattern[:_SHOWN_LETTERS]}`",
                 hint=f"known: {', '.join(SCHEMES)}",
             )
     return tuple(schemes.items())

@@ -132,11 +132,14 @@ def parse_recipe(text: str) -> tuple[str, Recipe]:
 
 def parse_recipes(texts: Sequence[str]) -> dict[str, Recipe]:
     """Recipes by what they are called; errors as those of `parse_recipe`."""
-    found = dict(map(parse_recipe, texts))
-    if len(found) != len(texts):
-        raise UsageError(
-            "--compare-recipes: two recipes have the same name", hint="name each of them once"
-        )
+    found: dict[str, Recipe] = {}
+    for name, recipe in map(parse_recipe, texts):
+        if name in found:
+            raise UsageError(
+                f"--compare-recipes: two recipes have the same name, `{name}`",
+                hint="name each of them once; files of one name in two folders need two names",
+            )
+        found[name] = recipe
     if len(found) > MAX_RECIPES:
         raise UsageError(
             f"--compare-recipes: {len(found)} recipes; expected at most {MAX_RECIPES}",

@@ -82,7 +82,7 @@ def test_no_overrides_is_the_named_recipe() -> None:
         ({"schemes": []}, "has no `schemes`"),
         ({"schemes": {}}, "has no `schemes`"),
         ({"schemes": {"a": "q0f16"}, "base": "q4f16"}, "has no `schemes` alone"),
-        ({"schemes": {"a": "q3f16"}}, "unknown scheme 'q3f16' for `a`"),
+        ({"schemes": {"a": "q3f16"}}, "`: unknown scheme 'q3f16' for `a`"),
         ({"schemes": {"a": 8}}, "unknown scheme '8' for `a`"),
         (" " * (1 << 20) + "{}", "more than 1048576 bytes"),
         ({"schemes": {"x" * 1025: "q0f16"}}, r"`x{80}\.\.\.` has 1025 letters; expected at most"),

@@ -159,7 +159,7 @@ def test_recipes_of_a_list(tmp_path: Path) -> None:
     for wrong in ("q5", "q5.json", "", "q4f16+none.json"):
         with pytest.raises(UsageError, match=r"--compare-recipes|--recipe"):
             parse_recipe(wrong)
-    with pytest.raises(UsageError, match="the same name"):
+    with pytest.raises(UsageError, match="the same name, `q4f16`"):
         parse_recipes(["q4f16", "q4f16"])
 
 
