@@ -128,7 +128,7 @@ def _source(
     path: Path, origin: Mapping[str, object], config: DrafterConfig, *, weights: bool
 ) -> DrafterSource:
     with _named():
-        checkpoint = Checkpoint.open(path) if weights else None
+        checkpoint = Checkpoint.open(path, f"{OPTION}: ") if weights else None
         config = replace(config, dtype=loaded_dtype(path, config.dtype, f"{OPTION}: "))
         files = checkpoint_files(path, checkpoint.tensors.values() if checkpoint else None)
         return DrafterSource(origin, config, checkpoint, files)

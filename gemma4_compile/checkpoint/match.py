@@ -49,6 +49,11 @@ _CONVOLUTIONS = (".conv.weight", ".depthwise_conv1d.weight")  # of the audio tow
 # six values: a word, and a merge of two in the list and in their own.
 _TOKENIZER_BYTES, _TOKENIZER_VALUES = 256, 16
 
+_UNSAID = (
+    "config.json does not say how the weights were quantised: write the `quantization_config` that "
+    "they were saved with into it (of AutoGPTQ, what `quantize_config.json` holds and "
+    f'`"quant_method": "gptq"`), or {DEQUANTISE}'
+)
 _VOCABULARY = re.compile(r"(embed_tokens|embed_tokens_per_layer|lm_head)\.weight$")
 RESIZE_HINT = (
     "save the tokenizer and the model again from the same run, with save_pretrained; where tokens "
@@ -88,8 +93,8 @@ class Checkpoint:
     tensors: Mapping[str, TensorInfo]
 
     @classmethod
-    def open(cls, path: Path) -> Checkpoint:
-        """Read configs and headers of a directory.
+    def open(cls, path: Path, option: str = "") -> Checkpoint:
+        """Read configs and headers of a directory; `option` begins warnings.
 
         Raises
         ------
@@ -102,7 +107,7 @@ class Checkpoint:
                 hint="give a directory with config.json and safetensors files, or a hub id",
             )
         config = read_json(path / CONFIG_FILE)
-        tensors = dequantised(config, open_tensors(path))
+        tensors = dequantised(config, open_tensors(path), option=option)
         return cls(path, config, read_generation_config(path), tensors)
 
     def tokenizer(self, vocab_size: int) -> tuple[dict[str, object], list[str]]:
@@ -215,7 +220,7 @@ def _stranger(tensor: TensorInfo) -> CheckpointError:
     if who is not None:
         return CheckpointError(
             f"tensor `{tensor.name}` in `{tensor.path.name}` is of a quantised checkpoint ({who})",
-            hint=DEQUANTISE,
+            hint=_UNSAID,
         )
     return CheckpointError(
         f"tensor `{tensor.name}` in `{tensor.path.name}` belongs to no part of the model",
@@ -248,7 +253,7 @@ def _check_dtype(tensor: TensorInfo, source: Source) -> None:
         raise CheckpointError(
             f"tensor `{tensor.name}` has dtype {tensor.dtype}, expected one of "
             f"{', '.join(FLOAT_DTYPES)}",
-            hint=f"quantised checkpoints are not read; {DEQUANTISE}",
+            hint=_UNSAID,
         )
 
 

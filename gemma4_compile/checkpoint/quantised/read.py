@@ -42,7 +42,11 @@ def check_config(config: Mapping[str, object]) -> None:
 
 
 def dequantised(
-    config: Mapping[str, object], tensors: Mapping[str, TensorInfo], *, is_named: bool = True
+    config: Mapping[str, object],
+    tensors: Mapping[str, TensorInfo],
+    *,
+    is_named: bool = True,
+    option: str = "",
 ) -> Mapping[str, TensorInfo]:
     """A checkpoint's tensors; quantised ones as the weights that they stand for.
 
@@ -50,6 +54,7 @@ def dequantised(
     ----------
     config : the checkpoint's `config.json`
     is_named : warn of what changes replies
+    option : what warnings begin with
 
     Raises
     ------
@@ -62,21 +67,21 @@ def dequantised(
     method, weights = found
     if is_named and not any(tensor.decoder for tensor in weights.tensors.values()):
         warn(
-            f"config.json has the checkpoint quantised by {method}, and its weights are whole: "
-            "they are taken as they are, transformers may round them as it loads them",
+            f"{option}config.json has the checkpoint quantised by {method}, and its weights are "
+            "whole: they are taken as they are, transformers may round them as it loads them",
             f"leave `{KEYS[1]}` out of config.json if it is not meant",
         )
         return tensors
     if is_named and weights.rounded is not None:
         warn(
-            f"the checkpoint's weights were rounded before ({method}, {weights.rounded}), and "
-            "where the recipe has other levels they are rounded again",
+            f"{option}the checkpoint's weights were rounded before ({method}, {weights.rounded}), "
+            "and where the recipe has other levels they are rounded again",
             "take a recipe of 8 bits or f16, or the checkpoint that it was quantised from",
         )
     if is_named and weights.left_out:
         warn(
-            f"{method} rounds more than weights here: {', '.join(weights.left_out)}; a package "
-            "takes the weights alone, so that its replies are not those of that runtime",
+            f"{option}{method} rounds more than weights here: {', '.join(weights.left_out)}; a "
+            "package takes the weights alone, so that its replies are not those of that runtime",
             "gemma4-verify compares with the weights; nothing is to be done if they are meant",
         )
     return weights.tensors

@@ -54,6 +54,14 @@ def test_a_directory_is_opened_and_matched(tmp_path: Path) -> None:
     assert found.keys() == {f"drafter.{name}" for name in written.weights}
 
 
+def test_what_is_said_of_quantised_weights_names_the_drafter(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quantised = {**drafter_config("e2b"), "quantization_config": {"load_in_4bit": True}}
+    opened(write_drafter(tmp_path / "drafter", "e2b", values=quantised).path)
+    assert "warning: --drafter: config.json has the checkpoint quant" in capsys.readouterr().err
+
+
 def test_the_config_alone_needs_no_weights(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(drafter_config("moe")))
     with open_drafter(str(tmp_path), target_of("moe"), weights=False) as source:

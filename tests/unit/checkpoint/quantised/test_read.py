@@ -13,7 +13,7 @@ from gemma4_compile.checkpoint.match import match, row_reader
 from gemma4_compile.checkpoint.quantised.read import dequantised, quantization_of
 from gemma4_compile.checkpoint.safetensors_file import read_header, read_rows
 from gemma4_compile.checkpoint.sources import open_source
-from gemma4_compile.errors import ConfigError, Gemma4CompileError
+from gemma4_compile.errors import CheckpointError, ConfigError, Gemma4CompileError
 from tests import models
 from tests.unit.checkpoint.quantised.files import Array, integers, pack, written
 
@@ -115,6 +115,16 @@ def test_whole_weights_of_a_config_that_quantises_are_named(
     with_config(tmp_path, {"load_in_4bit": True})
     with open_source(str(tmp_path), None, weights=True):
         assert "its weights are whole" in capsys.readouterr().err
+
+
+def test_a_config_that_does_not_say_it_is_to_say_it(tmp_path: Path) -> None:
+    write_packed(tmp_path)
+    with_config(tmp_path, None)
+    with open_source(str(tmp_path), None, weights=True) as source:
+        assert source.checkpoint is not None
+        with pytest.raises(CheckpointError, match=r"quantised checkpoint \(comp") as caught:
+            match(source.checkpoint.tensors, source.config)
+    assert "write the `quantization_config`" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(
