@@ -13,7 +13,13 @@ from gemma4_compile.checkpoint.gguf.opening import FROM_DIRECTORY, TOKENIZER_ENT
 from gemma4_compile.checkpoint.hub import is_hub_id
 from gemma4_compile.checkpoint.input_files import Lock, read_inputs
 from gemma4_compile.checkpoint.sources import TINY
-from gemma4_compile.errors import ArtifactError, UsageError, VerificationError, printable
+from gemma4_compile.errors import (
+    ArtifactError,
+    InterruptedRunError,
+    UsageError,
+    VerificationError,
+    printable,
+)
 from gemma4_compile.model_spec.text.config import preset_names
 from gemma4_compile.package.artifacts import Build, Provenance, read_artifact
 from gemma4_compile.package.files import hash_file
@@ -248,7 +254,10 @@ def _place(request: RebuildRequest) -> Iterator[Path]:
             f"cannot write beside `{request.package}`: {error.strerror}", hint="give another -o"
         ) from error
     with folder as path:
-        yield Path(path) / package.name
+        try:
+            yield Path(path) / package.name
+        except InterruptedRunError as error:  # what it left goes with the folder
+            raise KeyboardInterrupt from error
 
 
 def compare(package: Path, old: Provenance, new: Provenance) -> Rebuilt:

@@ -14,7 +14,13 @@ import pytest
 
 from gemma4_compile import abi, cli
 from gemma4_compile.checkpoint.input_files import INPUTS
-from gemma4_compile.errors import ArtifactError, CheckpointError, UsageError, VerificationError
+from gemma4_compile.errors import (
+    ArtifactError,
+    CheckpointError,
+    InterruptedRunError,
+    UsageError,
+    VerificationError,
+)
 from gemma4_compile.model_spec.modality import ALL_MODALITIES
 from gemma4_compile.package.files import write_json
 from gemma4_compile.package.partial_build import CALIBRATION, LIBRARY_ALONE
@@ -296,6 +302,18 @@ def test_a_drafter_of_a_directory_is_asked_for(package: Path) -> None:
     change(package, drafter=drafter | {"kind": "directory"})
     with pytest.raises(UsageError, match=r"the drafter of .* is from a directory"):
         rebuild(RebuildRequest(package), Silent())
+
+
+def test_of_an_interruption_nothing_is_left(
+    package: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(request: CompileRequest, reporter: object) -> None:
+        raise InterruptedRunError("the same command goes on")
+
+    monkeypatch.setattr(module_under_test, "compile_model", interrupted)
+    assert cli.main(["--rebuild", str(package)]) == 130
+    assert "nothing is left of this run" in capsys.readouterr().err
+    assert [path.name for path in package.parent.iterdir()] == ["package"]
 
 
 def test_the_package_itself_is_no_place_for_it(package: Path) -> None:
