@@ -8,7 +8,8 @@ from __future__ import annotations
 
 _COMMAND = (
     'python -c "import glob, json, torch, safetensors.torch as s; w = {{}}; [(t := torch.load(f, '
-    "map_location='cpu', weights_only=True, mmap=True), o := f.replace('{old}', '{new}')"
+    "map_location='cpu', weights_only=True, mmap=open(f, 'rb').read(2) == b'PK'), "
+    "o := f.replace('{old}', '{new}')"
     ".replace('.bin', '.safetensors'), s.save_file({{k: v.clone() for k, v in t.items()}}, o), "
     "w.update(dict.fromkeys(t, o))) for f in sorted(glob.glob('{old}*.bin'))]; "
     "len({{*w.values()}}) > 1 and json.dump({{'weight_map': w}}, "

@@ -28,8 +28,10 @@ def command_of(error: CheckpointError) -> list[str]:
     return [sys.executable, *shlex.split(found[1])[1:]]
 
 
-@pytest.mark.parametrize("shards", [1, 3])
-def test_the_command_of_the_error_makes_what_is_read(shards: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("shards", "is_zip"), [(1, True), (3, True), (1, False)])
+def test_the_command_of_the_error_makes_what_is_read(
+    shards: int, is_zip: bool, tmp_path: Path
+) -> None:
     text = models.DENSE_LIKE
     path = models.write_checkpoint(tmp_path, text).path
     (path / "model.safetensors").unlink()
@@ -42,7 +44,8 @@ def test_the_command_of_the_error_makes_what_is_read(shards: int, tmp_path: Path
     for i in range(shards):
         of_all = f"-{i + 1:05d}-of-{shards:05d}" if shards > 1 else ""
         part = {name: weights[name] for name in names[i::shards]}
-        torch.save(part, path / f"pytorch_model{of_all}.bin")
+        file = path / f"pytorch_model{of_all}.bin"
+        torch.save(part, file, _use_new_zipfile_serialization=is_zip)
     if shards > 1:
         (path / "pytorch_model.bin.index.json").write_text("{}")
     with (
