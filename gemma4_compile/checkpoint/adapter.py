@@ -377,7 +377,8 @@ class _Merging:
             warn(
                 f"{self.adapter.name} changes the {kinds} tower as well, in {len(self._left_out)} "
                 "tensors that this package does not have: they are left out",
-                "compile with --modalities all to have them",
+                "compile with --modalities all to have them, and a safetensors checkpoint, as a "
+                "GGUF has text alone",
             )
         if not self._count:
             raise CheckpointError(

@@ -224,7 +224,9 @@ def test_what_is_left_out_is_warned_of(
     tower = MODULE.replace("language_model.layers", "vision_tower.encoder.layers")
     pair = {name.replace(MODULE, f"{tower}.linear"): t for name, t in PAIR.items()}
     opened(base, write(tmp_path / "a", {**PAIR, **pair}, target_modules=["q_proj", "linear"]))
-    assert "the vision tower" in capsys.readouterr().err
+    warned = capsys.readouterr().err
+    assert "the vision tower" in warned
+    assert "GGUF has text alone" in warned
     error = refused(base, write(tmp_path / "b", pair))
     assert "changes nothing" in str(error)
     other = {name.replace("q_proj", "o_proj"): t for name, t in PAIR.items()}
