@@ -27,7 +27,7 @@ from gemma4_compile.model_spec.text.config import Gemma4Config, preset_names
 RESULTS = Path(__file__).resolve().parent / "results" / "quantizers.jsonl"
 SHAPE = (1024, 1024)
 ATTENTION, MLP = ("q", "k", "v", "o"), ("gate", "up", "down")
-FOUR, SIX, EIGHT = "signed", "signed 6", "q8f16"
+FOUR, SIX, EIGHT = "q4f16", "signed 6", "q8f16"
 THIRDS = ("first third", "second third", "last third")
 
 Chosen = Mapping[str, str]
