@@ -19,9 +19,17 @@ from tokenizers import Tokenizer
 
 from benchmarks.quantizers import QUANTIZERS, Float32Array
 from benchmarks.synthetic_checkpoint import config_json
+from gemma4_compile import abi
 from gemma4_compile.model_spec.parameters import Role, Source
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table
+from gemma4_compile.package.artifacts import TensorCache, read_artifact
+from gemma4_compile.quantization.recipe import storage_plan
+from gemma4_compile.quantization.recipe_file import with_overrides
+from gemma4_compile.runtime.package import read_provenance
+from gemma4_compile.targets import target_spec
+from gemma4_compile.verification.stored_weights import StoredWeights
+from gemma4_compile.verification.subject import overrides_of
 from tests import hf, models
 from tools.training.tiny import model as tiny_model
 from tools.training.tiny.data import answered, padded
@@ -133,10 +141,23 @@ class Subject:
             if quantizer is not None:
                 self._put(name, self._value(name, quantizer))
                 changed.append(name)
-        found = self._log_probabilities()
+        return self._compared(changed)
+
+    def loss_of(self, package: Path) -> Loss:
+        """The loss with the matrices that a package of this model stores."""
+        if self._reference is None:
+            self._reference = self._log_probabilities()
+        stored = stored_weights(package, self.config)
+        for name, weight in self.weights.items():
+            self._put(name, torch.from_numpy(stored.read(name, 0, weight.shape[0])))
+        return self._compared(list(self.weights))
+
+    def _compared(self, changed: list[str]) -> Loss:
+        """The loss with what was put in the place of these matrices, which it puts back."""
+        reference, found = self._reference, self._log_probabilities()
+        assert reference is not None
         for name in changed:
             self._put(name, torch.from_numpy(self.weights[name]))
-        reference = self._reference
         divergence = (reference.exp() * (reference - found)).sum(-1)
         replies = torch.cat([own[counted] for _, counted, own in self.rows])
         return Loss(
@@ -155,6 +176,16 @@ class Subject:
         return (wrong / whole) ** 0.5
 
 
+def stored_weights(package: Path, config: Gemma4Config) -> StoredWeights:
+    """Reads the weights of a package's text decoder."""
+    build = read_provenance(package).build
+    recipe = with_overrides(build["recipe"], overrides_of(build))
+    limits = target_spec(build["target"], build["limits"])
+    plan = storage_plan(parameter_table(config), recipe, limits.max_binding_bytes)
+    cache = TensorCache.from_json(read_artifact(package / abi.TENSOR_CACHE_FILE))
+    return StoredWeights(package, cache, plan)
+
+
 def _subject(
     name: str, config: Gemma4Config, model: Any, rows: list[tuple[torch.Tensor, ...]]
 ) -> Subject:
@@ -164,11 +195,13 @@ def _subject(
     return Subject(name, config, model, weights, rows)
 
 
-def tiny(per_kind: int, name: str = "tiny", checkpoint: Path = WEIGHTS) -> Subject:
+def tiny(
+    per_kind: int, name: str = "tiny", checkpoint: Path = WEIGHTS, *, seed: int = 1
+) -> Subject:
     """`tiny`, or other weights of its shapes, on held-out dialogues of every kind."""
     config = tiny_model.read_config(tiny_model.SHIPPED_FILES)
     tokenizer = Tokenizer.from_file(str(tiny_model.SHIPPED_FILES / "tokenizer.json"))
-    texts = [dialogue.text() for dialogue in all_evaluation_dialogues(per_kind)]
+    texts = [dialogue.text() for dialogue in all_evaluation_dialogues(per_kind, seed)]
     encoded = tokenizer.encode_batch(texts, add_special_tokens=False)
     dialogues = sorted((np.asarray(one.ids) for one in encoded), key=len)
     rows: list[tuple[torch.Tensor, ...]] = []

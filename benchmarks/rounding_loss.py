@@ -3,7 +3,8 @@
 Of weights the relative error; of models the divergence from themselves in float32. `tiny` reads its
 own held-out dialogues, a random decoder of E2B's kind with heavy tails random tokens, and
 `--checkpoint NAME=FILE` adds other weights of tiny's shapes (docs/numerics.md says how `plain` was
-trained, which never saw a rounded weight). `--draw FILE` draws the frontier of the lines there are.
+trained, which never saw a rounded weight). `--package NAME=DIR` measures what a package stores, a
+calibrated one for instance. `--draw FILE` draws the frontier of the lines there are.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ import numpy as np
 from benchmarks.environment import environment
 from benchmarks.frontier_picture import picture
 from benchmarks.quantizers import QUANTIZERS, Float32Array
-from benchmarks.rounded_models import HEAVY_DEGREES, PARTS, Subject, heavy, matrices, tiny
+from benchmarks.rounded_models import HEAVY_DEGREES, PARTS, WEIGHTS, Subject, heavy, matrices, tiny
 from benchmarks.synthetic_checkpoint import config_json
 from gemma4_compile.model_spec.text.config import Gemma4Config, preset_names
+from gemma4_compile.runtime.package import read_provenance
 
 RESULTS = Path(__file__).resolve().parent / "results" / "quantizers.jsonl"
 SHAPE = (1024, 1024)
@@ -114,6 +116,21 @@ def costs(chosen: Chosen) -> dict[str, dict[str, float]]:
     return found
 
 
+def package_line(subject: Subject, package: Path, seed: int) -> dict[str, Any]:
+    """What the weights lose that a package stores."""
+    build = read_provenance(package).build
+    loss = asdict(subject.loss_of(package))
+    return {
+        "measure": "package",
+        "model": subject.name,
+        "seed": seed,
+        "positions": subject.positions,
+        "recipe": build["recipe"],
+        "calibration": build.get("calibration"),
+        **{key: value and round(value, 6) for key, value in loss.items()},
+    }
+
+
 def measured(subjects: list[Subject], wanted: str) -> Iterator[dict[str, Any]]:
     """A line for each point and model."""
     for label, chosen in points().items():
@@ -138,6 +155,11 @@ def main() -> None:
     parser.add_argument("--checkpoint", action="append", default=[], metavar="NAME=FILE")
     parser.add_argument("--per-kind", type=int, default=2, help="dialogues of each kind")
     parser.add_argument("--only", default="", metavar="TEXT", help="points that are called so")
+    parser.add_argument(
+        "--package", action="append", default=[], metavar="NAME=DIR",
+        help="measure what packages store of `tiny` or a --checkpoint, and nothing else",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=int, default=1, help="of the dialogues for --package")
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--draw", type=Path, metavar="FILE", help="draw, and measure nothing")
     options = parser.parse_args()
@@ -146,14 +168,21 @@ def main() -> None:
         options.draw.write_text(picture(lines), encoding="utf-8")
         return
 
+    files = dict(entry.split("=", 1) for entry in options.checkpoint)
+
     def lines_of() -> Iterator[dict[str, Any]]:
+        for name, _, package in (entry.partition("=") for entry in options.package):
+            checkpoint = Path(files.get(name, WEIGHTS))
+            subject = tiny(options.per_kind, name, checkpoint, seed=options.seed)
+            yield package_line(subject, Path(package), options.seed)
+        if options.package:
+            return
         if not options.only:
             for name, errors in weight_errors().items():
                 bits = QUANTIZERS[name].bits
                 yield {"measure": "weights", "point": name, "bits": bits, "weight_error": errors}
         subjects = [tiny(options.per_kind), heavy()]
-        for name, _, file in (entry.partition("=") for entry in options.checkpoint):
-            subjects.append(tiny(options.per_kind, name, Path(file)))
+        subjects += [tiny(options.per_kind, name, Path(file)) for name, file in files.items()]
         yield from measured(subjects, options.only)
 
     for line in lines_of():
