@@ -50,7 +50,7 @@ def drafted_package(
     text = {**models.KINDS[kind], "tie_word_embeddings": not untied_target}
     folder = factory.mktemp(f"drafted-{kind}")
     weights = models.random_weights(text) if kind == "moe" else None
-    if weights is not None and activations == "int8":
+    if weights is not None and (activations == "int8" or recipe.endswith("f16")):
         # Where vectors are rounded, two ways of summing may choose either of two near experts.
         weights = routing.decided_by_token(weights)
     checkpoint = models.write_checkpoint(folder / "target", text, weights=weights)

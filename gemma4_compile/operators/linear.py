@@ -19,7 +19,7 @@ from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.examples import Sizes, stored_bytes
 from gemma4_compile.operators.math import as_f32, f32, gelu_tanh, softcap
 from gemma4_compile.operators.sampling import MASKED
-from gemma4_compile.operators.spreads import BYTES_BELOW_255, Spread
+from gemma4_compile.operators.spreads import BYTES_BELOW_255, Spread, of_both_signs
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.types import Array
 
@@ -207,10 +207,19 @@ class Linear(Operator):
     def example_input(
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
     ) -> Array | None:
+        if self._has_small_scales(name):
+            return rng.uniform(2.0**-12, 2.0**-11, shape) * rng.choice([-1, 1], shape)
         return self.layout.example_input(name, shape, rng)
 
     def known_spreads(self, name: str, dtype: str) -> tuple[Spread, ...]:
+        if self._has_small_scales(name):
+            return of_both_signs(2.0**-12)
         return self.layout.known_spreads(name) or super().known_spreads(name, dtype)
+
+    def _has_small_scales(self, name: str) -> bool:
+        """Sums of bytes with usual scales are far beyond a cap, where their errors are not."""
+        is_capped = self.epilogue == Epilogue.SOFTCAP.value and self.layout.bits == 8
+        return is_capped and name.startswith("q_scale")
 
     def definition(self) -> tirx.PrimFunc:
         rows = symbolic_rows(self.rows)

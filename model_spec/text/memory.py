@@ -30,6 +30,9 @@ def activation_memory(config: Gemma4Config, dtype: str) -> ActivationMemory:
     if config.hidden_size_per_layer_input:
         inputs = f32 * config.num_hidden_layers * config.hidden_size_per_layer_input
         together[0].append(inputs)
-        together.append([hidden, inputs, inputs, inputs, item * query])
+        # The tables' splits are added up from one tensor into another, and one of the layers'
+        # widest tensors is planned beside these.
+        widest = item * max(query // f32, gated // f32)
+        together.append([hidden, hidden, inputs, inputs, inputs, widest])
     tensors = sorted({size for sizes in together for size in sizes})
     return ActivationMemory(tuple(tensors), tuple(tuple(sizes) for sizes in together))

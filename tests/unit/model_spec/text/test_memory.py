@@ -40,7 +40,8 @@ def test_per_layer_inputs_live_through_all_layers_and_are_made_of_two_others() -
     inputs = 4 * 7 * 32
     layer, made = with_inputs.together
     assert layer[-1] == inputs
-    assert made == (4 * 96, inputs, inputs, inputs, 2 * 4 * 64)
+    query, gated = 4 * 64, 2 * 128  # of layers that share keys, whose MLP is twice as wide
+    assert made == (4 * 96, 4 * 96, inputs, inputs, inputs, 2 * max(query, gated))
     without = activation_memory(
         config_of({**E2B_LIKE, "hidden_size_per_layer_input": 0}), "float16"
     )
