@@ -102,7 +102,8 @@ def _run(module: str) -> int:
     except Exception as error:  # whatever a library does that is not whole, or gets no memory
         shown = error if "--debug" in sys.argv[1:] else None
         what = str(error) if isinstance(error, (ImportError, OSError)) else repr(error)
-        is_odd = not isinstance(error, (ImportError, OSError))  # without memory they fail anyhow
+        # Without memory they fail anyhow, and with modules that are loaded in part.
+        is_odd = not isinstance(error, (ImportError, OSError)) or what.startswith("cannot import")
         is_short = is_out_of_memory(error) or (is_odd and has_address_space_limit())
         hint = MEMORY_HINT if is_short else _REINSTALL
         report(f"what this command needs cannot be loaded: {what}", hint, shown)
