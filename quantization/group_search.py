@@ -214,6 +214,7 @@ def _kernel(scale_dtype: str, is_coarse: bool) -> Any:
                     low,
                     a0,
                     b0,
+                    a1,
                     step,
                     best_step,
                     dot,

@@ -116,6 +116,36 @@ def best_ratio(ratios, whole, low, inverse, a0, b0, a1, b1, score, best, count):
 
 
 @T.inline
+def error_of(x, level, step, lowest, highest, dot, squares, error):
+    """Levels nearest to a step, and their square error, less that of the weights."""
+    for n in range(LANES):
+        dot[n] = T.float64(0)
+        squares[n] = T.float64(0)
+    for i in range(GROUP):
+        for n in range(LANES):
+            closest: T.let = T.nearbyint(x[i, n] / step[n])
+            level[i, n] = T.min(T.max(closest, lowest[n]), highest[n])
+            wide: T.let = T.Cast("float64", level[i, n])
+            dot[n] = dot[n] + T.Cast("float64", x[i, n]) * wide
+            squares[n] = squares[n] + wide * wide
+    for n in range(LANES):
+        wide_step: T.let = T.Cast("float64", step[n])
+        error[n] = wide_step * (wide_step * squares[n] - T.float64(2) * dot[n])
+
+
+@T.inline
+def keep_better(level, best_level, step, best_step, error, best_error):
+    """Keep a step and its levels where their error is the smallest so far."""
+    for n in range(LANES):
+        best_step[n] = T.Select(error[n] < best_error[n], step[n], best_step[n])
+    for i in range(GROUP):
+        for n in range(LANES):
+            best_level[i, n] = T.Select(error[n] < best_error[n], level[i, n], best_level[i, n])
+    for n in range(LANES):
+        best_error[n] = T.min(error[n], best_error[n])
+
+
+@T.inline
 def fit_steps(
     x,
     whole,
@@ -192,24 +222,8 @@ def fit_steps(
             step[n] = step[n] + T.Select(t == 3, a1[n], T.float32(0))
             a0[n] = T.Select(t == 3, T.float32(-7), low[n])
             b0[n] = T.Select(t == 3, T.float32(7), low[n] + T.float32(15))
-            dot[n] = T.float64(0)
-            squares[n] = T.float64(0)
-        for i in range(GROUP):
-            for n in range(LANES):
-                closest: T.let = T.nearbyint(x[i, n] / step[n])
-                level[i, n] = T.min(T.max(closest, a0[n]), b0[n])
-                exactly: T.let = T.Cast("float64", level[i, n])
-                dot[n] = dot[n] + T.Cast("float64", x[i, n]) * exactly
-                squares[n] = squares[n] + exactly * exactly
-        for n in range(LANES):
-            wide_step: T.let = T.Cast("float64", step[n])
-            error[n] = wide_step * (wide_step * squares[n] - T.float64(2) * dot[n])
-            best_step[n] = T.Select(error[n] < best_error[n], step[n], best_step[n])
-        for i in range(GROUP):
-            for n in range(LANES):
-                best_level[i, n] = T.Select(error[n] < best_error[n], level[i, n], best_level[i, n])
-        for n in range(LANES):
-            best_error[n] = T.min(error[n], best_error[n])
+        error_of(x, level, step, a0, b0, dot, squares, error)
+        keep_better(level, best_level, step, best_step, error, best_error)
 
 
 @T.inline
@@ -221,6 +235,7 @@ def try_coarse_steps(
     low,
     a0,
     b0,
+    a1,
     step,
     best_step,
     dot,
@@ -238,27 +253,11 @@ def try_coarse_steps(
             for n in range(LANES):
                 step[n] = (b0[n] + T.Cast("float32", k)) * T.float32(smallest)
                 a0[n] = T.Cast("float32", -7 - least)
-                dot[n] = T.float64(0)
-                squares[n] = T.float64(0)
-            for i in range(GROUP):
-                for n in range(LANES):
-                    closest: T.let = T.nearbyint(x[i, n] / step[n])
-                    level[i, n] = T.min(T.max(closest, a0[n]), a0[n] + T.float32(15))
-                    exactly: T.let = T.Cast("float64", level[i, n])
-                    dot[n] = dot[n] + T.Cast("float64", x[i, n]) * exactly
-                    squares[n] = squares[n] + exactly * exactly
+                a1[n] = T.Cast("float32", 8 - least)
+            error_of(x, level, step, a0, a1, dot, squares, error)
             for n in range(LANES):
-                wide_step: T.let = T.Cast("float64", step[n])
-                error[n] = wide_step * (wide_step * squares[n] - T.float64(2) * dot[n])
-                best_step[n] = T.Select(error[n] < best_error[n], step[n], best_step[n])
                 low[n] = T.Select(error[n] < best_error[n], a0[n], low[n])
-            for i in range(GROUP):
-                for n in range(LANES):
-                    best_level[i, n] = T.Select(
-                        error[n] < best_error[n], level[i, n], best_level[i, n]
-                    )
-            for n in range(LANES):
-                best_error[n] = T.min(error[n], best_error[n])
+            keep_better(level, best_level, step, best_step, error, best_error)
 
 
 @T.inline
