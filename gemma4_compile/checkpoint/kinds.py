@@ -218,10 +218,7 @@ def no_adapter(listing: Listing) -> CheckpointError:
     inner = _last_folder(listing, lambda name: name == ADAPTER_CONFIG)
     if ADAPTER_CONFIG not in listing.names and inner is not None:
         last, more = inner
-        give = f"give that directory: `{listing.where}/{last}`"
-        if listing.is_hub:
-            give = f'`hf download {listing.where} --include "{last}/*" --local-dir FOLDER`, then '
-            give += f"give FOLDER/{last}"
+        give = _that_folder(listing, last, "give")
         return CheckpointError(
             f"`{listing.where}` is no adapter itself; its folder `{last}` holds one{more}",
             hint=give,
@@ -349,16 +346,21 @@ def _last_folder(listing: Listing, is_one: Callable[[str], object]) -> tuple[str
     return last, more
 
 
+def _that_folder(listing: Listing, folder: str, verb: str) -> str:
+    """The hint that leads to a folder below; `verb` says what is done with it once it is here."""
+    if not listing.is_hub:
+        return f"give that directory: `{listing.where}/{folder}`"
+    download = f'`hf download {listing.where} --include "{folder}/*" --local-dir FOLDER`'
+    return f"{download}, then {verb} FOLDER/{folder}"
+
+
 def _in_folder(listing: Listing, *files: str) -> CheckpointError | None:
     """The error that names the folder which has one of these files."""
     found = _last_folder(listing, files.__contains__)
     if found is None:
         return None
     last, more = found
-    give = f"give that directory: `{listing.where}/{last}`"
-    if listing.is_hub:
-        give = f'`hf download {listing.where} --include "{last}/*" --local-dir FOLDER`, then '
-        give += f"compile FOLDER/{last}"
+    give = _that_folder(listing, last, "compile")
     return CheckpointError(
         f"`{listing.where}` is no checkpoint itself; its folder `{last}` holds one{more}", hint=give
     )

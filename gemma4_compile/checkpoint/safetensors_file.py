@@ -95,6 +95,18 @@ class Decoder(Protocol):
         """Rows [begin, end), one at least, as the function `read_rows` counts them."""
 
 
+@dataclass(frozen=True)
+class OfOne:
+    """What the decoders that read one tensor have in common."""
+
+    stored: TensorInfo
+
+    @property
+    def tensors(self) -> tuple[TensorInfo, ...]:
+        """See `Decoder`."""
+        return (self.stored,)
+
+
 def computed(name: str, shape: tuple[int, ...], decoder: Decoder) -> TensorInfo:
     """A tensor of float32 whose rows a decoder computes."""
     path = decoder.tensors[0].stored[0].path

@@ -16,6 +16,7 @@ from gemma4_compile.checkpoint.gguf.header import Entry, Header, read_header
 from gemma4_compile.checkpoint.gguf.metadata import Metadata
 from gemma4_compile.checkpoint.safetensors_file import (
     Float32Array,
+    OfOne,
     TensorInfo,
     computed,
     read_bytes,
@@ -34,16 +35,10 @@ _WHOLE = "give the file of the whole model, or its safetensors checkpoint"
 
 
 @dataclass(frozen=True)
-class BlockRows:
+class BlockRows(OfOne):
     """Rows of a matrix that is stored in blocks; see `safetensors_file.Decoder`."""
 
-    stored: TensorInfo
     type: str
-
-    @property
-    def tensors(self) -> tuple[TensorInfo, ...]:
-        """The blocks."""
-        return (self.stored,)
 
     def read_rows(self, begin: int, end: int) -> Float32Array:
         """Rows [begin, end) of the matrix."""

@@ -21,6 +21,7 @@ from gemma4_compile.checkpoint.quantised.packed import AlongRows, index_of, sign
 from gemma4_compile.checkpoint.quantised.scaled import Scaled
 from gemma4_compile.checkpoint.safetensors_file import (
     Float32Array,
+    OfOne,
     TensorInfo,
     computed,
     read_rows,
@@ -84,15 +85,10 @@ def _of_integers(module: str, parts: Parts) -> TensorInfo:
 
 
 @dataclass(frozen=True)
-class _Over:
+class _Over(OfOne):
     """A vector divided by a number."""
 
-    stored: TensorInfo
     divisor: int
-
-    @property
-    def tensors(self) -> tuple[TensorInfo, ...]:
-        return (self.stored,)
 
     def read_rows(self, begin: int, end: int) -> Float32Array:
         return read_rows(self.stored, begin, end) / np.float32(self.divisor)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from gemma4_compile.checkpoint.safetensors_file import (
     Float32Array,
+    OfOne,
     StoredArray,
     TensorInfo,
     computed,
@@ -99,18 +100,12 @@ def _numbers(words: StoredArray, bits: int, numbers: Numbers) -> Float32Array:
 
 
 @dataclass(frozen=True)
-class AlongRows:
+class AlongRows(OfOne):
     """Codes of a row, one after the other in the same row of words: (rows, words) stored."""
 
-    stored: TensorInfo
     bits: int
     numbers: Numbers
     columns: int
-
-    @property
-    def tensors(self) -> tuple[TensorInfo, ...]:
-        """The words."""
-        return (self.stored,)
 
     def read_rows(self, begin: int, end: int) -> Float32Array:
         """Numbers of rows [begin, end)."""
@@ -119,17 +114,11 @@ class AlongRows:
 
 
 @dataclass(frozen=True)
-class AcrossRows:
+class AcrossRows(OfOne):
     """Codes of a column, one after the other in the same column of words: (words, columns)."""
 
-    stored: TensorInfo
     bits: int
     numbers: Numbers
-
-    @property
-    def tensors(self) -> tuple[TensorInfo, ...]:
-        """The words."""
-        return (self.stored,)
 
     def read_rows(self, begin: int, end: int) -> Float32Array:
         """Numbers of rows [begin, end)."""
@@ -141,17 +130,11 @@ class AcrossRows:
 
 
 @dataclass(frozen=True)
-class OfInputs:
+class OfInputs(OfOne):
     """A matrix stored as (inputs, outputs), its codes packed along the inputs."""
 
-    stored: TensorInfo
     bits: int
     numbers: Numbers
-
-    @property
-    def tensors(self) -> tuple[TensorInfo, ...]:
-        """The words."""
-        return (self.stored,)
 
     def read_rows(self, begin: int, end: int) -> Float32Array:
         """Numbers of outputs [begin, end)."""
@@ -160,21 +143,15 @@ class OfInputs:
 
 
 @dataclass(frozen=True)
-class OfOutputs:
+class OfOutputs(OfOne):
     """A matrix stored as (inputs, outputs), its codes packed along the outputs.
 
     `order` are the places, in a word, of its columns.
     """
 
-    stored: TensorInfo
     bits: int
     numbers: Numbers
     order: tuple[int, ...]
-
-    @property
-    def tensors(self) -> tuple[TensorInfo, ...]:
-        """The words."""
-        return (self.stored,)
 
     def read_rows(self, begin: int, end: int) -> Float32Array:
         """Numbers of outputs [begin, end)."""
@@ -187,15 +164,8 @@ class OfOutputs:
 
 
 @dataclass(frozen=True)
-class Transposed:
+class Transposed(OfOne):
     """Floats stored as (inputs, outputs)."""
-
-    stored: TensorInfo
-
-    @property
-    def tensors(self) -> tuple[TensorInfo, ...]:
-        """The floats."""
-        return (self.stored,)
 
     def read_rows(self, begin: int, end: int) -> Float32Array:
         """Numbers of outputs [begin, end)."""
