@@ -10,8 +10,9 @@ from tokenizers import Tokenizer
 
 from gemma4_compile import given_text
 from gemma4_compile.confined.conversation import ConversationError, load_tokenizer
-from gemma4_compile.errors import CheckpointError, UsageError, is_panic
+from gemma4_compile.errors import CheckpointError, UsageError
 from gemma4_compile.model_spec.text.config_variants import NO_TOKEN
+from gemma4_compile.verification.prompt import encode
 
 PROMPTS_FILE = Path(__file__).parent / "prompts.txt"
 SEGMENT = 256  # tokens of a sequence
@@ -101,12 +102,4 @@ class TextReader:
         return frozenset((*stops, *(() if close is None else (close,))))
 
     def _ids(self, text: str) -> list[int]:
-        try:
-            ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
-        except BaseException as error:  # a panic of native code is no Exception
-            if not isinstance(error, Exception) and not is_panic(error):
-                raise
-            raise UsageError(
-                f"{OPTION}: the tokenizer fails at this text: {error}", hint="give another text"
-            ) from error
-        return ids
+        return encode(self.tokenizer, text, option=OPTION, hint="give another text")

@@ -9,8 +9,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from gemma4_compile.process import run_command
 from gemma4_compile.terminal import Terminal
@@ -23,6 +24,8 @@ from gemma4_compile.verification.report import table
 from gemma4_compile.verification.report_file import check_output, write_output
 from gemma4_compile.verification.subject import VerifyRequest
 from gemma4_compile.verify_options import check, make_parser, text_tokens_of, texts_of
+
+Request = TypeVar("Request")
 
 
 def _run(arguments: argparse.Namespace) -> None:
@@ -52,14 +55,10 @@ def _run(arguments: argparse.Namespace) -> None:
     report.check(request.package)
 
 
-def _compare(arguments: argparse.Namespace) -> None:
-    """Compare recipes; the report is written whole, or not at all."""
-    output: Path | None = arguments.output
-    if output is not None:
-        check_output(output)
-    request = FrontierRequest(
+def _asked(arguments: argparse.Namespace, kind: Callable[..., Request], **own: object) -> Request:
+    """A request about a checkpoint, and what is its `own` alone."""
+    return kind(
         model=str(arguments.package),
-        recipes=arguments.compare_recipes,
         revision=arguments.revision,
         texts=texts_of(arguments),
         text=arguments.text,
@@ -67,7 +66,16 @@ def _compare(arguments: argparse.Namespace) -> None:
         device=arguments.device,
         tokenizer=arguments.tokenizer,
         adapters=tuple(arguments.adapter),
+        **own,
     )
+
+
+def _compare(arguments: argparse.Namespace) -> None:
+    """Compare recipes; the report is written whole, or not at all."""
+    output: Path | None = arguments.output
+    if output is not None:
+        check_output(output)
+    request = _asked(arguments, FrontierRequest, recipes=arguments.compare_recipes)
     content = compare_recipes(request, Terminal()).to_json()
     shown = json.dumps(content, indent=1)
     if output is not None:
@@ -80,17 +88,7 @@ def _fit(arguments: argparse.Namespace) -> None:
     output: Path | None = arguments.output
     if output is not None:
         check_output(output)
-    request = FitRequest(
-        model=str(arguments.package),
-        bits=arguments.fit_bits,
-        revision=arguments.revision,
-        texts=texts_of(arguments),
-        text=arguments.text,
-        text_tokens=text_tokens_of(arguments),
-        device=arguments.device,
-        tokenizer=arguments.tokenizer,
-        adapters=tuple(arguments.adapter),
-    )
+    request = _asked(arguments, FitRequest, bits=arguments.fit_bits)
     content = fit_bits(request, Terminal()).to_json()
     if output is not None:
         write_output(output, f"{json.dumps(content['recipe'], indent=1)}\n")

@@ -96,15 +96,20 @@ def read_prompt(package: Path, config: Gemma4Config, text: str, context: int, st
     return Prompt(tuple(repeated[: wanted + 1]), length, steps)
 
 
-def encode(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Ids of a text in which control tokens are spelled out; UsageError if they cannot be had."""
+def encode(
+    tokenizer: Tokenizer, text: str, *, option: str = "", hint: str = "give another --text"
+) -> list[int]:
+    """Ids of a text in which control tokens are spelled out; UsageError if they cannot be had.
+
+    `option`, where a text is of one, begins the error.
+    """
     try:
         ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
     except BaseException as error:  # a panic of native code is no Exception
         if not isinstance(error, Exception) and not is_panic(error):
             raise
         raise UsageError(
-            f"the tokenizer fails at this text: {error}", hint="give another --text"
+            f"{f'{option}: ' if option else ''}the tokenizer fails at this text: {error}", hint=hint
         ) from error
     return ids
 
