@@ -67,7 +67,7 @@ from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.reports.plan import BuildPlan, make_plan
 from gemma4_compile.request import AUTO, CompileRequest, image_tokens
 from gemma4_compile.targets import TargetSpec, library_licences, link, target_spec
-from gemma4_compile.targets.spec import ACTIVATIONS, FLOAT, INT8
+from gemma4_compile.targets.spec import ACTIVATIONS, FLOAT, INT8, WORDS
 from gemma4_compile.types import JsonObject
 
 Calibrate = Callable[[Compilation, Reporter], Compilation]
@@ -93,8 +93,10 @@ class Summary:
 
 def target_and_recipe(request: CompileRequest) -> tuple[TargetSpec, Recipe]:
     """Return the target, with its activations, and the recipe; UsageError for unknown ones."""
-    target = target_spec(request.target, request.limits)
+    target = replace(target_spec(request.target, request.limits), float16=request.float16)
     recipe = with_overrides(request.quant, request.overrides)
+    if target.float16 == WORDS:
+        recipe = recipe.computed_in("float32")
     return replace(target, activations=_activations(request, target, recipe)), recipe
 
 

@@ -13,6 +13,7 @@ from gemma4_compile.model_spec.modality import TEXT_ONLY, Modality
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.package.partial_build import PartialBuild
 from gemma4_compile.quantization.recipe_file import Overrides
+from gemma4_compile.targets.spec import NATIVE
 
 AUTO = options.ACTIVATIONS[0]
 
@@ -33,6 +34,7 @@ class CompileRequest:
     force: bool = False
     dump_ir: Path | None = None
     activations: str = AUTO
+    float16: str = NATIVE  # how kernels read float16 weights
     modalities: frozenset[Modality] | None = TEXT_ONLY  # None: all that the checkpoint has
     image_tokens: int | None = None  # rows of a picture, at most
     image_shape: str = WIDE  # of the stock client's picture

@@ -93,3 +93,6 @@ class Matrices(Protocol):
 
     def experts(self, name: str) -> Experts:
         """The matrices of all experts, parameter `name`."""
+
+    def dense(self, name: str) -> nn.Parameter:
+        """The one tensor of parameter `name`, which is stored densely."""

@@ -183,3 +183,8 @@ class StoredMatrices:
     def experts(self, name: str) -> QuantizedExperts:
         """The matrices of all experts, parameter `name`."""
         return QuantizedExperts(self._stored[name])
+
+    def dense(self, name: str) -> nn.Parameter:
+        """The one tensor of parameter `name`, which is stored densely."""
+        (tensor,) = self._stored[name].tensors
+        return nn.Parameter(tensor.shape, tensor.dtype)

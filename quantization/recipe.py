@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from gemma4_compile.errors import QuantizationError
@@ -60,6 +60,10 @@ class Recipe:
             if fnmatchcase(parameter.name, pattern):
                 return scheme
         return None
+
+    def computed_in(self, dtype: str) -> Recipe:
+        """The recipe of the same weights with other activations."""
+        return replace(self, activation_dtype=dtype)
 
     @property
     def takes_int8(self) -> bool:

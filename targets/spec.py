@@ -16,6 +16,8 @@ HOST_OPTIONS: Mapping[str, str | int] = {"kind": HOST}
 UNLIMITED = 2**31 - 1
 """Means "no limit" in the fields that are plain counts."""
 FLOAT, INT8 = "float", "int8"  # float: of the recipe's dtype, float16 or float32
+NATIVE, WORDS = "native", "words"
+"""Float16 weights: read and computed with as such, or read as 32-bit words and made float32."""
 ACTIVATIONS = (FLOAT, INT8)
 """Vectors of matmuls: in the recipe's float type, or quantised to int8 by groups."""
 
@@ -62,6 +64,7 @@ class TargetSpec:
     attributes : what else TVM's code generator asks of a target, by its names
     source_suffix : ending of a kernel's source file, "" where there is none
     float16_feature : the optional device feature that float16 needs, "" where it is none
+    float16 : NATIVE, or WORDS where kernels must not need that feature
     is_static : the library is linked into a program and registers itself: nothing loads it by name
     gathers_launches : the client submits launches together, when somebody reads a result
     pads_pictures : the client gives every picture as many rows, whatever its grid
@@ -93,6 +96,7 @@ class TargetSpec:
     attributes: tuple[tuple[str, str | int], ...] = ()
     source_suffix: str = ""
     float16_feature: str = ""
+    float16: str = NATIVE
     is_static: bool = False
     gathers_launches: bool = False
     pads_pictures: bool = False

@@ -15,6 +15,7 @@ from tvm.s_tir.stmt import SBlock
 from tvm.tirx import compilation_pipeline
 
 from gemma4_compile.passes.check_limits import check_limits
+from gemma4_compile.passes.halves_as_words import HalvesAsWords
 from gemma4_compile.passes.names import DropUnusedNames, NameCommonExpressions
 from gemma4_compile.passes.order_shape_functions import OrderShapeFunctions
 from gemma4_compile.passes.shorten_contexts import ShortenContexts
@@ -22,7 +23,7 @@ from gemma4_compile.passes.submit_towers import SubmitTowers
 from gemma4_compile.passes.vectorize_buffers import VectorizeBuffers
 from gemma4_compile.targets import TARGETS
 from gemma4_compile.targets.schedules import schedule_rules
-from gemma4_compile.targets.spec import TargetSpec
+from gemma4_compile.targets.spec import NATIVE, WORDS, TargetSpec
 
 COMPACTION = "s_tir.CompactBufferAllocation"
 
@@ -82,7 +83,7 @@ def lower(module: tvm.IRModule, spec: TargetSpec) -> tvm.IRModule:
     return lowered
 
 
-def device_passes(target: str) -> Sequence[Pass]:
+def device_passes(target: str, float16: str = NATIVE) -> Sequence[Pass]:
     """The last passes of a GPU's kernels: TVM's own, and ours.
 
     TVM's search for common expressions comes too early to be of use.
@@ -91,6 +92,7 @@ def device_passes(target: str) -> Sequence[Pass]:
         tirx.transform.LowerWarpMemory(),
         tirx.transform.StmtSimplify(),  # inlines names
         *TARGETS[target].passes(),
+        *((HalvesAsWords(),) if float16 == WORDS else ()),
         VectorizeBuffers(),
         DropUnusedNames(),
         NameCommonExpressions(),
@@ -99,7 +101,9 @@ def device_passes(target: str) -> Sequence[Pass]:
     )
 
 
-def device_pipeline(target: str = "webgpu") -> tuple[Pass, Callable[[], Pass], Callable[[], Pass]]:
+def device_pipeline(
+    target: str = "webgpu", float16: str = NATIVE
+) -> tuple[Pass, Callable[[], Pass], Callable[[], Pass]]:
     """TVM's own lowering of kernels, with our passes before the generation of code."""
     lowering, host, _ = default_s_tir_pipeline()
 
@@ -118,7 +122,8 @@ def device_pipeline(target: str = "webgpu") -> tuple[Pass, Callable[[], Pass], C
         ):
             return lowering(module)
 
-    return lower_kernels, host, lambda: tvm.transform.Sequential(list(device_passes(target)))
+    device = partial(device_passes, target, float16)
+    return lower_kernels, host, lambda: tvm.transform.Sequential(list(device()))
 
 
 def _blocks_allocate(module: tvm.IRModule) -> bool:
@@ -139,8 +144,9 @@ def tir_pipeline(spec: TargetSpec) -> str:
     """The name that TVM knows the lowering of a target's kernels by."""
     if not spec.is_gpu:
         return "default"
-    name = f"gemma4_{spec.name}"
-    compilation_pipeline.register_tir_pipeline(name, partial(device_pipeline, spec.name))
+    name = f"gemma4_{spec.name}_{spec.float16}"
+    pipeline = partial(device_pipeline, spec.name, spec.float16)
+    compilation_pipeline.register_tir_pipeline(name, pipeline)
     return name
 
 

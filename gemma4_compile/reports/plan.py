@@ -29,7 +29,7 @@ from gemma4_compile.reports.drafter_plan import DrafterPlan, plan_drafter
 from gemma4_compile.reports.parameter_kinds import KINDS, kind_of, read_per_token
 from gemma4_compile.targets.devices import Requirements
 from gemma4_compile.targets.kernels.attention.head_dims import check_head_dim
-from gemma4_compile.targets.spec import TargetSpec
+from gemma4_compile.targets.spec import NATIVE, TargetSpec
 
 _CHECKPOINT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 # What a package holds besides weights: its tokenizer (122 bytes an entry in the released ones) and
@@ -335,7 +335,8 @@ def make_plan(
     picture, sound = (largest.pop(one.name, 0) for one in (VISION, AUDIO))
     logits = _LOGITS * DTYPE_BYTES["float32"] * config.vocab_size
     uses_f16 = dtype == "float16" or any("float16" in one.dtypes for one in recipe.all_schemes)
-    float16 = (target.float16_feature,) if uses_f16 and target.float16_feature else ()
+    needs_f16 = uses_f16 and target.float16 == NATIVE and target.float16_feature
+    float16 = (target.float16_feature,) if needs_f16 else ()
     return BuildPlan(
         config=config,
         target=target,

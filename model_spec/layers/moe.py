@@ -49,9 +49,9 @@ class MoeSizes:
 class RouterWeights(nn.Module):
     """The router's parameters; its projection is stored densely."""
 
-    def __init__(self, sizes: MoeSizes) -> None:
+    def __init__(self, prefix: str, sizes: MoeSizes, matrices: Matrices) -> None:
         self.proj = nn.Module()
-        self.proj.weight = nn.Parameter((sizes.num_experts, sizes.hidden_size), sizes.dtype)
+        self.proj.weight = matrices.dense(f"{prefix}.proj")
         self.per_expert_scale = Vector(sizes.num_experts)
 
 

@@ -173,7 +173,7 @@ class MoeDecoderLayer(nn.Module):
         )
         self.mlp = FeedForward(f"{prefix}.mlp", matrices)
         self.pre_feedforward_vectors = NormStack(VECTORS, hidden)
-        self.router = RouterWeights(self.sizes)
+        self.router = RouterWeights(f"{prefix}.router", self.sizes, matrices)
         self.experts = ExpertWeights(f"{prefix}.experts", matrices)
         self.post_feedforward_layernorms = NormStack(3, hidden)
         self.layer_scalar = Vector(1)

@@ -11,6 +11,7 @@ from gemma4_compile.model_spec.modality import TEXT_ONLY
 from gemma4_compile.pipeline import compile_model
 from gemma4_compile.progress import ByteProgress
 from gemma4_compile.request import CompileRequest
+from gemma4_compile.targets.spec import NATIVE
 from tests import models, routing
 from tests.shared import made_once
 
@@ -75,6 +76,7 @@ class Compiler:
         quant: str,
         activations: str = "float",
         limits: str = "default",
+        float16: str = NATIVE,
     ) -> Path:
         """Return the package of `model` (a name above or a kind of `tests.models`)."""
         sizes = SIZES[model]
@@ -89,13 +91,14 @@ class Compiler:
                 prefill_chunk=sizes.prefill_chunk,
                 activations=activations,
                 limits=limits,
+                float16=float16,
                 modalities=None if model in (SEEING, SEEING_LITTLE) else TEXT_ONLY,
                 image_tokens=70 if model == SEEING_LITTLE else None,
                 drafter=TINY if model == DRAFTED else None,
             )
             compile_model(request, _Silent())
 
-        key = (model, target, quant, activations, limits)
+        key = (model, target, quant, activations, limits, float16)
         return made_once(self.root / "-".join(key), make)
 
     def _checkpoint(self, kind: str) -> Path:

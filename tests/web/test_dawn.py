@@ -12,6 +12,7 @@ import pytest
 from gemma4_compile.passes.submit_towers import LAUNCHES
 from gemma4_compile.runtime.engine import Engine
 from gemma4_compile.targets import target_spec
+from gemma4_compile.targets.spec import NATIVE, WORDS
 from tests import tolerances
 from tests.marks import slow_unless
 from tests.web.compiled import SEEING_LITTLE, SIZES, TINY, WINDOWS, Compiler
@@ -27,17 +28,20 @@ SEARCHED = 100
 
 @dataclass(frozen=True)
 class Case:
-    """A recipe, the driver that can run it, how decoding takes its vectors, and --limits."""
+    """A recipe, the driver that can run it, how decoding takes its vectors, and its form."""
 
     quant: str
     driver: str
     activations: str = "float"
     limits: str = "default"
+    float16: str = NATIVE
 
     @property
     def tolerance(self) -> float:
         if self.activations == "int8":
             return tolerances.LOGITS_INT8_BOTH
+        if self.float16 == WORDS:
+            return tolerances.LOGITS_F32
         return tolerances.ACTIVATIONS[self.quant]
 
 
@@ -70,12 +74,18 @@ INT8 = (
     ("dense, untied", Case("q4f16", "lavapipe", "int8")),
 )
 ODD_HEADS = (("heads 40, 136", Q4F16),)
+# Without `shader-f16`: both sides compute in float32 with float16 scales.
+AS_WORDS = (
+    ("e2b", Case("q4f16", "lavapipe", float16=WORDS)),
+    ("moe", Case("f16", "lavapipe", float16=WORDS)),
+    ("unified", Case("q8f16", "lavapipe", limits="subgroups-4", float16=WORDS)),
+)
 
 
 def _name(value: object) -> str:
     if not isinstance(value, Case):
         return str(value)
-    others = {"activations": "float", "limits": "default"}
+    others = {"activations": "float", "limits": "default", "float16": NATIVE}
     told = (getattr(value, name) for name, usual in others.items() if getattr(value, name) != usual)
     return "-".join([value.quant, *told])
 
@@ -155,7 +165,7 @@ def _compare(
     kind: str, case: Case, compiled: Compiler, driver: VulkanDriver, folder: Path
 ) -> Comparison:
     window, chunk = WINDOWS[kind], SIZES[kind].prefill_chunk
-    engine = Engine.open(compiled(kind, "cpu", case.quant, case.activations))
+    engine = Engine.open(compiled(kind, "cpu", case.quant, case.activations, float16=case.float16))
     is_float = case.activations == "float"
     greedy = _clear_prompts(engine, kind, 2 * case.tolerance) if is_float else []
     lengths = (1, 2, window - 1, window, window + 1, 3 * window + 2)
@@ -177,7 +187,7 @@ def _compare(
         {"op": "clear"},
         {"op": "prefill", "ids": turns[:1], "save": "clean-0"},
     ]
-    package = compiled(kind, "webgpu", case.quant, case.activations, case.limits)
+    package = compiled(kind, "webgpu", case.quant, case.activations, case.limits, case.float16)
     asked = max(SUBGROUP, target_spec("webgpu", case.limits).simd_width)
     run = run_on_dawn(package, steps, folder, driver, subgroup=asked)
     generated = [
@@ -209,7 +219,7 @@ def compare(
 
 
 @pytest.mark.parametrize(
-    ("kind", "case"), slow_unless(_is_quick, MAIN + INT8 + ODD_HEADS), ids=_name
+    ("kind", "case"), slow_unless(_is_quick, MAIN + INT8 + ODD_HEADS + AS_WORDS), ids=_name
 )
 def test_logits_equal_the_cpu_build(kind: str, case: Case, compare: Compare) -> None:
     both = compare(kind, case)

@@ -37,8 +37,10 @@ SIZES = MoeSizes(WIDTH, EXPERTS, TOP_K, 1e-6, "float32")
 
 
 def branch(rows: int | None, recipe: str = "f32", sizes: MoeSizes = SIZES) -> tvm.IRModule:
-    router, norms = RouterWeights(sizes), NormStack(VECTORS, WIDTH)
-    experts = ExpertWeights("layers.0.experts", matrices_of(CONFIG, recipe))
+    matrices = matrices_of(CONFIG, recipe)
+    router = RouterWeights("layers.0.router", sizes, matrices)
+    norms = NormStack(VECTORS, WIDTH)
+    experts = ExpertWeights("layers.0.experts", matrices)
 
     def body(residual: nn.Tensor) -> nn.Tensor:
         return run_experts(sizes, router, experts, norms, residual, rows)
