@@ -1,4 +1,4 @@
-// dist/fast.js, one file without imports, and its types.
+// dist/fast.js and dist/choose.js, each one file without imports, and their types.
 import { execFileSync } from "node:child_process";
 import fs from "node:fs";
 import path from "node:path";
@@ -7,10 +7,11 @@ import { build } from "esbuild";
 
 const here = path.dirname(fileURLToPath(import.meta.url));
 const dist = path.join(here, "dist");
+const ENTRIES = ["fast", "choose"];
 fs.rmSync(dist, { recursive: true, force: true });
 await build({
   absWorkingDir: here,
-  entryPoints: ["src/fast.ts"],
+  entryPoints: ENTRIES.map((entry) => `src/${entry}.ts`),
   outdir: "dist",
   bundle: true,
   format: "esm",
@@ -22,24 +23,25 @@ execFileSync(process.execPath, [path.join(here, "node_modules/typescript/bin/tsc
   cwd: here,
   stdio: "inherit",
 });
-keepTypesOf("fast");
+keepTypesOf(ENTRIES);
 fs.copyFileSync(path.join(here, "../LICENSE"), path.join(here, "LICENSE"));
 
 /** Keeps the declarations that a user's compiler reads, with the endings that Node's way to find files asks for. */
-function keepTypesOf(entry) {
+function keepTypesOf(entries) {
   const kept = new Set();
   const follow = (name) => {
     if (kept.has(name)) return;
     kept.add(name);
     const file = path.join(dist, `${name}.d.ts`);
-    const text = fs.readFileSync(file, "utf8").replaceAll(/(\bfrom "\.\/)([\w/]+)"/g, (_, from, next) => {
-      follow(next);
+    const text = fs.readFileSync(file, "utf8").replaceAll(/(\bfrom ")(\.{1,2}\/[\w/]+)"/g, (_, from, next) => {
+      follow(path.posix.join(path.posix.dirname(name), next));
       return `${from}${next}.js"`;
     });
     fs.writeFileSync(file, text);
   };
-  follow(entry);
-  for (const file of fs.readdirSync(dist)) {
-    if (file.endsWith(".d.ts") && !kept.has(file.slice(0, -".d.ts".length))) fs.rmSync(path.join(dist, file));
+  entries.forEach(follow);
+  for (const file of fs.readdirSync(dist, { recursive: true })) {
+    if (file.endsWith(".d.ts") && !kept.has(file.slice(0, -".d.ts".length).replaceAll("\\", "/")))
+      fs.rmSync(path.join(dist, file));
   }
 }

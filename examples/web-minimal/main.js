@@ -1,4 +1,4 @@
-import "gemma4-web/fast"; // first
+import { chooseLibrary } from "gemma4-web/fast"; // first
 import { CreateMLCEngine } from "@mlc-ai/web-llm";
 
 const element = (id) => document.getElementById(id);
@@ -6,16 +6,14 @@ const say = (text) => (element("state").textContent = text);
 const messages = [];
 
 const at = new URL("/package/resolve/main/", location.href).href;
-const { build } = await (await fetch(at + "provenance.json")).json();
 const engine = await CreateMLCEngine("gemma4", {
   appConfig: {
     model_list: [
       {
         model: at,
         model_id: "gemma4",
-        model_lib: at + "model.wasm",
+        ...(await chooseLibrary(at)), // of the package's libraries the fastest that is right here
         model_manifest: "mlc-model-manifest.json",
-        required_features: build.requirements.features, // shader-f16, subgroups: as it was compiled
         overrides: { context_window_size: 1024 }, // less than the package's takes less memory
       },
     ],

@@ -18,20 +18,28 @@ PACKED = {
     "package.json",
     "LICENSE",
     "README.md",
+    "dist/choose.d.ts",
+    "dist/choose.js",
+    "dist/choose/fits.d.ts",
+    "dist/choose/options.d.ts",
+    "dist/choose/provenance.d.ts",
     "dist/drafter_options.d.ts",
     "dist/fast.d.ts",
     "dist/fast.js",
     "dist/stats.d.ts",
 }
 USER = """
-import { disable, stats, type Stats } from "gemma4-web/fast";
+import { chooseLibrary } from "gemma4-web/choose";
+import { disable, stats, type Choice, type Stats } from "gemma4-web/fast";
 const seen: Stats = stats();
 const count: number = seen.aheadSteps;
 const reasons: string[] = seen.reasons;
 // @ts-expect-error: the types are there, and no `any`
 const wrong: string = seen.aheadSteps;
+const url = "https://example.org/";
+const choice: Promise<Choice> = chooseLibrary(url, undefined, { measure: false });
 disable();
-export { count, reasons, wrong };
+export { choice, count, reasons, wrong };
 """
 
 
@@ -81,8 +89,11 @@ def test_npm_pack_holds_what_a_user_needs_and_nothing_else(packed: Path) -> None
     assert (packed / "LICENSE").read_bytes() == (WEB.parent / "LICENSE").read_bytes()
 
 
-def test_build_writes_one_file_without_imports(packed: Path, tmp_path: Path) -> None:
+def test_build_writes_files_without_imports(packed: Path, tmp_path: Path) -> None:
     """Alone in a folder: an import of anything, now or later, would fail or be seen."""
+    (tmp_path / "choose.mjs").write_bytes((packed / "dist" / "choose.js").read_bytes())
+    program = "console.log(JSON.stringify(Object.keys(await import('./choose.mjs'))))"
+    assert "chooseLibrary" in json.loads(run(["node", "-e", program], tmp_path))
     lone = tmp_path / "fast.mjs"
     lone.write_bytes((packed / "dist" / "fast.js").read_bytes())
     program = (
@@ -91,7 +102,7 @@ def test_build_writes_one_file_without_imports(packed: Path, tmp_path: Path) -> 
     )
     told = run(["node", "--input-type=module", "-e", program], tmp_path)
     names, reasons = json.loads(told)
-    assert {"disable", "stats"} <= set(names)
+    assert {"chooseLibrary", "disable", "stats"} <= set(names)
     assert reasons == ["there is no WebGPU in this thread"]
     lexer = (WEB / "node_modules" / "es-module-lexer" / "dist" / "lexer.js").as_uri()
     program = (

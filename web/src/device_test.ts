@@ -1,5 +1,6 @@
 // The known-answer test of a library on its device, while the client makes the pipelines: a wrong device fails the
 // load with a message, instead of talking nonsense later.
+import { forgetChoices } from "./choose/kept_choice";
 import type { Device } from "./device";
 import { KnownAnswerTest, parseKnownAnswers, type KnownAnswers, type TestedDevice } from "./known_answers";
 import { PassedTests } from "./known_answer_store";
@@ -40,6 +41,7 @@ export class DeviceTest {
     const problem = await this.test?.check(kernel, pipeline, layout);
     counts.deviceTestMs = this.test?.milliseconds ?? 0;
     if (problem) {
+      await forgetChoices();
       counts.device = problem.message;
       throw new Error(problem.message);
     }

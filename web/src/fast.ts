@@ -8,6 +8,7 @@
 // records a decode step once, runs several steps ahead with the numbers that the client is going to draw, and hands
 // the client what it asks for. What it does not know it leaves alone.
 import { type DriverExports, readInterface } from "./abi";
+import { type Choice, type ChooseOptions, chooseLibrary as choose, type JudgedAdapter } from "./choose";
 import { Device, type Owner } from "./device";
 import { tryDrafter } from "./drafter";
 import type { DrafterOptions } from "./drafter_options";
@@ -16,6 +17,7 @@ import { because, counts, type Stats } from "./stats";
 import { withSubgroupMatrices } from "./subgroup_matrices";
 import { withSubgroupSize } from "./subgroup_size";
 
+export type { Choice, ChooseOptions, JudgedAdapter, Measured } from "./choose";
 export type { DrafterOptions } from "./drafter_options";
 export type { Stats } from "./stats";
 
@@ -128,6 +130,18 @@ function watchLibraries(): void {
 /** What the module has done so far, for all engines of this thread. */
 export function stats(): Stats {
   return { ...counts, reasons: [...counts.reasons] };
+}
+
+/**
+ * The model library of the package at `packageUrl` for this device, to spread into a model record; `stats()` has it,
+ * too. `adapter`: the one to judge, which is not used up.
+ */
+export async function chooseLibrary(
+  packageUrl: string,
+  adapter?: JudgedAdapter,
+  options: ChooseOptions = {},
+): Promise<Choice> {
+  return choose(packageUrl, adapter, { fast: counts.enabled, ...options });
 }
 
 /**

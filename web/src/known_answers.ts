@@ -53,6 +53,8 @@ interface Difference {
 /** What the page recognises a problem's message by. */
 export const WRONG_DEVICE = "computes wrong results";
 
+const SEVERAL = "A package has several where it was compiled without --limits and --activations.";
+
 // GPUBufferUsage and GPUMapMode, which Node does not have as globals.
 const MAP_READ = 0x1;
 const COPY_SRC = 0x4;
@@ -190,7 +192,7 @@ export class KnownAnswerTest {
     return { staging, parts };
   }
 
-  /** As the client launches a kernel: the uniform ends with the grid's x, which goes along z where it is too long. */
+  /** As the client launches a kernel. */
   private encode(
     encoder: GPUCommandEncoder,
     launch: Launch,
@@ -199,15 +201,10 @@ export class KnownAnswerTest {
   ): void {
     const { device } = this;
     const { pipeline, layout } = this.pipelines.get(launch.kernel)!;
-    const words = Uint32Array.from([...launch.scalars, launch.grid[0]]);
+    const words = uniformOf(launch);
     const uniform = create(words.byteLength, UNIFORM | COPY_DST);
     device.queue.writeBuffer(uniform, 0, words);
     const bindings = [...launch.buffers.map((index) => buffers[index]!), uniform];
-    let [x, y, z] = launch.grid;
-    while (x > MAX_GRID_X) {
-      x = Math.ceil(x / 2);
-      z *= 2;
-    }
     const pass = encoder.beginComputePass();
     pass.setPipeline(pipeline);
     pass.setBindGroup(
@@ -217,7 +214,7 @@ export class KnownAnswerTest {
         entries: bindings.map((buffer, binding) => ({ binding, resource: { buffer } })),
       }),
     );
-    pass.dispatchWorkgroups(x, y, z);
+    pass.dispatchWorkgroups(...workgroupsOf(launch));
     pass.end();
   }
 
@@ -227,28 +224,36 @@ export class KnownAnswerTest {
     const what =
       `${deviceName(this.adapter)} ${WRONG_DEVICE} with this package (${item.title}, kernel ${kernel}): ` +
       `${wrong} of ${samples} samples of \`${result.name}\` are off; element ${position} has to be ${shown(expected)}, and is ${shown(found)}.`;
-    return { kernel, message: `${what}\n${this.advice(item)}` };
+    return { kernel, message: `${what}\n${this.advice()}` };
   }
 
-  private advice(item: Case): string {
-    const { subgroupSize, limits } = this.answers;
+  private advice(): string {
+    const { subgroupSize } = this.answers;
     const least = this.adapter.subgroupMinSize ?? 0;
     if (subgroupSize && least && least < subgroupSize) {
-      const fitting = [16, 8, 4].find((size) => size <= least && size < subgroupSize);
       return (
-        `The package was compiled for subgroups of ${subgroupSize} threads or more (--limits ${limits}), and here they may have ${least}: ` +
-        `use the same model compiled with --limits ${fitting ? `subgroups-${fitting}` : "default"}.`
+        `This library was compiled for subgroups of ${subgroupSize} threads or more, and here they may have ${least}: ` +
+        `use another library of the package. ${SEVERAL}`
       );
     }
-    const others = [
-      ...(limits === "default" ? [] : ["--limits default"]),
-      ...(item.buffers.some(({ dtype }) => dtype === "float16") ? ["--quant q4f32"] : []),
-    ];
-    const compiled = others.length
-      ? ` If that does not help, use the same model compiled with ${others.join(" or ")}, or another graphics device.`
-      : " If that does not help, use another graphics device.";
-    return `The model would answer nonsense. Update the graphics driver and the browser.${compiled}`;
+    const other = `If that does not help, use another library of the package, or another graphics device. ${SEVERAL}`;
+    return `The model would answer nonsense. Update the graphics driver and the browser. ${other}`;
   }
+}
+
+/** A launch's scalars as the client hands them over: the uniform ends with the grid's x. */
+export function uniformOf({ scalars, grid }: Launch): Uint32Array<ArrayBuffer> {
+  return Uint32Array.from([...scalars, grid[0]]);
+}
+
+/** The workgroups of a launch: as the client does, those along x go along z where they are too many. */
+export function workgroupsOf({ grid }: Launch): [number, number, number] {
+  let [x, y, z] = grid;
+  while (x > MAX_GRID_X) {
+    x = Math.ceil(x / 2);
+    z *= 2;
+  }
+  return [x, y, z];
 }
 
 /** A result's place in its buffer and in what is read back; copies begin and end at multiples of 4. */
@@ -268,7 +273,7 @@ function partOf({ first, count }: Expectation, { dtype }: KnownInput, at: number
 }
 
 /** Elements of a buffer, whose size is a multiple of 4 bytes. */
-function padded(elements: Elements): Elements {
+export function padded(elements: Elements): Elements {
   if (elements.byteLength % 4 === 0) return elements;
   const whole = new Uint16Array(elements.length + 1);
   whole.set(elements);

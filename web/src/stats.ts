@@ -8,6 +8,9 @@ export interface Stats {
   libraries: number;
   /** Why something is driven plainly, each reason once. */
   reasons: string[];
+  /** The library that chooseLibrary chose last in this thread, and why; empty where it chose none. */
+  library: string;
+  libraryReason: string;
   /** The known-answer test of the device: "untested", "passed", "passed before", or what is wrong. */
   device: string;
   /** What that test took, without the time of making pipelines. */
@@ -52,6 +55,8 @@ export const counts: Stats = {
   devices: 0,
   libraries: 0,
   reasons: [],
+  library: "",
+  libraryReason: "",
   device: "untested",
   deviceTestMs: 0,
   launches: 0,

@@ -1,0 +1,123 @@
+"""`chooseLibrary` of gemma4-web on two real devices: what it takes runs, and answers right."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gemma4_compile import abi
+from tests.web.compiled import TINY, Compiler
+from tests.web.dawn import VulkanDriver, library_of, run_driver
+
+
+def join(packages: Mapping[str, Path], folder: Path) -> Path:
+    """One package of several that were compiled one by one, over the first one's shards."""
+    first, *_ = packages.values()
+    shutil.copytree(first, folder)
+    (folder / library_of(first)).unlink()
+    provenance = json.loads((first / abi.PROVENANCE_FILE).read_text())
+    provenance["libraries"] = []
+    for name, package in packages.items():
+        file = f"model-{name}.wasm"
+        data = (package / library_of(package)).read_bytes()
+        build = json.loads((package / abi.PROVENANCE_FILE).read_text())["build"]
+        (folder / file).write_bytes(data)
+        provenance["files"][file] = described(data)
+        provenance["libraries"].append(
+            {
+                "file": file,
+                "name": name,
+                "target": "webgpu",
+                "device": "webgpu",
+                "limits": build["limits"],
+                "activations": build["activations"],
+                "float16": "native" if "f16" in build["recipe"] else None,
+                "requirements": {"language_features": [], **build["requirements"]},
+            }
+        )
+    provenance["library"] = provenance["libraries"][0]["file"]
+    (folder / abi.PROVENANCE_FILE).write_text(json.dumps(provenance))
+    return folder
+
+
+def described(data: bytes) -> dict[str, Any]:
+    return {"nbytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+Choose = Callable[[Path, VulkanDriver], dict[str, Any]]
+
+
+@pytest.fixture
+def choose(fast_module: Path, folder: Path) -> Choose:
+    def run(package: Path, driver: VulkanDriver) -> dict[str, Any]:
+        job = {
+            "package": str(package.resolve()),
+            "module": str(fast_module),
+            "output": str(folder),
+        }
+        return run_driver("choose.mjs", job, folder, driver.environment(folder))
+
+    return run
+
+
+@pytest.fixture
+def package(compiled: Compiler, folder: Path) -> Path:
+    """Of two libraries: one without features, one with float16."""
+    quants = {"default": ("q4f32", "default"), "f16": ("q4f16", "default")}
+    made = {
+        name: compiled(TINY, "webgpu", quant, "float", limits)
+        for name, (quant, limits) in quants.items()
+    }
+    return join(made, folder / "package")
+
+
+def test_lavapipe_measures_what_fits_and_takes_the_fastest(
+    package: Path, choose: Choose, lavapipe: VulkanDriver
+) -> None:
+    told = choose(package, lavapipe)
+    choice = told["choice"]
+    measured = {each["name"]: each.get("microseconds") for each in choice["measured"]}
+    assert set(measured) == {"default", "f16"}
+    times = [time for time in measured.values() if time is not None]
+    assert len(times) == 2, choice["measured"]
+    assert measured[choice["name"]] == min(times)
+    assert choice["why"].startswith("the fastest here")
+
+
+def test_swiftshader_has_no_float16_and_gets_the_other(
+    package: Path, choose: Choose, swiftshader: VulkanDriver
+) -> None:
+    choice = choose(package, swiftshader)["choice"]
+    assert choice["name"] == "default"
+    assert choice["why"] == "the only one of 2 that fits"
+
+
+def test_a_library_that_computes_wrong_is_not_taken(
+    package: Path, choose: Choose, lavapipe: VulkanDriver
+) -> None:
+    """Every sum of products of float16's library gets another sign."""
+    plant(package, "f16")
+    choice = choose(package, lavapipe)["choice"]
+    assert choice["name"] == "default"
+    (problem,) = (each["problem"] for each in choice["measured"] if each["name"] == "f16")
+    assert "computes wrong results" in problem
+
+
+def plant(package: Path, name: str) -> None:
+    """Change a library's kernels without a change of their lengths."""
+    file = package / f"model-{name}.wasm"
+    data = file.read_bytes()
+    begin = data.index(b"@compute")
+    changed = data[:begin] + data[begin:].replace(b" * ", b" - ")
+    assert changed != data
+    file.write_bytes(changed)
+    record = package / abi.PROVENANCE_FILE
+    provenance = json.loads(record.read_text())
+    provenance["files"][file.name] = described(changed)
+    record.write_text(json.dumps(provenance))

@@ -1,0 +1,33 @@
+// Chooses one of a package's model libraries for the device at hand. Importing it changes nothing in the thread.
+import { among, choose } from "./choose/choose";
+import type { Choice, ChooseOptions, JudgedAdapter } from "./choose/options";
+import type { WebLibrary } from "./choose/provenance";
+
+export { CLIENT_LIMITS, lacking, type LimitName, SUBGROUP_MATRICES, traitsOf, type Traits } from "./choose/fits";
+export type { Choice, ChooseOptions, JudgedAdapter, Measured } from "./choose/options";
+export type { Needs, WebLibrary } from "./choose/provenance";
+
+/**
+ * The library of the package at `packageUrl` that runs on this device, right and fastest: a part of a WebLLM model
+ * record, `{ model, model_id, ...(await chooseLibrary(model)), ... }`.
+ *
+ * Where several fit, each runs a few of its kernels, once a device and package, 400 ms in all. `adapter`: the one to
+ * judge; by default the one that the client will get. Throws an Error in words where none fits.
+ */
+export async function chooseLibrary(
+  packageUrl: string,
+  adapter?: JudgedAdapter,
+  options: ChooseOptions = {},
+): Promise<Choice> {
+  return choose(packageUrl, adapter, options);
+}
+
+/** The same among libraries whose list somebody has read; `folder` is the address of their files. */
+export async function chooseAmong(
+  folder: string,
+  libraries: readonly WebLibrary[],
+  adapter?: JudgedAdapter,
+  options: ChooseOptions = {},
+): Promise<Choice> {
+  return among(folder, libraries, adapter, options);
+}

@@ -1,0 +1,93 @@
+// Keeps what was chosen for a package on a device, so that it is measured once. A choice is renewed when the package's
+// libraries, the device or the browser changes, and after a while: browsers do not tell the driver's version.
+import type { AdapterText } from "../known_answers";
+import type { WebLibrary } from "./provenance";
+
+export type Store = Pick<CacheStorage, "open">;
+
+const CACHE = "gemma4-choices";
+// The Cache API takes addresses only. This host cannot exist (RFC 2606), and nothing asks for it.
+const ADDRESS = "https://choices.invalid/";
+const DAY_MS = 24 * 3600 * 1000;
+const KEPT_MS = 30 * DAY_MS;
+/** Of a choice that was made because time was up. */
+const KEPT_UNMEASURED_MS = DAY_MS;
+const MOST = 64;
+const LONGEST = 4000;
+
+export interface Kept {
+  name: string;
+  why: string;
+}
+
+interface Stored extends Kept {
+  at: number;
+  isMeasured: boolean;
+}
+
+export class KeptChoice {
+  private constructor(
+    private readonly cache: Cache,
+    private readonly key: string,
+  ) {}
+
+  /** The place of a choice among libraries on a device; undefined where nothing can be kept. */
+  static async open(
+    libraries: readonly WebLibrary[],
+    { vendor, architecture, device, description }: AdapterText,
+    traits: unknown,
+    userAgent: string,
+    store: Store | undefined,
+  ): Promise<KeptChoice | undefined> {
+    try {
+      const files = libraries.map(({ name, sha256, needs }) => [name, sha256, needs]);
+      const digest = await hexDigest(
+        JSON.stringify([files, vendor, architecture, device, description, traits, userAgent]),
+      );
+      return store && new KeptChoice(await store.open(CACHE), ADDRESS + digest);
+    } catch {
+      return undefined;
+    }
+  }
+
+  async read(now: number): Promise<Kept | undefined> {
+    try {
+      const found = JSON.parse((await (await this.cache.match(this.key))?.text()) ?? "null") as Partial<Stored> | null;
+      const { name, why, at, isMeasured } = found ?? {};
+      if (typeof name !== "string" || typeof why !== "string" || typeof at !== "number") return undefined;
+      const lasts = isMeasured === true ? KEPT_MS : KEPT_UNMEASURED_MS;
+      return at <= now && now < at + lasts ? { name, why: why.slice(0, LONGEST) } : undefined;
+    } catch {
+      return undefined;
+    }
+  }
+
+  /** Keeps a choice, and forgets the oldest of too many. */
+  async write(kept: Kept, isMeasured: boolean, now: number): Promise<void> {
+    try {
+      const stored: Stored = { ...kept, at: now, isMeasured };
+      await this.cache.delete(this.key);
+      await this.cache.put(this.key, new Response(JSON.stringify(stored)));
+      const keys = await this.cache.keys();
+      for (const old of keys.slice(0, Math.max(0, keys.length - MOST))) await this.cache.delete(old);
+    } catch {
+      // Without room it is measured again.
+    }
+  }
+}
+
+/** A library turned out to be wrong: whatever was chosen is measured again. */
+export async function forgetChoices(store: Store | undefined = globalThis.caches): Promise<void> {
+  try {
+    const cache = await store?.open(CACHE);
+    for (const key of (await cache?.keys()) ?? []) if (key.url.startsWith(ADDRESS)) await cache?.delete(key);
+  } catch {
+    // Nothing is kept where nothing can be.
+  }
+}
+
+export async function hexDigest(data: string | Uint8Array<ArrayBuffer>): Promise<string> {
+  const bytes = typeof data === "string" ? new TextEncoder().encode(data) : data;
+  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
+  return Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}

@@ -1,0 +1,44 @@
+// Files of a package, read no further than they may be long.
+import type { Store } from "./kept_choice";
+
+const CACHE = "gemma4-choices";
+const LARGEST_PROVENANCE = 1 << 24;
+
+export type Fetch = (url: string) => Promise<Response>;
+
+/** The bytes of an answer; throws for a refusal, and for more bytes than `most`. */
+export async function readBounded(response: Response, most: number): Promise<Uint8Array<ArrayBuffer>> {
+  if (!response.ok || !response.body) throw new Error(`${response.url} answers ${response.status}`);
+  const parts: Uint8Array<ArrayBuffer>[] = [];
+  let length = 0;
+  for (const reader = response.body.getReader(); ; ) {
+    const { done, value } = await reader.read();
+    if (done) break;
+    length += value.length;
+    if (length > most) {
+      await reader.cancel();
+      throw new Error(`${response.url} is larger than ${most} bytes`);
+    }
+    parts.push(value as Uint8Array<ArrayBuffer>);
+  }
+  return new Uint8Array(await new Blob(parts).arrayBuffer());
+}
+
+/** A package's provenance from its server; where that cannot be reached, as it was when it last could. */
+export async function keptProvenance(url: string, get: Fetch, store: Store | undefined): Promise<string> {
+  const cache = await store?.open(CACHE).catch(() => undefined);
+  let bytes: Uint8Array<ArrayBuffer>;
+  try {
+    const response = await get(url).catch(() => undefined);
+    if (!response) {
+      const kept = await cache?.match(url);
+      if (!kept) throw new Error(`${url} cannot be reached.`);
+      return await kept.text();
+    }
+    bytes = await readBounded(response, LARGEST_PROVENANCE);
+  } catch (error) {
+    throw new Error(`${(error as Error).message} Give the address of a package of gemma4-compile.`);
+  }
+  await cache?.put(url, new Response(bytes)).catch(() => undefined); // no room: there is no start without the network
+  return new TextDecoder().decode(bytes);
+}
