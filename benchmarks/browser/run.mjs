@@ -1,11 +1,11 @@
-// What a person gets: chats with a package in the stock client in headless Chromium, as it is (`plain`), with
-// `gemma4-web/fast` (`fast`), and with N guesses of the package's drafter in every round (`drafts-N`; `drafts-auto`: as
+// What a person gets: chats with a package in the stock client in headless Chromium or Firefox, as it is (`plain`), with
+// `gemma4-web/fast` (`fast`; `unpolled`: where empty submissions do not end a wait of Firefox's), and with N guesses of the package's drafter in every round (`drafts-N`; `drafts-auto`: as
 // many as pay), tokens compared.
 // One JSON line a mode on stdout, a table on stderr.
 // usage: node benchmarks/browser/run.mjs --package DIR [--modes plain,fast] [--drafts 1,2,3,4,6,8,auto] [--tokens 256]
-//   [--repeats 3] [--rounds 1] [--prompt 1370: characters] [--empty: kernels that do nothing] [--commit C] [--note TEXT]
+//   [--browser chromium|firefox] [--repeats 3] [--rounds 1] [--prompt 1370: characters] [--empty: kernels that do nothing] [--commit C] [--note TEXT]
 // With --drafts: the time of a round, and the tokens a second that it gives where 60, 70 and 80 % of guesses come true.
-// Environment: CHROMIUM, the browser; CHROMIUM_FLAGS instead of the tests' own; CHROMIUM_LIBS, a folder of shared libraries for it alone.
+// Environment: CHROMIUM or FIREFOX, the browser; FIREFOX_LIBS as CHROMIUM_LIBS, VK_DRIVER_FILES for Firefox's driver; CHROMIUM_FLAGS instead of the tests' own; CHROMIUM_LIBS, a folder of shared libraries for it alone.
 import { createHash } from "node:crypto";
 import os from "node:os";
 import path from "node:path";
@@ -19,6 +19,7 @@ const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "../..")
 const { values: options } = parseArgs({
   options: {
     package: { type: "string" },
+    browser: { type: "string", default: "chromium" },
     modes: { type: "string", default: "plain,fast" },
     drafts: { type: "string", default: "" },
     tokens: { type: "string", default: "256" },
@@ -31,6 +32,11 @@ const { values: options } = parseArgs({
   },
 });
 const [tokens, repeats, rounds] = [options.tokens, options.repeats, options.rounds].map(Number);
+const browser = { [options.browser]: process.env[options.browser.toUpperCase()] };
+if (!browser.chromium && !browser.firefox) {
+  console.error("--browser is chromium or firefox, and CHROMIUM or FIREFOX names it");
+  process.exit(2);
+}
 const DRAFTS = /^drafts-(\d|auto)$/;
 const SHARES = [0.6, 0.7, 0.8]; // of guesses that come true, each by itself
 const letters = "the quick brown fox jumps over the lazy dog ";
@@ -77,20 +83,21 @@ function ofRounds(drafts, { greedy, sampled }) {
 
 async function measure(mode, page) {
   const drafts = DRAFTS.exec(mode)?.[1];
-  const how = drafts === undefined ? mode : `fast&drafts=${drafts}`;
+  const how = drafts === undefined ? mode.replace("unpolled", "fast&unpolled") : `fast&drafts=${drafts}`;
   await page.goto(`${server.url}?${how}${options.empty ? "&empty" : ""}`);
   await page.waitForFunction("window.tests", null, { timeout: 60_000 });
   const loadMs = await page.evaluate("window.tests.load('model.wasm')");
+  const mark = browser.firefox ? "firefox" : "chrom";
   const groups = { greedy: [], sampled: [], long: [] };
   const cpu = { tokens: 0, threads: {} };
   const ask = async (name, request) => {
-    const before = threadTimes();
+    const before = threadTimes(mark);
     const reply = await page.evaluate((asked) => window.tests.chat(asked), {
       ignore_eos: true,
       max_tokens: tokens,
       ...request,
     });
-    const after = threadTimes();
+    const after = threadTimes(mark);
     if (/greedy|sampled/.test(name)) {
       cpu.tokens += reply.ids.length;
       for (const [thread, ns] of Object.entries(after))
@@ -129,7 +136,7 @@ async function measure(mode, page) {
     mode,
     package: path.basename(options.package),
     empty_kernels: options.empty,
-    browser: page.context().browser()?.version() ?? "",
+    browser: `${browser.firefox ? "Firefox " : ""}${page.context().browser()?.version() ?? ""}`,
     processor: os.cpus()[0].model,
     cores: os.cpus().length,
     device: await page.evaluate("window.tests.device()"),
@@ -169,7 +176,7 @@ const modes = [
   ...options.drafts.split(",").map((count) => count && `drafts-${count}`),
 ].filter(Boolean);
 for (const mode of Array.from({ length: rounds }, () => modes).flat()) {
-  await withPage(process.env.CHROMIUM, async (page) => {
+  await withPage(browser, async (page) => {
     page.on("pageerror", (error) => console.error(`page: ${error}`.slice(0, 500)));
     page.on(
       "console",

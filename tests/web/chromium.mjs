@@ -1,10 +1,11 @@
-// Headless Chromium with WebGPU in software and a fresh profile: caches go by URL. On SwiftShader, unless CHROMIUM_PRELOAD
+// A browser for a driver: headless Chromium, or Firefox (firefox.mjs). Chromium has WebGPU in software and a fresh profile: caches go by URL. On SwiftShader, unless CHROMIUM_PRELOAD
 // names the library made of lavapipe_for_chromium.c. CHROMIUM_FLAGS takes the place of SwiftShader's flags, and CHROMIUM_LIBS
 // names a folder of shared libraries for the browser alone: for a machine with a GPU.
 import fs from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";
 import { chromium } from "playwright-core";
+import { launchFirefox } from "./firefox.mjs";
 import { close } from "./limits.mjs";
 
 const COMMON = [
@@ -26,21 +27,38 @@ export const ENVIRONMENT = {
   ...(CHROMIUM_LIBS && { LD_LIBRARY_PATH: CHROMIUM_LIBS }),
 };
 
+/**
+ * A browser of its own: the Firefox that the job names, else its Chromium. `options` are Playwright's. Resolves to
+ * {context, close}.
+ */
+export async function openBrowser(job, options = {}) {
+  const profile = await fs.mkdtemp(path.join(os.tmpdir(), "browser-"));
+  const context = job.firefox
+    ? await launchFirefox(job.firefox, profile, options)
+    : await chromium.launchPersistentContext(profile, {
+        executablePath: job.chromium,
+        headless: true,
+        args: FLAGS,
+        env: ENVIRONMENT,
+        ...options,
+      });
+  if (!context.pages().length) await context.newPage();
+  return {
+    context,
+    close: async () => {
+      await close(context);
+      await fs.rm(profile, { recursive: true, force: true, maxRetries: 5 });
+    },
+  };
+}
+
 /** Runs `action(page)` in a browser of its own. */
-export async function withPage(executablePath, action) {
-  const profile = await fs.mkdtemp(path.join(os.tmpdir(), "chromium-"));
-  const context = await chromium.launchPersistentContext(profile, {
-    executablePath,
-    headless: true,
-    ignoreDefaultArgs: ["--enable-unsafe-swiftshader"],
-    args: FLAGS,
-    env: ENVIRONMENT,
-  });
+export async function withPage(job, action) {
+  const browser = await openBrowser(job, job.firefox ? {} : { ignoreDefaultArgs: ["--enable-unsafe-swiftshader"] });
   try {
-    return await action(context.pages()[0] ?? (await context.newPage()));
+    return await action(browser.context.pages()[0]);
   } finally {
-    await close(context);
-    await fs.rm(profile, { recursive: true, force: true });
+    await browser.close();
   }
 }
 

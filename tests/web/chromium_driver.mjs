@@ -67,7 +67,7 @@ async function main() {
     "/package/resolve/main/": job.package,
     "/package/": job.package,
   });
-  const result = withPage(job.chromium, async (page) => {
+  const result = withPage(job, async (page) => {
     page.on("console", (message) => {
       log.push(`[${message.type()}] ${message.text()}`.slice(0, 2000));
       if (message.type() === "error") problems.push(message.text());

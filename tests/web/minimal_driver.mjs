@@ -40,7 +40,7 @@ async function main(page) {
 
 let outcome;
 try {
-  outcome = await withPage(job.chromium, main);
+  outcome = await withPage(job, main);
 } catch (error) {
   outcome = { error: String(error?.stack ?? error) };
 }

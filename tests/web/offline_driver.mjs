@@ -10,9 +10,8 @@ import fs from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";
 import readline from "node:readline";
-import { chromium } from "playwright-core";
-import { ENVIRONMENT, FLAGS, until } from "./chromium.mjs";
-import { close, within } from "./limits.mjs";
+import { FLAGS, openBrowser, until } from "./chromium.mjs";
+import { within } from "./limits.mjs";
 import { servePage } from "./page_server.mjs";
 
 const READY_MS = 150_000;
@@ -23,20 +22,13 @@ const BELOW = "/some/folder/";
 const job = JSON.parse(await fs.readFile(process.argv[2], "utf8"));
 const { writeWorker } = await import(job.plugin);
 
-async function withContext(action, flags = FLAGS) {
-  const profile = await fs.mkdtemp(path.join(os.tmpdir(), "chromium-"));
-  const context = await chromium.launchPersistentContext(profile, {
-    executablePath: job.chromium,
-    headless: true,
-    args: flags,
-    env: ENVIRONMENT,
-  });
+async function withContext(action, args = FLAGS) {
+  const { context, close } = await openBrowser(job, job.firefox ? {} : { args });
   context.setDefaultTimeout(STEP_MS);
   try {
     return await action(context);
   } finally {
-    await close(context);
-    await fs.rm(profile, { recursive: true, force: true });
+    await close();
   }
 }
 

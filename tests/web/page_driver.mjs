@@ -6,11 +6,9 @@
 // Screenshots go to the output folder. The page's service worker is left out: it would hand out the files
 // that are replaced here (offline_driver.mjs has it).
 import fs from "node:fs/promises";
-import os from "node:os";
 import path from "node:path";
-import { chromium } from "playwright-core";
-import { ENVIRONMENT, FLAGS } from "./chromium.mjs";
-import { close, within } from "./limits.mjs";
+import { ENVIRONMENT, FLAGS, openBrowser } from "./chromium.mjs";
+import { within } from "./limits.mjs";
 import { HEADERS, servePage } from "./page_server.mjs";
 import { CAPTURE } from "./page_capture.mjs";
 import { CHATS } from "./page_chats.mjs";
@@ -47,16 +45,17 @@ const LACKS = {
 };
 
 /** A browser with a profile of its own, and what its pages complain about. */
-async function openBrowser({ real }) {
-  const profile = await fs.mkdtemp(path.join(os.tmpdir(), "chromium-"));
-  const context = await chromium.launchPersistentContext(profile, {
-    executablePath: job.chromium,
-    headless: true,
-    env: real ? ENVIRONMENT : process.env, // a scenario wants a device without 16-bit floats
-    args: [...FLAGS, "--use-fake-device-for-media-stream"], // a camera and a microphone that every machine has
+async function openPage({ real }) {
+  const { context, close } = await openBrowser(job, {
+    ...(job.firefox
+      ? {}
+      : {
+          env: real ? ENVIRONMENT : process.env, // a scenario wants a device without 16-bit floats
+          args: [...FLAGS, "--use-fake-device-for-media-stream"], // a camera and a microphone that every machine has
+          serviceWorkers: "block",
+        }),
     viewport: { width: 1280, height: 800 },
     reducedMotion: "reduce", // nothing is looked at halfway
-    serviceWorkers: "block",
   });
   context.setDefaultTimeout(STEP_MS);
   await context.grantPermissions(["clipboard-read", "clipboard-write"]);
@@ -83,8 +82,7 @@ async function openBrowser({ real }) {
     complaints,
     close: async () => {
       await within(STEP_MS, "routes to end", context.unrouteAll({ behavior: "ignoreErrors" }));
-      await close(context);
-      await fs.rm(profile, { recursive: true, force: true });
+      await close();
     },
   };
 }
@@ -140,7 +138,7 @@ function toolsFor(browser, server, real) {
 async function runAll(scenarios, real, server, results) {
   const wanted = Object.entries(scenarios).filter(([name]) => !job.only || job.only.includes(name));
   if (!wanted.length) return;
-  const browser = await openBrowser({ real });
+  const browser = await openPage({ real });
   for (const [name, scenario] of wanted) {
     const started = Date.now();
     let error = null;

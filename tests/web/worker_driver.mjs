@@ -59,7 +59,7 @@ const server = await serve({
 });
 let outcome;
 try {
-  outcome = await withPage(job.chromium, job.tabs ? twoTabs : oneTab);
+  outcome = await withPage(job, job.tabs ? twoTabs : oneTab);
 } catch (error) {
   outcome = { error: String(error?.stack ?? error) };
 }

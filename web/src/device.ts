@@ -6,6 +6,7 @@ import { CommandList, Encoder, type EncoderHost } from "./encoder";
 import { type Native, nativeOf } from "./native";
 import { type Command, type Launch, Stream } from "./stream";
 import { counts } from "./stats";
+import { Waits, withWaits } from "./waits";
 
 /** Buffers as TVM's runtime makes them for tensors. */
 const tensorUsage = () => GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST;
@@ -29,6 +30,7 @@ export class Device implements EncoderHost {
   native: Native;
   readonly stream: Stream;
   readonly groups: BindGroups;
+  readonly waits: Waits;
   /** The buffer made last: the runtime's callback that makes one names it. */
   lastCreated: BufferState | undefined;
   /** Commands encoded so far, and the last launch of them. */
@@ -60,7 +62,9 @@ export class Device implements EncoderHost {
     readonly adapter: GPUAdapterInfo,
     private readonly owner: Owner,
   ) {
-    this.native = nativeOf(device);
+    const native = nativeOf(device);
+    this.waits = new Waits(native);
+    this.native = withWaits(native, this.waits);
     this.stream = new Stream(() => this.native);
     this.groups = new BindGroups(
       () => this.native,
@@ -76,7 +80,10 @@ export class Device implements EncoderHost {
       noteLayout(layout, descriptor);
       return layout;
     };
-    void device.lost.then(() => (this.isLost = true));
+    void device.lost.then(() => {
+      this.isLost = true;
+      this.waits.stop();
+    });
   }
 
   /** From now on everything goes straight to the device. What the module holds back is handed over. */
@@ -85,6 +92,7 @@ export class Device implements EncoderHost {
     this.stream.flush();
     this.realiseScopes();
     this.isPlain = true;
+    this.waits.stop();
     this.onWait = undefined;
     this.groups.clear();
   }
@@ -95,7 +103,7 @@ export class Device implements EncoderHost {
     counts.devices += 1;
     // What others have put in front of the device's methods meanwhile goes on below the module.
     const { createBuffer, createBindGroupLayout } = this.native;
-    this.native = { ...nativeOf(this.device), createBuffer, createBindGroupLayout };
+    this.native = { ...withWaits(nativeOf(this.device), this.waits), createBuffer, createBindGroupLayout };
     this.overrideDevice();
     this.overridePipelines();
     this.overrideQueue();

@@ -69,7 +69,10 @@ function watchDevices(gpu: GPU): void {
     const requestDevice = adapter.requestDevice.bind(adapter);
     adapter.requestDevice = async (descriptor) => {
       const device = await requestDevice(withSubgroups(adapter, descriptor));
-      if (counts.enabled) remember(devices, new Device(device, adapter.info, owner));
+      if (!counts.enabled) return device;
+      const watched = new Device(device, adapter.info, owner);
+      remember(devices, watched);
+      await watched.waits.find(); // while nobody uses it
       return device;
     };
     return adapter;

@@ -15,6 +15,9 @@ export interface Stats {
   device: string;
   /** What that test took, without the time of making pipelines. */
   deviceTestMs: number;
+  /** Devices whose waits only a timer of the browser's would end, and the empty submissions that ended them sooner. */
+  timedDevices: number;
+  polls: number;
   /** Compute launches issued, and the passes, submissions, bind groups and uniform buffers made for them. */
   launches: number;
   passes: number;
@@ -59,6 +62,8 @@ export const counts: Stats = {
   libraryReason: "",
   device: "untested",
   deviceTestMs: 0,
+  timedDevices: 0,
+  polls: 0,
   launches: 0,
   passes: 0,
   submissions: 0,

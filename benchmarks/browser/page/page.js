@@ -1,5 +1,5 @@
 // The stock client on a package, with `gemma4-web/fast` imported before it (?fast) or without, and with its drafter
-// (?fast&drafts=N, or auto) or without.
+// (?fast&drafts=N, or auto) or without. With ?unpolled empty submissions do not reach the queue.
 const options = new URLSearchParams(location.search);
 const errors = [];
 const { requestDevice } = GPUAdapter.prototype;
@@ -34,6 +34,7 @@ const timeline = { submitted: [], arrived: [] };
 const { submit } = GPUQueue.prototype;
 GPUQueue.prototype.submit = function (...args) {
   timeline.submitted.push(performance.now());
+  if (options.has("unpolled") && args[0].length === 0) return undefined;
   return submit.apply(this, args);
 };
 const { mapAsync } = GPUBuffer.prototype;

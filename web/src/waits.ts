@@ -1,0 +1,158 @@
+// Waiting for the GPU alone, in browsers that look for finished work at a timer: Firefox resolves `mapAsync` and
+// `onSubmittedWorkDone` every 100 ms, whatever the GPU has done meanwhile, and at every submission, an empty one, too.
+// So where a device behaves so, empty submissions are made while something waits, and none while nothing does.
+import { counts } from "./stats";
+
+/** What a device is asked for here, by its own methods. */
+export interface Waiting {
+  createBuffer(descriptor: GPUBufferDescriptor): GPUBuffer;
+  submit(buffers: Iterable<GPUCommandBuffer>): void;
+  onSubmittedWorkDone(): Promise<undefined>;
+}
+
+const MAP_READ = 1; // GPUBufferUsage.MAP_READ and GPUMapMode.READ: not there in every thread with a device of its own
+const COPY_DST = 8;
+/** A read of an idle device takes at least so long where a timer ends it. */
+const TIMER_MS = 20;
+/** So many reads in a row have to be shortened by polling: a busy machine makes a single one slow. */
+const TRIALS = 2;
+/** A device that has not answered by then is left as it is. */
+const PATIENCE_MS = 1000;
+const INTERVAL_MS = 2;
+const MAX_INTERVAL_MS = 50;
+/** What waits long is looked at less often: this share of the wait is what it may last longer. */
+const SHARE = 0.02;
+/** A timer so late is throttled, as in a tab that nobody sees. */
+const LATE_MS = 50;
+
+export class Waits {
+  /** Whether only a timer or a submission ends a wait on this device. */
+  private isTimed = false;
+  private isStopped = false;
+  private waiting = 0;
+  private isPolling = false;
+  /** When a wait began or ended last, and when the device was polled last. */
+  private changed = 0;
+  private polled = 0;
+  /** Turns of the event loop in place of timers that are throttled. */
+  private channel: MessageChannel | undefined;
+
+  constructor(private readonly device: Waiting) {}
+
+  /** Counts a wait of the device's until it ends. */
+  until<T>(wait: Promise<T>): Promise<T> {
+    this.waiting += 1;
+    this.changed = performance.now();
+    const ended = () => {
+      this.waiting -= 1;
+      this.changed = performance.now();
+    };
+    wait.then(ended, ended);
+    if (!this.isPolling && this.isTimed && !this.isStopped) {
+      this.isPolling = true;
+      this.polled = this.changed;
+      this.schedule();
+    }
+    return wait;
+  }
+
+  /** Nothing is polled any more: the device is lost, or driven by the client alone. */
+  stop(): void {
+    this.isStopped = true;
+  }
+
+  /** Finds out, on a device that nobody uses yet, whether only a timer ends a wait. */
+  async find(): Promise<void> {
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    let buffer: GPUBuffer | undefined;
+    const patience = new Promise<false>((resolve) => {
+      timer = setTimeout(() => resolve(false), PATIENCE_MS);
+    });
+    try {
+      buffer = this.device.createBuffer({ size: 4, usage: MAP_READ | COPY_DST });
+      const isTimed = await Promise.race([this.isEndedByTimer(buffer), patience]);
+      this.isTimed = isTimed;
+      if (isTimed) counts.timedDevices += 1;
+    } catch {
+      this.isTimed = false; // it is lost, or has no memory: whoever uses it hears of that
+    } finally {
+      clearTimeout(timer);
+      buffer?.destroy();
+    }
+  }
+
+  private async isEndedByTimer(buffer: GPUBuffer): Promise<boolean> {
+    await this.timed(buffer); // from here on a period of the timer begins where a read ends
+    for (let trial = 0; trial < TRIALS; trial++) {
+      this.isTimed = false;
+      const alone = await this.timed(buffer);
+      if (alone < TIMER_MS) return false;
+      this.isTimed = true;
+      if ((await this.timed(buffer)) > alone / 2) return false;
+    }
+    return true;
+  }
+
+  /** How long a read takes, in milliseconds. */
+  private async timed(buffer: GPUBuffer): Promise<number> {
+    const started = performance.now();
+    await this.until(buffer.mapAsync(MAP_READ) as Promise<undefined>);
+    buffer.unmap();
+    return performance.now() - started;
+  }
+
+  private schedule(): void {
+    const asked = performance.now();
+    const ms = Math.min(MAX_INTERVAL_MS, Math.max(INTERVAL_MS, SHARE * (asked - this.changed)));
+    if (this.channel) {
+      this.channel.port2.postMessage(ms);
+      return;
+    }
+    setTimeout(() => {
+      if (performance.now() - asked > ms + LATE_MS) this.leaveTimers();
+      this.poll();
+    }, ms);
+  }
+
+  /** Until nothing waits any more: a thread that was busy for once goes back to timers. */
+  private leaveTimers(): void {
+    this.channel = new MessageChannel();
+    this.channel.port1.onmessage = ({ data }: MessageEvent<number>) => {
+      if (performance.now() - this.polled < data && this.isNeeded()) this.channel?.port2.postMessage(data);
+      else this.poll();
+    };
+  }
+
+  private isNeeded(): boolean {
+    return this.waiting > 0 && this.isTimed && !this.isStopped;
+  }
+
+  private poll(): void {
+    if (!this.isNeeded()) {
+      this.isPolling = false;
+      this.channel?.port1.close();
+      this.channel = undefined;
+      return;
+    }
+    this.polled = performance.now();
+    counts.polls += 1;
+    this.device.submit([]);
+    this.schedule();
+  }
+}
+
+/** A device's own methods, whose waits are counted. */
+export function withWaits<T extends Waiting>(native: T, waits: Waits): T {
+  return {
+    ...native,
+    createBuffer: (descriptor: GPUBufferDescriptor) => {
+      const buffer = native.createBuffer(descriptor);
+      if (descriptor.usage & MAP_READ) {
+        const mapAsync = buffer.mapAsync.bind(buffer);
+        buffer.mapAsync = (...range) => waits.until(mapAsync(...range) as Promise<undefined>);
+      }
+      return buffer;
+    },
+    onSubmittedWorkDone: () => waits.until(native.onSubmittedWorkDone()),
+  };
+}

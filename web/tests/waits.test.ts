@@ -1,0 +1,224 @@
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import { Device } from "../src/device";
+import { counts } from "../src/stats";
+import { Waits, withWaits } from "../src/waits";
+import { fakeTimedDevice, type TimedDevice } from "./fake_timer";
+
+const PERIOD_MS = 100;
+const MAP_READ = 1;
+const READABLE = { size: 4, usage: MAP_READ | 8 };
+
+beforeEach(() => {
+  vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout", "setInterval", "clearInterval", "performance"] });
+  Object.assign(counts, { timedDevices: 0, polls: 0 });
+});
+afterEach(() => {
+  vi.unstubAllGlobals();
+  vi.useRealTimers();
+});
+
+/** What finds out about a device, and how long that takes. */
+async function found(device: TimedDevice): Promise<Waits> {
+  const waits = new Waits(device);
+  const finding = waits.find();
+  await vi.advanceTimersByTimeAsync(2000);
+  await finding;
+  return waits;
+}
+
+/** How long a read of so much work takes, by the device's clock; -1: it fails. */
+async function readMs(device: TimedDevice, waits: Waits, workMs: number): Promise<number> {
+  const buffer = withWaits(device, waits).createBuffer(READABLE);
+  const started = performance.now();
+  let ms = 0;
+  device.work(workMs);
+  void buffer.mapAsync(MAP_READ).then(
+    () => (ms = performance.now() - started),
+    () => (ms = -1),
+  );
+  await vi.advanceTimersByTimeAsync(3000);
+  return ms;
+}
+
+describe("a device whose waits a timer ends", () => {
+  it("is found, and polled while a read waits", async () => {
+    const device = fakeTimedDevice(PERIOD_MS);
+    const waits = await found(device);
+    expect(counts.timedDevices).toBe(1);
+    expect(await readMs(device, waits, 7)).toBeLessThan(12);
+    expect(await readMs(device, waits, 43)).toBeLessThan(50);
+  });
+
+  it("is left alone while nothing waits", async () => {
+    const device = fakeTimedDevice(PERIOD_MS);
+    const waits = await found(device);
+    await readMs(device, waits, 7);
+    const { submissions } = device;
+    await vi.advanceTimersByTimeAsync(10_000);
+    expect(device.submissions).toBe(submissions);
+    expect(counts.polls).toBe(submissions);
+    device.stop();
+    expect(vi.getTimerCount()).toBe(0);
+  });
+
+  it("is polled for its queue and for several reads at a time", async () => {
+    const device = fakeTimedDevice(PERIOD_MS);
+    const waits = await found(device);
+    const native = withWaits(device, waits);
+    const ended: string[] = [];
+    device.work(5);
+    void native
+      .createBuffer(READABLE)
+      .mapAsync(MAP_READ)
+      .then(() => ended.push("first"));
+    device.work(20);
+    void native.onSubmittedWorkDone().then(() => ended.push("all"));
+    await vi.advanceTimersByTimeAsync(15);
+    expect(ended).toEqual(["first"]);
+    await vi.advanceTimersByTimeAsync(17);
+    expect(ended).toEqual(["first", "all"]);
+  });
+
+  it("is looked at seldom where the work takes long", async () => {
+    const device = fakeTimedDevice(PERIOD_MS);
+    const waits = await found(device);
+    const { submissions } = device;
+    expect(await readMs(device, waits, 2000)).toBeLessThan(2000 * 1.03);
+    expect(device.submissions - submissions).toBeLessThan(300);
+  });
+
+  it("is no longer polled when it is lost, or driven by the client alone", async () => {
+    for (const isLost of [true, false]) {
+      const device = fakeTimedDevice(PERIOD_MS);
+      const waits = await found(device);
+      device.work(1e9);
+      const read = withWaits(device, waits).createBuffer(READABLE).mapAsync(MAP_READ);
+      read.catch(() => undefined);
+      await vi.advanceTimersByTimeAsync(50);
+      expect(counts.polls).toBeGreaterThan(0);
+      if (isLost) device.lose();
+      waits.stop();
+      const { submissions } = device;
+      await vi.advanceTimersByTimeAsync(1000);
+      expect(device.submissions).toBe(submissions);
+    }
+  });
+
+  it("does not stay polled for a read that fails", async () => {
+    const device = fakeTimedDevice(PERIOD_MS);
+    const waits = await found(device);
+    device.isRefusing = true;
+    expect(await readMs(device, waits, 5)).toBe(-1);
+    const { submissions } = device;
+    await vi.advanceTimersByTimeAsync(1000);
+    expect(device.submissions).toBe(submissions);
+  });
+
+  it("is polled by turns of the event loop where timers are throttled, until the read is there", async () => {
+    const device = fakeTimedDevice(PERIOD_MS);
+    const waits = await found(device);
+    const { setTimeout: timer } = globalThis;
+    const turns = { made: 0, open: 0 };
+    vi.stubGlobal("setTimeout", (action: () => void, ms: number) => timer(action, Math.max(1000, ms)));
+    vi.stubGlobal(
+      "MessageChannel",
+      class {
+        port1 = { onmessage: (_: unknown) => undefined, close: () => (turns.open -= 1) };
+        port2 = {
+          postMessage: (data: number) => {
+            turns.made += 1;
+            timer(() => this.port1.onmessage({ data }), 0.25);
+          },
+        };
+        constructor() {
+          turns.open += 1;
+        }
+      },
+    );
+    device.pauseTimer();
+    expect(await readMs(device, waits, 1030)).toBeLessThan(1070);
+    expect(turns.made).toBeGreaterThan(1);
+    expect(turns.open).toBe(0);
+  });
+});
+
+describe("a device that tells of its work itself", () => {
+  it("is not polled, whether idle or busy", async () => {
+    const device = fakeTimedDevice(0);
+    const waits = await found(device);
+    expect(counts.timedDevices).toBe(0);
+    expect(await readMs(device, waits, 500)).toBe(500);
+    expect(device.submissions).toBe(0);
+  });
+
+  it("is not polled where reads are slow for another reason", async () => {
+    const device = fakeTimedDevice(0);
+    device.latencyMs = 60;
+    await found(device);
+    expect(counts.timedDevices).toBe(0);
+  });
+
+  it.each(["silent", "lost", "without memory"])("is left as it is when it is %s", async (what) => {
+    const device = fakeTimedDevice(PERIOD_MS);
+    if (what === "silent") device.pauseTimer();
+    else if (what === "lost") device.lose();
+    else
+      device.createBuffer = () => {
+        throw new RangeError("no memory");
+      };
+    const waits = await found(device);
+    expect(counts.timedDevices).toBe(0);
+    void waits.until(new Promise(() => undefined));
+    const { submissions } = device;
+    await vi.advanceTimersByTimeAsync(1000);
+    expect(device.submissions).toBe(submissions);
+  });
+});
+
+describe("several devices", () => {
+  it("are polled each for its own reads", async () => {
+    const devices = [fakeTimedDevice(PERIOD_MS), fakeTimedDevice(PERIOD_MS)];
+    const [first, second] = await Promise.all(devices.map(found));
+    expect(counts.timedDevices).toBe(2);
+    const idle = devices[1]!.submissions;
+    await readMs(devices[0]!, first!, 30);
+    expect(devices[1]!.submissions).toBe(idle);
+    expect(await readMs(devices[1]!, second!, 7)).toBeLessThan(12);
+  });
+});
+
+describe("a device of the client's", () => {
+  it("is polled for the client's own reads, before and after it is bound, and not once it is plain", async () => {
+    Object.assign(globalThis, { GPUBufferUsage: { MAP_READ: 1, COPY_SRC: 4, COPY_DST: 8, UNIFORM: 64, STORAGE: 128 } });
+    const fake = fakeTimedDevice(PERIOD_MS);
+    let isOwned = false;
+    const made = fake.asDevice();
+    const device = new Device(made, {} as GPUAdapterInfo, { claims: () => isOwned, isCalling: () => false });
+    const finding = device.waits.find();
+    await vi.advanceTimersByTimeAsync(1000);
+    await finding;
+    const read = async (ms: number) => {
+      const buffer = made.createBuffer(READABLE);
+      const started = performance.now();
+      let took = 0;
+      fake.work(ms);
+      void buffer.mapAsync(MAP_READ).then(() => (took = performance.now() - started));
+      await vi.advanceTimersByTimeAsync(500);
+      return took;
+    };
+    expect(await read(7)).toBeLessThan(12);
+    isOwned = true;
+    expect(await read(7)).toBeLessThan(12);
+    fake.work(7);
+    const { submissions } = fake;
+    let isDone = false;
+    void made.queue.onSubmittedWorkDone().then(() => (isDone = true));
+    await vi.advanceTimersByTimeAsync(12);
+    expect(isDone).toBe(true);
+    expect(fake.submissions).toBeGreaterThan(submissions);
+    device.makePlain();
+    const plain = fake.submissions;
+    await read(7);
+    expect(fake.submissions).toBe(plain);
+  });
+});
