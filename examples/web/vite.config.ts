@@ -3,7 +3,7 @@ import { licenses } from "./licenses";
 import { offline } from "./offline/plugin.js";
 
 // From its sources, so that the page builds alone.
-const FAST = new URL("../../web/src/fast.ts", import.meta.url).pathname;
+const moduleOf = (name: string) => new URL(`../../web/src/${name}.ts`, import.meta.url).pathname;
 
 const LICENSES = licenses("licenses.txt");
 
@@ -12,6 +12,6 @@ export default defineConfig({
   build: { target: "es2022", chunkSizeWarningLimit: 8000 },
   plugins: [LICENSES.page, offline()],
   worker: { format: "es", plugins: () => [LICENSES.worker] },
-  resolve: { alias: { "gemma4-web/fast": FAST } },
+  resolve: { alias: { "gemma4-web/fast": moduleOf("fast"), "gemma4-web/choose": moduleOf("choose") } },
   server: { fs: { allow: [".", "../../web/src"] } },
 });

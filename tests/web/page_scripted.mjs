@@ -27,7 +27,7 @@ export const SCRIPTED = {
     const cases = [
       ["tiny", "webgpu", "no-webgpu", /no WebGPU[\s\S]*Chrome or Edge/],
       ["tiny", "adapter", "no-webgpu", /no graphics device[\s\S]*hardware acceleration/],
-      ["f16", undefined, "check", /16-bit floats[\s\S]*q4f32/], // SwiftShader has none
+      ["f16", undefined, "check", /16-bit floats[\s\S]*without --limits/], // SwiftShader has none
       ["missing", undefined, "failed", /404/],
       ["large", undefined, "check", /Needs about 2\.45 GiB of graphics memory/],
     ];

@@ -24,6 +24,7 @@ from tests.tiny_answers import CONVERSATIONS
 from tests.web.compiled import DRAFTED, SEEING_LITTLE, TINY, Compiler
 from tests.web.cpu_runtime import ENOUGH, Runtime, assistant, system, user
 from tests.web.dawn import run_driver
+from tests.web.joined import join
 from tests.web.webllm import find_browser
 
 pytestmark = pytest.mark.browser
@@ -54,6 +55,7 @@ REAL = (
 )
 SCRIPTED = (
     "refusals",
+    "libraries",
     "memory_budget",
     "damaged_on_the_server",
     "storage_is_full",
@@ -168,6 +170,8 @@ def packages(compiled: Compiler, tmp_path_factory: pytest.TempPathFactory) -> di
     folders = {name: root / name for name in quants}
     for name, quant in quants.items():
         shutil.copytree(compiled(TINY, "webgpu", quant), folders[name])
+    both = {"default": folders["tiny"], "f16": folders["f16"]}
+    folders["several"] = join(both, root / "several")
     shard = bytearray((folders["damaged"] / "params_shard_0.bin").read_bytes())
     shard[1000] ^= 1
     (folders["damaged"] / "params_shard_0.bin").write_bytes(shard)

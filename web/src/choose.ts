@@ -3,7 +3,16 @@ import { among, choose } from "./choose/choose";
 import type { Choice, ChooseOptions, JudgedAdapter } from "./choose/options";
 import type { WebLibrary } from "./choose/provenance";
 
-export { CLIENT_LIMITS, lacking, type LimitName, SUBGROUP_MATRICES, traitsOf, type Traits } from "./choose/fits";
+export {
+  canSetSubgroups,
+  CLIENT_LIMITS,
+  clientLimit,
+  lacking,
+  type LimitName,
+  SUBGROUP_MATRICES,
+  traitsOf,
+  type Traits,
+} from "./choose/fits";
 export type { Choice, ChooseOptions, JudgedAdapter, Measured } from "./choose/options";
 export type { Needs, WebLibrary } from "./choose/provenance";
 

@@ -215,6 +215,14 @@ describe("a choice", () => {
     await expect(never).rejects.toThrow("cannot be reached");
   });
 
+  it("is the expected one where the network goes after the list has come", async () => {
+    const pack = await FakePackage.of();
+    const get = (url: string) =>
+      url.endsWith(".wasm") ? Promise.reject(new TypeError("no network")) : pack.fetch(url);
+    const { around } = new FakeBrowser(DESKTOP);
+    expect((await choose(AT, undefined, { fetch: get }, around)).name).toBe("h200");
+  });
+
   it("works where nothing can be kept", async () => {
     const pack = await FakePackage.of();
     const around = { ...new FakeBrowser(DESKTOP).around, store: undefined };

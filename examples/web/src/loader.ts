@@ -9,6 +9,7 @@ import type { EngineLost } from "./engine/failures";
 import { Ownership } from "./engine/ownership";
 import { packageUrl } from "./package/address";
 import { findDevice, NoWebGpu } from "./package/device";
+import { choose } from "./package/libraries";
 import { readPackage, withoutDrafter, type Package } from "./package/package";
 import { contextLengths, judge, type Device } from "./package/requirements";
 import { isOwn, knows, remembered } from "./package/trust";
@@ -54,7 +55,7 @@ export class Loader {
     this.unload();
     this.ownership.give();
     await this.attempt(async () => {
-      this.device = await findDevice();
+      await findDevice(false); // is there one?
       this.events.state({ kind: "choose", stored: await storedPackages() });
     }, "");
   }
@@ -71,7 +72,7 @@ export class Loader {
     this.digest = digest;
     await this.attempt(async () => {
       this.events.state({ kind: "busy", text: "Looking at the package and the graphics device…" });
-      this.device = await findDevice();
+      this.device = await findDevice(this.session.settings.fast);
       const url = packageUrl(address, document.baseURI);
       const stored = await storedPackages();
       const isAgreed = (read: Package) =>
@@ -84,13 +85,19 @@ export class Loader {
         this.events.state({ kind: "stranger", pack, changed: before !== undefined && before !== pack.digest });
         return;
       }
-      this.whole = pack;
+      this.whole = await this.chosen(pack);
       const { totalBytes, requirements } = this.wanted();
       if (chooser !== "link" || isOwn(pack)) this.session.changeSettings({ lastPackage: url });
       if (chooser === "person" && !isOwn(pack)) this.session.changeSettings(remembered(this.session.settings, pack));
       const small = Math.max(totalBytes, requirements.weightsBytes) <= SMALL_BYTES;
       await this.check(small || this.session.settings.accepted.includes(url));
     }, "Try again");
+  }
+
+  /** The package with the library for this device, or the one that the person fixed. */
+  private async chosen(read: Package): Promise<Package> {
+    const { pack, choice } = await choose(read, this.device!, this.session.settings.libraries[read.url]);
+    return { ...pack, choice };
   }
 
   /** The package as the settings want it now. */
@@ -129,6 +136,18 @@ export class Loader {
   setAllowed(bytes: number): void {
     this.session.changeSettings({ allowedMemory: bytes });
     void this.check(false);
+  }
+
+  /** Fixes a library of the package, or leaves the choice to the page again. */
+  setLibrary(name: string | undefined): void {
+    const { [this.pack!.url]: _, ...others } = this.session.settings.libraries;
+    const libraries = name === undefined ? others : { ...others, [this.pack!.url]: name };
+    this.session.changeSettings({ libraries });
+    void this.attempt(async () => {
+      this.device = await findDevice(this.session.settings.fast);
+      this.whole = await this.chosen(this.whole!);
+      await this.check(false);
+    }, "Try again");
   }
 
   /** The person agreed to the download. */

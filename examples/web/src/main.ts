@@ -91,6 +91,7 @@ async function main(): Promise<void> {
     takeOver: () => void loader.takeOver(),
     setContext: (tokens) => loader.setContext(tokens),
     setAllowed: (bytes) => loader.setAllowed(bytes),
+    setLibrary: (name) => loader.setLibrary(name),
   });
   const loader = new Loader(session, {
     state: (state) => {

@@ -3,6 +3,8 @@ import { describe, expect, it } from "vitest";
 import { keyOf } from "../src/download/cache";
 import { sha256 } from "../src/download/hash";
 import { describe as read, drafterBytes, withoutDrafter } from "../src/package/package";
+import { fitting, withLibrary } from "../src/package/libraries";
+import type { Device } from "../src/package/requirements";
 import { UserError } from "../src/package/user_error";
 
 const URL = "https://x.y/my-model/";
@@ -245,5 +247,71 @@ describe("a package's numerics", () => {
 
   it("are of this package", async () => {
     await expect(withReport(report, HASH)).rejects.toThrow(/numerics\.json is not the file/);
+  });
+});
+
+describe("a package of several libraries", () => {
+  const NAMES = ["model.wasm", "model-f16.wasm", "model-cuda.so", "params_shard_0.bin", "tokenizer.json"];
+  const library = (file: string, name: string, more: Json = {}) => ({ file, name, target: "webgpu", ...more });
+  const LIBRARIES = [
+    library("model.wasm", "default", { requirements: { features: [], activation_bytes: 5 } }),
+    library("model-f16.wasm", "f16", { requirements: { features: ["shader-f16"], activation_bytes: 7 } }),
+    library("model-cuda.so", "cuda", { target: "cuda" }),
+  ];
+  const several = (change: Json = {}) =>
+    files({
+      files: Object.fromEntries(NAMES.map((name) => [name, { nbytes: 8, sha256: HASH }])),
+      libraries: LIBRARIES,
+      ...change,
+    });
+  const device = (...features: string[]) =>
+    ({
+      features: new Set(features),
+      languageFeatures: new Set(),
+      limits: {
+        maxBufferSize: 2 ** 30,
+        maxStorageBufferBindingSize: 2 ** 30,
+        maxComputeWorkgroupStorageSize: 32768,
+        maxStorageBuffersPerShaderStage: 10,
+        maxComputeInvocationsPerWorkgroup: 256,
+      },
+      subgroupMinSize: 0,
+      subgroupMaxSize: 0,
+      matrixConfigs: [],
+      isDriven: true,
+    }) as unknown as Device;
+
+  it("downloads one of them, and has that one's requirements", async () => {
+    const pack = await read(URL, several(), false);
+    const names = (of: typeof pack) => of.files.map(({ name }) => name).sort();
+    expect(names(pack)).toEqual(["model.wasm", "params_shard_0.bin", "tokenizer.json"]);
+    expect([pack.totalBytes, pack.requirements.activationBytes]).toEqual([24, 5]);
+    const other = withLibrary(pack, "f16");
+    expect(names(other)).toEqual(["model-f16.wasm", "params_shard_0.bin", "tokenizer.json"]);
+    expect([other.library, other.totalBytes, other.requirements.activationBytes]).toEqual(["model-f16.wasm", 24, 7]);
+    expect(withLibrary(other, "default")).toMatchObject({ library: "model.wasm", requirements: pack.requirements });
+  });
+
+  it("is of those that fit the device", async () => {
+    const pack = await read(URL, several(), false);
+    expect(fitting(pack, device())).toEqual(["default"]);
+    expect(fitting(pack, device("shader-f16"))).toEqual(["default", "f16"]);
+  });
+
+  it("may have a main library that is not for browsers", async () => {
+    const pack = await read(URL, several({ library: "model-cuda.so" }), false);
+    expect(pack.library).toBe("model.wasm");
+  });
+
+  it.each<[Json, RegExp]>([
+    [{ libraries: {} }, /`libraries` should be a list/],
+    [{ libraries: [7] }, /should be an object/],
+    [{ libraries: [library("../x.wasm", "x")] }, /a plain file name/],
+    [{ libraries: [library("other.wasm", "x")] }, /one of `files`/],
+    [{ libraries: [library("model.wasm", "<b>")] }, /a plain name/],
+    [{ libraries: [LIBRARIES[0], library("model-f16.wasm", "default")] }, /different names/],
+    [{ libraries: [LIBRARIES[2]] }, /no library for browsers/],
+  ])("is refused where its list is damaged: %j", async (change, message) => {
+    await expect(read(URL, several(change), false)).rejects.toThrow(message);
   });
 });

@@ -1,18 +1,13 @@
 import { describe, expect, it } from "vitest";
 import { RateMeter } from "../src/download/rate";
 import type { Package } from "../src/package/package";
-import {
-  CLIENT_LIMITS,
-  contextLengths,
-  judge,
-  neededMemory,
-  SUBGROUP_MATRICES,
-  type Device,
-} from "../src/package/requirements";
+import { CLIENT_LIMITS, SUBGROUP_MATRICES } from "gemma4-web/choose";
+import { contextLengths, judge, neededMemory, type Device } from "../src/package/requirements";
 import { formatBytes, formatSeconds, formatShort, GIB, MIB } from "../src/package/units";
 
 const PACK = {
   recipe: "q4f16",
+  libraries: [] as Package["libraries"],
   contextLength: 4096,
   requirements: {
     features: ["shader-f16"],
@@ -28,11 +23,24 @@ const DEVICE: Device = {
   name: "Test",
   features: new Set(["shader-f16"]),
   isSoftware: false,
-  subgroupSize: 8,
+  languageFeatures: new Set(),
+  subgroupMinSize: 8,
+  subgroupMaxSize: 8,
+  isDriven: true,
   matrixConfigs: [],
   limits: { ...CLIENT_LIMITS },
   memoryBytes: 16 * GIB,
   freeStorageBytes: 10 * GIB,
+};
+
+const SMALL = {
+  features: [],
+  languageFeatures: [],
+  subgroupSize: 0,
+  maxBindingBytes: 0,
+  maxThreadsPerBlock: 0,
+  maxSharedBytes: 0,
+  maxStorageBuffers: 0,
 };
 
 function blocks(pack: Package, device: Device, context = 4096, allowed = 0, missing = GIB) {
@@ -57,9 +65,50 @@ describe("judge", () => {
     expect(blocks(PACK, { ...DEVICE, isSoftware: true })).toEqual([]);
   });
 
-  it("names the recipe that would run without 16-bit floats", () => {
+  it("says what to compile where 16-bit floats are missing", () => {
     const [finding] = blocks(PACK, { ...DEVICE, features: new Set() });
-    expect(finding?.hint).toContain("--quant q4f32");
+    expect(finding?.hint).toMatch(/compile the package again without --limits/i);
+  });
+
+  it("names the libraries of the package that fit, or what each of them lacks", () => {
+    const library = (name: string, features: string[]) => {
+      const needs = { ...SMALL, features };
+      return {
+        name,
+        needs,
+        file: `${name}.wasm`,
+        requirements: PACK.requirements,
+      } as unknown as Package["libraries"][number];
+    };
+    const bare = { ...DEVICE, features: new Set<string>() };
+    const pack = { ...PACK, library: "f16.wasm", libraries: [library("f16", ["shader-f16"]), library("default", [])] };
+    expect(blocks(pack, bare)).toMatchObject([
+      { kind: "blocks", hint: expect.stringContaining("Choose another library of the package: default") },
+    ]);
+    const none = { ...pack, libraries: [library("f16", ["shader-f16"]), library("sub", ["subgroups"])] };
+    expect(blocks(none, bare)).toMatchObject([
+      {
+        kind: "blocks",
+        text: expect.stringMatching(/None of the package's 2 libraries.*f16 needs the feature shader-f16; sub needs/),
+      },
+    ]);
+    expect(blocks(pack, DEVICE)).toEqual([]);
+  });
+
+  it("names a language feature that the browser lacks", () => {
+    const needs = { ...SMALL, languageFeatures: ["packed"] };
+    const only = { name: "int8", needs, file: "int8.wasm" } as unknown as Package["libraries"][number];
+    const pack = { ...PACK, library: "int8.wasm", libraries: [only] };
+    expect(blocks(pack, DEVICE)).toMatchObject([{ kind: "blocks", text: expect.stringContaining("packed") }]);
+    expect(blocks(pack, { ...DEVICE, languageFeatures: new Set(["packed"]) })).toEqual([]);
+  });
+
+  it("lets gemma4-web set the size of subgroups", () => {
+    const pack = { ...PACK, requirements: { ...PACK.requirements, subgroupSize: 32 } };
+    const features = new Set(["shader-f16", "subgroups", "subgroup-size-control"]);
+    const device = { ...DEVICE, features, subgroupMaxSize: 32 };
+    expect(blocks(pack, device)).toEqual([]);
+    expect(blocks(pack, { ...device, isDriven: false })).toMatchObject([{ kind: "blocks" }]);
   });
 
   it("says how an experiment of Chrome's is switched on", () => {
@@ -67,7 +116,7 @@ describe("judge", () => {
     const pack = { ...PACK, requirements: { ...PACK.requirements, features } };
     const [finding, ...others] = blocks(pack, DEVICE);
     expect(finding).toMatchObject({ kind: "blocks", text: expect.stringContaining(SUBGROUP_MATRICES) });
-    expect(finding?.hint).toMatch(/Unsafe WebGPU Support.*--limits h200/);
+    expect(finding?.hint).toMatch(/Unsafe WebGPU Support.*without --limits/);
     expect(others).toEqual([]);
     expect(blocks(pack, { ...DEVICE, features: new Set(features) })).toEqual([]);
   });
@@ -83,7 +132,7 @@ describe("judge", () => {
     ];
     expect(blocks(pack, { ...device, matrixConfigs: [...others, config] })).toEqual([]);
     expect(blocks(pack, { ...device, matrixConfigs: others })).toMatchObject([
-      { kind: "blocks", text: expect.stringContaining("16 x 16"), hint: expect.stringContaining("--limits h200") },
+      { kind: "blocks", text: expect.stringContaining("16 x 16"), hint: expect.stringContaining("without --limits") },
     ]);
     expect(blocks(PACK, { ...device, matrixConfigs: others })).toEqual([]);
   });
@@ -91,19 +140,8 @@ describe("judge", () => {
   it("refuses subgroups that are too small, and warns of unknown ones", () => {
     const pack = { ...PACK, requirements: { ...PACK.requirements, subgroupSize: 32 } };
     expect(blocks(pack, DEVICE)).toMatchObject([{ kind: "blocks", text: expect.stringMatching(/32 threads.*have 8/) }]);
-    expect(blocks(pack, { ...DEVICE, subgroupSize: 0 })).toMatchObject([{ kind: "risk" }]);
-    expect(blocks(pack, { ...DEVICE, subgroupSize: 32 })).toEqual([]);
-  });
-
-  it.each([
-    [64, "subgroups"],
-    [24, "subgroups-16"],
-    [8, "subgroups-8"],
-    [4, "subgroups-4"],
-    [0, "default"],
-  ])("names the limits for subgroups of %d threads", (subgroupSize, limits) => {
-    const pack = { ...PACK, requirements: { ...PACK.requirements, subgroupSize: 128 } };
-    expect(blocks(pack, { ...DEVICE, subgroupSize })[0]?.hint).toContain(`--limits ${limits}.`);
+    expect(blocks(pack, { ...DEVICE, subgroupMinSize: 0 })).toMatchObject([{ kind: "risk" }]);
+    expect(blocks(pack, { ...DEVICE, subgroupMinSize: 32 })).toEqual([]);
   });
 
   it("names the limit that is too small, and both numbers", () => {

@@ -222,7 +222,9 @@ class Chooser {
   /** Fetches a library's file, if it is the one that the provenance names. */
   private async load(library: WebLibrary, files: Map<string, LibraryFile>): Promise<void> {
     const get = this.options.fetch ?? ((url: string) => fetch(url));
-    const bytes = await readBounded(await get(this.base + library.file), library.nbytes).catch(() => undefined);
+    const bytes = await get(this.base + library.file)
+      .then((response) => readBounded(response, library.nbytes))
+      .catch(() => undefined);
     if (bytes?.length === library.nbytes && (await hexDigest(bytes)) === library.sha256)
       files.set(library.name, new LibraryFile(bytes));
   }

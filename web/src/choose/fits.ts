@@ -113,17 +113,21 @@ export function lacking(needs: Needs, traits: Traits): string[] {
   return missing;
 }
 
+/** Whether gemma4-web sets the subgroups of a kernel to this size. */
+export function canSetSubgroups(
+  size: number,
+  { isDriven, features, subgroupMinSize, subgroupMaxSize }: Traits,
+): boolean {
+  return (
+    isDriven && features.has(SIZE_CONTROL) && subgroupMinSize > 0 && subgroupMinSize <= size && size <= subgroupMaxSize
+  );
+}
+
 function lackingSubgroups({ features, subgroupSize }: Needs, traits: Traits): string[] {
   const missing: string[] = [];
   // A size that nobody tells is the least that there may be: larger exchanges could be wrong.
   const least = traits.subgroupMinSize || LEAST_SUBGROUP;
-  const canPin =
-    traits.isDriven &&
-    traits.features.has(SIZE_CONTROL) &&
-    traits.subgroupMinSize > 0 &&
-    least <= subgroupSize &&
-    subgroupSize <= traits.subgroupMaxSize;
-  if (traits.features.has("subgroups") && subgroupSize > least && !canPin) {
+  if (traits.features.has("subgroups") && subgroupSize > least && !canSetSubgroups(subgroupSize, traits)) {
     const here = traits.subgroupMinSize
       ? `here they may have ${least}`
       : "this browser does not say how many they have";

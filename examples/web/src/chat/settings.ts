@@ -23,6 +23,8 @@ export interface Settings {
   agreed: Record<string, string>;
   /** What opens by itself. */
   lastPackage: string;
+  /** Libraries that the person fixed, by package address. */
+  libraries: Record<string, string>;
   /** Decode steps ahead of the client, by gemma4-web. */
   fast: boolean;
   /** With the package's drafter, several tokens a step. */
@@ -40,6 +42,7 @@ const DEFAULTS: Settings = {
   known: [],
   agreed: {},
   lastPackage: "",
+  libraries: {},
   fast: true,
   drafts: true,
 };
@@ -91,7 +94,7 @@ function isNumber(value: unknown, least: number, most: number): boolean {
 function isAlike(value: unknown, own: unknown): boolean {
   if (typeof own !== "object") return typeof value === typeof own && own !== undefined;
   if (typeof value !== "object" || value === null || Array.isArray(value) !== Array.isArray(own)) return false;
-  const kind = Array.isArray(own) || own === DEFAULTS.agreed ? "string" : "number";
+  const kind = Array.isArray(own) || own === DEFAULTS.agreed || own === DEFAULTS.libraries ? "string" : "number";
   return Object.values(value).every((each) => typeof each === kind);
 }
 

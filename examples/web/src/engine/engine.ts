@@ -1,11 +1,11 @@
 // A package in the stock client, in a worker that ends with the engine.
 import type { Stats as FastStats } from "gemma4-web/fast";
+import { SUBGROUP_MATRICES } from "gemma4-web/choose";
 import type { ChatCompletionMessageParam } from "@mlc-ai/web-llm";
 import { CONVERSATION_OVERRIDES } from "../chat/prompt";
 import { clientUrl } from "../download/cache";
 import { storedLibrary } from "../download/download";
 import { MANIFEST, type Package, type Sampling } from "../package/package";
-import { SUBGROUP_MATRICES } from "../package/requirements";
 import { asUserError, EngineLost, RESTART } from "./failures";
 import type { FromWorker, StoredDrafter, ToWorker } from "./protocol";
 import { type Pace, ReplyClock } from "./speed";

@@ -1,6 +1,7 @@
 // Asks the browser for its graphics device and its storage.
+import { traitsOf } from "gemma4-web/choose";
 import { waysToWebGpu } from "./browsers";
-import { CLIENT_LIMITS, type Device, type LimitName, type MatrixConfig } from "./requirements";
+import type { Device } from "./requirements";
 import { UserError } from "./user_error";
 import { GIB } from "./units";
 
@@ -14,23 +15,15 @@ export class NoWebGpu extends UserError {
   }
 }
 
-export async function findDevice(): Promise<Device> {
+/** `isDriven`: whether gemma4-web will be between the client and the device. */
+export async function findDevice(isDriven: boolean): Promise<Device> {
   const adapter = await findAdapter();
-  const limits = {} as Record<LimitName, number>;
-  for (const name of Object.keys(CLIENT_LIMITS) as LimitName[]) limits[name] = adapter.limits[name];
   const { description, vendor, architecture } = adapter.info;
-  const { subgroupMinSize, subgroupMatrixConfigs, isFallbackAdapter } = adapter.info as {
-    subgroupMinSize?: number;
-    subgroupMatrixConfigs?: Iterable<MatrixConfig>;
-    isFallbackAdapter?: boolean;
-  };
+  const { isFallbackAdapter } = adapter.info as { isFallbackAdapter?: boolean };
   return {
+    ...traitsOf(adapter, navigator.gpu.wgslLanguageFeatures, isDriven),
     name: description || [vendor, architecture].filter(Boolean).join(" ") || "this graphics device",
-    features: new Set(adapter.features),
     isSoftware: isFallbackAdapter ?? false,
-    subgroupSize: subgroupMinSize ?? 0,
-    matrixConfigs: [...(subgroupMatrixConfigs ?? [])],
-    limits,
     memoryBytes: ((navigator as { deviceMemory?: number }).deviceMemory ?? 0) * GIB,
     freeStorageBytes: await freeStorage(),
   };

@@ -4,6 +4,7 @@ import { sha256 } from "../download/hash";
 import { type MediaInputs, mediaInputsOf } from "../media/inputs";
 import { hubModelOf } from "./address";
 import { Fields } from "./json_fields";
+import type { Library, LibraryChoice, ListedLibrary } from "./libraries";
 import { NUMERICS, type Numerics, readNumerics } from "./numerics";
 import { cleanName, PROVENANCE, readFiles, readProvenance, type PackageFile, type Provenance } from "./provenance";
 import { areGemmas, readTurns, type Turns } from "./turns";
@@ -35,6 +36,10 @@ export interface Package {
   title: string;
   isTiny: boolean;
   library: string;
+  /** All for browsers, of which `library` is one; the requirements and files are that one's. */
+  libraries: Library[];
+  /** Which one it is, and why; undefined: nobody has chosen yet. */
+  choice?: LibraryChoice;
   recipe: string;
   contextLength: number;
   files: PackageFile[];
@@ -163,8 +168,9 @@ export async function describe(
   const template = new TextDecoder().decode(files.get(TEMPLATE));
   const list = [...provenance.files.values()];
   const drafter = new Set(list.map(({ name }) => name).filter((name) => OF_DRAFTER.test(name)));
-  const requirements = requirementsFrom(provenance.requirements, shards);
-  requirements.weightsBytes += drafterBytes({ files: list, drafter });
+  const added = drafterBytes({ files: list, drafter });
+  const libraries = provenance.libraries.map((library) => readNeeds(library, shards, added));
+  const { requirements } = libraries.find(({ file }) => file === provenance.library)!;
   const digest = await sha256(record);
   const isTiny = provenance.kind === "tiny";
   const turns = readTurns(config);
@@ -175,10 +181,11 @@ export async function describe(
     title: titleFrom(provenance, url),
     isTiny,
     library: provenance.library,
+    libraries,
     recipe: provenance.recipe ?? cleanName(config.text("quantization", "")),
     contextLength: config.count("context_window_size", 1, LONGEST_CONTEXT),
     files: list,
-    totalBytes: provenance.totalBytes,
+    totalBytes: list.reduce((sum, { nbytes }) => sum + nbytes, 0),
     shards: new Set(shards.map(({ name }) => name)),
     drafter,
     hasDrafter: drafter.size > 0,
@@ -222,8 +229,13 @@ export function drafterBytes({ files, drafter }: Pick<Package, "files" | "drafte
 export function withoutDrafter(pack: Package): Package {
   const files = pack.files.filter(({ name }) => !pack.drafter.has(name));
   const bytes = drafterBytes(pack);
-  const requirements = { ...pack.requirements, weightsBytes: pack.requirements.weightsBytes - bytes };
-  return { ...pack, files, totalBytes: pack.totalBytes - bytes, drafter: new Set(), requirements };
+  const less = (requirements: Requirements) => ({
+    ...requirements,
+    weightsBytes: requirements.weightsBytes - bytes,
+  });
+  const libraries = pack.libraries.map((library) => ({ ...library, requirements: less(library.requirements) }));
+  const requirements = less(pack.requirements);
+  return { ...pack, files, totalBytes: pack.totalBytes - bytes, drafter: new Set(), requirements, libraries };
 }
 
 function titleFrom({ kind, model }: Provenance, url: string): string {
@@ -242,6 +254,25 @@ function decoded(part: string): string {
   } catch {
     return part;
   }
+}
+
+function readNeeds(listed: ListedLibrary, shards: readonly Shard[], drafterBytes: number): Library {
+  const { file, name, limits, activations, float16, requirements: wanted } = listed;
+  const requirements = requirementsFrom(wanted, shards);
+  requirements.weightsBytes += drafterBytes;
+  const { features, subgroupSize, maxBindingBytes } = requirements;
+  const count = (field: string) => wanted.count(field, 0, MOST_BYTES, 0);
+  const needs = {
+    features,
+    languageFeatures: wanted.texts("language_features", MOST_FEATURES).map(cleanName),
+    subgroupSize,
+    maxBindingBytes,
+    maxThreadsPerBlock: count("max_threads_per_block"),
+    maxSharedBytes: count("max_shared_memory_bytes"),
+    maxStorageBuffers: count("max_storage_buffers"),
+  };
+  const { sha256, nbytes } = file;
+  return { file: file.name, name, sha256, nbytes, limits, activations, float16, needs, requirements };
 }
 
 function requirementsFrom(wanted: Fields, shards: readonly Shard[]): Requirements {

@@ -1,6 +1,7 @@
 // `provenance.json`: what a package is made of, and the hashes of its files.
 import { GIB } from "./units";
 import type { Fields } from "./json_fields";
+import { type ListedLibrary, readLibraries } from "./libraries";
 import { readDifference } from "./turns";
 import { UserError } from "./user_error";
 
@@ -22,13 +23,12 @@ export interface PackageFile {
 
 export interface Provenance {
   library: string;
+  libraries: ListedLibrary[];
   files: Map<string, PackageFile>;
-  totalBytes: number;
   /** `tiny`, or what a checkpoint was: nobody has checked it. */
   kind: string;
   model: string;
   recipe: string | undefined;
-  requirements: Fields;
   dropsPadding: boolean;
   /** The first conversation whose prompt is not what the checkpoint's template writes. */
   difference: string;
@@ -58,11 +58,16 @@ export function readProvenance(record: Fields): Provenance {
     );
   }
   const files = readFiles(record);
-  if (!record.text("library", "").endsWith(".wasm")) {
-    throw new UserError("The package holds no library for browsers.", "Compile it with --target webgpu.");
-  }
-  const library = record.fileName("library");
-  if (!files.has(library)) throw record.wrong("library", "one of `files`", library);
+  const isListed = record.objects("libraries", Number.MAX_SAFE_INTEGER).length > 0;
+  const { web, files: ofLibraries } =
+    isListed || record.text("library", "").endsWith(".wasm")
+      ? readLibraries(record, files)
+      : { web: [], files: new Set<string>() };
+  const [first] = web;
+  if (!first) throw new UserError("The package holds no library for browsers.", "Compile it with --target webgpu.");
+  const main = web.find(({ file }) => file.name === record.raw("library")) ?? first;
+  // Of the libraries one is downloaded.
+  for (const name of ofLibraries) if (name !== main.file.name) files.delete(name);
   const totalBytes = [...files.values()].reduce((sum, { nbytes }) => sum + nbytes, 0);
   if (totalBytes > LARGEST_PACKAGE) {
     throw record.wrong("files", `files of at most ${LARGEST_PACKAGE} bytes in all`, totalBytes);
@@ -70,13 +75,12 @@ export function readProvenance(record: Fields): Provenance {
   const build = record.object("build");
   const source = build.object("source");
   return {
-    library,
+    library: main.file.name,
+    libraries: web,
     files,
-    totalBytes,
     kind: source.text("kind", ""),
     model: cleanName(source.text("model", "").split("/").pop()!),
     recipe: build.has("recipe") ? cleanName(build.text("recipe", "")) : undefined,
-    requirements: build.object("requirements"),
     dropsPadding: build.flag("drops_padding"),
     difference: cleanName(readDifference(build)),
   };

@@ -1,31 +1,25 @@
 // Whether this browser can run a package: asked before the download, the client asks after it.
+import {
+  canSetSubgroups,
+  CLIENT_LIMITS,
+  clientLimit,
+  lacking,
+  type LimitName,
+  SUBGROUP_MATRICES,
+  type Traits,
+} from "gemma4-web/choose";
 import type { Package } from "./package";
 import { formatBytes, formatCount, MIB } from "./units";
 
 /** What the page found out about the device; plain data, so that tests can make it up. */
-export interface Device {
+export interface Device extends Traits {
   name: string;
-  features: ReadonlySet<string>;
   /** It has no graphics processor: the processor computes what one would. */
   isSoftware: boolean;
-  /** Threads of the smallest subgroup; 0: the browser does not report it. */
-  subgroupSize: number;
-  /** Of its subgroup matrices; none: the browser does not report them. */
-  matrixConfigs: readonly MatrixConfig[];
-  limits: Readonly<Record<LimitName, number>>;
   /** The machine's memory as the browser reports it, rounded and capped; 0: it reports none. */
   memoryBytes: number;
   /** What this site may still store; undefined: the browser reports nothing. */
   freeStorageBytes: number | undefined;
-}
-
-/** Sizes and types that a device's subgroup matrices may have. */
-export interface MatrixConfig {
-  componentType: string;
-  resultComponentType: string;
-  M: number;
-  N: number;
-  K: number;
 }
 
 export interface Finding {
@@ -36,29 +30,9 @@ export interface Finding {
   hint?: string;
 }
 
-export type LimitName = keyof typeof CLIENT_LIMITS;
-
-// What the client requests of every device, whatever the model.
-export const CLIENT_LIMITS = {
-  maxBufferSize: 256 * MIB,
-  maxStorageBufferBindingSize: 128 * MIB,
-  maxComputeWorkgroupStorageSize: 32 << 10,
-  maxStorageBuffersPerShaderStage: 10,
-  maxComputeInvocationsPerWorkgroup: 256,
-} as const;
-
-// The client creates its device with one of these two sizes of a binding.
-const CLIENT_BINDINGS = [1024 * MIB, 128 * MIB];
 const F16 = "shader-f16";
-/** Behind a flag; `gemma4-web/fast` asks for it, the client alone does not. */
-export const SUBGROUP_MATRICES = "chromium-experimental-subgroup-matrix";
-// Profiles of --limits that use subgroups, by the threads that the smallest one must have.
-const SUBGROUP_LIMITS = [
-  [32, "subgroups"],
-  [16, "subgroups-16"],
-  [8, "subgroups-8"],
-  [4, "subgroups-4"],
-] as const;
+/** What to do about a package with one library, which is for other devices. */
+const SEVERAL = "compile the package again without --limits and --activations: then it has libraries for every device";
 // Below this nobody has to think about memory.
 const SMALL_BYTES = 256 * MIB;
 const LEAST_CONTEXT = 256;
@@ -109,30 +83,65 @@ function judgeConversation({ difference }: Package): Finding[] {
   ];
 }
 
+/** What to do where the library does not fit: another one of the package does, or another package would. */
+function other(pack: Package, device: Device): string {
+  const fits = pack.libraries.filter(({ needs }) => lacking(needs, device).length === 0);
+  if (fits.length) return `choose another library of the package: ${fits.map(({ name }) => name).join(", ")}`;
+  return pack.libraries.length > 1 ? "use another browser or driver" : SEVERAL;
+}
+
 function judgeFeatures(pack: Package, device: Device): Finding[] {
-  const missing = pack.requirements.features.filter((feature) => !device.features.has(feature));
-  const { subgroupSize } = pack.requirements;
-  if (!missing.length && device.subgroupSize < subgroupSize) {
-    const known = device.subgroupSize > 0;
-    const limits = SUBGROUP_LIMITS.find(([size]) => size <= device.subgroupSize)?.[1] ?? "default";
+  const { features, subgroupSize } = pack.requirements;
+  const missing = features.filter((feature) => !device.features.has(feature));
+  if (pack.libraries.length > 1 && pack.libraries.every(({ needs }) => lacking(needs, device).length > 0))
+    return noneFits(pack, device);
+  if (!missing.length && device.subgroupMinSize < subgroupSize && !canSetSubgroups(subgroupSize, device)) {
+    const known = device.subgroupMinSize > 0;
     return [
       {
         kind: known ? "blocks" : "risk",
-        text: `The package was made for subgroups of ${subgroupSize} threads or more, and ${known ? `here they may have ${device.subgroupSize}` : "this browser does not say how large they are here"}.`,
-        hint: `With smaller ones its answers would be wrong. Use the same model compiled with --limits ${limits}.`,
+        text: `The library was made for subgroups of ${subgroupSize} threads or more, and ${known ? `here they may have ${device.subgroupMinSize}` : "this browser does not say how large they are here"}.`,
+        hint: `With smaller ones its answers would be wrong: ${other(pack, device)}.`,
       },
     ];
   }
-  if (!missing.length && pack.requirements.features.includes(SUBGROUP_MATRICES) && !multiplies(device)) {
+  if (!missing.length && features.includes(SUBGROUP_MATRICES) && !multiplies(device)) {
     return [
       {
         kind: "blocks",
-        text: "The package multiplies 16 x 16 matrices of 16-bit floats, and this graphics device has only other subgroup matrices.",
-        hint: "Use the same model compiled with --limits h200.",
+        text: "The library multiplies 16 x 16 matrices of 16-bit floats, and this graphics device has only other subgroup matrices.",
+        hint: sentence(other(pack, device)),
       },
     ];
   }
-  return missing.map((feature) => missingFeature(pack, feature));
+  return [...missing.map((feature) => missingFeature(feature, other(pack, device))), ...languageFeatures(pack, device)];
+}
+
+/** What each library lacks, where none runs. */
+function noneFits({ libraries }: Package, device: Device): Finding[] {
+  const each = libraries.map(({ name, needs }) => `${name} needs ${lacking(needs, device).join(", ")}`);
+  return [
+    {
+      kind: "blocks",
+      text: `None of the package's ${libraries.length} libraries runs here: ${each.join("; ")}.`,
+      hint: `Use another browser or graphics driver, or ${SEVERAL}.`,
+    },
+  ];
+}
+
+function languageFeatures(pack: Package, device: Device): Finding[] {
+  const library = pack.libraries.find(({ file }) => file === pack.library);
+  return (library?.needs.languageFeatures ?? [])
+    .filter((feature) => !device.languageFeatures.has(feature))
+    .map((feature) => ({
+      kind: "blocks" as const,
+      text: `The library is written with ${feature}, which this browser's shader language does not have.`,
+      hint: sentence(other(pack, device)),
+    }));
+}
+
+function sentence(text: string): string {
+  return `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
 }
 
 /** Whether the device may have the matrices that kernels use: 16 x 16 float16 operands, float32 sums. */
@@ -144,21 +153,21 @@ function multiplies({ matrixConfigs }: Device): boolean {
   return fitting.length > 0 || matrixConfigs.length === 0;
 }
 
-function missingFeature(pack: Package, feature: string): Finding {
+function missingFeature(feature: string, other: string): Finding {
   if (feature === F16) {
     return {
       kind: "blocks",
-      text: `This package (${pack.recipe}) computes in 16-bit floats, and this browser does not offer them here (WebGPU feature ${F16}).`,
-      hint: `Use the same model compiled with --quant ${pack.recipe.startsWith("q") ? "q4f32" : "f32"}, which needs none; or a newer browser or graphics driver.`,
+      text: `This library computes in 16-bit floats, and this browser does not offer them here (WebGPU feature ${F16}).`,
+      hint: `${sentence(other).slice(0, -1)}; or use a newer browser or graphics driver.`,
     };
   }
   const isExperiment = feature === SUBGROUP_MATRICES;
   return {
     kind: "blocks",
-    text: `The package needs the WebGPU feature ${feature}, and this browser does not offer it here.`,
+    text: `The library needs the WebGPU feature ${feature}, and this browser does not offer it here.`,
     hint: isExperiment
-      ? 'It is an experiment of Chrome\'s: switch on "Unsafe WebGPU Support" in chrome://flags, or use the same model compiled with --limits h200.'
-      : "Compile the package without it (--limits default), or use another browser or driver.",
+      ? `It is an experiment of Chrome's: switch on "Unsafe WebGPU Support" in chrome://flags, or ${other}.`
+      : sentence(other),
   };
 }
 
@@ -174,11 +183,11 @@ function judgeLimits(pack: Package, device: Device): Finding[] {
     });
   }
   const largest = pack.requirements.maxBindingBytes;
-  const binding = CLIENT_BINDINGS.find((size) => size <= device.limits.maxStorageBufferBindingSize) ?? 0;
+  const binding = clientLimit("maxStorageBufferBindingSize", device.limits.maxStorageBufferBindingSize);
   if (binding && largest > binding) {
     findings.push({
       kind: "blocks",
-      text: `The package binds ${formatBytes(largest)} at once, and the client gets ${formatBytes(binding)} from this device.`,
+      text: `The library binds ${formatBytes(largest)} at once, and the client gets ${formatBytes(binding)} from this device.`,
       hint: "Compile it again with a shorter --context or --prefill-chunk, or with the default --limits.",
     });
   }

@@ -19,6 +19,13 @@ export function describeFast(stats: Stats | undefined, wanted: boolean): string 
   return wanted === isOff ? state + LATER : state;
 }
 
+/** Which of the package's libraries is used, and why. */
+export function describeLibrary(pack: Pick<Package, "choice" | "libraries"> | undefined): string {
+  if (!pack?.choice) return "";
+  const { name, why } = pack.choice;
+  return pack.libraries.length > 1 ? `Library ${name}: ${why}.` : `The package has one library, ${name}.`;
+}
+
 /**
  * What becomes of the package's drafter.
  *

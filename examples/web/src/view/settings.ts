@@ -5,7 +5,7 @@ import { describeOffline } from "../offline";
 import { forgotten } from "../package/trust";
 import { formatBytes } from "../package/units";
 import { byId, h } from "./dom";
-import { describeDrafts, describeFast } from "./fast_state";
+import { describeDrafts, describeFast, describeLibrary } from "./fast_state";
 import { setUpSettingsNav } from "./settings_nav";
 import { applyTheme, type Theme } from "./theme";
 import { TransferButtons } from "./transfer";
@@ -126,6 +126,7 @@ export class SettingsDialog {
     // Guesses are a part of fast decoding.
     this.drafts.disabled = !this.fast.checked;
     const wanted = this.fast.checked && this.drafts.checked;
+    byId("library-state").textContent = describeLibrary(pack);
     byId("drafts-state").textContent = describeDrafts(engine?.fast, pack, wanted);
   }
 

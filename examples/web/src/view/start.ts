@@ -6,6 +6,7 @@ import type { Finding } from "../package/requirements";
 import { type Numerics, numericsLines } from "../package/numerics";
 import { formatBytes, formatCount, GIB } from "../package/units";
 import { byId, h } from "./dom";
+import { describeLibrary } from "./fast_state";
 import { icon } from "./icons";
 
 export type StartState =
@@ -38,6 +39,8 @@ export interface StartActions {
   takeOver(): void;
   setContext(tokens: number): void;
   setAllowed(bytes: number): void;
+  /** undefined: the one that the page chooses. */
+  setLibrary(name: string | undefined): void;
 }
 
 const ALLOWANCES = [0, 2, 4, 8, 16, 24, 48].map((gigabytes) => gigabytes * GIB);
@@ -209,6 +212,7 @@ export class StartView {
       blocked
         ? h("ul", { class: "findings", id: "error", role: "alert" }, ...items)
         : h("ul", { class: "findings" }, ...items),
+      ...(pack.libraries.length > 1 ? [h("p", { class: "hint", id: "library-why" }, describeLibrary(pack))] : []),
       ...(pack.numerics ? [drawNumerics(pack.numerics)] : []),
       h(
         "div",
@@ -229,6 +233,7 @@ export class StartView {
           (bytes) => (bytes ? `at most ${bytes / GIB} GiB` : "what it needs"),
           this.actions.setAllowed,
         ),
+        ...(pack.libraries.length > 1 ? [librarySelect(pack, this.actions.setLibrary)] : []),
       ),
       h("div", { class: "buttons" }, go, this.other()),
     ];
@@ -281,6 +286,17 @@ function choice(
     select.append(option);
   }
   return h("div", { class: "field" }, h("label", { for: id }, label), select);
+}
+
+/** The package's libraries to choose from; the first entry leaves the choice to the page. */
+function librarySelect({ libraries, choice }: Package, onchange: (name: string | undefined) => void): HTMLElement {
+  const select = h("select", { id: "library", onchange: () => onchange(select.value || undefined) });
+  for (const name of ["", ...libraries.map((library) => library.name)]) {
+    const option = h("option", { value: name }, name || "the fastest here");
+    option.selected = choice?.isFixed ? name === choice.name : !name;
+    select.append(option);
+  }
+  return h("div", { class: "field" }, h("label", { for: "library" }, "Library"), select);
 }
 
 /** How far the package is from its checkpoint, text by text. */

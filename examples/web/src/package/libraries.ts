@@ -1,0 +1,140 @@
+// The model libraries of a package, of which one is downloaded: the one that is right and fastest on this device.
+import { chooseAmong, lacking, type WebLibrary } from "gemma4-web/choose";
+import { keyOf, openCache } from "../download/cache";
+import { fetchChecked } from "../download/fetch";
+import type { Fields } from "./json_fields";
+import type { Package, PackageFile, Requirements } from "./package";
+import type { Device } from "./requirements";
+import { UserError } from "./user_error";
+
+const MOST_LIBRARIES = 64;
+const NAME = /^\w[\w.-]{0,63}$/;
+const LONGEST_NAME = 64;
+
+/** A library as a package lists it. */
+export interface ListedLibrary {
+  file: PackageFile;
+  name: string;
+  limits: string;
+  activations: string;
+  float16: string | null;
+  requirements: Fields;
+}
+
+/** A library for browsers, with its own requirements. */
+export interface Library extends WebLibrary {
+  requirements: Requirements;
+}
+
+/** Which library it is, and why. */
+export interface LibraryChoice {
+  name: string;
+  why: string;
+  /** Whether the person fixed it. */
+  isFixed: boolean;
+}
+
+/** The libraries of `provenance.json` for browsers, and the files of all; a package without a list has its main one. */
+export function readLibraries(
+  record: Fields,
+  files: ReadonlyMap<string, PackageFile>,
+): { web: ListedLibrary[]; files: Set<string> } {
+  const build = record.object("build");
+  const listed = record.objects("libraries", MOST_LIBRARIES);
+  if (!listed.length) {
+    const found = readLibrary(record, "library", build, files, build.text("limits", "default", LONGEST_NAME));
+    return { web: [found], files: new Set([found.file.name]) };
+  }
+  const all = listed.map((entry) => ({
+    isWeb: entry.text("target", "") === "webgpu",
+    found: readLibrary(entry, "file", entry, files, entry.text("name", "", LONGEST_NAME)),
+  }));
+  const web = all.filter(({ isWeb }) => isWeb).map(({ found }) => found);
+  const twice = web.find(({ name }, index) => web.findIndex((each) => each.name === name) !== index);
+  if (twice) throw record.wrong("libraries", "libraries of different names", twice.name);
+  return { web, files: new Set(all.map(({ found }) => found.file.name)) };
+}
+
+function readLibrary(
+  entry: Fields,
+  field: string,
+  described: Fields,
+  files: ReadonlyMap<string, PackageFile>,
+  name: string,
+): ListedLibrary {
+  const file = files.get(entry.fileName(field));
+  if (!file) throw entry.wrong(field, "one of `files`", entry.raw(field));
+  if (!NAME.test(name)) throw described.wrong("name", "a plain name", name);
+  return {
+    file,
+    name,
+    limits: described.text("limits", "default", LONGEST_NAME),
+    activations: described.text("activations", "float", LONGEST_NAME),
+    float16: described.has("float16") ? described.text("float16", "", LONGEST_NAME) : null,
+    requirements: described.object("requirements"),
+  };
+}
+
+/** The same package with another of its libraries. */
+export function withLibrary(pack: Package, name: string): Package {
+  const library = pack.libraries.find((each) => each.name === name)!;
+  const files = pack.files
+    .filter((file) => file.name !== pack.library)
+    .concat({ name: library.file, nbytes: library.nbytes, sha256: library.sha256 });
+  const totalBytes = files.reduce((sum, { nbytes }) => sum + nbytes, 0);
+  return { ...pack, library: library.file, requirements: library.requirements, files, totalBytes };
+}
+
+/** Names of the libraries that run on a device. */
+export function fitting({ libraries }: Pick<Package, "libraries">, device: Device): string[] {
+  return libraries.filter(({ needs }) => lacking(needs, device).length === 0).map(({ name }) => name);
+}
+
+/**
+ * The package with the library to use here; `fixed`: the one that the person wants.
+ *
+ * Where none fits it keeps its main one, and `judge` says what is missing. Throws a UserError where all compute wrong.
+ */
+export async function choose(
+  pack: Package,
+  device: Device,
+  fixed: string | undefined,
+): Promise<{ pack: Package; choice: LibraryChoice }> {
+  const taken = pack.libraries.find(({ name }) => name === fixed);
+  if (taken) {
+    const why = "chosen in the settings";
+    return { pack: withLibrary(pack, taken.name), choice: { name: taken.name, why, isFixed: true } };
+  }
+  const fits = fitting(pack, device);
+  const [stored, ...more] = pack.offline ? await storedLibraries(pack) : [];
+  if (stored && !more.length && fits.includes(stored)) {
+    const why = "the one that is downloaded, while there is no network";
+    return { pack: withLibrary(pack, stored), choice: { name: stored, why, isFixed: false } };
+  }
+  if (fits.length === 0) {
+    const main = pack.libraries.find(({ file }) => file === pack.library)!;
+    return { pack, choice: { name: main.name, why: "none fits this device", isFixed: false } };
+  }
+  try {
+    const options = { fast: device.isDriven, fetch: (url: string) => storedOrFetched(pack, url) };
+    const { name, why } = await chooseAmong(pack.url, pack.libraries, undefined, options);
+    return { pack: withLibrary(pack, name), choice: { name, why, isFixed: false } };
+  } catch (error) {
+    const [message, hint] = String((error as Error).message).split("\n");
+    throw new UserError(message!, hint ?? "Update the browser and the graphics driver.");
+  }
+}
+
+/** Names of the libraries whose files are downloaded. */
+async function storedLibraries(pack: Package): Promise<string[]> {
+  const cache = await openCache(pack, pack.library);
+  const found = await Promise.all(pack.libraries.map(({ file }) => cache.match(keyOf(pack, file))));
+  return pack.libraries.filter((_, index) => found[index]).map(({ name }) => name);
+}
+
+/** A library's file, from the downloads if it lies there. */
+async function storedOrFetched(pack: Package, url: string): Promise<Response> {
+  const name = url.slice(pack.url.length);
+  const cache = await openCache({ ...pack, library: name }, name);
+  return (await cache.match(keyOf(pack, name))) ?? fetchChecked(url);
+}
