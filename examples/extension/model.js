@@ -1,0 +1,64 @@
+// The model's thread. It takes {at: address}, {ask: text}, {messages: [...]}, and tells {state, busy, ready, at, messages}.
+import { chooseLibrary } from "gemma4-web/fast"; // first
+import { MLCEngine } from "@mlc-ai/web-llm";
+
+let engine;
+let messages = [];
+const tell = (news) => postMessage({ messages, ...news });
+const text = async (url) => (await fetch(url, { cache: "no-cache" })).text();
+
+async function load(at) {
+  tell({ at, state: "Starting…", busy: true, ready: false });
+  await engine?.unload();
+  // Programs come with the extension, weights from the address: both have to be of one compilation.
+  const own = new URL("package/", location.href).href;
+  const ours = await text(`${own}resolve/main/provenance.json`);
+  const theirs = await text(`${inFolder(at)}provenance.json`).catch(() => ours); // without a network: what is kept
+  if (ours !== theirs)
+    throw new Error("this address has another package than the one that the extension was built with");
+  const choice = await chooseLibrary(own);
+  const record = { model: at, model_id: at, ...choice, model_manifest: "mlc-model-manifest.json" };
+  engine = new MLCEngine({
+    appConfig: { model_list: [{ ...record, overrides: { context_window_size: 1024 } }] },
+    initProgressCallback: ({ text: state }) => tell({ state, busy: true }),
+  });
+  await engine.reload(at);
+  tell({ state: "Ready", busy: false, ready: true });
+}
+
+/** Where the client looks: below `resolve/main/`, unless the address names a revision itself. */
+function inFolder(at) {
+  const folder = at.endsWith("/") ? at : `${at}/`;
+  return /\/resolve\/[^/]+\//.test(folder) ? folder : `${folder}resolve/main/`;
+}
+
+async function ask(content) {
+  const before = messages;
+  const asked = [...before, { role: "user", content }];
+  let answer = "";
+  try {
+    for await (const chunk of await engine.chat.completions.create({ messages: asked, stream: true, temperature: 0 })) {
+      answer += chunk.choices[0]?.delta?.content ?? "";
+      messages = [...asked, { role: "assistant", content: answer }];
+      tell({ state: "Answering…", busy: true });
+    }
+  } catch (error) {
+    messages = before;
+    throw error;
+  }
+  tell({ state: "Ready", busy: false });
+}
+
+function begin(others) {
+  messages = others;
+  tell({});
+}
+
+const wishes = { at: load, ask, messages: begin };
+let last = Promise.resolve();
+self.addEventListener("message", ({ data }) => {
+  for (const [name, value] of Object.entries(data)) {
+    const done = last.then(() => wishes[name](value));
+    last = done.catch((error) => tell({ state: `It does not work: ${error.message}`, busy: false }));
+  }
+});

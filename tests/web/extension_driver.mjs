@@ -1,0 +1,112 @@
+// Chats with the extension (examples/extension) in Chromium, and ends its service worker and its panels meanwhile.
+// usage: node extension_driver.mjs JOB.json
+//
+// Job: {extension, package, other, chromium, output, questions: [two]}. `other` is a package that the extension was not
+// built with. Writes result.json: {answers, refused, workers: how many after the second answer, documents: [first, last],
+// shown: what a new panel shows, opens: whether the button opens it, requested: names of files}.
+import fs from "node:fs/promises";
+import http from "node:http";
+import os from "node:os";
+import path from "node:path";
+import { chromium } from "playwright-core";
+import { ENVIRONMENT, FLAGS } from "./chromium.mjs";
+import { close, within } from "./limits.mjs";
+
+const READY_MS = 150_000;
+const job = JSON.parse(await fs.readFile(process.argv[2], "utf8"));
+const problems = [];
+const requested = [];
+
+/** Packages on another origin, as a host for static files sends them that allows other pages. */
+async function serveFiles(folders) {
+  const server = http.createServer(async (request, response) => {
+    const [, name, file] = /^\/(\w+)\/(?:resolve\/main\/)?([\w.-]+)$/.exec(request.url) ?? [];
+    requested.push(file);
+    const data = await fs.readFile(path.join(folders[name] ?? "", file ?? "")).catch(() => undefined);
+    response.writeHead(data ? 200 : 404, { "access-control-allow-origin": "*" }).end(data);
+  });
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  return `http://127.0.0.1:${server.address().port}/`;
+}
+
+async function loaded(panel, address) {
+  await panel.locator("#at").fill(address);
+  await panel.locator("#at").press("Enter");
+}
+
+const ready = (panel) => panel.locator("#state", { hasText: /^Ready$/ }).waitFor({ timeout: READY_MS });
+
+async function ask(panel, question) {
+  const count = await panel.locator("#chat .assistant").count();
+  await panel.locator("#question").fill(question);
+  await panel.locator("#question").press("Enter");
+  await panel.locator("#chat .assistant").nth(count).waitFor({ timeout: READY_MS });
+  await panel.locator("#ask:enabled").waitFor({ timeout: READY_MS });
+  return panel.locator("#chat .assistant").nth(count).textContent();
+}
+
+async function main(context) {
+  context.on("weberror", (error) => problems.push(String(error.error())));
+  const worker = context.serviceWorkers()[0] ?? (await context.waitForEvent("serviceworker"));
+  const { host: id } = new URL(worker.url());
+  const browser = await context.browser().newBrowserCDPSession();
+  const ofExtension = async (type) => {
+    const { targetInfos } = await browser.send("Target.getTargets", { filter: [{ exclude: false }] });
+    return targetInfos.filter((target) => target.type === type && target.url.includes(id));
+  };
+  const behaviour = await worker.evaluate(() => chrome.sidePanel.getPanelBehavior());
+  const open = async () => {
+    const panel = await context.newPage();
+    panel.on("console", (message) => message.type() === "error" && problems.push(message.text()));
+    await panel.goto(`chrome-extension://${id}/panel.html`);
+    return panel;
+  };
+  const stopWorker = async (panel) => {
+    const session = await context.newCDPSession(panel);
+    await session.send("ServiceWorker.enable");
+    await session.send("ServiceWorker.stopAllWorkers");
+    for (let tries = 0; (await ofExtension("service_worker")).length > 0; tries++) {
+      if (tries > 200) throw new Error("the service worker does not end");
+      await panel.waitForTimeout(50);
+    }
+  };
+
+  const base = await serveFiles({ package: job.package, other: job.other });
+  let panel = await open();
+  await loaded(panel, `${base}other/`);
+  await panel.locator("#state", { hasText: "another package" }).waitFor({ timeout: READY_MS });
+  const refused = await panel.locator("#state").textContent();
+  await loaded(panel, `${base}package/`);
+  await ready(panel);
+  const [document] = await ofExtension("background_page");
+  const answers = [await ask(panel, job.questions[0])];
+  await stopWorker(panel);
+  answers.push(await ask(panel, job.questions[1]));
+  const workers = (await ofExtension("service_worker")).length;
+  await panel.close();
+  panel = await open();
+  await panel.locator("#ask:enabled").waitFor({ timeout: READY_MS });
+  const shown = await panel.locator("#chat p").allTextContents();
+  const documents = [document, ...(await ofExtension("background_page"))].map(({ targetId }) => targetId);
+  return { answers, refused, workers, documents, shown, opens: behaviour.openPanelOnActionClick, requested };
+}
+
+const profile = await fs.mkdtemp(path.join(os.tmpdir(), "chromium-"));
+const context = await chromium.launchPersistentContext(profile, {
+  executablePath: job.chromium,
+  headless: true,
+  ignoreDefaultArgs: ["--enable-unsafe-swiftshader", "--disable-extensions"],
+  args: [...FLAGS, `--disable-extensions-except=${job.extension}`, `--load-extension=${job.extension}`],
+  env: ENVIRONMENT,
+});
+let outcome;
+try {
+  outcome = await within(3 * READY_MS, "the extension", main(context));
+} catch (error) {
+  outcome = { error: String(error?.stack ?? error) };
+} finally {
+  await close(context);
+  await fs.rm(profile, { recursive: true, force: true });
+}
+await fs.writeFile(path.join(job.output, "result.json"), JSON.stringify({ ...outcome, problems }));
+process.exit(outcome.error || problems.length ? 1 : 0);
