@@ -18,6 +18,8 @@ UNLIMITED = 2**31 - 1
 FLOAT, INT8 = "float", "int8"  # float: of the recipe's dtype, float16 or float32
 NATIVE, WORDS = "native", "words"
 """Float16 weights: read and computed with as such, or read as 32-bit words and made float32."""
+PACKED_PRODUCTS = "packed_4x8_integer_dot_product"
+"""WGSL's language feature with `dot4I8Packed`."""
 ACTIVATIONS = (FLOAT, INT8)
 """Vectors of matmuls: in the recipe's float type, or quantised to int8 by groups."""
 
@@ -106,6 +108,19 @@ class TargetSpec:
     def device(self) -> str:
         """DLPack's name of the device, which a runtime opens."""
         return self.device_type.name.lower()
+
+    @property
+    def language_features(self) -> tuple[str, ...]:
+        """Features of WGSL that kernels use: products of int8 come four to an instruction."""
+        is_wgsl = self.device_type is DeviceType.WEBGPU
+        return (PACKED_PRODUCTS,) if is_wgsl and self.activations == INT8 else ()
+
+    @property
+    def block_limits(self) -> dict[str, int]:
+        """What a device must offer a thread block, by the names of provenance; of CPUs nothing."""
+        names = ("max_threads_per_block", "max_shared_memory_bytes", "max_storage_buffers")
+        values = {name: getattr(self, name) for name in names} if self.is_gpu else {}
+        return {name: value for name, value in values.items() if value != UNLIMITED}
 
     @property
     def is_gpu(self) -> bool:

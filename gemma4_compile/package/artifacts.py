@@ -9,26 +9,22 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from gemma4_compile import abi
 from gemma4_compile.checkpoint.json_text import parse_object
 from gemma4_compile.errors import ArtifactError
+from gemma4_compile.package.fields import COMPILE_AGAIN, PLAIN_NAME, Fields
+from gemma4_compile.package.libraries import LibraryRecord, read_libraries
 from gemma4_compile.regular_files import MAX_JSON_BYTES, read_regular
 from gemma4_compile.types import JsonObject
 
 PACKAGE_SCHEMA = "gemma4_compile.package"
 PACKAGE_SCHEMA_VERSION = 1
 DTYPE_BYTES = {"float16": 2, "float32": 4, "uint32": 4}
-_COMPILE_AGAIN = "compile the package again"
-_PLAIN_NAME = re.compile(r"\w[\w.\-]*", re.ASCII)
-
-
-T = TypeVar("T")
 Build = Mapping[str, Any]
 """What provenance holds of a build; `Provenance.from_json` does not look into it."""
 
@@ -97,7 +93,7 @@ class ChatConfig:
         """Read the file's content; ArtifactError names a damaged field."""
         read = Fields(values, abi.CHAT_CONFIG_FILE)
         files = read.get("tokenizer_files", list)
-        if not all(isinstance(file, str) and _PLAIN_NAME.fullmatch(file) for file in files):
+        if not all(isinstance(file, str) and PLAIN_NAME.fullmatch(file) for file in files):
             raise read.damaged("tokenizer_files")
         own = cls(
             model_type=read.get("model_type", str),
@@ -198,20 +194,26 @@ class Provenance:
 
     Attributes
     ----------
-    build : source, versions, recipe, target, options; no times, no paths
+    library : file of the main library, which the stock client loads; None without one
+    build : source, versions, recipe, target, options; no times, no paths. Of the main library
+        where it is of one
     files : size and sha256 of every file but this one, by name
+    libraries : all of them, the main one first; of a package that lists none, its only one
     """
 
     library: str | None
     build: Build
     files: Mapping[str, tuple[int, str]]
+    libraries: tuple[LibraryRecord, ...] = ()
 
     def to_json(self) -> JsonObject:
         """The file's content."""
+        libraries = [library.to_json() for library in self.libraries]
         return {
             "schema": PACKAGE_SCHEMA,
             "schema_version": PACKAGE_SCHEMA_VERSION,
             "library": self.library,
+            **({"libraries": libraries} if libraries else {}),
             "build": dict(self.build),
             "files": {
                 name: {"nbytes": nbytes, "sha256": sha256}
@@ -229,18 +231,20 @@ class Provenance:
         if version != PACKAGE_SCHEMA_VERSION:
             raise ArtifactError(
                 f"the package has schema version {version}, expected {PACKAGE_SCHEMA_VERSION}",
-                hint=_COMPILE_AGAIN,
+                hint=COMPILE_AGAIN,
             )
         files: dict[str, tuple[int, str]] = {}
         for name, entry in read.get("files", dict).items():
-            if not _PLAIN_NAME.fullmatch(name) or not isinstance(entry, Mapping):
+            if not PLAIN_NAME.fullmatch(name) or not isinstance(entry, Mapping):
                 raise read.damaged("files")
             fields = Fields(entry, abi.PROVENANCE_FILE)
             files[name] = (fields.get("nbytes", int), fields.get("sha256", str))
         library = values.get("library")
         if library is not None and (not isinstance(library, str) or library not in files):
             raise read.damaged("library")
-        return cls(library, read.get("build", dict), files)
+        build = read.get("build", dict)
+        libraries = read_libraries(values.get("libraries"), library, build, files)
+        return cls(library, build, files, libraries)
 
 
 def read_artifact(path: Path) -> JsonObject:
@@ -257,42 +261,14 @@ def read_artifact(path: Path) -> JsonObject:
             f"cannot read `{path}`: {error.strerror}", hint="check the file and its permissions"
         ) from error
     except ValueError as error:
-        raise ArtifactError(f"`{path}` is damaged: {error}", hint=_COMPILE_AGAIN) from error
+        raise ArtifactError(f"`{path}` is damaged: {error}", hint=COMPILE_AGAIN) from error
     return values
-
-
-class Fields:
-    """Checked reading of one JSON object of a package."""
-
-    def __init__(self, values: object, file: str) -> None:
-        self._file = file
-        if not isinstance(values, Mapping):
-            raise self.damaged("records")
-        self._values = values
-
-    def damaged(self, name: str) -> ArtifactError:
-        """The error for a field of that name."""
-        return ArtifactError(f"`{self._file}`: field `{name}` is damaged", hint=_COMPILE_AGAIN)
-
-    def get(self, name: str, kind: type[T]) -> T:
-        """A field's value; ArtifactError if it is missing or of another type."""
-        value = self._values.get(name)
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise self.damaged(name)
-        return value
-
-    def size(self, name: str) -> int:
-        """A positive integer; ArtifactError if it is none."""
-        value: int = self.get(name, int)
-        if value < 1:
-            raise self.damaged(name)
-        return value
 
 
 def _read_shard(entry: object, cache_file: str) -> Shard:
     read = Fields(entry, cache_file)
     file: str = read.get("dataPath", str)
-    if not _PLAIN_NAME.fullmatch(file):
+    if not PLAIN_NAME.fullmatch(file):
         raise read.damaged("dataPath")
     nbytes = read.size("nbytes")
     records = tuple(_read_record(item, nbytes, cache_file) for item in read.get("records", list))

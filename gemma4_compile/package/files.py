@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -14,6 +14,7 @@ from types import MappingProxyType
 from gemma4_compile import abi, regular_files
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.package.artifacts import Provenance
+from gemma4_compile.package.libraries import LibraryRecord
 from gemma4_compile.package.output_directory import LOCK_FILE, PROGRESS_FILE, write_errors
 from gemma4_compile.types import JsonObject
 
@@ -95,10 +96,15 @@ def finish(
     library: str | None,
     build: JsonObject,
     sha256: Mapping[str, str] = MappingProxyType({}),
+    libraries: Sequence[LibraryRecord] = (),
 ) -> Provenance:
     """Hash every file and write `provenance.json`; what only the run needed is removed.
 
-    `sha256` holds what is already known: of shards, which are large.
+    Parameters
+    ----------
+    library : file of the main library
+    sha256 : what is already known: of shards, which are large
+    libraries : all of them, the main one first
     """
     with write_errors(directory):
         (directory / PROGRESS_FILE).unlink(missing_ok=True)
@@ -109,7 +115,7 @@ def finish(
             for path in sorted(directory.iterdir())
             if path.name not in (LOCK_FILE, abi.PROVENANCE_FILE)
         }
-    provenance = Provenance(library, build, files)
+    provenance = Provenance(library, build, files, tuple(libraries))
     write_json(directory / abi.PROVENANCE_FILE, provenance.to_json())
     with write_errors(directory):
         _set_mode(directory / abi.PROVENANCE_FILE)

@@ -165,8 +165,10 @@ class BuildPlan:
         (kv,) = (kv for kv in self.kv if kv.context_length == self.context_length)
         return {
             "features": list(self.features),
+            "language_features": list(self.target.language_features),
             "subgroup_size": self.subgroup_size,
             "max_binding_bytes": self.largest_binding_bytes,
+            **self.target.block_limits,
             "weights_bytes": self.recipe.weights_bytes,
             "kv_sliding_bytes": kv.sliding_bytes,
             "kv_full_bytes": kv.full_bytes,

@@ -24,13 +24,13 @@ from gemma4_compile.confined.conversation import ConversationError, load_tokeniz
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.package.artifacts import (
     ChatConfig,
-    Fields,
     Provenance,
     Shard,
     TensorCache,
     TensorRecord,
     read_artifact,
 )
+from gemma4_compile.package.fields import Fields
 from gemma4_compile.package.interface import DEVICE, DRAFTER
 from gemma4_compile.regular_files import MAX_JSON_BYTES, gguf_in, open_regular, read_regular
 from gemma4_compile.runtime.conversation_check import check_conversation

@@ -13,7 +13,8 @@ from gemma4_compile.media.settings import MEDIA, MediaSettings, media_settings
 from gemma4_compile.media.sizes import BUDGETS, DEFAULT_BUDGET
 from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.package.artifacts import Build, ChatConfig, Fields
+from gemma4_compile.package.artifacts import Build, ChatConfig
+from gemma4_compile.package.fields import Fields
 from gemma4_compile.package.interface import DEVICE, DRAFTER
 from gemma4_compile.package.media import settings_of
 from gemma4_compile.package.partial_build import MODALITIES, NONFINITE

@@ -368,4 +368,5 @@ def _write(package: Path, provenance: Provenance, report: NumericsReport) -> Non
         files.take_over(package, kept, directory)
         files.write_json(directory / abi.NUMERICS_FILE, content)
         files.write_text(directory / abi.NUMERICS_PICTURE, picture(content))
-        files.finish(directory, provenance.library, dict(provenance.build), kept)
+        build, libraries = dict(provenance.build), provenance.libraries
+        files.finish(directory, provenance.library, build, kept, libraries)

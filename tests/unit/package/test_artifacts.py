@@ -43,7 +43,13 @@ def through_text(values: dict[str, Any]) -> dict[str, Any]:
 def test_round_trips() -> None:
     assert ChatConfig.from_json(through_text(CHAT.to_json())) == CHAT
     assert TensorCache.from_json(through_text(CACHE.to_json())) == CACHE
-    assert Provenance.from_json(through_text(PROVENANCE.to_json())) == PROVENANCE
+    made = Provenance.from_json(through_text(PROVENANCE.to_json()))
+    assert (made.library, made.build, made.files) == (
+        "model.so",
+        PROVENANCE.build,
+        PROVENANCE.files,
+    )
+    assert Provenance.from_json(through_text(made.to_json())) == made
 
 
 def test_canonical_json_spells_characters_as_the_client_does() -> None:

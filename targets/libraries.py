@@ -1,0 +1,93 @@
+"""Forms of a model library that a package may hold over one set of shards: LIBRARIES by name.
+
+The registry is `libraries.json`, which the options read, too, without loading the compiler.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gemma4_compile.errors import UsageError
+from gemma4_compile.options import ACTIVATIONS
+from gemma4_compile.targets.spec import FLOAT, INT8, NATIVE, WORDS
+
+AUTO = ACTIVATIONS[0]
+
+
+@dataclass(frozen=True)
+class LibraryForm:
+    """One library as it is asked for.
+
+    Attributes
+    ----------
+    name : unique in its package
+    activations : one of `targets.spec.ACTIVATIONS`, or AUTO for those of the limits
+    float16 : NATIVE or WORDS, for recipes with float16
+    """
+
+    name: str
+    target: str
+    limits: str
+    activations: str
+    float16: str
+
+
+LIBRARIES: dict[str, LibraryForm] = {
+    name: LibraryForm(name, **{key: value for key, value in entry.items() if key != "use"})
+    for name, entry in json.loads(
+        Path(__file__).with_name("libraries.json").read_text("utf-8")
+    ).items()
+}
+
+
+def form_name(target: str, limits: str, activations: str, float16: str | None) -> str:
+    """The name of a library of that form: the registry's, or one made of what it is.
+
+    Parameters
+    ----------
+    float16 : None where the recipe has none
+    """
+    is_browser = any(one.target == target and one.name != target for one in LIBRARIES.values())
+    if not is_browser:
+        return target
+    for one in LIBRARIES.values():
+        found = one.target, one.limits, one.activations
+        if found == (target, limits, activations) and float16 in (one.float16, None):
+            return one.name
+    is_taken = limits in LIBRARIES  # by another form of these limits
+    form = (INT8,) if activations == INT8 else (FLOAT,) if is_taken else ()
+    return "-".join((limits, *form, *((WORDS,) if float16 == WORDS else ())))
+
+
+def fitting_forms(
+    names: Sequence[str], *, has_float16: bool, takes_int8: bool
+) -> tuple[LibraryForm, ...]:
+    """The forms of those names that differ for a recipe, in order.
+
+    Without float16, `f16` is `default` again; without integer weights `int8` is `f16`.
+
+    Raises
+    ------
+    UsageError
+        For an unknown name, one that is given twice, or none that is left.
+    """
+    for name in names:
+        if name not in LIBRARIES:
+            raise UsageError(f"unknown library `{name}`", hint=f"known: {', '.join(LIBRARIES)}")
+        if names.count(name) > 1:
+            raise UsageError(f"library `{name}` is given twice", hint="give it once")
+
+    def same(one: LibraryForm) -> LibraryForm:
+        """The first of the registry that is the same library in this recipe."""
+
+        def built(form: LibraryForm) -> tuple[str, ...]:
+            is_float = form.activations == FLOAT or (form.activations == INT8 and not takes_int8)
+            float16 = form.float16 if has_float16 else NATIVE
+            return (form.target, form.limits, FLOAT if is_float else form.activations, float16)
+
+        return next(other for other in LIBRARIES.values() if built(other) == built(one))
+
+    return tuple(dict.fromkeys(same(LIBRARIES[name]) for name in names))
