@@ -31,7 +31,12 @@ def make_parser() -> Parser:
         description="Chat with a package that gemma4-compile made for this computer. "
         "Answers go to stdout, everything else to stderr.",
     )
-    parser.add_argument("package", type=path, metavar="DIR", help="the package's directory")
+    parser.add_argument(
+        "package",
+        type=path,
+        metavar="DIR_OR_ID",
+        help="the package's directory, or its id on the hub: owner/name, owner/name@REVISION",
+    )
     asked = parser.add_mutually_exclusive_group()
     asked.add_argument("--prompt", metavar="TEXT", help="ask this one question and leave")
     asked.add_argument(

@@ -40,7 +40,12 @@ def make_parser() -> Parser:
         "the page that chats with it in the browser.",
         epilog=f"The variable {API_KEY_VARIABLE} sets a key that requests must bring.",
     )
-    parser.add_argument("package", type=path, metavar="DIR", help="the package's directory")
+    parser.add_argument(
+        "package",
+        type=path,
+        metavar="DIR_OR_ID",
+        help="the package's directory, or its id on the hub: owner/name, owner/name@REVISION",
+    )
     _add_address(parser.add_argument_group("address and page"))
     _add_model(parser.add_argument_group("model"))
     _add_requests(parser.add_argument_group("requests"))

@@ -9,10 +9,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants, hf_api
 
 from tests.fake_hub import COMMIT
 
 MODEL = "someone/model"
+SMALL_BYTES = 1000  # files of so many are not cut off
 
 
 @dataclass
@@ -24,6 +29,10 @@ class HubServer:
     files : their content by name; a number is the size of a file that must not be read
     refusal : a status and message that every request is answered with
     sent : bytes of content
+    commit : what every revision names
+    sizes : what is listed of files that are of another size
+    hashes : SHA-256 that are listed of large files
+    drops : downloads that end after a third of what is left
     """
 
     files: dict[str, bytes | int]
@@ -31,6 +40,22 @@ class HubServer:
     refusal: tuple[int, str] | None = None
     sent: int = 0
     asked: list[str] = field(default_factory=list)
+    commit: str = COMMIT
+    sizes: dict[str, int] = field(default_factory=dict)
+    hashes: dict[str, str] = field(default_factory=dict)
+    drops: int = 0
+
+    def use(self, patch: pytest.MonkeyPatch, cache: Path) -> None:
+        """Let huggingface_hub ask this one in this process, with another cache."""
+        patch.setattr(constants, "ENDPOINT", self.address)
+        url = constants.HUGGINGFACE_CO_URL_TEMPLATE.partition("/{repo_id}")
+        patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{self.address}{url[1]}{url[2]}")
+        patch.setattr(hf_api.api, "endpoint", self.address)
+        patch.setattr(constants, "HF_HUB_CACHE", str(cache))
+        patch.setattr(constants, "HF_HUB_OFFLINE", False)
+        patch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        patch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)
+        patch.setenv("HF_TOKEN", "hf_secret")
 
     def environment(self, home: str) -> dict[str, str]:
         """Variables that let huggingface_hub ask this one, with a cache in `home`."""
@@ -50,13 +75,21 @@ def serve(files: Mapping[str, bytes | int]) -> Iterator[HubServer]:
     hub = HubServer(dict(files))
     with ThreadingHTTPServer(("127.0.0.1", 0), _handler(hub)) as server:
         hub.address = f"http://127.0.0.1:{server.server_port}"
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield hub
         server.shutdown()
 
 
 def _size(content: bytes | int) -> int:
     return content if isinstance(content, int) else len(content)
+
+
+def _entry(hub: HubServer, file: str) -> dict[str, object]:
+    size = hub.sizes.get(file, _size(hub.files[file]))
+    entry: dict[str, object] = {"type": "file", "path": file, "size": size, "oid": file}
+    if file in hub.hashes:
+        entry["lfs"] = {"oid": hub.hashes[file], "size": size, "pointerSize": 130}
+    return entry
 
 
 def _handler(hub: HubServer) -> Callable[..., BaseHTTPRequestHandler]:
@@ -76,30 +109,34 @@ def _handler(hub: HubServer) -> Callable[..., BaseHTTPRequestHandler]:
             path = self.path.partition("?")[0]
             hub.asked.append(f"{self.command} {path}")
             name = path.partition("/resolve/")[2].partition("/")[2]
-            headers = {"X-Repo-Commit": COMMIT}
+            headers = {"X-Repo-Commit": hub.commit, "Accept-Ranges": "bytes"}
             status, content = 200, hub.files.get(name, 0)
             if hub.refusal is not None:
                 status, content = hub.refusal[0], 0
                 headers["X-Error-Message"] = hub.refusal[1]
             elif path.startswith("/api/"):
-                listed = [
-                    {"type": "file", "path": file, "size": _size(each), "oid": file}
-                    for file, each in hub.files.items()
-                ]
-                content = json.dumps(listed).encode()
+                content = json.dumps([_entry(hub, file) for file in hub.files]).encode()
                 headers["Content-Type"] = "application/json"
             elif name in hub.files:
                 headers["ETag"] = f'"{hashlib.sha256(f"{name}{content!r}".encode()).hexdigest()}"'
             else:
                 status = 404
                 headers["X-Error-Code"] = "EntryNotFound"
+            begin = int(self.headers.get("Range", "bytes=0-")[len("bytes=") :].rstrip("-"))
+            if begin and status == 200:
+                status, size = 206, _size(content)
+                headers["Content-Range"] = f"bytes {begin}-{size - 1}/{size}"
             self.send_response(status)
             for key, value in headers.items():
                 self.send_header(key, value)
-            self.send_header("Content-Length", str(_size(content)))
+            self.send_header("Content-Length", str(_size(content) - begin))
             self.end_headers()
-            if not is_head and status == 200:
-                data = content if isinstance(content, bytes) else bytes(content)
+            if not is_head and status in (200, 206):
+                data = content[begin:] if isinstance(content, bytes) else bytes(content - begin)
+                if hub.drops and name and len(data) > SMALL_BYTES:
+                    hub.drops -= 1
+                    data = data[: len(data) // 3]
+                    self.close_connection = True
                 self.wfile.write(data)
                 hub.sent += 0 if path.startswith("/api/") else len(data)
 

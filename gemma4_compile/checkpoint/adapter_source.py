@@ -21,6 +21,7 @@ from gemma4_compile.checkpoint.adapter_merge import is_finite
 from gemma4_compile.checkpoint.adapter_names import AdapterTensors, sort_tensors
 from gemma4_compile.checkpoint.chat_files import ChatFiles
 from gemma4_compile.checkpoint.files import TOKENIZER_FILE, check_place, read_json
+from gemma4_compile.checkpoint.hub_access import is_hub_id
 from gemma4_compile.checkpoint.kinds import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from gemma4_compile.checkpoint.local_path import local_path
 from gemma4_compile.checkpoint.match import Checkpoint, vocabulary_of
@@ -123,7 +124,7 @@ def _open(name: str, *, weights: bool) -> AdapterSource:
     origin: dict[str, object] = {"kind": "directory"}
     if path.exists():
         _check_directory(path)
-    elif hub.is_hub_id(hub_id):
+    elif is_hub_id(hub_id):
         path = hub.fetch_adapter(hub_id, pinned or None, weights=weights)
         origin = {"kind": "hub", "model": hub_id, "revision": path.name}
     else:
@@ -135,7 +136,7 @@ def _open(name: str, *, weights: bool) -> AdapterSource:
     check_place(path / ADAPTER_CONFIG)
     config = read_adapter_config(path)
     origin["config"] = _digest(path / ADAPTER_CONFIG)
-    if config.base is not None and hub.is_hub_id(config.base):
+    if config.base is not None and is_hub_id(config.base):
         origin["base"] = config.base
     tensors = None
     if weights:

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-import itertools
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import huggingface_hub
 from huggingface_hub import constants
 from huggingface_hub import errors as hub_errors
-from huggingface_hub.hf_api import RepoFile
 
-from gemma4_compile import __version__
 from gemma4_compile.checkpoint import kinds
 from gemma4_compile.checkpoint.chat_files import CHAT_FILES, MAX_TEMPLATES, MORE_TEMPLATES
 from gemma4_compile.checkpoint.files import (
@@ -30,6 +26,15 @@ from gemma4_compile.checkpoint.files import (
     TOKENIZER_CONFIG_FILE,
     TOKENIZER_FILE,
     read_json,
+)
+from gemma4_compile.checkpoint.hub_access import (
+    CLIENT,
+    COMMIT,
+    MAX_FILES,
+    ask,
+    cached,
+    repository,
+    serves_no_file,
 )
 from gemma4_compile.checkpoint.hub_errors import clear_errors, http_status, warn_of_cache
 from gemma4_compile.checkpoint.kinds import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Listing
@@ -52,55 +57,6 @@ _BESIDE_TOKENIZER = (
     *(TOKENIZER_CONFIG_FILE, TEMPLATE_FILE, GENERATION_FILE),
     *(name for name in CHAT_FILES if "*" not in name),
 )
-_NAME = "gemma4_compile"
-_HUB_ID = re.compile(r"\w[\w.\-]*/\w[\w.\-]*", re.ASCII)
-_COMMIT = re.compile(r"[0-9a-f]{40}")
-_MAX_FILES = 20_000  # and folders of a repository that are looked at
-_NOT_AGAIN = (401, 403, 429)
-"""Answers that do not change when they are asked for again at once."""
-
-
-def is_hub_id(model: str) -> bool:
-    """Return whether a name has the form `organisation/model`."""
-    return _HUB_ID.fullmatch(model) is not None
-
-
-def _cached(model: str, file: str, revision: str | None) -> str | None:
-    """The path of a file in the local cache, if it is there."""
-    known = huggingface_hub.try_to_load_from_cache(model, file, revision=revision)
-    return known if isinstance(known, str) else None
-
-
-def _ask(
-    model: str, file: str, revision: str | None, *, is_cached: bool = False
-) -> tuple[int | None, Exception | None]:
-    """Bytes of a file where the hub tells, and the reason why one request does not reach it.
-
-    huggingface_hub itself tries again for half a minute. A hub that was found and is slow to answer
-    is left to that patience, and so is one that answers with an error of its own, unless the file
-    is in the local cache.
-    """
-    try:
-        url = huggingface_hub.hf_hub_url(model, file, revision=revision)
-        found = huggingface_hub.get_hf_file_metadata(
-            url, library_name=_NAME, library_version=__version__
-        )
-        return getattr(found, "size", None), None
-    except (hub_errors.HfHubHTTPError, hub_errors.FileMetadataError) as error:
-        if is_cached and _serves_no_file(error):
-            return None, error
-        if http_status(error) in _NOT_AGAIN:
-            raise
-        return None, None
-    except Exception as error:  # of the HTTP library that this version of huggingface_hub is on
-        is_slow = type(error).__name__ == "ReadTimeout"
-        return None, None if is_slow and not is_cached else error
-
-
-def _serves_no_file(error: Exception) -> bool:
-    """Whether the hub serves nothing for now, or not to this user; what it lacks is not meant."""
-    status = http_status(error)
-    return status is not None and (status in _NOT_AGAIN or status >= 500)
 
 
 def fetch_tokenizer(model: str, revision: str | None) -> Path:
@@ -145,7 +101,7 @@ def fetch_config(model: str, revision: str | None) -> Path:
         except hub_errors.LocalEntryNotFoundError:
             raise
         except hub_errors.EntryNotFoundError as error:
-            listing = _listing(model, revision, _repository(model, revision))
+            listing = _listing(model, revision, repository(model, revision))
             kinds.check_adapter(listing)
             raise kinds.no_config(listing) from error
 
@@ -155,10 +111,10 @@ def _download(model: str, file: str, revision: str | None) -> str:
 
     That is said for a branch or a tag, which may be another commit by now.
     """
-    known = _cached(model, file, revision)
-    if known is not None and _COMMIT.fullmatch(revision or ""):
+    known = cached(model, file, revision)
+    if known is not None and COMMIT.fullmatch(revision or ""):
         return known
-    size, reason = _ask(model, file, revision, is_cached=known is not None)
+    size, reason = ask(model, file, revision, is_cached=known is not None)
     if reason is not None:
         if known is None:
             raise hub_errors.LocalEntryNotFoundError(file) from reason
@@ -166,9 +122,7 @@ def _download(model: str, file: str, revision: str | None) -> str:
             warn_of_cache(model, Path(known).parent, reason)
         return known
     _check_size(model, file, size)
-    return huggingface_hub.hf_hub_download(
-        model, file, revision=revision, library_name=_NAME, library_version=__version__
-    )
+    return huggingface_hub.hf_hub_download(model, file, revision=revision, **CLIENT)
 
 
 def fetch_adapter(model: str, revision: str | None, *, weights: bool) -> Path:
@@ -184,7 +138,7 @@ def fetch_adapter(model: str, revision: str | None, *, weights: bool) -> Path:
         except hub_errors.LocalEntryNotFoundError:
             raise
         except hub_errors.EntryNotFoundError as error:
-            listing = _listing(model, revision, _repository(model, revision))
+            listing = _listing(model, revision, repository(model, revision))
             raise kinds.no_adapter(listing) from error
         for name in (TEMPLATE_FILE, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE) if weights else ():
             with contextlib.suppress(hub_errors.EntryNotFoundError):
@@ -216,13 +170,6 @@ def fetch_generation_config(model: str, commit: str) -> None:
             )
 
 
-def _repository(model: str, revision: str | None) -> dict[str, int | None]:
-    """Bytes of a repository's files by name; of very many, the first ones."""
-    entries = huggingface_hub.list_repo_tree(model, recursive=True, revision=revision)
-    first = itertools.islice(entries, _MAX_FILES)
-    return {one.path: one.size for one in first if isinstance(one, RepoFile)}
-
-
 def _listing(model: str, revision: str | None, files: Mapping[str, int | None]) -> Listing:
     def read(name: str) -> Mapping[str, object]:
         return read_json(Path(_download(model, name, revision)))
@@ -251,9 +198,9 @@ def _wanted_weights(model: str, revision: str | None, files: Mapping[str, int | 
 
 def _check_files(model: str, files: Mapping[str, int | None]) -> None:
     """Refuse what is too much to download, by what the hub lists."""
-    if len(files) >= _MAX_FILES:
+    if len(files) >= MAX_FILES:
         raise CheckpointError(
-            f"`{model}` has too many files: {_MAX_FILES} or more",
+            f"`{model}` has too many files: {MAX_FILES} or more",
             hint="download the folder that holds the checkpoint (`hf download` has --include), "
             "and give that directory",
         )
@@ -271,8 +218,8 @@ def _check_files(model: str, files: Mapping[str, int | None]) -> None:
 
 def _cached_weights(model: str, revision: str | None) -> list[str]:
     """Names of the weights that a cache may hold, where the hub cannot be asked."""
-    index = _cached(model, INDEX_FILE, revision)
-    if index is not None and _cached(model, SINGLE_FILE, revision) is None:
+    index = cached(model, INDEX_FILE, revision)
+    if index is not None and cached(model, SINGLE_FILE, revision) is None:
         return sorted(set(shard_files(Path(index)).values()))
     return [SINGLE_FILE]
 
@@ -280,7 +227,7 @@ def _cached_weights(model: str, revision: str | None) -> list[str]:
 def _is_cached(model: str, revision: str | None) -> bool:
     """Whether the local cache holds the config and all weights of a revision."""
     names = (CONFIG_FILE, *_cached_weights(model, revision))
-    return all(_cached(model, name, revision) is not None for name in names)
+    return all(cached(model, name, revision) is not None for name in names)
 
 
 def _from_cache(model: str, revision: str | None, reason: Exception) -> Path:
@@ -297,7 +244,7 @@ def _from_cache(model: str, revision: str | None, reason: Exception) -> Path:
     if not all((path / name).exists() for name in weights):
         raise hub_errors.LocalEntryNotFoundError("weights") from reason
     lacks = [name for name in (GENERATION_FILE, TEMPLATE_FILE) if not (path / name).exists()]
-    is_asked_for = constants.HF_HUB_OFFLINE or _COMMIT.fullmatch(revision or "")
+    is_asked_for = constants.HF_HUB_OFFLINE or COMMIT.fullmatch(revision or "")
     if lacks or not is_asked_for:
         warn_of_cache(model, path, reason, lacks)
     return path
@@ -312,8 +259,7 @@ def _snapshot(
             revision=revision,
             allow_patterns=[*NEEDED_FILES, *weights],
             local_files_only=local_files_only,
-            library_name=_NAME,
-            library_version=__version__,
+            **CLIENT,
         )
     )
 
@@ -327,11 +273,11 @@ def fetch(model: str, revision: str | None) -> Path:
     """
     with clear_errors(model, revision):
         try:
-            _, reason = _ask(model, CONFIG_FILE, revision)
-            files = {} if reason is not None else _repository(model, revision)
+            _, reason = ask(model, CONFIG_FILE, revision)
+            files = {} if reason is not None else repository(model, revision)
         except hub_errors.HfHubHTTPError as error:
             is_own_trouble = (http_status(error) or 0) >= 500
-            if not is_own_trouble and not (_serves_no_file(error) and _is_cached(model, revision)):
+            if not is_own_trouble and not (serves_no_file(error) and _is_cached(model, revision)):
                 raise
             reason = error
         if reason is not None:

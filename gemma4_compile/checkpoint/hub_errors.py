@@ -68,7 +68,7 @@ def _told(error: Exception, model: str, revision: str | None) -> CheckpointError
         return CheckpointError(
             f"`{model}`{at} has no `{_asked_file(error)}` any more, or not yet",
             hint="it is being changed, or its upload is not complete: run the command again later, "
-            "or give --revision a commit",
+            "or give a commit as its revision",
         )
     hint = _AGAIN
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -29,6 +29,7 @@ from gemma4_compile.checkpoint.gguf.opening import (
     open_gguf,
 )
 from gemma4_compile.checkpoint.head import with_head
+from gemma4_compile.checkpoint.hub_access import is_hub_id
 from gemma4_compile.checkpoint.input_files import Files, checkpoint_files
 from gemma4_compile.checkpoint.loaded_dtype import loaded_dtype
 from gemma4_compile.checkpoint.local_path import local_path
@@ -279,7 +280,7 @@ def open_source(
         )
         preset = ModelSource({"kind": "preset", "model": model}, config, {}, None)
         yield _with_adapters(preset, opened)
-    elif hub.is_hub_id(model):
+    elif is_hub_id(model):
         fetched = _from_hub(
             model, revision, modalities, weights=weights, generation_config=generation_config
         )

@@ -119,11 +119,13 @@ def _diagnose(arguments: argparse.Namespace) -> None:
 
 def _run(arguments: argparse.Namespace) -> None:
     check(arguments)
+    console = Console(quiet=arguments.quiet)
+    if arguments.diagnose is None:
+        check_open(sys.stdout)  # answers go nowhere else
+    arguments.package = console.locate(arguments.package, drafts=arguments.draft)
     if arguments.diagnose is not None:
         _diagnose(arguments)
         return
-    check_open(sys.stdout)  # answers go nowhere else
-    console = Console(quiet=arguments.quiet)
     package = console.open(arguments.package, Check(arguments.check), drafts=arguments.draft)
     check_drafts(arguments.draft, package)
     if arguments.bench:

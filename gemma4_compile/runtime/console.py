@@ -8,6 +8,7 @@ import time
 from collections.abc import Generator as Steps
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TextIO
 
@@ -16,6 +17,13 @@ from tqdm import tqdm
 from gemma4_compile.errors import printable, printable_text
 from gemma4_compile.runtime.chat import Reply
 from gemma4_compile.runtime.generation import PromptProgress
+from gemma4_compile.runtime.hub_package import (
+    fetch_package,
+    forgetting_damage,
+    hub_name,
+    hub_package_of,
+    needed_files,
+)
 from gemma4_compile.runtime.integrity import ByteCount, Check
 from gemma4_compile.runtime.package import Package
 from gemma4_compile.runtime.reply import Event, ReasoningDelta, TextDelta
@@ -89,6 +97,26 @@ class Console:
                 f"checked {_name(package)} ({size}) in {seconds:.1f} s; not again until it changes"
             )
 
+    def locate(self, given: Path, *, drafts: int | None) -> Path:
+        """The directory of a package: the one of that name, or what the hub has, fetched.
+
+        Parameters
+        ----------
+        drafts : guesses of a round; with 0 the drafter's files are not fetched
+        """
+        named = hub_name(given)
+        if named is None:
+            return given
+        wanted = partial(needed_files, drafter=drafts != 0)
+        begin = time.perf_counter()
+        with self._counting(f"fetching {printable(named[0])}") as count:
+            found = fetch_package(*named, wanted, count)
+        if count.total:
+            seconds, size = time.perf_counter() - begin, f"{count.total / 1e6:,.1f} MB"
+            self.note(f"fetched {found.name} ({size}) in {seconds:.1f} s")
+        self.note(f"{found.name} is at commit {found.commit}")
+        return found.directory
+
     def open(self, package: Path, check: Check, *, drafts: int | None) -> Package:
         """Open a package, whose files are checked meanwhile.
 
@@ -96,7 +124,7 @@ class Console:
         ----------
         drafts : guesses of a round; with 0 the drafter's files may be missing
         """
-        with self.checking(package) as progress:
+        with forgetting_damage(package), self.checking(package) as progress:
             return Package.open(package, check=check, progress=progress, drafter=drafts != 0)
 
     @contextmanager
@@ -162,7 +190,10 @@ class Console:
 
 
 def _name(path: Path) -> str:
-    """A path on one line."""
+    """A path on one line; a package of the hub by its id."""
+    of_hub = hub_package_of(path)
+    if of_hub is not None:
+        return printable(str(of_hub))
     return printable(str(path)).replace("\n", "\\n")
 
 

@@ -49,6 +49,7 @@ _READ_FILES: Mapping[str, int] = {
 MAX_LIBRARY_BYTES = 1 << 30  # those of the released sizes have some tens of MB
 MAX_WEIGHT_BYTES = 1 << 38  # of all shards; 31B in float32 has 125 GB
 _NEEDED_FILES = (abi.CHAT_CONFIG_FILE, abi.TENSOR_CACHE_FILE, abi.MANIFEST_FILE)
+_LIBRARY_SUFFIXES = (".wasm", ".so", ".dylib")
 _NOTES = "checked-packages"
 _BLOCK_BYTES = 1 << 20
 MOST_REMEMBERED = 500  # checked packages
@@ -58,6 +59,19 @@ ByteCount = Callable[[int, int], None]
 """Is given how many bytes are done, and how many there are."""
 
 _checked_here: set[str] = set()  # signatures that this process has checked
+
+
+class DamagedFileError(ArtifactError):
+    """A file of a package is not what the package lists.
+
+    Attributes
+    ----------
+    file : its name
+    """
+
+    def __init__(self, message: str, *, file: str) -> None:
+        super().__init__(message, hint=hint_for(file))
+        self.file = file
 
 
 class Check(str, Enum):
@@ -159,11 +173,18 @@ def check_sizes(directory: Path, provenance: Provenance) -> dict[str, os.stat_re
                 f"cannot use `{name}` of `{directory}`: {error.strerror}", hint=hint_for(name)
             ) from error
         if stats[name].st_size != nbytes:
-            raise ArtifactError(
+            raise DamagedFileError(
                 f"`{name}` of `{directory}`: expected {nbytes} bytes, found {stats[name].st_size}",
-                hint=hint_for(name),
+                file=name,
             )
     return stats
+
+
+def file_limit(name: str) -> int:
+    """How large a file of a package can be, in bytes."""
+    if name.endswith(_LIBRARY_SUFFIXES):
+        return MAX_LIBRARY_BYTES
+    return _READ_FILES.get(name, MAX_WEIGHT_BYTES if name.endswith(".bin") else MAX_JSON_BYTES)
 
 
 def _tensor_caches(provenance: Provenance) -> tuple[str, ...]:
@@ -198,10 +219,10 @@ def _check_hash(
     directory: Path, name: str, provenance: Provenance, advance: Callable[[int], None]
 ) -> None:
     if _hash(directory / name, advance) != provenance.files[name][1]:
-        raise ArtifactError(
+        raise DamagedFileError(
             f"`{name}` of `{directory}` is damaged: its sha256 is not what "
             f"`{abi.PROVENANCE_FILE}` lists",
-            hint=hint_for(name),
+            file=name,
         )
 
 

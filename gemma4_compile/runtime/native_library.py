@@ -27,7 +27,7 @@ class NativeLibrary:
         device = device or Device.open("cpu")
         try:
             check_regular(path.stat())  # to load a pipe would never end
-            self._module = tvm_ffi.load_module(str(path.resolve()))
+            self._module = tvm_ffi.load_module(str(path.absolute()))
             self._machine = _machine(self._module, device)
         except (OSError, RuntimeError, AttributeError) as error:
             raise ArtifactError(

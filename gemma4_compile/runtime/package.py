@@ -60,7 +60,8 @@ def read_provenance(directory: Path) -> Provenance:
         return Provenance.from_json(read_artifact(directory / abi.PROVENANCE_FILE))
     what, hint = (
         f"there is no directory `{directory}`",
-        "give the directory that gemma4-compile made (its -o)",
+        "give the directory that gemma4-compile made (its -o); gemma4-chat and gemma4-serve take "
+        "the id of a package on the hub, too (owner/name)",
     )
     gguf = gguf_in(directory) if directory.exists() else None
     if gguf is not None:

@@ -31,7 +31,7 @@ OTHERS = {
     *("--adapter-path", "--dequantize"),  # of MLX
     *("--include", "--local-dir"),  # of `hf download`
 }
-THINGS = ("MODEL", "ID_OR_DIR", "DIR", "FOLDER", "FILE", "R")
+THINGS = ("MODEL", "ID_OR_DIR", "DIR_OR_ID", "DIR", "FOLDER", "FILE", "R")
 NO_NAME = r"(?!(?:and|is|or|say)\b)"  # a sentence goes on
 LIMITS = {name for limits in options.LIMITS.values() for name in limits}
 

@@ -63,6 +63,8 @@ RUNTIME_MAY_IMPORT = {
     "chat_options",
     "chat_template",
     "checkpoint",
+    "checkpoint.hub_access",
+    "checkpoint.hub_errors",
     "checkpoint.json_text",
     "confined",
     "errors",

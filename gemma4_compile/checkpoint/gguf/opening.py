@@ -17,6 +17,7 @@ from gemma4_compile.checkpoint.gguf.directory import (
 from gemma4_compile.checkpoint.gguf.files import towers_beside
 from gemma4_compile.checkpoint.gguf.model import GGUFModel, open_model
 from gemma4_compile.checkpoint.gguf.names import DRAFTER, TARGET
+from gemma4_compile.checkpoint.hub_access import is_hub_id
 from gemma4_compile.checkpoint.match import Checkpoint, read_generation_config
 from gemma4_compile.errors import CheckpointError, UsageError, printable
 from gemma4_compile.model_spec.modality import TEXT_ONLY, Modality
@@ -119,7 +120,7 @@ def _write_tokenizer(
         copy_tokenizer(model, found, directory)
         return {TOKENIZER_ENTRY: FROM_DIRECTORY}
     hub_id, _, revision = (given or "").partition("@")
-    if found.exists() or not hub.is_hub_id(hub_id):
+    if found.exists() or not is_hub_id(hub_id):
         raise CheckpointError(
             f"{TOKENIZER_OPTION}: there is no `{given}`: no such directory, and no hub id",
             hint="give a directory with tokenizer.json, or a hub id like google/gemma-4-E2B-it",

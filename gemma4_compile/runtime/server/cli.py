@@ -20,6 +20,7 @@ from gemma4_compile.runtime.console import Console
 from gemma4_compile.runtime.drafter_files import without_drafter
 from gemma4_compile.runtime.engine import Engine
 from gemma4_compile.runtime.generation import Generator
+from gemma4_compile.runtime.hub_package import forgetting_damage, hub_package_of
 from gemma4_compile.runtime.integrity import Check, check_sizes
 from gemma4_compile.runtime.package import read_provenance
 from gemma4_compile.runtime.prompt import NO_TEMPLATE
@@ -58,11 +59,13 @@ def _serve(arguments: argparse.Namespace) -> None:
     check(arguments)
     key = api_key()
     os.environ.pop(API_KEY_VARIABLE, None)  # so that no process started from here has it
+    arguments.package = Console().locate(arguments.package, drafts=arguments.draft)
     provenance = read_provenance(arguments.package)
     is_for_browsers = (provenance.library or "").endswith(_BROWSER_SUFFIX)
     if is_for_browsers and Check(arguments.check) is not Check.OFF:
         wanted = provenance if arguments.draft != 0 else without_drafter(provenance)
-        check_sizes(arguments.package, wanted)  # the page hashes what it loads
+        with forgetting_damage(arguments.package):
+            check_sizes(arguments.package, wanted)  # the page hashes what it loads
     with take_address(arguments.host, arguments.port) as taken:
         _warn_of_strangers(arguments, taken, key, is_for_browsers=is_for_browsers)
         if is_for_browsers:
@@ -96,7 +99,9 @@ def _load(arguments: argparse.Namespace) -> Service:
     hosts = media_hosts(arguments.allow_media_hosts)
     if hosts:
         check_modality("image", package.modalities)
-    name = arguments.model_name or arguments.package.resolve().name
+    of_hub = hub_package_of(arguments.package)
+    own_name = of_hub.name if of_hub is not None else arguments.package.resolve().name
+    name = arguments.model_name or own_name
     model = Model.of(package, name, arguments.context_length)
 
     def load() -> Generator:

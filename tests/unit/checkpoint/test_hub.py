@@ -267,15 +267,3 @@ def test_shards_are_those_that_the_index_lists(
     serve(monkeypatch, {name: 1 for name in listed if name != "other.safetensors"})
     with pytest.raises(CheckpointError, match=r"has no `other\.safetensors`, which its"):
         hub.fetch("a/b", None)
-
-
-@pytest.mark.parametrize("name", ["google/gemma-4-E2B-it", "a/b", "a-b/c.d_e"])
-def test_hub_ids(name: str) -> None:
-    assert hub.is_hub_id(name)
-
-
-@pytest.mark.parametrize(
-    "name", ["gemma", "a/b/c", "/a", "a/", "a b/c", "", "a/b\n", "./a", "../a"]
-)
-def test_no_hub_ids(name: str) -> None:
-    assert not hub.is_hub_id(name)

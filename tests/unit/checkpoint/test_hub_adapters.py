@@ -27,8 +27,8 @@ def test_an_adapter_is_fetched_by_its_commit(
         return str(root / file)
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    monkeypatch.setattr(hub, "_ask", lambda *_, **__: (None, None))
-    monkeypatch.setattr(hub, "_cached", lambda *_, **__: None)
+    monkeypatch.setattr(hub, "ask", lambda *_, **__: (None, None))
+    monkeypatch.setattr(hub, "cached", lambda *_, **__: None)
     assert hub.fetch_adapter("me/adapter", "v1", weights=False) == root
     assert asked == [("adapter_config.json", "v1")]
     assert hub.fetch_adapter("me/adapter", None, weights=True) == root

@@ -93,7 +93,7 @@ def test_a_file_that_is_there_no_more_is_named(monkeypatch: pytest.MonkeyPatch) 
         CheckpointError, match=r"has no `additional_chat_templates/my own\.jinja` any more"
     ) as caught:
         hub.fetch("a/b", None)
-    assert "--revision" in str(caught.value.hint)
+    assert "give a commit as its revision" in str(caught.value.hint)
 
 
 def test_a_repository_of_a_million_files_is_listed_up_to_a_limit(
