@@ -18,9 +18,10 @@ from gemma4_compile.targets.linker import link as linker
 from gemma4_compile.targets.linker import webgpu_image
 from gemma4_compile.targets.linker.runtime_objects import OBJECTS, Platform
 from gemma4_compile.targets.linker.wasm_file import read_interface
-from gemma4_compile.targets.spec import INT8, DeviceType, TargetSpec
+from gemma4_compile.targets.spec import INT8, WORDS, DeviceType, TargetSpec
 from gemma4_compile.targets.target import Target
 from gemma4_compile.targets.tuning import read_tuning
+from gemma4_compile.targets.wgsl_halves import write_halves
 from gemma4_compile.targets.wgsl_matrices import write_matrices
 
 DEFAULT = TargetSpec(
@@ -226,7 +227,7 @@ WASM = Platform(
 
 def source(text: str) -> str:
     """The text that the device gets of a kernel that TVM's generator wrote."""
-    return write_matrices(text)
+    return write_halves(write_matrices(text))
 
 
 def link(
@@ -246,16 +247,16 @@ def link_with(
     progress: Callable[[str], None] | None,
     write: Callable[[str], str],
 ) -> None:
-    """`link` with another text of the subgroup matrices' calls."""
+    """`link` with another text of the calls that WGSL does not know."""
     if spec.device_type is not DeviceType.WEBGPU:
         raise TargetError(f"a library for `{spec.name}` cannot be linked into a .wasm")
 
     def pack(module: tvm_ffi.Module, folder: Path) -> Path:
         return webgpu_image.pack_imports(module, folder, write)
 
-    has_matrices = has_subgroup_matrices(spec)
+    calls = has_subgroup_matrices(spec) or spec.float16 == WORDS
     linker.link_library(
-        *(executable, output, WASM, check_interface, progress), pack if has_matrices else None
+        *(executable, output, WASM, check_interface, progress), pack if calls else None
     )
 
 

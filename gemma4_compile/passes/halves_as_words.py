@@ -1,7 +1,7 @@
 """Read float16 arguments of kernels as 32-bit words, for devices without 16-bit floats.
 
-Two halves lie in a word, the one at the even index in its lower bits. WGSL's `unpack2x16float`
-makes two float32 of them on every device; storage of float16 needs `shader-f16`.
+Two halves lie in a word, the one at the even index in its lower bits. Integer operations make two
+float32 of them on every device (`halves`); storage of float16 needs `shader-f16`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from tvm import sym, tirx
 from tvm.ir.transform import PassContext, module_pass
 
 from gemma4_compile.errors import LoweringError
+from gemma4_compile.targets.kernels.common.builtins import halves
 
 HALF, WORD, FLOAT = "float16", "uint32", "float32"
 PAIR = 2  # halves of a word
-UNPACK = "unpack2x16float"
 
 
 @module_pass(opt_level=0, name="HalvesAsWords")
@@ -23,7 +23,7 @@ class HalvesAsWords:
     """Retype the pointers to float16 of every kernel of a device module.
 
     Before: ``a: handle("float16"); float32(a[i])``. After: ``a: handle("uint32");
-    unpack2x16float(a[i >> 1] >> ((i & 1) << 4))[0]``; neighbours from an even index on are whole
+    halves(a[i >> 1] >> ((i & 1) << 4))[0]``; neighbours from an even index on are whole
     words. Halves that a thread keeps become float32. Must run after SplitHostDevice, when indices
     are flat: the host goes on to check that the tensors are of float16.
 
@@ -153,7 +153,7 @@ def _floats(words: tirx.Buffer, index: tvm.ir.Expr, analyzer: sym.Analyzer) -> t
     is_words = lanes % PAIR == 0 and int(index.stride) == 1
     if is_words and analyzer.can_prove(tirx.floormod(base, PAIR) == 0):
         first = analyzer.simplify(tirx.floordiv(base, PAIR))
-        pairs = [_pair(tirx.BufferLoad(words, [first + k])) for k in range(lanes // PAIR)]
+        pairs = [halves(tirx.BufferLoad(words, [first + k])) for k in range(lanes // PAIR)]
         return pairs[0] if lanes == PAIR else _vector(lanes, pairs)
     places = (base + lane * index.stride for lane in range(lanes))
     return _vector(lanes, [_float(words, place, analyzer) for place in places])
@@ -163,13 +163,9 @@ def _float(words: tirx.Buffer, index: tvm.ir.Expr, analyzer: sym.Analyzer) -> tv
     word = tirx.BufferLoad(words, [analyzer.simplify(tirx.floordiv(index, PAIR))])
     odd = analyzer.simplify(tirx.floormod(index, PAIR))
     if isinstance(odd, tirx.IntImm):
-        return tirx.Shuffle([_pair(word)], [int(odd)])
+        return tirx.Shuffle([halves(word)], [int(odd)])
     bits = tirx.shift_left(tirx.Cast(WORD, odd), tirx.const(4, WORD))
-    return tirx.Shuffle([_pair(tirx.shift_right(word, bits))], [0])
-
-
-def _pair(word: tvm.ir.Expr) -> tvm.ir.Expr:
-    return tirx.call_pure_extern(f"{FLOAT}x{PAIR}", UNPACK, word)
+    return tirx.Shuffle([halves(tirx.shift_right(word, bits))], [0])
 
 
 def _vector(lanes: int, parts: list[tvm.ir.Expr]) -> tvm.ir.Expr:

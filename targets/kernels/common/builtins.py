@@ -11,6 +11,7 @@ from gemma4_compile.operators.types import Expr
 
 DOT4 = "dot4I8Packed"
 EXCHANGE = "subgroupShuffleXor"
+HALVES = "gemma4_halves"
 
 
 def dot4(a: Expr, b: Expr) -> Expr:
@@ -23,3 +24,11 @@ def from_neighbour(value: Expr, distance: int) -> Expr:
     # Not pure: no pass may move it under a condition, where threads would be missing.
     bit = tirx.const(distance, "uint32")
     return tirx.call_extern("float32", EXCHANGE, value, bit)
+
+
+def halves(word: Expr) -> Expr:
+    """The two float16 of a uint32, the one in its lower bits first: float32x2.
+
+    WGSL has no such word that keeps the smallest numbers; wgsl_halves.py has the function.
+    """
+    return tirx.call_pure_extern("float32x2", HALVES, word)
