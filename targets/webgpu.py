@@ -251,10 +251,20 @@ def link_with(
     if spec.device_type is not DeviceType.WEBGPU:
         raise TargetError(f"a library for `{spec.name}` cannot be linked into a .wasm")
 
-    def pack(module: tvm_ffi.Module, folder: Path) -> Path:
-        return webgpu_image.pack_imports(module, folder, write)
+    as_words = spec.float16 == WORDS
 
-    calls = has_subgroup_matrices(spec) or spec.float16 == WORDS
+    def checked(text: str) -> str:
+        if as_words and "enable f16;" in text:
+            raise TargetError(
+                "a kernel computes in float16, which this library must not need",
+                hint="choose another --limits",
+            )
+        return write(text)
+
+    def pack(module: tvm_ffi.Module, folder: Path) -> Path:
+        return webgpu_image.pack_imports(module, folder, checked)
+
+    calls = has_subgroup_matrices(spec) or as_words
     linker.link_library(
         *(executable, output, WASM, check_interface, progress), pack if calls else None
     )

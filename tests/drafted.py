@@ -14,6 +14,7 @@ from gemma4_compile.request import CompileRequest
 from gemma4_compile.runtime import Engine, Package
 from gemma4_compile.runtime.generation import Generation, Generator
 from gemma4_compile.runtime.sampling import SamplingOptions, make_sampler
+from gemma4_compile.targets.spec import NATIVE
 from tests import drafters, models, packages, routing
 from tests.drafters import Drafter
 from tests.shared import made_once, shared_folder
@@ -41,6 +42,7 @@ def drafted_package(
     target: str = "cpu",
     limits: str = "default",
     heads: tuple[bool, bool] = (False, False),
+    float16: str = NATIVE,
 ) -> Drafted:
     """Compile a kind of `models.KINDS` with its drafter.
 
@@ -67,13 +69,14 @@ def drafted_package(
             prefill_chunk=CHUNK,
             activations=activations,
             limits=limits,
+            float16=float16,
             drafter=str(drafter.path),
         )
         # Host code of a GPU's library only launches kernels.
         compiler = compile_model if target == "cpu" else packages.compile_small
         compiler(request, packages.Silent())
 
-    name = f"{kind}-{recipe}-{activations}-{target}-{limits}-{heads}"
+    name = f"{kind}-{recipe}-{activations}-{target}-{limits}-{heads}-{float16}"
     package = made_once(shared_folder(factory) / "drafted" / name, compile_it)
     return Drafted(kind, package, checkpoint, drafter)
 

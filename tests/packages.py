@@ -73,6 +73,7 @@ def compile_package(
     activations: str = "float",
     target: str = "cpu",
     optimised: bool = True,
+    float16: str = spec.NATIVE,
 ) -> Path:
     """Compile a checkpoint directory, or `tiny`; return the package's directory.
 
@@ -87,6 +88,7 @@ def compile_package(
         context_length=context_length,
         prefill_chunk=PREFILL_CHUNK,
         activations=activations,
+        float16=float16,
         only=None if library_of is None else "weights",
     )
     if optimised:

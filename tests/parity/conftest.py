@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pytest
 
 from gemma4_compile.runtime import Engine
+from gemma4_compile.targets.spec import NATIVE, WORDS
 from tests import hf, models, packages, tolerances
 from tests.hf import Ids
 from tests.shared import made_once, shared_folder
@@ -110,6 +111,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> CaseFactory:
         dtype: str = "float32",
         residual_scale: float = 1.0,
         activations: str = "float",
+        float16: str = NATIVE,
     ) -> Case:
         folder = tmp_path_factory.mktemp(f"{kind}-{recipe}")
         checkpoint = models.write_checkpoint(
@@ -121,7 +123,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> CaseFactory:
         library_of = (
             make(kind, recipe, activations=activations).package if residual_scale > 1 else None
         )
-        name = f"{kind}-{recipe}-{dtype}-{residual_scale:g}-{activations}"
+        name = f"{kind}-{recipe}-{dtype}-{residual_scale:g}-{activations}-{float16}"
         package = made_once(
             shared_folder(tmp_path_factory) / "parity" / name,
             lambda output: packages.compile_package(
@@ -129,18 +131,20 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> CaseFactory:
                 library_of=library_of,
                 activations=activations,
                 optimised=recipe == "f32",
+                float16=float16,
             ),
         )
         weights = packages.dequantised_weights(package, checkpoint, recipe)
         enlarged = tolerances.LARGE_RESIDUALS if residual_scale > 1 else 1.0
-        bound = tolerances.ACTIVATIONS[recipe]
+        computed = "f32" if float16 == WORDS else recipe
+        bound = tolerances.ACTIVATIONS[computed]
         return Case(
             package=package,
             engine=Engine.open(package),
             model=hf.load(checkpoint.text_config, weights, dtype),
             window=checkpoint.text_config["sliding_window"],
             tolerance=(tolerances.LOGITS_INT8 if activations == "int8" else bound) * enlarged,
-            routing_gap=tolerances.ROUTING_GAPS[recipe] * enlarged,
+            routing_gap=tolerances.ROUTING_GAPS[computed] * enlarged,
         )
 
     return make

@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from gemma4_compile.targets.spec import WORDS
 from tests import hf, models
 from tests.marks import slow_unless
 from tests.parity.conftest import Case, CaseFactory, margin
@@ -60,6 +61,17 @@ def test_short_prompts(case: CaseFactory, kind: str, recipe: str) -> None:
         found = compiled.prefill(ids, 0, count)
         found |= compiled.decode(ids, count, len(ids))
         compiled.check(ids, found)
+
+
+AS_WORDS = (("e2b", "q4f16"), ("e4b", "q8f16"), ("moe", "f16"), ("unified", "q4f16"))
+
+
+@pytest.mark.parametrize(("kind", "recipe"), AS_WORDS)
+def test_float16_weights_lose_nothing_where_float32_computes(
+    case: CaseFactory, kind: str, recipe: str
+) -> None:
+    """Libraries that need no 16-bit floats, next to float32 on the weights that float16 holds."""
+    run_two_turns(case(kind, recipe, float16=WORDS))
 
 
 def decided_prompts(compiled: Case, count: int) -> list[tuple[list[int], list[int]]]:

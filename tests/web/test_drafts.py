@@ -17,6 +17,7 @@ import pytest
 
 from gemma4_compile.runtime import Package
 from gemma4_compile.targets import target_spec
+from gemma4_compile.targets.spec import NATIVE, WORDS
 from tests import models, tolerances
 from tests.drafted import CONTEXT, drafted_package
 from tests.marks import slow_unless
@@ -39,18 +40,21 @@ class Case:
     quant: str
     activations: str = "float"
     limits: str = "default"
+    float16: str = NATIVE
 
     @property
     def tolerance(self) -> float:
-        is_int8 = self.activations == "int8"
-        return tolerances.LOGITS_INT8_BOTH if is_int8 else tolerances.ACTIVATIONS[self.quant]
+        if self.activations == "int8":
+            return tolerances.LOGITS_INT8_BOTH
+        return tolerances.ACTIVATIONS["f32" if self.float16 == WORDS else self.quant]
 
 
 CASES = [
-    Case("e2b", "q4f32"),
+    Case("e2b", "q4f16", float16=WORDS),
     Case("dense", "q8f16", "int8", "subgroups-4"),
     Case("unified", "q4f16", limits="compat"),
     Case("moe", "q4f16", "int8"),
+    Case("moe", "q8f16", "int8", "subgroups-4", WORDS),
 ]
 
 
@@ -58,7 +62,7 @@ CASES = [
 @pytest.mark.parametrize(
     "case",
     CASES,
-    ids=lambda case: "-".join((case.kind, case.quant, case.activations, case.limits)),
+    ids=lambda case: "-".join(vars(case).values()),
 )
 def test_rows_have_the_logits_of_single_tokens(
     case: Case,
@@ -67,7 +71,8 @@ def test_rows_have_the_logits_of_single_tokens(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     made = drafted_package(
-        tmp_path_factory, case.kind, case.quant, case.activations, "webgpu", case.limits
+        *(tmp_path_factory, case.kind, case.quant, case.activations, "webgpu", case.limits),
+        float16=case.float16,
     )
     text = models.prompt(PROMPT + sum(ROUNDS), seed=13).tolist()
     prompt: list[Step] = [{"op": "clear"}]

@@ -23,6 +23,8 @@ from gemma4_compile.operators.spreads import (
     from_to_twice,
     near,
 )
+from gemma4_compile.targets.spec import NATIVE
+from gemma4_compile.targets.spec import WORDS as WORDS_OF_HALVES
 from tests.child import run_within
 from tests.marks import slow_unless
 from tests.web.compiled import DRAFTED, SEEING_LITTLE, TINY, Compiler
@@ -108,17 +110,19 @@ def test_both_sides_make_the_same_inputs(modules: Path, folder: Path) -> None:
 
 
 CASES = (
-    pytest.param("q4f32", "float", "default", marks=pytest.mark.slow),
-    ("q4f16", "float", "default"),
-    pytest.param("q4f16", "int8", "subgroups-4", marks=pytest.mark.slow),
+    pytest.param("q4f32", "float", "default", NATIVE, marks=pytest.mark.slow),
+    ("q4f16", "float", "default", NATIVE),
+    ("q4f16", "float", "default", WORDS_OF_HALVES),
+    pytest.param("q4f16", "int8", "subgroups-4", NATIVE, marks=pytest.mark.slow),
+    pytest.param("q4f16", "int8", "subgroups-4", WORDS_OF_HALVES, marks=pytest.mark.slow),
 )
 
 
-@pytest.mark.parametrize(("quant", "activations", "limits"), CASES)
+@pytest.mark.parametrize(("quant", "activations", "limits", "float16"), CASES)
 def test_a_right_device_passes(
-    quant: str, activations: str, limits: str, compiled: Compiler, run: Run
+    quant: str, activations: str, limits: str, float16: str, compiled: Compiler, run: Run
 ) -> None:
-    told = run(compiled(TINY, "webgpu", quant, activations, limits))
+    told = run(compiled(TINY, "webgpu", quant, activations, limits, float16))
     assert told["problems"] == []
     assert told["passed"]
     assert told["cases"] >= 11

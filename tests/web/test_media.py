@@ -22,10 +22,11 @@ from gemma4_compile.pipeline import compile_model
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.runtime import Engine
 from gemma4_compile.runtime.media_prompt import Prompt, Run
+from gemma4_compile.targets.spec import WORDS
 from tests import media_checkpoints
 from tests.packages import Silent
 from tests.sounds import speech
-from tests.web.cpu_runtime import MARGIN, QUANT
+from tests.web.cpu_runtime import MARGIN
 from tests.web.webllm import Reply, chat, run_in_webllm
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -54,7 +55,8 @@ def packages(
             CompileRequest(
                 model=str(model),
                 target=target,
-                quant=QUANT,
+                quant="q4f16",
+                float16=WORDS,  # float32 otherwise, as the tolerance asks
                 output=folder / target,
                 context_length=1000,
                 prefill_chunk=300,

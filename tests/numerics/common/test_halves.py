@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gemma4_compile.errors import TargetError
 from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.linear import Embedding, Linear, WeightLayout
-from gemma4_compile.targets import target_spec
+from gemma4_compile.targets import link, target_spec
 from gemma4_compile.targets.spec import WORDS
-from tests.numerics.dawn_kernels import run_on_dawn
+from tests.numerics.dawn_kernels import cases_executable, run_on_dawn
 from tests.numerics.kernel_cases import Array, KernelCase, differences, make_case
 from tests.web.dawn import VulkanDriver
 
@@ -103,3 +104,11 @@ def test_the_smallest_scales_count(swiftshader: VulkanDriver, tmp_path: Path) ->
     ((found,),) = run_on_dawn([case], SPEC, swiftshader, tmp_path)
 
     np.testing.assert_allclose(found, case.expected[0], rtol=1e-4, atol=2.0**-26)
+
+
+def test_a_library_whose_kernels_compute_in_float16_is_not_taken_for_one(tmp_path: Path) -> None:
+    path, native = tmp_path / "model.wasm", target_spec("webgpu")
+    built = cases_executable([looked_up(FINITE.reshape(-1, 64))], native)
+    with pytest.raises(TargetError, match="computes in float16"):
+        link(built, path, SPEC)
+    assert not path.exists()
