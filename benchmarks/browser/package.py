@@ -6,7 +6,7 @@ LIBRARY was made by `gemma4-compile MODEL --target webgpu --only library`; TINY 
 `tiny` for webgpu, whose tokenizer and chat configuration are taken. A library with a drafter
 (`--drafter`, see `benchmarks.drafter_config`) gets random weights for it, too. Needs NumPy alone,
 so that a machine with a GPU makes its own packages; the metadata is read as a string of the .wasm
-file.
+file. All libraries of LIBRARY are taken.
 """
 
 from __future__ import annotations
@@ -45,14 +45,22 @@ def write_tokenizer(tiny: Path, vocabulary: int, out: Path) -> None:
     shutil.copy(tiny / "tokenizer_config.json", out)
 
 
-def write_drafter(weights: list[Weight], out: Path) -> None:
-    """Write a drafter's shards, their list, and a provenance with their hashes alone."""
+def write_drafter(weights: list[Weight], out: Path) -> list[str]:
+    """Write a drafter's shards and their list; the names of the shards."""
     cache = write_shards(weights, out, SHARD_BYTES, "params_shard_drafter_")
     (out / "drafter-tensor-cache.json").write_text(json.dumps(cache))
-    names = [shard["dataPath"] for shard in cache["records"]]
-    hashes = {name: hashlib.sha256((out / name).read_bytes()).hexdigest() for name in names}
-    files = {name: {"sha256": digest} for name, digest in hashes.items()}
-    (out / "provenance.json").write_text(json.dumps({"files": files}))
+    return [shard["dataPath"] for shard in cache["records"]]
+
+
+def write_provenance(library: Path, out: Path, names: list[str]) -> None:
+    """Write the library's provenance with the hashes of the files that are asked for by it."""
+    provenance = json.loads((library / "provenance.json").read_text("utf-8"))
+    contents = {name: (out / name).read_bytes() for name in names}
+    provenance["files"] = {
+        name: {"nbytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for name, content in contents.items()
+    }
+    (out / "provenance.json").write_text(json.dumps(provenance))
 
 
 def write_package(library: Path, tiny: Path, out: Path) -> None:
@@ -61,8 +69,8 @@ def write_package(library: Path, tiny: Path, out: Path) -> None:
     metadata = library_metadata(library / "model.wasm")
     weights = Weight.listed(metadata)
     (out / "tensor-cache.json").write_text(json.dumps(write_shards(weights, out, SHARD_BYTES)))
-    if drafter := Weight.of_drafter(metadata):
-        write_drafter(drafter, out)
+    drafter = Weight.of_drafter(metadata)
+    hashed = write_drafter(drafter, out) if drafter else []
     vocabulary = vocabulary_of(weights)
     write_tokenizer(tiny, vocabulary, out)
     sizes = {key: metadata[key] for key in ("context_window_size", "prefill_chunk_size")}
@@ -76,7 +84,10 @@ def write_package(library: Path, tiny: Path, out: Path) -> None:
         raise SystemExit(f"{tiny} and {library} are of different versions: compile both again")
     manifest["weights"]["parameter_schema_id"] = artifact["parameter_schema_id"]
     (out / "mlc-model-manifest.json").write_text(json.dumps(manifest))
-    shutil.copy(library / "model.wasm", out)
+    for file in library.glob("*.wasm"):
+        shutil.copy(file, out)
+        hashed.append(file.name)
+    write_provenance(library, out, hashed)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 // What a person gets: chats with a package in the stock client in headless Chromium or Firefox, as it is (`plain`), with
 // `gemma4-web/fast` (`fast`; `unpolled`: where empty submissions do not end a wait of Firefox's), and with N guesses of the package's drafter in every round (`drafts-N`; `drafts-auto`: as
 // many as pay), tokens compared.
+// With `library-NAME` the package's library of that name, with `library-auto` the one that `chooseLibrary` takes.
 // One JSON line a mode on stdout, a table on stderr.
 // usage: node benchmarks/browser/run.mjs --package DIR [--modes plain,fast] [--drafts 1,2,3,4,6,8,auto] [--tokens 256]
 //   [--browser chromium|firefox] [--repeats 3] [--rounds 1] [--prompt 1370: characters] [--empty: kernels that do nothing] [--commit C] [--note TEXT]
@@ -83,10 +84,12 @@ function ofRounds(drafts, { greedy, sampled }) {
 
 async function measure(mode, page) {
   const drafts = DRAFTS.exec(mode)?.[1];
-  const how = drafts === undefined ? mode.replace("unpolled", "fast&unpolled") : `fast&drafts=${drafts}`;
+  const library = /^library-(.+)$/.exec(mode)?.[1];
+  const plainly = library ? `fast&library=${library}` : mode.replace("unpolled", "fast&unpolled");
+  const how = drafts === undefined ? plainly : `fast&drafts=${drafts}`;
   await page.goto(`${server.url}?${how}${options.empty ? "&empty" : ""}`);
   await page.waitForFunction("window.tests", null, { timeout: 60_000 });
-  const loadMs = await page.evaluate("window.tests.load('model.wasm')");
+  const { loadMs, chosen } = await page.evaluate("window.tests.load('model.wasm')");
   const mark = browser.firefox ? "firefox" : "chrom";
   const groups = { greedy: [], sampled: [], long: [] };
   const cpu = { tokens: 0, threads: {} };
@@ -141,6 +144,7 @@ async function measure(mode, page) {
     cores: os.cpus().length,
     device: await page.evaluate("window.tests.device()"),
     tokens,
+    ...(chosen && { library: { name: chosen.name, why: chosen.why, measured: chosen.measured } }),
     load_s: round(loadMs / 1000),
     greedy_tokens_per_s: of("greedy", decodeRate),
     sampled_tokens_per_s: of("sampled", decodeRate),

@@ -1,5 +1,6 @@
 // The stock client on a package, with `gemma4-web/fast` imported before it (?fast) or without, and with its drafter
-// (?fast&drafts=N, or auto) or without. With ?unpolled empty submissions do not reach the queue.
+// (?fast&drafts=N, or auto) or without. With ?fast&library=NAME the package's library of that name, with `auto` the one
+// that `chooseLibrary` takes. With ?unpolled empty submissions do not reach the queue.
 const options = new URLSearchParams(location.search);
 const errors = [];
 const { requestDevice } = GPUAdapter.prototype;
@@ -51,11 +52,18 @@ let stepMs = [];
 async function load(library) {
   const base = `${location.origin}/package/`;
   const start = performance.now();
+  const name = options.get("library");
+  const chosen = name ? await fast.chooseLibrary(base, undefined, name === "auto" ? {} : { library: name }) : undefined;
   engine = await webllm.CreateMLCEngine("m", {
     appConfig: {
       cacheBackend: "cache",
       model_list: [
-        { model: base, model_id: "m", model_lib: base + library, model_manifest: "mlc-model-manifest.json" },
+        {
+          model: base,
+          model_id: "m",
+          model_lib: chosen?.model_lib ?? base + library,
+          model_manifest: "mlc-model-manifest.json",
+        },
       ],
     },
     logLevel: "WARN",
@@ -76,7 +84,7 @@ async function load(library) {
     await decode(...args);
     stepMs.push(performance.now() - before);
   };
-  return loadMs;
+  return { loadMs, chosen };
 }
 
 async function chat(request) {
