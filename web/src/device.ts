@@ -6,7 +6,7 @@ import { CommandList, Encoder, type EncoderHost } from "./encoder";
 import { type Native, nativeOf } from "./native";
 import { type Command, type Launch, Stream } from "./stream";
 import { counts } from "./stats";
-import { Waits, withWaits } from "./waits";
+import { noteEnd, Waits, withWaits } from "./waits";
 
 /** Buffers as TVM's runtime makes them for tensors. */
 const tensorUsage = () => GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST;
@@ -64,6 +64,7 @@ export class Device implements EncoderHost {
   ) {
     const native = nativeOf(device);
     this.waits = new Waits(native);
+    noteEnd(device, this.waits);
     this.native = withWaits(native, this.waits);
     this.stream = new Stream(() => this.native);
     this.groups = new BindGroups(

@@ -36,6 +36,8 @@ export class Waits {
   private polled = 0;
   /** Turns of the event loop in place of timers that are throttled. */
   private channel: MessageChannel | undefined;
+  /** After the device was destroyed: that it is told of. */
+  ended: Promise<undefined> | undefined;
 
   constructor(private readonly device: Waiting) {}
 
@@ -153,6 +155,18 @@ export function withWaits<T extends Waiting>(native: T, waits: Waits): T {
       }
       return buffer;
     },
-    onSubmittedWorkDone: () => waits.until(native.onSubmittedWorkDone()),
+    onSubmittedWorkDone: () => waits.until(waits.ended ?? native.onSubmittedWorkDone()),
+  };
+}
+
+/**
+ * The client takes a device for lost by accident unless its end is told of before the queue's: it waits for that of a
+ * device that it has destroyed. Firefox tells of the queue first, and the client then reports a lost device and unloads again.
+ */
+export function noteEnd(device: GPUDevice, waits: Waits): void {
+  const destroy = device.destroy.bind(device);
+  device.destroy = () => {
+    waits.ended ??= device.lost.then(() => undefined);
+    return destroy();
   };
 }

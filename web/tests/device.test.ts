@@ -30,6 +30,7 @@ beforeEach(() => {
   const made = {
     queue,
     lost: new Promise(() => undefined),
+    destroy: nothing,
     createBuffer: ({ size, usage }: GPUBufferDescriptor) =>
       Object.assign(fakeBuffer(size, usage), {
         mapAsync: () => Promise.resolve(),

@@ -25,7 +25,11 @@ interface Wait {
   reject(error: Error): void;
 }
 
+/** How long after a device was destroyed its end is told of. */
+const END_MS = 30;
+
 export function fakeTimedDevice(periodMs: number): TimedDevice {
+  let toldOfEnd: () => void = () => undefined;
   let busyUntil = 0;
   let waits: Wait[] = [];
   let isLost = false;
@@ -72,7 +76,10 @@ export function fakeTimedDevice(periodMs: number): TimedDevice {
       return {
         createBuffer: fake.createBuffer,
         queue: { submit: fake.submit, writeBuffer: () => undefined, onSubmittedWorkDone: wait },
-        lost: new Promise(() => undefined),
+        lost: new Promise((resolve) => {
+          toldOfEnd = () => resolve({ reason: "destroyed" });
+        }),
+        destroy: () => setTimeout(() => toldOfEnd(), END_MS),
         ...Object.fromEntries(names.map((name) => [name, () => ({})])),
       } as unknown as GPUDevice;
     },

@@ -222,3 +222,19 @@ describe("a device of the client's", () => {
     expect(fake.submissions).toBe(plain);
   });
 });
+
+describe("a device that the client destroys", () => {
+  it("has its queue end no sooner than it is told of", async () => {
+    const fake = fakeTimedDevice(0);
+    const made = fake.asDevice();
+    const device = new Device(made, {} as GPUAdapterInfo, { claims: () => true, isCalling: () => false });
+    made.createBuffer(READABLE);
+    const told: string[] = [];
+    void made.lost.then(() => told.push("lost"));
+    made.destroy();
+    void made.queue.onSubmittedWorkDone().then(() => told.push("done"));
+    await vi.advanceTimersByTimeAsync(100);
+    expect(told).toEqual(["lost", "done"]);
+    expect(device.isLost).toBe(true);
+  });
+});
