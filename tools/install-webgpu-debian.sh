@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the WebGPU tests and the headless demo need on Debian and is silent where it is there already:
-# Chromium (browser tests; it brings SwiftShader) and a Mesa whose software Vulkan driver Dawn accepts
-# (Debian 12's own is refused, so it comes from backports).
+# Chromium (browser tests; it brings SwiftShader), Firefox (tests beside Chromium's) and a Mesa whose software Vulkan
+# driver Dawn accepts (Debian 12's own is refused, so it comes from backports).
 set -euo pipefail
 
 readonly MESA_MINIMUM=24
@@ -9,13 +9,14 @@ readonly MESA_MINIMUM=24
 missing() {
   local version
   command -v chromium >/dev/null || echo chromium
+  command -v firefox-esr >/dev/null || echo firefox-esr
   version=$(dpkg-query -W -f '${Version}' mesa-vulkan-drivers 2>/dev/null || true)
   dpkg --compare-versions "${version:-0}" ge "$MESA_MINIMUM" || echo mesa-vulkan-drivers
 }
 
 give_up() {
   echo "warning: $1" >&2
-  echo "hint: install Chromium, and Mesa's Vulkan drivers $MESA_MINIMUM or newer; without them the tests" >&2
+  echo "hint: install Chromium, Firefox, and Mesa's Vulkan drivers $MESA_MINIMUM or newer; without them the tests" >&2
   echo "      marked browser and dawn are skipped and 'make demo HEADLESS=1' cannot run" >&2
   # An unattended run must not pass with those tests left out.
   [ "${CI:-}" = true ] && exit 1
@@ -44,7 +45,7 @@ add_backports() {
 }
 
 if ! command -v dpkg-query >/dev/null; then
-  give_up "this is not a Debian system: Chromium and Mesa are not installed automatically"
+  give_up "this is not a Debian system: Chromium, Firefox and Mesa are not installed automatically"
 fi
 packages=$(missing)
 [ -n "$packages" ] || exit 0

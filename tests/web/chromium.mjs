@@ -1,6 +1,7 @@
-// A browser for a driver: headless Chromium, or Firefox (firefox.mjs). Chromium has WebGPU in software and a fresh profile: caches go by URL. On SwiftShader, unless CHROMIUM_PRELOAD
-// names the library made of lavapipe_for_chromium.c. CHROMIUM_FLAGS takes the place of SwiftShader's flags, and CHROMIUM_LIBS
-// names a folder of shared libraries for the browser alone: for a machine with a GPU.
+// A browser for a driver: headless Chromium, or Firefox (firefox.mjs); with WebGPU in software and a fresh profile, for caches
+// go by URL. Chromium's is on SwiftShader, unless CHROMIUM_PRELOAD names the library made of lavapipe_for_chromium.c.
+// CHROMIUM_FLAGS takes the place of SwiftShader's flags, and CHROMIUM_LIBS names a folder of shared libraries for the browser
+// alone: for a machine with a GPU.
 import fs from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";

@@ -1,6 +1,6 @@
-// Drives stock WebLLM in headless Chromium. usage: node chromium_driver.mjs JOB.json
+// Drives stock WebLLM in headless Chromium, or in `firefox` if the job names one. usage: node chromium_driver.mjs JOB.json
 //
-// Job: {package, library, chromium, output, overrides?, fast?: folder of fast.js, steps}. Steps, by `op`:
+// Job: {package, library, chromium, output, overrides?, fast?: folder of fast.js, init?: a script that runs before the page's, steps}. Steps, by `op`:
 //   chat {request, interruptAfter?}    reset    unload    reload    provokeError
 //   leave {request, after, overrides?}   the page is reloaded in the middle of a reply, and the model loaded anew
 //   sessions    resume {session, stream?}    forget {session}     the client's resumable generation
@@ -73,6 +73,7 @@ async function main() {
       if (message.type() === "error") problems.push(message.text());
     });
     page.on("pageerror", (error) => problems.push(String(error)));
+    if (job.init) await page.addInitScript(job.init);
     await page.goto(job.fast ? `${server.url}?fast` : server.url);
     await page.waitForFunction("window.tests");
     const adapter = await within(

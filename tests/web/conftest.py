@@ -24,7 +24,7 @@ from tests.web.dawn import (
     WORD_BITS,
     VulkanDriver,
 )
-from tests.web.webllm import find_browser
+from tests.web.webllm import find_browser, find_firefox
 
 
 def _require_node() -> None:
@@ -73,6 +73,15 @@ def browser(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             library = made_once(shared / "lavapipe_for_chromium.so", _compile_preloaded)
             patch.setenv("CHROMIUM_PRELOAD", str(library))
         yield chromium
+
+
+@pytest.fixture(scope="session")
+def firefox(lavapipe: VulkanDriver) -> str:
+    """Firefox as Debian ships it; `lavapipe` is what its WebGPU computes on."""
+    found = find_firefox()
+    if found is None:
+        pytest.skip("no Firefox: put firefox-esr into PATH or name it in FIREFOX")
+    return found
 
 
 def _compile_preloaded(library: Path) -> None:

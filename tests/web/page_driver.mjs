@@ -2,7 +2,7 @@
 //
 // Job: {page, packages: {name: folder}, chromium, axe, output, answers?, group, only?}. Runs the scenarios of
 // page_real.mjs (the stock client) and of page_scripted.mjs, page_chats.mjs, page_links.mjs, page_looks.mjs, page_media.mjs and
-// page_capture.mjs and page_libraries.mjs (a scripted engine), and those of page_drafts.mjs (both), each in the order of its file, and writes result.json: {scenarios: {name: {seconds, error}}}.
+// page_capture.mjs and page_libraries.mjs (a scripted engine), and those of page_drafts.mjs (both); of page_firefox.mjs where the job names `firefox`; each in the order of its file, and writes result.json: {scenarios: {name: {seconds, error}}}.
 // Screenshots go to the output folder. The page's service worker is left out: it would hand out the files
 // that are replaced here (offline_driver.mjs has it).
 import fs from "node:fs/promises";
@@ -13,6 +13,7 @@ import { HEADERS, servePage } from "./page_server.mjs";
 import { CAPTURE } from "./page_capture.mjs";
 import { CHATS } from "./page_chats.mjs";
 import { REAL_DRAFTS, SCRIPTED_DRAFTS } from "./page_drafts.mjs";
+import { FIREFOX } from "./page_firefox.mjs";
 import { LIBRARIES } from "./page_libraries.mjs";
 import { LINKS } from "./page_links.mjs";
 import { LOOKS } from "./page_looks.mjs";
@@ -165,8 +166,9 @@ const groups = {
   chats: { ...CHATS, ...LOOKS, ...LINKS },
   media: { ...MEDIA, ...CAPTURE },
   real: { ...REAL, ...REAL_DRAFTS },
+  firefox: FIREFOX,
 };
-await runAll(groups[job.group], job.group === "real", server, scenarios);
+await runAll(groups[job.group], ["real", "firefox"].includes(job.group), server, scenarios);
 await server.close();
 await fs.writeFile(path.join(job.output, "result.json"), JSON.stringify({ scenarios }));
 process.exit(0); // and with it whatever hangs

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.web.dawn import library_of, run_driver
+from tests.web.dawn import LAVAPIPE, library_of, run_driver
 
+FIREFOXES = ("firefox-esr", "firefox")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -32,6 +33,14 @@ def find_browser() -> str | None:
     if named:
         return shutil.which(named)
     return next((found for name in BROWSERS if (found := shutil.which(name))), None)
+
+
+def find_firefox() -> str | None:
+    """Return Firefox: the FIREFOX environment variable, else the first known name in PATH."""
+    named = os.environ.get("FIREFOX")
+    if named:
+        return shutil.which(named)
+    return next((found for name in FIREFOXES if (found := shutil.which(name))), None)
 
 
 def chat(
@@ -86,17 +95,24 @@ def drive_webllm(
     *,
     overrides: Mapping[str, Any] | None = None,
     fast: Path | None = None,
+    firefox: str | None = None,
+    init: str | None = None,
 ) -> dict[str, Any]:
-    """Run steps (see `chromium_driver.mjs`); return its whole result."""
-    browser = find_browser()
+    """Run steps (see `chromium_driver.mjs`); return its whole result.
+
+    `firefox` is the browser instead of Chromium, `init` a script that runs before the page's own.
+    """
+    browser = firefox or find_browser()
     assert browser is not None, "no browser"
     job = {
         "package": str(package.resolve()),
         "library": library_of(package),
-        "chromium": browser,
+        "firefox" if firefox else "chromium": browser,
         "output": str(folder.resolve()),
         "overrides": dict(overrides or {}),
         "steps": list(steps),
         **({"fast": str(fast)} if fast else {}),
+        **({"init": init} if init else {}),
     }
-    return run_driver("chromium_driver.mjs", job, folder, os.environ)
+    environment = LAVAPIPE.environment(folder) if firefox else os.environ
+    return run_driver("chromium_driver.mjs", job, folder, environment)

@@ -56,7 +56,9 @@ function ofBrowser(browser: Browser, system: System, hasApi: boolean): string[] 
   }
   if (system === "linux" && browser === "firefox") {
     return [
-      "Firefox on Linux has WebGPU in Nightly; in others dom.webgpu.enabled in about:config may turn it on.",
+      hasApi
+        ? "Firefox on Linux may distrust the graphics driver: gfx.webgpu.ignore-blocklist in about:config lets it try."
+        : "Firefox on Linux has WebGPU in Nightly; in ESR 153 and newer dom.webgpu.enabled in about:config turns it on.",
       CHROMIUM_ON_LINUX,
     ];
   }
