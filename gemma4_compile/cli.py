@@ -22,9 +22,16 @@ from gemma4_compile.request import CompileRequest, modalities_of
 from gemma4_compile.targets import TARGETS, Target, target_spec
 from gemma4_compile.terminal import Terminal
 from gemma4_compile.verification.numerics_report import check_tools, verify_package
+from gemma4_compile.verification.publish import (
+    PublishRequest,
+    check_name,
+    planned_build,
+    publish,
+)
 from gemma4_compile.verification.rebuild import RebuildRequest, rebuild
 from gemma4_compile.verification.report import table
 from gemma4_compile.verification.subject import VerifyRequest
+from gemma4_compile.verification.weights_licence import licence_of
 
 HINTS: Hints = {
     QuantizationError: f"try another --quant: {', '.join(options.QUANTS)}",
@@ -67,6 +74,9 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.rebuild is not None:
         _rebuild(arguments)
         return
+    if arguments.from_package is not None:
+        _publish(arguments, arguments.from_package)
+        return
     _check_calibrate(arguments)
     arguments.model = arguments.model or options.DEFAULT_MODEL
     if arguments.plan or arguments.report:
@@ -99,11 +109,28 @@ def _run(arguments: argparse.Namespace) -> None:
         tokenizer=arguments.tokenizer,
         adapters=tuple(arguments.adapter),
     )
+    if arguments.publish is not None:  # what would fail after hours
+        check_name(arguments.publish)
+        licence_of(planned_build(request), request.model, arguments.license_file)
     if arguments.verify:
         check_tools(target_spec(arguments.target).device, arguments.node_modules)
     _print_summary(_compile(request, arguments.calibrate), arguments.target)
     if arguments.verify:
         _verify(request, arguments.node_modules)
+    if arguments.publish is not None:
+        _publish(arguments, request.output)
+
+
+def _publish(arguments: argparse.Namespace, package: Path) -> None:
+    """Upload a package, and print where it is."""
+    asked = PublishRequest(
+        package,
+        arguments.publish,
+        licence_file=arguments.license_file,
+        model=arguments.model,
+        public=arguments.public,
+    )
+    print(f"{'published:':<20}{publish(asked, Terminal())}")
 
 
 def _check_calibrate(arguments: argparse.Namespace) -> None:

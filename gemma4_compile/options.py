@@ -15,6 +15,7 @@ from pathlib import Path
 from gemma4_compile.errors import UsageError
 from gemma4_compile.media.sizes import BUDGETS, DEFAULT_BUDGET, SHAPES, WIDE
 from gemma4_compile.process import Options, Parser, non_empty, path, run_command, warn
+from gemma4_compile.publish_options import add_publish, check_publish
 from gemma4_compile.regular_files import resolved
 
 
@@ -82,8 +83,7 @@ def make_parser() -> Parser:
         type=non_empty,
         nargs="?",
         metavar="MODEL",
-        help="hub id, directory, GGUF file, or `tiny`, which ships with this program (default: "
-        f"{DEFAULT_MODEL})",
+        help=f"hub id, directory, GGUF file, or `tiny`, which ships (default: {DEFAULT_MODEL})",
     )
     parser.add_argument("-o", "--output", type=path, metavar="DIR", help="where the package goes")
     _add_target(parser.add_argument_group("target and weights"))
@@ -91,6 +91,7 @@ def make_parser() -> Parser:
     _add_sizes(parser.add_argument_group("sizes"))
     _add_questions(parser.add_argument_group("questions and parts, in place of a whole package"))
     _add_build(parser.add_argument_group("the build"))
+    add_publish(parser.add_argument_group("to the hub"))
     parser.add_common()
     return parser
 
@@ -294,12 +295,13 @@ def _resolved(option: str, given: Path) -> Path:
 def check(arguments: argparse.Namespace) -> None:
     """Raise UsageError for what does not exist or fit together."""
     if arguments.plan and arguments.report:
-        raise UsageError("--plan and --report exclude each other", hint="give one after the other")
+        raise UsageError("--plan and --report exclude each other", hint="give one of them")
     _check_names(arguments)
+    if check_publish(arguments, make_parser()):
+        return
     if arguments.rebuild is not None:
         _check_rebuild(arguments)
-        return
-    if arguments.plan or arguments.report:
+    if arguments.rebuild is not None or arguments.plan or arguments.report:
         return
     if arguments.output is None:
         example = f"gemma4-compile {arguments.model or DEFAULT_MODEL} -o DIR"
@@ -385,8 +387,7 @@ def _check_pictures(arguments: argparse.Namespace) -> None:
         raise UsageError(
             f"--image-shape: unknown shape `{shape}`", hint=f"known: {', '.join(SHAPES)}"
         )
-    names = modalities(arguments.modalities)
-    asked = tokens is not None or shape != WIDE
+    names, asked = modalities(arguments.modalities), tokens is not None or shape != WIDE
     if asked and names is not None and "image" not in names:
         option = "--image-shape" if tokens is None else "--image-tokens"
         raise UsageError(

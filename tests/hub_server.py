@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import threading
@@ -33,6 +34,10 @@ class HubServer:
     sizes : what is listed of files that are of another size
     hashes : SHA-256 that are listed of large files
     drops : downloads that end after a third of what is left
+    stored : large files that were uploaded, by SHA-256
+    failures : uploads of large files that are refused
+    created : what it was asked to make repositories with
+    commits : added and deleted names of every commit
     """
 
     files: dict[str, bytes | int]
@@ -44,6 +49,10 @@ class HubServer:
     sizes: dict[str, int] = field(default_factory=dict)
     hashes: dict[str, str] = field(default_factory=dict)
     drops: int = 0
+    stored: dict[str, bytes] = field(default_factory=dict)
+    failures: int = 0
+    created: list[dict[str, object]] = field(default_factory=list)
+    commits: list[tuple[list[str], list[str]]] = field(default_factory=list)
 
     def use(self, patch: pytest.MonkeyPatch, cache: Path) -> None:
         """Let huggingface_hub ask this one in this process, with another cache."""
@@ -105,6 +114,33 @@ def _handler(hub: HubServer) -> Callable[..., BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             self.answer(is_head=False)
 
+        def do_POST(self) -> None:
+            path = self.path.partition("?")[0]
+            hub.asked.append(f"POST {path}")
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            if hub.refusal is not None:
+                self.tell({"error": hub.refusal[1]}, hub.refusal[0])
+                return
+            self.tell(_posted(hub, path, body))
+
+        def do_PUT(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            hub.asked.append(f"PUT {self.path}")
+            if hub.failures:
+                hub.failures -= 1
+                self.tell({}, 400)
+                return
+            hub.stored[hashlib.sha256(body).hexdigest()] = body
+            self.tell({})
+
+        def tell(self, values: object, status: int = 200) -> None:
+            content = json.dumps(values).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
         def answer(self, *, is_head: bool) -> None:
             path = self.path.partition("?")[0]
             hub.asked.append(f"{self.command} {path}")
@@ -141,3 +177,41 @@ def _handler(hub: HubServer) -> Callable[..., BaseHTTPRequestHandler]:
                 hub.sent += 0 if path.startswith("/api/") else len(data)
 
     return Handler
+
+
+def _posted(hub: HubServer, path: str, body: bytes) -> dict[str, object]:
+    """The answer to a step of an upload."""
+    if path.endswith("/commit/main"):
+        lines = [json.loads(line) for line in body.splitlines()]
+        gone = [one["value"]["path"] for one in lines if one["key"] == "deletedFile"]
+        for name in gone:
+            del hub.files[name]
+        added = [one["value"] for one in lines if one["key"] in ("file", "lfsFile")]
+        for one in added:
+            large = one.get("oid")
+            content = hub.stored[large] if large else base64.b64decode(one["content"])
+            hub.files[one["path"]] = content
+        hub.commits.append(([one["path"] for one in added], gone))
+        return {"commitUrl": f"{hub.address}/{MODEL}/commit/{COMMIT}", "commitOid": COMMIT}
+    values = json.loads(body)
+    if path == "/api/repos/create":
+        hub.created.append(values)
+        return {"url": f"{hub.address}/{MODEL}"}
+    if "/preupload/" in path:
+        names = [one["path"] for one in values["files"]]
+        modes = {name: "lfs" if name.endswith((".bin", ".so")) else "regular" for name in names}
+        return {
+            "files": [
+                {"path": name, "uploadMode": mode, "shouldIgnore": False}
+                for name, mode in modes.items()
+            ]
+        }
+    if path.endswith("/info/lfs/objects/batch"):
+        objects = [_action(hub, one) for one in values["objects"]]
+        return {"transfer": "basic", "objects": objects}
+    return {"warnings": [], "errors": []}  # of metadata that is looked at
+
+
+def _action(hub: HubServer, one: dict[str, object]) -> dict[str, object]:
+    upload = {"upload": {"href": f"{hub.address}/put/{one['oid']}"}}
+    return {**one, **({} if one["oid"] in hub.stored else {"actions": upload})}

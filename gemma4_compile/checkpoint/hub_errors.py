@@ -32,8 +32,12 @@ _NETWORK = (
 
 
 @contextlib.contextmanager
-def clear_errors(model: str, revision: str | None) -> Iterator[None]:
+def clear_errors(model: str, revision: str | None, *, uploads: bool = False) -> Iterator[None]:
     """Say what failed for a model, where huggingface_hub or the network raise.
+
+    Parameters
+    ----------
+    uploads : something is written to the hub, not read
 
     Raises
     ------
@@ -45,12 +49,12 @@ def clear_errors(model: str, revision: str | None) -> Iterator[None]:
     except Gemma4CompileError:
         raise
     except Exception as error:
-        raise _told(error, model, revision) from error
+        raise _told(error, model, revision, uploads=uploads) from error
 
 
-def _told(error: Exception, model: str, revision: str | None) -> CheckpointError:
+def _told(error: Exception, model: str, revision: str | None, *, uploads: bool) -> CheckpointError:
     at = f" at revision `{revision}`" if revision else ""
-    of_access = _access(error, model)
+    of_access = _access(error, model, uploads=uploads)
     if of_access is not None:
         return of_access
     if isinstance(error, hub_errors.RevisionNotFoundError):
@@ -75,7 +79,8 @@ def _told(error: Exception, model: str, revision: str | None) -> CheckpointError
         hint = f"free space there, or set HF_HOME to a folder of another disk, then {_AGAIN}"
     elif isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
         hint = f"set HF_HOME to a folder that you may write to, then {_AGAIN}"
-    return CheckpointError(f"downloading `{model}`{at} failed: {first_line(error)}", hint=hint)
+    doing = "uploading" if uploads else "downloading"
+    return CheckpointError(f"{doing} `{model}`{at} failed: {first_line(error)}", hint=hint)
 
 
 def warn_of_cache(model: str, snapshot: Path, reason: Exception, lacks: Sequence[str] = ()) -> None:
@@ -105,7 +110,7 @@ def _asked_file(error: BaseException) -> str:
     return printable(name[:_SHOWN_LETTERS]) or "file that it lists"
 
 
-def _access(error: Exception, model: str) -> CheckpointError | None:
+def _access(error: Exception, model: str, *, uploads: bool = False) -> CheckpointError | None:
     """The error for what the hub answered about rights, rates and itself; None for all else."""
     if isinstance(error, hub_errors.GatedRepoError):
         return CheckpointError(
@@ -121,7 +126,7 @@ def _access(error: Exception, model: str) -> CheckpointError | None:
         )
     if status == 403:
         return CheckpointError(
-            f"the token that is set may not read `{model}`{said}",
+            f"the token that is set may not {'write to' if uploads else 'read'} `{model}`{said}",
             hint="give it that right at https://huggingface.co/settings/tokens (public gated "
             "repositories have one of their own), or run `hf auth login` with another",
         )

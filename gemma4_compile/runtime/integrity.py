@@ -215,6 +215,15 @@ def _listed_shards(directory: Path, provenance: Provenance, caches: Sequence[str
     return [shard.file for shard in shards]
 
 
+def hash_files(
+    directory: Path, provenance: Provenance, advance: Callable[[int], None] = lambda count: None
+) -> None:
+    """Hold every listed file against its size and hash; ArtifactError names one that differs."""
+    check_sizes(directory, provenance)
+    for name in provenance.files:
+        _check_hash(directory, name, provenance, advance)
+
+
 def _check_hash(
     directory: Path, name: str, provenance: Provenance, advance: Callable[[int], None]
 ) -> None:

@@ -58,6 +58,11 @@ def licence_texts(target: Platform, library: str | None) -> dict[str, str]:
     }
 
 
+def apache_licence() -> str:
+    """The text of the Apache License 2.0, under which this program is, too; TargetError."""
+    return _part(OWN, LICENSE)[1]
+
+
 def _section(title: str, text: str) -> str:
     return f"\n{_LINE}\n{title}\n{_LINE}\n\n{text}"
 

@@ -36,6 +36,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "media",
         "options",
         "parallel",
+        "publish_options",
         "sampling_ranges",
         "serve_options",
         "terminal",

@@ -1,0 +1,75 @@
+"""Cards of published packages: the hub's metadata, and what a person reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from huggingface_hub import ModelCard
+
+from gemma4_compile.package.artifacts import Provenance
+from gemma4_compile.verification.model_card import MARK, Published, model_card
+from gemma4_compile.verification.weights_licence import WeightsLicence
+
+HUB = {"kind": "hub", "model": "google/gemma-4-E2B-it", "revision": "0" * 40}
+NUMERICS = {"whole": {"logits": {"kl_mean": 0.04321, "top1": 0.912}}}
+
+
+def published(*files: str, **build: Any) -> Published:
+    values = {
+        "schema": "gemma4_compile.package",
+        "schema_version": 1,
+        "library": files[0],
+        "build": {"target": "cpu", "recipe": "q4f16", "source": HUB, **build},
+        "files": {name: {"nbytes": 10**9, "sha256": "0" * 64} for name in files},
+    }
+    provenance = Provenance.from_json(values)
+    return Published("me/e2b", provenance, WeightsLicence("apache-2.0", "text"), NUMERICS)
+
+
+def test_the_metadata_is_what_the_hub_reads() -> None:
+    data = ModelCard(model_card(published("model.so"))).data.to_dict()
+    assert data["license"] == "apache-2.0"
+    assert data["base_model"] == HUB["model"]
+    assert data["base_model_relation"] == "quantized"
+    assert data["library_name"] == "gemma4-compile"
+    assert data["pipeline_tag"] == "text-generation"
+    assert {"gemma4", "cpu", "q4f16"} <= set(data["tags"])
+
+
+@pytest.mark.parametrize(
+    ("modalities", "task"),
+    [(["text", "image"], "image-text-to-text"), (["text", "image", "audio"], "any-to-any")],
+)
+def test_the_task_is_by_what_the_package_takes(modalities: list[str], task: str) -> None:
+    data = ModelCard(model_card(published("model.so", modalities=modalities))).data.to_dict()
+    assert data["pipeline_tag"] == task
+
+
+def test_a_licence_of_no_known_name_is_linked() -> None:
+    other = replace(published("model.so"), licence=WeightsLicence("other", "terms"))
+    data = ModelCard(model_card(other)).data.to_dict()
+    assert (data["license"], data["license_link"]) == ("other", "WEIGHTS_LICENSE")
+
+
+def test_a_model_of_no_hub_names_no_base() -> None:
+    text = model_card(published("model.so", source={"kind": "directory"}))
+    assert "base_model" not in ModelCard(text).data.to_dict()
+
+
+def test_a_person_reads_what_it_is_and_how_it_runs() -> None:
+    needs = {"weights_bytes": 3 << 30, "kv_full_bytes": 1 << 29}
+    native = model_card(published("model.so", requirements=needs))
+    assert MARK in native
+    assert "0.0432 nats, top-1 agreement 91.2%" in native
+    assert "3.50 GiB" in native
+    assert "gemma4-chat me/e2b" in native
+    assert "chooseLibrary" not in native
+    web = model_card(published("model.wasm", target="webgpu"))
+    assert "https://huggingface.co/me/e2b/resolve/main/" in web
+    assert "gemma4-chat" not in web
+
+
+def test_a_package_that_was_not_measured_claims_nothing() -> None:
+    assert "KL" not in model_card(replace(published("model.so"), numerics=None))
