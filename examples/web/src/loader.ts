@@ -10,6 +10,7 @@ import { Ownership } from "./engine/ownership";
 import { packageUrl } from "./package/address";
 import { findDevice, NoWebGpu } from "./package/device";
 import { choose } from "./package/libraries";
+import { offeredModels } from "./package/models";
 import { readPackage, withoutDrafter, type Package } from "./package/package";
 import { contextLengths, judge, type Device } from "./package/requirements";
 import { isOwn, knows, remembered } from "./package/trust";
@@ -56,7 +57,8 @@ export class Loader {
     this.ownership.give();
     await this.attempt(async () => {
       await findDevice(false); // is there one?
-      this.events.state({ kind: "choose", stored: await storedPackages() });
+      const [stored, offer] = await Promise.all([storedPackages(), offeredModels(document.baseURI)]);
+      this.events.state({ kind: "choose", stored, offer });
     }, "");
   }
 

@@ -10,13 +10,14 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from gemma4_compile import abi
 from gemma4_compile.runtime.package import read_provenance
+from gemma4_compile.runtime.server.model_list import MODELS_FILE, model_list
 
 PACKAGE_PATH = "/package/"
 MODULE_PATH = "/gemma4-web/"
@@ -85,10 +86,13 @@ def folder_routes(page: Path | None, package: Path | None) -> list[BaseRoute]:
     if page is None and package is None:
         routes.append(Route("/", _api_only, methods=["GET"]))
     if package is not None:
-        listed = {abi.PROVENANCE_FILE, *read_provenance(package).files}
+        provenance = read_provenance(package)
+        listed = {abi.PROVENANCE_FILE, *provenance.files}
         files: StaticFiles = _PackageFiles(directory=package, listed=frozenset(listed))
         for path in (PACKAGE_PATH + HUB_PATH, PACKAGE_PATH):
             routes.append(Mount(path.rstrip("/"), _Compressed(files)))
+        offer = JSONResponse(model_list(package, provenance, PACKAGE_PATH), headers=HEADERS)
+        routes.append(Route(f"/{MODELS_FILE}", lambda _request: offer, methods=["GET"]))
         if (module := find_module()) is not None:
             files = _PageFiles(directory=module, opens_package=False)
             routes.append(Mount(MODULE_PATH.rstrip("/"), _Compressed(files)))

@@ -4,13 +4,14 @@ import { drafterBytes, type Package } from "../package/package";
 import type { NoWebGpu } from "../package/device";
 import type { Finding } from "../package/requirements";
 import { type Numerics, numericsLines } from "../package/numerics";
+import { modelLine, type Offer } from "../package/models";
 import { formatBytes, formatCount, GIB } from "../package/units";
 import { byId, h } from "./dom";
 import { describeLibrary } from "./fast_state";
 import { icon } from "./icons";
 
 export type StartState =
-  | { kind: "choose"; stored: string[] }
+  | { kind: "choose"; stored: string[]; offer: Offer }
   | { kind: "busy"; text: string }
   | { kind: "stranger"; pack: Package; changed: boolean }
   | {
@@ -63,7 +64,7 @@ export class StartView {
   private draw(state: StartState): HTMLElement[] {
     switch (state.kind) {
       case "choose":
-        return this.drawChoose(state.stored);
+        return this.drawChoose(state);
       case "busy":
         return [h("p", { class: "lead", id: "status", role: "status" }, state.text)];
       case "stranger":
@@ -107,7 +108,7 @@ export class StartView {
     }
   }
 
-  private drawChoose(stored: string[]): HTMLElement[] {
+  private drawChoose({ stored, offer }: Extract<StartState, { kind: "choose" }>): HTMLElement[] {
     const field = h("input", {
       id: "package",
       type: "text",
@@ -147,9 +148,25 @@ export class StartView {
     return [
       h("h2", {}, "Chat with a model that runs in this tab"),
       h("p", { class: "lead" }, "It is downloaded once and computes on this device. What you write stays here."),
+      ...this.drawOffer(offer),
       form,
       ...(stored.length ? [h("h3", {}, "Downloaded"), known] : []),
     ];
+  }
+
+  /** The packages that this page offers; nothing where it offers none. */
+  private drawOffer({ models, fault }: Offer): HTMLElement[] {
+    if (fault) return [h("p", { class: "hint", id: "offer-fault" }, fault.message)];
+    if (!models.length) return [];
+    const items = models.map((model) =>
+      h(
+        "li",
+        {},
+        h("button", { type: "button", class: "link", onclick: () => this.actions.open(model.address) }, model.name),
+        h("span", { class: "hint" }, modelLine(model)),
+      ),
+    );
+    return [h("h3", {}, "Models"), h("ul", { class: "stored", id: "offer" }, ...items)];
   }
 
   private drawStranger({ pack, changed }: Extract<StartState, { kind: "stranger" }>): HTMLElement[] {

@@ -1,0 +1,73 @@
+"""The list of models beside the page that `gemma4-serve` serves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from gemma4_compile import abi
+from gemma4_compile.runtime.server.pages import folder_routes
+
+
+def write(folder: Path, **build: Any) -> Path:
+    folder.mkdir()
+    needs = {"weights_bytes": 300, "kv_sliding_bytes": 20, "kv_full_bytes": 4, "subgroup_size": 32}
+    names = {"model.wasm": 7, "model-f16.wasm": 1000, "params_shard_0.bin": 50}
+    record = {
+        **{"target": "webgpu", "device": "webgpu", "limits": "default", "activations": "float"},
+        **{"float16": None, "requirements": needs},
+    }
+    values = {
+        "schema": "gemma4_compile.package",
+        "schema_version": 1,
+        "library": "model.wasm",
+        "libraries": [
+            {"file": "model.wasm", "name": "default", **record},
+            {"file": "model-f16.wasm", "name": "f16", **record},
+        ],
+        "build": {"target": "webgpu", **build},
+        "files": {name: {"nbytes": n, "sha256": "0" * 64} for name, n in names.items()},
+    }
+    (folder / abi.PROVENANCE_FILE).write_text(json.dumps(values), "utf-8")
+    return folder
+
+
+def offered(package: Path, page: Path | None) -> Any:
+    client = TestClient(Starlette(routes=folder_routes(page, package)))
+    answer = client.get("/models.json")
+    assert answer.status_code == 200
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    (model,) = answer.json()["models"]
+    return model
+
+
+def test_the_package_is_offered_with_what_one_device_needs(tmp_path: Path) -> None:
+    package = write(tmp_path / "tiny-web", modalities=["audio", "image", "text", "smell"])
+    assert offered(package, None) == {
+        "name": "tiny-web",
+        "address": "/package/",
+        "size": 57,
+        "memory": 324,
+        "modalities": ["text", "image", "audio"],
+    }
+
+
+def test_a_partial_build_is_not_offered(tmp_path: Path) -> None:
+    package = write(tmp_path / "part")
+    values = json.loads((package / abi.PROVENANCE_FILE).read_text("utf-8"))
+    values.update(library=None, libraries=[])
+    (package / abi.PROVENANCE_FILE).write_text(json.dumps(values), "utf-8")
+    client = TestClient(Starlette(routes=folder_routes(None, package)))
+    assert client.get("/models.json").json() == {"models": []}
+
+
+def test_it_takes_the_place_of_the_page_s_own_list(tmp_path: Path) -> None:
+    page = tmp_path / "page"
+    page.mkdir()
+    (page / "index.html").write_text("<!doctype html>", "utf-8")
+    (page / "models.json").write_text('{"models": []}', "utf-8")
+    assert offered(write(tmp_path / "e2b"), page)["name"] == "e2b"
