@@ -10,7 +10,9 @@ GPUAdapter.prototype.requestDevice = async function (...args) {
   const { vendor, architecture, description, device: name } = this.info;
   described = { vendor, architecture, description, name, features: [...device.features].sort() };
   device.addEventListener("uncapturederror", ({ error }) => errors.push(error.message));
-  void device.lost.then(({ reason, message }) => errors.push(`device lost: ${reason} ${message}`));
+  void device.lost.then(({ reason, message }) => {
+    if (reason !== "destroyed") errors.push(`device lost: ${reason} ${message}`); // `chooseLibrary` destroys its own
+  });
   return device;
 };
 if (options.has("empty")) {
