@@ -21,7 +21,7 @@ from gemma4_compile.package.partial_build import MODALITIES, NONFINITE
 from gemma4_compile.quantization.recipe_file import MAX_PATTERN_LETTERS, MAX_PATTERNS
 from gemma4_compile.quantization.schemes import RECIPES, SCHEMES
 from gemma4_compile.targets import TARGETS, target_spec
-from gemma4_compile.targets.spec import ACTIVATIONS
+from gemma4_compile.targets.spec import ACTIVATIONS, NATIVE, WORDS
 
 _FIELDS: Mapping[str, type] = {
     **dict.fromkeys(("source", DRAFTER), dict),
@@ -30,11 +30,17 @@ _FIELDS: Mapping[str, type] = {
     **dict.fromkeys(("suppressed_tokens", "overrides", MODALITIES), list),
 }
 """What is read, with its type."""
+FLOAT16 = "float16"  # how the main library reads float16 weights; native where it is not there
 _ABSENT: Mapping[str, object] = {
     DRAFTER: {"kind": "", "config": ""},
     "overrides": [],
     MODALITIES: ["text"],
 }
+
+
+def reads_words(build: Build) -> bool:
+    """Return whether the main library reads float16 weights as words, and computes in float32."""
+    return bool(build.get(FLOAT16) == WORDS)
 
 
 def check_build(given: Build) -> None:
@@ -70,6 +76,7 @@ def _conditions(build: Build) -> Iterator[tuple[str, bool]]:
     yield DEVICE, build.get(DEVICE, target) == device
     yield "recipe", build["recipe"] in RECIPES
     yield "activations", build["activations"] in ACTIVATIONS
+    yield FLOAT16, build.get(FLOAT16, NATIVE) in (NATIVE, WORDS)
     kinds = [kind.value for kind in Modality]
     yield MODALITIES, all(name in kinds for name in modalities)
     yield MODALITIES, "text" in modalities and len(set(modalities)) == len(modalities)

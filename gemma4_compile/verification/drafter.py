@@ -38,6 +38,7 @@ from gemma4_compile.quantization.recipe_file import with_overrides
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.spec import INT8
 from gemma4_compile.types import JsonObject
+from gemma4_compile.verification.build_fields import reads_words
 from gemma4_compile.verification.measures import (
     DraftMeasures,
     LayerMeasures,
@@ -323,6 +324,11 @@ def _compared(reference: _Reference, rounds: Sequence[Round], *, is_whole: bool)
             build["suppressed_tokens"],
         ),
         compare_layer(np.concatenate([one.states for one in rounds]), run.normed[rows]),
-        thresholds(build["recipe"], int8=build["activations"] == INT8, whole=is_whole),
+        thresholds(
+            build["recipe"],
+            int8=build["activations"] == INT8,
+            whole=is_whole,
+            words=reads_words(build),
+        ),
         is_whole,
     )

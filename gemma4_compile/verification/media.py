@@ -20,9 +20,9 @@ from gemma4_compile.model_spec.vision.config import VisionConfig
 from gemma4_compile.quantization.convert import RowReader
 from gemma4_compile.quantization.quality import Thresholds
 from gemma4_compile.quantization.recipe import StoredParameter
-from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets.spec import INT8
 from gemma4_compile.types import JsonObject
+from gemma4_compile.verification.build_fields import reads_words
 from gemma4_compile.verification.measures import (
     LogitMeasures,
     RowMeasures,
@@ -33,6 +33,7 @@ from gemma4_compile.verification.runners import Outcome
 from gemma4_compile.verification.samples import Trial
 from gemma4_compile.verification.subject import Subject
 from gemma4_compile.verification.thresholds import (
+    activation_dtype,
     rows_bound,
     shortfalls,
     thresholds,
@@ -179,7 +180,8 @@ def _compared(
     rows, after = outcomes[0].rows, outcomes[1:]
     assert rows is not None, "the first job of a trial"
     tokens = [outcome.token for outcome in after]
-    dtype, blocks = RECIPES[build["recipe"]].activation_dtype, tower_blocks(opened.config, trial)
+    words, blocks = reads_words(build), tower_blocks(opened.config, trial)
+    dtype = activation_dtype(build["recipe"], words=words)
 
     def compare(name: str) -> MediumComparison:
         is_whole, reference = name == "checkpoint", references[name]
@@ -200,7 +202,7 @@ def _compared(
             compare_rows(rows, expected),
             rows_bound(dtype, blocks, weighed, int8=int8),
             logits,
-            thresholds(build["recipe"], int8=int8, whole=is_whole),
+            thresholds(build["recipe"], int8=int8, whole=is_whole, words=words),
         )
 
     weights = compare_weights(plan, opened.stored.read, opened.read)

@@ -24,6 +24,7 @@ from gemma4_compile.progress import Reporter
 from gemma4_compile.quantization.quality import Thresholds
 from gemma4_compile.targets.spec import INT8
 from gemma4_compile.types import JsonObject
+from gemma4_compile.verification.build_fields import reads_words
 from gemma4_compile.verification.drafter import (
     DrafterReport,
     DraftSubject,
@@ -279,7 +280,12 @@ def _report(
         return Comparison(
             compare_logits(logits, run.logits, prompt.following, masked),
             tuple(compare_layer(*pair) for pair in zip(hidden, run.hidden, strict=True)),
-            thresholds(build["recipe"], int8=int8, whole=name == CHECKPOINT),
+            thresholds(
+                build["recipe"],
+                int8=int8,
+                whole=name == CHECKPOINT,
+                words=reads_words(build),
+            ),
         )
 
     arithmetic, whole = compare(PACKAGE), compare(CHECKPOINT)

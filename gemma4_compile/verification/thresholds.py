@@ -20,18 +20,24 @@ ARITHMETIC: Mapping[str, Thresholds] = {
 _ARITHMETIC_INT8 = Thresholds(5e-2, 0.85, 0.85, 0.99, 1.10)
 
 
-def thresholds(recipe: str, *, int8: bool, whole: bool) -> Thresholds:
+def activation_dtype(recipe: str, *, words: bool) -> str:
+    """Dtype of a library's activations; `words` is whether it reads float16 weights as words."""
+    return "float32" if words else RECIPES[recipe].activation_dtype
+
+
+def thresholds(recipe: str, *, int8: bool, whole: bool, words: bool = False) -> Thresholds:
     """Bounds for a recipe.
 
     Parameters
     ----------
+    words : as in `activation_dtype`
     int8 : whether decoding rounds vectors to int8
     whole : whether the reference has the checkpoint's weights, and not the package's
     """
     chosen = RECIPES[recipe]
     rounded = [scheme.thresholds for scheme in chosen.schemes.values()] if whole else []
     vectors = [_ARITHMETIC_INT8] if int8 else []
-    return loosest([ARITHMETIC[chosen.activation_dtype], *rounded, *vectors])
+    return loosest([ARITHMETIC[activation_dtype(recipe, words=words)], *rounded, *vectors])
 
 
 def worst_layer(cosines: Sequence[float]) -> int:

@@ -53,7 +53,7 @@ def check(build: dict[str, Any]) -> None:
     check_fits(build, CONFIG, CHAT)
 
 
-@pytest.mark.parametrize("field", [*BUILD, "device", "drafter"])
+@pytest.mark.parametrize("field", [*BUILD, "device", "drafter", "float16"])
 def test_odd_values_of_a_field_are_an_error_that_names_it(field: str) -> None:
     check(BUILD)
     for value in ODD:

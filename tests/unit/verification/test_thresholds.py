@@ -14,6 +14,7 @@ from gemma4_compile.quantization.scheme import Scheme
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.verification.measures import DraftMeasures, LayerMeasures, LogitMeasures
 from gemma4_compile.verification.thresholds import (
+    activation_dtype,
     draft_shortfalls,
     rows_bound,
     shortfalls,
@@ -39,6 +40,13 @@ def test_a_recipe_has_the_bounds_of_its_arithmetic_and_of_its_schemes(
 ) -> None:
     assert thresholds(recipe, int8=False, whole=False).kl_mean == kl_mean
     assert thresholds(recipe, int8=False, whole=True).kl_mean == lost
+
+
+def test_a_library_that_computes_in_float32_is_held_to_it() -> None:
+    for whole, kl_mean in ((False, 1e-7), (True, 0.5)):
+        assert thresholds("q4f16", int8=False, whole=whole, words=True).kl_mean == kl_mean
+    assert activation_dtype("q4f16", words=True) == "float32"
+    assert activation_dtype("q4f16", words=False) == "float16"
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
