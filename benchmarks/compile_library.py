@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import resource
 import statistics
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from benchmarks.environment import environment
 from gemma4_compile.pipeline import compile_model
 from gemma4_compile.progress import ByteProgress
 from gemma4_compile.request import CompileRequest
+from gemma4_compile.system.limits import peak_of_children_bytes
 
 RESULTS = Path(__file__).resolve().parent / "results" / "compile_library.jsonl"
 
@@ -53,12 +53,6 @@ class _Silent:
         yield lambda count: None
 
 
-def _peak_of_children() -> int:
-    """Largest resident size of a process that this one started; ru_maxrss is KiB but on macOS."""
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
 def measure(model: str, target: str, quant: str) -> Measurement:
     """Compile the library of `model` into a temporary directory."""
     with tempfile.TemporaryDirectory(prefix="gemma4-bench-") as directory:
@@ -70,7 +64,7 @@ def measure(model: str, target: str, quant: str) -> Measurement:
         data = library.read_bytes()
         return Measurement(
             seconds=round(summary.seconds, 2),
-            peak_memory_bytes=max(summary.peak_memory_bytes, _peak_of_children()),
+            peak_memory_bytes=max(summary.peak_memory_bytes, peak_of_children_bytes()),
             library_bytes=len(data),
             library_gzip_bytes=len(gzip.compress(data, 9, mtime=0)),
             **asdict(summary.report),

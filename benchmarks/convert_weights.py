@@ -28,9 +28,9 @@ from gemma4_compile.model_spec.parameters import Parameter
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.package.shards import write_weights
-from gemma4_compile.process import peak_memory_bytes
 from gemma4_compile.quantization.recipe import storage_plan
 from gemma4_compile.quantization.schemes import RECIPES
+from gemma4_compile.system.limits import peak_memory_bytes
 from gemma4_compile.targets import target_spec
 
 RESULTS = Path(__file__).resolve().parent / "results" / "convert_weights.jsonl"
@@ -107,7 +107,7 @@ def _forget(paths: Iterable[Path]) -> None:
     for path in paths:
         with path.open("rb") as file:
             os.fsync(file.fileno())
-            if hasattr(os, "posix_fadvise"):
+            if sys.platform == "linux":
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 

@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -46,8 +47,14 @@ def environment() -> dict[str, object]:
         "uncommitted_changes": bool(_git("status", "--porcelain", "--untracked-files=no")),
         "processor": _processor(),
         "cores": os.cpu_count(),
-        "load": round(os.getloadavg()[0], 1),
+        "load": _load(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in PACKAGES},
     }
+
+
+def _load() -> float | None:
+    if sys.platform == "win32":
+        return None
+    return round(os.getloadavg()[0], 1)

@@ -14,7 +14,7 @@ import stat
 import sys
 from pathlib import Path
 
-if sys.platform != "win32":  # where no program of ours runs that reads the folder
+if sys.platform != "win32":
     import grp
     import pwd
 
@@ -113,6 +113,8 @@ def _is_trusted(uid: int) -> bool:
     So can the owner of the root directory, which in a container without root's rights is a user
     that has no number there.
     """
+    if sys.platform == "win32":
+        return True
     return uid in (0, os.geteuid(), os.lstat("/").st_uid)
 
 
@@ -123,11 +125,14 @@ def _is_alone(path: Path, found: os.stat_result) -> bool:
     """
     if found.st_mode & stat.S_IWOTH or _has_access_list(path):
         return False
-    try:
-        group, user = grp.getgrgid(found.st_gid), pwd.getpwuid(found.st_uid)
-    except KeyError:
+    if sys.platform == "win32":
         return False
-    return group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
+    else:
+        try:
+            group, user = grp.getgrgid(found.st_gid), pwd.getpwuid(found.st_uid)
+        except KeyError:
+            return False
+        return group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
 
 
 def _has_access_list(path: Path) -> bool:

@@ -59,13 +59,13 @@ from gemma4_compile.package.partial_build import (
     rest_of_package,
 )
 from gemma4_compile.package.shards import write_weights
-from gemma4_compile.process import peak_memory_bytes
 from gemma4_compile.progress import Reporter
 from gemma4_compile.quantization.recipe import Recipe, storage_plan
 from gemma4_compile.quantization.recipe_file import check_overrides, with_overrides
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.reports.plan import BuildPlan, make_plan
 from gemma4_compile.request import AUTO, CompileRequest, image_tokens
+from gemma4_compile.system.limits import peak_memory_bytes
 from gemma4_compile.targets import TargetSpec, library_licences, link, target_spec
 from gemma4_compile.targets.spec import ACTIVATIONS, FLOAT, INT8, WORDS
 from gemma4_compile.types import JsonObject

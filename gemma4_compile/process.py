@@ -1,4 +1,4 @@
-"""Processes of all commands: how they end, and the memory that they took.
+"""Processes of all commands: their arguments, and how they end.
 
 Every command is a parser of this module, a function that takes its arguments, and `run_command`.
 Whatever goes wrong is a line on stderr that begins with `error: ` and one with `hint: `.
@@ -30,9 +30,6 @@ from gemma4_compile.errors import (
     printable,
 )
 
-if sys.platform != "win32":
-    import resource
-
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130  # 128 and the signal's number
@@ -49,7 +46,6 @@ MEMORY_HINT = (
     "close other programs, or allow this one more: `ulimit -v` shows a limit of its address space, "
     "and containers have limits of their own"
 )
-_STATUS = Path("/proc/self/status")
 
 Hints = Mapping[type[Gemma4CompileError], str]
 """Hints for errors that bring none of their own, by class."""
@@ -224,13 +220,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-def has_address_space_limit() -> bool:
-    """Return whether this process may only have so much address space, as by `ulimit -v`."""
-    if sys.platform == "win32":
-        return False
-    return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
-
-
 def report(message: str, hint: str, shown: BaseException | None = None) -> None:
     """Report an error on stderr in two lines, after the traceback of `shown`."""
     if shown is not None:
@@ -265,15 +254,3 @@ def check_open(stream: IO[str] | None) -> None:
     """OSError if a stream that has all of a command's result was closed by who started it."""
     if stream is None or getattr(stream, CLOSED, False):
         raise OSError(errno.EBADF, "stdout is closed")
-
-
-def peak_memory_bytes() -> int | None:
-    """Largest resident size of this process so far; None where the system does not show it."""
-    if sys.platform == "win32":
-        return None
-    if _STATUS.exists():  # Linux's ru_maxrss begins with that of the process which forked this one
-        lines = _STATUS.read_text("utf-8").splitlines()
-        (peak,) = (line for line in lines if line.startswith("VmHWM:"))
-        return int(peak.split()[1]) * 1024
-    found = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return found if sys.platform == "darwin" else found * 1024  # KiB but on macOS

@@ -89,10 +89,10 @@ def _run(module: str) -> int:
         EXIT_INTERRUPTED,
         EXIT_TERMINATED,
         MEMORY_HINT,
-        has_address_space_limit,
         is_out_of_memory,
         report,
     )
+    from gemma4_compile.system.limits import has_address_space_limit
 
     try:
         with _without_torch(module):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from gemma4_compile.system.processes import OWN_GROUP, kill_group
 
 
 def run_within(
@@ -25,20 +24,20 @@ def run_within(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,
+        **OWN_GROUP,
         **options,
     ) as process:
         try:
             out, err = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired as expired:
-            _kill_group(process)
+            kill_group(process)
             out, err = _drain(process, expired)
             shown = " ".join(map(str, command))
             raise AssertionError(
                 f"not done after {seconds} s: {shown}\n{out[-2000:]}\n{err[-2000:]}"
             ) from None
         except BaseException:
-            _kill_group(process)
+            kill_group(process)
             raise
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
@@ -54,11 +53,6 @@ def first_line(process: subprocess.Popen[str], seconds: float) -> str:
         patience.cancel()
     assert line, f"no line after {seconds} s, or ended, with {process.poll()}: {process.args!r}"
     return line
-
-
-def _kill_group(process: subprocess.Popen[str]) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _drain(process: subprocess.Popen[str], expired: subprocess.TimeoutExpired) -> tuple[str, str]:

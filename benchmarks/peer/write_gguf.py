@@ -11,7 +11,6 @@ Names, metadata and shapes are those that llama.cpp 0.5.0 reads for its architec
 from __future__ import annotations
 
 import argparse
-import os
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
@@ -27,6 +26,7 @@ import numpy.typing as npt
 from gemma4_compile.model_spec.text.attention_config import AttentionKind
 from gemma4_compile.model_spec.text.config import Gemma4Config, preset_names
 from gemma4_compile.model_spec.text.layer_plan import LayerPlan, layer_plans
+from gemma4_compile.system.files import write_at
 
 MAGIC, VERSION, ALIGNMENT = b"GGUF", 3, 32
 MOSTLY_Q4_0 = 2  # general.file_type
@@ -275,11 +275,11 @@ def write_file(path: Path, entries: Metadata, table: tuple[Tensor, ...]) -> int:
     head, sources = header(entries, table), pools()
     with path.open("wb") as file, ThreadPoolExecutor(_THREADS) as threads:
         descriptor = file.fileno()
-        os.pwrite(descriptor, head, 0)
+        write_at(descriptor, head, 0)
         offset, waiting = len(head), []
         for tensor in table:
             for begin, run in _data(tensor, sources[tensor.kind]):
-                waiting.append(threads.submit(os.pwrite, descriptor, run, offset + begin))
+                waiting.append(threads.submit(write_at, descriptor, run, offset + begin))
             offset += _aligned(tensor.nbytes)
         written = len(head) + sum(done.result() for done in waiting)
         expected = len(head) + sum(tensor.nbytes for tensor in table)

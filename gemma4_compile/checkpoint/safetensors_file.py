@@ -20,6 +20,7 @@ from gemma4_compile import regular_files
 from gemma4_compile.checkpoint.beginnings import BEGIN_BYTES, check_is_file_itself
 from gemma4_compile.checkpoint.json_text import parse_object
 from gemma4_compile.errors import CheckpointError
+from gemma4_compile.system.files import read_at
 
 Float32Array = npt.NDArray[np.float32]
 StoredArray = npt.NDArray[Any]
@@ -338,7 +339,7 @@ def _read_spans(
     """A span of each row; they are too small for a buffer to be of use."""
     row_bytes = tensor.nbytes // max(1, tensor.row_count)
     begin, size = tensor.offset_bytes + span[0], span[1] - span[0]
-    found = [os.pread(descriptor, size, begin + row * row_bytes) for row in rows]
+    found = [read_at(descriptor, size, begin + row * row_bytes) for row in rows]
     raw = np.frombuffer(b"".join(found), np.uint8)
     if raw.size < len(rows) * size:
         raise _ended_inside(tensor)

@@ -8,7 +8,6 @@ before a package is made of it or its weights are loaded.
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,15 +18,10 @@ from tokenizers import Tokenizer
 
 from gemma4_compile.chat_template import ChatTemplate
 from gemma4_compile.confined.dialogues import DIALOGUES, NEEDED, Dialogue
-from gemma4_compile.confined.limits import (
-    command,
-    environment,
-    limit_memory,
-    start_folder,
-    time_limit,
-)
+from gemma4_compile.confined.limits import command, environment, start_folder
 from gemma4_compile.errors import Gemma4CompileError, UsageError, is_panic
 from gemma4_compile.regular_files import MAX_TOKENIZER_BYTES, read_regular
+from gemma4_compile.system.limits import limit_memory, time_limit, took_too_long
 from gemma4_compile.types import JsonObject
 
 LOAD_SECONDS = 60  # five million words take ten
@@ -121,7 +115,7 @@ def try_conversation(
         )
     except subprocess.TimeoutExpired as error:
         raise _failed(f"it takes more than {LOAD_SECONDS} s") from error
-    if done.returncode == -signal.SIGALRM:
+    if took_too_long(done.returncode):
         raise _failed(f"it takes more than {LOAD_SECONDS} s to load, or {CONVERSATION_SECONDS} s")
     try:
         answer = json.loads(done.stdout)

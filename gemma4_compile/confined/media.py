@@ -13,8 +13,8 @@ import json
 import sys
 from typing import BinaryIO
 
-from gemma4_compile.confined.limits import limit_cpu, limit_memory, time_limit
 from gemma4_compile.errors import Gemma4CompileError
+from gemma4_compile.system.limits import limit_cpu, limit_memory, time_limit
 
 MEMORY_BYTES = 2 << 30
 SECONDS = {"picture": 20, "sound": 20, "video": 120}

@@ -2,7 +2,8 @@
 
 The first process reads the tokenizer, which takes seconds for a large one, and then forks for every
 schema that it is sent a connection for. A schema that makes the library crash, loop or take memory
-ends its own process alone.
+ends its own process alone. Windows knows no forks: there every schema has a first process, which
+follows it over the connection that brought the tokenizer.
 
 Over a connection: `SCHEMA` and the schema as JSON, or `LARK` and a grammar, answered by `FINE` or
 `REFUSED` and a message; then, for every token, the id of the token before (`NO_TOKEN` at first),
@@ -12,6 +13,7 @@ message.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
@@ -22,7 +24,8 @@ import sys
 from typing import Any
 
 from gemma4_compile.confined import frames
-from gemma4_compile.confined.limits import limit_cpu, limit_memory, time_limit
+from gemma4_compile.system import sockets
+from gemma4_compile.system.limits import limit_cpu, limit_memory, time_limit
 
 FINE, REFUSED = b"+", b"-"
 SCHEMA, LARK = b"{", b"l"
@@ -36,11 +39,15 @@ MEMORY_BYTES = 512 << 20
 _LOAD_SECONDS = 60
 
 
-def main(descriptor: int) -> None:
-    """Serve connections that arrive over a socket until it is closed."""
+FORKS = sys.platform != "win32"
+"""Whether one process serves all schemas."""
+FORKING, SINGLE = "forking", "single"
+
+
+def main(control: socket.socket, mode: str) -> None:
+    """Serve connections that arrive over a socket until it is closed; with SINGLE, itself."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends a reply, and who started this
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a child ended
-    with socket.socket(fileno=descriptor) as control:
+    with control:
         try:
             with time_limit(_LOAD_SECONDS):
                 library, words = _load(control)
@@ -48,11 +55,21 @@ def main(descriptor: int) -> None:
             frames.send(control, REFUSED + _message(error))
             return
         frames.send(control, FINE)
-        while (connection := _next_connection(control)) is not None:
-            with connection:
-                if os.fork() == 0:
-                    control.close()
-                    _serve(library, words, connection)
+        if mode == SINGLE:
+            _serve(library, words, control)
+        else:
+            _fork_for_each(library, words, control)
+
+
+def _fork_for_each(library: object, words: object, control: socket.socket) -> None:
+    if sys.platform == "win32":
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a child ended
+    while (connection := _next_connection(control)) is not None:
+        with connection:
+            if os.fork() == 0:
+                control.close()
+                _serve(library, words, connection)
 
 
 def _load(control: socket.socket) -> tuple[Any, Any]:
@@ -85,12 +102,12 @@ def _unspelled(tokenizer: bytes, control_ids: set[int]) -> str:
 
 
 def _next_connection(control: socket.socket) -> socket.socket | None:
-    _, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+    descriptors = sockets.receive_descriptor(control)
     return socket.socket(fileno=descriptors[0]) if descriptors else None
 
 
 def _serve(library: Any, words: Any, connection: socket.socket) -> None:
-    """Follow one schema, in the forked process, which ends here."""
+    """Follow one schema, in a process of its own, which ends here."""
     try:
         limit_memory(MEMORY_BYTES)
         limit_cpu(REPLY_CPU_SECONDS)
@@ -140,4 +157,4 @@ def _message(error: BaseException) -> bytes:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(sockets.inherited(sys.argv[1]), sys.argv[2])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from gemma4_compile.confined.media import MEMORY_BYTES, SECONDS
 from gemma4_compile.errors import MediaError, UsageError, printable
 from gemma4_compile.media.limits import INSTALL
 from gemma4_compile.regular_files import open_regular
+from gemma4_compile.system.limits import took_too_long
 
 Pixels = npt.NDArray[np.uint8]
 Samples = npt.NDArray[np.float32]
@@ -121,7 +121,7 @@ def _run(
         )
     except subprocess.TimeoutExpired as error:
         raise _failed(name, f"to decode this {kind} takes more than {SECONDS[kind]} s") from error
-    if done.returncode in (-signal.SIGALRM, -signal.SIGXCPU):
+    if took_too_long(done.returncode):
         raise _failed(name, f"to decode this {kind} takes more than {SECONDS[kind]} s")
     line, _, content = done.stdout.partition(b"\n")
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from gemma4_compile.errors import ArtifactError
 from gemma4_compile.package.artifacts import Provenance
 from gemma4_compile.package.libraries import LibraryRecord
 from gemma4_compile.package.output_directory import LOCK_FILE, PROGRESS_FILE, write_errors
+from gemma4_compile.system.files import link_file
 from gemma4_compile.types import JsonObject
 
 _HASH_BLOCK_BYTES = 1 << 20
@@ -84,7 +84,7 @@ def take_over(package: Path, names: Iterable[str], directory: Path) -> None:
             path.unlink(missing_ok=True)
             try:
                 if linked:
-                    os.link(source, path, follow_symlinks=False)
+                    link_file(source, path)
                     continue
             except OSError:
                 path.unlink(missing_ok=True)

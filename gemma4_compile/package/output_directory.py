@@ -15,7 +15,6 @@ import os
 import shlex
 import shutil
 import stat
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
@@ -23,9 +22,7 @@ from typing import IO
 from gemma4_compile import abi, regular_files
 from gemma4_compile.errors import ArtifactError, InterruptedRunError, UsageError
 from gemma4_compile.package.artifacts import Provenance, read_artifact
-
-if sys.platform != "win32":
-    import fcntl
+from gemma4_compile.system import files, locks
 
 LOCK_FILE = ".lock"
 PROGRESS_FILE = "progress.json"
@@ -48,11 +45,6 @@ def _provenance(path: Path) -> Provenance | None:
 
 def check_output(output: Path, *, force: bool) -> None:
     """Raise UsageError if `output` holds something that a run must not replace."""
-    if sys.platform == "win32":
-        raise UsageError(
-            "packages cannot be written on Windows, whose open files cannot be replaced",
-            hint="run gemma4-compile in the Windows Subsystem for Linux; a package works anywhere",
-        )
     _check_neighbours(output)
     if not os.path.lexists(output):
         return
@@ -156,12 +148,12 @@ def write_errors(path: Path, option: str = "-o") -> Iterator[None]:
 
 def _replace(partial: Path, output: Path, replaced: Path) -> None:
     if os.path.lexists(output):
-        output.rename(replaced)
+        files.rename_folder(output, replaced)
     try:
-        partial.rename(output)
+        files.rename_folder(partial, output)
     except OSError:
         if os.path.lexists(replaced):
-            replaced.rename(output)
+            files.rename_folder(replaced, output)
         raise
     (output / LOCK_FILE).unlink()  # now: until the rename, no other run may begin
     with contextlib.suppress(OSError):
@@ -189,7 +181,7 @@ def _keep_others(output: Path, partial: Path) -> None:
 
 def _link(source: str | Path, path: str | Path) -> None:
     try:
-        os.link(source, path, follow_symlinks=False)
+        files.link_file(Path(source), Path(path))
     except OSError:
         shutil.copy2(source, path, follow_symlinks=False)
 
@@ -234,21 +226,17 @@ def output_directory(output: Path, *, force: bool, weights: bool = True) -> Iter
         with contextlib.suppress(FileExistsError):
             partial.mkdir()
     _check_neighbours(output)
-    with write_errors(partial / LOCK_FILE):
-        lock = regular_files.open_lock(partial / LOCK_FILE)
-    with lock:
-        if not is_locked(lock, partial / LOCK_FILE):
-            raise ArtifactError(
-                f"another run is writing `{output}`", hint="wait for it, or choose another -o"
-            )
+    with _unmade_after_errors(made), _locked(output, partial):
         try:
             with write_errors(output):
                 if replaced.exists():  # a run was killed between two renames, or after them
                     if output.exists():
                         _remove(replaced)
                     else:
-                        replaced.rename(output)
+                        files.rename_folder(replaced, output)
                 _remove_the_rest(partial, keep_shards=weights)
+                if locks.OPEN_FILES_STAY and os.path.lexists(output):
+                    _check_unused(output, replaced)
             yield partial
             with write_errors(output):
                 if not force:
@@ -260,10 +248,62 @@ def output_directory(output: Path, *, force: bool, weights: bool = True) -> Iter
                     raise InterruptedRunError(_what_is_left(partial)) from error
                 raise
             shutil.rmtree(partial, ignore_errors=True)
-            for parent in made:
-                with contextlib.suppress(OSError):
-                    parent.rmdir()
             raise
+
+
+@contextlib.contextmanager
+def _locked(output: Path, partial: Path) -> Iterator[None]:
+    """Keep other runs away; ArtifactError if there is one.
+
+    The lock lies in the folder, which it marks as that of a run, and is renamed with it. Where an
+    open file keeps folders from being renamed, the mark is closed, and the lock lies beside it.
+    """
+    mark = place = partial / LOCK_FILE
+    with write_errors(mark):
+        lock = regular_files.open_lock(mark)
+        if locks.OPEN_FILES_STAY:
+            lock.close()
+            place = output.with_name(f".{output.name}{LOCK_FILE}")
+            lock = regular_files.open_lock(place)
+    with lock:
+        if not is_locked(lock, place):
+            raise ArtifactError(
+                f"another run is writing `{output}`", hint="wait for it, or choose another -o"
+            )
+        try:
+            yield
+        finally:
+            lock.close()
+            if place != mark:
+                with contextlib.suppress(OSError):  # the next run has opened it
+                    place.unlink()
+
+
+@contextlib.contextmanager
+def _unmade_after_errors(folders: Iterable[Path]) -> Iterator[None]:
+    """Remove those that are empty, innermost first."""
+    try:
+        yield
+    except BaseException:
+        for folder in folders:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+def _check_unused(output: Path, replaced: Path) -> None:
+    """ArtifactError if a program has files of a package open: it could not be replaced at the end.
+
+    Of a run that is killed between the two, the next one moves the package back.
+    """
+    try:
+        files.rename_folder(output, replaced)
+        files.rename_folder(replaced, output)
+    except PermissionError as error:
+        raise ArtifactError(
+            f"`{output}` cannot be replaced while a program has it open: {error.strerror}",
+            hint="close the chat, the server or whatever else uses it, or choose another -o",
+        ) from error
 
 
 def _what_is_left(partial: Path) -> str:
@@ -277,7 +317,7 @@ def _what_is_left(partial: Path) -> str:
 def is_locked(lock: IO[bytes], path: Path) -> bool:
     """Take the lock; False if another run has it, or had it and took the file away at its end."""
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        locks.take(lock.fileno())
         return os.path.samestat(os.fstat(lock.fileno()), path.lstat())
     except OSError:
         return False

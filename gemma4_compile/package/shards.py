@@ -37,6 +37,7 @@ from gemma4_compile.quantization.convert import (
 )
 from gemma4_compile.quantization.recipe import RowSplit, StoredParameter
 from gemma4_compile.quantization.scheme import StoredTensor
+from gemma4_compile.system.files import replace_file, write_at
 
 SHARD_BYTES = 32 << 20
 _SHARD = "params_shard_"
@@ -126,7 +127,7 @@ class Progress:
         }
         new = self._path.with_suffix(".new")
         regular_files.write_new(new, json.dumps(values).encode())
-        new.replace(self._path)
+        replace_file(new, self._path)
 
 
 class _ShardFiles:
@@ -154,7 +155,7 @@ class _ShardFiles:
         descriptor, missing = self._open[plan.file]
         position, rest = begin + offset_bytes, data
         while rest:
-            count = os.pwrite(descriptor, rest, position)
+            count = write_at(descriptor, rest, position)
             position, rest = position + count, rest[count:]
         self._open[plan.file] = (descriptor, missing - len(data))
         if missing == len(data):

@@ -15,7 +15,7 @@ from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.given_text import read_stdin, read_text, utf8
 from gemma4_compile.media.decode import check_readable
 from gemma4_compile.media.inputs import check_modality
-from gemma4_compile.process import check_open, peak_memory_bytes, run_command
+from gemma4_compile.process import check_open, run_command
 from gemma4_compile.runtime.bench import measure, table
 from gemma4_compile.runtime.chat import Chat
 from gemma4_compile.runtime.completion import TextCompletion
@@ -31,6 +31,7 @@ from gemma4_compile.runtime.lines import Lines, PipedLines, TerminalLines, is_te
 from gemma4_compile.runtime.package import Package, read_provenance
 from gemma4_compile.runtime.sampling import make_sampler
 from gemma4_compile.runtime.token_engine import TokenChooser
+from gemma4_compile.system.limits import peak_memory_bytes
 
 _SCHEMA_HINT = 'give a file like {"type": "object", "properties": {"answer": {"type": "string"}}}'
 _STDIN = "-"

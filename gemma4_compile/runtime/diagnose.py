@@ -24,7 +24,6 @@ import tvm_ffi
 
 from gemma4_compile import __version__, abi
 from gemma4_compile.errors import Gemma4CompileError, UsageError
-from gemma4_compile.process import peak_memory_bytes
 from gemma4_compile.regular_files import open_new
 from gemma4_compile.runtime.bench import measure, table
 from gemma4_compile.runtime.cuda_graph import SWITCH as CUDA_GRAPHS
@@ -33,6 +32,7 @@ from gemma4_compile.runtime.engine import Engine
 from gemma4_compile.runtime.kernel_check import KernelResult, check_kernels, kernels_of
 from gemma4_compile.runtime.native_library import NativeLibrary
 from gemma4_compile.runtime.package import Package, read_provenance
+from gemma4_compile.system.limits import peak_memory_bytes
 
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ziglang", "numpy", "tokenizers", "llguidance")
 _VARIABLES = (

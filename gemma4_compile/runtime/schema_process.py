@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from gemma4_compile.confined import frames, limits, schemas
+from gemma4_compile.system import sockets
 
 _COMPILING = 2  # schemas at a time: each may take a core and memory until its limit
 _GRACE_SECONDS = 5  # for a process that a busy machine does not let run
@@ -25,7 +26,10 @@ class SchemaServerError(Exception):
 
 
 class SchemaServer:
-    """The process that holds the tokenizer; started when it is needed, and anew if it ends."""
+    """The process that holds the tokenizer; started when it is needed, and anew if it ends.
+
+    Where processes do not fork, each schema has one, which ends with it.
+    """
 
     def __init__(
         self,
@@ -73,51 +77,53 @@ class SchemaServer:
 
     def _connect(self) -> socket.socket:
         with self._lock:
+            if not schemas.FORKS:
+                return self._start(schemas.SINGLE)[1]  # the process ends when its connection does
             if self._process is None or self._process.poll() is not None:
                 self._drop()
-                self._start()
+                self._process, self._control = self._start(schemas.FORKING)
             assert self._control is not None, "started above"
             near, far = socket.socketpair()
             with far:
                 try:
-                    socket.send_fds(self._control, [b"x"], [far.fileno()])
+                    sockets.send_descriptor(self._control, far)
                 except OSError as error:
                     near.close()
                     raise SchemaServerError(f"its process has ended: {error}") from error
             return near
 
-    def _start(self) -> None:
+    def _start(self, mode: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
         near, far = socket.socketpair()
         with far:
-            self._process = subprocess.Popen(
-                limits.command("schemas", str(far.fileno())),
-                cwd=limits.start_folder(),
-                env=limits.environment(),
-                pass_fds=[far.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,  # panics: what matters of them is sent
+            process = sockets.start_with(
+                lambda end: limits.command("schemas", end, mode),
+                far,
+                limits.start_folder(),
+                limits.environment(),
             )
-        self._control = near
         try:
             frames.send(near, self._sizes)
             frames.send(near, self._tokenizer().encode())
             answer = frames.receive(near)
         except (OSError, EOFError) as error:
-            self._drop()
+            _end(process, near)
             raise SchemaServerError("llguidance cannot read this tokenizer") from error
         if answer[:1] != schemas.FINE:
-            self._drop()
+            _end(process, near)
             message = answer[1:].decode()
             raise SchemaServerError(f"llguidance cannot read this tokenizer: {message}")
+        return process, near
 
     def _drop(self) -> None:
-        if self._control is not None:
-            self._control.close()
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+        if self._process is not None and self._control is not None:
+            _end(self._process, self._control)
         self._control = self._process = None
+
+
+def _end(process: subprocess.Popen[bytes], control: socket.socket) -> None:
+    control.close()
+    process.kill()
+    process.wait()
 
 
 class SchemaProcess:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from tvm import relax
 from gemma4_compile import abi
 from gemma4_compile.cache_folder import cache_folder
 from gemma4_compile.errors import TargetError
+from gemma4_compile.system.files import replace_file
 from gemma4_compile.targets.linker import object_cache, zig
 from gemma4_compile.targets.linker.cpp_library import cpp_library
 from gemma4_compile.targets.linker.object_cache import Progress
@@ -86,7 +86,7 @@ def _link_atomically(
         _check_functions(linked, target)
         if check is not None:
             check(linked)
-        os.replace(linked, output)
+        replace_file(linked, output)
 
 
 def link_objects(

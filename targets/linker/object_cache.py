@@ -18,7 +18,6 @@ import hashlib
 import logging
 import os
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,10 +25,13 @@ from pathlib import Path
 
 from gemma4_compile.cache_folder import WAY_OUT, UnsafeFolderError, own_cache_folder
 from gemma4_compile.errors import TargetError
-from gemma4_compile.regular_files import check_own_directory, open_regular, read_regular
-
-if sys.platform != "win32":
-    import fcntl
+from gemma4_compile.regular_files import (
+    check_own_directory,
+    open_lock,
+    open_regular,
+    read_regular,
+)
+from gemma4_compile.system import files, locks
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +39,7 @@ PREBUILT = Path(__file__).parents[1] / "prebuilt"
 _SUFFIX = ".sha256"
 _BLOCK_BYTES = 1 << 20
 _BUILD = "build-"
+_LOCK = ".lock"
 _ABANDONED_SECONDS = 3600.0
 _IDLE_SECONDS = 15.0  # that another process may hold the cache without building
 _WAIT_SECONDS = 1800.0  # while it builds
@@ -151,19 +154,24 @@ def _make(
 def _alone(cache: Path, progress: Progress | None) -> Iterator[None]:
     """Keep other processes from building in a cache; they wait.
 
-    The directory itself is locked, so that no file is left. Where a file system knows no locks,
-    two processes may build the same: the first one's result stays.
+    Where a file system knows no locks, two processes may build the same: the first one's result
+    stays.
     """
-    descriptor = None
+    descriptor = _open_to_lock(cache)
     try:
-        if sys.platform != "win32":
-            descriptor = os.open(cache, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            _lock(descriptor, cache, progress)
+        _lock(descriptor, cache, progress)
         _remove_abandoned(cache)
         yield
     finally:
-        if descriptor is not None:
-            os.close(descriptor)
+        os.close(descriptor)
+
+
+def _open_to_lock(cache: Path) -> int:
+    """The directory itself, so that no file is left; a file in it where only those have locks."""
+    if not locks.OPEN_FILES_STAY:
+        return os.open(cache, files.FOLDER)
+    with open_lock(cache / _LOCK) as file:
+        return os.dup(file.fileno())
 
 
 def _lock(descriptor: int, cache: Path, progress: Progress | None) -> None:
@@ -171,7 +179,7 @@ def _lock(descriptor: int, cache: Path, progress: Progress | None) -> None:
     is_told = False
     while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locks.take(descriptor)
             return
         except BlockingIOError:
             pass
@@ -208,14 +216,6 @@ def _sha256(path: Path) -> bytes:
         while block := file.read(_BLOCK_BYTES):
             digest.update(block)
     return digest.hexdigest().encode()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def is_whole(entry: Path, names: Sequence[str]) -> bool:
@@ -258,14 +258,14 @@ def publish(objects: Path, entry: Path, names: Sequence[str], scratch: Path) -> 
     for name in names:
         (objects / f"{name}{_SUFFIX}").write_bytes(_sha256(objects / name))
     for path in (*objects.iterdir(), objects):
-        _sync(path)  # or the rename may reach the disk without the content
+        files.sync(path)  # or the rename may reach the disk without the content
     if is_whole(entry, names):
         return
     if entry.is_dir():
-        entry.rename(scratch / "damaged")
+        files.rename_folder(entry, scratch / "damaged")
     try:
-        objects.rename(entry)
+        files.rename_folder(objects, entry)
     except OSError:
         if not is_whole(entry, names):
             raise
-    _sync(entry.parent)
+    files.sync(entry.parent)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import importlib.util
 import logging
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -16,6 +14,7 @@ from pathlib import Path
 
 from gemma4_compile.cache_folder import cache_folder
 from gemma4_compile.errors import TargetError
+from gemma4_compile.system import processes
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +78,7 @@ def run(
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            start_new_session=True,  # with the compilers that zig starts, so that all can be ended
+            **processes.OWN_GROUP,  # with the compilers that zig starts, so that all can be ended
         )
     except OSError as error:
         raise TargetError(
@@ -95,7 +94,7 @@ def run(
                     if waiting is not None:
                         waiting(time.monotonic() - begin)
         except BaseException:
-            _kill(process)
+            processes.kill_group(process)
             raise
     if process.returncode != 0:
         lines = (errors or output).strip().splitlines()[-REPORTED_LINES:]
@@ -106,12 +105,3 @@ def run(
             if is_full
             else f"if the cache may be damaged, delete {cache_folder()} and try again",
         )
-
-
-def _kill(process: subprocess.Popen[str]) -> None:
-    """End zig and the compilers that it started."""
-    if sys.platform == "win32":
-        process.kill()
-        return
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)

@@ -25,6 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "process",
         "progress",
         "regular_files",
+        "system",
         "template_content",
         "template_environment",
         "template_watch",
@@ -82,6 +83,7 @@ RUNTIME_MAY_IMPORT = {
     "runtime",
     "sampling_ranges",
     "serve_options",
+    "system",
     "template_watch",
     "types",
 }

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
-import sys
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -22,9 +20,7 @@ from gemma4_compile.runtime.server.http_parser import (
     allowing,
     raw_response,
 )
-
-if sys.platform != "win32":
-    import resource
+from gemma4_compile.system.limits import allow_open_files
 
 _ORIGIN = re.compile(rb"\nOrigin:[ \t]*([!-~]{1,300})[ \t]*\r?\n", re.IGNORECASE)
 _FEWEST_REFUSED = 16
@@ -63,25 +59,10 @@ def connections_for(waiting: int) -> tuple[ConnectionLimits, int]:
     """
     limits = ConnectionLimits()
     wanted = limits.connections + waiting
-    most = _allow_descriptors(wanted + limits.refused + _OTHER_DESCRIPTORS) - _OTHER_DESCRIPTORS
+    most = allow_open_files(wanted + limits.refused + _OTHER_DESCRIPTORS) - _OTHER_DESCRIPTORS
     connections = max(min(wanted, most - _FEWEST_REFUSED), 1)
     refused = max(min(limits.refused, most - connections), _FEWEST_REFUSED)
     return replace(limits, connections=connections, refused=refused), wanted - connections
-
-
-def _allow_descriptors(count: int) -> int:
-    """Let this process open so many files; return how many it may, the system's most or more."""
-    if sys.platform == "win32":
-        return count
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    unlimited = resource.RLIM_INFINITY
-    if soft == unlimited:
-        return count
-    if soft < count:
-        with contextlib.suppress(ValueError, OSError):  # more than the system has, on macOS
-            most = count if hard == unlimited else min(count, hard)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def server_config(

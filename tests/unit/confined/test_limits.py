@@ -21,7 +21,7 @@ from tests.scripted_engine import VOCABULARY, tiny_tokenizer
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the limit of memory is Linux's")
 SECRETS = ("GEMMA4_SERVE_API_KEY", "HF_TOKEN", "OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY")
-HEAD = "import resource, time; from gemma4_compile.confined.limits import *\n"
+HEAD = "import resource, time; from gemma4_compile.system.limits import *\n"
 
 
 def run(program: str) -> subprocess.CompletedProcess[str]:

@@ -26,7 +26,7 @@ class Server:
         self.control.settimeout(60)
         with far:
             self.process = subprocess.Popen(
-                limits.command("schemas", str(far.fileno())),
+                limits.command("schemas", str(far.fileno()), schemas.FORKING),
                 cwd=limits.start_folder(),
                 pass_fds=[far.fileno()],
             )

@@ -386,10 +386,3 @@ def test_is_package(tmp_path: Path) -> None:
     assert not is_package(tmp_path)
     make_package(tmp_path / "p")
     assert is_package(tmp_path / "p")
-
-
-def test_windows_itself_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.platform", "win32")
-    with pytest.raises(UsageError, match="Windows"):
-        check_output(tmp_path / "out", force=False)
-    assert names(tmp_path) == []

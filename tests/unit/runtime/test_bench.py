@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import pytest
 
 from gemma4_compile.errors import UsageError
-from gemma4_compile.process import peak_memory_bytes
 from gemma4_compile.runtime.bench import DECODED, REPEATS, measure, table
 from gemma4_compile.runtime.engine import Float32Array
+from gemma4_compile.system.limits import peak_memory_bytes
 from tests.scripted_engine import VOCABULARY, ScriptedEngine
 
 PREFILL_S, DECODE_S = 0.5, 0.125  # of a chunk and of a token

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gemma4_compile.confined import frames
+from gemma4_compile.confined import frames, schemas
 from gemma4_compile.runtime.schema_process import SchemaRefused, SchemaServer, SchemaServerError
 from tests.scripted_engine import END_OF_TURN, VOCABULARY, encode, tiny_tokenizer
 
@@ -70,3 +70,15 @@ def test_an_exchange_that_ctrl_c_cut_is_not_answered_by_the_wrong_mask(
 def test_a_tokenizer_that_the_library_cannot_read_is_named() -> None:
     with pytest.raises(SchemaServerError, match="cannot read this tokenizer"):
         SchemaServer(lambda: "{}", VOCABULARY, [1]).follow(b"{}")
+
+
+def test_without_forks_every_schema_has_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schemas, "FORKS", False)
+    alone = SchemaServer(TOKENIZER.to_str, VOCABULARY, [1, END_OF_TURN])
+    first, second = (alone.follow(b'{"const": %d}' % number) for number in (1, 2))
+    allowed = [each.allowed(None) for each in (first, second)]
+    assert allowed[0] != allowed[1]
+    with pytest.raises(SchemaRefused):
+        alone.follow(b'{"type": "nothing"}')
+    assert first.allowed(encode("1")[0])
+    alone.close()

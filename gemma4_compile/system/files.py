@@ -1,0 +1,104 @@
+"""Reading and writing at an offset, renaming, linking, and waiting for the disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+_TRIES = 20
+_PAUSE_SECONDS = 0.1
+_BINARY = getattr(os, "O_BINARY", 0)
+FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
+"""Flags that open a folder; on Windows none can be opened."""
+
+Rename = Callable[[Path, Path], object]
+
+
+def read_at(descriptor: int, count: int, offset_bytes: int) -> bytes:
+    """Read so many bytes or fewer. On Windows the descriptor must be this thread's alone."""
+    if sys.platform == "win32":
+        return seek_and_read(descriptor, count, offset_bytes)
+    return os.pread(descriptor, count, offset_bytes)
+
+
+def write_at(descriptor: int, content: memoryview | bytes, offset_bytes: int) -> int:
+    """Write, and return how many bytes were. On Windows the descriptor must be this thread's."""
+    if sys.platform == "win32":
+        return seek_and_write(descriptor, content, offset_bytes)
+    return os.pwrite(descriptor, content, offset_bytes)
+
+
+def seek_and_read(descriptor: int, count: int, offset_bytes: int) -> bytes:
+    """`read_at` where there is no such call; the descriptor stands where it stood, after it."""
+    before = os.lseek(descriptor, 0, os.SEEK_CUR)
+    os.lseek(descriptor, offset_bytes, os.SEEK_SET)
+    try:
+        return os.read(descriptor, count)
+    finally:
+        os.lseek(descriptor, before, os.SEEK_SET)
+
+
+def seek_and_write(descriptor: int, content: memoryview | bytes, offset_bytes: int) -> int:
+    """`write_at` where there is no such call."""
+    os.lseek(descriptor, offset_bytes, os.SEEK_SET)
+    return os.write(descriptor, content)
+
+
+def replace_file(source: Path, target: Path) -> None:
+    """Give a file another name, whose file goes."""
+    again_while_open(os.replace, source, target, _TRIES if sys.platform == "win32" else 1)
+
+
+def rename_folder(source: Path, target: Path) -> None:
+    """Give a folder another name, which is free."""
+    again_while_open(os.rename, source, target, _TRIES if sys.platform == "win32" else 1)
+
+
+def again_while_open(change: Rename, source: Path, target: Path, tries: int) -> None:
+    """Rename, on Windows more than once: virus scanners and indexers open what is new there.
+
+    Raises
+    ------
+    OSError
+        The last one: PermissionError where a file is still open.
+    """
+    for _ in range(tries - 1):
+        with contextlib.suppress(PermissionError):
+            change(source, target)
+            return
+        time.sleep(_PAUSE_SECONDS)
+    change(source, target)
+
+
+def link_file(source: Path, path: Path) -> None:
+    """Give a file a second name; OSError where that cannot be. A link itself, where that can be."""
+    if os.link in os.supports_follow_symlinks:
+        os.link(source, path, follow_symlinks=False)
+    else:
+        os.link(source, path)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or a folder's list of names, is on the disk."""
+    if sys.platform == "win32":
+        sync_writable(path)
+        return
+    _sync(path, os.O_RDONLY)
+
+
+def sync_writable(path: Path) -> None:
+    """`sync` on Windows: a file must be writable for that, and folders cannot be opened."""
+    if not path.is_dir():
+        _sync(path, os.O_RDWR | _BINARY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,36 @@
+"""Processes with the ones that they start: to be ended together."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import TypedDict
+
+
+class _Group(TypedDict):
+    start_new_session: bool
+
+
+OWN_GROUP: _Group = {"start_new_session": True}
+"""Options of `Popen` for `kill_group`; Windows knows no sessions, and takes the option."""
+
+
+def kill_group(process: subprocess.Popen[str]) -> None:
+    """End a process that was started with OWN_GROUP, and those that it started."""
+    if sys.platform == "win32":
+        kill_tree(process)
+        return
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def kill_tree(process: subprocess.Popen[str], run: Callable[..., object] = subprocess.run) -> None:
+    """`kill_group` on Windows, where `taskkill`, a part of it, knows who started whom."""
+    command = ["taskkill", "/F", "/T", "/PID", str(process.pid)]
+    with contextlib.suppress(OSError):
+        run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    process.kill()  # what taskkill could not, and nothing where it has ended

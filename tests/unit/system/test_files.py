@@ -1,0 +1,106 @@
+"""Reading, writing, renaming and linking; the forms of Windows with this system's calls."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gemma4_compile.system import files
+
+
+@pytest.fixture
+def descriptor(tmp_path: Path) -> Iterator[int]:
+    opened = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    os.write(opened, b"0123456789")
+    os.lseek(opened, 7, os.SEEK_SET)
+    yield opened
+    os.close(opened)
+
+
+@pytest.mark.parametrize("read", [files.read_at, files.seek_and_read])
+def test_a_read_leaves_the_position(read: Callable[..., object], descriptor: int) -> None:
+    assert read(descriptor, 4, 2) == b"2345"
+    assert read(descriptor, 4, 8) == b"89"
+    assert os.read(descriptor, 3) == b"789"
+
+
+@pytest.mark.parametrize("write", [files.write_at, files.seek_and_write])
+def test_what_is_written_lies_at_its_offset(
+    write: Callable[..., object], descriptor: int, tmp_path: Path
+) -> None:
+    assert write(descriptor, b"ab", 3) == 2
+    assert write(descriptor, memoryview(b"cd"), 12) == 2
+    assert (tmp_path / "file").read_bytes() == b"012ab56789\0\0cd"
+
+
+def test_a_rename_is_tried_while_a_scanner_has_the_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_PAUSE_SECONDS", 0)
+    (tmp_path / "new").touch()
+    refusals = iter([PermissionError(13, "in use"), PermissionError(13, "in use")])
+
+    def change(source: Path, target: Path) -> None:
+        for refusal in refusals:
+            raise refusal
+        source.rename(target)
+
+    files.again_while_open(change, tmp_path / "new", tmp_path / "name", 3)
+    assert (tmp_path / "name").exists()
+
+
+def test_a_file_that_stays_open_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_PAUSE_SECONDS", 0)
+    tried = []
+
+    def change(source: Path, target: Path) -> None:
+        tried.append(source)
+        raise PermissionError(13, "in use")
+
+    with pytest.raises(PermissionError, match="in use"):
+        files.again_while_open(change, tmp_path / "new", tmp_path / "name", 3)
+    assert len(tried) == 3
+
+
+def test_other_errors_are_not_tried_again(tmp_path: Path) -> None:
+    tried = []
+
+    def change(source: Path, target: Path) -> None:
+        tried.append(source)
+        raise FileNotFoundError
+
+    with pytest.raises(FileNotFoundError):
+        files.again_while_open(change, tmp_path / "new", tmp_path / "name", 3)
+    assert len(tried) == 1
+
+
+def test_a_link_is_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "source"
+    source.write_text("content")
+    files.link_file(source, tmp_path / "one")
+    monkeypatch.setattr(os, "supports_follow_symlinks", set())  # as on Windows
+    files.link_file(source, tmp_path / "two")
+    assert source.stat().st_nlink == 3
+
+
+@pytest.mark.parametrize("sync", [files.sync, files.sync_writable])
+def test_files_and_folders_reach_the_disk(
+    sync: Callable[..., object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(descriptor)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    (tmp_path / "file").touch()
+    sync(tmp_path / "file")
+    sync(tmp_path)
+    assert len(synced) == (2 if sync is files.sync else 1)
