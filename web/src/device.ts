@@ -6,7 +6,7 @@ import { CommandList, Encoder, type EncoderHost } from "./encoder";
 import { type Native, nativeOf } from "./native";
 import { type Command, type Launch, Stream } from "./stream";
 import { counts } from "./stats";
-import { noteEnd, Waits, withWaits } from "./waits";
+import { Waits, watchWaits, withWaits } from "./waits";
 
 /** Buffers as TVM's runtime makes them for tensors. */
 const tensorUsage = () => GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST;
@@ -64,8 +64,8 @@ export class Device implements EncoderHost {
   ) {
     const native = nativeOf(device);
     this.waits = new Waits(native);
-    noteEnd(device, this.waits);
     this.native = withWaits(native, this.waits);
+    watchWaits(device, this.native, this.waits);
     this.stream = new Stream(() => this.native);
     this.groups = new BindGroups(
       () => this.native,
@@ -104,7 +104,7 @@ export class Device implements EncoderHost {
     counts.devices += 1;
     // What others have put in front of the device's methods meanwhile goes on below the module.
     const { createBuffer, createBindGroupLayout } = this.native;
-    this.native = { ...withWaits(nativeOf(this.device), this.waits), createBuffer, createBindGroupLayout };
+    this.native = { ...nativeOf(this.device), createBuffer, createBindGroupLayout };
     this.overrideDevice();
     this.overridePipelines();
     this.overrideQueue();

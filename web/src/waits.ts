@@ -12,10 +12,10 @@ export interface Waiting {
 
 const MAP_READ = 1; // GPUBufferUsage.MAP_READ and GPUMapMode.READ: not there in every thread with a device of its own
 const COPY_DST = 8;
-/** A read of an idle device takes at least so long where a timer ends it. */
-const TIMER_MS = 20;
-/** So many reads in a row have to be shortened by polling: a busy machine makes a single one slow. */
-const TRIALS = 2;
+/** A read of an idle device takes at least so long where a timer ends it, if it begins with a period of the timer's. */
+const TIMER_MS = 50;
+/** Polling makes such a read at least so many times as quick: a busy machine makes any read slow for once. */
+const QUICKER = 4;
 /** A device that has not answered by then is left as it is. */
 const PATIENCE_MS = 1000;
 const INTERVAL_MS = 2;
@@ -84,15 +84,11 @@ export class Waits {
   }
 
   private async isEndedByTimer(buffer: GPUBuffer): Promise<boolean> {
-    await this.timed(buffer); // from here on a period of the timer begins where a read ends
-    for (let trial = 0; trial < TRIALS; trial++) {
-      this.isTimed = false;
-      const alone = await this.timed(buffer);
-      if (alone < TIMER_MS) return false;
-      this.isTimed = true;
-      if ((await this.timed(buffer)) > alone / 2) return false;
-    }
-    return true;
+    let alone = await this.timed(buffer);
+    if (alone < TIMER_MS) alone = await this.timed(buffer); // a period begins where a read ends
+    if (alone < TIMER_MS) return false;
+    this.isTimed = true;
+    return (await this.timed(buffer)) * QUICKER <= alone;
   }
 
   /** How long a read takes, in milliseconds. */
@@ -160,10 +156,12 @@ export function withWaits<T extends Waiting>(native: T, waits: Waits): T {
 }
 
 /**
- * The client takes a device for lost by accident unless its end is told of before the queue's: it waits for that of a
+ * The device's queue has its waits counted as `native` does, and the end of the device is noted:
+ * the client takes a device for lost by accident unless its end is told of before the queue's: it waits for that of a
  * device that it has destroyed. Firefox tells of the queue first, and the client then reports a lost device and unloads again.
  */
-export function noteEnd(device: GPUDevice, waits: Waits): void {
+export function watchWaits(device: GPUDevice, native: Waiting, waits: Waits): void {
+  device.queue.onSubmittedWorkDone = native.onSubmittedWorkDone;
   const destroy = device.destroy.bind(device);
   device.destroy = () => {
     waits.ended ??= device.lost.then(() => undefined);

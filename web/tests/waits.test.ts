@@ -49,6 +49,21 @@ describe("a device whose waits a timer ends", () => {
     expect(await readMs(device, waits, 43)).toBeLessThan(50);
   });
 
+  it("is found wherever in the timer's period its first read begins, and soon", async () => {
+    for (const phase of [0, 10, 49, 51, 99]) {
+      counts.timedDevices = 0;
+      const device = fakeTimedDevice(PERIOD_MS);
+      await vi.advanceTimersByTimeAsync(phase);
+      const started = performance.now();
+      let took = 0;
+      void new Waits(device).find().then(() => (took = performance.now() - started));
+      await vi.advanceTimersByTimeAsync(1000);
+      expect(counts.timedDevices).toBe(1);
+      expect(took).toBeLessThan(160);
+      device.stop();
+    }
+  });
+
   it("is left alone while nothing waits", async () => {
     const device = fakeTimedDevice(PERIOD_MS);
     const waits = await found(device);
@@ -206,16 +221,20 @@ describe("a device of the client's", () => {
       await vi.advanceTimersByTimeAsync(500);
       return took;
     };
-    expect(await read(7)).toBeLessThan(12);
-    isOwned = true;
-    expect(await read(7)).toBeLessThan(12);
-    fake.work(7);
-    const { submissions } = fake;
-    let isDone = false;
-    void made.queue.onSubmittedWorkDone().then(() => (isDone = true));
-    await vi.advanceTimersByTimeAsync(12);
-    expect(isDone).toBe(true);
-    expect(fake.submissions).toBeGreaterThan(submissions);
+    const queueMs = async () => {
+      const started = performance.now();
+      let took = 0;
+      fake.work(7);
+      void made.queue.onSubmittedWorkDone().then(() => (took = performance.now() - started));
+      await vi.advanceTimersByTimeAsync(500);
+      return took;
+    };
+    for (isOwned of [false, true]) {
+      const { submissions } = fake;
+      expect(await read(7)).toBeLessThan(12);
+      expect(await queueMs()).toBeLessThan(12);
+      expect(fake.submissions).toBeGreaterThan(submissions);
+    }
     device.makePlain();
     const plain = fake.submissions;
     await read(7);
