@@ -38,7 +38,7 @@ def built(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not (EXTENSION / "node_modules" / "esbuild").is_dir():
         pytest.skip("npm packages are not installed: run `npm ci` in examples/extension")
     output = tmp_path_factory.mktemp("extension") / "dist"
-    command = ["npm", "run", "--silent", "build", "--", package, output]
+    command = ["npm", "run", "--silent", "build", "--", str(package), str(output)]
     done = run_within(TIMEOUT_S, command, cwd=EXTENSION)
     assert done.returncode == 0, done.stdout + done.stderr
     return output
