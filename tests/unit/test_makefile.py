@@ -60,7 +60,7 @@ def test_the_bound_is_that_of_vite() -> None:
     expected = "^20.19.0 || >=22.12.0"
     vite = lock["packages"]["node_modules/vite"]
     assert vite["engines"]["node"] == expected, "change `make node`"
-    for folder in (*EXAMPLES, "web", "tools/lint"):
+    for folder in (*EXAMPLES, "web", "tests/web/bundlers", "tools/lint"):
         for name in ("package.json", "package-lock.json"):
             found = json.loads((ROOT / folder / name).read_text("utf-8"))
             found = found["packages"][""] if name == "package-lock.json" else found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,8 +11,8 @@ import pytest
 
 from tests.child import run_within
 from tests.web.dawn import TIMEOUT_S
+from tests.web.npm_pack import WEB, packed_module
 
-WEB = Path(__file__).parents[2] / "web"
 PACKED = {
     "package.json",
     "LICENSE",
@@ -67,17 +66,7 @@ def test_modules() -> None:
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The unpacked file of `npm pack`, which builds; in a copy, for others may use `web/dist`."""
-    root = tmp_path_factory.mktemp("npm")
-    made = shutil.ignore_patterns("node_modules", "dist", "LICENSE", "*.tgz")
-    shutil.copytree(WEB, root / "web", ignore=made)
-    shutil.copy(WEB.parent / "LICENSE", root / "LICENSE")
-    (root / "web" / "node_modules").symlink_to(WEB / "node_modules")
-    run(["npm", "pack", "--silent", "--pack-destination", root], root / "web")
-    (archive,) = root.glob("gemma4-web-*.tgz")
-    with tarfile.open(archive) as opened:
-        opened.extractall(root)
-    return root / "package"
+    return packed_module(tmp_path_factory)
 
 
 def test_npm_pack_holds_what_a_user_needs_and_nothing_else(packed: Path) -> None:

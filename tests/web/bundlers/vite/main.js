@@ -1,0 +1,3 @@
+import { ask } from "../main.js";
+
+ask(new Worker(new URL("../worker.js", import.meta.url), { type: "module" }), document.querySelector("#told"));
