@@ -21,7 +21,7 @@ DIAGNOSIS_FILE = Path("gemma4-diagnosis.txt")
 _SAMPLING = ("temperature", "top_p", "top_k")
 _OF_A_CONVERSATION = ("system", "thinking", "literal_specials", "json_schema")
 _OF_A_QUESTION = ("prompt", "prompt_file", "raw")
-_INSTEAD = ("bench", "diagnose")
+_INSTEAD = ("bench", "tune", "diagnose")
 
 
 def make_parser() -> Parser:
@@ -72,6 +72,7 @@ def make_parser() -> Parser:
     sampling.add_argument("--greedy", action="store_true", help="always the most probable token")
     parser.add_argument("--context-length", type=int, metavar="N", help="tokens to make room for")
     add_draft(parser)
+    add_device(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress, no speed")
     parser.add_argument(
         "--no-history",
@@ -81,6 +82,12 @@ def make_parser() -> Parser:
     add_check(parser)
     tools = parser.add_argument_group("instead of a conversation")
     tools.add_argument("--bench", action="store_true", help="measure speed and memory")
+    tools.add_argument(
+        "--tune",
+        action="store_true",
+        help="time those of the package's libraries that run here, and keep the fastest right one "
+        "for later runs",
+    )
     tools.add_argument(
         "--diagnose",
         nargs="?",
@@ -167,6 +174,17 @@ def add_draft(options: Options) -> None:
     )
 
 
+def add_device(options: Options, further: str = "") -> None:
+    """Add the option of both `gemma4-chat` and `gemma4-serve`; the latter knows further names."""
+    options.add_argument(
+        "--device",
+        type=non_empty,
+        metavar="NAME",
+        help="run this library of the package, or the one for this device: cuda, metal, cpu"
+        f"{further} (default: what --tune kept, or the first of these that works here)",
+    )
+
+
 def check_draft(arguments: argparse.Namespace) -> None:
     """Raise UsageError for a number of guesses that no package takes."""
     if arguments.draft is not None and not 0 <= arguments.draft <= MAX_DRAFTS:
@@ -216,6 +234,11 @@ def check(arguments: argparse.Namespace) -> None:
             f"{instead[0]} stands instead of a conversation: {', '.join(ignored)} cannot be with "
             "it",
             hint=f"leave out {instead[0]}, or {ignored[0]}",
+        )
+    if arguments.tune and arguments.device is not None:
+        raise UsageError(
+            "--tune tries all of the package's libraries, and --device names one",
+            hint="leave out --device, or time that one with --bench",
         )
     if arguments.raw and given:
         raise UsageError(

@@ -8,6 +8,10 @@ from pathlib import Path
 
 CUDA = "cu13"
 """Folder of the wheels of CUDA 13, the version that apache-tvm's runtime is built with."""
+OLDEST_GPU = 7, 5
+"""Compute capability of Turing, the oldest GPU that CUDA 13 knows."""
+OLDEST_DRIVER = 580
+"""The first one that knows CUDA 13."""
 INSTALL = "pip install 'gemma4-compile[cuda]'"
 
 

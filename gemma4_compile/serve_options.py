@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from gemma4_compile.chat_options import (
     add_check,
+    add_device,
     add_draft,
     add_literal_specials,
     check_draft,
@@ -23,6 +24,8 @@ from gemma4_compile.process import Options, Parser, path, run_command
 
 API_KEY_VARIABLE = "GEMMA4_SERVE_API_KEY"
 BUILD_PAGE = "npm ci && npm run build in a checkout's examples/web"
+BROWSER = "webgpu"
+"""Of --device: the browser's own, for which nothing is loaded here."""
 BODY_MIB, MEDIA_BODY_MIB = 8, 32
 _HOST = re.compile(r"[a-z0-9._-]+(:[0-9]{1,5})?")
 _ALLOWED_HOST = re.compile(r"\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*(:[0-9]{1,5})?")
@@ -37,7 +40,7 @@ def make_parser() -> Parser:
     parser = Parser(
         prog="gemma4-serve",
         description="Serve a compiled package: with OpenAI's API, or, compiled for webgpu, with "
-        "the page that chats with it in the browser.",
+        "the page that chats with it in the browser; both, where it has libraries for both.",
         epilog=f"The variable {API_KEY_VARIABLE} sets a key that requests must bring.",
     )
     parser.add_argument(
@@ -78,6 +81,7 @@ def _add_address(group: Options) -> None:
 def _add_model(group: Options) -> None:
     group.add_argument("--context-length", type=int, metavar="N", help="tokens to make room for")
     add_draft(group)
+    add_device(group, f"; {BROWSER}: none, the page alone")
     group.add_argument(
         "--thinking", action="store_true", help="think before answering, unless a request sets it"
     )

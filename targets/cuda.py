@@ -9,6 +9,7 @@ from pathlib import Path
 import tvm_ffi
 from tvm import relax
 
+from gemma4_compile import nvidia
 from gemma4_compile.errors import TargetError
 from gemma4_compile.targets import cpu
 from gemma4_compile.targets.cuda_intrinsics import LowerCudaIntrinsics
@@ -19,8 +20,8 @@ from gemma4_compile.targets.spec import INT8, UNLIMITED, DeviceType, TargetSpec
 from gemma4_compile.targets.target import Target
 from gemma4_compile.targets.tuning import read_tuning
 
-OLDEST_GPU = "sm_75"
-"""Turing, the oldest GPU that CUDA 13 knows; kernels use nothing that newer ones added."""
+OLDEST_GPU = f"sm_{nvidia.OLDEST_GPU[0]}{nvidia.OLDEST_GPU[1]}"
+"""Kernels use nothing that newer ones added."""
 
 DEFAULT = TargetSpec(
     name="cuda",

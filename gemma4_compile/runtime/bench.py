@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,6 +46,7 @@ def measure(
     engine: TokenEngine,
     vocab_size: int,
     clock: Callable[[], float] = time.perf_counter,
+    lengths: Sequence[int] = LENGTHS,
 ) -> Iterator[Measurement]:
     """Measure at every length that fits, shortest first, until it takes too long.
 
@@ -56,6 +57,7 @@ def measure(
     Parameters
     ----------
     clock : returns seconds
+    lengths : of prompts, in tokens
 
     Raises
     ------
@@ -67,7 +69,7 @@ def measure(
             f"a context of {engine.context_length} tokens is too short to measure",
             hint=f"give --context-length more than {DECODED}",
         )
-    lengths = [n for n in LENGTHS if n + DECODED <= engine.context_length]
+    lengths = [n for n in lengths if n + DECODED <= engine.context_length]
     lengths = lengths or [engine.context_length - DECODED]
     rng = np.random.default_rng(_SEED)
     pace = None

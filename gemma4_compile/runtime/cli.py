@@ -31,6 +31,7 @@ from gemma4_compile.runtime.lines import Lines, PipedLines, TerminalLines, is_te
 from gemma4_compile.runtime.package import Package, read_provenance
 from gemma4_compile.runtime.sampling import make_sampler
 from gemma4_compile.runtime.token_engine import TokenChooser
+from gemma4_compile.runtime.tune import tune, tuning_table
 from gemma4_compile.system.limits import peak_memory_bytes
 
 _SCHEMA_HINT = 'give a file like {"type": "object", "properties": {"answer": {"type": "string"}}}'
@@ -87,7 +88,7 @@ def _grammar(path: Path, package: Package) -> JsonGrammar:
 
 def _bench(arguments: argparse.Namespace, package: Package, console: Console) -> None:
     """Print a table of speeds; stdout has nothing else."""
-    with console.loading(arguments.package, package.target) as progress:
+    with console.loading(arguments.package, package.library_name) as progress:
         engine = Engine(
             package,
             context_length=arguments.context_length,
@@ -104,11 +105,22 @@ def _bench(arguments: argparse.Namespace, package: Package, console: Console) ->
         print(f"peak memory of the process: {peak / 2**20:,.0f} MiB")
 
 
+def _tune(arguments: argparse.Namespace, console: Console) -> None:
+    """Print a table of the package's libraries, and keep the fastest; stdout has nothing else."""
+    results = tune(
+        arguments.package,
+        Check(arguments.check),
+        console,
+        context_length=arguments.context_length,
+    )
+    print(tuning_table(results))
+
+
 def _diagnose(arguments: argparse.Namespace) -> None:
     console = Console(quiet=arguments.quiet)
     if not arguments.package.is_dir():
         read_provenance(arguments.package)  # which names what it is; there is nothing to diagnose
-    outcome = diagnose(arguments.package, arguments.diagnose, console.note)
+    outcome = diagnose(arguments.package, arguments.diagnose, console.note, device=arguments.device)
     print(arguments.diagnose)
     if outcome.faults:
         raise ArtifactError(
@@ -127,7 +139,15 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.diagnose is not None:
         _diagnose(arguments)
         return
-    package = console.open(arguments.package, Check(arguments.check), drafts=arguments.draft)
+    if arguments.tune:
+        _tune(arguments, console)
+        return
+    package = console.open(
+        arguments.package,
+        Check(arguments.check),
+        drafts=arguments.draft,
+        device=arguments.device,
+    )
     check_drafts(arguments.draft, package)
     if arguments.bench:
         _bench(arguments, package, console)
@@ -162,7 +182,7 @@ def _load(
     arguments: argparse.Namespace, package: Package, console: Console
 ) -> Chat | TextCompletion:
     system = None if arguments.system is None else utf8("--system", arguments.system)
-    with console.loading(arguments.package, package.target) as progress:
+    with console.loading(arguments.package, package.library_name) as progress:
         engine = Engine(
             package,
             context_length=arguments.context_length,

@@ -117,15 +117,23 @@ class Console:
         self.note(f"{found.name} is at commit {found.commit}")
         return found.directory
 
-    def open(self, package: Path, check: Check, *, drafts: int | None) -> Package:
-        """Open a package, whose files are checked meanwhile.
+    def open(
+        self, package: Path, check: Check, *, drafts: int | None, device: str | None = None
+    ) -> Package:
+        """Open a package, whose files are checked meanwhile, and tell why a device is passed over.
 
         Parameters
         ----------
         drafts : guesses of a round; with 0 the drafter's files may be missing
+        device : name of the library or device; by default the best that runs here
         """
         with forgetting_damage(package), self.checking(package) as progress:
-            return Package.open(package, check=check, progress=progress, drafter=drafts != 0)
+            opened = Package.open(
+                package, check=check, progress=progress, drafter=drafts != 0, device=device
+            )
+        for notice in opened.notices:
+            self.note(notice)
+        return opened
 
     @contextmanager
     def loading(self, package: Path, target: str) -> Iterator[ByteCount]:

@@ -7,8 +7,11 @@ the compiler loaded already, nothing changes.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.util
+import os
+import platform
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -21,8 +24,9 @@ import numpy.typing as npt
 import tvm_ffi
 
 from gemma4_compile.errors import ArtifactError
-from gemma4_compile.nvidia import INSTALL, wheel_folders
+from gemma4_compile.nvidia import INSTALL, OLDEST_DRIVER, OLDEST_GPU, wheel_folders
 from gemma4_compile.runtime.cuda_runtime import LIBRARY as CUDA_RUNTIME
+from gemma4_compile.runtime.cuda_runtime import CudaError, CudaRuntime
 from gemma4_compile.types import Array
 
 CPU = 1
@@ -33,7 +37,8 @@ DEVICE_TYPES = {"cpu": CPU, "cuda": 2, "metal": 8}
 ALIGNMENT_BYTES = 64
 """Alignment that compiled kernels assume of a buffer's address."""
 
-_EXISTS = 0  # TVM's number of the question
+_EXISTS, _COMPUTE_VERSION, _NAME = 0, 4, 5  # TVM's numbers of questions about a device
+_CPU_LIST = Path("/proc/cpuinfo")
 _METAL_RUNTIME = "tvm_runtime_metal"
 _REINSTALL = "reinstall apache-tvm in the version that pyproject.toml names"
 
@@ -76,7 +81,8 @@ def _load_cuda() -> None:
     except OSError as error:
         raise ArtifactError(
             f"this package needs an NVIDIA GPU, and its driver was not found ({error})",
-            hint="install NVIDIA's driver, 580 or newer, or compile with `--target cpu`",
+            hint=f"install NVIDIA's driver, {OLDEST_DRIVER} or newer, or compile with "
+            "`--target cpu`",
         ) from error
     places = [folder / "lib" / CUDA_RUNTIME for folder in wheel_folders()]
     installed: list[Path | str] = [path for path in places if path.is_file()]
@@ -87,6 +93,39 @@ def _load_cuda() -> None:
         except OSError:
             continue
     raise ArtifactError(f"CUDA's runtime `{CUDA_RUNTIME}` was not found", hint=f"run `{INSTALL}`")
+
+
+def _why_no_gpu() -> str:
+    """What CUDA says where it shows no GPU, as of a driver that is too old; "" for nothing."""
+    try:
+        CudaRuntime().call("cudaGetDeviceCount", ctypes.byref(ctypes.c_int()))
+    except CudaError as error:
+        return f": {error}; packages for `cuda` need driver {OLDEST_DRIVER} or newer"
+    return ""
+
+
+def _check_gpu(version: str) -> None:
+    """ArtifactError for a GPU that is older than any that the kernels' PTX runs on."""
+    oldest = ".".join(map(str, OLDEST_GPU))
+    try:
+        found = tuple(map(int, version.split(".")))
+    except ValueError:
+        return  # the driver decides when it loads the kernels
+    if found < OLDEST_GPU:
+        raise ArtifactError(
+            f"this computer's GPU has compute capability {version}, and packages for `cuda` need "
+            f"{oldest} or newer",
+            hint="compile the package with `--target cpu`",
+        )
+
+
+def cpu_name() -> str:
+    """The processor's name, as far as the system tells it."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        for line in _CPU_LIST.read_text("utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 @dataclass(frozen=True)
@@ -123,10 +162,23 @@ class Device:
         _load_tvm(f"tvm_runtime_{name}", ctypes.RTLD_LOCAL)
         if not _function("runtime.GetDeviceAttr")(device.type, 0, _EXISTS):
             raise ArtifactError(
-                f"this computer has no device for packages of target `{name}`",
+                f"this computer has no device for packages of target `{name}`"
+                + (_why_no_gpu() if name == "cuda" else ""),
                 hint="compile the package with `--target cpu`",
             )
+        if name == "cuda":
+            _check_gpu(str(device.ask(_COMPUTE_VERSION)))
         return device
+
+    def ask(self, attribute: int) -> object:
+        """What TVM knows of a device, by its number of the question; of CPUs that is nothing."""
+        return _function("runtime.GetDeviceAttr")(self.type, 0, attribute)
+
+    def describe(self) -> str:
+        """Name and kind of the device, by which another one is told from it."""
+        if self.is_cpu:
+            return f"{cpu_name()}, {os.cpu_count()} processors"
+        return f"{self.ask(_NAME)}, {self.ask(_COMPUTE_VERSION)}"
 
     @property
     def type(self) -> int:

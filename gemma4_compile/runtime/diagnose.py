@@ -7,6 +7,7 @@ but the package's.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import io
 import json
@@ -26,6 +27,7 @@ from gemma4_compile import __version__, abi
 from gemma4_compile.errors import Gemma4CompileError, UsageError
 from gemma4_compile.regular_files import open_new
 from gemma4_compile.runtime.bench import measure, table
+from gemma4_compile.runtime.choice import candidates, choose_library, of_library
 from gemma4_compile.runtime.cuda_graph import SWITCH as CUDA_GRAPHS
 from gemma4_compile.runtime.device import Device
 from gemma4_compile.runtime.engine import Engine
@@ -96,12 +98,15 @@ class _Report:
         self._file.close()
 
 
-def diagnose(directory: Path, path: Path, say: Callable[[str], None]) -> Outcome:
+def diagnose(
+    directory: Path, path: Path, say: Callable[[str], None], *, device: str | None = None
+) -> Outcome:
     """Write the file; a part that fails is noted in it, and the next part follows.
 
     Parameters
     ----------
     say : is given what happens, in lines
+    device : name of the library or device; by default the best that runs here
 
     Raises
     ------
@@ -113,10 +118,10 @@ def diagnose(directory: Path, path: Path, say: Callable[[str], None]) -> Outcome
         report.line(f"gemma4-compile {__version__}, diagnosis of {directory.name}")
         parts: list[tuple[str, Callable[[], None]]] = [
             ("system", lambda: _system(report)),
-            ("package", lambda: _package(report, directory)),
-            ("device", lambda: _device(report, directory)),
-            ("kernels", lambda: _kernels(report, directory, outcome)),
-            ("model", lambda: _model(report, directory)),
+            ("package", lambda: _package(report, directory, device)),
+            ("device", lambda: _device(report, directory, device)),
+            ("kernels", lambda: _kernels(report, directory, device, outcome)),
+            ("model", lambda: _model(report, directory, device)),
         ]
         for title, part in parts:
             report.section(title)
@@ -155,30 +160,40 @@ def _system(report: _Report) -> None:
     )
 
 
-def _package(report: _Report, directory: Path) -> None:
+def _package(report: _Report, directory: Path, named: str | None) -> None:
     provenance = read_provenance(directory)
     report.line(f"library: {provenance.library}")
+    for library in provenance.libraries:
+        report.line(f"has {library.name}: {json.dumps(library.to_json(), sort_keys=True)}")
+    needed = provenance.files
+    for one in candidates(directory, provenance):
+        report.line(f"{one.library.name} ({one.library.file}): {one.lacks or 'runs here'}")
+    with contextlib.suppress(Gemma4CompileError):  # the next part tells what is wrong
+        chosen = choose_library(directory, provenance, named).library
+        report.line(f"chosen: {chosen.name}")
+        needed = of_library(provenance, chosen).files
     report.line(f"build: {json.dumps(dict(provenance.build), sort_keys=True)}")
     report.line(f"bytes: {sum(nbytes for nbytes, _ in provenance.files.values())}")
     for name, (nbytes, sha256) in sorted(provenance.files.items()):
         path = directory / name
         found = path.stat().st_size if path.is_file() else "missing"
-        note = "" if found == nbytes else f", FAULT: found {found}"
+        kind = "FAULT: found" if name in needed else "not needed here: found"
+        note = "" if found == nbytes else f", {kind} {found}"
         report.line(f"file {name}: {nbytes} bytes, sha256 {sha256}{note}")
 
 
-def _device(report: _Report, directory: Path) -> None:
-    package = Package.open(directory)
+def _device(report: _Report, directory: Path, named: str | None) -> None:
+    package = Package.open(directory, device=named)
     device = Device.open(package.device)
-    report.line(f"target: {package.target}")
+    report.line(f"library: {package.library_name}, target: {package.target}")
     attribute = tvm_ffi.get_global_func("runtime.GetDeviceAttr")
     if not device.is_cpu:
         for name, number in _ATTRIBUTES.items():
             report.line(f"{name}: {attribute(device.type, 0, number)}")
 
 
-def _kernels(report: _Report, directory: Path, outcome: Outcome) -> None:
-    package = Package.open(directory)
+def _kernels(report: _Report, directory: Path, named: str | None, outcome: Outcome) -> None:
+    package = Package.open(directory, device=named)
     device = Device.open(package.device)
     library = NativeLibrary(package.library_path, device)
     kernels = kernels_of(str(library.compiled_function(abi.METADATA)()))
@@ -202,8 +217,8 @@ def _kernel_line(result: KernelResult) -> str:
     return f"ok {result.name} ({result.kind}): {share}, {1e3 * result.seconds:.2f} ms"
 
 
-def _model(report: _Report, directory: Path) -> None:
-    package = Package.open(directory)
+def _model(report: _Report, directory: Path, named: str | None) -> None:
+    package = Package.open(directory, device=named)
     begin = time.perf_counter()
     engine = Engine(package)
     report.line(f"loaded in {time.perf_counter() - begin:.2f} s")

@@ -124,9 +124,13 @@ class Engine:
         progress: ByteCount | None = None,
         graphs: bool | None = None,
         drafts: int | None = None,
+        device: str | None = None,
     ) -> Engine:
-        """Load the package in `directory`; parameters and errors as in the constructor."""
-        package = Package.open(directory, drafter=drafts != 0)
+        """Load the package in `directory`; parameters and errors as in the constructor.
+
+        `device` names the library to run, or its device; by default the best that runs here.
+        """
+        package = Package.open(directory, drafter=drafts != 0, device=device)
         return cls(
             package, context_length=context_length, progress=progress, graphs=graphs, drafts=drafts
         )

@@ -31,8 +31,8 @@ from gemma4_compile.regular_files import (
     check_regular,
     open_regular,
 )
+from gemma4_compile.runtime.checked_parts import parts_of
 from gemma4_compile.runtime.drafter_files import HINT, hint_for, is_of_drafter, without_drafter
-from gemma4_compile.runtime.notes import read_note, write_note
 
 # Files that the runtime reads where they are, and how large they may be; none may lie there that
 # the package does not list.
@@ -50,15 +50,11 @@ MAX_LIBRARY_BYTES = 1 << 30  # those of the released sizes have some tens of MB
 MAX_WEIGHT_BYTES = 1 << 38  # of all shards; 31B in float32 has 125 GB
 _NEEDED_FILES = (abi.CHAT_CONFIG_FILE, abi.TENSOR_CACHE_FILE, abi.MANIFEST_FILE)
 _LIBRARY_SUFFIXES = (".wasm", ".so", ".dylib")
-_NOTES = "checked-packages"
 _BLOCK_BYTES = 1 << 20
-MOST_REMEMBERED = 500  # checked packages
 _MIXED = "library and weights are from different builds: compile both again"
 
 ByteCount = Callable[[int, int], None]
 """Is given how many bytes are done, and how many there are."""
-
-_checked_here: set[str] = set()  # signatures that this process has checked
 
 
 class DamagedFileError(ArtifactError):
@@ -128,16 +124,19 @@ def check_files(
                 f"{limit}",
                 hint=HINT,
             )
-    signature = _signature(directory, provenance, stats)
-    if check is Check.ONCE:
-        if signature in _checked_here:
-            return
-        if read_note(_NOTES, _note(directory), len(signature)) == signature.encode("ascii"):
-            return
+    parts = parts_of(directory, provenance, stats)
+    unknown = [one for one in parts if check is not Check.ONCE or not one.is_known()]
     # Tensor caches list which shards there are, so they are the first to be trusted.
-    for name in caches:
+    first = caches if any(one.is_shared for one in unknown) else ()
+    for name in first:
         _check_hash(directory, name, provenance, lambda count: None)
-    read = [*limits, *_listed_shards(directory, provenance, caches)]
+    read = list(first)
+    for one in unknown:
+        if one.is_shared:
+            shared = [name for name in limits if name not in (*caches, provenance.library)]
+            read += [*shared, *_listed_shards(directory, provenance, caches)]
+        else:
+            read += one.stats
     total, done = sum(stats[name].st_size for name in read), 0
 
     def advance(count: int) -> None:
@@ -145,12 +144,13 @@ def check_files(
         done += count
         progress(done, total)
 
-    advance(sum(stats[name].st_size for name in caches))
+    if first:
+        advance(sum(stats[name].st_size for name in first))
     for name in read:
-        if name not in caches:
+        if name not in first:
             _check_hash(directory, name, provenance, advance)
-    _checked_here.add(signature)
-    write_note(_NOTES, _note(directory), signature.encode("ascii"), MOST_REMEMBERED)
+    for one in unknown:
+        one.keep()
 
 
 def check_sizes(directory: Path, provenance: Provenance) -> dict[str, os.stat_result]:
@@ -247,21 +247,6 @@ def _hash(path: Path, advance: Callable[[int], None]) -> str:
             f"cannot read `{path}`: {error.strerror}", hint="check the file's permissions"
         ) from error
     return digest.hexdigest()
-
-
-def _signature(directory: Path, provenance: Provenance, stats: Mapping[str, os.stat_result]) -> str:
-    """Values that change when a file is replaced or written to."""
-    files = [
-        [name, stat.st_size, stat.st_mtime_ns, stat.st_ino, stat.st_dev]
-        for name, stat in stats.items()
-    ]
-    text = json.dumps([str(directory.resolve()), files, provenance.to_json()], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _note(directory: Path) -> str:
-    """The name of the note with the signature of a checked package."""
-    return hashlib.sha256(str(directory.resolve()).encode()).hexdigest()
 
 
 def check_manifest(

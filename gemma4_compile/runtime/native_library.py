@@ -12,6 +12,7 @@ import tvm_ffi
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.regular_files import check_regular
 from gemma4_compile.runtime.device import CPU, Device
+from gemma4_compile.runtime.library_file import is_for_another_machine, machine_of, this_machine
 
 Forward: TypeAlias = "Callable[..., tvm_ffi.Array[Any]]"
 """A step of the model, whose results are of several types: logits, the state, a probe's tensors."""
@@ -27,6 +28,9 @@ class NativeLibrary:
         device = device or Device.open("cpu")
         try:
             check_regular(path.stat())  # to load a pipe would never end
+            machine = machine_of(path)
+            if is_for_another_machine(machine):
+                raise OSError(f"it is for {machine}, and this machine is {this_machine()}")
             self._module = tvm_ffi.load_module(str(path.absolute()))
             self._machine = _machine(self._module, device)
         except (OSError, RuntimeError, AttributeError) as error:

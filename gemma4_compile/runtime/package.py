@@ -33,6 +33,7 @@ from gemma4_compile.package.artifacts import (
 from gemma4_compile.package.fields import Fields
 from gemma4_compile.package.interface import DEVICE, DRAFTER
 from gemma4_compile.regular_files import MAX_JSON_BYTES, gguf_in, open_regular, read_regular
+from gemma4_compile.runtime.choice import choose_library, of_library
 from gemma4_compile.runtime.conversation_check import check_conversation
 from gemma4_compile.runtime.device import usable
 from gemma4_compile.runtime.integrity import (
@@ -46,12 +47,7 @@ from gemma4_compile.runtime.integrity import (
 from gemma4_compile.runtime.sampling import PENALTIES, SamplingOptions
 from gemma4_compile.types import Array, JsonObject
 
-_NATIVE_SUFFIXES = (".so", ".dylib")
 _COMPILE_AGAIN = "compile the package again"
-_NOT_NATIVE = (
-    "compile with `--target cpu`, `cuda` or `metal`; "
-    "a package for `webgpu` runs in a browser: gemma4-serve DIR"
-)
 
 
 def read_provenance(directory: Path) -> Provenance:
@@ -79,11 +75,11 @@ def read_provenance(directory: Path) -> Provenance:
     raise ArtifactError(what, hint=hint)
 
 
-def check_whole(directory: Path, provenance: Provenance) -> str:
-    """The library's file; ArtifactError for a partial build."""
+def check_whole(directory: Path, provenance: Provenance) -> None:
+    """ArtifactError for a partial build."""
     library = provenance.library
     if library is not None and abi.TENSOR_CACHE_FILE in provenance.files:
-        return library
+        return
     missing = "library" if library is None else "weights"
     raise ArtifactError(
         f"`{directory}` is a partial build, without {missing}",
@@ -101,8 +97,10 @@ class Package:
 
     Attributes
     ----------
-    target : what it was compiled for
+    target : what its library was compiled for
     device : what it runs on, by DLPack's name
+    library_name : tells it from the package's other libraries
+    notices : why libraries of devices that are usually faster do not run here
     modalities : what it takes: text, image, audio
     drafter_cache : which tensor of its drafter lies where; None where it has no drafter
     """
@@ -115,6 +113,8 @@ class Package:
     tensor_cache: TensorCache
     modalities: tuple[str, ...] = ("text",)
     drafter_cache: TensorCache | None = None
+    library_name: str = ""
+    notices: tuple[str, ...] = ()
 
     @classmethod
     def open(
@@ -124,41 +124,47 @@ class Package:
         check: Check = Check.ONCE,
         progress: ByteCount = lambda done, total: None,
         drafter: bool = True,
+        device: str | None = None,
     ) -> Package:
         """Read what describes the package; weights and tokenizer are loaded on demand.
+
+        Of its libraries one is looked at: see `choose_library`. The files of the others may be
+        missing or damaged.
 
         Parameters
         ----------
         check : when the files are held against their hashes
         progress : is given how much is hashed, if anything is
         drafter : its files are wanted; without, they may be missing, and it is as if it had none
+        device : name of the library to run, or of its device; by default the best that runs here
 
         Raises
         ------
         ArtifactError
-            If a file is missing, damaged or of another build, or the library is not one that loads
-            into a process.
+            If a file is missing, damaged or of another build, or no library loads into a process.
+        UsageError
+            If there is no library of that name.
         """
         provenance = read_provenance(directory)
-        found = provenance.library
-        if found is not None and not found.endswith(_NATIVE_SUFFIXES):
-            raise ArtifactError(
-                f"`{directory}` holds no native library (found: {found})",
-                hint=_NOT_NATIVE,
-            )
-        library = check_whole(directory, provenance)
-        target = provenance.build.get("target")
-        device = provenance.build.get(DEVICE, target)
-        if not isinstance(target, str) or not isinstance(device, str):
-            raise Fields(provenance.build, abi.PROVENANCE_FILE).damaged("target")
+        if provenance.library is None:
+            check_whole(directory, provenance)
+        for field in ("target", DEVICE):
+            if not isinstance(provenance.build.get(field, ""), str):
+                raise Fields(provenance.build, abi.PROVENANCE_FILE).damaged(field)
+        choice = choose_library(directory, provenance, device)
+        check_whole(directory, provenance)
+        library, provenance = choice.library, of_library(provenance, choice.library)
         check_files(directory, provenance, check, progress, drafter=drafter)
         chat_config = ChatConfig.from_json(read_artifact(directory / abi.CHAT_CONFIG_FILE))
         cache = TensorCache.from_json(read_artifact(directory / abi.TENSOR_CACHE_FILE))
         check_manifest(read_artifact(directory / abi.MANIFEST_FILE), cache, provenance)
         package = cls(
-            *(directory, directory / library, target, device, chat_config, cache),
+            *(directory, directory / library.file, library.target, library.device),
+            *(chat_config, cache),
             modalities=_modalities(provenance),
             drafter_cache=_drafter_cache(directory, provenance) if drafter else None,
+            library_name=library.name,
+            notices=choice.notices,
         )
         package._check_conversation()
         return package

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import tvm_ffi
 
+from gemma4_compile.runtime.choice import main_library
 from gemma4_compile.runtime.device import Device
 from gemma4_compile.runtime.engine import Engine
 from gemma4_compile.runtime.native_library import Forward
@@ -121,7 +122,8 @@ class _Recorded:
 
 def rounds_here(directory: Path, ids: Sequence[int], moves: Sequence[Move]) -> list[Round]:
     """Guess along a text in this process; errors as those of `Engine`."""
-    engine = Engine.open(directory, graphs=False, drafts=GUESSES)
+    main = main_library(directory)
+    engine = Engine.open(directory, graphs=False, drafts=GUESSES, device=main)
     drafter = engine._drafter
     assert drafter is not None, "a package with a drafter"
     calls = drafter.calls

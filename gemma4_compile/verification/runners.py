@@ -21,6 +21,7 @@ from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.media.inputs import Picture, Sound
 from gemma4_compile.package.artifacts import ChatConfig, Provenance, read_artifact
+from gemma4_compile.runtime.choice import main_library
 from gemma4_compile.runtime.device import Device
 from gemma4_compile.runtime.engine import Engine
 from gemma4_compile.runtime.media_prompt import Prompt
@@ -113,7 +114,8 @@ class _Recorded:
 def run_here(directory: Path, steps: Sequence[Job]) -> list[Outcome]:
     """Run steps on a package for this machine; errors as those of `Engine`."""
     # What a probe returns is read after each step; of a drafter it knows nothing.
-    engine = Engine.open(directory, graphs=False, drafts=0)
+    main = main_library(directory)
+    engine = Engine.open(directory, graphs=False, drafts=0, device=main)
     prefill = engine._prefill = _Recorded(engine._prefill, engine.device)
     plain = engine._steps
     assert isinstance(plain, PlainSteps), "without graphs"

@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from gemma4_compile.runtime import Chat
-from tests.unit.runtime.server.test_cli import serving
+from tests.serving import serving
 from tests.web.compiled import SEEING, TINY, Compiler
 from tools.training.tiny.evaluate_media import (
     MediaTask,

@@ -1,4 +1,4 @@
-"""`gemma4-serve DIR`: OpenAI's API on a native package, or the chat page with one for browsers."""
+"""`gemma4-serve DIR`: OpenAI's API on a native library, the chat page for a browser's, or both."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ import sys
 import webbrowser
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import uvicorn
 from starlette.routing import BaseRoute
 
 from gemma4_compile.media.inputs import check_modality
 from gemma4_compile.media.settings import MediaSettings
+from gemma4_compile.package.artifacts import Provenance
 from gemma4_compile.process import run_command, warn
+from gemma4_compile.runtime.choice import candidates, for_pages, is_for_browsers
 from gemma4_compile.runtime.console import Console
 from gemma4_compile.runtime.drafter_files import without_drafter
 from gemma4_compile.runtime.engine import Engine
@@ -36,6 +39,7 @@ from gemma4_compile.runtime.server.worker import Worker
 from gemma4_compile.serve_options import (
     API_KEY_VARIABLE,
     BODY_MIB,
+    BROWSER,
     BUILD_PAGE,
     MEDIA_BODY_MIB,
     allowed_hosts,
@@ -47,7 +51,6 @@ from gemma4_compile.serve_options import (
 )
 
 _WAY_WITHOUT_KEY = "put a proxy that asks for a password in front"
-_BROWSER_SUFFIX = ".wasm"  # of a library that runs in a page, not here
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,21 +64,24 @@ def _serve(arguments: argparse.Namespace) -> None:
     os.environ.pop(API_KEY_VARIABLE, None)  # so that no process started from here has it
     arguments.package = Console().locate(arguments.package, drafts=arguments.draft)
     provenance = read_provenance(arguments.package)
-    is_for_browsers = (provenance.library or "").endswith(_BROWSER_SUFFIX)
-    if is_for_browsers and Check(arguments.check) is not Check.OFF:
+    serves_page, serves_api = _served(arguments, provenance)
+    if serves_page and Check(arguments.check) is not Check.OFF:
         wanted = provenance if arguments.draft != 0 else without_drafter(provenance)
         with forgetting_damage(arguments.package):
-            check_sizes(arguments.package, wanted)  # the page hashes what it loads
+            check_sizes(arguments.package, for_pages(wanted))  # page hashes what it loads
     with take_address(arguments.host, arguments.port) as taken:
-        _warn_of_strangers(arguments, taken, key, is_for_browsers=is_for_browsers)
-        if is_for_browsers:
+        _warn_of_strangers(arguments, taken, key, is_for_browsers=not serves_api)
+        if not serves_api:
             _serve_page(arguments, taken, key)
             return
         service = _load(arguments)
         mib = arguments.max_body_mib or (MEDIA_BODY_MIB if service.model.takes_media else BODY_MIB)
         limits = Limits(body_bytes=mib * 2**20)
         routes = api_routes(service, limits, key)
-        routes += folder_routes(arguments.page, None)
+        page = arguments.page
+        if serves_page:
+            page = _find_page(arguments, key, "the API alone")
+        routes += folder_routes(page, arguments.package if serves_page else None)
         stop = service.worker.begin_stop
         base = f"{address_of(taken, arguments.host)}/v1"
         Console().note(f"OpenAI's API for model `{service.model.name}`: {base}")
@@ -86,6 +92,7 @@ def _serve(arguments: argparse.Namespace) -> None:
                 routes,
                 taken,
                 arguments,
+                opens=serves_page and arguments.open and page is not None,
                 on_stop=stop,
                 is_alive=lambda: service.worker.is_alive,
             )
@@ -93,9 +100,36 @@ def _serve(arguments: argparse.Namespace) -> None:
             service.worker.stop()
 
 
+def _served(arguments: argparse.Namespace, provenance: Provenance) -> tuple[bool, bool]:
+    """Whether the package is served to pages, and whether it answers here.
+
+    One with libraries for both does both, but for `--device webgpu`, or where none of the native
+    ones runs.
+    """
+    named = arguments.device
+    pages = [one for one in provenance.libraries if is_for_browsers(one)]
+    if pages and named in (BROWSER, *(one.name for one in pages)):
+        return True, False
+    if not pages or named is not None:
+        return bool(pages), True
+    lacking = []
+    for one in candidates(arguments.package, provenance):
+        if one.device is not None:
+            return True, True
+        lacking.append(f"`{one.library.name}` does not run here, so there is no API: {one.lacks}")
+    for notice in lacking:
+        Console().note(notice)
+    return True, False
+
+
 def _load(arguments: argparse.Namespace) -> Service:
     console = Console()
-    package = console.open(arguments.package, Check(arguments.check), drafts=arguments.draft)
+    package = console.open(
+        arguments.package,
+        Check(arguments.check),
+        drafts=arguments.draft,
+        device=arguments.device,
+    )
     hosts = media_hosts(arguments.allow_media_hosts)
     if hosts:
         check_modality("image", package.modalities)
@@ -105,7 +139,7 @@ def _load(arguments: argparse.Namespace) -> Service:
     model = Model.of(package, name, arguments.context_length)
 
     def load() -> Generator:
-        with console.loading(arguments.package, package.target) as progress:
+        with console.loading(arguments.package, package.library_name) as progress:
             engine = Engine(
                 package,
                 context_length=arguments.context_length,
@@ -131,21 +165,27 @@ def _load(arguments: argparse.Namespace) -> Service:
 
 def _serve_page(arguments: argparse.Namespace, taken: socket.socket, key: str | None) -> None:
     """Serve a package for browsers, and the page if there is one; the page checks the files."""
+    page = _find_page(arguments, key, "nothing")
+    routes = folder_routes(page, arguments.package)
+    opens = arguments.open and page is not None
+    listen(routes, taken, arguments, opens=opens)
+
+
+def _find_page(arguments: argparse.Namespace, key: str | None, guarded: str) -> Path | None:
+    """The page for a package for browsers; tells where there is none, and what no key guards."""
     if key is not None:
         warn(
-            f"{API_KEY_VARIABLE} guards nothing here: whoever reaches this server gets the "
+            f"{API_KEY_VARIABLE} guards {guarded} here: whoever reaches this server gets the "
             "package, for a page's requests for its files bring no key",
             f"{_WAY_WITHOUT_KEY}, or listen on 127.0.0.1",
         )
-    page = arguments.page or find_page()
+    page: Path | None = arguments.page or find_page()
     if page is None:
         warn(
             f"no built page here, so only the package is served, at {PACKAGE_PATH}",
             f"{BUILD_PAGE}, then --page its dist",
         )
-    routes = folder_routes(page, arguments.package)
-    opens = arguments.open and page is not None
-    listen(routes, taken, arguments, opens=opens)
+    return page
 
 
 def _warn_of_strangers(

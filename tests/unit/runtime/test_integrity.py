@@ -18,7 +18,7 @@ import pytest
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.package.artifacts import read_artifact
-from gemma4_compile.runtime import Package, integrity
+from gemma4_compile.runtime import Package, checked_parts, integrity
 from gemma4_compile.runtime.engine import Engine
 from gemma4_compile.runtime.integrity import Check, library_parameters
 from gemma4_compile.runtime.native_library import NativeLibrary
@@ -28,7 +28,7 @@ from gemma4_compile.runtime.native_library import NativeLibrary
 def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of its own, and a process that has checked nothing."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(integrity, "_checked_here", set())
+    monkeypatch.setattr(checked_parts, "_checked_here", set())
     return tmp_path / "cache"
 
 
@@ -107,14 +107,17 @@ def test_files_are_hashed_once_and_again_when_one_changes(
     Package.open(package)
     assert sorted(hashed) == sorted(FILES)
     Package.open(package)
-    monkeypatch.setattr(integrity, "_checked_here", set())  # as another process
+    monkeypatch.setattr(checked_parts, "_checked_here", set())  # as another process
     Package.open(package)
     assert len(hashed) == len(FILES)
     Package.open(package, check=Check.ALWAYS)
     assert len(hashed) == 2 * len(FILES)
+    os.utime(package / "tokenizer.json", ns=(0, 0))
+    Package.open(package)
+    assert len(hashed) == 3 * len(FILES) - 1, "all but the library, which is known by itself"
     os.utime(package / "model.so", ns=(0, 0))
     Package.open(package)
-    assert len(hashed) == 3 * len(FILES)
+    assert hashed[3 * len(FILES) - 1 :] == ["model.so"]
 
 
 def test_hashing_is_reported_by_bytes(package: Path) -> None:
@@ -149,13 +152,13 @@ def test_a_cache_that_cannot_be_written_costs_time_only(
 ) -> None:
     memory.write_text("in the way")
     Package.open(package)
-    monkeypatch.setattr(integrity, "_checked_here", set())
+    monkeypatch.setattr(checked_parts, "_checked_here", set())
     Package.open(package)
     assert len(hashed) == 2 * len(FILES)
 
 
 def test_memory_stays_small(package: Path, memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(integrity, "MOST_REMEMBERED", 5)
+    monkeypatch.setattr(checked_parts, "MOST_REMEMBERED", 5)
     folder = memory / "gemma4_compile" / "checked-packages"
     folder.mkdir(parents=True)
     for age in range(9):
@@ -165,15 +168,17 @@ def test_memory_stays_small(package: Path, memory: Path, monkeypatch: pytest.Mon
     left = {path.name for path in folder.iterdir()}
     assert len(left) == 5
     assert {f"{age:064x}" for age in range(4)} < left
-    assert integrity._note(package) in left
+    assert checked_parts.note_of(package) in left
 
 
 def test_a_damaged_memory_is_no_proof(package: Path, memory: Path) -> None:
     Package.open(package)
-    (note,) = (memory / "gemma4_compile" / "checked-packages").iterdir()
+    notes = list((memory / "gemma4_compile").glob("checked-*/*"))
+    assert {note.parent.name for note in notes} == {"checked-packages", "checked-libraries"}
     flip_a_bit(package / "model.so")
-    integrity._checked_here.clear()
-    note.write_bytes(b"\xff" * 64)
+    checked_parts._checked_here.clear()
+    for note in notes:
+        note.write_bytes(b"\xff" * 64)
     with pytest.raises(ArtifactError, match=r"model\.so"):
         Package.open(package)
 

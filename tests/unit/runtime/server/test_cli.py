@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,31 +20,11 @@ from gemma4_compile.package import files
 from gemma4_compile.runtime.server import cli
 from gemma4_compile.runtime.server.cli import main
 from gemma4_compile.serve_options import API_KEY_VARIABLE
-from tests.child import first_line
+from tests.serving import serving
 
-COMMAND = (sys.executable, "-m", "gemma4_compile.runtime.server.cli")
 ANSWER = "I am tiny, a very small Gemma 4 model that ships with gemma4-compile."
 
 DRAFTER_FILE = "params_shard_drafter_0.bin"
-
-
-@contextmanager
-def serving(*arguments: object) -> Iterator[str]:
-    """The address of a server, which is ended by Ctrl-C."""
-    command = [*COMMAND, *map(str, arguments), "--port", "0"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stderr is not None
-        try:
-            address = first_line(process, 120)
-            assert address.startswith("http://"), process.stderr.read()
-            yield address
-            process.send_signal(signal.SIGINT)
-            assert process.wait(20) == 130
-            assert "Traceback" not in process.stderr.read()
-        finally:
-            process.kill()
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,32 @@
+"""`gemma4-serve` in a process of its own, as a user runs it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.child import first_line
+
+COMMAND = (sys.executable, "-m", "gemma4_compile.runtime.server.cli")
+
+
+@contextmanager
+def serving(*arguments: object) -> Iterator[str]:
+    """The address of a server, which is ended by Ctrl-C."""
+    command = [*COMMAND, *map(str, arguments), "--port", "0"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        try:
+            address = first_line(process, 120)
+            assert address.startswith("http://"), process.stderr.read()
+            yield address
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 130
+            assert "Traceback" not in process.stderr.read()
+        finally:
+            process.kill()
