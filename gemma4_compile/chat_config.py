@@ -27,7 +27,6 @@ from gemma4_compile.types import JsonObject
 
 _SHOWN = 60  # characters of a system message, or a token
 _SHOWN_TOKENS = 8
-_BROWSERS = ".wasm"  # the suffix of their libraries
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ def make_conversation(
         conversation={**conversation, "pad_token_id": max(build.config.pad_token_id, 0)},
     ).to_json()
     found: list[Difference] = []
-    if form is not None and build.target.library_suffix == _BROWSERS:
+    if form is not None and build.serves_browsers:
         found = list(differences(form, trial))
         if form.default_system:
             own = form.default_system[:_SHOWN]
@@ -146,7 +145,7 @@ def _report(
     bos = conversation["bos_token_id"]
     for finding in prompt_findings(trial, chat.template, tokens, bos, stops):
         warn(finding.message, finding.hint)
-    if build.target.library_suffix == _BROWSERS and "strftime_now" in (chat.template or ""):
+    if build.serves_browsers and "strftime_now" in (chat.template or ""):
         warn(
             "the chat template asks for the date, and in browsers its prompts keep today's",
             "compile the package again now and then, or take a template without a date",

@@ -8,18 +8,21 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypedDict
 
-from gemma4_compile import options
+from gemma4_compile import library_options, options
 from gemma4_compile.calibration.calibrate import calibrating
 from gemma4_compile.errors import ArtifactError, QuantizationError, UsageError
+from gemma4_compile.library_set import needs_of
 from gemma4_compile.package.output_directory import check_output, check_place
 from gemma4_compile.pipeline import Summary, compile_model, plan_model
 from gemma4_compile.process import Hints, check_open, run_command
-from gemma4_compile.quantization.recipe_file import Overrides, read_recipe_file
+from gemma4_compile.quantization.recipe_file import Overrides, read_recipe_file, with_overrides
 from gemma4_compile.reports.plan_report import plan_json, plan_text
 from gemma4_compile.reports.quantization_report import report_json, report_model, report_text
-from gemma4_compile.request import CompileRequest, modalities_of
+from gemma4_compile.request import AUTO, CompileRequest, modalities_of
 from gemma4_compile.targets import TARGETS, Target, target_spec
+from gemma4_compile.targets.libraries import LibraryForm, fitting_forms
 from gemma4_compile.terminal import Terminal
 from gemma4_compile.verification.numerics_report import check_tools, verify_package
 from gemma4_compile.verification.publish import (
@@ -45,9 +48,11 @@ def _mebibytes(nbytes: int) -> str:
 
 def _print_summary(summary: Summary, target: str) -> None:
     rows = [("package", str(summary.output)), ("size", _mebibytes(summary.package_bytes))]
-    if summary.library_bytes is not None and summary.report is not None:
+    if summary.libraries and summary.report is not None:
+        (main, nbytes), *others = summary.libraries
         rows += [
-            ("library", _mebibytes(summary.library_bytes)),
+            ("library", f"{_mebibytes(nbytes)} ({main})" if others else _mebibytes(nbytes)),
+            *(("", f"{_mebibytes(nbytes)} ({file})") for file, nbytes in others),
             ("kernels", str(summary.report.kernels)),
             ("launches per token", str(summary.report.launches_per_token)),
             ("largest binding", _mebibytes(summary.report.largest_binding_bytes)),
@@ -64,7 +69,7 @@ def _print_summary(summary: Summary, target: str) -> None:
         raw = "" if summary.converses or program != Target.run_by else " --raw"
         rows.append(("run it", f"{program} {shlex.quote(str(summary.output))}{raw}"))
     for name, value in rows:
-        print(f"{name + ':':<20}{value}")
+        print(f"{name + ':' if name else '':<20}{value}")
 
 
 def _run(arguments: argparse.Namespace) -> None:
@@ -89,11 +94,9 @@ def _run(arguments: argparse.Namespace) -> None:
         return
     request = CompileRequest(
         model=arguments.model,
-        target=arguments.target,
+        **_libraries(arguments),
         quant=arguments.quant,
         output=arguments.output,
-        limits=arguments.limits,
-        activations=arguments.activations,
         context_length=arguments.context,
         prefill_chunk=arguments.prefill_chunk,
         only=arguments.only,
@@ -113,8 +116,8 @@ def _run(arguments: argparse.Namespace) -> None:
         check_name(arguments.publish)
         licence_of(planned_build(request), request.model, arguments.license_file)
     if arguments.verify:
-        check_tools(target_spec(arguments.target).device, arguments.node_modules)
-    _print_summary(_compile(request, arguments.calibrate), arguments.target)
+        check_tools(target_spec(request.target).device, arguments.node_modules)
+    _print_summary(_compile(request, arguments.calibrate), request.target)
     if arguments.verify:
         _verify(request, arguments.node_modules)
     if arguments.publish is not None:
@@ -131,6 +134,28 @@ def _publish(arguments: argparse.Namespace, package: Path) -> None:
         public=arguments.public,
     )
     print(f"{'published:':<20}{publish(asked, Terminal())}")
+
+
+class _Libraries(TypedDict):
+    """The fields of a request that say which libraries it makes."""
+
+    target: str
+    limits: str
+    activations: str
+    libraries: tuple[LibraryForm, ...]
+
+
+def _libraries(arguments: argparse.Namespace) -> _Libraries:
+    """What --target, --libraries, --limits and --activations ask for."""
+    names = library_options.libraries(arguments)
+    recipe = with_overrides(arguments.quant, _overrides(arguments))
+    float16, int8 = recipe.has_float16, recipe.takes_int8
+    return {
+        "target": library_options.targets(arguments.target)[0],
+        "limits": arguments.limits or library_options.DEFAULT_LIMITS,
+        "activations": arguments.activations or AUTO,
+        "libraries": fitting_forms(names, has_float16=float16, takes_int8=int8),
+    }
 
 
 def _check_calibrate(arguments: argparse.Namespace) -> None:
@@ -204,11 +229,9 @@ def _print_plan(arguments: argparse.Namespace) -> None:
         )  # its config ships with this program, so no network is needed
     request = CompileRequest(
         model=model,
-        target=arguments.target,
+        **_libraries(arguments),
         quant=arguments.quant,
         output=Path(),
-        limits=arguments.limits,
-        activations=arguments.activations,
         context_length=arguments.context,
         prefill_chunk=arguments.prefill_chunk,
         revision=arguments.revision,
@@ -219,18 +242,19 @@ def _print_plan(arguments: argparse.Namespace) -> None:
         drafter=arguments.drafter,
         adapters=tuple(arguments.adapter),
     )
-    plan, origin = plan_model(request)
+    plans, origin = plan_model(request)
     if arguments.json:
-        print(json.dumps(plan_json(plan, origin), indent=2))
+        print(json.dumps(plan_json(plans[0].numbers, origin, needs_of(plans)), indent=2))
     else:
-        print(plan_text(plan, arguments.model))
-    plan.check()
+        print(plan_text(plans[0].numbers, arguments.model, needs_of(plans)))
+    for plan in plans:
+        plan.numbers.check()
 
 
 def _print_report(arguments: argparse.Namespace) -> None:
     request = CompileRequest(
         model=arguments.model,
-        target=arguments.target,
+        target=library_options.targets(arguments.target)[0],
         quant=arguments.quant,
         output=Path(),
         revision=arguments.revision,

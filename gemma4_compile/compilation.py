@@ -25,13 +25,14 @@ from gemma4_compile.model_spec.drafter.parameters import STEM
 from gemma4_compile.model_spec.parameters import Role
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.package import artifacts, interface
+from gemma4_compile.package.libraries import LibraryRecord
 from gemma4_compile.package.media import settings_of
 from gemma4_compile.package.partial_build import CALIBRATION, MODALITIES, NONFINITE
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter
 from gemma4_compile.quantization.scheme import StoredTensor
 from gemma4_compile.reports.plan import BuildPlan
 from gemma4_compile.targets import TargetSpec
-from gemma4_compile.targets.spec import HOST, DeviceType
+from gemma4_compile.targets.spec import HOST, WORDS, DeviceType
 from gemma4_compile.types import JsonObject
 
 MODEL_TYPE = "gemma4"
@@ -47,6 +48,7 @@ _SOURCES: Mapping[str, tuple[str, ...]] = {
 }
 """Suffixes of what decides over bytes, by package."""
 NVRTC = "nvidia-cuda-nvrtc"
+_BROWSERS = ".wasm"  # of libraries
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,38 @@ class Calibration:
 
 
 @dataclass(frozen=True)
+class LibraryPlan:
+    """One library of a package: its name there, and what it is compiled for."""
+
+    name: str
+    target: TargetSpec
+    recipe: Recipe
+    numbers: BuildPlan
+
+    def record(self, file: str, *, alone: bool) -> LibraryRecord:
+        """Its entry in provenance."""
+        return LibraryRecord(
+            file=file,
+            name=self.name,
+            target=self.target.name,
+            device=self.target.device,
+            limits=self.target.limits,
+            activations=self.target.activations,
+            float16=self.target.float16 if self.recipe.has_float16 else None,
+            requirements=self.numbers.provenance(),
+            alone=alone,
+        )
+
+
+@dataclass(frozen=True)
 class Compilation:
-    """Everything that library and weights of a package share."""
+    """Everything that libraries and weights of a package share.
+
+    Attributes
+    ----------
+    recipe, target, numbers : of the main library, or of the one that is compiled
+    libraries : those that are made, the main one first
+    """
 
     source: ModelSource
     recipe: Recipe
@@ -77,8 +109,18 @@ class Compilation:
     numbers: BuildPlan
     allow_nonfinite: bool
     image_shape: str
+    libraries: tuple[LibraryPlan, ...]
     drafter: DrafterSource | None = None
     calibration: Calibration | None = None
+
+    def of(self, library: LibraryPlan) -> Compilation:
+        """The compilation of one of its libraries."""
+        return replace(self, recipe=library.recipe, target=library.target, numbers=library.numbers)
+
+    @property
+    def serves_browsers(self) -> bool:
+        """Return whether one of its libraries is for browsers."""
+        return any(one.target.library_suffix == _BROWSERS for one in self.libraries)
 
     @property
     def config(self) -> Gemma4Config:
@@ -214,6 +256,14 @@ def versions_of(target: TargetSpec) -> dict[str, str]:
     }
 
 
+def _versions(build: Compilation) -> dict[str, str]:
+    """What makes the package: of all targets of its libraries."""
+    found: dict[str, str] = {}
+    for library in build.libraries:
+        found |= versions_of(library.target)
+    return found
+
+
 def _version_or_none(package: str) -> str:
     try:
         return importlib.metadata.version(package)
@@ -240,7 +290,7 @@ def provenance_of(build: Compilation) -> JsonObject:
     """The entry `build` of the package's provenance."""
     return {
         "source": {**build.source.origin, "config": config_digest(build.config)},
-        "versions": versions_of(build.target),
+        "versions": _versions(build),
         "recipe": build.recipe.name,
         "schemes": {role.value: build.recipe.schemes[role].name for role in _roles(build)},
         "overrides": [[pattern, scheme.name] for pattern, scheme in build.recipe.overrides],
@@ -248,6 +298,7 @@ def provenance_of(build: Compilation) -> JsonObject:
         **_device(build.target),
         "limits": build.target.limits,
         "activations": build.target.activations,
+        **({"float16": WORDS} if build.target.float16 == WORDS else {}),
         "context_length": build.context_length,
         "prefill_chunk": build.prefill_chunk,
         MODALITIES: sorted(build.config.modalities),

@@ -28,13 +28,14 @@ from gemma4_compile.checkpoint.local_path import local_path
 from gemma4_compile.checkpoint.sources import TINY, open_source
 from gemma4_compile.checkpoint.suppressed_tokens import suppressed_tokens
 from gemma4_compile.errors import UsageError
+from gemma4_compile.library_set import target_and_recipe
 from gemma4_compile.model_spec.text.config import preset_names
 from gemma4_compile.operators.base import Operator, operator_from
 from gemma4_compile.passes.check_limits import kernel_use
 from gemma4_compile.passes.kernel_launch import kernel_launches
 from gemma4_compile.passes.kernel_sources import kernel_source
 from gemma4_compile.passes.lowering import lower
-from gemma4_compile.pipeline import lengths, target_and_recipe
+from gemma4_compile.pipeline import lengths
 from gemma4_compile.process import Parser, non_empty, run_command
 from gemma4_compile.request import CompileRequest, modalities_of
 from gemma4_compile.targets import TargetSpec

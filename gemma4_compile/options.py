@@ -7,42 +7,35 @@ its registries are made of: `quantization/recipes.json` and `targets/targets.jso
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 from gemma4_compile.errors import UsageError
+from gemma4_compile.library_options import (
+    ALL,
+    DEFAULT_LIMITS,
+    LIMITS,
+    libraries,
+    libraries_help,
+    more_limits,
+    registered,
+    targets,
+)
 from gemma4_compile.media.sizes import BUDGETS, DEFAULT_BUDGET, SHAPES, WIDE
 from gemma4_compile.process import Options, Parser, non_empty, path, run_command, warn
 from gemma4_compile.publish_options import add_publish, check_publish
 from gemma4_compile.regular_files import resolved
 
-
-def _registered(package: str, file: str) -> dict[str, dict[str, str]]:
-    """The file of a registry, in a package that is not loaded for it."""
-    found = find_spec(f"{__package__}.{package}")
-    assert found is not None, f"{package} is a part of this program"
-    assert found.origin is not None, f"{package} is a package with an `__init__`"
-    entries: dict[str, dict[str, str]] = json.loads(
-        Path(found.origin).with_name(file).read_text("utf-8")
-    )
-    return entries
-
-
-LIMITS = _registered("targets", "targets.json")
-"""Names of limits by target, and of each what it is for, where the name does not say it."""
-QUANTS = tuple(_registered("quantization", "recipes.json"))
+QUANTS = tuple(registered("quantization", "recipes.json"))
 ACTIVATIONS = ("auto", "float", "int8")
 OLD_ACTIVATIONS = {"exact": "float"}
 """Names that packages and command lines of earlier versions have."""
 MODALITIES = ("text", "image", "audio")
-ALL = "all"
 DEFAULT_PRESET = "gemma-4-E2B-it"
 """The config of DEFAULT_MODEL, which ships with this program."""
 DEFAULT_MODEL = f"google/{DEFAULT_PRESET}-qat-q4_0-unquantized"
 """Trained for the 4 bits of DEFAULT_QUANT."""
-DEFAULT_TARGET, DEFAULT_QUANT, DEFAULT_LIMITS = "webgpu", "q4f16", "default"
+DEFAULT_TARGET, DEFAULT_QUANT = "webgpu", "q4f16"
 DEFAULT_CONTEXT_LENGTH = 8192
 DEFAULT_PREFILL_CHUNK = 512
 
@@ -55,20 +48,10 @@ _OF_REBUILDS = ("rebuild", "model", "drafter", "adapter", "tokenizer", "output",
 IGNORED: dict[str, tuple[str, ...]] = {
     "--plan": (*_OF_PACKAGES, "allow_nonfinite", "calibrate"),
     "--report": (
-        *(*_OF_PACKAGES, "limits", "activations", "context", "prefill_chunk"),
+        *(*_OF_PACKAGES, "libraries", "limits", "activations", "context", "prefill_chunk"),
         *("image_tokens", "image_shape", "calibrate"),
     ),
 }
-
-
-def _more_limits() -> str:
-    """The limits that targets have besides the default, as part of a help text."""
-    return "; ".join(
-        f"{target} also has "
-        + ", ".join(f"{name} ({use})" if use else name for name, use in others.items())
-        for target, limits in LIMITS.items()
-        if (others := {name: limits[name] for name in limits if name != DEFAULT_LIMITS})
-    )
 
 
 def make_parser() -> Parser:
@@ -101,13 +84,14 @@ def _add_target(group: Options) -> None:
         "--target",
         metavar="TARGET",
         default=DEFAULT_TARGET,
-        help=f"{', '.join(LIMITS)} (default: %(default)s)",
+        help=f"{', '.join(LIMITS)}, or several with commas, over the same weights (default: "
+        "%(default)s)",
     )
+    group.add_argument("--libraries", metavar="LIST", help=libraries_help())
     group.add_argument(
         "--limits",
-        default=DEFAULT_LIMITS,
         metavar="NAME",
-        help=f"{DEFAULT_LIMITS}; {_more_limits()}",
+        help=f"make one library, with these limits: {DEFAULT_LIMITS}; {more_limits()}",
     )
     group.add_argument(
         "--adapter",
@@ -137,10 +121,9 @@ def _add_target(group: Options) -> None:
     )
     group.add_argument(
         "--activations",
-        default=ACTIVATIONS[0],
         metavar="FORM",
-        help="what matmuls multiply: vectors of the recipe's float type, or int8 in groups of 32 "
-        f"({', '.join(ACTIVATIONS)}; default: %(default)s, by target and limits)",
+        help="make one library, whose matmuls multiply vectors of the recipe's float type, or int8 "
+        f"in groups of 32 ({', '.join(ACTIVATIONS)}: by target and limits)",
     )
 
 
@@ -358,18 +341,18 @@ def modalities(text: str) -> tuple[str, ...] | None:
 
 
 def _check_names(arguments: argparse.Namespace) -> None:
-    target, quant, limits = arguments.target, arguments.quant, arguments.limits
-    if target not in LIMITS:
-        raise UsageError(f"unknown target `{target}`", hint=f"known targets: {', '.join(LIMITS)}")
+    quant, limits = arguments.quant, arguments.limits
+    libraries(arguments)
     if quant not in QUANTS:
         raise UsageError(f"unknown quantisation `{quant}`", hint=f"known: {', '.join(QUANTS)}")
-    if limits not in LIMITS[target]:
-        raise UsageError(
-            f"target `{target}` has no limits `{limits}`",
-            hint=f"limits of `{target}`: {', '.join(LIMITS[target])}",
-        )
+    for target in targets(arguments.target):
+        if limits is not None and limits not in LIMITS[target]:
+            raise UsageError(
+                f"target `{target}` has no limits `{limits}`",
+                hint=f"limits of `{target}`: {', '.join(LIMITS[target])}",
+            )
     _check_pictures(arguments)
-    if arguments.activations not in (*ACTIVATIONS, *OLD_ACTIVATIONS):
+    if arguments.activations not in (None, *ACTIVATIONS, *OLD_ACTIVATIONS):
         raise UsageError(
             f"unknown activations `{arguments.activations}`",
             hint=f"known: {', '.join(ACTIVATIONS)}",

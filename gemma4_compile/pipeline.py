@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gemma4_compile import abi, options
-from gemma4_compile.build import LibraryOptions, LibraryReport, build_executable
+from gemma4_compile.build import LibraryReport
 from gemma4_compile.chat_config import Conversation, make_conversation
 from gemma4_compile.checkpoint.chat_files import read_chat_template
 from gemma4_compile.checkpoint.drafter import (
@@ -28,23 +28,23 @@ from gemma4_compile.checkpoint.safetensors_file import check_unchanged
 from gemma4_compile.checkpoint.sources import TINY, ModelSource, open_source
 from gemma4_compile.checkpoint.suppressed_tokens import suppressed_tokens
 from gemma4_compile.compilation import (
-    MODEL_TYPE,
     Compilation,
+    LibraryPlan,
     fingerprint,
     matched_tensors,
     provenance_of,
     with_kept_calibration,
     with_origins,
 )
-from gemma4_compile.dump import Dump
 from gemma4_compile.errors import UsageError
-from gemma4_compile.media.sizes import client_blocks
+from gemma4_compile.library_build import build_libraries
+from gemma4_compile.library_set import library_plans, target_and_recipe
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import ALL_COMPONENTS
 from gemma4_compile.model_spec.parameters import Parameter
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.package import files, interface
-from gemma4_compile.package.digest import package_digest
+from gemma4_compile.package.libraries import LibraryRecord, library_file, together
 from gemma4_compile.package.output_directory import (
     PROGRESS_FILE,
     check_output,
@@ -60,15 +60,11 @@ from gemma4_compile.package.partial_build import (
 )
 from gemma4_compile.package.shards import write_weights
 from gemma4_compile.progress import Reporter
-from gemma4_compile.quantization.recipe import Recipe, storage_plan
+from gemma4_compile.quantization.recipe import storage_plan
 from gemma4_compile.quantization.recipe_file import check_overrides, with_overrides
-from gemma4_compile.quantization.schemes import RECIPES
-from gemma4_compile.reports.plan import BuildPlan, make_plan
-from gemma4_compile.request import AUTO, CompileRequest, image_tokens
+from gemma4_compile.request import CompileRequest
 from gemma4_compile.system.limits import peak_memory_bytes
-from gemma4_compile.targets import TargetSpec, library_licences, link, target_spec
-from gemma4_compile.targets.spec import ACTIVATIONS, FLOAT, INT8, WORDS
-from gemma4_compile.types import JsonObject
+from gemma4_compile.targets import library_licences
 
 Calibrate = Callable[[Compilation, Reporter], Compilation]
 """Gives a compilation other values for some of its tensors."""
@@ -82,46 +78,13 @@ class Summary:
 
     output: Path
     package_bytes: int
-    library_bytes: int | None
+    libraries: tuple[tuple[str, int], ...]  # files and their bytes, the main one first
     report: LibraryReport | None
     seconds: float
     peak_memory_bytes: int
     nonfinite: Counts | None = None  # weights that were not finite, where they are allowed
     whole: bool = True  # library and weights
     converses: bool = True  # the package has a chat template
-
-
-def target_and_recipe(request: CompileRequest) -> tuple[TargetSpec, Recipe]:
-    """Return the target, with its activations, and the recipe; UsageError for unknown ones."""
-    target = replace(target_spec(request.target, request.limits), float16=request.float16)
-    recipe = with_overrides(request.quant, request.overrides)
-    if target.float16 == WORDS:
-        recipe = recipe.computed_in("float32")
-    return replace(target, activations=_activations(request, target, recipe)), recipe
-
-
-def _activations(request: CompileRequest, target: TargetSpec, recipe: Recipe) -> str:
-    """Form of activations: the user's choice, or else the one of the target's limits."""
-    wanted = options.OLD_ACTIVATIONS.get(request.activations, request.activations)
-    if wanted not in (AUTO, *ACTIVATIONS):
-        raise UsageError(
-            f"unknown activations `{wanted}`",
-            hint=f"known: {AUTO}, {', '.join(ACTIVATIONS)}",
-        )
-    if wanted == INT8 and not recipe.takes_int8:
-        others = [other.name for other in RECIPES.values() if other.takes_int8]
-        raise UsageError(
-            f"--activations int8: recipe `{recipe.name}` stores no integer weights for them",
-            hint=f"choose --quant {', '.join(others)}, or --activations float",
-        )
-    if wanted not in (AUTO, *target.activation_forms):
-        raise UsageError(
-            f"--activations {wanted}: target `{target.name}` has no such kernels",
-            hint=f"it has: {', '.join(target.activation_forms)}",
-        )
-    if wanted == AUTO:
-        return target.activations if recipe.takes_int8 else FLOAT
-    return wanted
 
 
 def lengths(request: CompileRequest, config: Gemma4Config) -> tuple[int, int]:
@@ -152,17 +115,22 @@ def lengths(request: CompileRequest, config: Gemma4Config) -> tuple[int, int]:
     return context, chunk
 
 
-def plan_model(request: CompileRequest) -> tuple[BuildPlan, Mapping[str, object]]:
+def plan_model(
+    request: CompileRequest,
+) -> tuple[tuple[LibraryPlan, ...], Mapping[str, object]]:
     """Plan what would be built, and where the model is from; downloads nothing but the config.
+
+    The first plan is the main library's.
 
     Raises
     ------
     Gemma4CompileError
         As `compile_model` does, but for errors of the plan itself: see `BuildPlan.check`.
     """
-    target, recipe = target_and_recipe(request)
+    recipe = with_overrides(request.quant, request.overrides)
     model, revision = request.model, request.revision
     modalities = request.modalities
+    target_and_recipe(request)  # what is wrong with the options comes first
     with (
         open_source(
             *(model, revision),
@@ -177,53 +145,7 @@ def plan_model(request: CompileRequest) -> tuple[BuildPlan, Mapping[str, object]
         context, chunk = lengths(request, config)
         check_overrides(recipe, model_parameters(config, ALL_COMPONENTS))
         usual = [length for length in PLANNED_CONTEXTS if length <= config.max_position_embeddings]
-        tokens = image_tokens(request, config)
-        plan = make_plan(config, recipe, target, context, chunk, usual, image_tokens=tokens)
-        return plan, source.origin
-
-
-def _metadata(build: Compilation) -> JsonObject:
-    """The library's `_metadata`."""
-    plan = build.numbers
-    return interface.library_metadata(
-        model_type=MODEL_TYPE,
-        quantization=build.quantization,
-        context_length=build.context_length,
-        prefill_chunk=build.prefill_chunk,
-        tensors=build.tensors,
-        drafter=[tensor for stored in build.drafter_storage for tensor in stored.tensors],
-        required_features=plan.features,
-        largest_binding_bytes=plan.largest_binding_bytes,
-        device_memory_bytes=plan.device_memory_bytes,
-        media=build.media,
-    )
-
-
-def _build_library(
-    build: Compilation, directory: Path, request: CompileRequest, reporter: Reporter
-) -> tuple[str, LibraryReport]:
-    reporter.stage(f"compiling the model library for {build.target.name}")
-    dump = Dump(request.dump_ir) if request.dump_ir else None
-    options = LibraryOptions(
-        context_length=build.context_length,
-        prefill_chunk=build.prefill_chunk,
-        metadata=_metadata(build),
-        suppressed=build.suppressed,
-        dump=dump.phase if dump else None,
-        dump_kernel=dump.kernel if dump else None,
-        probe=request.probe,
-        image_rows=build.numbers.image_tokens,
-        client_blocks=client_blocks(build.numbers.image_tokens, build.image_shape),
-        package=package_digest(provenance_of(build), build.source.checkpoint),
-    )
-    executable, report = build_executable(
-        build.config, build.storage, build.recipe, build.target, options
-    )
-    name = abi.LIBRARY_STEM + build.target.library_suffix
-    link(executable, directory / name, build.target, reporter.stage)
-    for file, text in library_licences(build.target, name).items():
-        files.write_text(directory / file, text)
-    return name, report
+        return library_plans(request, config, context, chunk, usual), source.origin
 
 
 def _write_weights(
@@ -272,6 +194,24 @@ def _write_weights(
     return written.sha256, nonfinite
 
 
+def _records(build: Compilation, kept: Kept, *, alone: bool) -> tuple[LibraryRecord, ...]:
+    """The libraries that are made; the first is the main one where no kept one is."""
+    return tuple(
+        one.record(
+            library_file(
+                one.name, one.target.library_suffix, main=not index and kept.library is None
+            ),
+            alone=alone,
+        )
+        for index, one in enumerate(build.libraries)
+    )
+
+
+def _write_licences(directory: Path, records: Sequence[LibraryRecord]) -> None:
+    for file, text in library_licences({one.file: one.target for one in records}).items():
+        files.write_text(directory / file, text)
+
+
 def _directories(request: CompileRequest) -> list[Path]:
     """Directories of the checkpoints, adapters and the tokenizer that have one: not `tiny`."""
     names = (request.model, request.drafter, request.tokenizer, *request.adapters)
@@ -282,22 +222,23 @@ def _planned(
     request: CompileRequest,
     source: ModelSource,
     drafter: DrafterSource | None,
-    target: TargetSpec,
-    recipe: Recipe,
     table: Sequence[Parameter],
 ) -> Compilation:
     """What is compiled, in all its sizes; an error if they do not fit together, or the device."""
     context, chunk = lengths(request, source.config)
+    recipe = with_overrides(request.quant, request.overrides)
     check_overrides(recipe, table)
-    tokens = image_tokens(request, source.config)
-    numbers = make_plan(source.config, recipe, target, context, chunk, image_tokens=tokens)
-    numbers.check()
-    plan = storage_plan(table, recipe, target.max_binding_bytes)
+    libraries = library_plans(request, source.config, context, chunk)
+    for library in libraries:
+        library.numbers.check()
+    main = libraries[0]
+    plan = storage_plan(table, recipe, main.numbers.split_bytes)
     suppressed = suppressed_tokens(source.generation_config, source.config.vocab_size)
     return Compilation(
-        *(source, recipe, target, context, chunk, plan, suppressed, numbers),
+        *(source, recipe, main.target, context, chunk, plan, suppressed, main.numbers),
         allow_nonfinite=request.allow_nonfinite,
         image_shape=request.image_shape,
+        libraries=libraries,
         drafter=drafter,
     )
 
@@ -317,7 +258,7 @@ def compile_model(
         Of the class that names whose fault it is; the output directory is then as it was before.
     """
     begin = time.monotonic()
-    target, recipe = target_and_recipe(request)
+    target_and_recipe(request)  # what is wrong with the options comes first
     check_place(request.output, _directories(request))
     check_output(request.output, force=request.force)
     weights = request.only != "library"
@@ -334,11 +275,14 @@ def compile_model(
     ):
         source = replace(source, config=with_drafter(source.config, drafter))
         table = model_parameters(source.config, ALL_COMPONENTS)
-        build = _planned(request, source, drafter, target, recipe, table)
+        build = _planned(request, source, drafter, table)
         checkpoint = source.checkpoint
         conversation: Conversation | None = None
         if checkpoint is not None:  # what can be known to fail fails before the long stages
-            check_norms(table, recipe, row_reader(matched_tensors(build)))
+            for recipe in {
+                one.recipe.activation_dtype: one.recipe for one in build.libraries
+            }.values():
+                check_norms(table, recipe, row_reader(matched_tensors(build)))
             if drafter is not None and drafter.checkpoint is not None:
                 check_tokenizer(drafter.checkpoint, checkpoint, source.config.vocab_size)
             conversation = make_conversation(build, checkpoint, reporter)
@@ -351,14 +295,22 @@ def compile_model(
         provenance = provenance_of(build)
         kept = Kept()
         if request.only is not None and not request.force:
-            kept = rest_of_package(request.output, request.only, provenance)
+            kept = rest_of_package(
+                *(request.output, request.only, provenance),
+                [one.name for one in build.libraries],
+                beside=bool(request.libraries),
+            )
             build = with_kept_calibration(build, kept.calibration)
             provenance = provenance_of(build)
-        library, report, nonfinite = kept.library, None, kept.nonfinite
+        records, report, nonfinite = kept.libraries, None, kept.nonfinite
         sha256: Mapping[str, str] = {}
         with output_directory(request.output, force=request.force, weights=weights) as directory:
             if request.only != "weights":
-                library, report = _build_library(build, directory, request, reporter)
+                made = _records(build, kept, alone=request.only is not None)
+                report = build_libraries(build, made, directory, request, reporter)
+                main_is_kept = kept.library is not None
+                records = together(kept.libraries, made, main_is_kept=main_is_kept)
+                _write_licences(directory, records)
             if checkpoint is not None and conversation is not None:
                 sha256, nonfinite = _write_weights(
                     build, checkpoint, conversation, directory, reporter
@@ -368,12 +320,13 @@ def compile_model(
             provenance[NONFINITE] = provenance[NONFINITE] if nonfinite is None else nonfinite
             noted = kept.conversation if conversation is None else conversation.provenance()
             provenance |= {CONVERSATION: noted} if noted else {}
-            provenance |= lock_of(kept, request.only, inputs)
-            package = files.finish(directory, library, provenance, sha256)
+            provenance = kept.with_rest(provenance) | lock_of(kept, request.only, inputs)
+            library = records[0].file if records else None
+            package = files.finish(directory, library, provenance, sha256, records)
     return Summary(
         output=request.output,
         package_bytes=sum(nbytes for nbytes, _ in package.files.values()),
-        library_bytes=package.files[library][0] if library else None,
+        libraries=tuple((one.file, package.files[one.file][0]) for one in records),
         report=report,
         seconds=time.monotonic() - begin,
         peak_memory_bytes=peak_memory_bytes() or 0,

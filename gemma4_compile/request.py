@@ -13,6 +13,7 @@ from gemma4_compile.model_spec.modality import TEXT_ONLY, Modality
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.package.partial_build import PartialBuild
 from gemma4_compile.quantization.recipe_file import Overrides
+from gemma4_compile.targets.libraries import LibraryForm
 from gemma4_compile.targets.spec import NATIVE
 
 AUTO = options.ACTIVATIONS[0]
@@ -44,6 +45,7 @@ class CompileRequest:
     adapters: tuple[str, ...] = ()  # hub ids or directories, in the order of merging
     allow_nonfinite: bool = False  # store 0 for weights that are not finite
     lock: Lock | None = None  # what the files must be, of a package that is made again
+    libraries: tuple[LibraryForm, ...] = ()  # several; none: one of target, limits, activations
     probe: bool = False  # a library for `verification`, which returns what lies between layers
 
 

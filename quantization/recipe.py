@@ -66,6 +66,12 @@ class Recipe:
         return replace(self, activation_dtype=dtype)
 
     @property
+    def has_float16(self) -> bool:
+        """Return whether weights are stored as float16, or activations are."""
+        stored = any("float16" in one.dtypes for one in self.all_schemes)
+        return stored or self.activation_dtype == "float16"
+
+    @property
     def takes_int8(self) -> bool:
         """Return whether vectors of int8 can meet most of its matrices."""
         return self.schemes[Role.LINEAR].takes_int8

@@ -7,7 +7,7 @@ options read, too, without loading the compiler.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 
@@ -25,6 +25,7 @@ __all__ = [
     "TargetSpec",
     "library_licences",
     "link",
+    "strictest",
     "target_spec",
 ]
 
@@ -58,6 +59,19 @@ def link(
     TARGETS[spec.name].link(executable, output, spec, progress)
 
 
-def library_licences(spec: TargetSpec, library: str) -> dict[str, str]:
-    """Return the texts that go with a linked library, by the names of their files; TargetError."""
-    return licence_texts(TARGETS[spec.name].platform(), library)
+def library_licences(libraries: Mapping[str, str]) -> dict[str, str]:
+    """Return the texts that go with linked libraries, by the names of their files; TargetError.
+
+    Parameters
+    ----------
+    libraries : names of their targets, by the libraries' files
+    """
+    platforms = [TARGETS[name].platform() for name in dict.fromkeys(libraries.values())]
+    return licence_texts(platforms, tuple(libraries))
+
+
+def strictest(specs: Iterable[TargetSpec]) -> TargetSpec:
+    """The target that binds least: its splits of large tensors fit all of them."""
+    return min(
+        specs, key=lambda spec: (spec.max_binding_bytes is None, spec.max_binding_bytes or 0)
+    )

@@ -41,7 +41,7 @@ def prebuild(output: Path, platforms: tuple[Platform, ...] = PLATFORMS) -> None:
             print(f"{output / entry.name}")
         licences = output / f"licences-{target.name}"
         licences.mkdir()
-        for name, text in licence_texts(target, None).items():
+        for name, text in licence_texts([target], ()).items():
             (licences / name).write_text(text, "utf-8")
 
 

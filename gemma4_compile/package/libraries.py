@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gemma4_compile import abi
@@ -15,6 +15,8 @@ MAX_FILE_LETTERS = 255
 MAX_FEATURES = 32
 MAX_AMOUNT = 2**53 - 1
 """Of a requirement: the largest whole number that a browser reads exactly."""
+LIBRARY_ALONE = "library_alone"
+"""Of a build: the main library was made without the weights."""
 NATIVE, WORDS = "native", "words"
 _FEATURES = ("features", "language_features")
 
@@ -86,6 +88,13 @@ class LibraryRecord:
 def library_file(name: str, suffix: str, *, main: bool) -> str:
     """The name of a library's file: that of the main one is what the stock client is told."""
     return f"{abi.LIBRARY_STEM}{'' if main else f'-{name}'}{suffix}"
+
+
+def together(
+    kept: Sequence[LibraryRecord], made: Sequence[LibraryRecord], *, main_is_kept: bool
+) -> tuple[LibraryRecord, ...]:
+    """The libraries of a package of which some were kept, the main one first."""
+    return (*kept, *made) if main_is_kept else (*made, *kept)
 
 
 def read_libraries(
@@ -193,5 +202,6 @@ def _only(main: str, build: Mapping[str, object]) -> LibraryRecord:
         activations=said.optional("activations", str) or "float",
         float16=NATIVE if "f16" in (said.optional("recipe", str) or "") else None,
         requirements={},
+        alone=build.get(LIBRARY_ALONE) is True,
     )
     return replace(record, requirements=_requirements(needs) if isinstance(needs, dict) else {})

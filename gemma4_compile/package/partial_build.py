@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -14,20 +15,25 @@ from gemma4_compile.media.settings import MEDIA
 from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.options import OLD_ACTIVATIONS
 from gemma4_compile.package.artifacts import Build, Provenance, read_artifact
-from gemma4_compile.package.interface import DRAFTER
+from gemma4_compile.package.interface import DEVICE, DRAFTER, DROPS_PADDING
+from gemma4_compile.package.libraries import LIBRARY_ALONE, LibraryRecord
 from gemma4_compile.types import JsonObject
 
 PartialBuild = Literal["library", "weights"]
 _SHORT = 24  # characters of a value in a message
+SCHEMA_ID = "parameter_schema_id"  # of the provenance: how the weights are stored
 MODALITIES = "modalities"  # of the provenance: what the package takes
 _BY = {
     MEDIA: " (by --image-tokens or --image-shape)",
     MODALITIES: " (by --modalities)",
+    SCHEMA_ID: " (by other splits of its tensors, or of another version)",
 }
 CONVERSATION = "conversation"  # of the provenance: how the client's prompts differ
 NONFINITE = "nonfinite_weights"  # of the provenance: counts, or None where they are refused
 CALIBRATION = "calibration"  # of the provenance: how integers were chosen, where a text did it
-LIBRARY_ALONE = "library_alone"  # of the provenance: it was made without the weights
+_OF_LIBRARY = ("target", DEVICE, "limits", "activations", "float16", "requirements", DROPS_PADDING)
+"""Of the provenance: what is the main library's alone."""
+_VERSIONS = "versions"
 
 
 @dataclass(frozen=True)
@@ -36,13 +42,15 @@ class Kept:
 
     Attributes
     ----------
-    library : its library's file, if that is kept
+    library : its main library's file, if that is kept
     files : names of all kept files
     nonfinite : of the weights that are kept
     conversation : how the client's prompts differ from their template; None if they do not
     inputs : digests of the files that it was made from; None of a package that has none
     library_alone : whether a kept library was made without the weights
     calibration : of the weights that are kept, as provenance has it
+    libraries : those that are kept, the main one first if it is among them
+    build : fields of its provenance that belong to kept libraries
     """
 
     library: str | None = None
@@ -52,6 +60,19 @@ class Kept:
     inputs: Digests | None = field(default_factory=dict)
     library_alone: bool = False
     calibration: object = None
+    libraries: tuple[LibraryRecord, ...] = ()
+    build: Mapping[str, object] = field(default_factory=dict)
+
+    def with_rest(self, provenance: JsonObject) -> JsonObject:
+        """The entry of a build with what is of the libraries that are kept."""
+        versions = self.build.get(_VERSIONS)
+        rest = dict(provenance)
+        if isinstance(versions, Mapping):  # what is here now, and what made those for other targets
+            rest[_VERSIONS] = {**versions, **provenance[_VERSIONS]}
+        if self.library is None:
+            return rest
+        own = {name: self.build[name] for name in _OF_LIBRARY if name in self.build}
+        return {name: value for name, value in rest.items() if name not in _OF_LIBRARY} | own
 
 
 def _values(old: object, new: object) -> str:
@@ -60,12 +81,21 @@ def _values(old: object, new: object) -> str:
     return f" ({old}, asked for: {new})" if short else ""
 
 
-def rest_of_package(output: Path, renewed: PartialBuild, provenance: Build) -> Kept:
+def rest_of_package(
+    output: Path,
+    renewed: PartialBuild,
+    provenance: Build,
+    names: Collection[str] = (),
+    *,
+    beside: bool = False,
+) -> Kept:
     """The part of the package at `output` that is not renewed; nothing where there is no package.
 
     Parameters
     ----------
     provenance : of the part that will be made, as far as it is known before
+    names : of the libraries that will be made
+    beside : the package's other libraries stay; so they do wherever it has several
 
     Raises
     ------
@@ -82,8 +112,9 @@ def rest_of_package(output: Path, renewed: PartialBuild, provenance: Build) -> K
     build["activations"] = OLD_ACTIVATIONS.get(str(form), form)
     # The weights are the same for every form of activations, so a new library may choose another.
     # What a device must offer follows from the other fields.
-    ignored = {"versions", "requirements", NONFINITE}
-    ignored |= {"activations"} if renewed == "library" else set()
+    ignored = {_VERSIONS, "requirements", NONFINITE}
+    stay = renewed == "library" and (beside or len(old.libraries) > 1)
+    ignored |= set(_OF_LIBRARY) if stay else {"activations"} if renewed == "library" else set()
     differences = []
     if renewed == "weights" and (CALIBRATION in old.build) != (CALIBRATION in provenance):
         differences.append(f"{'with' if CALIBRATION in old.build else 'without'} --calibrate")
@@ -95,6 +126,8 @@ def rest_of_package(output: Path, renewed: PartialBuild, provenance: Build) -> K
         for name, value in sorted(provenance.items(), key=lambda item: item[0] != MODALITIES)
         if name not in ignored and build.get(name) != value
     ]
+    if "float16" not in ignored and "float16" in build and "float16" not in provenance:
+        differences.append(f"with another `float16` ({build['float16']}, asked for: native)")
     allowed = old.build.get(NONFINITE) is not None
     if allowed != (provenance[NONFINITE] is not None):
         differences.append(f"made {'with' if allowed else 'without'} --allow-nonfinite")
@@ -104,16 +137,32 @@ def rest_of_package(output: Path, renewed: PartialBuild, provenance: Build) -> K
             hint="choose another -o, or replace the whole package with --force",
         )
     if renewed == "weights":
-        with_library = (old.library, *abi.LICENCE_FILES)
+        with_library = (*(one.file for one in old.libraries), *abi.LICENCE_FILES)
         files = tuple(name for name in old.files if name in with_library)
         alone = old.build.get(LIBRARY_ALONE) is True
-        return Kept(old.library, files, inputs=_inputs(old.build), library_alone=alone)
+        return Kept(
+            old.library,
+            files,
+            inputs=_inputs(old.build),
+            library_alone=alone,
+            libraries=old.libraries,
+            build={name: old.build[name] for name in (_VERSIONS,) if name in old.build},
+        )
     # A numerics report is of one library.
-    gone = (old.library, *abi.LICENCE_FILES, *abi.NUMERICS_FILES)
+    others = tuple(one for one in old.libraries if stay and one.name not in names)
+    main = old.library if any(one.file == old.library for one in others) else None
+    renewed_files = {one.file for one in old.libraries} - {one.file for one in others}
+    gone = {*renewed_files, *abi.LICENCE_FILES, *(() if main else abi.NUMERICS_FILES)}
     files = tuple(name for name in old.files if name not in gone)
     noted = old.build.get(NONFINITE), old.build.get(CONVERSATION)
     calibration = old.build.get(CALIBRATION)
-    return Kept(None, files, *noted, _inputs(old.build), calibration=calibration)
+    return Kept(
+        *(main, files, *noted, _inputs(old.build)),
+        library_alone=main is not None and old.build.get(LIBRARY_ALONE) is True,
+        calibration=calibration,
+        libraries=others,
+        build=old.build if others else {},
+    )
 
 
 def _inputs(build: Build) -> Digests | None:
@@ -129,7 +178,7 @@ def lock_of(kept: Kept, renewed: PartialBuild | None, own: Digests) -> JsonObjec
     ----------
     own : digests of what this run has read
     """
-    is_alone = renewed == "library" or kept.library_alone
+    is_alone = (renewed == "library" and kept.library is None) or kept.library_alone
     inputs = own if renewed != "library" else merged(kept.inputs, own)
     return {
         **({LIBRARY_ALONE: True} if is_alone else {}),

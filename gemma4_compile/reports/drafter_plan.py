@@ -36,14 +36,16 @@ class DrafterPlan:
     problem: str | None = None
 
 
-def plan_drafter(config: Gemma4Config, recipe: Recipe, target: TargetSpec) -> DrafterPlan:
-    """Plan the drafter of a config that has one."""
+def plan_drafter(
+    config: Gemma4Config, recipe: Recipe, target: TargetSpec, limit: int | None
+) -> DrafterPlan:
+    """Plan the drafter of a config that has one; `limit` of a binding splits its tensors."""
     table = DRAFTER.parameters(config)
     memory = DRAFTER.activations(config, recipe.activation_dtype)
     verified = MAX_VERIFIED * (DTYPE_BYTES["float32"] * config.vocab_size + _draw_bytes(config))
     weights, problem = 0, None
     try:
-        stored = storage_plan(table, recipe, target.max_binding_bytes)
+        stored = storage_plan(table, recipe, limit)
         weights = sum(tensor.nbytes for one in stored for tensor in one.tensors)
     except QuantizationError as error:
         problem = str(error)

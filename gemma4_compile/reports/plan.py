@@ -86,6 +86,7 @@ class BuildPlan:
     picture_tensor_bytes, sound_tensor_bytes : the largest activation of a picture, of a sound in
         one binding; 0 without them
     image_tokens : rows of a picture, at most
+    split_bytes : largest part of a stored tensor; None for no splits
     """
 
     config: Gemma4Config
@@ -105,6 +106,7 @@ class BuildPlan:
     sound_tensor_bytes: int = 0
     image_tokens: int = DEFAULT_BUDGET
     drafter: DrafterPlan | None = None
+    split_bytes: int | None = None
 
     @property
     def kv_bytes(self) -> int:
@@ -271,11 +273,11 @@ def _recipe_plan(
 
 
 def _plan_recipe(
-    config: Gemma4Config, table: Sequence[Parameter], recipe: Recipe, target: TargetSpec
+    config: Gemma4Config, table: Sequence[Parameter], recipe: Recipe, limit: int | None
 ) -> RecipePlan:
     try:
         unsplit = storage_plan(table, recipe, None)
-        stored = storage_plan(table, recipe, target.max_binding_bytes)
+        stored = storage_plan(table, recipe, limit)
     except QuantizationError as error:
         return RecipePlan(recipe.name, problem=str(error))
     whole = max(tensor.nbytes for entry in unsplit for tensor in entry.tensors)
@@ -306,6 +308,7 @@ def make_plan(
     contexts: Sequence[int] = (),
     *,
     image_tokens: int = DEFAULT_BUDGET,
+    splits: TargetSpec | None = None,
 ) -> BuildPlan:
     """Plan a model; nothing is refused here.
 
@@ -314,6 +317,7 @@ def make_plan(
     quant : the recipe, or its name
     contexts : further context lengths to show the state's memory at
     image_tokens : rows of a picture, at most
+    splits : the target whose bindings split large tensors; None for this one
     """
     table = model_parameters(config, COMPONENTS)
     kinds = dict.fromkeys(KINDS, 0)
@@ -321,7 +325,8 @@ def make_plan(
         kinds[kind_of(parameter)] += prod(parameter.shape)
     recipe = RECIPES[quant] if isinstance(quant, str) else quant
     shown = {**RECIPES, recipe.name: recipe}
-    recipes = tuple(_plan_recipe(config, table, one, target) for one in shown.values())
+    limit = (splits or target).max_binding_bytes
+    recipes = tuple(_plan_recipe(config, table, one, limit) for one in shown.values())
     (chosen,) = (plan for plan in recipes if plan.name == recipe.name)
     dtype = recipe.activation_dtype
     layout = kv_layout(
@@ -336,8 +341,7 @@ def make_plan(
     largest = {name: positions[name] * max(one.tensors) for name, one in memory.items()}
     picture, sound = (largest.pop(one.name, 0) for one in (VISION, AUDIO))
     logits = _LOGITS * DTYPE_BYTES["float32"] * config.vocab_size
-    uses_f16 = dtype == "float16" or any("float16" in one.dtypes for one in recipe.all_schemes)
-    needs_f16 = uses_f16 and target.float16 == NATIVE and target.float16_feature
+    needs_f16 = recipe.has_float16 and target.float16 == NATIVE and target.float16_feature
     float16 = (target.float16_feature,) if needs_f16 else ()
     return BuildPlan(
         config=config,
@@ -362,5 +366,6 @@ def make_plan(
         picture_tensor_bytes=picture,
         sound_tensor_bytes=sound,
         image_tokens=image_tokens,
-        drafter=None if config.drafter is None else plan_drafter(config, recipe, target),
+        split_bytes=limit,
+        drafter=None if config.drafter is None else plan_drafter(config, recipe, target, limit),
     )

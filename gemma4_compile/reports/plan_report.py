@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from gemma4_compile.checkpoint.trained import is_trained, trained_twin
 from gemma4_compile.options import DEFAULT_QUANT
@@ -18,12 +18,31 @@ _SMALLER = "q4f16s"
 """The default recipe with 4 bits in the head as well."""
 
 
-def plan_json(plan: BuildPlan, origin: Mapping[str, object]) -> JsonObject:
+@dataclass(frozen=True)
+class LibraryNeeds:
+    """A library of a planned package.
+
+    Attributes
+    ----------
+    float16 : how it reads float16 weights; None where there are none
+    """
+
+    name: str
+    file: str
+    float16: str | None
+    plan: BuildPlan
+
+
+def plan_json(
+    plan: BuildPlan, origin: Mapping[str, object], libraries: Sequence[LibraryNeeds] = ()
+) -> JsonObject:
     """The plan as plain values; bytes are bytes.
 
     Parameters
     ----------
+    plan : of the main library
     origin : entry of the model's source in provenance
+    libraries : of all
     """
     required = asdict(plan.requirements)
     return {
@@ -53,6 +72,24 @@ def plan_json(plan: BuildPlan, origin: Mapping[str, object]) -> JsonObject:
         "checkpoint_bytes": plan.checkpoint_bytes,
         "download_bytes": plan.download_bytes,
         "requirements": {**required, "features": list(plan.features)},
+        "devices": [
+            {"name": device.name, "lacks": _lacks(plan, device)} for device in _devices(plan)
+        ],
+        "libraries": [_library_json(library) for library in libraries],
+    }
+
+
+def _library_json(library: LibraryNeeds) -> JsonObject:
+    plan = library.plan
+    return {
+        "name": library.name,
+        "file": library.file,
+        "target": plan.target.name,
+        "limits": plan.target.limits,
+        "activations": plan.target.activations,
+        "float16": library.float16,
+        "problem": plan.problem,
+        "requirements": plan.provenance(),
         "devices": [
             {"name": device.name, "lacks": _lacks(plan, device)} for device in _devices(plan)
         ],
@@ -113,8 +150,8 @@ def _activations(plan: BuildPlan) -> str:
     return {"float16": "f16", "float32": "f32"}[RECIPES[plan.recipe.name].activation_dtype]
 
 
-def plan_text(plan: BuildPlan, model: str) -> str:
-    """The plan as a page of tables."""
+def plan_text(plan: BuildPlan, model: str, libraries: Sequence[LibraryNeeds] = ()) -> str:
+    """The plan of the main library as a page of tables, and what each of several needs."""
     lines = [
         f"{model} in {plan.recipe.name} for {plan.target.name} (limits {plan.target.limits}), "
         f"{_activations(plan)} activations, context {plan.context_length:,}, "
@@ -176,7 +213,21 @@ def plan_text(plan: BuildPlan, model: str) -> str:
     ]
     if _devices(plan):
         lines += ["", "Needs", *_table(_needs(plan)), "", "Runs on", *_table(_fits(plan))]
+    if libraries[1:]:
+        lines += ["", "Libraries", *_table([*map(_library_row, libraries)])]
     return "\n".join([*lines, *_trained(plan, model)])
+
+
+def _library_row(library: LibraryNeeds) -> list[str]:
+    """Its name and file, what it needs of a device, and how many of the typical ones have that."""
+    plan = library.plan
+    needs = [*plan.features, *plan.target.language_features]
+    if plan.subgroup_size:
+        needs.append(f"{plan.subgroup_size} threads in a subgroup")
+    devices = _devices(plan)
+    fitting = sum(not _lacks(plan, device) for device in devices)
+    share = f"{fitting} of {len(devices)} devices" if devices else plan.target.name
+    return [library.name, library.file, ", ".join(needs) or "nothing more", share]
 
 
 def _trained(plan: BuildPlan, model: str) -> list[str]:

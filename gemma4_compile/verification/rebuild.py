@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,11 +24,14 @@ from gemma4_compile.model_spec.text.config import preset_names
 from gemma4_compile.package.artifacts import Build, Provenance, read_artifact
 from gemma4_compile.package.files import hash_file
 from gemma4_compile.package.interface import DRAFTER
-from gemma4_compile.package.partial_build import CALIBRATION, LIBRARY_ALONE
+from gemma4_compile.package.libraries import LibraryRecord
+from gemma4_compile.package.partial_build import CALIBRATION
 from gemma4_compile.pipeline import compile_model
 from gemma4_compile.progress import Reporter
 from gemma4_compile.regular_files import resolved
 from gemma4_compile.request import CompileRequest
+from gemma4_compile.targets.libraries import LibraryForm
+from gemma4_compile.targets.spec import NATIVE
 from gemma4_compile.verification.adapters import adapters_of
 from gemma4_compile.verification.subject import provenance_of, request_of
 
@@ -167,20 +170,34 @@ def _requests(
         force=request.force,
     )
     has_weights = abi.TENSOR_CACHE_FILE in provenance.files
-    is_apart = build.get(LIBRARY_ALONE) is True
-    if provenance.library is not None and has_weights and not is_apart:
-        yield asked
-        return
-    if not request.force and output.exists():
+    libraries = provenance.libraries
+    alone = [one for one in libraries if one.alone or not has_weights]
+    beside = [one for one in libraries if one not in alone]
+    if has_weights and beside:
+        first = libraries[0]  # made first, and then again where it is one of those made alone
+        whole = [first, *(one for one in beside if one is not first)]
+        yield replace(asked, libraries=_forms(whole))
+        if not alone:
+            return
+    elif not request.force and output.exists():
         raise UsageError(
             f"`{output}` exists, and a part of a package would keep the rest of it",
             hint="choose another -o, or replace it with --force",
         )
-    if has_weights:
-        yield replace(asked, only="weights")
-    if provenance.library is not None:
+    if has_weights and not beside:
+        yield replace(asked, only="weights", libraries=_forms(libraries))
+    if alone:
         # With --force nothing would be kept.
-        yield replace(asked, only="library", force=request.force and not has_weights)
+        forced = request.force and not has_weights
+        yield replace(asked, only="library", force=forced, libraries=_forms(alone))
+
+
+def _forms(records: Sequence[LibraryRecord]) -> tuple[LibraryForm, ...]:
+    """What is asked for to have these libraries."""
+    return tuple(
+        LibraryForm(one.name, one.target, one.limits, one.activations, one.float16 or NATIVE)
+        for one in records
+    )
 
 
 def _model(request: RebuildRequest, build: Build) -> tuple[str, str | None]:
@@ -276,6 +293,13 @@ def compare(package: Path, old: Provenance, new: Provenance) -> Rebuilt:
         f"{abi.PROVENANCE_FILE}: `{name}` is another"
         for name in fields
         if old.build.get(name) != new.build.get(name)
+    ]
+    known = sorted({one.name for one in (*old.libraries, *new.libraries)})
+    entries = [{one.name: one for one in made.libraries} for made in (old, new)]
+    differences += [
+        f"{abi.PROVENANCE_FILE}: library `{name}` is another"
+        for name in known
+        if entries[0].get(name) != entries[1].get(name)
     ]
     before, now = (_versions(one.build) for one in (old, new))
     versions = [

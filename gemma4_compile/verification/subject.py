@@ -14,6 +14,7 @@ from gemma4_compile.checkpoint.nonfinite import finite_reader
 from gemma4_compile.checkpoint.sources import ModelSource, open_source
 from gemma4_compile.compilation import config_digest
 from gemma4_compile.errors import CheckpointError, ConfigError
+from gemma4_compile.library_set import package_targets
 from gemma4_compile.media.settings import media_settings
 from gemma4_compile.media.sizes import WIDE
 from gemma4_compile.model_spec.component import model_parameters
@@ -37,7 +38,8 @@ from gemma4_compile.quantization.recipe_file import Overrides, with_overrides
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.runtime.integrity import ByteCount, Check, check_files
 from gemma4_compile.runtime.package import check_whole, read_provenance
-from gemma4_compile.targets import target_spec
+from gemma4_compile.targets import strictest
+from gemma4_compile.targets.spec import NATIVE
 from gemma4_compile.verification.adapters import adapters_of, check_adapters
 from gemma4_compile.verification.build_fields import check_build, check_fits
 from gemma4_compile.verification.stored_weights import StoredWeights
@@ -148,7 +150,7 @@ def open_subject(
     total = sum(nbytes for nbytes, _ in provenance.files.values())
     with reporter.progress(f"checking {request.package}", total) as advance:
         check_files(request.package, provenance, Check.ALWAYS, _steps(advance))
-    limits = target_spec(build["target"], build["limits"])
+    limits = strictest(package_targets(provenance))
     recipe = with_overrides(build["recipe"], overrides_of(build))
     plan = storage_plan(model_parameters(config, COMPONENTS), recipe, limits.max_binding_bytes)
     cache = TensorCache.from_json(read_artifact(request.package / abi.TENSOR_CACHE_FILE))
@@ -196,7 +198,7 @@ def modalities_of(build: Build) -> frozenset[Modality]:
 def request_of(
     build: Build, model: str, output: Path, revision: str | None = None
 ) -> CompileRequest:
-    """The request that a package was made by, without its drafter.
+    """The request of a package's weights and main library, without its drafter.
 
     Every option that changes bytes is restored here; a test goes over them.
     """
@@ -212,6 +214,7 @@ def request_of(
         prefill_chunk=build["prefill_chunk"],
         revision=revision,
         activations=build["activations"],
+        float16=build.get("float16", NATIVE),
         modalities=modalities_of(build),
         image_tokens=None if image is None else image.max_budget,
         image_shape=WIDE if image is None else image.client_shape,
@@ -238,10 +241,11 @@ def make_probe(request: VerifyRequest, opened: Subject, folder: Path, reporter: 
     compile_model(replace(asked, overrides=overrides, only="library", probe=True), reporter)
     made = Provenance.from_json(read_artifact(probe / abi.PROVENANCE_FILE))
     # Its library and what goes with one are there already.
-    of_library = {*made.files, provenance.library}
+    of_library = {*made.files, *(one.file for one in provenance.libraries)}
     kept = [name for name in provenance.files if name not in of_library]
     for name in kept:
         (probe / name).symlink_to((request.package / name).resolve())
     listed = {**{name: provenance.files[name] for name in kept}, **made.files}
-    files.write_json(probe / abi.PROVENANCE_FILE, Provenance(made.library, build, listed).to_json())
+    twin = Provenance(made.library, build, listed, made.libraries)
+    files.write_json(probe / abi.PROVENANCE_FILE, twin.to_json())
     return probe

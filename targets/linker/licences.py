@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Sequence
 from pathlib import Path
 
 from gemma4_compile import abi
@@ -28,13 +29,14 @@ The licences are in the file LICENSE.
 """
 
 
-def licence_texts(target: Platform, library: str | None) -> dict[str, str]:
-    """Return the texts that go with a library, by the names of their files.
+def licence_texts(targets: Sequence[Platform], libraries: Sequence[str]) -> dict[str, str]:
+    """Return the texts that go with libraries, by the names of their files.
 
     Parameters
     ----------
-    target : the platform that it is linked for
-    library : its name, or None for the objects that every library of this platform is linked with
+    targets : the platforms that they are linked for
+    libraries : their names, or none for the objects that every library of one platform is linked
+        with
 
     Raises
     ------
@@ -43,14 +45,18 @@ def licence_texts(target: Platform, library: str | None) -> dict[str, str]:
     """
     parts = [_part(name, LICENSE) for name in (OWN, TVM, TVM_FFI)]
     root = zig.find_zig().parent
-    for title, file in target.licences:
+    sources = dict.fromkeys(source for target in targets for source in target.licences)
+    for title, file in sources:
         text = _read(root / file, ZIG)
         parts.append((f"{title}, as in {ZIG} {zig.version()}: {file}", text))
     notices = [_part(name, NOTICE) for name in (TVM, TVM_FFI)]
-    what = f"the objects for {target.name} in this folder"
-    if library is not None:
-        what = f"the model library `{library}` of this folder"
-    head = _HEAD.format(what=what, uncovered="" if library is None else _UNCOVERED)
+    what = f"the objects for {targets[0].name} in this folder"
+    if libraries:
+        names = ", ".join(f"`{name}`" for name in libraries)
+        what = (
+            f"the model {'library' if len(libraries) == 1 else 'libraries'} {names} of this folder"
+        )
+    head = _HEAD.format(what=what, uncovered=_UNCOVERED if libraries else "")
     titles = "".join(f"- {title}\n" for title, _ in parts)
     return {
         LICENSE: head + titles + "".join(_section(*part) for part in parts),

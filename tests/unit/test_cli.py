@@ -17,7 +17,9 @@ from gemma4_compile.model_spec.text.config import PRESETS_DIR
 from gemma4_compile.pipeline import Summary
 from gemma4_compile.progress import Reporter
 from gemma4_compile.request import CompileRequest
+from gemma4_compile.targets.libraries import LIBRARIES
 
+CPU = (LIBRARIES["cpu"],)
 MINIMUM = ["--target", "cpu", "--quant", "q4f16", "-o", "out"]
 
 
@@ -36,7 +38,7 @@ class Pipeline:
         if self.error:
             raise self.error
         report = LibraryReport(60, 90, 2**20)
-        return Summary(request.output, 3 * 2**20, 2**20, report, 1.25, 2**30)
+        return Summary(request.output, 3 * 2**20, (("model.wasm", 2**20),), report, 1.25, 2**30)
 
 
 @pytest.fixture
@@ -49,7 +51,7 @@ def pipeline(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
 def test_defaults(pipeline: Pipeline) -> None:
     assert cli.main(MINIMUM) == 0
     model = "google/gemma-4-E2B-it-qat-q4_0-unquantized"
-    request = CompileRequest(model, "cpu", "q4f16", Path("out"))
+    request = CompileRequest(model, "cpu", "q4f16", Path("out"), libraries=CPU)
     assert pipeline.request == request
 
 
@@ -113,7 +115,7 @@ def test_a_whole_package_shows_how_it_is_run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    made = Summary(Path(output), 1, None, None, 1.0, 1, whole=whole)
+    made = Summary(Path(output), 1, (), None, 1.0, 1, whole=whole)
     monkeypatch.setattr(cli, "compile_model", lambda *_: made)
     assert cli.main(["tiny", "--target", target, "--quant", "f32", "-o", output]) == 0
     rows = [line.split(":", 1) for line in capsys.readouterr().out.splitlines()]
@@ -191,7 +193,48 @@ def test_a_plan_without_a_model_needs_no_network(
 
 def test_target_and_quantisation_have_defaults(pipeline: Pipeline) -> None:
     assert cli.main(["tiny", "-o", "out"]) == 0
-    assert pipeline.request == CompileRequest("tiny", "webgpu", "q4f16", Path("out"))
+    browsers = tuple(one for one in LIBRARIES.values() if one.target == "webgpu")
+    asked = CompileRequest("tiny", "webgpu", "q4f16", Path("out"), libraries=browsers)
+    assert pipeline.request == asked
+
+
+@pytest.mark.parametrize(
+    ("arguments", "target", "names"),
+    [
+        (["--libraries", "h200,default"], "webgpu", ["default", "h200"]),
+        (["--libraries", "default", "--target", "cuda,webgpu"], "cuda", ["cuda", "default"]),
+        (["--libraries", "all", "--quant", "f32"], "webgpu", ["default", "subgroups"]),
+        (["--target", "metal,cpu"], "metal", ["metal", "cpu"]),
+        (["--limits", "default"], "webgpu", []),
+        (["--activations", "int8"], "webgpu", []),
+    ],
+)
+def test_libraries_are_named(
+    arguments: list[str], target: str, names: list[str], pipeline: Pipeline
+) -> None:
+    assert cli.main(["tiny", "-o", "out", *arguments]) == 0
+    assert pipeline.request is not None
+    assert pipeline.request.target == target
+    assert [form.name for form in pipeline.request.libraries][:2] == names
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--libraries", "h100"], "unknown library `h100`"),
+        (["--libraries", "cuda"], "`cuda` is a library for cuda, and --target is webgpu"),
+        (["--libraries", "default", "--limits", "h200"], "--limits makes one library"),
+        (["--target", "cpu,webgpu", "--activations", "float"], "2 targets are named"),
+        (["--target", "cpu,cpu"], "`cpu` is given twice"),
+        (["--target", "cpu,"], "unknown target ``"),
+    ],
+)
+def test_libraries_that_do_not_fit_are_refused(
+    arguments: list[str], said: str, pipeline: Pipeline, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["tiny", "-o", "out", *arguments]) == 2
+    assert said in capsys.readouterr().err
+    assert pipeline.request is None
 
 
 def test_plan_needs_nothing_but_a_model(
@@ -285,7 +328,7 @@ def test_plan_that_cannot_be_built_is_shown_and_refused(
     assert cli.main(["gemma-4-31B-it", "--plan", "--context", "100000"]) == 2
     captured = capsys.readouterr()
     assert "100,000" in captured.out
-    assert captured.err.splitlines()[-1] == "hint: --context 32768 fits"
+    assert captured.err.splitlines()[-1] == "hint: --context 16384 fits"
 
 
 def test_plan_of_a_hub_model_downloads_its_config_alone(

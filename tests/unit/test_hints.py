@@ -11,7 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile import chat_options, kernels, options, serve_options, verify_options
+from gemma4_compile import (
+    chat_options,
+    kernels,
+    library_options,
+    options,
+    serve_options,
+    verify_options,
+)
 from gemma4_compile.errors import UsageError
 from gemma4_compile.process import Parser
 from gemma4_compile.quantization.schemes import RECIPES
@@ -33,7 +40,7 @@ OTHERS = {
 }
 THINGS = ("MODEL", "ID_OR_DIR", "DIR_OR_ID", "DIR", "FOLDER", "FILE", "R")
 NO_NAME = r"(?!(?:and|is|or|say)\b)"  # a sentence goes on
-LIMITS = {name for limits in options.LIMITS.values() for name in limits}
+LIMITS = {name for limits in library_options.LIMITS.values() for name in limits}
 
 
 @functools.cache

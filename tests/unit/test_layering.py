@@ -34,6 +34,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "chat_options",
         "confined",
+        "library_options",
         "media",
         "options",
         "parallel",
@@ -52,7 +53,14 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("package", "device_check"),
     ("build", "dump", "request"),
     ("reports",),
-    ("chat_config", "compilation", "pipeline"),
+    (
+        "chat_config",
+        "compilation",
+        "library_build",
+        "library_set",
+        "library_worker",
+        "pipeline",
+    ),
     ("calibration", "verification"),
     ("cli", "kernels"),
     ("__main__", "start"),

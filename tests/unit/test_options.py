@@ -8,16 +8,16 @@ import time
 
 import pytest
 
-from gemma4_compile import options, request
+from gemma4_compile import library_options, options, request
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import TARGETS
 from gemma4_compile.targets.spec import ACTIVATIONS
 
 
 def test_the_names_are_those_of_the_compiler() -> None:
-    assert list(TARGETS) == list(options.LIMITS)
+    assert list(TARGETS) == list(library_options.LIMITS)
     for name, target in TARGETS.items():
-        assert list(target.limits) == list(options.LIMITS[name])
+        assert list(target.limits) == list(library_options.LIMITS[name])
         assert {spec.name for spec in target.limits.values()} == {name}
     assert tuple(RECIPES) == options.QUANTS
     assert (request.AUTO, *ACTIVATIONS) == options.ACTIVATIONS

@@ -70,7 +70,7 @@ def test_package_is_complete_and_its_hashes_are_right(request_for: CompileReques
     expected = {abi.MANIFEST_FILE, abi.CHAT_CONFIG_FILE, abi.TENSOR_CACHE_FILE}
     assert expected | {"tokenizer.json", "params_shard_0.bin", "model.so"} <= set(found)
     assert summary.package_bytes == sum(map(len, found.values()))
-    assert summary.library_bytes == len(found["model.so"])
+    assert summary.libraries == (("model.so", len(found["model.so"])),)
     assert summary.report is not None
     assert summary.report.launches_per_token > 0
     assert summary.whole
@@ -165,7 +165,7 @@ def test_a_new_library_may_take_other_activations(request_for: CompileRequest) -
 def test_the_limits_choose_activations_if_the_user_does_not(
     change: dict[str, Any], found: str, request_for: CompileRequest
 ) -> None:
-    plan, _ = plan_model(replace(request_for, **change))
+    (plan,), _ = plan_model(replace(request_for, **change))
     assert plan.target.activations == found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,9 @@ def make(directory: Path, **build: Any) -> Path:
 def test_the_rest_is_kept_without_its_numerics_report(
     renewed: PartialBuild, kept: Kept, tmp_path: Path
 ) -> None:
-    assert rest_of_package(make(tmp_path), renewed, BUILD) == kept
+    found = rest_of_package(make(tmp_path), renewed, BUILD)
+    assert replace(found, libraries=(), build={}) == kept
+    assert [one.file for one in found.libraries] == (["model.so"] if kept.library else [])
 
 
 def test_nothing_is_kept_where_nothing_is(tmp_path: Path) -> None:

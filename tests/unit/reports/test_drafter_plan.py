@@ -49,7 +49,9 @@ def test_people_and_programs_are_told() -> None:
 
 def test_a_gpu_has_the_splits_of_the_attention_besides() -> None:
     drafted = replace(Gemma4Config.from_preset("gemma-4-E2B-it"), drafter=read_drafter(E2B))
-    found = [plan_drafter(drafted, RECIPES["q4f16"], target_spec(t)) for t in ("webgpu", "cpu")]
+    found = [
+        plan_drafter(drafted, RECIPES["q4f16"], target_spec(t), None) for t in ("webgpu", "cpu")
+    ]
     # 9 tokens, 64 splits of a full layer, 8 heads of 512 channels with maximum and sum.
     splits = 9 * 64 * 8 * (512 * 2 + 8)
     assert found[0].activation_bytes - found[1].activation_bytes == splits

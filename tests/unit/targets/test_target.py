@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gemma4_compile import abi, cli, kernels, options
+from gemma4_compile import abi, cli, kernels, library_options, options
 from gemma4_compile.model_spec.text.reference import forward
 from gemma4_compile.package.interface import device_of
 from gemma4_compile.runtime import Engine
@@ -41,7 +41,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     for name, target in defined.items():
         monkeypatch.setitem(TARGETS, name, target)
-        monkeypatch.setitem(options.LIMITS, name, dict.fromkeys(target.limits, ""))
+        monkeypatch.setitem(library_options.LIMITS, name, dict.fromkeys(target.limits, ""))
 
 
 @pytest.fixture
@@ -70,8 +70,12 @@ def test_a_package_for_it_runs(
     assert runner_for(device_of(build), None)[0] is run_here
     again = [*request, "-o", str(package), "--only", "library"]
     assert cli.main(again) == 0, "it fits to its own weights"
-    assert cli.main([*again, "--target", "cpu"]) == 2
-    assert f"with another `target` ({CPU}, asked for: cpu)" in capsys.readouterr().err
+    with unoptimised():
+        assert cli.main([*again, "--target", "cpu"]) == 0, "another one beside it"
+    provenance = json.loads((package / abi.PROVENANCE_FILE).read_text())
+    found = {one["name"]: one["file"] for one in provenance["libraries"]}
+    assert found == {CPU: opened.library_path.name, "cpu": f"model-cpu{opened.library_path.suffix}"}
+    assert provenance["build"]["target"] == CPU, "the main one stays"
 
 
 def test_options_plan_and_errors_know_it(

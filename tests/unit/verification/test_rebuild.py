@@ -23,8 +23,10 @@ from gemma4_compile.errors import (
 )
 from gemma4_compile.model_spec.modality import ALL_MODALITIES
 from gemma4_compile.package.files import write_json
-from gemma4_compile.package.partial_build import CALIBRATION, LIBRARY_ALONE
+from gemma4_compile.package.libraries import LIBRARY_ALONE
+from gemma4_compile.package.partial_build import CALIBRATION
 from gemma4_compile.request import CompileRequest
+from gemma4_compile.targets.spec import WORDS
 from gemma4_compile.verification import rebuild as module_under_test
 from gemma4_compile.verification.rebuild import RebuildRequest, rebuild
 from tests import models
@@ -42,6 +44,7 @@ MADE_BY = CompileRequest(
     prefill_chunk=16,
     only="weights",
     activations="float",
+    float16=WORDS,
     modalities=ALL_MODALITIES,
     image_tokens=70,
     image_shape="square",
@@ -52,8 +55,8 @@ MADE_BY = CompileRequest(
 """With no option as it is by default."""
 NO_BYTES = {"output", "force", "dump_ir", "lock", "probe"}
 """Fields that change nothing in a package, or are of no package of users."""
-OTHER_FILES = {"tokenizer", "adapters"}
-"""Fields that name files of other models than this one; they have tests of their own."""
+OTHER_FILES = {"tokenizer", "adapters", "libraries"}
+"""Fields that name other files than this model's; they have tests of their own."""
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 
 from gemma4_compile import abi, targets
 from gemma4_compile.errors import TargetError
-from gemma4_compile.targets import cpu, metal, target_spec, webgpu
+from gemma4_compile.targets import cpu, metal, webgpu
 from gemma4_compile.targets.linker import zig
 from gemma4_compile.targets.linker.licences import licence_texts
 from gemma4_compile.targets.linker.runtime_objects import Platform
@@ -32,7 +32,7 @@ def test_every_linked_library_has_its_licence(target: Platform) -> None:
     linked = [name for name in target.libraries if ".so." not in name]  # those are found at runtime
     expected = {file for name in linked for file in SOURCES[name]}
     assert expected <= {file for _, file in target.licences}
-    texts = licence_texts(target, "model.x")
+    texts = licence_texts([target], ["model.x"])
     assert tuple(texts) == abi.LICENCE_FILES
     root = zig.find_zig().parent
     for _, file in target.licences:
@@ -43,20 +43,20 @@ def test_every_linked_library_has_its_licence(target: Platform) -> None:
 
 
 def test_the_weights_are_not_covered() -> None:
-    texts = targets.library_licences(target_spec("webgpu"), "model.wasm")
+    texts = targets.library_licences({"model.wasm": "webgpu"})
     head = " ".join(texts["LICENSE"].split("=====")[0].split())
     assert "the model library `model.wasm`" in head
     assert "do not cover the weights" in head
-    assert texts == targets.library_licences(target_spec("webgpu"), "model.wasm")
-    assert "weights" not in licence_texts(webgpu.WASM, None)["LICENSE"].split("=====")[0]
+    assert texts == targets.library_licences({"model.wasm": "webgpu"})
+    assert "weights" not in licence_texts([webgpu.WASM], ())["LICENSE"].split("=====")[0]
 
 
 def test_a_licence_that_is_missing_is_named() -> None:
     with pytest.raises(TargetError, match=r"`ziglang` has no file NO_SUCH") as caught:
-        licence_texts(replace(LINUX, licences=(("something", "lib/NO_SUCH"),)), "model.so")
+        licence_texts([replace(LINUX, licences=(("something", "lib/NO_SUCH"),))], ["model.so"])
     assert "reinstall `ziglang`" in (caught.value.hint or "")
 
 
 def test_names_that_would_hide_a_package_of_this_machine_stay_out() -> None:
-    for text in licence_texts(LINUX, "model.so").values():
+    for text in licence_texts([LINUX], ["model.so"]).values():
         assert str(Path.home()) not in text

@@ -1,0 +1,139 @@
+"""What a request makes: the libraries of a package, each with its target, recipe and plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gemma4_compile import abi, options
+from gemma4_compile.compilation import LibraryPlan
+from gemma4_compile.errors import ArtifactError, UsageError
+from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.package.artifacts import Provenance, read_artifact
+from gemma4_compile.package.libraries import library_file
+from gemma4_compile.quantization.recipe import Recipe
+from gemma4_compile.quantization.recipe_file import with_overrides
+from gemma4_compile.quantization.schemes import RECIPES
+from gemma4_compile.reports.plan import make_plan
+from gemma4_compile.reports.plan_report import LibraryNeeds
+from gemma4_compile.request import AUTO, CompileRequest, image_tokens
+from gemma4_compile.targets import TARGETS, TargetSpec, strictest, target_spec
+from gemma4_compile.targets.libraries import LibraryForm, form_name
+from gemma4_compile.targets.spec import ACTIVATIONS, FLOAT, INT8, NATIVE, WORDS
+
+
+def target_and_recipe(request: CompileRequest) -> tuple[TargetSpec, Recipe]:
+    """Return the target, with its activations, and the recipe; UsageError for unknown ones.
+
+    Of several libraries it is the main one's.
+    """
+    form = requested_forms(request)[0]
+    target = target_spec(form.target, form.limits)
+    recipe = with_overrides(request.quant, request.overrides)
+    float16 = form.float16 if recipe.has_float16 else NATIVE
+    if float16 == WORDS:
+        recipe = recipe.computed_in("float32")
+    target = replace(target, float16=float16)
+    return replace(target, activations=_activations(form.activations, target, recipe)), recipe
+
+
+def _activations(given: str, target: TargetSpec, recipe: Recipe) -> str:
+    """Form of activations: the user's choice, or else the one of the target's limits."""
+    wanted = options.OLD_ACTIVATIONS.get(given, given)
+    if wanted not in (AUTO, *ACTIVATIONS):
+        raise UsageError(
+            f"unknown activations `{wanted}`",
+            hint=f"known: {AUTO}, {', '.join(ACTIVATIONS)}",
+        )
+    if wanted == INT8 and not recipe.takes_int8:
+        others = [other.name for other in RECIPES.values() if other.takes_int8]
+        raise UsageError(
+            f"--activations int8: recipe `{recipe.name}` stores no integer weights for them",
+            hint=f"choose --quant {', '.join(others)}, or --activations float",
+        )
+    if wanted not in (AUTO, *target.activation_forms):
+        raise UsageError(
+            f"--activations {wanted}: target `{target.name}` has no such kernels",
+            hint=f"it has: {', '.join(target.activation_forms)}",
+        )
+    if wanted == AUTO:
+        return target.activations if recipe.takes_int8 else FLOAT
+    return wanted
+
+
+def requested_forms(request: CompileRequest) -> tuple[LibraryForm, ...]:
+    """The libraries that a request names; the one of its own fields where it names none."""
+    if request.libraries:
+        return request.libraries
+    fields = (request.target, request.limits, request.activations, request.float16)
+    return (LibraryForm("", *fields),)
+
+
+def library_plans(
+    request: CompileRequest,
+    config: Gemma4Config,
+    context: int,
+    chunk: int,
+    contexts: Sequence[int] = (),
+) -> tuple[LibraryPlan, ...]:
+    """Plan every library that a request makes, over one set of shards; nothing is refused here.
+
+    Parameters
+    ----------
+    contexts : further context lengths to show the state's memory at
+    """
+    forms = requested_forms(request)
+    made = [target_and_recipe(replace(request, libraries=(form,))) for form in forms]
+    splits = strictest([*(target for target, _ in made), *_targets_there(request)])
+    tokens = image_tokens(request, config)
+    plans = []
+    for form, (target, recipe) in zip(forms, made, strict=True):
+        float16 = target.float16 if recipe.has_float16 else None
+        said = target.name, target.limits, target.activations, float16
+        numbers = make_plan(
+            *(config, recipe, target, context, chunk, contexts), image_tokens=tokens, splits=splits
+        )
+        plans.append(LibraryPlan(form.name or form_name(*said), target, recipe, numbers))
+    return tuple(plans)
+
+
+def needs_of(plans: Sequence[LibraryPlan]) -> list[LibraryNeeds]:
+    """What each library needs, for a report of the plan."""
+    return [
+        LibraryNeeds(
+            name=plan.name,
+            file=library_file(plan.name, plan.target.library_suffix, main=not index),
+            float16=plan.target.float16 if plan.recipe.has_float16 else None,
+            plan=plan.numbers,
+        )
+        for index, plan in enumerate(plans)
+    ]
+
+
+def _targets_there(request: CompileRequest) -> list[TargetSpec]:
+    """Targets of the package that a partial build goes on with: its shards are split for them."""
+    path = request.output / abi.PROVENANCE_FILE
+    if request.only is None or request.force or not path.is_file():
+        return []
+    there = Provenance.from_json(read_artifact(path))
+    return package_targets(there)
+
+
+def package_targets(provenance: Provenance) -> list[TargetSpec]:
+    """Targets of a package's libraries; of one without a library, the target of its build.
+
+    ArtifactError names a field that is none of this program's.
+    """
+    build = provenance.build
+    named = [(one.target, one.limits) for one in provenance.libraries]
+    specs = []
+    for target, limits in named or [(str(build.get("target")), str(build.get("limits")))]:
+        found = TARGETS.get(target)
+        if found is None or limits not in found.limits:
+            field = "target" if found is None else "limits"
+            raise ArtifactError(
+                f"`{abi.PROVENANCE_FILE}`: field `{field}` is damaged",
+                hint="compile the package again",
+            )
+        specs.append(found.limits[limits])
+    return specs

@@ -1,0 +1,85 @@
+"""Libraries made at once in processes are those made one after the other, and errors come back."""
+
+from __future__ import annotations
+
+import copyreg
+import pickle
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from gemma4_compile import abi, library_build
+from gemma4_compile.checkpoint.sources import TINY
+from gemma4_compile.errors import TargetError
+from gemma4_compile.package.artifacts import Provenance, read_artifact
+from gemma4_compile.pipeline import compile_model
+from gemma4_compile.request import CompileRequest
+from gemma4_compile.targets.libraries import LIBRARIES
+from tests.packages import Silent, unoptimised
+
+NAMES = ("default", "f16", "h200")
+
+
+def _compile(output: Path, names: tuple[str, ...] = NAMES, **more: object) -> Provenance:
+    forms = tuple(LIBRARIES[name] for name in names)
+    asked = CompileRequest(
+        *(TINY, "webgpu", "q4f16", output),
+        context_length=64,
+        libraries=forms,
+        **more,  # type: ignore[arg-type]
+    )
+    with unoptimised():
+        compile_model(asked, Silent())
+    return Provenance.from_json(read_artifact(output / abi.PROVENANCE_FILE))
+
+
+def test_processes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library_build, "workers", lambda: 16)
+    monkeypatch.setattr(library_build, "_memory_bytes", lambda: 64 << 30)
+    assert [library_build.processes(count) for count in (1, 2, 5, 6, 9)] == [1, 1, 1, 2, 3]
+    monkeypatch.setattr(library_build, "_memory_bytes", lambda: 0)
+    assert library_build.processes(9) == 1
+
+
+def test_read_only_views_can_be_sent() -> None:
+    assert MappingProxyType in copyreg.dispatch_table
+    assert pickle.loads(pickle.dumps(MappingProxyType({1: 2}))) == {1: 2}
+
+
+def test_a_set_has_the_shards_and_libraries_of_single_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library_build, "processes", lambda count: min(count, 2))
+    several = _compile(tmp_path / "several")
+    assert [(one.name, one.file) for one in several.libraries] == [
+        ("default", "model.wasm"),
+        ("f16", "model-f16.wasm"),
+        ("h200", "model-h200.wasm"),
+    ]
+    one = _compile(tmp_path / "one", ("h200",))
+    shards = {name: file for name, file in one.files.items() if name.startswith("params_shard")}
+    assert shards
+    assert shards.items() <= several.files.items()
+    assert one.files["model.wasm"] == several.files["model-h200.wasm"]
+
+
+def test_others_stay_where_one_is_renewed(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    before = _compile(package, ("default",))
+    both = _compile(package, ("h200",), only="library")
+    assert [one.name for one in both.libraries] == ["default", "h200"]
+    assert both.files["model.wasm"] == before.files["model.wasm"]
+    assert both.build["limits"] == "default", "of the main one"
+    again = _compile(package, ("default", "h200"), only="library")
+    assert again.files["model-h200.wasm"] == both.files["model-h200.wasm"]
+    weights = _compile(package, ("default",), only="weights")
+    assert weights.libraries == again.libraries
+
+
+def test_errors_of_a_process_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library_build, "processes", lambda count: min(count, 2))
+    monkeypatch.setattr(library_build, "WORKER", "gemma4_compile.no_such_module")
+    with pytest.raises(TargetError, match="a process that compiles libraries ended with exit code"):
+        _compile(tmp_path / "package", ("default", "f16"), only="library")
+    assert list(tmp_path.iterdir()) == [], "nothing is left"
