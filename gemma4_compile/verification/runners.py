@@ -205,7 +205,7 @@ def on_dawn(
             reason = written.get("error") or done.stderr[-500:] or "Node ended without a word"
             raise ArtifactError(
                 f"the package does not run on WebGPU here: {reason}",
-                hint="try another adapter, or compile with other --limits or --quant q4f32",
+                hint="try another adapter, or compile without --limits and --activations",
             )
         yield Path(folder), written
 
