@@ -42,8 +42,8 @@ def find_zig() -> Path:
 
 
 def version() -> str:
-    """Return the version of the `ziglang` package."""
-    return importlib.metadata.version("ziglang")
+    """Return the version of zig; a later wheel of the same (`.postN`) makes the same objects."""
+    return importlib.metadata.version("ziglang").partition(".post")[0]
 
 
 def run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import signal
@@ -73,3 +74,9 @@ def test_an_interrupted_run_ends_the_compilers_that_zig_started(
         time.sleep(0.01)
     os.kill(int(pid), signal.SIGKILL)
     pytest.fail("a compiler is still running")
+
+
+@pytest.mark.parametrize("wheel", ["0.17.0", "0.17.0.post0"])
+def test_a_later_wheel_is_the_same_zig(wheel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: wheel)
+    assert zig.version() == "0.17.0"
