@@ -135,7 +135,7 @@ def _run(arguments: argparse.Namespace) -> None:
     console = Console(quiet=arguments.quiet)
     if arguments.diagnose is None:
         check_open(sys.stdout)  # answers go nowhere else
-    arguments.package = console.locate(arguments.package, drafts=arguments.draft)
+    arguments.package = console.locate(arguments.package, drafts=arguments.draft, pages=False)
     if arguments.diagnose is not None:
         _diagnose(arguments)
         return

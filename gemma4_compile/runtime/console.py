@@ -97,17 +97,18 @@ class Console:
                 f"checked {_name(package)} ({size}) in {seconds:.1f} s; not again until it changes"
             )
 
-    def locate(self, given: Path, *, drafts: int | None) -> Path:
+    def locate(self, given: Path, *, drafts: int | None, pages: bool = True) -> Path:
         """The directory of a package: the one of that name, or what the hub has, fetched.
 
         Parameters
         ----------
         drafts : guesses of a round; with 0 the drafter's files are not fetched
+        pages : libraries for browsers are wanted
         """
         named = hub_name(given)
         if named is None:
             return given
-        wanted = partial(needed_files, drafter=drafts != 0)
+        wanted = partial(needed_files, drafter=drafts != 0, pages=pages)
         begin = time.perf_counter()
         with self._counting(f"fetching {printable(named[0])}") as count:
             found = fetch_package(*named, wanted, count)

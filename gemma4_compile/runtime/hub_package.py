@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import os
 import shutil
+import sys
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,7 @@ Wanted = Callable[[Provenance], Collection[str]]
 
 _BLOCK_BYTES = 1 << 20
 _ID_PARTS = 2
+_MACOS = "darwin"
 _AGAIN = "run the same command again: finished files are kept"
 _ASK_OWNER = (
     "its upload is not complete, or it was changed: ask its owner, or give another revision"
@@ -76,9 +78,25 @@ class HubPackage:
         return f"{self.name}@{self.commit[:12]}"
 
 
-def needed_files(provenance: Provenance, *, drafter: bool) -> Collection[str]:
-    """The files of a package that a run reads, without those of a drafter that is not wanted."""
-    return (provenance if drafter else without_drafter(provenance)).files
+def needed_files(
+    provenance: Provenance, *, drafter: bool, pages: bool = True, system: str = sys.platform
+) -> Collection[str]:
+    """The files of a package that a run on this machine reads.
+
+    Parameters
+    ----------
+    drafter : its files are wanted
+    pages : so are the libraries for browsers; without, if there are others
+    system : as `sys.platform` has it
+    """
+    elsewhere = {"cuda"} if system == _MACOS else {"metal"}
+    if not pages:
+        elsewhere.add("webgpu")
+    libraries = provenance.libraries
+    used = {one.file for one in libraries if one.device not in elsewhere}
+    unused = {one.file for one in libraries} - used if used else set()
+    files = (provenance if drafter else without_drafter(provenance)).files
+    return [name for name in files if name not in unused]
 
 
 def hub_name(given: Path) -> tuple[str, str | None] | None:

@@ -16,6 +16,8 @@ from huggingface_hub import constants
 
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError, CheckpointError
+from gemma4_compile.package.artifacts import Provenance
+from gemma4_compile.package.libraries import LibraryRecord
 from gemma4_compile.runtime.hub_package import (
     fetch_package,
     forgetting_damage,
@@ -110,6 +112,34 @@ def test_the_drafter_is_fetched_where_it_is_wanted(hub: HubServer) -> None:
     assert names(found.directory) == {*FILES, abi.PROVENANCE_FILE} - of_drafter
     assert of_drafter <= names(fetch_package(MODEL, None, ALL).directory)
     assert asked_for(hub, "params_shard_0.bin") == 1
+
+
+def with_libraries(*devices: str) -> Provenance:
+    """A package with a library for each device, the first of them its main one."""
+    files = {f"model-{device}.x": (1, "") for device in devices}
+    records = tuple(
+        LibraryRecord(f"model-{d}.x", d, d, d, "default", "float", None, {}) for d in devices
+    )
+    return Provenance(f"model-{devices[0]}.x", {}, {**files, "shard.bin": (1, "")}, records)
+
+
+@pytest.mark.parametrize(
+    ("devices", "pages", "system", "left_out"),
+    [
+        (("webgpu", "cpu", "cuda", "metal"), False, "linux", ("webgpu", "metal")),
+        (("webgpu", "cpu", "cuda", "metal"), True, "linux", ("metal",)),
+        (("webgpu", "cpu", "cuda", "metal"), False, "darwin", ("webgpu", "cuda")),
+        (("webgpu",), False, "linux", ()),
+        (("metal",), False, "linux", ()),
+        (("cpu",), True, "linux", ()),
+    ],
+)
+def test_libraries_of_other_machines_are_left_out(
+    devices: tuple[str, ...], pages: bool, system: str, left_out: tuple[str, ...]
+) -> None:
+    found = needed_files(with_libraries(*devices), drafter=True, pages=pages, system=system)
+    kept = [f"model-{device}.x" for device in devices if device not in left_out]
+    assert sorted(found) == sorted([*kept, "shard.bin"])
 
 
 def test_a_download_that_is_cut_off_goes_on(
