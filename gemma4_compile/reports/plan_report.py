@@ -11,7 +11,7 @@ from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.reports.parameter_kinds import kind_name
 from gemma4_compile.reports.plan import BuildPlan, RecipePlan
 from gemma4_compile.targets.devices import TypicalDevice, typical_devices
-from gemma4_compile.targets.spec import INT8
+from gemma4_compile.targets.spec import INT8, WORDS
 from gemma4_compile.types import JsonObject
 
 _SMALLER = "q4f16s"
@@ -147,6 +147,8 @@ def _activations(plan: BuildPlan) -> str:
     """The dtype of the vectors that matmuls multiply, in the short form of recipes."""
     if plan.target.activations == INT8:
         return INT8
+    if plan.target.float16 == WORDS:
+        return "f32"
     return {"float16": "f16", "float32": "f32"}[RECIPES[plan.recipe.name].activation_dtype]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gemma4_compile import pipeline
+from gemma4_compile import library_set
 from gemma4_compile.runtime import Engine, Package
 from gemma4_compile.targets import TargetSpec, target_spec
 from tests import models, packages
@@ -54,7 +54,7 @@ def test_a_head_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         return replace(target_spec(*names), max_binding_bytes=32_768)
 
     made = [compile_it("whole")]
-    monkeypatch.setattr(pipeline, "target_spec", small)
+    monkeypatch.setattr(library_set, "target_spec", small)
     made.append(compile_it("parts"))
     names = {name for name, _ in Package.open(made[1]).map_weights()}
     assert {f"{name}.q_weight.part1" for name in ("lm_head", "embed_tokens")} <= names

@@ -242,7 +242,7 @@ def test_plan_needs_nothing_but_a_model(
 ) -> None:
     assert cli.main(["gemma-4-E2B-it", "--plan"]) == 0
     captured = capsys.readouterr()
-    first = "gemma-4-E2B-it in q4f16 for webgpu (limits default), f16 activations"
+    first = "gemma-4-E2B-it in q4f16 for webgpu (limits default), f32 activations"
     assert captured.out.startswith(first)
     assert captured.err == ""
     assert pipeline.request is None

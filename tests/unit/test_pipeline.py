@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemma4_compile import abi, pipeline
+from gemma4_compile import abi, library_build
 from gemma4_compile.checkpoint.files import TEMPLATE_FILE
 from gemma4_compile.errors import (
     CheckpointError,
@@ -235,7 +235,7 @@ def test_wrong_tensors_are_found_before_the_library_is_built(
     config = json.loads((model / "config.json").read_text())
     config["text_config"]["intermediate_size"] = 224
     (model / "config.json").write_text(json.dumps(config))
-    monkeypatch.setattr(pipeline, "build_executable", lambda *_: pytest.fail("built"))
+    monkeypatch.setattr(library_build, "build_executable", lambda *_: pytest.fail("built"))
     with pytest.raises(CheckpointError, match=r"expected \((224, 96|96, 224)\)"):
         run(replace(request_for, model=str(model), only=None))
 
@@ -267,7 +267,7 @@ def test_nothing_is_left_when_the_linker_fails(
     def fail(*_: object) -> None:
         raise TargetError("zig failed")
 
-    monkeypatch.setattr(pipeline, "link", fail)
+    monkeypatch.setattr(library_build, "link", fail)
     with pytest.raises(TargetError):
         run(replace(request_for, only=None))
     assert not list(request_for.output.parent.iterdir())
