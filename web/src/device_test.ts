@@ -2,19 +2,30 @@
 // load with a message, instead of talking nonsense later.
 import { forgetChoices } from "./choose/kept_choice";
 import type { Device } from "./device";
-import { KnownAnswerTest, parseKnownAnswers, type KnownAnswers, type TestedDevice } from "./known_answers";
+import {
+  KnownAnswerTest,
+  parseKnownAnswers,
+  testedAdapter,
+  type AdapterText,
+  type KnownAnswers,
+  type TestedDevice,
+} from "./known_answers";
 import { PassedTests } from "./known_answer_store";
 import { pinSubgroupSize } from "./subgroup_size";
 import { because, counts } from "./stats";
+import { WrongLibraries } from "./wrong_libraries";
 
 export class DeviceTest {
   private test: KnownAnswerTest | undefined;
+  private readonly tested: AdapterText;
+  private hasPassed = false;
   private readonly isReady: Promise<void>;
 
   private constructor(
     private readonly device: Device,
     private readonly answers: KnownAnswers,
   ) {
+    this.tested = testedAdapter(device.adapter, device.device.features);
     this.isReady = this.prepare();
   }
 
@@ -41,11 +52,15 @@ export class DeviceTest {
     const problem = await this.test?.check(kernel, pipeline, layout);
     counts.deviceTestMs = this.test?.milliseconds ?? 0;
     if (problem) {
+      await (await WrongLibraries.open())?.add(this.answers, this.tested);
       await forgetChoices();
       counts.device = problem.message;
       throw new Error(problem.message);
     }
-    if (this.test?.passed) counts.device = "passed";
+    if (!this.test?.passed || this.hasPassed) return;
+    this.hasPassed = true;
+    counts.device = "passed";
+    await (await WrongLibraries.open())?.forget(this.answers, this.tested);
   }
 
   private async prepare(): Promise<void> {
@@ -66,15 +81,6 @@ export class DeviceTest {
       popErrorScope,
       queue: { writeBuffer, submit: submit as GPUQueue["submit"] },
     };
-    const { vendor, architecture, device: name, description } = adapter;
-    // With their size pinned kernels do not depend on the smallest subgroup.
-    const isPinned = device.features.has("subgroup-size-control" as GPUFeatureName);
-    const subgroupMinSize = (adapter as { subgroupMinSize?: number }).subgroupMinSize;
-    this.test = new KnownAnswerTest(
-      tested,
-      this.answers,
-      { vendor, architecture, device: name, description, ...(!isPinned && subgroupMinSize ? { subgroupMinSize } : {}) },
-      kept,
-    );
+    this.test = new KnownAnswerTest(tested, this.answers, this.tested, kept);
   }
 }

@@ -18,6 +18,15 @@ export type AdapterText = Pick<GPUAdapterInfo, "vendor" | "architecture" | "devi
   readonly subgroupMinSize?: number;
 };
 
+/** What of an adapter matters to its device's test: with their size pinned kernels do not depend on the smallest subgroup. */
+export function testedAdapter(
+  { vendor, architecture, device, description, subgroupMinSize }: AdapterText,
+  features: ReadonlySet<string>,
+): AdapterText {
+  const isPinned = features.has("subgroup-size-control");
+  return { vendor, architecture, device, description, ...(!isPinned && subgroupMinSize ? { subgroupMinSize } : {}) };
+}
+
 type Queue = Pick<GPUQueue, "writeBuffer" | "submit">;
 export type TestedDevice = Pick<
   GPUDevice,

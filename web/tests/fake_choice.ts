@@ -170,6 +170,12 @@ export interface FakeHardware {
   wrong?: Record<string, string[]>;
   /** Milliseconds that a pipeline takes to be made. */
   compileMs?: number;
+  /** What the browser says where a library's pipelines are not made. */
+  refuses?: Record<string, string>;
+  /** The library with which the device is lost. */
+  loses?: string;
+  /** Whether there is no room for what is timed. */
+  isFull?: boolean;
   /** The library whose pipelines never get ready. */
   hangs?: string;
   /** Whether the device opens. */
@@ -200,19 +206,22 @@ export class FakeBrowser {
 
   get around(): Surroundings {
     const { kept } = this;
-    const keyOf = (key: unknown) => String((key as { url?: string }).url ?? key);
-    const cache = {
-      match: async (key: unknown) => (kept.has(keyOf(key)) ? new Response(kept.get(keyOf(key))) : undefined),
-      put: async (key: unknown, response: Response) => void kept.set(keyOf(key), await response.text()),
-      delete: async (key: unknown) => kept.delete(keyOf(key)),
-      keys: async () => [...kept.keys()].map((url) => ({ url })),
+    const cacheOf = (name: string) => {
+      const keyOf = (key: unknown) => `${name} ${String((key as { url?: string }).url ?? key)}`;
+      return {
+        match: async (key: unknown) => (kept.has(keyOf(key)) ? new Response(kept.get(keyOf(key))) : undefined),
+        put: async (key: unknown, response: Response) => void kept.set(keyOf(key), await response.text()),
+        delete: async (key: unknown) => kept.delete(keyOf(key)),
+        keys: async () =>
+          [...kept.keys()].filter((key) => key.startsWith(`${name} `)).map((key) => ({ url: key.split(" ")[1]! })),
+      };
     };
     return {
       gpu: {
         requestAdapter: async () => this.adapter,
         wgslLanguageFeatures: new Set(this.hardware.languageFeatures ?? []),
       } as unknown as Surroundings["gpu"],
-      store: { open: async () => cache } as unknown as Surroundings["store"],
+      store: { open: async (name: string) => cacheOf(name) } as unknown as Surroundings["store"],
       userAgent: "Fake/1",
       now: () => this.milliseconds,
     };
@@ -234,7 +243,11 @@ export class FakeBrowser {
   }
 
   private device(features: Set<string>): unknown {
-    const { speed = {}, wrong = {}, compileMs = 0, hangs } = this.hardware;
+    const { speed = {}, wrong = {}, compileMs = 0, hangs, refuses = {}, loses, isFull = false } = this.hardware;
+    let isRun = true; // since a scope was opened
+    let lose: () => void = () => undefined;
+    const lost = new Promise<void>((resolve) => (lose = resolve));
+
     this.live += 1;
     const times = new BigUint64Array(2);
     const encoder = () => {
@@ -263,11 +276,13 @@ export class FakeBrowser {
     };
     return {
       features,
+      lost,
       limits: { maxStorageBufferBindingSize: 2 ** 30 },
       queue: {
         writeBuffer: (buffer: Buffer_, _: number, data: Uint8Array) =>
           new Uint8Array(buffer.bytes).set(new Uint8Array(data.buffer, data.byteOffset, data.byteLength)),
         submit: (lists: { spent: number[]; copies: (() => void)[] }[]) => {
+          isRun = true;
           for (const { spent, copies } of lists) {
             const microseconds = spent.reduce((sum, each) => sum + each, 0);
             times.set([0n, BigInt(1000 * microseconds)]);
@@ -293,16 +308,19 @@ export class FakeBrowser {
         compute: { module: { library: string }; entryPoint: string };
       }) => {
         if (layout.join() !== "read-only-storage,storage,uniform") throw new Error(`bindings ${layout.join()}`);
-        if (compute.module.library === hangs) await new Promise(() => undefined);
+        const { library } = compute.module;
+        if (library === loses) lose();
+        if (library === loses || refuses[library]) throw new Error(refuses[library] ?? "internal");
+        if (library === hangs) await new Promise(() => undefined);
         this.milliseconds += compileMs;
-        return { library: compute.module.library, entry: compute.entryPoint };
+        return { library, entry: compute.entryPoint };
       },
       createBindGroup: ({ entries }: { entries: { resource: { buffer: Buffer_ } }[] }) =>
         entries.map(({ resource }) => resource.buffer.bytes),
       createCommandEncoder: encoder,
       createQuerySet: () => ({ destroy: () => undefined }),
-      pushErrorScope: () => undefined,
-      popErrorScope: async () => null,
+      pushErrorScope: () => (isRun = false),
+      popErrorScope: async () => (isFull && !isRun ? { message: "out of memory" } : null),
       destroy: () => (this.live -= 1),
     };
   }

@@ -1,6 +1,8 @@
 // Which of a package's libraries runs here, right and fastest.
-import type { AdapterText } from "../known_answers";
+import { PassedTests } from "../known_answer_store";
+import { parseKnownAnswers, testedAdapter, type AdapterText, type KnownAnswers } from "../known_answers";
 import { counts } from "../stats";
+import { WrongLibraries } from "../wrong_libraries";
 import { byExpectation, deviceDescriptor, isSmallerThan, lacking, traitsOf, type Traits } from "./fits";
 import { hexDigest, KeptChoice, type Store } from "./kept_choice";
 import { LibraryFile } from "./library_file";
@@ -66,6 +68,8 @@ function folderOf(url: string): string {
 
 class Chooser {
   private readonly measured: Measured[] = [];
+  private readonly files = new Map<string, LibraryFile>();
+  private known: WrongLibraries | undefined;
 
   constructor(
     private readonly base: string,
@@ -81,29 +85,51 @@ class Chooser {
     if (!adapter) throw new Error("WebGPU found no graphics device. Update the browser and the graphics driver.");
     const traits = traitsOf(adapter, this.around.gpu?.wgslLanguageFeatures, this.options.fast ?? false);
     const fitting = byExpectation(this.libraries.filter(({ needs }) => lacking(needs, traits).length === 0));
-    const [best] = fitting;
-    if (!best) throw new Error(noneFits(this.libraries, traits));
-    if (fitting.length === 1) return this.choice(best, onlyOne(this.libraries.length));
-    if (this.options.measure === false) return this.choice(best, `${EXPECTED}: nothing was measured`);
+    if (fitting.length === 0) throw new Error(noneFits(this.libraries, traits));
     const text = textOf(adapter);
-    const kept = await KeptChoice.open(
-      this.libraries,
-      text,
-      { ...traits, features: [...traits.features], languageFeatures: [...traits.languageFeatures] },
-      this.around.userAgent,
-      this.around.store,
+    const { store, userAgent } = this.around;
+    const seen = { ...traits, features: [...traits.features], languageFeatures: [...traits.languageFeatures] };
+    const kept = await KeptChoice.open(this.libraries, text, seen, userAgent, store);
+    const before = this.options.measure === false ? undefined : await kept?.read(Date.now());
+    const again = fitting.filter(({ name }) => name === before?.name);
+    const [same] = await this.withoutKnownWrong(again, tested(adapter, traits));
+    if (before && same && fitting.length > 1) return this.choice(same, before.why);
+    this.measured.length = 0;
+    const usable = await this.withoutKnownWrong(fitting, tested(adapter, traits));
+    const [best] = usable;
+    if (!best) throw new Error(allWrong(this.measured, KNOWN_WRONG_HINT));
+    if (usable.length === 1)
+      return this.choice(best, usable === fitting ? onlyOne(this.libraries.length) : `${LEFT}${this.problems()}`);
+    if (this.options.measure === false) return this.choice(best, `${EXPECTED}: nothing was measured`);
+    const found = await this.measureAll(usable, traits, text);
+    const isMeasured = this.measured.some(
+      ({ name, microseconds }) => name === found.name && microseconds !== undefined,
     );
-    const before = await kept?.read(Date.now());
-    const again = before && fitting.find(({ name }) => name === before.name);
-    if (again) return this.choice(again, before.why);
-    const found = await this.measureAll(fitting, traits, text);
-    if (!(found instanceof Error)) await kept?.write(found, this.isMeasured, Date.now());
-    else throw found;
+    await kept?.write(found, isMeasured, Date.now());
     return found;
   }
 
-  private get isMeasured(): boolean {
-    return this.measured.some(({ microseconds }) => microseconds !== undefined);
+  /** Those that were not found wrong on this device before; the list itself where none was. */
+  private async withoutKnownWrong(fitting: WebLibrary[], adapter: AdapterText): Promise<WebLibrary[]> {
+    const { store, userAgent } = this.around;
+    this.known ??= await WrongLibraries.open(store, userAgent);
+    if (!(await this.known?.areAny())) return fitting;
+    const usable: WebLibrary[] = [];
+    for (const library of fitting) {
+      await this.load(library);
+      const answers = this.answersOf(library);
+      if (!answers || !(await this.known?.has(answers, adapter))) usable.push(library);
+      else this.measured.push({ name: library.name, problem: "its results were wrong on this device before" });
+    }
+    return usable.length === fitting.length ? fitting : usable;
+  }
+
+  private answersOf({ name }: WebLibrary): KnownAnswers | undefined {
+    try {
+      return parseKnownAnswers(this.files.get(name)?.metadata() ?? "{}");
+    } catch {
+      return undefined;
+    }
   }
 
   private fixed(name: string): Choice {
@@ -129,12 +155,11 @@ class Chooser {
     return this.around.gpu?.requestAdapter({ powerPreference: "high-performance" }) ?? Promise.resolve(null);
   }
 
-  private async measureAll(fitting: WebLibrary[], traits: Traits, text: AdapterText): Promise<Choice | Error> {
+  private async measureAll(fitting: WebLibrary[], traits: Traits, text: AdapterText): Promise<Choice> {
     const [best] = fitting as [WebLibrary];
     const small = fitting.filter((each) => fitting.some((other) => isSmallerThan(each, other)));
     const worthwhile = fitting.filter((each) => !small.includes(each)).slice(0, MOST_MEASURED);
-    const files = new Map<string, LibraryFile>();
-    await Promise.all(worthwhile.map((library) => this.load(library, files)));
+    await Promise.all(worthwhile.map((library) => this.load(library)));
     const own = await this.requestAdapter().catch(() => null);
     if (!own || JSON.stringify(textOf(own)) !== JSON.stringify(text))
       return this.choice(best, `${EXPECTED}: the device could not be opened for a measurement`);
@@ -143,7 +168,7 @@ class Chooser {
     const device = await openDevice(own, traits, budget);
     if (!device) return this.choice(best, `${EXPECTED}: the device could not be opened for a measurement`);
     try {
-      return await this.run(device, fitting, worthwhile, files, budget, adapterOf(own));
+      return await this.run(device, fitting, worthwhile, budget, adapterOf(own));
     } finally {
       device.destroy();
     }
@@ -153,48 +178,79 @@ class Chooser {
     device: GPUDevice,
     fitting: WebLibrary[],
     worthwhile: WebLibrary[],
-    files: Map<string, LibraryFile>,
     budget: Budget,
     adapter: AdapterText,
-  ): Promise<Choice | Error> {
+  ): Promise<Choice> {
     const wrong = new Set<WebLibrary>();
+    /** With which the device was lost. */
+    const ends = new Set<WebLibrary>();
     const right: { library: WebLibrary; microseconds: number }[] = [];
-    const take = async (library: WebLibrary) => {
-      const outcome = await this.measureOne(device, library, files, budget, adapter);
-      if (outcome.kind === "wrong") wrong.add(library);
-      if (outcome.kind === "right") right.push({ library, microseconds: outcome.microseconds });
+    const isOver = () => ends.size > 0 || budget.now() >= budget.end;
+    const judge = async (library: WebLibrary, { kind }: Outcome) => {
+      if (kind === "lost") ends.add(library);
+      if (kind !== "wrong") return;
+      wrong.add(library);
+      const answers = this.answersOf(library);
+      if (answers) await this.known?.add(answers, testedAdapter(adapter, device.features));
     };
-    for (const library of worthwhile) if (budget.now() < budget.end) await take(library);
+    const take = async (library: WebLibrary) => {
+      const outcome = await this.measureOne(device, library, budget, adapter);
+      if (outcome.kind === "right") right.push({ library, microseconds: outcome.microseconds });
+      await judge(library, outcome);
+    };
+    for (const library of worthwhile) if (!isOver()) await take(library);
     // What is smaller than a wrong one may be right.
     const rest = fitting.filter((library) => !worthwhile.includes(library));
     for (const library of rest) {
-      if (right.length > 0 || budget.now() >= budget.end) break;
-      await this.load(library, files);
+      if (right.length > 0 || isOver()) break;
+      await this.load(library);
       await take(library);
     }
     right.sort((a, b) => a.microseconds - b.microseconds);
     for (const { library } of right) {
-      const outcome = await this.checkWhole(device, library, files, budget, adapter);
-      if (outcome.kind !== "wrong") return this.choice(library, this.whyOf(library));
-      wrong.add(library);
+      const outcome = await this.checkWhole(device, library, isOver(), budget, adapter);
+      await judge(library, outcome);
+      if (outcome.kind === "right" || outcome.kind === "unknown") return this.choice(library, this.whyOf(library));
       this.note(library, outcome.message);
     }
-    const untested = fitting.find((library) => !wrong.has(library));
-    if (!untested) return new Error(allWrong(this.measured));
-    return this.choice(untested, this.whyUntested());
+    const untested = fitting.filter((library) => !wrong.has(library));
+    if (untested.length === 0) throw new Error(allWrong(this.measured));
+    return this.unmeasured(untested, ends, wrong.size > 0, adapter);
+  }
+
+  /**
+   * Of libraries that nothing was found out about: one whose load has passed its test before; else the fastest, or, on
+   * a device that is known to be wrong, the one that asks least of it.
+   */
+  private async unmeasured(
+    untested: WebLibrary[],
+    ends: ReadonlySet<WebLibrary>,
+    isDoubtful: boolean,
+    adapter: AdapterText,
+  ): Promise<Choice> {
+    const { store, userAgent } = this.around;
+    for (const library of untested) {
+      await this.load(library);
+      const answers = this.answersOf(library);
+      const passed = answers && (await PassedTests.open(answers, adapter, userAgent, store));
+      if (await passed?.has()) return this.choice(library, `its results were right here before${this.problems()}`);
+    }
+    const calm = untested.filter((library) => !ends.has(library));
+    const candidates = calm.length > 0 ? calm : untested;
+    if (!isDoubtful && ends.size === 0) return this.choice(candidates[0]!, this.whyUntested());
+    return this.choice(candidates.at(-1)!, `asks least of the device${this.problems()}`);
   }
 
   private async measureOne(
     device: GPUDevice,
     library: WebLibrary,
-    files: Map<string, LibraryFile>,
     budget: Budget,
     adapter: AdapterText,
   ): Promise<Outcome> {
-    const file = files.get(library.name);
+    const file = this.files.get(library.name);
     if (!file) return { kind: "unknown", message: "its file did not come" };
     const outcome = await measure(device, file, adapter, budget).catch(
-      (error: unknown): Outcome => ({ kind: "wrong", message: String(error) }),
+      (error: unknown): Outcome => ({ kind: "unknown", message: String(error) }),
     );
     if (outcome.kind === "right") this.measured.push({ name: library.name, microseconds: outcome.microseconds });
     else this.measured.push({ name: library.name, problem: outcome.message });
@@ -205,12 +261,12 @@ class Chooser {
   private async checkWhole(
     device: GPUDevice,
     library: WebLibrary,
-    files: Map<string, LibraryFile>,
+    isOver: boolean,
     budget: Budget,
     adapter: AdapterText,
   ): Promise<Outcome> {
-    if (budget.now() >= budget.end) return { kind: "unknown", message: "no time was left" };
-    return check(device, files.get(library.name)!, adapter, budget);
+    if (isOver) return { kind: "unknown", message: "no time was left" };
+    return check(device, this.files.get(library.name)!, adapter, budget);
   }
 
   private note(library: WebLibrary, problem: string): void {
@@ -220,13 +276,14 @@ class Chooser {
   }
 
   /** Fetches a library's file, if it is the one that the provenance names. */
-  private async load(library: WebLibrary, files: Map<string, LibraryFile>): Promise<void> {
+  private async load(library: WebLibrary): Promise<void> {
+    if (this.files.has(library.name)) return;
     const get = this.options.fetch ?? ((url: string) => fetch(url));
     const bytes = await get(this.base + library.file)
       .then((response) => readBounded(response, library.nbytes))
       .catch(() => undefined);
     if (bytes?.length === library.nbytes && (await hexDigest(bytes)) === library.sha256)
-      files.set(library.name, new LibraryFile(bytes));
+      this.files.set(library.name, new LibraryFile(bytes));
   }
 
   private whyOf({ name }: WebLibrary): string {
@@ -241,12 +298,19 @@ class Chooser {
   }
 
   private whyUntested(): string {
-    const problems = this.measured.map(({ name, problem }) => `${name}: ${firstLine(problem ?? "")}`).join("; ");
-    return `${EXPECTED}${problems ? `; ${problems}` : ": nothing could be measured"}`;
+    return EXPECTED + (this.problems() || ": nothing could be measured");
+  }
+
+  private problems(): string {
+    return this.measured.map(({ name, problem }) => `; ${name}: ${firstLine(problem ?? "")}`).join("");
   }
 }
 
 const EXPECTED = "expected to be the fastest of those that fit";
+
+const LEFT = "the only one left";
+const DRIVER_HINT = "Update the graphics driver and the browser, or use another graphics device.";
+const KNOWN_WRONG_HINT = `${DRIVER_HINT} After an update remove this site's stored data: what was found is kept for 30 days.`;
 
 function onlyOne(count: number): string {
   return count === 1 ? "the package's only one" : `the only one of ${count} that fits`;
@@ -257,9 +321,9 @@ function noneFits(libraries: readonly WebLibrary[], traits: Traits): string {
   return `None of the package's libraries runs here: ${each.join("; ")}. Use another browser or graphics device, or a package with all libraries (gemma4-compile --target webgpu).`;
 }
 
-function allWrong(measured: readonly Measured[]): string {
+function allWrong(measured: readonly Measured[], hint = DRIVER_HINT): string {
   const each = measured.map(({ name, problem }) => `${name}: ${firstLine(problem ?? "")}`);
-  return `No library of the package computes right results here (${each.join("; ")}).\nUpdate the graphics driver and the browser, or use another graphics device.`;
+  return `No library of the package computes right results here (${each.join("; ")}).\n${hint}`;
 }
 
 function firstLine(text: string): string {
@@ -273,6 +337,10 @@ function shown(microseconds: number): string {
 function textOf({ info }: Pick<GPUAdapter, "info">): AdapterText {
   const { vendor = "", architecture = "", device = "", description = "" } = info ?? {};
   return { vendor, architecture, device, description };
+}
+
+function tested(adapter: Pick<GPUAdapter, "info">, traits: Traits): AdapterText {
+  return testedAdapter(adapterOf(adapter), new Set<string>(deviceDescriptor(traits).requiredFeatures));
 }
 
 function adapterOf(adapter: Pick<GPUAdapter, "info">): AdapterText & { subgroupMaxSize?: number } {

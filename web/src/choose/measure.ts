@@ -5,6 +5,7 @@ import {
   KnownAnswerTest,
   padded,
   parseKnownAnswers,
+  testedAdapter,
   uniformOf,
   workgroupsOf,
   type AdapterText,
@@ -18,8 +19,10 @@ import { bindingTypes, type LibraryFile } from "./library_file";
 export type Outcome =
   | { kind: "right"; microseconds: number }
   | { kind: "wrong"; message: string }
-  /** Time was up, or the device could not be asked. */
-  | { kind: "unknown"; message: string };
+  /** Time or memory was up, or the device could not be asked. */
+  | { kind: "unknown"; message: string }
+  /** The device is gone, perhaps by this library. */
+  | { kind: "lost"; message: string };
 
 /** The clock of a measurement, which ends it. */
 export interface Budget {
@@ -44,11 +47,17 @@ const STORAGE = 0x80;
 const QUERY_RESOLVE = 0x200;
 const READ = 0x1;
 const COMPUTE = 0x4;
+/** How browsers say that a pipeline was not made for another reason than its kernel. */
+const NOT_ITS_FAULT = /memory|\blost\b|destroyed/i;
+const LOST: Outcome = { kind: "lost", message: "the device was lost" };
 
 interface Made {
   pipeline: GPUComputePipeline;
   layout: GPUBindGroupLayout;
 }
+
+/** The device does not make a kernel's pipeline. */
+class Refused extends Error {}
 
 interface Timed {
   launches: { pipeline: GPUComputePipeline; group: GPUBindGroup; workgroups: [number, number, number] }[];
@@ -85,7 +94,7 @@ async function examine(
   // Some browsers look for finished work at a slow timer, and at every submission: empty ones make them look.
   const poll = setInterval(() => device.queue.submit([]), POLL_MS);
   const outcome = await endsInTime(measurement.run(file, isTimed), budget)
-    .catch((error: unknown): Outcome => ({ kind: "wrong", message: String(error) }))
+    .catch((error: unknown) => measurement.outcomeOf(error))
     .finally(() => clearInterval(poll));
   measurement.end();
   return outcome === LATE ? { kind: "unknown", message: "there was no time left to measure it" } : outcome;
@@ -94,6 +103,7 @@ async function examine(
 class Measurement {
   private readonly made: { destroy(): void }[] = [];
   private isOver = false;
+  private isLost = false;
 
   constructor(
     private readonly device: GPUDevice,
@@ -101,7 +111,17 @@ class Measurement {
     private readonly adapter: Adapter,
     private readonly budget: Budget,
     private readonly keeper: Keeper | undefined,
-  ) {}
+  ) {
+    void device.lost.then(() => (this.isLost = true));
+  }
+
+  /** What an error says of the library: that it is wrong only where the device is there and refuses its kernel. */
+  async outcomeOf(error: unknown): Promise<Outcome> {
+    await new Promise((resolve) => setTimeout(resolve, 0)); // a loss may be told after what it broke
+    if (this.isLost) return LOST;
+    const isRefused = error instanceof Refused && !NOT_ITS_FAULT.test(error.message);
+    return { kind: isRefused ? "wrong" : "unknown", message: String((error as Error).message ?? error) };
+  }
 
   end(): void {
     this.isOver = true;
@@ -114,17 +134,15 @@ class Measurement {
     const kernels = new Map<string, Made>();
     const made = await Promise.all(names.map((name) => this.compile(file, name)));
     for (const [index, each] of made.entries()) kernels.set(names[index]!, each);
-    const isPinned = this.device.features.has("subgroup-size-control" as GPUFeatureName);
-    const { subgroupMinSize, subgroupMaxSize: _, ...text } = this.adapter;
-    const tested = { ...text, ...(!isPinned && subgroupMinSize ? { subgroupMinSize } : {}) };
+    const tested = testedAdapter(this.adapter, this.device.features);
     const test = new KnownAnswerTest(this.device, this.answers, tested, this.keeper);
     for (const [name, { pipeline, layout }] of kernels) {
       const problem = this.isOver ? undefined : await test.check(name, pipeline, layout);
       if (problem) return { kind: "wrong", message: problem.message };
     }
-    if (!test.passed) return { kind: "unknown", message: "the device could not run its kernels" };
+    if (!test.passed) throw new Error("the device could not run its kernels");
     if (!isTimed) return { kind: "right", microseconds: 0 };
-    const timed = cases.map((item) => this.prepare(item, kernels));
+    const timed = await this.prepareAll(cases, kernels);
     const first = await this.time(timed, FIRST_ROUNDS);
     const rounds = Math.max(
       1,
@@ -133,7 +151,8 @@ class Measurement {
     // The first submission may have waited for the device to wake up: the second one counts.
     const isEnough = this.isOver || this.budget.now() + (first * rounds) / FIRST_ROUNDS / 1000 > this.budget.end;
     const microseconds = isEnough ? first / FIRST_ROUNDS : (await this.time(timed, rounds)) / rounds;
-    return { kind: "right", microseconds };
+    await new Promise((resolve) => setTimeout(resolve, 0)); // waits of a lost device end, too
+    return this.isLost ? LOST : { kind: "right", microseconds };
   }
 
   private async compile(file: LibraryFile, name: string): Promise<Made> {
@@ -144,9 +163,12 @@ class Measurement {
     const layout = device.createBindGroupLayout({
       entries: bindingTypes(code).map((type, binding) => ({ binding, visibility: COMPUTE, buffer: { type } })),
     });
-    const pipeline = await device.createComputePipelineAsync({
+    const made = device.createComputePipelineAsync({
       layout: device.createPipelineLayout({ bindGroupLayouts: [layout] }),
       compute: { module: device.createShaderModule({ code }), entryPoint: name },
+    });
+    const pipeline = await made.catch((error: unknown) => {
+      throw new Refused(String((error as Error).message ?? error));
     });
     return { pipeline, layout };
   }
@@ -156,6 +178,23 @@ class Measurement {
     const buffer = this.device.createBuffer({ size, usage });
     this.made.push(buffer);
     return buffer;
+  }
+
+  /** Throws where the device has no room for the cases: what did not run would be the fastest of all. */
+  private async prepareAll(cases: readonly Case[], kernels: ReadonlyMap<string, Made>): Promise<Timed[]> {
+    const { device } = this;
+    device.pushErrorScope("out-of-memory");
+    device.pushErrorScope("validation");
+    let scopes: Promise<GPUError | null>[];
+    let timed: Timed[];
+    try {
+      timed = cases.map((item) => this.prepare(item, kernels));
+    } finally {
+      scopes = [device.popErrorScope(), device.popErrorScope()];
+    }
+    const error = (await Promise.all(scopes)).find((each) => each !== null);
+    if (error) throw new Error(`it could not be timed: ${error.message}`);
+    return timed;
   }
 
   private prepare(item: Case, kernels: ReadonlyMap<string, Made>): Timed {
