@@ -31,7 +31,7 @@ def _pack(root: Path) -> None:
     shutil.copytree(WEB, root / "web", ignore=made)
     shutil.copy(WEB.parent / "LICENSE", root / "LICENSE")
     (root / "web" / "node_modules").symlink_to(WEB / "node_modules")
-    pack = ["npm", "pack", "--silent", "--pack-destination", root]
+    pack = ["npm", "pack", "--silent", "--pack-destination", str(root)]
     done = run_within(TIMEOUT_S, pack, cwd=root / "web")
     assert done.returncode == 0, done.stdout + done.stderr
     (archive,) = root.glob("gemma4-web-*.tgz")
