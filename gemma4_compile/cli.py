@@ -16,7 +16,7 @@ from gemma4_compile.errors import ArtifactError, QuantizationError, UsageError
 from gemma4_compile.library_set import needs_of
 from gemma4_compile.package.output_directory import check_output, check_place
 from gemma4_compile.pipeline import Summary, compile_model, plan_model
-from gemma4_compile.process import Hints, check_open, run_command
+from gemma4_compile.process import Hints, check_open, run_command, warn
 from gemma4_compile.quantization.recipe_file import Overrides, read_recipe_file, with_overrides
 from gemma4_compile.reports.plan_report import plan_json, plan_text
 from gemma4_compile.reports.quantization_report import report_json, report_model, report_text
@@ -102,6 +102,7 @@ def _run(arguments: argparse.Namespace) -> None:
         only=arguments.only,
         revision=arguments.revision,
         force=arguments.force,
+        shard_bytes=arguments.shard_size,
         dump_ir=arguments.dump_ir,
         overrides=_overrides(arguments),
         modalities=modalities_of(arguments.modalities),
@@ -120,8 +121,22 @@ def _run(arguments: argparse.Namespace) -> None:
     _print_summary(_compile(request, arguments.calibrate), request.target)
     if arguments.verify:
         _verify(request, arguments.node_modules)
+    if arguments.shard_size is not None:
+        _warn_of_large_files(request.output, arguments.shard_size)
     if arguments.publish is not None:
         _publish(arguments, request.output)
+
+
+def _warn_of_large_files(package: Path, most_bytes: int) -> None:
+    """Name files that are no weights, and larger than a host with such a limit takes."""
+    sizes = {path.name: path.stat().st_size for path in sorted(package.iterdir())}
+    large = {name: size for name, size in sizes.items() if size > most_bytes}
+    if large:
+        warn(
+            "files that --shard-size does not divide are larger: "
+            + ", ".join(f"{name} ({_mebibytes(size)})" for name, size in large.items()),
+            "choose a host that takes such files (docs/web.md)",
+        )
 
 
 def _publish(arguments: argparse.Namespace, package: Path) -> None:

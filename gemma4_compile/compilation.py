@@ -36,6 +36,7 @@ from gemma4_compile.targets.spec import HOST, WORDS, DeviceType
 from gemma4_compile.types import JsonObject
 
 MODEL_TYPE = "gemma4"
+SHARD_SIZE = "shard_bytes"  # of the provenance: what --shard-size said
 _SOME_MODELS_ROLES = (Role.LM_HEAD, Role.DRAFTER_HEAD)
 # What takes part in a compilation, for provenance; jinja2 is here for the chat that follows it.
 PACKAGES = (
@@ -112,6 +113,7 @@ class Compilation:
     libraries: tuple[LibraryPlan, ...]
     drafter: DrafterSource | None = None
     calibration: Calibration | None = None
+    shard_bytes: int | None = None
 
     def of(self, library: LibraryPlan) -> Compilation:
         """The compilation of one of its libraries."""
@@ -204,6 +206,7 @@ def fingerprint(build: Compilation) -> str:
             "files": [[str(p), s.st_size, s.st_mtime_ns] for p, s in stats],
             "recipe": build.recipe.name,
             "allow_nonfinite": build.allow_nonfinite,
+            SHARD_SIZE: build.shard_bytes,
             CALIBRATION: build.calibration and dict(build.calibration.entry),
             "tensors": artifacts.parameter_schema_id(
                 [tensor for stored in build.storage for tensor in stored.tensors]
@@ -308,6 +311,7 @@ def provenance_of(build: Compilation) -> JsonObject:
         "requirements": build.numbers.provenance(),
         NONFINITE: {} if build.allow_nonfinite else None,
         **_padding(build),
+        **({} if build.shard_bytes is None else {SHARD_SIZE: build.shard_bytes}),
         **({} if build.calibration is None else {CALIBRATION: build.calibration.entry}),
         **({} if build.drafter is None else {interface.DRAFTER: drafter_provenance(build.drafter)}),
     }

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gemma4_compile import abi, options
-from gemma4_compile.compilation import LibraryPlan
+from gemma4_compile.compilation import SHARD_SIZE, LibraryPlan
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.package.artifacts import Provenance, read_artifact
@@ -84,7 +84,8 @@ def library_plans(
     """
     forms = requested_forms(request)
     made = [target_and_recipe(replace(request, libraries=(form,))) for form in forms]
-    splits = strictest([*(target for target, _ in made), *_targets_there(request)])
+    specs = [*(target for target, _ in made), *_targets_there(request)]
+    splits = _splitting(specs, request.shard_bytes)
     tokens = image_tokens(request, config)
     plans = []
     for form, (target, recipe) in zip(forms, made, strict=True):
@@ -117,6 +118,21 @@ def _targets_there(request: CompileRequest) -> list[TargetSpec]:
         return []
     there = Provenance.from_json(read_artifact(path))
     return package_targets(there)
+
+
+def _splitting(specs: Sequence[TargetSpec], shard_bytes: int | None) -> TargetSpec:
+    """The target whose bindings split large tensors; by shards as well, for one holds a tensor."""
+    target = strictest(specs)
+    if shard_bytes is None:
+        return target
+    most = min(target.max_binding_bytes or shard_bytes, shard_bytes)
+    return replace(target, max_binding_bytes=most)
+
+
+def package_splits(provenance: Provenance) -> TargetSpec:
+    """The target whose bindings split the tensors of a package; errors as `package_targets`."""
+    said = provenance.build.get(SHARD_SIZE)
+    return _splitting(package_targets(provenance), said if type(said) is int else None)
 
 
 def package_targets(provenance: Provenance) -> list[TargetSpec]:

@@ -58,7 +58,7 @@ from gemma4_compile.package.partial_build import (
     lock_of,
     rest_of_package,
 )
-from gemma4_compile.package.shards import write_weights
+from gemma4_compile.package.shards import SHARD_BYTES, check_shard_size, write_weights
 from gemma4_compile.progress import Reporter
 from gemma4_compile.quantization.recipe import storage_plan
 from gemma4_compile.quantization.recipe_file import check_overrides, with_overrides
@@ -174,6 +174,7 @@ def _write_weights(
             fingerprint(build),
             advance,
             build.drafter_storage,
+            build.shard_bytes or SHARD_BYTES,
         )
     check_unchanged(matched.values())
     manifest = interface.manifest_json(build.parameter_schema_id, build.media)
@@ -239,6 +240,7 @@ def _planned(
         allow_nonfinite=request.allow_nonfinite,
         image_shape=request.image_shape,
         libraries=libraries,
+        shard_bytes=request.shard_bytes,
         drafter=drafter,
     )
 
@@ -286,6 +288,9 @@ def compile_model(
             if drafter is not None and drafter.checkpoint is not None:
                 check_tokenizer(drafter.checkpoint, checkpoint, source.config.vocab_size)
             conversation = make_conversation(build, checkpoint, reporter)
+            if build.shard_bytes is not None:
+                stored = (tensor for one in build.storage for tensor in one.tensors)
+                check_shard_size(stored, build.shard_bytes)
         inputs = digest_files(build.input_files, reporter)
         if request.lock is not None:
             request.lock.check(inputs, whole=weights)

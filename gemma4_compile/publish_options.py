@@ -3,15 +3,42 @@
 from __future__ import annotations
 
 import argparse
+import re
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.process import Options, Parser, non_empty, path
 
+LEAST_SHARD, MOST_SHARD = 64 << 10, 1 << 36
+_SIZE = re.compile(r"([0-9]{1,12}) ?(|b|kb|mb|gb|kib|mib|gib)", re.IGNORECASE)
+_UNITS = {
+    **{"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9},
+    **{"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30},
+}
 _BESIDE = ("publish", "from_package", "license_file", "public", "debug")
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size such as 25MiB; ArgumentTypeError for what is none."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"expected a size such as 25MiB, found {text[:40]!r}")
+    size = int(found[1]) * _UNITS[found[2].lower()]
+    if not LEAST_SHARD <= size <= MOST_SHARD:
+        raise argparse.ArgumentTypeError(
+            f"expected {LEAST_SHARD} to {MOST_SHARD} bytes, found {text[:40]!r}"
+        )
+    return size
 
 
 def add_publish(group: Options) -> None:
     """Add the options."""
+    group.add_argument(
+        "--shard-size",
+        type=parse_size,
+        metavar="SIZE",
+        help="most of a file of weights, for hosts with a limit: bytes, or with KiB, MiB, GiB, KB, "
+        "MB, GB (default: 32MiB, and more for a larger tensor)",
+    )
     group.add_argument(
         "--publish",
         type=non_empty,

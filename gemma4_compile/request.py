@@ -33,6 +33,7 @@ class CompileRequest:
     only: PartialBuild | None = None
     revision: str | None = None
     force: bool = False
+    shard_bytes: int | None = None  # most of a file of weights
     dump_ir: Path | None = None
     activations: str = AUTO
     float16: str = NATIVE  # how kernels read float16 weights

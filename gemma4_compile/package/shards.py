@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gemma4_compile import abi, regular_files
-from gemma4_compile.errors import ArtifactError
+from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.package.artifacts import Shard, TensorCache, TensorRecord
 from gemma4_compile.package.files import FileHash, hash_file
 from gemma4_compile.package.output_directory import (
@@ -79,6 +79,18 @@ def plan_shards(
     return tuple(
         ShardPlan(f"{_SHARD}{index}.bin", tuple(records)) for index, records in enumerate(groups)
     )
+
+
+def check_shard_size(tensors: Iterable[StoredTensor], shard_bytes: int) -> None:
+    """Raise UsageError if a tensor, which lies in one shard as clients read it, is larger."""
+    largest = max(tensors, key=lambda tensor: tensor.nbytes)
+    if largest.nbytes > shard_bytes:
+        raise UsageError(
+            f"--shard-size: `{largest.name}` has {largest.nbytes} bytes, and lies in one shard, "
+            f"of which none may have more than {shard_bytes}",
+            hint=f"give --shard-size {-(-largest.nbytes // 2**20)}MiB or more, or choose a host "
+            "that takes such files (docs/web.md)",
+        )
 
 
 class Progress:
@@ -184,6 +196,7 @@ def write_weights(
     fingerprint: str,
     progress: ByteProgress,
     drafter: Sequence[StoredParameter] = (),
+    shard_bytes: int = SHARD_BYTES,
 ) -> WrittenWeights:
     """Convert all parameters on all cores, and write their shards.
 
@@ -194,15 +207,19 @@ def write_weights(
     fingerprint : identifies weights, recipe and code: equal means equal bytes
     progress : is given the stored bytes as they are written (or found finished)
     drafter : parameters with shards and a list of their own
+    shard_bytes : of a shard at most, but of one with a single larger tensor
 
     Raises
     ------
     ArtifactError
         If the disk is full or cannot be written.
     """
-    own = plan_shards(one for stored in drafter for one in stored.tensors) if drafter else ()
+    own: tuple[ShardPlan, ...] = ()
+    if drafter:
+        own = plan_shards((one for stored in drafter for one in stored.tensors), shard_bytes)
     own = tuple(replace(s, file=s.file.replace(_SHARD, abi.DRAFTER_SHARD)) for s in own)
-    shards = (*plan_shards(tensor for stored in plan for tensor in stored.tensors), *own)
+    mine = (tensor for stored in plan for tensor in stored.tensors)
+    shards = (*plan_shards(mine, shard_bytes), *own)
     plan_of_all = (*plan, *drafter)
     tensors = [tensor for stored in plan_of_all for tensor in stored.tensors]
     noted = Progress(directory, fingerprint)

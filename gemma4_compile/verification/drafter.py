@@ -21,7 +21,7 @@ from gemma4_compile.checkpoint.nonfinite import finite_reader
 from gemma4_compile.checkpoint.sources import TINY
 from gemma4_compile.compilation import drafter_provenance
 from gemma4_compile.errors import CheckpointError, UsageError
-from gemma4_compile.library_set import package_targets
+from gemma4_compile.library_set import package_splits
 from gemma4_compile.model_spec.drafter.component import DRAFTER
 from gemma4_compile.model_spec.drafter.config import DrafterConfig
 from gemma4_compile.model_spec.drafter.parameters import STEM
@@ -36,7 +36,6 @@ from gemma4_compile.quantization.convert import RowReader
 from gemma4_compile.quantization.quality import Thresholds
 from gemma4_compile.quantization.recipe import StoredParameter, storage_plan
 from gemma4_compile.quantization.recipe_file import with_overrides
-from gemma4_compile.targets import strictest
 from gemma4_compile.targets.spec import INT8
 from gemma4_compile.types import JsonObject
 from gemma4_compile.verification.build_fields import reads_words
@@ -150,7 +149,7 @@ class DraftSubject:
         """Open the drafter of an opened package."""
         assert source.checkpoint is not None, "asked for"
         config, build = replace(opened.config, drafter=source.config), opened.provenance.build
-        limits = strictest(package_targets(opened.provenance))
+        limits = package_splits(opened.provenance)
         recipe = with_overrides(build["recipe"], overrides_of(build))
         plan = storage_plan(DRAFTER.parameters(config), recipe, limits.max_binding_bytes)
         listed = read_artifact(request.package / abi.DRAFTER_CACHE_FILE)

@@ -12,9 +12,9 @@ from gemma4_compile import abi
 from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader
 from gemma4_compile.checkpoint.nonfinite import finite_reader
 from gemma4_compile.checkpoint.sources import ModelSource, open_source
-from gemma4_compile.compilation import config_digest
+from gemma4_compile.compilation import SHARD_SIZE, config_digest
 from gemma4_compile.errors import CheckpointError, ConfigError
-from gemma4_compile.library_set import package_targets
+from gemma4_compile.library_set import package_splits
 from gemma4_compile.media.settings import media_settings
 from gemma4_compile.media.sizes import WIDE
 from gemma4_compile.model_spec.component import model_parameters
@@ -38,7 +38,6 @@ from gemma4_compile.quantization.recipe_file import Overrides, with_overrides
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.runtime.integrity import ByteCount, Check, check_files
 from gemma4_compile.runtime.package import check_whole, read_provenance
-from gemma4_compile.targets import strictest
 from gemma4_compile.targets.spec import NATIVE
 from gemma4_compile.verification.adapters import adapters_of, check_adapters
 from gemma4_compile.verification.build_fields import check_build, check_fits
@@ -150,7 +149,7 @@ def open_subject(
     total = sum(nbytes for nbytes, _ in provenance.files.values())
     with reporter.progress(f"checking {request.package}", total) as advance:
         check_files(request.package, provenance, Check.ALWAYS, _steps(advance))
-    limits = strictest(package_targets(provenance))
+    limits = package_splits(provenance)
     recipe = with_overrides(build["recipe"], overrides_of(build))
     plan = storage_plan(model_parameters(config, COMPONENTS), recipe, limits.max_binding_bytes)
     cache = TensorCache.from_json(read_artifact(request.package / abi.TENSOR_CACHE_FILE))
@@ -219,6 +218,7 @@ def request_of(
         image_tokens=None if image is None else image.max_budget,
         image_shape=WIDE if image is None else image.client_shape,
         allow_nonfinite=build.get(NONFINITE) is not None,
+        shard_bytes=build.get(SHARD_SIZE),
     )
 
 

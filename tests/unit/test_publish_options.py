@@ -29,6 +29,28 @@ def test_what_does_not_fit_together_is_told(given: list[str], what: str) -> None
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("25MiB", 25 << 20),
+        ("25 mib", 25 << 20),
+        ("100MB", 10**8),
+        ("1GiB", 1 << 30),
+        ("65536", 65536),
+        ("512KiB", 512 << 10),
+    ],
+)
+def test_sizes_have_units(text: str, expected: int) -> None:
+    given = ["tiny", "-o", "out", "--shard-size", text]
+    assert options.make_parser().parse_args(given).shard_size == expected
+
+
+@pytest.mark.parametrize("text", ["", "MiB", "-1MiB", "1.5MiB", "25TiB", "1KiB", "9" * 40, "0"])
+def test_what_is_no_size_is_told(text: str) -> None:
+    with pytest.raises(UsageError, match="expected"):
+        options.make_parser().parse_args(["tiny", "-o", "out", f"--shard-size={text}"])
+
+
+@pytest.mark.parametrize(
     "given",
     [
         ["--publish", "a/b", "--from", "out", "--public", "--license-file", "x", "--debug"],

@@ -13,12 +13,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gemma4_compile.errors import ArtifactError
+from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.model_spec.parameters import Parameter, Role, Source
 from gemma4_compile.package import shards
 from gemma4_compile.package.artifacts import TensorCache
 from gemma4_compile.package.output_directory import PROGRESS_FILE
-from gemma4_compile.package.shards import plan_shards, write_weights
+from gemma4_compile.package.shards import check_shard_size, plan_shards, write_weights
 from gemma4_compile.quantization.groups import GroupScheme, quantize
 from gemma4_compile.quantization.recipe import StoredParameter, storage_plan
 from gemma4_compile.quantization.scheme import StoredTensor
@@ -50,7 +50,29 @@ def nothing(count: int) -> None:
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     real = plan_shards
-    monkeypatch.setattr(shards, "plan_shards", lambda tensors: real(tensors, SHARD_BYTES))
+    monkeypatch.setattr(shards, "plan_shards", lambda tensors, *_: real(tensors, SHARD_BYTES))
+
+
+def test_a_tensor_larger_than_a_shard_may_be_is_told_with_what_would_do() -> None:
+    stored = [tensor("small", 4), tensor("model.embed_tokens.q_weight", 3 << 18)]
+    check_shard_size(stored, 3 << 20)
+    with pytest.raises(UsageError, match=r"`model.embed_tokens.q_weight` has 3145728") as caught:
+        check_shard_size(stored, (3 << 20) - 1)
+    assert "--shard-size 3MiB" in str(caught.value.hint)
+
+
+def test_a_size_that_is_asked_for_bounds_every_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "plan_shards", plan_shards)
+    sizes = []
+    for limit in (9000, 1 << 20):
+        folder = tmp_path / str(limit)
+        folder.mkdir()
+        written = write_weights(folder, make_plan(), read_rows, "a", nothing, (), limit)
+        assert all(shard.nbytes <= limit for shard in written.cache.shards)
+        sizes.append(len(written.cache.shards))
+    assert sizes == [3, 1]
 
 
 def tensor(name: str, words: int) -> StoredTensor:

@@ -51,6 +51,7 @@ MADE_BY = CompileRequest(
     overrides=(("embed_tokens", "q4f16_1"), ("layers.*.mlp.down_proj", "q4f16_1")),
     drafter="tiny",
     allow_nonfinite=True,
+    shard_bytes=1 << 20,
 )
 """With no option as it is by default."""
 NO_BYTES = {"output", "force", "dump_ir", "lock", "probe"}
