@@ -106,19 +106,18 @@ export async function choose(
     return { pack: withLibrary(pack, taken.name), choice: { name: taken.name, why, isFixed: true } };
   }
   const fits = fitting(pack, device);
-  const [stored, ...more] = pack.offline ? await storedLibraries(pack) : [];
-  if (stored && !more.length && fits.includes(stored)) {
-    const why = "the one that is downloaded, while there is no network";
-    return { pack: withLibrary(pack, stored), choice: { name: stored, why, isFixed: false } };
-  }
   if (fits.length === 0) {
     const main = pack.libraries.find(({ file }) => file === pack.library)!;
     return { pack, choice: { name: main.name, why: "none fits this device", isFixed: false } };
   }
   try {
     const options = { fast: device.isDriven, fetch: (url: string) => storedOrFetched(pack, url) };
-    const { name, why } = await chooseAmong(pack.url, pack.libraries, undefined, options);
-    return { pack: withLibrary(pack, name), choice: { name, why, isFixed: false } };
+    // Without a network only what is downloaded can be had.
+    const stored = pack.offline ? (await storedLibraries(pack)).filter((name) => fits.includes(name)) : [];
+    const candidates = stored.length ? pack.libraries.filter(({ name }) => stored.includes(name)) : pack.libraries;
+    const { name, why } = await chooseAmong(pack.url, candidates, undefined, options);
+    const reason = stored.length === 1 ? "the one that is downloaded, while there is no network" : why;
+    return { pack: withLibrary(pack, name), choice: { name, why: reason, isFixed: false } };
   } catch (error) {
     const [message, hint] = String((error as Error).message).split("\n");
     throw new UserError(message!, hint ?? "Update the browser and the graphics driver.");
