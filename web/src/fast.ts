@@ -147,6 +147,12 @@ export async function chooseLibrary(
   return choose(packageUrl, adapter, { fast: counts.enabled, ...options });
 }
 
+/** Tells `stats()` of this thread which library another thread has chosen for it, and why. */
+export function noteChoice({ name, why }: Pick<Choice, "name" | "why">): void {
+  counts.library = name;
+  counts.libraryReason = why;
+}
+
 /**
  * Loads the drafter of the package at `modelUrl`, whose library the client has loaded before: several tokens a step
  * from then on, where that pays. False, with the reason in `stats().reasons`, where it cannot be.

@@ -10,6 +10,12 @@ describe("the module in a thread without WebGPU", () => {
     expect(stats().reasons).toEqual(["there is no WebGPU in this thread"]);
   });
 
+  it("is told of a choice that another thread made", async () => {
+    const { noteChoice, stats } = await import("../src/fast");
+    noteChoice({ name: "int8", why: "the fastest here" });
+    expect(stats()).toMatchObject({ library: "int8", libraryReason: "the fastest here" });
+  });
+
   it("gives copies of its counts", async () => {
     const { stats } = await import("../src/fast");
     stats().reasons.push("mine");

@@ -109,7 +109,14 @@ export class Engine {
           resolve();
         }
       },
-      { kind: "start", model: MODEL_ID, fast, drafter, config: { cacheBackend: "cache", model_list: [record] } },
+      {
+        kind: "start",
+        model: MODEL_ID,
+        fast,
+        drafter,
+        library: pack.choice,
+        config: { cacheBackend: "cache", model_list: [record] },
+      },
     );
   }
 

@@ -9,8 +9,18 @@ export interface StoredDrafter {
 }
 
 export type ToWorker =
-  /** `fast`: with gemma4-web between the client and the device, and with `drafter` several tokens a step. */
-  | { kind: "start"; model: string; config: AppConfig; fast: boolean; drafter: StoredDrafter | undefined }
+  /**
+   * `fast`: with gemma4-web between the client and the device, and with `drafter` several tokens a step. `library`: which
+   * one the page chose, and why.
+   */
+  | {
+      kind: "start";
+      model: string;
+      config: AppConfig;
+      fast: boolean;
+      drafter: StoredDrafter | undefined;
+      library: { name: string; why: string } | undefined;
+    }
   /** `sent`: when the person sent the message, by `now` of speed.ts. */
   | { kind: "reply"; id: number; sent: number; request: ChatCompletionRequestStreaming }
   | { kind: "stop" };

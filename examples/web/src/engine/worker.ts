@@ -1,6 +1,6 @@
 // The stock client, off the page's own thread. It also reports when the graphics device is gone, which
 // the client only logs.
-import { disable, stats, useDrafter } from "gemma4-web/fast"; // before the client, which it watches
+import { disable, noteChoice, stats, useDrafter } from "gemma4-web/fast"; // before the client, which it watches
 import { MLCEngine } from "@mlc-ai/web-llm";
 import type { FromWorker, StoredDrafter, ToWorker } from "./protocol";
 import { now } from "./speed";
@@ -30,8 +30,9 @@ async function useStored({ url, files }: StoredDrafter): Promise<void> {
   });
 }
 
-async function start({ model, config, fast, drafter }: Extract<ToWorker, { kind: "start" }>): Promise<void> {
+async function start({ model, config, fast, drafter, library }: Extract<ToWorker, { kind: "start" }>): Promise<void> {
   if (!fast) disable();
+  if (library) noteChoice(library);
   try {
     engine.setAppConfig(config);
     await engine.reload(model);
