@@ -52,7 +52,7 @@ WINDOWS = {
 }
 
 
-class _Silent:
+class Silent:
     """A reporter for tests."""
 
     def stage(self, text: str) -> None:
@@ -96,7 +96,7 @@ class Compiler:
                 image_tokens=70 if model == SEEING_LITTLE else None,
                 drafter=TINY if model == DRAFTED else None,
             )
-            compile_model(request, _Silent())
+            compile_model(request, Silent())
 
         key = (model, target, quant, activations, limits, float16)
         return made_once(self.root / "-".join(key), make)

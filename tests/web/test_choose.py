@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,13 @@ from typing import Any
 import pytest
 
 from gemma4_compile import abi
-from tests.web.compiled import TINY, Compiler
+from gemma4_compile.model_spec.modality import TEXT_ONLY
+from gemma4_compile.pipeline import compile_model
+from gemma4_compile.request import CompileRequest
+from gemma4_compile.targets.libraries import fitting_forms
+from tests.web.compiled import SIZES, TINY, Silent
 from tests.web.dawn import VulkanDriver, run_driver
-from tests.web.joined import described, join
+from tests.web.joined import described
 
 Choose = Callable[[Path, VulkanDriver], dict[str, Any]]
 
@@ -30,15 +35,28 @@ def choose(fast_module: Path, folder: Path) -> Choose:
     return run
 
 
+@pytest.fixture(scope="session")
+def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of two libraries over one set of shards: one without features, one with float16."""
+    sizes = SIZES[TINY]
+    request = CompileRequest(
+        model=TINY,
+        target="webgpu",
+        quant="q4f16",
+        output=tmp_path_factory.mktemp("libraries") / "package",
+        context_length=sizes.context_length,
+        prefill_chunk=sizes.prefill_chunk,
+        modalities=TEXT_ONLY,
+        libraries=fitting_forms(("default", "f16"), has_float16=True, takes_int8=True),
+    )
+    compile_model(request, Silent())
+    return request.output
+
+
 @pytest.fixture
-def package(compiled: Compiler, folder: Path) -> Path:
-    """Of two libraries: one without features, one with float16."""
-    quants = {"default": ("q4f32", "default"), "f16": ("q4f16", "default")}
-    made = {
-        name: compiled(TINY, "webgpu", quant, "float", limits)
-        for name, (quant, limits) in quants.items()
-    }
-    return join(made, folder / "package")
+def package(compiled_once: Path, folder: Path) -> Path:
+    """A copy that a test may change."""
+    return Path(shutil.copytree(compiled_once, folder / "package"))
 
 
 def test_lavapipe_measures_what_fits_and_takes_the_fastest(
