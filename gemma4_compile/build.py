@@ -181,7 +181,11 @@ def build_executable(
     LoweringError
         If a kernel breaks a limit of the target.
     """
-    dump = options.dump or (lambda name, text: None)
+
+    def dump(name: str) -> None:
+        if options.dump:  # the text of a whole module takes half a second
+            options.dump(name, module.script())
+
     decoder = decoder_options(
         *(recipe, target, options.prefill_chunk, options.suppressed),
         probe=options.probe,
@@ -191,13 +195,13 @@ def build_executable(
     module = build_module(config, recipe, target, exports, plan)
     kernels = kernel_descriptions(module)
     metadata = {**options.metadata, "kernels": kernels}
-    dump("model", module.script())
+    dump("model")
     module = lower(module, target)
     if target.known_answers and not options.probe:
         metadata["known_answers"] = known_answers(module, kernels, target, options.prefill_chunk)
     attach: Pass = AttachMetadata(json.dumps(metadata, sort_keys=True))
     module = attach(module)
-    dump("kernels", module.script())
+    dump("kernels")
     report = library_report(module)
     executable = generate(module, target)
     if options.dump_kernel:
