@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gemma4_compile.errors import UsageError
@@ -88,6 +88,8 @@ def fitting_forms(
             float16 = form.float16 if has_float16 else NATIVE
             return (form.target, form.limits, FLOAT if is_float else form.activations, float16)
 
-        return next(other for other in LIBRARIES.values() if built(other) == built(one))
+        found = next(other for other in LIBRARIES.values() if built(other) == built(one))
+        is_left_out = found.activations == INT8 and not takes_int8
+        return replace(found, activations=AUTO) if is_left_out else found
 
     return tuple(dict.fromkeys(same(LIBRARIES[name]) for name in names))

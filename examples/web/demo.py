@@ -84,8 +84,8 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--quant",
-        default="q4f32",
-        help="recipe; q4f32 needs no shader-f16 (default: %(default)s)",
+        default="q4f16",
+        help="recipe (default: %(default)s)",
     )
     parser.add_argument("--output", type=Path, default=Path("artifacts/demo"), help="the package")
     parser.add_argument("--port", type=int, default=8000, help="0 takes a free one")

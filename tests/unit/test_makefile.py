@@ -16,6 +16,7 @@ from gemma4_compile.runtime.server import pages
 from gemma4_compile.targets.linker import object_cache
 
 ROOT = Path(__file__).parents[2]
+OWN_PROGRAMS = {"gemma4-compile", "gemma4-chat"}
 EXAMPLES = ("examples/web", "examples/web-minimal", "examples/extension")
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
@@ -176,6 +177,8 @@ def test_workflows_run_nothing_but_targets_that_exist() -> None:
         assert commands, path.name
         for command in commands:
             program, target, *options = command.split()
+            if program in OWN_PROGRAMS or command == "python -m pip install -e .":
+                continue  # of hosts.yml: systems without make
             assert (program, target in targets) == ("make", True), f"{path.name}: {command}"
             assert all(re.fullmatch(r"[A-Z]+=\w+", option) for option in options)
 

@@ -56,6 +56,7 @@ def test_forms_that_are_the_same_are_made_once(
 ) -> None:
     forms = fitting_forms(BROWSERS, has_float16=has_float16, takes_int8=takes_int8)
     assert [form.name for form in forms] == [name for name in BROWSERS if name not in missing]
+    assert takes_int8 or all(form.activations != INT8 for form in forms)
 
 
 def test_a_form_has_the_name_of_the_first_that_is_the_same() -> None:
