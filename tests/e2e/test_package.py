@@ -51,7 +51,12 @@ DAMAGE: dict[str, tuple[Edit, str]] = {
         edit_json(
             "provenance.json",
             lambda values: values.update(
-                library="model.wasm", files={"model.wasm": {"nbytes": 1, "sha256": ""}}
+                library="model.wasm",
+                libraries=[
+                    {**values["libraries"][0], "file": "model.wasm", "target": "webgpu"}
+                    | {"device": "webgpu"}
+                ],
+                files={"model.wasm": {"nbytes": 1, "sha256": ""}},
             ),
         ),
         "no native library",

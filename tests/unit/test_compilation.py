@@ -143,6 +143,7 @@ def digest(drafter: Path | str) -> str:
             recipe=RECIPES["q4f16"],
             allow_nonfinite=False,
             calibration=None,
+            shard_bytes=None,
             storage=storage_plan(parameter_table(config), RECIPES["q4f16"], None),
         )
         return fingerprint(build)
