@@ -137,6 +137,8 @@ def change_provenance(package: Path, **build: object) -> None:
     path = package / "provenance.json"
     provenance = json.loads(path.read_text())
     provenance["build"].update(build)
+    for library in provenance["libraries"]:  # what it needs stands there
+        library.update({name: value for name, value in build.items() if name in library})
     path.write_text(json.dumps(provenance))
 
 
