@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gemma4_compile.model_spec.modality import TEXT_ONLY
 from gemma4_compile.pipeline import compile_model
-from gemma4_compile.progress import ByteProgress
+from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.request import CompileRequest
+from gemma4_compile.targets.libraries import fitting_forms
 from gemma4_compile.targets.spec import NATIVE
 from tests import models, routing
+from tests.packages import Silent
 from tests.shared import made_once
 
 TINY = "tiny"
@@ -20,6 +21,8 @@ DRAFTED = "tiny-drafted"
 """The same with its drafter."""
 SEEING = "tiny-seeing"
 """The same with its towers."""
+BOTH = ("default", "f16")
+"""Libraries of a package of several: one for every device, one for devices with float16."""
 SEEING_LITTLE = "tiny-seeing-little"
 """The same with room for a quarter of the usual rows: devices in software are slow."""
 
@@ -52,17 +55,6 @@ WINDOWS = {
 }
 
 
-class Silent:
-    """A reporter for tests."""
-
-    def stage(self, text: str) -> None:
-        """Say nothing."""
-
-    @contextmanager
-    def progress(self, text: str, total_bytes: int) -> Iterator[ByteProgress]:
-        yield lambda count: None
-
-
 @dataclass
 class Compiler:
     """Compiles on demand, each package once a run: `root` is shared by its processes."""
@@ -77,8 +69,12 @@ class Compiler:
         activations: str = "float",
         limits: str = "default",
         float16: str = NATIVE,
+        libraries: Sequence[str] = (),
     ) -> Path:
-        """Return the package of `model` (a name above or a kind of `tests.models`)."""
+        """Return the package of `model` (a name above or a kind of `tests.models`).
+
+        It has the library that the other arguments describe, or several by name.
+        """
         sizes = SIZES[model]
 
         def make(output: Path) -> None:
@@ -92,13 +88,18 @@ class Compiler:
                 activations=activations,
                 limits=limits,
                 float16=float16,
+                libraries=fitting_forms(
+                    libraries,
+                    has_float16=RECIPES[quant].has_float16,
+                    takes_int8=RECIPES[quant].takes_int8,
+                ),
                 modalities=None if model in (SEEING, SEEING_LITTLE) else TEXT_ONLY,
                 image_tokens=70 if model == SEEING_LITTLE else None,
                 drafter=TINY if model == DRAFTED else None,
             )
             compile_model(request, Silent())
 
-        key = (model, target, quant, activations, limits, float16)
+        key = (model, target, quant, activations, limits, float16, *libraries)
         return made_once(self.root / "-".join(key), make)
 
     def _checkpoint(self, kind: str) -> Path:

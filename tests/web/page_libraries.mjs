@@ -23,7 +23,7 @@ export const LIBRARIES = {
     await page.locator("#download").click();
     await state(page, "ready");
     const libraries = requested(from, /\.wasm$/).map(({ path }) => path);
-    assert.deepEqual(libraries, ["/several/model-default.wasm"]);
+    assert.deepEqual(libraries, ["/several/model.wasm"]);
     await page.close();
   },
 };

@@ -21,10 +21,9 @@ import pytest
 from gemma4_compile.abi import DRAFTER_CACHE_FILE
 from tests.marks import slow_unless
 from tests.tiny_answers import CONVERSATIONS
-from tests.web.compiled import DRAFTED, SEEING_LITTLE, TINY, Compiler
+from tests.web.compiled import BOTH, DRAFTED, SEEING_LITTLE, TINY, Compiler
 from tests.web.cpu_runtime import ENOUGH, Runtime, assistant, system, user
 from tests.web.dawn import run_driver
-from tests.web.joined import join
 from tests.web.webllm import find_browser
 
 pytestmark = pytest.mark.browser
@@ -172,8 +171,7 @@ def packages(compiled: Compiler, tmp_path_factory: pytest.TempPathFactory) -> di
     folders = {name: root / name for name in quants}
     for name, quant in quants.items():
         shutil.copytree(compiled(TINY, "webgpu", quant), folders[name])
-    both = {"default": folders["tiny"], "f16": folders["f16"]}
-    folders["several"] = join(both, root / "several")
+    folders["several"] = compiled(TINY, "webgpu", "q4f16", libraries=BOTH)
     shard = bytearray((folders["damaged"] / "params_shard_0.bin").read_bytes())
     shard[1000] ^= 1
     (folders["damaged"] / "params_shard_0.bin").write_bytes(shard)
