@@ -281,10 +281,10 @@ def compile_model(
         checkpoint = source.checkpoint
         conversation: Conversation | None = None
         if checkpoint is not None:  # what can be known to fail fails before the long stages
-            for recipe in {
-                one.recipe.activation_dtype: one.recipe for one in build.libraries
-            }.values():
-                check_norms(table, recipe, row_reader(matched_tensors(build)))
+            by_dtype = {one.recipe.activation_dtype: one.recipe for one in build.libraries}
+            read_norms = row_reader(matched_tensors(build))
+            for recipe in by_dtype.values():
+                check_norms(table, recipe, read_norms)
             if drafter is not None and drafter.checkpoint is not None:
                 check_tokenizer(drafter.checkpoint, checkpoint, source.config.vocab_size)
             conversation = make_conversation(build, checkpoint, reporter)

@@ -67,12 +67,13 @@ def fitting_forms(
 ) -> tuple[LibraryForm, ...]:
     """The forms of those names that differ for a recipe, in order.
 
-    Without float16, `f16` is `default` again; without integer weights `int8` is `f16`.
+    Without float16, `f16` is `default` again; without integer weights `int8` is `f16`. Of
+    equal ones the registry's first is taken.
 
     Raises
     ------
     UsageError
-        For an unknown name, one that is given twice, or none that is left.
+        For an unknown name, or one that is given twice.
     """
     for name in names:
         if name not in LIBRARIES:
@@ -80,16 +81,18 @@ def fitting_forms(
         if names.count(name) > 1:
             raise UsageError(f"library `{name}` is given twice", hint="give it once")
 
-    def same(one: LibraryForm) -> LibraryForm:
-        """The first of the registry that is the same library in this recipe."""
+    def reduced(form: LibraryForm) -> LibraryForm:
+        """The form without what the recipe does not have."""
+        is_float = form.activations == INT8 and not takes_int8
+        return replace(
+            form,
+            activations=FLOAT if is_float else form.activations,
+            float16=form.float16 if has_float16 else NATIVE,
+        )
 
-        def built(form: LibraryForm) -> tuple[str, ...]:
-            is_float = form.activations == FLOAT or (form.activations == INT8 and not takes_int8)
-            float16 = form.float16 if has_float16 else NATIVE
-            return (form.target, form.limits, FLOAT if is_float else form.activations, float16)
-
-        found = next(other for other in LIBRARIES.values() if built(other) == built(one))
-        is_left_out = found.activations == INT8 and not takes_int8
-        return replace(found, activations=AUTO) if is_left_out else found
-
-    return tuple(dict.fromkeys(same(LIBRARIES[name]) for name in names))
+    firsts: dict[LibraryForm, LibraryForm] = {}
+    for form in map(reduced, LIBRARIES.values()):
+        firsts.setdefault(replace(form, name=""), form)
+    return tuple(
+        dict.fromkeys(firsts[replace(reduced(LIBRARIES[name]), name="")] for name in names)
+    )
