@@ -1,5 +1,5 @@
 // The list of models that a page offers: what is read of it, what is refused, and what a page without one does.
-import { afterEach, describe, expect, it, vi } from "vitest";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { Fields } from "../src/package/json_fields";
 import { modelLine, offeredModels, readModels } from "../src/package/models";
 
@@ -65,6 +65,8 @@ describe("readModels", () => {
 });
 
 describe("offeredModels", () => {
+  // Node 20 has no navigator.
+  beforeEach(() => vi.stubGlobal("navigator", { onLine: true }));
   const LIST = `${BASE}models.json`;
   const there = JSON.stringify({ models: [ENTRY, { name: "tiny", address: "tiny/" }] });
 
