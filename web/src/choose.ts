@@ -9,6 +9,7 @@ export {
   clientLimit,
   lacking,
   type LimitName,
+  multiplies,
   SUBGROUP_MATRICES,
   traitsOf,
   type Traits,

@@ -1,6 +1,7 @@
 // The weights of a package's drafter: fetched, compared with what the library takes, and put onto its device.
 import { Calls } from "./calls";
 import type { DrafterOptions, FetchFile } from "./drafter_options";
+import { hexDigest } from "./kept";
 import type { Library } from "./library";
 import type { Native } from "./native";
 import { makeRoundPipelines, MAX_DRAFTS, MAX_ROWS } from "./next_round";
@@ -88,8 +89,7 @@ async function verified(get: FetchFile, base: string, shard: Shard, sha256: stri
   const { dataPath, nbytes } = shard;
   const url = `${base}${dataPath}`;
   const bytes = new Uint8Array(await (await opened(get, url, sha256)).arrayBuffer());
-  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
-  const found = Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
+  const found = await hexDigest(bytes);
   if (found === sha256) return bytes;
   if (get === cached) await drop(url, sha256).catch(() => undefined);
   if (bytes.byteLength !== nbytes) throw new Error(`${dataPath}: expected ${nbytes} bytes, found ${bytes.byteLength}`);

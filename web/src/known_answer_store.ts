@@ -1,9 +1,8 @@
 // Keeps that a device has passed, so that the test runs once for each device, browser and package. Browsers do not
 // tell the driver's version; a result is therefore kept for a week only.
+import { hexDigest, keep, type Store } from "./kept";
 import type { KnownAnswers } from "./known_answer_format";
 import type { AdapterText, Keeper } from "./known_answers";
-
-type Store = Pick<CacheStorage, "open">;
 
 const CACHE = "gemma4-known-answers";
 // The Cache API takes addresses only. This host cannot exist (RFC 2606), and nothing asks for it.
@@ -26,8 +25,7 @@ export class PassedTests implements Keeper {
   ): Promise<PassedTests | undefined> {
     try {
       const text = JSON.stringify([answers.digest, vendor, architecture, device, description, userAgent]);
-      const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", new TextEncoder().encode(text)));
-      const name = Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
+      const name = await hexDigest(text);
       return store && new PassedTests(await store.open(CACHE), ADDRESS + name);
     } catch {
       return undefined;
@@ -46,10 +44,7 @@ export class PassedTests implements Keeper {
   /** Keeps that the test passed now, and forgets the oldest of too many. */
   async add(now: number = Date.now()): Promise<void> {
     try {
-      await this.cache.delete(this.key);
-      await this.cache.put(this.key, new Response(String(now)));
-      const keys = await this.cache.keys();
-      for (const old of keys.slice(0, Math.max(0, keys.length - MOST))) await this.cache.delete(old);
+      await keep(this.cache, this.key, String(now), MOST);
     } catch {
       // Without room the test runs again at the next start.
     }

@@ -1,10 +1,9 @@
 // Keeps which libraries compute wrong on a device, so that none of them is chosen again. A library is known by the digest
 // of its known answers and of the kernels that they run. Browsers do not tell the driver's version: what was found is
 // kept for a month, and until the library passes.
+import { hexDigest, keep, type Store } from "./kept";
 import type { KnownAnswers } from "./known_answer_format";
 import type { AdapterText } from "./known_answers";
-
-type Store = Pick<CacheStorage, "open">;
 
 const CACHE = "gemma4-wrong-libraries";
 // The Cache API takes addresses only. This host cannot exist (RFC 2606), and nothing asks for it.
@@ -49,11 +48,7 @@ export class WrongLibraries {
   /** Keeps that a library is wrong, and forgets the oldest of too many. */
   async add(answers: Pick<KnownAnswers, "digest">, adapter: AdapterText, now: number = Date.now()): Promise<void> {
     try {
-      const key = await this.keyOf(answers, adapter);
-      await this.cache.delete(key);
-      await this.cache.put(key, new Response(String(now)));
-      const keys = await this.cache.keys();
-      for (const old of keys.slice(0, Math.max(0, keys.length - MOST))) await this.cache.delete(old);
+      await keep(this.cache, await this.keyOf(answers, adapter), String(now), MOST);
     } catch {
       // Without room it may be chosen again, and its test fails again.
     }
@@ -71,7 +66,6 @@ export class WrongLibraries {
     { vendor, architecture, device, description, subgroupMinSize = 0 }: AdapterText,
   ): Promise<string> {
     const text = JSON.stringify([digest, vendor, architecture, device, description, subgroupMinSize, this.userAgent]);
-    const name = new Uint8Array(await crypto.subtle.digest("SHA-256", new TextEncoder().encode(text)));
-    return ADDRESS + Array.from(name, (byte) => byte.toString(16).padStart(2, "0")).join("");
+    return ADDRESS + (await hexDigest(text));
   }
 }

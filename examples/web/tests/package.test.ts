@@ -3,8 +3,8 @@ import { describe, expect, it } from "vitest";
 import { keyOf } from "../src/download/cache";
 import { sha256 } from "../src/download/hash";
 import { describe as read, drafterBytes, withoutDrafter } from "../src/package/package";
-import { fitting, withLibrary } from "../src/package/libraries";
-import type { Device } from "../src/package/requirements";
+import { withLibrary } from "../src/package/libraries";
+import { type Device, fitting } from "../src/package/requirements";
 import { UserError } from "../src/package/user_error";
 
 const URL = "https://x.y/my-model/";

@@ -1,10 +1,11 @@
 // Which of a package's libraries runs here, right and fastest.
+import { hexDigest, type Store } from "../kept";
 import { PassedTests } from "../known_answer_store";
-import { parseKnownAnswers, testedAdapter, type AdapterText, type KnownAnswers } from "../known_answers";
+import { testedAdapter, type AdapterText, type KnownAnswers } from "../known_answers";
 import { counts } from "../stats";
 import { WrongLibraries } from "../wrong_libraries";
 import { byExpectation, deviceDescriptor, isSmallerThan, lacking, traitsOf, type Traits } from "./fits";
-import { hexDigest, KeptChoice, type Store } from "./kept_choice";
+import { KeptChoice } from "./kept_choice";
 import { LibraryFile } from "./library_file";
 import { check, endsInTime, LATE, measure, type Budget, type Outcome } from "./measure";
 import type { Choice, ChooseOptions, JudgedAdapter, Measured } from "./options";
@@ -126,7 +127,7 @@ class Chooser {
 
   private answersOf({ name }: WebLibrary): KnownAnswers | undefined {
     try {
-      return parseKnownAnswers(this.files.get(name)?.metadata() ?? "{}");
+      return this.files.get(name)?.answers();
     } catch {
       return undefined;
     }

@@ -139,7 +139,7 @@ function lackingSubgroups({ features, subgroupSize }: Needs, traits: Traits): st
 }
 
 /** Whether the device may have the matrices that kernels use: 16 x 16 float16 operands, float32 sums. */
-function multiplies({ matrixConfigs }: Traits): boolean {
+export function multiplies({ matrixConfigs }: Traits): boolean {
   const fitting = matrixConfigs.filter(
     ({ componentType, resultComponentType, M, N, K }) =>
       componentType === "f16" && resultComponentType === "f32" && [M, N, K].every((size) => size === 16),

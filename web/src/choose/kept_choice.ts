@@ -1,11 +1,11 @@
 // Keeps what was chosen for a package on a device, so that it is measured once. A choice is renewed when the package's
 // libraries, the device or the browser changes, and after a while: browsers do not tell the driver's version.
+import { hexDigest, keep, type Store } from "../kept";
 import type { AdapterText } from "../known_answers";
 import type { WebLibrary } from "./provenance";
 
-export type Store = Pick<CacheStorage, "open">;
-
-const CACHE = "gemma4-choices";
+/** The cache's name. */
+export const CACHE = "gemma4-choices";
 // The Cache API takes addresses only. This host cannot exist (RFC 2606), and nothing asks for it.
 const ADDRESS = "https://choices.invalid/";
 const DAY_MS = 24 * 3600 * 1000;
@@ -66,10 +66,7 @@ export class KeptChoice {
   async write(kept: Kept, isMeasured: boolean, now: number): Promise<void> {
     try {
       const stored: Stored = { ...kept, at: now, isMeasured };
-      await this.cache.delete(this.key);
-      await this.cache.put(this.key, new Response(JSON.stringify(stored)));
-      const keys = await this.cache.keys();
-      for (const old of keys.slice(0, Math.max(0, keys.length - MOST))) await this.cache.delete(old);
+      await keep(this.cache, this.key, JSON.stringify(stored), MOST);
     } catch {
       // Without room it is measured again.
     }
@@ -84,10 +81,4 @@ export async function forgetChoices(store: Store | undefined = globalThis.caches
   } catch {
     // Nothing is kept where nothing can be.
   }
-}
-
-export async function hexDigest(data: string | Uint8Array<ArrayBuffer>): Promise<string> {
-  const bytes = typeof data === "string" ? new TextEncoder().encode(data) : data;
-  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
-  return Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }

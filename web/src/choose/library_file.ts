@@ -1,6 +1,7 @@
 // What a model library says in its file, before anything of it runs: its metadata, and the WGSL text of its kernels.
 //
 // Both are strings of TVM's serialised module in the data of the .wasm: eight bytes of length, then the text.
+import { type KnownAnswers, parseKnownAnswers } from "../known_answer_format";
 
 const METADATA = '{"artifact": {';
 const MOST_METADATA = 1 << 24;
@@ -9,6 +10,7 @@ const LENGTH_BYTES = 8;
 
 export class LibraryFile {
   private readonly view: DataView;
+  private read: { answers: KnownAnswers | undefined } | undefined;
 
   constructor(private readonly bytes: Uint8Array) {
     this.view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
@@ -21,6 +23,15 @@ export class LibraryFile {
       if (text !== undefined) return text;
     }
     return undefined;
+  }
+
+  /** The known answers of its metadata, which are looked for once; undefined where it has none. Throws for damaged ones. */
+  answers(): KnownAnswers | undefined {
+    if (!this.read) {
+      const metadata = this.metadata();
+      this.read = { answers: metadata === undefined ? undefined : parseKnownAnswers(metadata) };
+    }
+    return this.read.answers;
   }
 
   /** The WGSL text of a kernel; undefined where the file has none. */

@@ -4,7 +4,6 @@ import { PassedTests } from "../known_answer_store";
 import {
   KnownAnswerTest,
   padded,
-  parseKnownAnswers,
   testedAdapter,
   uniformOf,
   workgroupsOf,
@@ -83,8 +82,7 @@ async function examine(
   budget: Budget,
   isTimed: boolean,
 ): Promise<Outcome> {
-  const metadata = file.metadata();
-  const all = metadata === undefined ? undefined : parseKnownAnswers(metadata);
+  const all = file.answers();
   const cases = all?.cases.filter(({ title }) => !isTimed || Object.hasOwn(LAUNCHES, title)) ?? [];
   if (!all || cases.length === 0) return { kind: "unknown", message: "it brings no known answers" };
   const answers: KnownAnswers = { ...all, cases };

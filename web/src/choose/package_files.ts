@@ -1,7 +1,7 @@
 // Files of a package, read no further than they may be long.
-import type { Store } from "./kept_choice";
+import type { Store } from "../kept";
+import { CACHE } from "./kept_choice";
 
-const CACHE = "gemma4-choices";
 const LARGEST_PROVENANCE = 1 << 24;
 
 export type Fetch = (url: string) => Promise<Response>;

@@ -1,10 +1,10 @@
 // The model libraries of a package, of which one is downloaded: the one that is right and fastest on this device.
-import { chooseAmong, lacking, type WebLibrary } from "gemma4-web/choose";
+import { chooseAmong, type WebLibrary } from "gemma4-web/choose";
 import { keyOf, openCache } from "../download/cache";
 import { fetchChecked } from "../download/fetch";
 import type { Fields } from "./json_fields";
 import type { Package, PackageFile, Requirements } from "./package";
-import type { Device } from "./requirements";
+import { type Device, fitting } from "./requirements";
 import { UserError } from "./user_error";
 
 const MOST_LIBRARIES = 64;
@@ -39,9 +39,10 @@ export function readLibraries(
   record: Fields,
   files: ReadonlyMap<string, PackageFile>,
 ): { web: ListedLibrary[]; files: Set<string> } {
-  const build = record.object("build");
   const listed = record.objects("libraries", MOST_LIBRARIES);
   if (!listed.length) {
+    if (!record.text("library", "").endsWith(".wasm")) return { web: [], files: new Set() };
+    const build = record.object("build");
     const found = readLibrary(record, "library", build, files, build.text("limits", "default", LONGEST_NAME));
     return { web: [found], files: new Set([found.file.name]) };
   }
@@ -83,11 +84,6 @@ export function withLibrary(pack: Package, name: string): Package {
     .concat({ name: library.file, nbytes: library.nbytes, sha256: library.sha256 });
   const totalBytes = files.reduce((sum, { nbytes }) => sum + nbytes, 0);
   return { ...pack, library: library.file, requirements: library.requirements, files, totalBytes };
-}
-
-/** Names of the libraries that run on a device. */
-export function fitting({ libraries }: Pick<Package, "libraries">, device: Device): string[] {
-  return libraries.filter(({ needs }) => lacking(needs, device).length === 0).map(({ name }) => name);
 }
 
 /**

@@ -5,6 +5,7 @@ import {
   clientLimit,
   lacking,
   type LimitName,
+  multiplies,
   SUBGROUP_MATRICES,
   type Traits,
 } from "gemma4-web/choose";
@@ -83,18 +84,22 @@ function judgeConversation({ difference }: Package): Finding[] {
   ];
 }
 
+/** Names of the libraries that run on a device. */
+export function fitting({ libraries }: Pick<Package, "libraries">, device: Device): string[] {
+  return libraries.filter(({ needs }) => lacking(needs, device).length === 0).map(({ name }) => name);
+}
+
 /** What to do where the library does not fit: another one of the package does, or another package would. */
 function other(pack: Package, device: Device): string {
-  const fits = pack.libraries.filter(({ needs }) => lacking(needs, device).length === 0);
-  if (fits.length) return `choose another library of the package: ${fits.map(({ name }) => name).join(", ")}`;
+  const fits = fitting(pack, device);
+  if (fits.length) return `choose another library of the package: ${fits.join(", ")}`;
   return pack.libraries.length > 1 ? "use another browser or driver" : SEVERAL;
 }
 
 function judgeFeatures(pack: Package, device: Device): Finding[] {
   const { features, subgroupSize } = pack.requirements;
   const missing = features.filter((feature) => !device.features.has(feature));
-  if (pack.libraries.length > 1 && pack.libraries.every(({ needs }) => lacking(needs, device).length > 0))
-    return noneFits(pack, device);
+  if (pack.libraries.length > 1 && fitting(pack, device).length === 0) return noneFits(pack, device);
   if (!missing.length && device.subgroupMinSize < subgroupSize && !canSetSubgroups(subgroupSize, device)) {
     const known = device.subgroupMinSize > 0;
     return [
@@ -142,15 +147,6 @@ function languageFeatures(pack: Package, device: Device): Finding[] {
 
 function sentence(text: string): string {
   return `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
-}
-
-/** Whether the device may have the matrices that kernels use: 16 x 16 float16 operands, float32 sums. */
-function multiplies({ matrixConfigs }: Device): boolean {
-  const fitting = matrixConfigs.filter(
-    ({ componentType, resultComponentType, M, N, K }) =>
-      componentType === "f16" && resultComponentType === "f32" && [M, N, K].every((size) => size === 16),
-  );
-  return fitting.length > 0 || matrixConfigs.length === 0;
 }
 
 function missingFeature(feature: string, other: string): Finding {
