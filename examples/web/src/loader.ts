@@ -8,7 +8,7 @@ import { Engine } from "./engine/engine";
 import type { EngineLost } from "./engine/failures";
 import { Ownership } from "./engine/ownership";
 import { packageUrl } from "./package/address";
-import { findDevice, NoWebGpu } from "./package/device";
+import { findAdapter, findDevice, NoWebGpu } from "./package/device";
 import { choose } from "./package/libraries";
 import { offeredModels } from "./package/models";
 import { readPackage, withoutDrafter, type Package } from "./package/package";
@@ -56,7 +56,7 @@ export class Loader {
     this.unload();
     this.ownership.give();
     await this.attempt(async () => {
-      await findDevice(false); // is there one?
+      await findAdapter(); // is there one?
       const [stored, offer] = await Promise.all([storedPackages(), offeredModels(document.baseURI)]);
       this.events.state({ kind: "choose", stored, offer });
     }, "");

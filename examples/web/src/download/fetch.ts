@@ -51,3 +51,27 @@ export async function fetchChecked(url: string, init: RequestInit = {}): Promise
   }
   return response;
 }
+
+/** The bytes of an answer, read no further than `most`: `tooLarge` is thrown then, Unreachable if it breaks off. */
+export async function readSmall(
+  response: Response,
+  url: string,
+  most: number,
+  tooLarge: UserError,
+): Promise<Uint8Array<ArrayBuffer>> {
+  const parts: Uint8Array<ArrayBuffer>[] = [];
+  let length = 0;
+  for (const reader = response.body!.getReader(); ; ) {
+    const { done, value } = await reader.read().catch(() => {
+      throw new Unreachable(`The connection to ${new URL(url).host} broke off.`, "Try again.");
+    });
+    if (done) break;
+    length += value.length;
+    if (length > most) {
+      await reader.cancel();
+      throw tooLarge;
+    }
+    parts.push(value);
+  }
+  return new Uint8Array(await new Blob(parts).arrayBuffer());
+}

@@ -34,7 +34,8 @@ export async function freeStorage(): Promise<number | undefined> {
   return quota === undefined ? undefined : Math.max(0, quota - (usage ?? 0));
 }
 
-async function findAdapter(): Promise<GPUAdapter> {
+/** The graphics device; throws NoWebGpu without one. */
+export async function findAdapter(): Promise<GPUAdapter> {
   if (!isSecureContext) {
     throw new NoWebGpu("Browsers offer WebGPU only to pages from https or localhost.", [
       "Open this page through https, or as http://localhost.",

@@ -1,6 +1,6 @@
 // `models.json` beside the page: the packages that whoever put the page there offers. A page without one has the field for
 // an address alone.
-import { fetchChecked, Refused, Unreachable } from "../download/fetch";
+import { fetchChecked, readSmall, Refused, Unreachable } from "../download/fetch";
 import { packageUrl } from "./address";
 import { Fields } from "./json_fields";
 import { formatBytes } from "./units";
@@ -32,12 +32,17 @@ export interface Offer {
 
 /** The list beside a page; empty where there is none, or the network is away. */
 export async function offeredModels(base: string): Promise<Offer> {
+  const tooLong = new UserError(
+    `${MODELS} is longer than ${formatBytes(MOST_BYTES)}.`,
+    "It lists models, a few lines each.",
+  );
   if (navigator.onLine === false) return { models: [] };
   try {
-    const response = await fetchChecked(new URL(MODELS, base).href);
+    const url = new URL(MODELS, base).href;
+    const response = await fetchChecked(url);
     // Hosts of pages with one address answer for any file with the page itself.
     if (response.headers.get("content-type")?.includes("html")) return { models: [] };
-    return { models: readModels(Fields.parse(await bounded(response), MODELS), base) };
+    return { models: readModels(Fields.parse(await readSmall(response, url, MOST_BYTES, tooLong), MODELS), base) };
   } catch (error) {
     if (error instanceof Refused || error instanceof Unreachable) return { models: [] };
     if (error instanceof UserError) return { models: [], fault: error };
@@ -73,27 +78,4 @@ export function modelLine({ bytes, memoryBytes, modalities }: OfferedModel): str
     ...(memoryBytes ? [`${formatBytes(memoryBytes)} of memory`] : []),
     ...(modalities.length ? [modalities.join(", ")] : []),
   ].join(" · ");
-}
-
-async function bounded(response: Response): Promise<Uint8Array> {
-  const parts: Uint8Array[] = [];
-  let size = 0;
-  const reader = response.body!.getReader();
-  for (;;) {
-    const { done, value } = await reader.read();
-    if (done) break;
-    size += value.length;
-    if (size > MOST_BYTES) {
-      await reader.cancel();
-      throw new UserError(`${MODELS} is longer than ${formatBytes(MOST_BYTES)}.`, "It lists models, a few lines each.");
-    }
-    parts.push(value);
-  }
-  const whole = new Uint8Array(size);
-  let at = 0;
-  for (const part of parts) {
-    whole.set(part, at);
-    at += part.length;
-  }
-  return whole;
 }

@@ -1,5 +1,5 @@
 // A package's own description, read before anything large is downloaded.
-import { fetchChecked, Refused, Unreachable } from "../download/fetch";
+import { fetchChecked, readSmall, Refused, Unreachable } from "../download/fetch";
 import { sha256 } from "../download/hash";
 import { type MediaInputs, mediaInputsOf } from "../media/inputs";
 import { hubModelOf } from "./address";
@@ -297,24 +297,12 @@ function requirementsFrom(wanted: Fields, shards: readonly Shard[]): Requirement
 /** A small file, read no further than one may be large, and who answered. */
 async function fetchBytes(url: string): Promise<{ data: Uint8Array<ArrayBuffer>; origin: string }> {
   const response = await fetchChecked(url);
-  const parts: Uint8Array<ArrayBuffer>[] = [];
-  let length = 0;
-  for (const reader = response.body!.getReader(); ; ) {
-    const { done, value } = await reader.read().catch(() => {
-      throw new Unreachable(`The connection to ${new URL(url).host} broke off.`, "Try again.");
-    });
-    if (done) break;
-    length += value.length;
-    if (length > LARGEST_SMALL_FILE) {
-      await reader.cancel();
-      throw new UserError(
-        `${url} is larger than ${formatBytes(LARGEST_SMALL_FILE)}.`,
-        "No package has such a file. Does the address name a package's folder?",
-      );
-    }
-    parts.push(value);
-  }
-  return { data: new Uint8Array(await new Blob(parts).arrayBuffer()), origin: new URL(response.url || url).origin };
+  const tooLarge = new UserError(
+    `${url} is larger than ${formatBytes(LARGEST_SMALL_FILE)}.`,
+    "No package has such a file. Does the address name a package's folder?",
+  );
+  const data = await readSmall(response, url, LARGEST_SMALL_FILE, tooLarge);
+  return { data, origin: new URL(response.url || url).origin };
 }
 
 /** The hub's refusals give little detail: what they mean for a model that was asked for by its id. */

@@ -58,11 +58,7 @@ export function readProvenance(record: Fields): Provenance {
     );
   }
   const files = readFiles(record);
-  const isListed = record.objects("libraries", Number.MAX_SAFE_INTEGER).length > 0;
-  const { web, files: ofLibraries } =
-    isListed || record.text("library", "").endsWith(".wasm")
-      ? readLibraries(record, files)
-      : { web: [], files: new Set<string>() };
+  const { web, files: ofLibraries } = readLibraries(record, files);
   const [first] = web;
   if (!first) throw new UserError("The package holds no library for browsers.", "Compile it with --target webgpu.");
   const main = web.find(({ file }) => file.name === record.raw("library")) ?? first;
