@@ -6,11 +6,9 @@
 // shown: what a new panel shows, opens: whether the button opens it, requested: names of files}.
 import fs from "node:fs/promises";
 import http from "node:http";
-import os from "node:os";
 import path from "node:path";
-import { chromium } from "playwright-core";
-import { ENVIRONMENT, FLAGS } from "./chromium.mjs";
-import { close, within } from "./limits.mjs";
+import { FLAGS, openBrowser } from "./chromium.mjs";
+import { within } from "./limits.mjs";
 
 const READY_MS = 150_000;
 const job = JSON.parse(await fs.readFile(process.argv[2], "utf8"));
@@ -91,13 +89,9 @@ async function main(context) {
   return { answers, refused, workers, documents, shown, opens: behaviour.openPanelOnActionClick, requested };
 }
 
-const profile = await fs.mkdtemp(path.join(os.tmpdir(), "chromium-"));
-const context = await chromium.launchPersistentContext(profile, {
-  executablePath: job.chromium,
-  headless: true,
+const { context, close } = await openBrowser(job, {
   ignoreDefaultArgs: ["--enable-unsafe-swiftshader", "--disable-extensions"],
   args: [...FLAGS, `--disable-extensions-except=${job.extension}`, `--load-extension=${job.extension}`],
-  env: ENVIRONMENT,
 });
 let outcome;
 try {
@@ -105,8 +99,7 @@ try {
 } catch (error) {
   outcome = { error: String(error?.stack ?? error) };
 } finally {
-  await close(context);
-  await fs.rm(profile, { recursive: true, force: true });
+  await close();
 }
 await fs.writeFile(path.join(job.output, "result.json"), JSON.stringify({ ...outcome, problems }));
 process.exit(outcome.error || problems.length ? 1 : 0);
