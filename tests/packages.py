@@ -103,7 +103,10 @@ def compile_package(
 
 
 def list_files(package: Path, library: str | None = None) -> None:
-    """Make the provenance list the files as they are now: a test has changed some on purpose."""
+    """Make the provenance list the files as they are now: a test has changed some on purpose.
+
+    `library` is the main library's file, if it has another name or is a new one.
+    """
     path = package / abi.PROVENANCE_FILE
     values = json.loads(path.read_text())
     values["files"] = {
@@ -114,7 +117,11 @@ def list_files(package: Path, library: str | None = None) -> None:
         for file in sorted(package.iterdir())
         if file != path
     }
-    values["library"] = library or values["library"]
+    if library is not None:
+        listed = (one for one in values.get("libraries", []) if one["file"] == values["library"])
+        # Without a list a package has the one that its build describes.
+        values["libraries"] = [{**one, "file": library} for one in listed] or None
+        values["library"] = library
     path.write_text(json.dumps(values))
 
 
