@@ -87,12 +87,15 @@ def library_plans(
     specs = [*(target for target, _ in made), *_targets_there(request)]
     splits = _splitting(specs, request.shard_bytes)
     tokens = image_tokens(request, config)
-    plans = []
+    plans: list[LibraryPlan] = []
     for form, (target, recipe) in zip(forms, made, strict=True):
         float16 = target.float16 if recipe.has_float16 else None
         said = target.name, target.limits, target.activations, float16
         numbers = make_plan(
-            *(config, recipe, target, context, chunk, contexts), image_tokens=tokens, splits=splits
+            *(config, recipe, target, context, chunk, contexts),
+            image_tokens=tokens,
+            splits=splits,
+            recipes=plans[0].numbers.recipes if plans else None,
         )
         plans.append(LibraryPlan(form.name or form_name(*said), target, recipe, numbers))
     return tuple(plans)

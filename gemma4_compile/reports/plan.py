@@ -309,6 +309,7 @@ def make_plan(
     *,
     image_tokens: int = DEFAULT_BUDGET,
     splits: TargetSpec | None = None,
+    recipes: tuple[RecipePlan, ...] | None = None,
 ) -> BuildPlan:
     """Plan a model; nothing is refused here.
 
@@ -318,6 +319,7 @@ def make_plan(
     contexts : further context lengths to show the state's memory at
     image_tokens : rows of a picture, at most
     splits : the target whose bindings split large tensors; None for this one
+    recipes : of a plan with the same weights, of which all recipes need not be planned again
     """
     table = model_parameters(config, COMPONENTS)
     kinds = dict.fromkeys(KINDS, 0)
@@ -326,7 +328,8 @@ def make_plan(
     recipe = RECIPES[quant] if isinstance(quant, str) else quant
     shown = {**RECIPES, recipe.name: recipe}
     limit = (splits or target).max_binding_bytes
-    recipes = tuple(_plan_recipe(config, table, one, limit) for one in shown.values())
+    if recipes is None:
+        recipes = tuple(_plan_recipe(config, table, one, limit) for one in shown.values())
     (chosen,) = (plan for plan in recipes if plan.name == recipe.name)
     dtype = recipe.activation_dtype
     layout = kv_layout(
