@@ -7,6 +7,7 @@ upload goes on. The commit comes last: before it the repository has nothing of t
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +15,9 @@ import huggingface_hub
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
 from gemma4_compile import abi
-from gemma4_compile.checkpoint.hub_access import CLIENT, is_hub_id, listed
+from gemma4_compile.checkpoint.hub_access import CLIENT, listed
 from gemma4_compile.checkpoint.hub_errors import clear_errors
+from gemma4_compile.checkpoint.hub_id import is_hub_id
 from gemma4_compile.checkpoint.local_path import local_path
 from gemma4_compile.checkpoint.sources import TINY
 from gemma4_compile.errors import ArtifactError, UsageError
@@ -99,9 +101,9 @@ def publish(request: PublishRequest, reporter: Reporter) -> str:
     published = Published(request.name, provenance, licence, _numerics(request.package, provenance))
     with clear_errors(request.name, None, uploads=True):
         huggingface_hub.create_repo(request.name, private=not request.public, exist_ok=True)
-        there = {one.path for one in listed(request.name, None)}
+        there = {one.path: one.size for one in listed(request.name, None)}
         old = _old_package(request.name, there)
-        _check_strangers(request.name, there, provenance, old)
+        _check_strangers(request.name, set(there), provenance, old)
         additions = [
             CommitOperationAdd(name, request.package / name)
             for name in sorted((*provenance.files, abi.PROVENANCE_FILE))
@@ -109,7 +111,7 @@ def publish(request: PublishRequest, reporter: Reporter) -> str:
         additions.append(CommitOperationAdd(LICENCE_FILE, licence.text.encode()))
         if _may_write_card(request.name, there):
             additions.append(CommitOperationAdd(CARD, model_card(published).encode()))
-        gone = (set(old.files) if old is not None else set()) & there - set(provenance.files)
+        gone = (set(old.files) if old is not None else set()) & set(there) - set(provenance.files)
         deletions = [CommitOperationDelete(name) for name in sorted(gone)]
         reporter.stage(f"uploading {len(additions)} files to {request.name}")
         done = huggingface_hub.create_commit(
@@ -126,17 +128,17 @@ def _numerics(package: Path, provenance: Provenance) -> dict[str, object] | None
     return read_artifact(package / abi.NUMERICS_FILE)
 
 
-def _old_package(name: str, there: set[str]) -> Provenance | None:
+def _old_package(name: str, there: Mapping[str, int]) -> Provenance | None:
     """What the repository's package lists, if it holds one."""
     if abi.PROVENANCE_FILE not in there:
         return None
     with contextlib.suppress(ArtifactError):
-        return Provenance.from_json(read_artifact(_fetched(name, abi.PROVENANCE_FILE)))
+        return Provenance.from_json(read_artifact(_fetched(name, abi.PROVENANCE_FILE, there)))
     return None
 
 
-def _fetched(name: str, file: str) -> Path:
-    size = next(one.size for one in listed(name, None) if one.path == file)
+def _fetched(name: str, file: str, there: Mapping[str, int]) -> Path:
+    size = there[file]
     if size > MAX_JSON_BYTES:
         raise ArtifactError(
             f"`{file}` of `{name}`: expected at most {MAX_JSON_BYTES} bytes, found {size}",
@@ -164,8 +166,8 @@ def _check_strangers(
         )
 
 
-def _may_write_card(name: str, there: set[str]) -> bool:
+def _may_write_card(name: str, there: Mapping[str, int]) -> bool:
     """Whether there is no card yet, or the one that an earlier run has written."""
     if CARD not in there:
         return True
-    return MARK in _fetched(name, CARD).read_text("utf-8", errors="replace")
+    return MARK in _fetched(name, CARD, there).read_text("utf-8", errors="replace")
