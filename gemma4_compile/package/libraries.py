@@ -19,6 +19,7 @@ LIBRARY_ALONE = "library_alone"
 """Of a build: the main library was made without the weights."""
 NATIVE, WORDS = "native", "words"
 _FEATURES = ("features", "language_features")
+_MEMORY = ("weights_bytes", "kv_sliding_bytes", "kv_full_bytes", "activation_bytes")
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,11 @@ class LibraryRecord:
     def subgroup_size(self) -> int:
         """Threads that the device's smallest subgroup must have; 0 if kernels use none."""
         return self.amount("subgroup_size")
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it takes of a device with the whole context; 0 where an earlier version made it."""
+        return sum(self.amount(part) for part in _MEMORY)
 
     def amount(self, name: str) -> int:
         """A number of the requirements; 0 where an earlier version did not write it."""

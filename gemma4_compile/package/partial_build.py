@@ -146,9 +146,7 @@ def rest_of_package(
             inputs=_inputs(old.build),
             library_alone=alone,
             libraries=old.libraries,
-            build={
-                name: old.build[name] for name in (_VERSIONS, *_OF_LIBRARY) if name in old.build
-            },
+            build=old.build,
         )
     # A numerics report is of one library.
     others = tuple(one for one in old.libraries if stay and one.name not in names)

@@ -12,7 +12,6 @@ from gemma4_compile.verification.weights_licence import OTHER, WeightsLicence
 
 MARK = "<!-- written by gemma4-compile --publish -->"
 LICENCE_FILE = "WEIGHTS_LICENSE"
-_PARTS = ("weights_bytes", "kv_sliding_bytes", "kv_full_bytes", "activation_bytes")
 _RUNS = {
     "webgpu": "in browsers, by WebGPU",
     "cuda": "on NVIDIA GPUs",
@@ -101,7 +100,7 @@ def _targets(provenance: Provenance) -> list[str]:
 def _numbers(published: Published) -> str:
     provenance = published.provenance
     build, total = provenance.build, sum(size for size, _ in provenance.files.values())
-    memory = sum(build.get("requirements", {}).get(part, 0) for part in _PARTS)
+    memory = provenance.libraries[0].memory_bytes
     rows = [
         ("files", f"{total / 1e9:.2f} GB in {len(provenance.files)} files"),
         ("memory", f"{memory / 2**30:.2f} GiB with the whole context"),

@@ -9,7 +9,6 @@ from gemma4_compile.runtime.hub_package import hub_package_of
 from gemma4_compile.types import JsonObject
 
 MODELS_FILE = "models.json"
-_PARTS = ("weights_bytes", "kv_sliding_bytes", "kv_full_bytes", "activation_bytes")
 _LONGEST_NAME = 80  # that the page takes
 _KNOWN = ("text", "image", "audio")
 
@@ -33,7 +32,7 @@ def model_list(package: Path, provenance: Provenance, address: str) -> JsonObjec
                 "name": (of_hub.name if of_hub else package.resolve().name)[:_LONGEST_NAME],
                 "address": address,
                 "size": size,
-                "memory": sum(main.amount(part) for part in _PARTS),
+                "memory": main.memory_bytes,
                 "modalities": [name for name in _KNOWN if name in takes],
             }
         ]
