@@ -280,7 +280,7 @@ def check(arguments: argparse.Namespace) -> None:
     if arguments.plan and arguments.report:
         raise UsageError("--plan and --report exclude each other", hint="give one of them")
     _check_names(arguments)
-    if check_publish(arguments, make_parser()):
+    if check_publish(arguments, make_parser):
         return
     if arguments.rebuild is not None:
         _check_rebuild(arguments)

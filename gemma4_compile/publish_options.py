@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Callable
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.process import Options, Parser, non_empty, path
@@ -65,7 +66,7 @@ def add_publish(group: Options) -> None:
     )
 
 
-def check_publish(arguments: argparse.Namespace, parser: Parser) -> bool:
+def check_publish(arguments: argparse.Namespace, make_parser: Callable[[], Parser]) -> bool:
     """Return whether nothing is compiled; UsageError for what does not fit together."""
     if arguments.publish is None:
         for name in _BESIDE[1:-1]:
@@ -83,6 +84,7 @@ def check_publish(arguments: argparse.Namespace, parser: Parser) -> bool:
         )
     if arguments.from_package is None:
         return False
+    parser = make_parser()
     given = [
         _option(name)
         for name, value in vars(arguments).items()

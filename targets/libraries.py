@@ -11,10 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gemma4_compile.errors import UsageError
-from gemma4_compile.options import ACTIVATIONS
 from gemma4_compile.targets.spec import FLOAT, INT8, NATIVE, WORDS
-
-AUTO = ACTIVATIONS[0]
 
 
 @dataclass(frozen=True)
@@ -24,7 +21,7 @@ class LibraryForm:
     Attributes
     ----------
     name : unique in its package
-    activations : one of `targets.spec.ACTIVATIONS`, or AUTO for those of the limits
+    activations : one of `targets.spec.ACTIVATIONS`, or `auto` for those of the limits
     float16 : NATIVE or WORDS, for recipes with float16
     """
 

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import tvm_ffi
 
 from gemma4_compile import __version__, abi
 from gemma4_compile.errors import Gemma4CompileError, UsageError
@@ -186,10 +185,9 @@ def _device(report: _Report, directory: Path, named: str | None) -> None:
     package = Package.open(directory, device=named)
     device = Device.open(package.device)
     report.line(f"library: {package.library_name}, target: {package.target}")
-    attribute = tvm_ffi.get_global_func("runtime.GetDeviceAttr")
     if not device.is_cpu:
         for name, number in _ATTRIBUTES.items():
-            report.line(f"{name}: {attribute(device.type, 0, number)}")
+            report.line(f"{name}: {device.ask(number)}")
 
 
 def _kernels(report: _Report, directory: Path, named: str | None, outcome: Outcome) -> None:
