@@ -21,7 +21,7 @@ from gemma4_compile.checkpoint.adapter_merge import is_finite
 from gemma4_compile.checkpoint.adapter_names import AdapterTensors, sort_tensors
 from gemma4_compile.checkpoint.chat_files import ChatFiles
 from gemma4_compile.checkpoint.files import TOKENIZER_FILE, check_place, read_json
-from gemma4_compile.checkpoint.hub_access import is_hub_id
+from gemma4_compile.checkpoint.hub_id import is_hub_id
 from gemma4_compile.checkpoint.kinds import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from gemma4_compile.checkpoint.local_path import local_path
 from gemma4_compile.checkpoint.match import Checkpoint, vocabulary_of

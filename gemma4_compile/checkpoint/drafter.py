@@ -15,7 +15,7 @@ from gemma4_compile.checkpoint import hub
 from gemma4_compile.checkpoint.files import CONFIG_FILE, TOKENIZER_FILE, read_json
 from gemma4_compile.checkpoint.gguf.files import is_model
 from gemma4_compile.checkpoint.gguf.opening import checkpoint_of, open_drafter_gguf
-from gemma4_compile.checkpoint.hub_access import is_hub_id
+from gemma4_compile.checkpoint.hub_id import is_hub_id
 from gemma4_compile.checkpoint.input_files import Files, checkpoint_files
 from gemma4_compile.checkpoint.loaded_dtype import loaded_dtype
 from gemma4_compile.checkpoint.local_path import local_path

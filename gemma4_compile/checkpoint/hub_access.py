@@ -19,7 +19,6 @@ from gemma4_compile.checkpoint.hub_errors import http_status
 COMMIT = re.compile(r"[0-9a-f]{40}")
 """A revision that never changes."""
 MAX_FILES = 20_000  # and folders of a repository that are looked at
-_HUB_ID = re.compile(r"\w[\w.\-]*/\w[\w.\-]*", re.ASCII)
 _NOT_AGAIN = (401, 403, 429)
 """Answers that do not change when they are asked for again at once."""
 
@@ -32,11 +31,6 @@ class Client(TypedDict):
 
 
 CLIENT = Client(library_name="gemma4_compile", library_version=__version__)
-
-
-def is_hub_id(model: str) -> bool:
-    """Return whether a name has the form `organisation/model`."""
-    return _HUB_ID.fullmatch(model) is not None
 
 
 def cached(model: str, file: str, revision: str | None) -> str | None:

@@ -29,7 +29,7 @@ from gemma4_compile.checkpoint.gguf.opening import (
     open_gguf,
 )
 from gemma4_compile.checkpoint.head import with_head
-from gemma4_compile.checkpoint.hub_access import is_hub_id
+from gemma4_compile.checkpoint.hub_id import is_hub_id
 from gemma4_compile.checkpoint.input_files import Files, checkpoint_files
 from gemma4_compile.checkpoint.loaded_dtype import loaded_dtype
 from gemma4_compile.checkpoint.local_path import local_path

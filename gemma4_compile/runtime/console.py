@@ -17,8 +17,7 @@ from tqdm import tqdm
 from gemma4_compile.errors import printable, printable_text
 from gemma4_compile.runtime.chat import Reply
 from gemma4_compile.runtime.generation import PromptProgress
-from gemma4_compile.runtime.hub_package import (
-    fetch_package,
+from gemma4_compile.runtime.hub_snapshot import (
     forgetting_damage,
     hub_name,
     hub_package_of,
@@ -108,6 +107,8 @@ class Console:
         named = hub_name(given)
         if named is None:
             return given
+        from gemma4_compile.runtime.hub_package import fetch_package  # loads the hub's client
+
         wanted = partial(needed_files, drafter=drafts != 0, pages=pages)
         begin = time.perf_counter()
         with self._counting(f"fetching {printable(named[0])}") as count:

@@ -10,9 +10,7 @@ import contextlib
 import hashlib
 import os
 import shutil
-import sys
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import huggingface_hub
@@ -32,18 +30,16 @@ from gemma4_compile.checkpoint.hub_access import (
     MAX_FILES,
     ask,
     cached,
-    is_hub_id,
     listed,
 )
 from gemma4_compile.checkpoint.hub_errors import clear_errors, warn_of_cache
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.package.artifacts import Provenance, read_artifact
 from gemma4_compile.regular_files import MAX_JSON_BYTES
-from gemma4_compile.runtime.drafter_files import without_drafter
+from gemma4_compile.runtime.hub_snapshot import HubPackage, forget_file
 from gemma4_compile.runtime.integrity import (
     MAX_WEIGHT_BYTES,
     ByteCount,
-    DamagedFileError,
     file_limit,
 )
 
@@ -51,65 +47,10 @@ Wanted = Callable[[Provenance], Collection[str]]
 """Names of those files of a package that are needed here."""
 
 _BLOCK_BYTES = 1 << 20
-_ID_PARTS = 2
-_MACOS = "darwin"
 _AGAIN = "run the same command again: finished files are kept"
 _ASK_OWNER = (
     "its upload is not complete, or it was changed: ask its owner, or give another revision"
 )
-
-
-@dataclass(frozen=True)
-class HubPackage:
-    """A package of the hub that lies in the local cache.
-
-    Attributes
-    ----------
-    name : owner/name
-    commit : what the revision named
-    """
-
-    name: str
-    commit: str
-    directory: Path
-
-    def __str__(self) -> str:
-        """The package as it is shown, with what shows which one it is."""
-        return f"{self.name}@{self.commit[:12]}"
-
-
-def needed_files(
-    provenance: Provenance, *, drafter: bool, pages: bool = True, system: str = sys.platform
-) -> Collection[str]:
-    """The files of a package that a run on this machine reads.
-
-    Parameters
-    ----------
-    drafter : its files are wanted
-    pages : so are the libraries for browsers; without, if there are others
-    system : as `sys.platform` has it
-    """
-    elsewhere = {"cuda"} if system == _MACOS else {"metal"}
-    if not pages:
-        elsewhere.add("webgpu")
-    libraries = provenance.libraries
-    used = {one.file for one in libraries if one.device not in elsewhere}
-    unused = {one.file for one in libraries} - used if used else set()
-    files = (provenance if drafter else without_drafter(provenance)).files
-    return [name for name in files if name not in unused]
-
-
-def hub_name(given: Path) -> tuple[str, str | None] | None:
-    """The hub id and the revision that a name on the command line stands for.
-
-    None where there is a file or folder of that name, which wins, or where it is no hub id.
-    """
-    if os.path.lexists(given):
-        return None
-    model, at, revision = given.as_posix().partition("@")
-    if not is_hub_id(model) or (at and not revision):
-        return None
-    return model, revision or None
 
 
 def fetch_package(
@@ -134,30 +75,6 @@ def fetch_package(
         if missing:
             _download(model, directory, provenance, missing, progress)
     return HubPackage(model, directory.name, directory)
-
-
-def hub_package_of(directory: Path) -> HubPackage | None:
-    """What a directory is a snapshot of, if it lies in the hub's cache."""
-    folder, cache = directory.absolute(), Path(constants.HF_HUB_CACHE).absolute()
-    kind, *parts = folder.parent.parent.name.split("--")
-    if folder.parent.parent.parent != cache or kind != "models" or len(parts) < _ID_PARTS:
-        return None
-    return HubPackage(f"{parts[0]}/{'--'.join(parts[1:])}", folder.name, directory)
-
-
-@contextlib.contextmanager
-def forgetting_damage(directory: Path) -> Iterator[None]:
-    """Remove a file that turns out damaged from the hub's cache, so that it is fetched again."""
-    try:
-        yield
-    except DamagedFileError as error:
-        if hub_package_of(directory) is None:
-            raise
-        _forget(directory / error.file)
-        raise ArtifactError(
-            f"{error}; it is removed from the cache",
-            hint="run the same command again: it is fetched anew",
-        ) from error
 
 
 def _find(model: str, revision: str | None, wanted: Wanted) -> Path:
@@ -283,7 +200,7 @@ def _download(
     for name in missing:
         progress(done, total)
         if os.path.lexists(directory / name):  # of another size than it should be
-            _forget(directory / name)
+            forget_file(directory / name)
         with _without_bars():
             path = Path(
                 huggingface_hub.hf_hub_download(model, name, revision=directory.name, **CLIENT)
@@ -335,20 +252,12 @@ def _check(model: str, path: Path, nbytes: int, sha256: str) -> None:
             digest.update(block)
     found = path.stat().st_size
     if found != nbytes or digest.hexdigest() != sha256:
-        _forget(path)
+        forget_file(path)
         raise ArtifactError(
             f"`{path.name}` of `{model}` came damaged: expected {nbytes} bytes, sha256 "
             f"{sha256:.12}, found {found}, {digest.hexdigest():.12}; it was removed",
             hint=f"{_AGAIN}. If it comes so again, {_ASK_OWNER}",
         )
-
-
-def _forget(path: Path) -> None:
-    """Remove a file of a snapshot, and the blob that it leads to."""
-    blob = path.resolve()
-    path.unlink(missing_ok=True)
-    if blob.parent.name == "blobs":
-        blob.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gemma4_compile import abi
 from gemma4_compile.checkpoint.gguf.opening import FROM_DIRECTORY, TOKENIZER_ENTRY
-from gemma4_compile.checkpoint.hub_access import is_hub_id
+from gemma4_compile.checkpoint.hub_id import is_hub_id
 from gemma4_compile.checkpoint.input_files import Lock, read_inputs
 from gemma4_compile.checkpoint.sources import TINY
 from gemma4_compile.errors import (

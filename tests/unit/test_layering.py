@@ -75,6 +75,7 @@ RUNTIME_MAY_IMPORT = {
     "checkpoint",
     "checkpoint.hub_access",
     "checkpoint.hub_errors",
+    "checkpoint.hub_id",
     "checkpoint.json_text",
     "confined",
     "errors",
@@ -109,6 +110,10 @@ DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
         "gemma4_compile/calibration/calibrate.py",
         "gemma4_compile",
     ): "its modules `layers` and `streaming` need torch and transformers, which are an extra",
+    (
+        "gemma4_compile/runtime/console.py",
+        "gemma4_compile",
+    ): "its `hub_package` loads the hub's client, which packages of this machine do without",
     ("gemma4_compile/start.py", "gemma4_compile"): "Ctrl-C is to be taken before",
     ("gemma4_compile/confined/schemas.py", "llguidance"): "an extra, in a process of its own",
     ("gemma4_compile/media/picture.py", "gemma4_compile"): "its `heif` needs PyAV",

@@ -17,7 +17,7 @@ from gemma4_compile.checkpoint.gguf.directory import (
 from gemma4_compile.checkpoint.gguf.files import towers_beside
 from gemma4_compile.checkpoint.gguf.model import GGUFModel, open_model
 from gemma4_compile.checkpoint.gguf.names import DRAFTER, TARGET
-from gemma4_compile.checkpoint.hub_access import is_hub_id
+from gemma4_compile.checkpoint.hub_id import is_hub_id
 from gemma4_compile.checkpoint.match import Checkpoint, read_generation_config
 from gemma4_compile.errors import CheckpointError, UsageError, printable
 from gemma4_compile.model_spec.modality import TEXT_ONLY, Modality

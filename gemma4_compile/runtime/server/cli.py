@@ -23,7 +23,7 @@ from gemma4_compile.runtime.console import Console
 from gemma4_compile.runtime.drafter_files import without_drafter
 from gemma4_compile.runtime.engine import Engine
 from gemma4_compile.runtime.generation import Generator
-from gemma4_compile.runtime.hub_package import forgetting_damage, hub_package_of
+from gemma4_compile.runtime.hub_snapshot import forgetting_damage, hub_package_of
 from gemma4_compile.runtime.integrity import Check, check_sizes
 from gemma4_compile.runtime.package import read_provenance
 from gemma4_compile.runtime.prompt import NO_TEMPLATE

@@ -16,12 +16,9 @@ from huggingface_hub import constants
 
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError, CheckpointError
-from gemma4_compile.package.artifacts import Provenance
-from gemma4_compile.package.libraries import LibraryRecord
-from gemma4_compile.runtime.hub_package import (
-    fetch_package,
+from gemma4_compile.runtime.hub_package import fetch_package
+from gemma4_compile.runtime.hub_snapshot import (
     forgetting_damage,
-    hub_name,
     hub_package_of,
     needed_files,
 )
@@ -112,34 +109,6 @@ def test_the_drafter_is_fetched_where_it_is_wanted(hub: HubServer) -> None:
     assert names(found.directory) == {*FILES, abi.PROVENANCE_FILE} - of_drafter
     assert of_drafter <= names(fetch_package(MODEL, None, ALL).directory)
     assert asked_for(hub, "params_shard_0.bin") == 1
-
-
-def with_libraries(*devices: str) -> Provenance:
-    """A package with a library for each device, the first of them its main one."""
-    files = {f"model-{device}.x": (1, "") for device in devices}
-    records = tuple(
-        LibraryRecord(f"model-{d}.x", d, d, d, "default", "float", None, {}) for d in devices
-    )
-    return Provenance(f"model-{devices[0]}.x", {}, {**files, "shard.bin": (1, "")}, records)
-
-
-@pytest.mark.parametrize(
-    ("devices", "pages", "system", "left_out"),
-    [
-        (("webgpu", "cpu", "cuda", "metal"), False, "linux", ("webgpu", "metal")),
-        (("webgpu", "cpu", "cuda", "metal"), True, "linux", ("metal",)),
-        (("webgpu", "cpu", "cuda", "metal"), False, "darwin", ("webgpu", "cuda")),
-        (("webgpu",), False, "linux", ()),
-        (("metal",), False, "linux", ()),
-        (("cpu",), True, "linux", ()),
-    ],
-)
-def test_libraries_of_other_machines_are_left_out(
-    devices: tuple[str, ...], pages: bool, system: str, left_out: tuple[str, ...]
-) -> None:
-    found = needed_files(with_libraries(*devices), drafter=True, pages=pages, system=system)
-    kept = [f"model-{device}.x" for device in devices if device not in left_out]
-    assert sorted(found) == sorted([*kept, "shard.bin"])
 
 
 def test_a_download_that_is_cut_off_goes_on(
@@ -299,40 +268,3 @@ def test_a_file_that_was_damaged_in_the_cache_is_fetched_again(hub: HubServer) -
     fetch_package(MODEL, None, ALL)
     assert weights.read_bytes() == WEIGHTS
     assert asked_for(hub, weights.name) == 3
-
-
-def test_damage_elsewhere_is_left_to_its_owner(tmp_path: Path) -> None:
-    (tmp_path / "model.so").write_bytes(b"mine")
-    with pytest.raises(DamagedFileError), forgetting_damage(tmp_path):
-        raise DamagedFileError("damaged", file="model.so")
-    assert (tmp_path / "model.so").exists()
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ("owner/name", ("owner/name", None)),
-        ("owner/name@v1", ("owner/name", "v1")),
-        ("owner/name@refs/pr/1", ("owner/name", "refs/pr/1")),
-        ("owner/name@", None),
-        ("name", None),
-        ("./owner/name", ("owner/name", None)),
-        ("../owner/name", None),
-        ("/owner/name", None),
-        ("a/b/c", None),
-    ],
-)
-def test_ids_are_told_from_directories(
-    given: str,
-    expected: tuple[str, str | None] | None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert hub_name(Path(given)) == expected
-
-
-def test_a_directory_of_that_name_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("owner/name").mkdir(parents=True)
-    assert hub_name(Path("owner/name")) is None
