@@ -6,7 +6,6 @@ The conversations are those of `fast_conversation.mjs`; the stock client's are i
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from tests.marks import slow_unless
 from tests.web.compiled import TINY, Compiler
 from tests.web.cpu_runtime import QUANT, Runtime, system, user
 from tests.web.dawn import HERE, VulkanDriver, library_of, run_driver
+from tests.web.webllm import drive_workers
 
 pytestmark = pytest.mark.dawn
 
@@ -159,20 +159,7 @@ def test_two_engines_of_the_stock_client(
     """Greedy replies at the same time, then one more; a tab is suspended in its reply."""
     asked = ("Who are you?", "What comes after seven?", "Name a colour.")
     package = compiled(TINY, "webgpu", QUANT)
-    requests = [
-        {"messages": [user(text)], "temperature": 0, "max_tokens": TOKENS} for text in asked
-    ]
-    job = {
-        "package": str(package),
-        "library": library_of(package),
-        "chromium": browser,
-        "fast": str(fast_module),
-        "output": str(tmp_path),
-        "requests": requests[:2],
-        "one": requests[2],
-        "tabs": tabs,
-    }
-    result = run_driver("worker_driver.mjs", job, tmp_path, os.environ)
+    result = drive_workers(package, asked, TOKENS, tmp_path, fast=fast_module, tabs=tabs)
     prompts = [runtime.prompt([system(""), user(text)]) for text in asked]
     expected = [runtime.decode(runtime.greedy(prompt, TOKENS)[0]) for prompt in prompts]
     assert [*result["both"], result["one"]] == expected

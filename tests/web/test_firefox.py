@@ -15,9 +15,9 @@ import pytest
 from tests.tiny_answers import CONVERSATIONS
 from tests.web.compiled import DRAFTED, SEEING_LITTLE, TINY, Compiler
 from tests.web.cpu_runtime import ENOUGH, QUANT, Runtime, assistant, user
-from tests.web.dawn import LAVAPIPE, library_of, run_driver
+from tests.web.dawn import LAVAPIPE, run_driver
 from tests.web.test_offline import PLUGIN
-from tests.web.webllm import chat, drive_webllm
+from tests.web.webllm import chat, drive_webllm, drive_workers
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -97,19 +97,7 @@ def test_two_engines_in_a_worker(
     firefox: str, compiled: Compiler, runtime: Runtime, fast_module: Path, folder: Path
 ) -> None:
     package = compiled(TINY, "webgpu", QUANT)
-    requests = [
-        {"messages": [user(text)], "temperature": 0, "max_tokens": TOKENS} for text in ASKED
-    ]
-    job = {
-        "package": str(package),
-        "library": library_of(package),
-        "firefox": firefox,
-        "fast": str(fast_module),
-        "output": str(folder),
-        "requests": requests[:2],
-        "one": requests[2],
-    }
-    result = run_driver("worker_driver.mjs", job, folder, LAVAPIPE.environment(folder))
+    result = drive_workers(package, ASKED, TOKENS, folder, fast=fast_module, firefox=firefox)
     prompts = [runtime.prompt([user(text)]) for text in ASKED]
     expected = [runtime.decode(runtime.greedy(prompt, TOKENS)[0]) for prompt in prompts]
     assert [*result["both"], result["one"]] == expected

@@ -102,17 +102,54 @@ def drive_webllm(
 
     `firefox` is the browser instead of Chromium, `init` a script that runs before the page's own.
     """
+    job = {
+        "overrides": dict(overrides or {}),
+        "steps": list(steps),
+        **({"init": init} if init else {}),
+    }
+    return _drive("chromium_driver.mjs", job, package, folder, fast, firefox)
+
+
+def drive_workers(
+    package: Path,
+    asked: Sequence[str],
+    tokens: int,
+    folder: Path,
+    *,
+    fast: Path,
+    firefox: str | None = None,
+    tabs: bool = False,
+) -> dict[str, Any]:
+    """Ask two engines at the same time, and one the last text; see `worker_driver.mjs`."""
+    requests = [
+        {
+            "messages": [{"role": "user", "content": text}],
+            "temperature": 0,
+            "max_tokens": tokens,
+        }
+        for text in asked
+    ]
+    job = {"requests": requests[:-1], "one": requests[-1], "tabs": tabs}
+    return _drive("worker_driver.mjs", job, package, folder, fast, firefox)
+
+
+def _drive(
+    script: str,
+    job: Mapping[str, Any],
+    package: Path,
+    folder: Path,
+    fast: Path | None,
+    firefox: str | None,
+) -> dict[str, Any]:
     browser = firefox or find_browser()
     assert browser is not None, "no browser"
-    job = {
+    whole = {
         "package": str(package.resolve()),
         "library": library_of(package),
         "firefox" if firefox else "chromium": browser,
         "output": str(folder.resolve()),
-        "overrides": dict(overrides or {}),
-        "steps": list(steps),
+        **job,
         **({"fast": str(fast)} if fast else {}),
-        **({"init": init} if init else {}),
     }
     environment = LAVAPIPE.environment(folder) if firefox else os.environ
-    return run_driver("chromium_driver.mjs", job, folder, environment)
+    return run_driver(script, whole, folder, environment)
