@@ -16,8 +16,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from gemma4_compile import cli
-from gemma4_compile.package import shards
+from gemma4_compile import cli, pipeline
 
 PATIENCE_S = 120.0
 SHARD_BYTES = 1 << 14  # so that a small model has many shards, and a run many states
@@ -63,7 +62,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Answer jobs until stdin ends."""
-    shards.plan_shards.__defaults__ = (SHARD_BYTES,)
+    vars(pipeline)["SHARD_BYTES"] = SHARD_BYTES
     for line in sys.stdin:
         print(json.dumps(run(json.loads(line))), flush=True)
 

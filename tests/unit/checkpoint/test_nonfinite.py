@@ -12,11 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gemma4_compile import abi, cli
+from gemma4_compile import abi, cli, pipeline
 from gemma4_compile.checkpoint.match import Checkpoint
 from gemma4_compile.checkpoint.nonfinite import count_nonfinite, finite_reader, nonfinite_lines
 from gemma4_compile.errors import QuantizationError, UsageError
-from gemma4_compile.package import shards
 from gemma4_compile.package.artifacts import read_artifact
 from gemma4_compile.progress import ByteProgress
 from gemma4_compile.quantization import convert
@@ -157,7 +156,7 @@ class Noting(Silent):
 def test_a_rest_is_taken_up_with_the_same_option_only(
     request_for: CompileRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shards.plan_shards, "__defaults__", (1 << 13,))
+    monkeypatch.setattr(pipeline, "SHARD_BYTES", 1 << 13)
     compile_small(replace(request_for, output=tmp_path / "whole"))
     with pytest.raises(KeyboardInterrupt):
         compile_small(request_for, Interrupting())

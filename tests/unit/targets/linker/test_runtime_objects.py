@@ -114,18 +114,18 @@ def test_objects_are_on_the_disk_before_they_have_their_name(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
-    real_sync, real_rename = os.fsync, Path.rename
+    real_sync, real_rename = os.fsync, os.rename
 
     def note(descriptor: int) -> None:
         synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
         real_sync(descriptor)
 
-    def rename(path: Path, target: Path) -> Path:
+    def rename(path: Path, target: Path) -> None:
         synced.append(f"-> {target.name}")
-        return real_rename(path, target)
+        real_rename(path, target)
 
     monkeypatch.setattr(os, "fsync", note)
-    monkeypatch.setattr(Path, "rename", rename)
+    monkeypatch.setattr(os, "rename", rename)
     (path,) = objects.runtime_objects(QUICK)
     expected = {path.name, f"{path.name}.sha256", "objects"}
     assert set(synced[:3]) == expected
