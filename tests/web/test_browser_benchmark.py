@@ -29,6 +29,7 @@ def test_rounds_of_a_drafter_with_random_weights_are_timed(
     library, package = tmp_path / "library", tmp_path / "package"
     library.mkdir()
     shutil.copy(tiny / library_of(tiny), library / "model.wasm")
+    shutil.copy(tiny / "provenance.json", library)
     made = [sys.executable, BENCHMARK / "package.py", library, tiny, package]
     written = run_within(TIMEOUT_S, list(map(str, made)))
     assert written.returncode == 0, written.stderr
