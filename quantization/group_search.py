@@ -35,6 +35,7 @@ import tvm
 from tvm.script import tirx as T
 from tvm.target import Target
 
+from gemma4_compile.operators.packings import UInt32Array
 from gemma4_compile.quantization.group_search_stages import (
     COARSE,
     GROUP,
@@ -47,7 +48,6 @@ from gemma4_compile.quantization.group_search_stages import (
     turn_positive,
     write_codes,
 )
-from gemma4_compile.quantization.packing import UInt32Array
 
 RATIOS = np.concatenate([np.arange(1, 5), np.arange(4.5, 10.5, 5 / 64)]).astype(np.float32)
 """Of the largest weight to the step: whole ones for trained levels, close ones to search among."""

@@ -28,9 +28,14 @@ import numpy.typing as npt
 from gemma4_compile.errors import QuantizationError
 from gemma4_compile.operators.int8_linear import takes_int8
 from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.operators.packings import (
+    NIBBLES,
+    ProductPacking,
+    UInt32Array,
+    product_packing,
+)
 from gemma4_compile.quantization.dense import DenseScheme
 from gemma4_compile.quantization.group_search import search_groups
-from gemma4_compile.quantization.packing import UInt32Array, pack, unpack
 from gemma4_compile.quantization.quality import Thresholds
 from gemma4_compile.quantization.scheme import (
     EVEN_ERROR,
@@ -83,14 +88,19 @@ class GroupScheme(Scheme):
         return takes_int8(self.layout(self.group_size, (1,)))
 
     @property
-    def zero_point(self) -> int:
-        """The stored integer that means 0."""
-        return int(2 ** (self.bits - 1)) - 1
+    def packing(self) -> ProductPacking:
+        """How its integers lie in words."""
+        return product_packing(self.bits)
 
     @property
-    def values_per_word(self) -> int:
-        """Weights in one 32-bit word."""
-        return 32 // self.bits
+    def zero_point(self) -> int:
+        """The stored integer that means 0."""
+        return self.packing.zero_point
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether the best scale of a group is searched: so few levels need it."""
+        return self.packing == NIBBLES
 
     def tensors(self, stem: str, suffix: str, shape: tuple[int, ...]) -> tuple[StoredTensor, ...]:
         """See `Scheme`: of a matrix whose columns groups divide."""
@@ -127,7 +137,7 @@ class GroupScheme(Scheme):
     @property
     def mean_error(self) -> float:
         """See `Scheme`."""
-        return step_error(self.zero_point) if self.bits == 8 else SEARCHED_ERROR
+        return SEARCHED_ERROR if self.is_searched else step_error(self.zero_point)
 
     @property
     def row_bound(self) -> tuple[float, float]:
@@ -207,7 +217,7 @@ def quantize(
     largest = _largest_magnitudes(weight, scheme.group_size)
     refuse_rows(~np.isfinite(largest), name, first_row, "holds a weight that is not finite")
     unheld = f"needs a scale that {scheme.scale_dtype} cannot hold"
-    if scheme.bits == 4:
+    if scheme.is_searched:
         refuse_rows(
             ~np.isfinite(_rounded(largest / np.float32(8), scheme)), name, first_row, unheld
         )
@@ -224,12 +234,12 @@ def quantize(
     limit = np.float32(scheme.zero_point)
     np.clip(ratio, -limit, limit, out=ratio)
     ratio += limit
-    return pack(ratio.astype(np.uint8).reshape(rows, cols), scheme.bits), scales
+    return scheme.packing.pack(ratio.astype(np.uint8).reshape(rows, cols)), scales
 
 
 def dequantize(q_weight: UInt32Array, q_scale: ScaleArray, scheme: GroupScheme) -> Float32Array:
     """The float32 matrix that the stored tensors mean, (rows, cols)."""
-    values = unpack(q_weight, scheme.bits).astype(np.float32) - np.float32(scheme.zero_point)
+    values = scheme.packing.unpack(q_weight).astype(np.float32) - np.float32(scheme.zero_point)
     rows, cols = values.shape
     groups = values.reshape(rows, cols // scheme.group_size, scheme.group_size)
     result: Float32Array = (groups * q_scale.astype(np.float32)[:, :, None]).reshape(rows, cols)

@@ -27,6 +27,7 @@ from gemma4_compile.checkpoint.safetensors_file import TensorInfo
 from gemma4_compile.compilation import Calibration, Compilation, fingerprint, matched_tensors
 from gemma4_compile.errors import UsageError
 from gemma4_compile.model_spec.parameters import Role
+from gemma4_compile.operators.packings import NIBBLES
 from gemma4_compile.package import artifacts
 from gemma4_compile.package.files import hash_file
 from gemma4_compile.progress import Reporter
@@ -38,7 +39,6 @@ if TYPE_CHECKING:  # it needs torch and transformers
 METHOD = "gptq-2"  # another number where other codes would be chosen
 INSTALL_HINT = "pip install 'gemma4-compile[verify]'"
 _ROLES = (Role.LINEAR, Role.PER_LAYER_LINEAR, Role.EXPERTS)
-_BITS = 4
 _PREFIXES = ("layers.", "per_layer_model_projection.")  # of the text decoder
 _TIMES = 2  # that the model goes on from every prompt
 _TOKENS = 96  # that it writes each time
@@ -55,7 +55,7 @@ def calibrated_schemes(build: Compilation) -> dict[str, GroupScheme]:
         for one in build.own_storage
         for source in one.parameter.sources
         if isinstance(one.scheme, GroupScheme)
-        and one.scheme.bits == _BITS
+        and one.scheme.packing == NIBBLES
         and one.parameter.role in _ROLES
         and source.name.startswith(_PREFIXES)
     }

@@ -18,7 +18,6 @@ import torch
 
 from gemma4_compile.calibration.finite import check_finite
 from gemma4_compile.quantization.groups import GroupScheme, exact_groups
-from gemma4_compile.quantization.packing import pack
 from gemma4_compile.types import Array
 
 MAX_BLOCK = 6144  # channels; hidden sizes are below it
@@ -88,7 +87,7 @@ def choose_codes(
         codes.append(found[0])
         scales.append(found[1])
         begin = end
-    words = pack(np.concatenate([one.cpu().numpy() for one in codes], axis=1), scheme.bits)
+    words = scheme.packing.pack(np.concatenate([one.cpu().numpy() for one in codes], axis=1))
     stored = np.concatenate([one.cpu().numpy() for one in scales], axis=1)
     return words, stored.astype(scheme.scale_dtype)
 

@@ -97,4 +97,4 @@ class Int8FewRowExperts(FewRowExperts):
 
     def left(self, rows: Index) -> tuple[list[te.Tensor], te.Tensor]:
         words, scales = packed_placeholders(self.cols, rows)
-        return [words, scales], unpack(words, scales, self.layout.interleaved)
+        return [words, scales], unpack(words, scales, self.layout.products.interleaved)

@@ -25,7 +25,7 @@ from gemma4_compile.operators.base import Operator, TensorSpec, symbolic_rows, t
 from gemma4_compile.operators.examples import MOVED_BYTES, own_vector_error
 from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, ExpertGemm
 from gemma4_compile.operators.fused_linear import CombinedForm, NormedForm, RoutedForm
-from gemma4_compile.operators.linear import INTEGERS, Linear, WeightLayout
+from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.math import gelu_tanh
 from gemma4_compile.operators.moe import (
     chosen_ids,
@@ -41,7 +41,7 @@ PACKED_ROWS = 2 * GROUP  # gate and up rows of one group of results
 
 def takes_int8(layout: WeightLayout) -> bool:
     """Return whether quantised vectors can meet a matrix: it has a scale for each group."""
-    return layout.form == INTEGERS and layout.bits in (4, 8) and layout.group_size == GROUP
+    return layout.takes_int8 and layout.group_size == GROUP
 
 
 class Int8Sums(Operator):
@@ -101,7 +101,7 @@ class Int8Linear(Int8Sums, Linear):
     @property
     def interleaved(self) -> bool:
         """The order of a packed x."""
-        return self.layout.interleaved
+        return self.layout.products.interleaved
 
     @property
     def result_specs(self) -> list[TensorSpec]:
@@ -223,7 +223,7 @@ class Int8ExpertDown(ExpertDown):
         expert_scale = te.placeholder((self.experts,), "float32", name="expert_scale")
         weights = layout.placeholders()
         chosen = chosen_weights(ids, scores, expert_scale)
-        x = unpack(words, scales, layout.interleaved)
+        x = unpack(words, scales, layout.products.interleaved)
         k = te.reduce_axis((0, self.top_k), name="k")
         c = te.reduce_axis((0, self.cols), name="c")
         y = te.compute(
@@ -248,4 +248,4 @@ class Int8ExpertGemm(ExpertGemm):
 
     def left(self, rows: Index) -> tuple[list[te.Tensor], te.Tensor]:
         words, scales = packed_placeholders(self.cols, rows)
-        return [words, scales], unpack(words, scales, self.layout.interleaved)
+        return [words, scales], unpack(words, scales, self.layout.products.interleaved)

@@ -16,11 +16,17 @@ from gemma4_compile.operators.base import (
     te_prim_func,
 )
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.examples import Sizes, stored_bytes
+from gemma4_compile.operators.examples import Sizes
 from gemma4_compile.operators.math import as_f32, f32, gelu_tanh, softcap
+from gemma4_compile.operators.packings import (
+    Packing,
+    ProductPacking,
+    packing_of,
+    product_packing,
+)
 from gemma4_compile.operators.sampling import MASKED
-from gemma4_compile.operators.spreads import BYTES_BELOW_255, Spread, of_both_signs
-from gemma4_compile.operators.types import Buffer, Expr, Index
+from gemma4_compile.operators.spreads import Spread, of_both_signs
+from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.types import Array
 
 DENSE, INTEGERS = "dense", "integers"  # forms of storage
@@ -34,9 +40,8 @@ class WeightLayout:
     subclass with a field `form` of its own default, which says how its tensors look
     (`split_shapes`) and what they mean (`element`): every definition and kernel reads it by that.
 
-    An integer means ``(q - zero_point) * scale``, with scales of either sign. 4 bits have all 16
-    codes, levels -7 to 8; 8 bits stop at 254, level 127: signed bytes, which kernels multiply, hold
-    no 128.
+    An integer means ``(q - zero_point) * scale``, with scales of either sign; `packing` has its
+    words and zero point.
 
     Attributes
     ----------
@@ -74,30 +79,32 @@ class WeightLayout:
         return len(self.split_shapes(1))
 
     @property
-    def values_per_word(self) -> int:
-        """Weights in one 32-bit word (integers only)."""
-        return 32 // self.bits
+    def packing(self) -> Packing:
+        """How its integers lie in words."""
+        return packing_of(self.bits)
 
     @property
-    def zero_point(self) -> int:
-        """The stored integer that means 0."""
-        return int(2 ** (self.bits - 1)) - 1
+    def products(self) -> ProductPacking:
+        """The packing of integers that meet vectors of int8 (`takes_int8`)."""
+        return product_packing(self.bits)
 
     @property
-    def interleaved(self) -> bool:
-        """The byte order of the int8 vectors that it multiplies: that of words of 4-bit weights."""
-        return self.bits == 4
+    def takes_int8(self) -> bool:
+        """Whether quantised vectors can meet it: its packing says how."""
+        return self.form == INTEGERS and isinstance(self.packing, ProductPacking)
 
     def example_input(
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator
     ) -> Array | None:
-        """Words for which any 32 bits would not do, or None: 8-bit weights never store 255."""
-        is_bytes = name.startswith("q_weight") and self.bits == 8
-        return stored_bytes(shape, rng) if is_bytes else None
+        """Words for which any 32 bits would not do, or None."""
+        return self.packing.example_words(shape, rng) if self._is_words(name) else None
 
     def known_spreads(self, name: str) -> tuple[Spread, ...]:
         """As `example_input`; empty where the default does."""
-        return (BYTES_BELOW_255,) if name.startswith("q_weight") and self.bits == 8 else ()
+        return self.packing.word_spreads if self._is_words(name) else ()
+
+    def _is_words(self, name: str) -> bool:
+        return self.form == INTEGERS and name.startswith("q_weight")
 
     @property
     def label(self) -> str:
@@ -109,7 +116,7 @@ class WeightLayout:
         if not self.bits:
             return [("weight", (rows, self.cols), self.dtype)]
         return [
-            ("q_weight", (rows, self.cols // self.values_per_word), "uint32"),
+            ("q_weight", (rows, self.cols // self.packing.values_per_word), "uint32"),
             ("q_scale", (rows, self.cols // self.group_size), self.dtype),
         ]
 
@@ -125,21 +132,12 @@ class WeightLayout:
         """TE inputs for all row splits."""
         return [te.placeholder(shape, dtype, name=name) for name, shape, dtype in self.shapes()]
 
-    def integer(self, word: Expr, position: Index) -> Expr:
-        """A word's stored integer at a 0-based channel, minus the zero point, as float32."""
-        amount = position * self.bits
-        shift = tirx.const(amount, "uint32") if isinstance(amount, int) else amount.astype("uint32")
-        value = tirx.bitwise_and(
-            tirx.shift_right(word, shift), tirx.const(2**self.bits - 1, "uint32")
-        )
-        return as_f32(value) - f32(self.zero_point)
-
     def element(self, split: Sequence[te.Tensor | Buffer], row: Expr, col: Expr) -> Expr:
         """The weight at (row, col) of one row split as float32."""
         if not self.bits:
             return as_f32(split[0][row, col])
-        per_word = self.values_per_word
-        integer = self.integer(split[0][row, col // per_word], col % per_word)
+        per_word = self.packing.values_per_word
+        integer = self.packing.integer(split[0][row, col // per_word], col % per_word)
         return integer * as_f32(split[1][row, col // self.group_size])
 
     def value(self, tensors: Sequence[te.Tensor], row: Expr, col: Expr) -> Expr:
@@ -218,8 +216,8 @@ class Linear(Operator):
 
     def _has_small_scales(self, name: str) -> bool:
         """Sums of bytes with usual scales are far beyond a cap, where their errors are not."""
-        is_capped = self.epilogue == Epilogue.SOFTCAP.value and self.layout.bits == 8
-        return is_capped and name.startswith("q_scale")
+        is_capped = self.epilogue == Epilogue.SOFTCAP.value and self.layout.form == INTEGERS
+        return is_capped and name.startswith("q_scale") and self.layout.packing.exceeds_caps
 
     def definition(self) -> tirx.PrimFunc:
         rows = symbolic_rows(self.rows)

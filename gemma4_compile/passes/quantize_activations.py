@@ -134,7 +134,7 @@ def _rounding(x: relax.Expr, matmul: Matmul) -> tuple[AnyCall, list[relax.Var]]:
     """The call that quantises the rows of x for a matmul, and its words and scales."""
     operator = matmul.operator
     rows, width = getattr(operator, "rows", None), int(x.ty.shape[1])
-    quantize = QuantizeRows(rows, width, str(x.ty.dtype), operator.layout.interleaved)
+    quantize = QuantizeRows(rows, width, str(x.ty.dtype), operator.layout.products.interleaved)
     packed = result_vars("quantized", quantized_specs(width, x.ty.shape[0]))
     return OperatorCall(quantize, [x], packed), packed
 
@@ -146,7 +146,7 @@ def _quantize_product(graph: OperatorGraph, gate_up: OperatorCall[Int8Linear]) -
         return
     if not _may_quantize_product(graph, gate_up):
         return
-    interleaved = down.operator.layout.interleaved
+    interleaved = down.operator.layout.products.interleaved
     operator = replace(gate_up.operator, packed_out=True, interleaved_out=interleaved)
     packed = result_vars("product", quantized_specs(operator.outputs))
     graph.replace([gate_up], [OperatorCall(operator, gate_up.args, packed)])
@@ -162,7 +162,7 @@ def _quantize_norm(graph: OperatorGraph, norm: NormCall, linear: OperatorCall[Li
         width,
         fields["eps"],
         fields["scaled"],
-        linear.operator.layout.interleaved,
+        linear.operator.layout.products.interleaved,
         fields["branches"],
     )
     packed = result_vars("quantized", quantized_specs(width))
@@ -182,7 +182,7 @@ def _quantize_combine(
         operator.head_dim,
         operator.splits,
         operator.out_dtype,
-        linear.operator.layout.interleaved,
+        linear.operator.layout.products.interleaved,
     )
     packed = result_vars("quantized", quantized_specs(operator.heads * operator.head_dim))
     made = OperatorCall(quantize, combine.args, packed)
@@ -208,7 +208,7 @@ def _quantize_experts(
         return
     width = first.expert_rows // 2
     words, scales = result_vars("product", quantized_specs(width, first.top_k))
-    interleaved = second.layout.interleaved
+    interleaved = second.layout.products.interleaved
     new_gate_up = Int8ExpertGateUp(**fields_of(first, first.in_dtype), interleaved_out=interleaved)
     new_down = Int8ExpertDown(**fields_of(second, PACKED))
     expert_scale = choice.args[1]

@@ -13,6 +13,7 @@ from math import prod
 
 from gemma4_compile.model_spec.parameters import Parameter, Role
 from gemma4_compile.quantization.recipe import FIXED_ROLES
+from gemma4_compile.quantization.scheme import Scheme
 from gemma4_compile.quantization.schemes import SCHEMES
 
 FOUR, EIGHT = SCHEMES["q4f16_1"], SCHEMES["q8f16_1"]
@@ -74,12 +75,11 @@ def _part(kind: str, members: Sequence[Parameter]) -> Part:
         name=name,
         names=tuple(one.name for one in members),
         weights=sum(prod(one.shape) for one in members),
-        bytes=(_stored(members, 4), _stored(members, 8)),
+        bytes=(_stored(members, FOUR), _stored(members, EIGHT)),
     )
 
 
-def _stored(members: Sequence[Parameter], bits: int) -> int:
-    scheme = FOUR if bits == 4 else EIGHT
+def _stored(members: Sequence[Parameter], scheme: Scheme) -> int:
     tensors = (scheme.tensors(one.name, "", one.shape) for one in members)
     return sum(tensor.nbytes for own in tensors for tensor in own)
 

@@ -48,6 +48,8 @@ _ENDS = (
     *("self_attn.k_scale", "self_attn.v_scale", "self_attn.q_scale"),
     *("self_attn.k_zero_point", "self_attn.v_zero_point", "self_attn.q_zero_point"),
 )
+_FLOATS: Mapping[int, tuple[str, Numbers]] = {4: ("U8", E2M1), 8: ("F8_E4M3", E4M3)}
+"""Floats by their bits: the dtype that holds them, and the numbers of their codes."""
 
 
 def read_weights(values: Mapping[str, object], tensors: Mapping[str, TensorInfo]) -> Weights:
@@ -120,7 +122,7 @@ def _fits(scheme: Scheme, stored: TensorInfo, parts: Parts) -> bool:
         dtype = "U8" if scheme.is_float else "I32"
     return (
         stored.dtype == dtype
-        and (not scheme.is_float or (scheme.bits == 8) == (dtype == "F8_E4M3"))
+        and (not scheme.is_float or _FLOATS[scheme.bits][0] == dtype)
         and (scheme.is_symmetric or "weight_zero_point" in parts)
     )
 
@@ -177,7 +179,7 @@ def _coding(scheme: Scheme, stored: TensorInfo) -> tuple[int, Numbers]:
     if stored.dtype == "I8":
         return 8, signed(8)  # whatever the number of levels
     if scheme.is_float:
-        return scheme.bits, E4M3 if scheme.bits == 8 else E2M1
+        return scheme.bits, _FLOATS[scheme.bits][1]
     return scheme.bits, integers(scheme.bits, -(1 << (scheme.bits - 1)))
 
 

@@ -77,9 +77,9 @@ def unpack(words: StoredArray, bits: int) -> Codes:
     (..., words * bits of a word / bits)
     """
     of_words = np.ascontiguousarray(words).view(np.uint8)
-    if bits == 8:
-        return of_words
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    if len(shifts) == 1:
+        return of_words
     codes = (of_words[..., None] >> shifts) & np.uint8((1 << bits) - 1)
     return codes.reshape(*of_words.shape[:-1], -1)
 

@@ -242,7 +242,7 @@ class WeightLoader(Loader):
             for i, row in enumerate(rows):
                 index, inside = iteration * VECTOR + i, row - begin
                 if self._is_integers:
-                    word = tirx.floordiv(at, layout.values_per_word // VECTOR)
+                    word = tirx.floordiv(at, layout.packing.values_per_word // VECTOR)
                     store(self._words, split[0][inside, word], index)
                     group = tirx.floordiv(at, layout.group_size // VECTOR)
                     store(self._scales, split[1][inside, group], index)
@@ -274,14 +274,14 @@ class WeightLoader(Loader):
         for j in range(VECTOR):
             shift = splat(tirx.const(j * layout.bits, "uint32"))
             integer = tirx.bitwise_and(tirx.shift_right(words, shift) if j else words, mask)
-            zero_point = splat(f32(layout.zero_point))
+            zero_point = splat(f32(layout.packing.zero_point))
             values.append((integer.astype("float32x4") - zero_point) * scales)
         return values
 
     def _shift(self, iteration: int) -> Expr:
         """Bits below a block's channels in their words; a step begins with a word."""
         layout = self._weights.layout
-        within = tirx.floormod(self._vec4s[iteration] * VECTOR, layout.values_per_word)
+        within = tirx.floormod(self._vec4s[iteration] * VECTOR, layout.packing.values_per_word)
         return (within * layout.bits).astype("uint32")
 
 

@@ -64,9 +64,9 @@ class WeightReader:
         layout, size = self.layout, self.unit
         if layout.form != INTEGERS:
             return [layout.element(split, row, unit * size + j) for j in range(size)], f32(1.0)
-        per_word = layout.values_per_word
+        per_word = layout.packing.values_per_word
         words = [
             bind(split[0][row, unit * (size // per_word) + w]) for w in range(size // per_word)
         ]
-        values = [layout.integer(words[j // per_word], j % per_word) for j in range(size)]
+        values = [layout.packing.integer(words[j // per_word], j % per_word) for j in range(size)]
         return values, bind(as_f32(split[1][row, unit // (layout.group_size // size)]))

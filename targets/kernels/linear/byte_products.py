@@ -53,7 +53,7 @@ from gemma4_compile.targets.kernels.linear.few_row_tensor_core_shape import (
     STEP_PIECES,
     TILE_PIECES,
 )
-from gemma4_compile.targets.kernels.linear.warps import Warp, bits
+from gemma4_compile.targets.kernels.linear.warps import Warp
 
 HALF_BYTES = PIECE_BYTES // 2
 
@@ -174,13 +174,11 @@ class Weights:
 
     def halves(self, tile: int, index: int) -> list[Expr]:
         """A loaded group's bytes of the lane's row, for a product each."""
-        if self._reader.layout.bits == 4:
-            word, low = self._words[tile * MATRICES + index], bits(0x0F0F0F0F)
-            shifted = tirx.shift_right(word, bits(4))
-            return [bind(tirx.bitwise_and(part, low)) for part in (word, shifted)]
-        first = tile * MATRICES + 2 * index
-        words = [self._words[first + half] for half in range(2)]
-        return [bind(tirx.bitwise_xor(word, bits(0x80808080))) for word in words]
+        packing = self._reader.layout.products
+        size = packing.bits // 4  # words of a lane's share of a group
+        first = tile * MATRICES + size * index
+        words = [self._words[first + part] for part in range(size)]
+        return [bind(half) for word in words for half in packing.halves(word)]
 
     def scale(self, tile: int, index: int) -> Expr:
         """A loaded group's scale of the lane's row."""

@@ -71,7 +71,7 @@ class Rows:
 
     def _load_words(self, group: Expr, index: int) -> None:
         quarter = self._warp.quarter
-        if self._layout.interleaved:  # eight neighbouring channels, of one word of weights
+        if self._layout.products.interleaved:  # eight neighbouring channels, of one word of weights
             place = words_at(self._words_of_x, self._row, group, quarter * HALVES)
             to = address(self._words, index * HALVES)
             copy_half_piece(to, address(self._words_of_x, *place))
@@ -86,10 +86,8 @@ class Rows:
         `sums` becomes what the group's products are added to: what zero points add is taken back.
         """
         pair = [bind(self._words[index * HALVES + half]) for half in range(HALVES)]
-        right = _in_order(*pair) if self._layout.interleaved else pair
-        # 8-bit integers come minus 128.
-        zero = self._layout.zero_point - (0 if self._layout.bits == 4 else 128)
-        minus = bits(-zero % 256 * 0x01010101)
+        right = _in_order(*pair) if self._layout.products.interleaved else pair
+        minus = bits(-self._layout.products.byte_zero % 256 * 0x01010101)
         for half, source in ((0, self._warp.magic), (1, sums)):
             multiply_add_bytes(address(sums, 0), address(source, 0), minus, right[half])
         scales = [self._scales[k * self._count + index] for k in range(BYTE_SUMS)]

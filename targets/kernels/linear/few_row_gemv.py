@@ -22,8 +22,8 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.activation_quantization import GROUP, WORD
 from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
-from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.math import as_f32, gelu_tanh
+from gemma4_compile.operators.packings import ProductPacking
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import (
@@ -160,7 +160,7 @@ def multiply_rows(matmul: FewRowMatmul, most: int, bound: int, spec: TargetSpec)
         if not is_int8:
             add_floats(lane, weights, x[0], totals)
         elif len(x) == 1:
-            packed = round_rows(lane, block, x[0], operator.layout.interleaved)
+            packed = round_rows(lane, block, x[0], operator.layout.products.interleaved)
             add_int8(replace(lane, begin=0), weights, *packed, totals)
         else:
             add_int8(lane, weights, x[0], x[1], totals)
@@ -235,8 +235,7 @@ def add_int8(
     """Add the lane's products of packed rows, group by group; integers are summed exactly."""
     layout, lanes = weights.layout, lane.lanes
     groups, size = layout.cols // GROUP, layout.bits  # words of a group of weights
-    # 4-bit integers meet the vector as they are, 8-bit ones minus 128.
-    offset = layout.zero_point - (0 if layout.bits == 4 else 128)
+    offset = layout.products.byte_zero
     stored, scales = local((OWN_ROWS * size,), "uint32"), local((OWN_ROWS,))
     integers = local((OWN_ROWS * VEC4S,), "uint32")
 
@@ -257,7 +256,7 @@ def add_int8(
         group = bind(iteration * lanes + lane.lane)
         with when(group < groups):
             weights.in_split(lane.first, read(group))
-            _unpack(layout, stored, integers)
+            _unpack(layout.products, stored, integers)
             for i in lane.each_row():
                 place = lane.place(i)
                 vec4s = [
@@ -302,27 +301,12 @@ def round_rows(lane: Lane, block: Block, x: Buffer, interleaved: bool) -> tuple[
     return words, scales
 
 
-def _unpack(layout: WeightLayout, stored: Buffer, integers: Buffer) -> None:
+def _unpack(packing: ProductPacking, stored: Buffer, integers: Buffer) -> None:
     """Words of bytes in the order of packed x, from all words of weights."""
-    if layout.bits == 8:
-        for place in range(OWN_ROWS * VEC4S):
-            flipped = tirx.bitwise_xor(stored[place], tirx.const(0x80808080, "uint32"))
-            store(integers, flipped, place)
-        return
-    low, high = tirx.const(0x0F0F, "uint32"), tirx.const(0x0F0F0000, "uint32")
-    for place in range(OWN_ROWS * layout.bits):
-        word = bind(stored[place])
-        # Nibbles 0, 2, 1, 3 as bytes, then 4, 6, 5, 7.
-        parts = (
-            (word, tirx.shift_left(word, tirx.const(12, "uint32"))),
-            (
-                tirx.shift_right(word, tirx.const(16, "uint32")),
-                tirx.shift_right(word, tirx.const(4, "uint32")),
-            ),
-        )
-        for half, (near, far) in enumerate(parts):
-            four = tirx.bitwise_or(tirx.bitwise_and(near, low), tirx.bitwise_and(far, high))
-            store(integers, four, 2 * place + half)
+    for place in range(OWN_ROWS * packing.bits):
+        parts = packing.in_order(stored[place])
+        for index, part in enumerate(parts):
+            store(integers, part, len(parts) * place + index)
 
 
 def _finish(

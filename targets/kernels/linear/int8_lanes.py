@@ -115,7 +115,7 @@ class LaneSlice:
     """
 
     def __init__(self, layout: WeightLayout, lanes: int, lane: Expr) -> None:
-        self._bits, self._zero_point = layout.bits, layout.zero_point
+        self._packing = layout.products
         self._count = layout.cols // GROUP
         self._numbers = [lane + iteration * lanes for iteration in range(-(-self._count // lanes))]
         self._is_ragged = len(self._numbers) * lanes > self._count
@@ -139,11 +139,10 @@ class LaneSlice:
             total = LocalVar("int32", i32(0))
             for word in words:
                 total.add(dot4(word, ones))
-            # 4-bit integers meet the vector as they are, 8-bit ones minus 128.
-            offset = self._zero_point - (0 if self._bits == 4 else 128)
-            self._offsets.append(bind(total.value * -offset))
+            self._offsets.append(bind(total.value * -self._packing.byte_zero))
             self._scales.append(scale)
-            for index, word in enumerate(_even_and_odd(words) if self._bits == 4 else words):
+            ordered = _even_and_odd(words) if self._packing.interleaved else words
+            for index, word in enumerate(ordered):
                 store(self._operands, word, iteration * VEC4S + index)
 
     def dot(self, weights: Sequence[Sequence[Expr]], scales: Sequence[Expr]) -> Expr:
@@ -153,22 +152,11 @@ class LaneSlice:
             zip(weights, scales, self._offsets, self._scales, strict=True)
         ):
             total = LocalVar("int32", offset)
-            for index, word in enumerate(self._integers(words)):
+            halves = [half for word in words for half in self._packing.halves(word)]
+            for index, word in enumerate(halves):
                 total.add(dot4(word, self._operands[iteration * VEC4S + index]))
             result.add(scale * own * as_f32(total.value))
         return result.value
-
-    def _integers(self, words: Sequence[Expr]) -> list[Expr]:
-        """Words of signed bytes, from words of weights."""
-        if self._bits == 8:
-            return [tirx.bitwise_xor(word, tirx.const(0x80808080, "uint32")) for word in words]
-        lowest = tirx.const(0x0F0F0F0F, "uint32")
-        halves = []
-        for word in words:
-            halves.append(tirx.bitwise_and(word, lowest))
-            upper = tirx.shift_right(word, tirx.const(4, "uint32"))
-            halves.append(tirx.bitwise_and(upper, lowest))
-        return halves
 
 
 def _even_and_odd(words: Sequence[Expr]) -> list[Expr]:

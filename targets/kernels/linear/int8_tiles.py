@@ -38,8 +38,6 @@ from gemma4_compile.targets.kernels.linear.tiles import TileProduct, TileShape
 
 GROUP_WORDS = GROUP // WORD
 LOW_HALF, HIGH_HALF = 0xFFFF, 0xFFFF0000
-NIBBLES = 0x0F0F0F0F
-TOP_BITS, OTHER_BITS, ONES = 0x80808080, 0x7F7F7F7F, 0x01010101
 
 
 def _u32(value: int) -> Expr:
@@ -48,18 +46,6 @@ def _u32(value: int) -> Expr:
 
 def _both(value: Expr, mask: int) -> Expr:
     return tirx.bitwise_and(value, _u32(mask))
-
-
-def _signed_nibbles(value: Expr) -> Expr:
-    """Nibbles, one a byte, minus their zero point 7: no byte borrows from the next."""
-    raised = tirx.bitwise_or(_both(value, NIBBLES), _u32(TOP_BITS))
-    return tirx.bitwise_xor(raised - _u32(7 * ONES), _u32(TOP_BITS))
-
-
-def _signed_bytes(value: Expr) -> Expr:
-    """Bytes (0 to 254) minus their zero point 127: minus 128, plus 1, and no byte carries."""
-    flipped = bind(tirx.bitwise_xor(value, _u32(TOP_BITS)))
-    return tirx.bitwise_xor(_both(flipped, OTHER_BITS) + _u32(ONES), _both(flipped, TOP_BITS))
 
 
 class QuantizedLoader(DenseLoader):
@@ -117,7 +103,7 @@ class IntegerWeightLoader(Loader):
     def read_block(self, iteration: int, rows: Sequence[Expr], vec4: Expr) -> None:
         """See `Loader`."""
         layout = self._weights.layout
-        last = layout.cols // layout.values_per_word // self._stored - 1
+        last = layout.cols // layout.packing.values_per_word // self._stored - 1
 
         def read(split: Sequence[Buffer], begin: int) -> None:
             at = bind(tirx.min(vec4, last) * self._stored)
@@ -135,13 +121,8 @@ class IntegerWeightLoader(Loader):
             bind(joined([self._raw[(first + w) * VECTOR + i] for i in range(VECTOR)]))
             for w in range(self._stored)
         ]
-        if self._weights.layout.bits == 8:
-            return [_signed_bytes(word) for word in words]
-        result: list[Expr] = []
-        for word in words:
-            high = tirx.shift_right(word, _u32(4))
-            result += [_signed_nibbles(word), _signed_nibbles(high)]
-        return result
+        packing = self._weights.layout.products
+        return [part for word in words for part in packing.centred(word, _u32)]
 
 
 class ScaleLoader:
@@ -245,7 +226,9 @@ class Int8TileProduct(TileProduct):
         x, w = self._x, self._w
         self._w_scales = x.rows // VECTOR * shape.iterations
         self._loaders = (
-            QuantizedLoader(x, thread, threads, 0, row_of_x, words, weights.layout.bits == 4),
+            QuantizedLoader(
+                x, thread, threads, 0, row_of_x, words, weights.layout.products.interleaved
+            ),
             IntegerWeightLoader(w, thread, threads, x.blocks, row_of_w, weights),
         )
         moved = x.blocks + w.blocks

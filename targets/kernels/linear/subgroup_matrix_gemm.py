@@ -14,6 +14,7 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.linear import DENSE, INTEGERS, WeightLayout
+from gemma4_compile.operators.packings import BYTES
 from gemma4_compile.operators.tir import bind, function, i32, materialize, store
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import barrier, launch, local
@@ -49,7 +50,6 @@ from gemma4_compile.targets.spec import TargetSpec
 from gemma4_compile.targets.tuning import TensorCoreTuning
 
 HALF, FLOATS = "float16", f"float32x{VECTOR}"
-BYTE = 8  # bits of a weight that is decoded by bytes
 WEIGHTS = 16  # of a row, that a thread reads at a time: four words of bytes
 SUM_PADDING = 2  # pieces after each row of sums: so rows begin in different banks
 # As a half, 0x6400 is 1024, whose last ten bits count ones.
@@ -60,7 +60,8 @@ def fits_subgroup_matrices(operator: BoundedLinear, spec: TargetSpec) -> bool:
     """Return whether the target has them and the operands are halves that move in pieces."""
     layout = operator.layout
     halves = operator.in_dtype == layout.dtype == HALF
-    is_bytes = layout.form == INTEGERS and layout.bits == BYTE and layout.group_size % WEIGHTS == 0
+    is_bytes = layout.form == INTEGERS and layout.packing == BYTES
+    is_bytes = is_bytes and layout.group_size % WEIGHTS == 0
     forms = layout.form == DENSE or is_bytes
     return has_subgroup_matrices(spec) and halves and forms and operator.cols % WEIGHTS == 0
 
@@ -209,7 +210,7 @@ class _WeightsLoader(_Loader):
     def _decoded(self, index: int, piece: int) -> Expr:
         """Eight scaled bytes of two words as the halves of a piece."""
         layout: WeightLayout = self._weights.layout
-        zero = T.Broadcast(tirx.const(COUNTED + layout.zero_point, HALF), 2)
+        zero = T.Broadcast(tirx.const(COUNTED + layout.packing.zero_point, HALF), 2)
         scale = T.Broadcast(self._scales[index], 2)
         found = []
         for half in range(2):

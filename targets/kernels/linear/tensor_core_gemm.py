@@ -15,6 +15,7 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.linear import DENSE, INTEGERS
 from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.packings import BYTES
 from gemma4_compile.operators.tir import bind, function, i32, store
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import barrier, launch, local
@@ -44,14 +45,13 @@ from gemma4_compile.targets.kernels.linear.bounded_operands import BoundedOperan
 from gemma4_compile.targets.spec import TargetSpec
 from gemma4_compile.targets.tuning import TensorCoreTuning
 
-BYTE = 8  # bits of a weight that is decoded by bytes
-
 
 def fits_tensor_cores(operator: BoundedLinear, spec: TargetSpec) -> bool:
     """Return whether the target has them and the operands are halves that move in pieces."""
     layout = operator.layout
     halves = operator.in_dtype == layout.dtype == "float16"
-    is_bytes = layout.form == INTEGERS and layout.bits == BYTE and layout.group_size % PIECE == 0
+    is_bytes = layout.form == INTEGERS and layout.packing == BYTES
+    is_bytes = is_bytes and layout.group_size % PIECE == 0
     forms = layout.form == DENSE or is_bytes
     return spec.tensor_cores and halves and forms and operator.cols % PIECE == 0
 
@@ -152,7 +152,7 @@ class _WeightsLoader(_Loader):
                 if not self._is_integers:
                     copy_piece(self.raw_at(index), address(split[0], row - begin, channel))
                     return
-                word = tirx.floordiv(channel, layout.values_per_word)
+                word = tirx.floordiv(channel, layout.packing.values_per_word)
                 copy_half_piece(self.raw_at(index), address(split[0], row - begin, word))
                 group = tirx.floordiv(channel, layout.group_size)
                 store(self._scales, split[1][row - begin, group], index)
@@ -165,11 +165,11 @@ class _WeightsLoader(_Loader):
         for index in range(self.count):
             if self._is_integers:
                 values = local((PIECE_WORDS,), "uint32")
-                for word in range(PIECE // layout.values_per_word):
+                for word in range(PIECE // layout.packing.values_per_word):
                     decode_bytes(
                         address(values, word * WORD_HALVES),
                         self.raw[index * PIECE_WORDS + word],
-                        f32(layout.zero_point),
+                        f32(layout.packing.zero_point),
                         self._scales[index],
                     )
                 copy_piece(self.place(index), address(values, 0))

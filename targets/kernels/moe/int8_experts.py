@@ -86,7 +86,7 @@ def make_int8_expert_gate_up(operator: Int8ExpertGateUp, spec: TargetSpec) -> ti
                 lambda iteration: (first + iteration * shape.slots, base),
             )
             staged = StagedQuantizedVector(cols)
-            staged.fill(block, vec4s, operator.layout.interleaved)
+            staged.fill(block, vec4s, operator.layout.products.interleaved)
             lane_slice.load(staged.read)
             sums = RowSums(shape, block)
             rows_of.run(

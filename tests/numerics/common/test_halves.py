@@ -48,7 +48,7 @@ def with_scales(case: KernelCase, scales: Array) -> KernelCase:
     layout = case.operator.layout
     integers = (words[..., None] >> np.arange(0, 32, 4, dtype=np.uint32) & 15).astype(np.int32)
     steps = np.repeat(scales.astype(np.float64), layout.group_size, axis=1)
-    weights = (integers.reshape(layout.rows, layout.cols) - layout.zero_point) * steps
+    weights = (integers.reshape(layout.rows, layout.cols) - layout.packing.zero_point) * steps
     expected = (x.astype(np.float64) @ weights.T).astype(np.float32)
     return replace(case, args=(x, words, scales, out), changed=(3,), expected=(expected,))
 

@@ -10,7 +10,7 @@ from gemma4_compile.operators.examples import Sizes
 from gemma4_compile.operators.expert_linear import ExpertDown
 from gemma4_compile.operators.int8_linear import PACKED, Int8Linear
 from gemma4_compile.operators.linear import Linear, WeightLayout
-from gemma4_compile.quantization.packing import unpack
+from gemma4_compile.operators.packings import product_packing
 
 SIZES = Sizes(rows=5, before=7, capacity=32, chunk=8)
 COLS, ROWS = 128, 64
@@ -47,7 +47,7 @@ def test_so_have_known_inputs(operator: Linear) -> None:
 
 
 def check(words: np.ndarray, scales: np.ndarray, bits: int) -> None:
-    found = set(np.unique(unpack(words, bits)).tolist())
+    found = set(np.unique(product_packing(bits).unpack(words)).tolist())
     assert found <= set(CODES[bits])
     assert {0, max(CODES[bits])} <= found
     assert bits == 8 or len(found) == 16

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gemma4_compile.operators.packings import NIBBLES
 from gemma4_compile.quantization.group_search import RATIOS
-from gemma4_compile.quantization.packing import unpack
 
 Array = npt.NDArray[np.float32]
 UNIT = np.float32(16384)
@@ -16,7 +16,7 @@ UNIT = np.float32(16384)
 
 def values(words: npt.NDArray[np.uint32], scales: Array) -> Array:
     """What codes and scales mean, (n, 32)."""
-    levels = unpack(words, 4).astype(np.float32) - np.float32(7)
+    levels = NIBBLES.unpack(words).astype(np.float32) - np.float32(7)
     meant: Array = levels * scales[:, None]
     return meant
 

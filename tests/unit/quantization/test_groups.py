@@ -11,10 +11,10 @@ from hypothesis.extra.numpy import arrays
 from hypothesis.strategies import floats, integers
 
 from gemma4_compile.errors import QuantizationError
+from gemma4_compile.operators.packings import NIBBLES
 from gemma4_compile.quantization.dense import to_dense
 from gemma4_compile.quantization.group_search import search_groups
 from gemma4_compile.quantization.groups import GroupScheme, dequantize, quantize
-from gemma4_compile.quantization.packing import pack, unpack
 from gemma4_compile.quantization.scheme import StoredTensor
 
 SCHEMES = [GroupScheme(bits, dtype) for bits in (4, 8) for dtype in ("float16", "float32")]
@@ -43,7 +43,7 @@ def test_group_schemes(
 ) -> None:
     assert scheme.name == name
     assert scheme.zero_point == zero_point
-    assert scheme.values_per_word == values_per_word
+    assert scheme.packing.values_per_word == values_per_word
 
 
 def test_a_quantised_matrix_is_stored_as_words_and_scales() -> None:
@@ -72,7 +72,7 @@ def test_quantise_is_the_documented_rule(scheme: GroupScheme) -> None:
     assert words.shape == (3, 64 * scheme.bits // 32)
     assert words.dtype == np.uint32
     assert scales.dtype == scheme.scale_dtype
-    integers = unpack(words, scheme.bits)
+    integers = scheme.packing.unpack(words)
     for row in range(3):
         for group in range(2):
             channels = slice(32 * group, 32 * group + 32)
@@ -96,7 +96,7 @@ def test_four_bits_are_searched(scheme: GroupScheme) -> None:
     found = search_groups(weight.reshape(6, 32), scheme.scale_dtype)
     assert np.array_equal(words, found.words.reshape(3, 8))
     assert np.array_equal(scales, found.scales.reshape(3, 2))
-    assert unpack(words, 4).max() == 15
+    assert NIBBLES.unpack(words).max() == 15
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.name)
@@ -121,8 +121,8 @@ def test_all_codes_and_both_signs_come_back(
     codes: np.ndarray, sizes: np.ndarray, signs: np.ndarray
 ) -> None:
     scales = np.where(signs, -sizes, sizes).astype(np.float16)
-    assert np.array_equal(unpack(pack(codes, 4), 4), codes)
-    weight = dequantize(pack(codes, 4), scales, Q4F16)
+    assert np.array_equal(NIBBLES.unpack(NIBBLES.pack(codes)), codes)
+    weight = dequantize(NIBBLES.pack(codes), scales, Q4F16)
     assert np.array_equal(dequantize(*quantize(weight, Q4F16), Q4F16), weight)
 
 
@@ -131,7 +131,7 @@ def test_group_of_zeros_is_exact() -> None:
     weight[1, 32:] = 0
     words, scales = quantize(weight, Q4F16)
     assert scales[1, 1] == 0
-    assert (unpack(words, 4)[1, 32:] == 7).all()
+    assert (NIBBLES.unpack(words)[1, 32:] == 7).all()
     assert (dequantize(words, scales, Q4F16)[1, 32:] == 0).all()
 
 

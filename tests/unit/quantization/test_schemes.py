@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemma4_compile.model_spec.parameters import Role
-from gemma4_compile.quantization.packing import unpack
+from gemma4_compile.operators import packings
 from gemma4_compile.quantization.scheme import Scheme
 from gemma4_compile.quantization.schemes import RECIPES, SCHEMES, recipe_of
 
@@ -59,4 +59,4 @@ def test_bytes_stop_below_what_signed_products_do_not_hold(
 ) -> None:
     rows = np.array([weights], np.float32) * np.float32(2.0**exponent)
     words, _ = scheme.store(rows, name="w", first_row=0)
-    assert unpack(words, 8).max() <= 254
+    assert packings.BYTES.unpack(words).max() <= 254
