@@ -118,7 +118,7 @@ def norm_and_rotate(
     qkv : (rows, width) f32; the head is row `i`, columns from `column` on
     weight : (head_dim,) f32, None for the weightless norm of v
     rotary, step : the rotary table and its row, None for v
-    target : called with each channel and its value
+    put : called with each channel and its value
     """
     dim, half = head.head_dim, head.head_dim // 2
     squares = LocalVar("float32", f32(0.0))

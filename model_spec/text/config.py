@@ -204,7 +204,7 @@ def _check_media_tokens(config: Gemma4Config) -> None:
 
 
 def _check_attention(config: Gemma4Config) -> None:
-    """Return what every later stage takes for granted about heads, layer kinds and sharing."""
+    """Refuse what no later stage asks again about heads, layer kinds and sharing."""
     for index in range(config.num_hidden_layers):
         heads, dim = config.num_key_value_heads[index], config.head_dim[index]
         if dim % 2:

@@ -1,6 +1,6 @@
 """The epilogues of a matmul: what happens to sums before they are stored.
 
-Meaning: `Epilogue` in model_spec/operators.
+Meaning: `Epilogue` in operators/epilogue.py.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ def make_combined_gemv(operator: CombinedLinear, spec: TargetSpec) -> tirx.PrimF
     return build.result
 
 
-def _normed_share(
+def _normed_slice(
     args: NormArguments,
     out: Buffer,
     writes: Expr,
@@ -215,7 +215,7 @@ def make_normed_gemv(operator: NormedLinear, spec: TargetSpec) -> tirx.PrimFunc:
                 sums = BlockSums(block)
                 x = expert_norm(args, out, index == 0, row_slice, sums)
             else:
-                x = _normed_share(args, out, index == 0, row_slice)
+                x = _normed_slice(args, out, index == 0, row_slice)
             row_slice.visit(x, lambda k, v: vector.write(k, as_f32(v.astype(operator.in_dtype))))
             multiply = partial(multiply_staged, operator, weights, vector, shape)
             if iterations == 1:

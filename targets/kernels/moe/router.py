@@ -53,7 +53,7 @@ from gemma4_compile.targets.kernels.moe.expert_norms import (
 )
 from gemma4_compile.targets.spec import TargetSpec
 
-LANES = 16  # threads that row_slice one expert's dot product
+LANES = 16  # threads that share one expert's dot product
 STEPS = 4  # vectors of each of its experts that a thread has under way
 COMBINE_THREADS = 64
 
@@ -210,7 +210,7 @@ def _project(
     row_slice: RowSlice,
     scores: Buffer,
 ) -> None:
-    """``scores[e] = projection[e] . (x * scale)``; LANES neighbours row_slice an expert."""
+    """``scores[e] = projection[e] . (x * scale)``; LANES neighbours share an expert."""
     experts, block = operator.experts, row_slice.block
     thread, threads = block.thread, block.threads
     vectors = row_slice.vectors
