@@ -187,7 +187,10 @@ def build_executable(
             options.dump(name, module.script())
 
     decoder = decoder_options(
-        *(recipe, target, options.prefill_chunk, options.suppressed),
+        recipe,
+        target,
+        options.prefill_chunk,
+        options.suppressed,
         probe=options.probe,
         package=options.package,
     )

@@ -92,7 +92,12 @@ def library_plans(
         float16 = target.float16 if recipe.has_float16 else None
         said = target.name, target.limits, target.activations, float16
         numbers = make_plan(
-            *(config, recipe, target, context, chunk, contexts),
+            config,
+            recipe,
+            target,
+            context,
+            chunk,
+            contexts,
             image_tokens=tokens,
             splits=splits,
             recipes=plans[0].numbers.recipes if plans else None,

@@ -133,7 +133,8 @@ def plan_model(
     target_and_recipe(request)  # what is wrong with the options comes first
     with (
         open_source(
-            *(model, revision),
+            model,
+            revision,
             weights=False,
             generation_config=False,
             modalities=modalities,
@@ -236,7 +237,14 @@ def _planned(
     plan = storage_plan(table, recipe, main.numbers.split_bytes)
     suppressed = suppressed_tokens(source.generation_config, source.config.vocab_size)
     return Compilation(
-        *(source, recipe, main.target, context, chunk, plan, suppressed, main.numbers),
+        source,
+        recipe,
+        main.target,
+        context,
+        chunk,
+        plan,
+        suppressed,
+        main.numbers,
         allow_nonfinite=request.allow_nonfinite,
         image_shape=request.image_shape,
         libraries=libraries,
@@ -267,7 +275,8 @@ def compile_model(
     reporter.stage(f"opening {request.model}")
     with (
         open_source(
-            *(request.model, request.revision),
+            request.model,
+            request.revision,
             weights=weights,
             modalities=request.modalities,
             tokenizer=Tokenizer(weights, request.tokenizer),
@@ -301,7 +310,9 @@ def compile_model(
         kept = Kept()
         if request.only is not None and not request.force:
             kept = rest_of_package(
-                *(request.output, request.only, provenance),
+                request.output,
+                request.only,
+                provenance,
                 [one.name for one in build.libraries],
                 beside=bool(request.libraries),
             )

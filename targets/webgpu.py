@@ -266,7 +266,7 @@ def link_with(
 
     calls = has_subgroup_matrices(spec) or as_words
     linker.link_library(
-        *(executable, output, WASM, check_interface, progress), pack if calls else None
+        executable, output, WASM, check_interface, progress, pack if calls else None
     )
 
 

@@ -154,7 +154,10 @@ class Calibrator:
             ) as advance:
                 advance(0)
                 rows = model.continued(
-                    *(prompts, self.steps, _SEED, build.suppressed),
+                    prompts,
+                    self.steps,
+                    _SEED,
+                    build.suppressed,
                     reader.ends(build.config.eos_token_id),
                     lambda count: advance(count * _layer_bytes(build)),
                 )

@@ -264,7 +264,9 @@ def open_source(
     elif path.exists():
         is_beside = any(one.path.resolve() == path.resolve() for one in opened)
         found = _directory(
-            *(path, {"kind": "directory"}, modalities),
+            path,
+            {"kind": "directory"},
+            modalities,
             weights=weights,
             has_own_adapter=is_beside,
         )

@@ -388,10 +388,11 @@ class DecodeAttention(SplitAttention):
 
                         norm_and_rotate(self.head, qkv, 0, column, weight, turn, step, put)
             with T.serial(0, self.heads) as h:
-                norm_and_rotate(
-                    self.head, qkv, 0, h * dim, q_norm, rotary, step,
-                    lambda d, y: store(q, y, 0, h * dim + d),
-                )  # fmt: skip
+
+                def keep(d: Expr, y: Expr, first: Expr = h * dim) -> None:
+                    store(q, y, 0, first + d)
+
+                norm_and_rotate(self.head, qkv, 0, h * dim, q_norm, rotary, step, keep)
             with T.serial(0, self.splits) as s, T.serial(0, self.heads) as h:
                 begin, end = (bind(bound) for bound in self.split_range(position, s))
                 total, highest, weights = self._online(q, key, value, 0, h, begin, end)

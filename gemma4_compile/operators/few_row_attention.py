@@ -111,9 +111,15 @@ class NormedFewRowAttention(FewRowAttention, DecodeAttention):
             with T.serial(0, self.heads) as h:
                 first = h * self.head_dim
                 norm_and_rotate(
-                    self.head, q, i, first, q_norm, rotary, step,
+                    self.head,
+                    q,
+                    i,
+                    first,
+                    q_norm,
+                    rotary,
+                    step,
                     lambda d, y: store(own, y, 0, first + d),
-                )  # fmt: skip
+                )
             return own, 0
 
         return prepared

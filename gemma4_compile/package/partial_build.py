@@ -157,7 +157,10 @@ def rest_of_package(
     noted = old.build.get(NONFINITE), old.build.get(CONVERSATION)
     calibration = old.build.get(CALIBRATION)
     return Kept(
-        *(main, files, *noted, _inputs(old.build)),
+        main,
+        files,
+        *noted,
+        _inputs(old.build),
         library_alone=main is not None and old.build.get(LIBRARY_ALONE) is True,
         calibration=calibration,
         libraries=others,

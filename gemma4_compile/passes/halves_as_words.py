@@ -62,7 +62,7 @@ class _Rewriter:
             if buffer.dtype.startswith(HALF):
                 wider = buffer.dtype.replace(HALF, FLOAT)
                 self._floats[buffer] = tirx.decl_buffer(
-                    *(buffer.shape, wider, buffer.name), scope=buffer.scope()
+                    buffer.shape, wider, buffer.name, scope=buffer.scope()
                 )
 
         def bind(node: tirx.Bind) -> None:

@@ -123,8 +123,11 @@ class BuildPlan:
     def largest_binding_bytes(self) -> int:
         """The largest tensor that a kernel binds."""
         return max(
-            *(self.recipe.largest_binding_bytes, self.state_tensor_bytes),
-            *(self.activation_tensor_bytes, self.picture_tensor_bytes, self.sound_tensor_bytes),
+            self.recipe.largest_binding_bytes,
+            self.state_tensor_bytes,
+            self.activation_tensor_bytes,
+            self.picture_tensor_bytes,
+            self.sound_tensor_bytes,
         )
 
     @property
@@ -333,7 +336,10 @@ def make_plan(
     (chosen,) = (plan for plan in recipes if plan.name == recipe.name)
     dtype = recipe.activation_dtype
     layout = kv_layout(
-        *(config, layer_plans(config), dtype, prefill_chunk),
+        config,
+        layer_plans(config),
+        dtype,
+        prefill_chunk,
         pads_pictures=target.pads_pictures,
     )
     used = [one for one in COMPONENTS if one.parameters(config)]

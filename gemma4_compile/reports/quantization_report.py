@@ -202,7 +202,8 @@ def report_model(
     reporter.stage(f"opening {request.model}")
     with (
         open_source(
-            *(request.model, request.revision),
+            request.model,
+            request.revision,
             weights=True,
             modalities=request.modalities,
             adapters=request.adapters,

@@ -159,8 +159,12 @@ class Package:
         cache = TensorCache.from_json(read_artifact(directory / abi.TENSOR_CACHE_FILE))
         check_manifest(read_artifact(directory / abi.MANIFEST_FILE), cache, provenance)
         package = cls(
-            *(directory, directory / library.file, library.target, library.device),
-            *(chat_config, cache),
+            directory,
+            directory / library.file,
+            library.target,
+            library.device,
+            chat_config,
+            cache,
             modalities=_modalities(provenance),
             drafter_cache=_drafter_cache(directory, provenance) if drafter else None,
             library_name=library.name,

@@ -52,9 +52,8 @@ _NO_ESCAPES = re.compile(r"[A-Za-z]:\\(?!\\)|\\\\\w|(?:[^\\]|\\[^bf])*\\[bf]", r
 _BARE = re.compile(r"[^{}\[\],\r\n]+")
 _BARE_IN_PARENTHESES = re.compile(r"[^{}\[\],\r\n)]+")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-_CONSTANTS = {
-    "true": True, "false": False, "null": None, "True": True, "False": False, "None": None
-}  # fmt: skip
+_JSON_CONSTANTS = {"true": True, "false": False, "null": None}
+_CONSTANTS = {**_JSON_CONSTANTS, "True": True, "False": False, "None": None}
 _QUOTES_IN_A_WORD = re.compile(r"[\"`\u201c\u201d]|(?<!\w)['\u2018\u2019]|['\u2018\u2019](?!\w)")
 _TIME = re.compile(r"(?<![\w:])\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?![\w:])")
 _COMMENT = re.compile(r"(?:^|\s)(?://|/\*|#\s)|\*/(?:\s|$)")

@@ -96,7 +96,9 @@ class RecipeRuns:
         """What is run, of what and with what, as it is in reports: no times, no paths."""
         return {
             "source": {
-                **self.source.origin, "config": config_digest(self.config), "weights": self.sample
+                **self.source.origin,
+                "config": config_digest(self.config),
+                "weights": self.sample,
             },
             "versions": {
                 "gemma4-compile": __version__,
@@ -107,7 +109,7 @@ class RecipeRuns:
             "device": self.device,
             "texts": {text.name: text.to_json() for text in self.texts},
             "left_out": list(self.left_out),
-        }  # fmt: skip
+        }
 
     def state_bytes(self, sets: int) -> int:
         """Memory of what waits between two layers, of this many sets of weights."""
@@ -181,7 +183,8 @@ def open_runs(
     reporter.stage(f"opening {subject.model}")
     tokenizer = Tokenizer(is_wanted=True, given=subject.tokenizer)
     with open_source(
-        *(subject.model, subject.revision),
+        subject.model,
+        subject.revision,
         weights=True,
         tokenizer=tokenizer,
         adapters=subject.adapters,

@@ -166,22 +166,40 @@ def _drafter_lines(drafter: JsonObject) -> list[str]:
         rows: list[tuple[str, str, str]] = []
         if guesses is not None:
             rows = [
-                (f"{guesses['guesses']} guesses that agree", f"{guesses['top1']:.1%}",
-                 f">= {bounds['top1']:.0%}" if key == "arithmetic" else ""),
-                ("their mean KL divergence, nats", f"{guesses['kl_mean']:.3g}",
-                 f"<= {one['kl_bound']:g}"),
-                ("candidates in common", f"{guesses['candidates']:.1%}",
-                 f">= {bounds['top5']:.0%}"),
-                ("mean cosine of their states", f"{guesses['cosine_mean']:.7f}",
-                 f">= {bounds['cosine']:g}"),
-            ]  # fmt: skip
+                (
+                    f"{guesses['guesses']} guesses that agree",
+                    f"{guesses['top1']:.1%}",
+                    f">= {bounds['top1']:.0%}" if key == "arithmetic" else "",
+                ),
+                (
+                    "their mean KL divergence, nats",
+                    f"{guesses['kl_mean']:.3g}",
+                    f"<= {one['kl_bound']:g}",
+                ),
+                (
+                    "candidates in common",
+                    f"{guesses['candidates']:.1%}",
+                    f">= {bounds['top5']:.0%}",
+                ),
+                (
+                    "mean cosine of their states",
+                    f"{guesses['cosine_mean']:.7f}",
+                    f">= {bounds['cosine']:g}",
+                ),
+            ]
         rows += [
-            (f"{logits['positions']} checked tokens, mean KL", f"{logits['kl_mean']:.3g}",
-             f"<= {bounds['kl_mean']:g}"),
+            (
+                f"{logits['positions']} checked tokens, mean KL",
+                f"{logits['kl_mean']:.3g}",
+                f"<= {bounds['kl_mean']:g}",
+            ),
             ("their top-1 agreement", f"{logits['top1']:.1%}", f">= {bounds['top1']:.0%}"),
-            ("mean cosine of their states", f"{one['states']['cosine_mean']:.7f}",
-             f">= {bounds['cosine']:g}"),
-        ]  # fmt: skip
+            (
+                "mean cosine of their states",
+                f"{one['states']['cosine_mean']:.7f}",
+                f">= {bounds['cosine']:g}",
+            ),
+        ]
         lines += [f"    {what:<38}{found:<14}{bound}".rstrip() for what, found, bound in rows]
     return lines
 

@@ -107,7 +107,8 @@ def reference_of(request: VerifyRequest, build: Build) -> Iterator[ModelSource]:
         try:
             source = stack.enter_context(
                 open_source(
-                    *(request.reference, request.revision),
+                    request.reference,
+                    request.revision,
                     weights=True,
                     modalities=modalities,
                     adapters=adapters_of(request.package, request.adapters, build),

@@ -50,7 +50,7 @@ def with_media(model: Untyped, prompt: Prompt, media: Sequence[Float32Array]) ->
     )
     places = torch.arange(len(prompt))[None]
     masks = whole.create_masks_for_generate(
-        *(model.config, rows, None, None, places), mm_token_type_ids=types
+        model.config, rows, None, None, places, mm_token_type_ids=types
     )
     given: dict[str, object] = {"inputs_embeds": rows, "attention_mask": masks}
     if getattr(model, "embed_tokens_per_layer", None) is not None:

@@ -29,8 +29,11 @@ from gemma4_compile.verify_options import CHAT, CODE, DOCUMENT, SCRIPT
 FOLDER = Path(__file__).parent / "texts"
 GIVEN = "given"  # the text of --text
 _SHIPPED = 1 << 16  # letters that the longest text that ships does not have
-_PLAIN = {DOCUMENT: (TEXT_FILE, FOLDER / "document.txt"), CODE: (FOLDER / "code.txt",),
-          SCRIPT: (FOLDER / "script.txt",)}  # fmt: skip
+_PLAIN = {
+    DOCUMENT: (TEXT_FILE, FOLDER / "document.txt"),
+    CODE: (FOLDER / "code.txt",),
+    SCRIPT: (FOLDER / "script.txt",),
+}
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,9 @@ def mel_filters() -> npt.NDArray[np.float64]:
     edges = 700.0 * (10.0 ** (np.linspace(0.0, highest, BANDS + 2) / 2595.0) - 1.0)
     slopes = edges - np.linspace(0.0, RATE / 2, TRANSFORM // 2 + 1)[:, None]
     width = np.diff(edges)
-    return np.asarray(np.maximum(0.0, np.minimum(-slopes[:, :-2] / width[:-1],
-                                                 slopes[:, 2:] / width[1:])))  # fmt: skip
+    return np.asarray(
+        np.maximum(0.0, np.minimum(-slopes[:, :-2] / width[:-1], slopes[:, 2:] / width[1:]))
+    )
 
 
 def log_mel(samples: Float32Array) -> tuple[Float32Array, Mask]:
@@ -51,9 +52,9 @@ def log_mel(samples: Float32Array) -> tuple[Float32Array, Mask]:
     return (spectrum * mask[:, None]).astype(np.float32), mask
 
 
-def subsample(config: AudioConfig, weights: Weights, x: Float32Array, mask: Mask) -> tuple[
-    Float32Array, Mask
-]:  # fmt: skip
+def subsample(
+    config: AudioConfig, weights: Weights, x: Float32Array, mask: Mask
+) -> tuple[Float32Array, Mask]:
     """Two convolutions, each over an input whose masked times are zero: (S, hidden_size)."""
     prefix, image = "model.audio_tower.subsample_conv_projection.", x[:, :, None]
     for layer in range(2):

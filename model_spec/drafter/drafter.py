@@ -60,7 +60,10 @@ class Drafter(nn.Module):
         assert drafter is not None, "a package with a drafter"
         self.config, self.dtype = drafter, options.activation_dtype
         self.layout = kv_layout(
-            *(config, layer_plans(config), options.activation_dtype, options.prefill_chunk),
+            config,
+            layer_plans(config),
+            options.activation_dtype,
+            options.prefill_chunk,
             pads_pictures=options.pads_pictures,
         )
         self.pre_projection = matrices.matrix(f"{STEM}pre_projection")

@@ -116,7 +116,7 @@ class DecoderLayer(nn.Module):
         self.plan, self.eps, self.dtype = plan, config.rms_norm_eps, options.activation_dtype
         self.input_layernorm = Vector(hidden)
         self.self_attn = Attention(
-            *(f"{prefix}.self_attn", plan, matrices, self.eps, self.dtype, options.attention)
+            f"{prefix}.self_attn", plan, matrices, self.eps, self.dtype, options.attention
         )
         self.post_attention_layernorm = Vector(hidden)
         self.pre_feedforward_layernorm = Vector(hidden)
@@ -169,7 +169,7 @@ class MoeDecoderLayer(nn.Module):
         self.sizes = MoeSizes(hidden, config.num_experts, config.top_k_experts, eps, dtype)
         self.input_layernorm = Vector(hidden)
         self.self_attn = Attention(
-            *(f"{prefix}.self_attn", plan, matrices, eps, dtype, options.attention)
+            f"{prefix}.self_attn", plan, matrices, eps, dtype, options.attention
         )
         self.mlp = FeedForward(f"{prefix}.mlp", matrices)
         self.pre_feedforward_vectors = NormStack(VECTORS, hidden)
@@ -205,7 +205,10 @@ class Gemma4ForCausalLM(nn.Module):
         self.config = config
         self.options = options
         self.layout = kv_layout(
-            *(config, plans, options.activation_dtype, options.prefill_chunk),
+            config,
+            plans,
+            options.activation_dtype,
+            options.prefill_chunk,
             pads_pictures=options.pads_pictures,
         )
         self.last_owner = max(plan.index for plan in plans if plan.owns_kv)

@@ -1,10 +1,13 @@
 """What holds for the whole repository: no traces of a machine, a test for every source file."""
 
+import ast
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from tools.imports import SOURCES, parsed
 
 ROOT = Path(__file__).parents[2]
 SOURCE_FOLDERS = ("gemma4_compile", "model_spec", "quantization", "targets")
@@ -126,3 +129,16 @@ def test_no_process_pool_waits_for_a_worker_that_is_gone() -> None:
     waits = re.compile(r"\bPool\(\w*\)|get_context\([\"']fork|import Pool\b")
     found = [path for path in tracked("*.py") if waits.search(path.read_text("utf-8"))]
     assert found == [Path(__file__)]
+
+
+def test_calls_have_their_arguments_one_by_one() -> None:
+    """A call with too many wants a dataclass: neither `f(*(a, b))` nor `fmt: skip` hides it."""
+    packed = [
+        f"{module}:{call.lineno}"
+        for module in SOURCES
+        for call in ast.walk(parsed(module))
+        if isinstance(call, ast.Call)
+        and any(isinstance(a, ast.Starred) and isinstance(a.value, ast.Tuple) for a in call.args)
+    ]
+    skipped = [module for module, path in SOURCES.items() if "fmt: skip" in path.read_text("utf-8")]
+    assert (packed, skipped) == ([], [])

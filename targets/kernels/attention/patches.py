@@ -147,8 +147,14 @@ def make_patch_attention(operator: PatchAttention, spec: TargetSpec) -> tirx.Pri
             end = bind(i32(rows))
             first = bind(tile * shape.rows)
             args = PrefillOperands(
-                *(operands.q, operands.key, operands.value),
-                *(head, head, first, end - 1, i32(0)),
+                operands.q,
+                operands.key,
+                operands.value,
+                head,
+                head,
+                first,
+                end - 1,
+                i32(0),
             )
             block = _PatchBlock(operator, shape, args, thread, operands.positions)
             block.load(0, i32(0), end - 1)

@@ -338,7 +338,7 @@ def make_prefill_attention(operator: PrefillAttention, spec: TargetSpec) -> tirx
             last_token = bind(i32(n) - 1)
             lowest = materialize(positions[0]) if operator.has_copies else None
             args = PrefillOperands(
-                *(q, key, value, first_head, g, first_token, last_token, offset, last_rows, lowest)
+                q, key, value, first_head, g, first_token, last_token, offset, last_rows, lowest
             )
             begin = materialize(operator.first_key(args.position(first_token)))
             # Last rows never fall: that of a block's last row is the furthest.

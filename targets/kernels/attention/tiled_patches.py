@@ -164,8 +164,14 @@ class _Block:
         """Step 1: q.k; what hides a key of padding comes first."""
         shape, parts = self.shape, self.shape.key_parts
         for j in range(parts):
-            hidden = bind(joined([self._hidden(positions, bind(first + key), patches)
-                                  for key in self._own_keys(j)]))  # fmt: skip
+            hidden = bind(
+                joined(
+                    [
+                        self._hidden(positions, bind(first + key), patches)
+                        for key in self._own_keys(j)
+                    ]
+                )
+            )
             for i in range(OWN):
                 put(self.scores, i * parts + j, hidden)
         with T.serial(0, shape.vec4s) as vec4:

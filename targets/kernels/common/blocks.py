@@ -238,8 +238,9 @@ class BlockSums:
 
         # What an earlier call left has been read: each part is after the other's barrier.
         for (every, _), vec4 in zip(memories, vec4s, strict=True):
-            store(every, tirx.Shuffle([bind(value) for value in vec4], list(range(VEC4))),
-                  at(thread))  # fmt: skip
+            store(
+                every, tirx.Shuffle([bind(value) for value in vec4], list(range(VEC4))), at(thread)
+            )
         barrier()
         with when(thread < columns):
             steps = range(self._block.threads // columns)

@@ -48,7 +48,12 @@ def make_bounded_gemm(operator: BoundedLinear, spec: TargetSpec) -> tirx.PrimFun
             first_m, first_n = bind(block_m * shape.rows), bind(block_n * shape.columns)
             row_of_w = clamped(first_n, rows - 1) if rows % shape.columns else first_n.__add__
             product = FloatTileProduct(
-                *(shape, args.x, args.weights, thread, clamped(first_m, last), row_of_w),
+                shape,
+                args.x,
+                args.weights,
+                thread,
+                clamped(first_m, last),
+                row_of_w,
                 change=_clip(limits),
             )
             product.run(i32(step_count(shape, operator.cols)))

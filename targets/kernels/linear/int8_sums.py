@@ -67,8 +67,11 @@ class RowSums:
             return
         with strided(self._block, shape.tile * runs) as item:
             row, run = bind(tirx.floordiv(item, runs)), bind(tirx.floormod(item, runs))
-            store(self._runs, self._add(self._memory, row * shape.pitch + run, RUN, runs),
-                  row * (runs + 1) + run)  # fmt: skip
+            store(
+                self._runs,
+                self._add(self._memory, row * shape.pitch + run, RUN, runs),
+                row * (runs + 1) + run,
+            )
         barrier()
 
     def total(self, row: Expr) -> Expr:
