@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from operator import and_, rshift, xor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,19 +17,19 @@ from gemma4_compile.operators.packings import (
     ProductPacking,
     packing_of,
 )
-from gemma4_compile.operators.types import Expr
 from tools.imports import SOURCES
 
 HOME = "gemma4_compile.operators.packings"
+OTHERS = "gemma4_compile.checkpoint.quantised."  # reads formats that are not ours
 QUESTION = re.compile(r"\bbits [!=]= \d|\.bits [!=]= ")
 every = pytest.mark.parametrize("packing", PRODUCT_PACKINGS.values(), ids=lambda one: str(one.bits))
 
 
-def value_of(expression: Expr) -> int:
+def value_of(expression: Any) -> int:
     """The value of an expression of constants."""
     if isinstance(expression, tirx.IntImm):
         return int(expression.value)
-    step = {"BitwiseAnd": and_, "BitwiseXor": xor, "RShift": rshift}[type(expression).__name__]
+    step: Any = {"BitwiseAnd": and_, "BitwiseXor": xor, "RShift": rshift}[type(expression).__name__]
     return step(value_of(expression.a), value_of(expression.b))
 
 
@@ -67,7 +68,7 @@ def test_nobody_else_asks_for_a_number_of_bits() -> None:
     asked = [
         f"{module}:{number}"
         for module, path in SOURCES.items()
-        if module != HOME
+        if module != HOME and not module.startswith(OTHERS)
         for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
         if QUESTION.search(line)
     ]
