@@ -188,10 +188,11 @@ def _write_weights(
         rewritten[TOKENIZER_FILE] = conversation.tokenizer
     for file in checkpoint.tokenizer_files():
         if file.name not in rewritten:
-            files.copy_file(file, directory)
+            copy = files.copy_json if file.name == TOKENIZER_FILE else files.copy_file
+            copy(file, directory)
     for name, content in rewritten.items():
         if content is not None:
-            files.write_json(directory / name, content)
+            files.write_json(directory / name, content, compact=name == TOKENIZER_FILE)
     files.write_json(directory / abi.CHAT_CONFIG_FILE, conversation.config)
     return written.sha256, nonfinite
 

@@ -112,9 +112,14 @@ def open_lock(path: Path) -> BinaryIO:
 def write_new(path: Path, content: bytes) -> None:
     """Write a file as `open_new` makes it."""
     with open_new(path) as file:
-        rest = memoryview(content)
-        while rest:
-            rest = rest[file.write(rest) :]
+        write_all(file, content)
+
+
+def write_all(file: BinaryIO, content: bytes) -> None:
+    """Write to a file of `open_new`, which writes less at once where a disk fills up."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[file.write(rest) :]
 
 
 def check_own_directory(path: Path) -> None:

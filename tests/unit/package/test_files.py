@@ -6,15 +6,18 @@ import errno
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
-from gemma4_compile import abi
+from gemma4_compile import abi, regular_files
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.package.artifacts import Provenance
 from gemma4_compile.package.files import (
     copy_file,
+    copy_json,
     finish,
     hash_file,
     take_over,
@@ -71,6 +74,54 @@ def test_a_copy_has_the_name_and_the_content(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_bytes(content)
     copy_file(tmp_path / "tokenizer.json", tmp_path / "new")
     assert (tmp_path / "new" / "tokenizer.json").read_bytes() == content
+
+
+class _FillingDisk:
+    """A file that takes a byte less of what it is given, as on a disk that fills up."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def __enter__(self) -> _FillingDisk:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def write(self, content: memoryview) -> int:
+        return self._file.write(content[: max(1, len(content) - 1)])
+
+
+@pytest.mark.parametrize("copy", [copy_file, copy_json])
+def test_nothing_is_lost_where_less_is_written_at_once(
+    copy: Callable[[Path, Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "tokenizer.json").write_bytes(b'{"model":{"vocab":{"a":0,"b":1}}}')
+    opened = regular_files.open_new
+    monkeypatch.setattr(regular_files, "open_new", lambda path: _FillingDisk(opened(path)))
+    copy(tmp_path / "tokenizer.json", tmp_path / "new")
+    assert (tmp_path / "new" / "tokenizer.json").read_bytes() == (
+        b'{"model":{"vocab":{"a":0,"b":1}}}'
+    )
+
+
+@pytest.mark.parametrize("indent", [2, "\t", None])
+@pytest.mark.parametrize("breaks", ["\n", "\r\n"])
+def test_json_is_copied_without_its_indentation(
+    indent: int | str | None, breaks: str, tmp_path: Path
+) -> None:
+    (tmp_path / "new").mkdir()
+    vocabulary = {" \n ": 0, "\t": 1, "\u2028 \u0085": 2, "a\\": 3, '"\n': 4, "\r\n": 5}
+    values = {"model": {"vocab": vocabulary, "merges": [["a", " \n"], [" ", "  "]] * 3}}
+    text = json.dumps(values, indent=indent, ensure_ascii=False).replace("\n", breaks)
+    source = tmp_path / "tokenizer.json"
+    source.write_bytes(f"{text}{breaks}".encode())
+    copy_json(source, tmp_path / "new")
+    found = (tmp_path / "new" / "tokenizer.json").read_bytes()
+    assert json.loads(found) == values
+    assert b"\n" not in found
+    assert len(found) <= len(json.dumps(values, ensure_ascii=False).encode())
 
 
 def test_provenance_holds_the_hash_of_every_file(tmp_path: Path) -> None:
