@@ -256,6 +256,7 @@ def _print_plan(arguments: argparse.Namespace) -> None:
         image_shape=arguments.image_shape,
         drafter=arguments.drafter,
         adapters=tuple(arguments.adapter),
+        shard_bytes=arguments.shard_size,
     )
     plans, origin = plan_model(request)
     if arguments.json:

@@ -71,7 +71,11 @@ def plan_json(
         **({} if plan.drafter is None else {"drafter": asdict(plan.drafter)}),
         "checkpoint_bytes": plan.checkpoint_bytes,
         "download_bytes": plan.download_bytes,
-        "requirements": {**required, "features": list(plan.features)},
+        "requirements": {
+            **required,
+            "features": list(plan.features),
+            "language_features": list(plan.target.language_features),
+        },
         "devices": [
             {"name": device.name, "lacks": _lacks(plan, device)} for device in _devices(plan)
         ],
@@ -223,13 +227,18 @@ def plan_text(plan: BuildPlan, model: str, libraries: Sequence[LibraryNeeds] = (
 def _library_row(library: LibraryNeeds) -> list[str]:
     """Its name and file, what it needs of a device, and how many of the typical ones have that."""
     plan = library.plan
-    needs = [*plan.features, *plan.target.language_features]
+    needs = _feature_names(plan)
     if plan.subgroup_size:
         needs.append(f"{plan.subgroup_size} threads in a subgroup")
     devices = _devices(plan)
     fitting = sum(not _lacks(plan, device) for device in devices)
     share = f"{fitting} of {len(devices)} devices" if devices else plan.target.name
     return [library.name, library.file, ", ".join(needs) or "nothing more", share]
+
+
+def _feature_names(plan: BuildPlan) -> list[str]:
+    """Optional features of the device and of its shader language."""
+    return [*plan.features, *plan.target.language_features]
 
 
 def _trained(plan: BuildPlan, model: str) -> list[str]:
@@ -256,7 +265,7 @@ def _needs(plan: BuildPlan) -> list[list[str]]:
     needs = plan.requirements
     subgroup = [["smallest subgroup", f"{needs.subgroup_size} threads"]]
     return [
-        ["features", ", ".join(needs.features) or "none"],
+        ["features", ", ".join(_feature_names(plan)) or "none"],
         *(subgroup if needs.subgroup_size else []),
         ["largest binding", size(needs.max_binding_bytes)],
         ["storage buffers", str(needs.max_storage_buffers)],

@@ -248,6 +248,26 @@ def test_plan_needs_nothing_but_a_model(
     assert pipeline.request is None
 
 
+def test_plan_splits_tensors_for_the_size_of_files(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["gemma-4-E2B-it", "--plan", "--json", "--libraries", "default", "--shard-size"]
+    for most, parts in (("60MiB", 3), ("25MiB", 5)):
+        assert cli.main([*given, most]) == 0
+        recipe = json.loads(capsys.readouterr().out)["recipes"]["q4f16"]
+        assert recipe["largest_binding_bytes"] <= int(most[:2]) << 20
+        assert recipe["most_parts"] >= parts
+
+
+def test_plan_of_one_library_names_what_it_needs_of_the_language(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = ["gemma-4-E2B-it", "--plan", "--libraries", "int8"]
+    assert cli.main(given) == 0
+    assert "shader-f16, packed_4x8_integer_dot_product" in capsys.readouterr().out
+    assert cli.main([*given, "--json"]) == 0
+    required = json.loads(capsys.readouterr().out)["requirements"]
+    assert required["language_features"] == ["packed_4x8_integer_dot_product"]
+
+
 def test_an_old_name_of_activations_is_taken_with_a_warning(
     pipeline: Pipeline, capsys: pytest.CaptureFixture[str]
 ) -> None:
