@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -42,11 +43,14 @@ from gemma4_compile.runtime.integrity import (
     ByteCount,
     file_limit,
 )
+from gemma4_compile.runtime.library_file import this_machine
+from gemma4_compile.serve_options import BROWSER
 
 Wanted = Callable[[Provenance], Collection[str]]
 """Names of those files of a package that are needed here."""
 
 _BLOCK_BYTES = 1 << 20
+_SHOWN = 8  # folders in a message
 _AGAIN = "run the same command again: finished files are kept"
 _ASK_OWNER = (
     "its upload is not complete, or it was changed: ask its owner, or give another revision"
@@ -65,12 +69,15 @@ def fetch_package(
     CheckpointError
         If the repository does not exist, may not be read, or cannot be reached.
     ArtifactError
-        If it holds no package, or other files than its `provenance.json` lists.
+        If it holds no package, none for this machine, or other files than its `provenance.json`
+        lists.
     """
     with clear_errors(model, revision):
         directory = _find(model, revision, wanted)
         provenance = _read(model, directory)
         names = _checked_names(model, provenance, wanted)
+        if not names:
+            raise _not_for_here(model, revision, provenance)
         missing = [name for name in names if not _is_there(directory, name, provenance)]
         if missing:
             _download(model, directory, provenance, missing, progress)
@@ -120,6 +127,15 @@ def _no_package(model: str, revision: str | None) -> ArtifactError:
     """The error for a repository without `provenance.json`, which says what it is instead."""
     names = {one.path for one in listed(model, revision)}
     at = f"{model}" if revision is None else f"{model} --revision {revision}"
+    end = f"/{abi.PROVENANCE_FILE}"
+    folders = sorted(name.removesuffix(end) for name in names if name.endswith(end))
+    if folders:
+        inside = shlex.quote(f"{folders[0]}/*")
+        return ArtifactError(
+            f"`{model}` on the hub has packages in folders: {', '.join(folders[:_SHOWN])}",
+            hint=f"fetch one of them: hf download {at} --include {inside} --local-dir DIR, then "
+            f"give {shlex.quote(f'DIR/{folders[0]}')}",
+        )
     if "config.json" in names:
         return ArtifactError(
             f"`{model}` on the hub is a checkpoint, not a package",
@@ -139,6 +155,23 @@ def _no_package(model: str, revision: str | None) -> ArtifactError:
     return ArtifactError(
         f"`{model}` on the hub is no package: it has no `{abi.PROVENANCE_FILE}`",
         hint="give the id of what gemma4-compile made; another revision is owner/name@REVISION",
+    )
+
+
+def _not_for_here(model: str, revision: str | None, provenance: Provenance) -> ArtifactError:
+    """The error for a package without a library that this command runs on this machine."""
+    if not provenance.libraries:
+        return ArtifactError(
+            f"`{model}` on the hub has no library: it is the rest of a package",
+            hint="give another; nothing was downloaded",
+        )
+    at = model if revision is None else f"{model}@{revision}"
+    targets = list(dict.fromkeys(one.target for one in provenance.libraries))
+    browsers = f"gemma4-serve {at} runs it in a browser; or " if BROWSER in targets else ""
+    return ArtifactError(
+        f"`{model}` on the hub has no library for {this_machine()}: it is for {', '.join(targets)}",
+        hint=f"{browsers}compile its model for this machine: gemma4-compile MODEL --target cpu -o "
+        "DIR; nothing was downloaded",
     )
 
 

@@ -43,12 +43,12 @@ class HubPackage:
 def needed_files(
     provenance: Provenance, *, drafter: bool, pages: bool = True, system: str = sys.platform
 ) -> Collection[str]:
-    """The files of a package that a run on this machine reads.
+    """The files of a package that a run on this machine reads; none where no library is for it.
 
     Parameters
     ----------
     drafter : its files are wanted
-    pages : so are the libraries for browsers; without, if there are others
+    pages : so are the libraries for browsers
     system : as `sys.platform` has it
     """
     elsewhere = {"cuda"} if system == _MACOS else {"metal"}
@@ -56,7 +56,9 @@ def needed_files(
         elsewhere.add("webgpu")
     libraries = provenance.libraries
     used = {one.file for one in libraries if one.device not in elsewhere}
-    unused = {one.file for one in libraries} - used if used else set()
+    if not used:
+        return []
+    unused = {one.file for one in libraries} - used
     files = (provenance if drafter else without_drafter(provenance)).files
     return [name for name in files if name not in unused]
 

@@ -212,6 +212,39 @@ def test_what_is_no_package_is_told(hub: HubServer, file: str, what: str, way: s
     assert hub.sent == 0
 
 
+@pytest.mark.parametrize(
+    ("target", "pages", "way"),
+    [
+        ("webgpu", False, f"gemma4-serve {MODEL}@v1 runs it in a browser"),
+        ("metal", True, "gemma4-compile MODEL --target cpu"),
+        (None, True, "give another"),
+    ],
+)
+def test_a_package_for_other_machines_is_not_downloaded(
+    hub: HubServer, target: str | None, pages: bool, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = json.loads(provenance())
+    values["build"]["target"] = target
+    values["library"] = None if target is None else "model.so"
+    hub.files[abi.PROVENANCE_FILE] = content = json.dumps(values).encode()
+    wanted = partial(needed_files, drafter=True, pages=pages, system="linux")
+    for _ in range(2):
+        with pytest.raises(ArtifactError, match=rf"`{MODEL}` on the hub has no library") as caught:
+            fetch_package(MODEL, "v1", wanted)
+        assert way in str(caught.value.hint)
+        assert hub.sent == len(content)
+        offline(monkeypatch)
+
+
+def test_packages_in_folders_are_named(hub: HubServer) -> None:
+    hub.files = {f"{folder}/{abi.PROVENANCE_FILE}": provenance() for folder in ("web q4", "cpu")}
+    with pytest.raises(ArtifactError, match="has packages in folders: cpu, web q4") as caught:
+        fetch_package(MODEL, "v1", ALL)
+    way = f"hf download {MODEL} --revision v1 --include 'cpu/*' --local-dir DIR"
+    assert way in str(caught.value.hint)
+    assert hub.sent == 0
+
+
 @pytest.mark.parametrize("status", [401, 403, 429, 503])
 def test_a_hub_that_serves_nothing_says_why_and_the_cache_does(
     hub: HubServer, status: int, capsys: pytest.CaptureFixture[str]

@@ -27,8 +27,7 @@ def with_libraries(*devices: str) -> Provenance:
         (("webgpu", "cpu", "cuda", "metal"), False, "linux", ("webgpu", "metal")),
         (("webgpu", "cpu", "cuda", "metal"), True, "linux", ("metal",)),
         (("webgpu", "cpu", "cuda", "metal"), False, "darwin", ("webgpu", "cuda")),
-        (("webgpu",), False, "linux", ()),
-        (("metal",), False, "linux", ()),
+        (("webgpu", "metal"), True, "linux", ("metal",)),
         (("cpu",), True, "linux", ()),
     ],
 )
@@ -38,6 +37,21 @@ def test_libraries_of_other_machines_are_left_out(
     found = needed_files(with_libraries(*devices), drafter=True, pages=pages, system=system)
     kept = [f"model-{device}.x" for device in devices if device not in left_out]
     assert sorted(found) == sorted([*kept, "shard.bin"])
+
+
+@pytest.mark.parametrize(
+    ("devices", "pages", "system"),
+    [
+        (("webgpu",), False, "linux"),
+        (("metal",), True, "linux"),
+        (("webgpu", "cuda"), False, "darwin"),
+    ],
+)
+def test_nothing_is_needed_where_no_library_is_for_this_machine(
+    devices: tuple[str, ...], pages: bool, system: str
+) -> None:
+    given = with_libraries(*devices)
+    assert not needed_files(given, drafter=True, pages=pages, system=system)
 
 
 def test_damage_elsewhere_is_left_to_its_owner(tmp_path: Path) -> None:
