@@ -6,18 +6,9 @@ const say = (text) => (element("state").textContent = text);
 const messages = [];
 
 const at = new URL("/package/resolve/main/", location.href).href;
+const model = { model: at, model_id: "gemma4", model_manifest: "mlc-model-manifest.json" };
 const engine = await CreateMLCEngine("gemma4", {
-  appConfig: {
-    model_list: [
-      {
-        model: at,
-        model_id: "gemma4",
-        ...(await chooseLibrary(at)), // of the package's libraries the fastest that is right here
-        model_manifest: "mlc-model-manifest.json",
-        overrides: { context_window_size: 1024 }, // less than the package's takes less memory
-      },
-    ],
-  },
+  appConfig: { model_list: [{ ...model, ...(await chooseLibrary(at)) }] },
   initProgressCallback: ({ text }) => say(text),
 }).catch((error) => {
   say(`It does not start: ${error.message}`);

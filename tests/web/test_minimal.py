@@ -1,4 +1,4 @@
-"""The README's recipe for a page of one's own: its four commands, then a chat in Chromium."""
+"""The recipe of docs/web.md for a page of one's own: its four commands, then a chat in Chromium."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 EXAMPLE = Path("examples") / "web-minimal"
 README = (ROOT / "README.md").read_text("utf-8")
+WEB = (ROOT / "docs/web.md").read_text("utf-8")
 UNREACHABLE = re.compile("ENOTCACHED|EAI_AGAIN|ENOTFOUND|ECONN|ETIMEDOUT|ENETUNREACH")
 
 
 def recipe() -> list[str]:
-    """Return the commands of the README's block about the example, without what explains them."""
-    (block,) = (each for each in README.split("```")[1::2] if "web-minimal" in each)
+    """Return the commands of the page's block about the example, without what explains them."""
+    (block,) = (each for each in WEB.split("```")[1::2] if "web-minimal" in each)
     return [line.split(" #")[0].strip() for line in block.strip().splitlines()]
 
 
