@@ -17,12 +17,12 @@ WORKERS ?= -n auto --maxprocesses=4 --max-worker-restart=0 --dist=loadfile --no-
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup objects browsers node docs lock lint fix types tree check test test-all quick-tests all-tests smoke demo wheel npm release bench all clean
+.PHONY: help setup objects browsers node docs lock lint fix types tree check test test-all quick-tests all-tests part smoke demo wheel npm release bench all clean
 
 help:
 	@echo "make demo    compile the tiny model and chat with it in the browser (HEADLESS=1: ask, also about a picture; PORT=N)"
 	@echo "make test    install what the tests need, then lint, types and tests of every part; make test-all: every test"
-	@echo "make setup | docs | lint | fix | types | check | smoke | wheel | npm | release | bench | all | clean    see CONTRIBUTING.md"
+	@echo "make setup | docs | lint | fix | types | check | part | smoke | wheel | npm | release | bench | all | clean    see CONTRIBUTING.md"
 
 # --- environment -------------------------------------------------------------------------------
 
@@ -134,6 +134,15 @@ quick-tests:
 
 all-tests:
 	$(PYTEST) $(ARGS)
+
+# For machines side by side: the tests of one part, all of them.
+PART_unit := tests/unit tests/passes tests/smoke
+PART_kernels := tests/numerics tests/metal tests/cuda
+PART_models := tests/parity tests/e2e
+PART_web := tests/web
+part: setup
+	@test -n "$(PART_$(PART))" || { echo "error: no part \`$(PART)'"; echo "hint: make part PART=unit, kernels, models or web"; exit 2; }
+	$(PYTEST) $(PART_$(PART)) $(ARGS)
 
 # --- use ---------------------------------------------------------------------------------------
 

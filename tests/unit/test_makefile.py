@@ -180,7 +180,19 @@ def test_workflows_run_nothing_but_targets_that_exist() -> None:
             if program in OWN_PROGRAMS or command == "python -m pip install -e .":
                 continue  # of hosts.yml: systems without make
             assert (program, target in targets) == ("make", True), f"{path.name}: {command}"
-            assert all(re.fullmatch(r"[A-Z]+=\w+", option) for option in options)
+            matrix = r"\$\{\{ matrix\.\w+ \}\}"
+            assert re.fullmatch(rf"( ?[A-Z]+=(\w+|{matrix}))*", " ".join(options)), command
+
+
+def test_every_test_is_of_one_part() -> None:
+    text = (ROOT / "Makefile").read_text()
+    parts = dict(re.findall(r"^PART_(\w+) := (.*)$", text, re.MULTILINE))
+    folders = [folder for part in parts.values() for folder in part.split()]
+    tests = {path.relative_to(ROOT).parts[1] for path in (ROOT / "tests").glob("*/**/test_*.py")}
+    assert sorted(folders) == sorted(f"tests/{name}" for name in tests)
+    workflow = (ROOT / ".github/workflows/test.yml").read_text()
+    (named,) = re.findall(r"part: \[(.*)\]", workflow)
+    assert named.split(", ") == list(parts)
 
 
 def test_the_citation_is_of_this_version() -> None:
