@@ -27,7 +27,12 @@ from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.package import artifacts, interface
 from gemma4_compile.package.libraries import LibraryRecord
 from gemma4_compile.package.media import settings_of
-from gemma4_compile.package.partial_build import CALIBRATION, MODALITIES, NONFINITE
+from gemma4_compile.package.partial_build import (
+    CALIBRATION,
+    MODALITIES,
+    NONFINITE,
+    SHARD_SIZE,
+)
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter
 from gemma4_compile.quantization.scheme import StoredTensor
 from gemma4_compile.reports.plan import BuildPlan
@@ -36,7 +41,6 @@ from gemma4_compile.targets.spec import HOST, WORDS, DeviceType
 from gemma4_compile.types import JsonObject
 
 MODEL_TYPE = "gemma4"
-SHARD_SIZE = "shard_bytes"  # of the provenance: what --shard-size said
 _SOME_MODELS_ROLES = (Role.LM_HEAD, Role.DRAFTER_HEAD)
 # What takes part in a compilation, for provenance; jinja2 is here for the chat that follows it.
 PACKAGES = (

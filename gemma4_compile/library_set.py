@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gemma4_compile import abi, options
-from gemma4_compile.compilation import SHARD_SIZE, LibraryPlan
+from gemma4_compile.compilation import LibraryPlan
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.package.artifacts import Provenance, read_artifact
 from gemma4_compile.package.libraries import library_file
+from gemma4_compile.package.partial_build import SHARD_SIZE
 from gemma4_compile.quantization.recipe import Recipe
 from gemma4_compile.quantization.recipe_file import with_overrides
 from gemma4_compile.quantization.schemes import RECIPES
@@ -119,13 +120,31 @@ def needs_of(plans: Sequence[LibraryPlan]) -> list[LibraryNeeds]:
     ]
 
 
-def _targets_there(request: CompileRequest) -> list[TargetSpec]:
-    """Targets of the package that a partial build goes on with: its shards are split for them."""
+def with_shard_size(request: CompileRequest) -> CompileRequest:
+    """The request with the size of shards of the package that it goes on with, if it names none."""
+    there = _there(request)
+    if there is None or request.shard_bytes is not None:
+        return request
+    return replace(request, shard_bytes=_shard_bytes(there))
+
+
+def _there(request: CompileRequest) -> Provenance | None:
+    """The package that a partial build goes on with."""
     path = request.output / abi.PROVENANCE_FILE
     if request.only is None or request.force or not path.is_file():
-        return []
-    there = Provenance.from_json(read_artifact(path))
-    return package_targets(there)
+        return None
+    return Provenance.from_json(read_artifact(path))
+
+
+def _targets_there(request: CompileRequest) -> list[TargetSpec]:
+    """Targets of the package that a partial build goes on with: its shards are split for them."""
+    there = _there(request)
+    return [] if there is None else package_targets(there)
+
+
+def _shard_bytes(provenance: Provenance) -> int | None:
+    said = provenance.build.get(SHARD_SIZE)
+    return said if type(said) is int else None
 
 
 def _splitting(specs: Sequence[TargetSpec], shard_bytes: int | None) -> TargetSpec:
@@ -139,8 +158,7 @@ def _splitting(specs: Sequence[TargetSpec], shard_bytes: int | None) -> TargetSp
 
 def package_splits(provenance: Provenance) -> TargetSpec:
     """The target whose bindings split the tensors of a package; errors as `package_targets`."""
-    said = provenance.build.get(SHARD_SIZE)
-    return _splitting(package_targets(provenance), said if type(said) is int else None)
+    return _splitting(package_targets(provenance), _shard_bytes(provenance))
 
 
 def package_targets(provenance: Provenance) -> list[TargetSpec]:

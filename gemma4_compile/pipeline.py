@@ -38,7 +38,7 @@ from gemma4_compile.compilation import (
 )
 from gemma4_compile.errors import UsageError
 from gemma4_compile.library_build import build_libraries
-from gemma4_compile.library_set import library_plans, target_and_recipe
+from gemma4_compile.library_set import library_plans, target_and_recipe, with_shard_size
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import ALL_COMPONENTS
 from gemma4_compile.model_spec.parameters import Parameter
@@ -270,6 +270,7 @@ def compile_model(
     """
     begin = time.monotonic()
     target_and_recipe(request)  # what is wrong with the options comes first
+    request = with_shard_size(request)
     check_place(request.output, _directories(request))
     check_output(request.output, force=request.force)
     weights = request.only != "library"
@@ -317,6 +318,7 @@ def compile_model(
                 [one.name for one in build.libraries],
                 beside=bool(request.libraries),
             )
+            files.check_kept(request.output, kept.sha256)
             build = with_kept_calibration(build, kept.calibration)
             provenance = provenance_of(build)
         records, report, nonfinite = kept.libraries, None, kept.nonfinite
@@ -339,7 +341,8 @@ def compile_model(
             provenance |= {CONVERSATION: noted} if noted else {}
             provenance = kept.with_rest(provenance) | lock_of(kept, request.only, inputs)
             library = records[0].file if records else None
-            package = files.finish(directory, library, provenance, sha256, records)
+            known = {**kept.sha256, **sha256}
+            package = files.finish(directory, library, provenance, known, records)
     return Summary(
         output=request.output,
         package_bytes=sum(nbytes for nbytes, _ in package.files.values()),

@@ -78,6 +78,35 @@ def copy_json(source: Path, directory: Path) -> None:
             regular_files.write_all(written, b"".join(map(bytes.strip, lines)))
 
 
+def check_kept(package: Path, sha256: Mapping[str, str]) -> None:
+    """Hash the files of a package that another one will hold.
+
+    Raises
+    ------
+    ArtifactError
+        If one is not what is listed: the new package would list what it became as right.
+    """
+    for name, listed in sha256.items():
+        try:
+            found = hash_file(package / name).sha256
+        except OSError as error:
+            raise _not_kept(package, name, error) from error
+        if found != listed:
+            raise ArtifactError(
+                f"cannot keep `{name}` of `{package}`, which is damaged: expected sha256 "
+                f"{listed:.12}, found {found:.12}",
+                hint="put back what it was, or replace the whole package with --force, without "
+                "--only",
+            )
+
+
+def _not_kept(package: Path, name: str, error: OSError) -> ArtifactError:
+    return ArtifactError(
+        f"cannot keep `{name}` of `{package}`: {error.strerror}",
+        hint="replace the whole package with --force, without --only",
+    )
+
+
 def take_over(package: Path, names: Iterable[str], directory: Path) -> None:
     """Link files of an existing package into this run's directory (copy them across devices).
 
@@ -93,10 +122,7 @@ def take_over(package: Path, names: Iterable[str], directory: Path) -> None:
             regular_files.check_regular(source.stat())
             linked = not source.is_symlink()
         except OSError as error:
-            raise ArtifactError(
-                f"cannot keep `{name}` of `{package}`: {error.strerror}",
-                hint="replace the whole package with --force, without --only",
-            ) from error
+            raise _not_kept(package, name, error) from error
         with write_errors(path):
             path.unlink(missing_ok=True)
             try:

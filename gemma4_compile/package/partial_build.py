@@ -22,12 +22,16 @@ from gemma4_compile.types import JsonObject
 PartialBuild = Literal["library", "weights"]
 _SHORT = 24  # characters of a value in a message
 SCHEMA_ID = "parameter_schema_id"  # of the provenance: how the weights are stored
+SHARD_SIZE = "shard_bytes"  # of the provenance: what --shard-size said
 MODALITIES = "modalities"  # of the provenance: what the package takes
 _BY = {
     MEDIA: " (by --image-tokens or --image-shape)",
     MODALITIES: " (by --modalities)",
+    SHARD_SIZE: " (by --shard-size)",
     SCHEMA_ID: " (by other splits of its tensors, or of another version)",
 }
+_FIRST = (MODALITIES, SHARD_SIZE)
+"""Differences from which others follow."""
 CONVERSATION = "conversation"  # of the provenance: how the client's prompts differ
 NONFINITE = "nonfinite_weights"  # of the provenance: counts, or None where they are refused
 CALIBRATION = "calibration"  # of the provenance: how integers were chosen, where a text did it
@@ -51,6 +55,7 @@ class Kept:
     calibration : of the weights that are kept, as provenance has it
     libraries : those that are kept, the main one first if it is among them
     build : fields of its provenance that belong to kept libraries
+    sha256 : of the kept files, as provenance has them
     """
 
     library: str | None = None
@@ -62,6 +67,7 @@ class Kept:
     calibration: object = None
     libraries: tuple[LibraryRecord, ...] = ()
     build: Mapping[str, object] = field(default_factory=dict)
+    sha256: Mapping[str, str] = field(default_factory=dict)
 
     def with_rest(self, provenance: JsonObject) -> JsonObject:
         """The entry of a build with what is of the libraries that are kept."""
@@ -123,7 +129,7 @@ def rest_of_package(
     # The source's digest is one of the config of these modalities.
     differences += [
         f"with another `{name}`{_BY.get(name) or _values(build.get(name), value)}"
-        for name, value in sorted(provenance.items(), key=lambda item: item[0] != MODALITIES)
+        for name, value in sorted(provenance.items(), key=lambda item: item[0] not in _FIRST)
         if name not in ignored and build.get(name) != value
     ]
     if "float16" not in ignored and "float16" in build and "float16" not in provenance:
@@ -147,6 +153,7 @@ def rest_of_package(
             library_alone=alone,
             libraries=old.libraries,
             build=old.build,
+            sha256=_hashes(old, files),
         )
     # A numerics report is of one library.
     others = tuple(one for one in old.libraries if stay and one.name not in names)
@@ -165,7 +172,12 @@ def rest_of_package(
         calibration=calibration,
         libraries=others,
         build=old.build if others else {},
+        sha256=_hashes(old, files),
     )
+
+
+def _hashes(old: Provenance, names: Collection[str]) -> dict[str, str]:
+    return {name: old.files[name][1] for name in names}
 
 
 def _inputs(build: Build) -> Digests | None:

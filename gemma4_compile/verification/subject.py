@@ -12,7 +12,7 @@ from gemma4_compile import abi
 from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader
 from gemma4_compile.checkpoint.nonfinite import finite_reader
 from gemma4_compile.checkpoint.sources import ModelSource, open_source
-from gemma4_compile.compilation import SHARD_SIZE, config_digest
+from gemma4_compile.compilation import config_digest
 from gemma4_compile.errors import CheckpointError, ConfigError
 from gemma4_compile.library_set import package_splits
 from gemma4_compile.media.settings import media_settings
@@ -29,7 +29,7 @@ from gemma4_compile.package.artifacts import (
     TensorCache,
     read_artifact,
 )
-from gemma4_compile.package.partial_build import MODALITIES, NONFINITE
+from gemma4_compile.package.partial_build import MODALITIES, NONFINITE, SHARD_SIZE
 from gemma4_compile.pipeline import compile_model
 from gemma4_compile.progress import ByteProgress, Reporter
 from gemma4_compile.quantization.convert import RowReader

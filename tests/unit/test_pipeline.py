@@ -14,6 +14,7 @@ import pytest
 from gemma4_compile import abi, library_build
 from gemma4_compile.checkpoint.files import TEMPLATE_FILE
 from gemma4_compile.errors import (
+    ArtifactError,
     CheckpointError,
     QuantizationError,
     TargetError,
@@ -119,6 +120,31 @@ def test_partial_builds_make_a_whole(request_for: CompileRequest, tmp_path: Path
     assert set(files(request_for.output)) == set(files(tmp_path / "whole"))
     provenance = Provenance.from_json(read_artifact(request_for.output / abi.PROVENANCE_FILE))
     assert provenance.library == "model.so"
+
+
+def test_a_partial_build_keeps_the_size_of_shards(request_for: CompileRequest) -> None:
+    small = replace(request_for, shard_bytes=64 << 10)
+    run(small)
+    before = files(request_for.output)
+    run(replace(request_for, only="library"))
+    after = files(request_for.output)
+    shards = {name for name in before if name.startswith("params_shard")}
+    assert shards
+    assert {name: before[name] for name in shards} == {name: after[name] for name in shards}
+    build = read_artifact(request_for.output / abi.PROVENANCE_FILE)["build"]
+    assert build["shard_bytes"] == 64 << 10
+    with pytest.raises(UsageError, match="another `shard_bytes`"):
+        run(replace(request_for, shard_bytes=128 << 10))
+
+
+def test_a_partial_build_takes_no_damage_over(request_for: CompileRequest) -> None:
+    run(request_for)
+    shard = request_for.output / "params_shard_0.bin"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"?")
+    before = files(request_for.output)
+    with pytest.raises(ArtifactError, match=r"cannot keep `params_shard_0\.bin`"):
+        run(replace(request_for, only="library"))
+    assert files(request_for.output) == before
 
 
 @pytest.mark.parametrize(

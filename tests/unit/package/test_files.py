@@ -16,6 +16,7 @@ from gemma4_compile import abi, regular_files
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.package.artifacts import Provenance
 from gemma4_compile.package.files import (
+    check_kept,
     copy_file,
     copy_json,
     finish,
@@ -194,6 +195,20 @@ def test_files_are_linked_and_copied_where_that_cannot_be(
     take_over(package, ["b"], directory)
     assert (directory / "b").read_text() == "b"
     assert not (directory / "b").samefile(package / "b")
+
+
+def test_what_is_damaged_is_not_kept(tmp_path: Path) -> None:
+    for name in ("a.bin", "b.bin"):
+        (tmp_path / name).write_bytes(b"whole")
+    listed = {name: hash_file(tmp_path / name).sha256 for name in ("a.bin", "b.bin")}
+    check_kept(tmp_path, listed)
+    (tmp_path / "b.bin").write_bytes(b"whol!")
+    with pytest.raises(ArtifactError, match=r"cannot keep `b\.bin` of .* is damaged") as caught:
+        check_kept(tmp_path, listed)
+    assert "--force" in str(caught.value.hint)
+    (tmp_path / "a.bin").unlink()
+    with pytest.raises(ArtifactError, match=r"cannot keep `a\.bin` of .*: No such file"):
+        check_kept(tmp_path, listed)
 
 
 def test_a_missing_file_cannot_be_kept(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,8 @@ def test_the_rest_is_kept_without_its_numerics_report(
     renewed: PartialBuild, kept: Kept, tmp_path: Path
 ) -> None:
     found = rest_of_package(make(tmp_path), renewed, BUILD)
-    assert replace(found, libraries=(), build={}) == kept
+    assert replace(found, libraries=(), build={}, sha256={}) == kept
+    assert found.sha256 == dict.fromkeys(kept.files, hashlib.sha256(b"{}").hexdigest())
     assert [one.file for one in found.libraries] == (["model.so"] if kept.library else [])
 
 
