@@ -296,7 +296,7 @@ class FusionTuning:
     """Sizes up to which a matmul does the work before or after it in its own launch.
 
     Every block repeats what is fused: in a matrix of more weights the blocks pay more for it than
-    a launch costs (docs/performance.md, 31B). int8 blocks take several tiles each.
+    a launch costs (docs/reports/performance.md, 31B). int8 blocks take several tiles each.
 
     Attributes
     ----------

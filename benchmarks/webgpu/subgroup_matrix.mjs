@@ -3,7 +3,7 @@
 // usage: node subgroup_matrix.mjs CASES.jsonl [--repeats N] [--commit HASH] [--skip-validation]
 //
 // CASES.jsonl is what `tune.py prepare --family int8_gemm` writes; of its kernels those are taken that have 4-bit
-// weights and no tail. The kernel by hand (subgroup_matrix_kernel.mjs) exists here only: see docs/performance.md.
+// weights and no tail. The kernel by hand (subgroup_matrix_kernel.mjs) exists here only: see docs/reports/performance.md.
 import { parseArgs } from "node:util";
 import { settle } from "../../gemma4_compile/verification/webgpu_device.mjs";
 import { compile, readCases, uniformContent } from "./cases.mjs";

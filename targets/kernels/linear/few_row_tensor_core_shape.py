@@ -155,7 +155,7 @@ def _blocks_of_one(shape: TensorCoreShape, rows: int, spec: TargetSpec, copies: 
 def _cost(shape: TensorCoreShape, rows: int, spec: TargetSpec, copies: int) -> float:
     """About the microseconds of an H200, of the multiprocessor that has the most rows.
 
-    The factors were found by measuring (docs/drafter-kernels.md, "Tensor cores").
+    The factors were found by measuring (docs/reports/drafter-kernels.md, "Tensor cores").
     """
     held = _blocks_of_one(shape, rows, spec, copies)
     waves = -(-held // shape.resident)
