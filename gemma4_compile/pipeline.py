@@ -65,6 +65,7 @@ from gemma4_compile.quantization.recipe_file import check_overrides, with_overri
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.system.limits import peak_memory_bytes
 from gemma4_compile.targets import library_licences
+from gemma4_compile.targets.libraries import wider_libraries
 
 Calibrate = Callable[[Compilation, Reporter], Compilation]
 """Gives a compilation other values for some of its tensors."""
@@ -294,8 +295,9 @@ def compile_model(
         if checkpoint is not None:  # what can be known to fail fails before the long stages
             by_dtype = {one.recipe.activation_dtype: one.recipe for one in build.libraries}
             read_norms = row_reader(matched_tensors(build))
+            wider = wider_libraries({one.target.name for one in build.libraries})
             for recipe in by_dtype.values():
-                check_norms(table, recipe, read_norms)
+                check_norms(table, recipe, read_norms, wider)
             if drafter is not None and drafter.checkpoint is not None:
                 check_tokenizer(drafter.checkpoint, checkpoint, source.config.vocab_size)
             conversation = make_conversation(build, checkpoint, reporter)

@@ -6,7 +6,7 @@ The registry is `libraries.json`, which the options read, too, without loading t
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -57,6 +57,13 @@ def form_name(target: str, limits: str, activations: str, float16: str | None) -
     is_taken = limits in LIBRARIES  # by another form of these limits
     form = (INT8,) if activations == INT8 else (FLOAT,) if is_taken else ()
     return "-".join((limits, *form, *((WORDS,) if float16 == WORDS else ())))
+
+
+def wider_libraries(targets: Collection[str]) -> tuple[str, ...]:
+    """Names of those that compute in float32 with float16 weights, if each target has some."""
+    names = [one for one in LIBRARIES.values() if one.float16 == WORDS]
+    is_whole = set(targets) <= {one.target for one in names}
+    return tuple(one.name for one in names if one.target in targets) if is_whole else ()
 
 
 def fitting_forms(

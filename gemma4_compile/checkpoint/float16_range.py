@@ -53,10 +53,19 @@ def _bounds(table: Sequence[Parameter], read_rows: ReadRows) -> Iterator[tuple[f
             yield largest * (1.0 if routed else math.sqrt(size)), source.name
 
 
-def check_norms(table: Sequence[Parameter], recipe: Recipe, read_rows: ReadRows) -> None:
+def check_norms(
+    table: Sequence[Parameter],
+    recipe: Recipe,
+    read_rows: ReadRows,
+    wider_libraries: Sequence[str] = (),
+) -> None:
     """Refuse a recipe in which a norm's result may overflow.
 
     Weights that are not finite are left to the conversion, which names them.
+
+    Parameters
+    ----------
+    wider_libraries : names of those that compute in float32 over the same weights
 
     Raises
     ------
@@ -68,8 +77,12 @@ def check_norms(table: Sequence[Parameter], recipe: Recipe, read_rows: ReadRows)
     bound, name = max(_bounds(table, read_rows), default=(0.0, ""))
     if bound > LARGEST:
         wider = [other.name for other in RECIPES.values() if other.activation_dtype == "float32"]
+        hint = f"use --quant {' or '.join(wider)}, whose activations are float32"
+        if wider_libraries:
+            names = ",".join(wider_libraries)
+            hint = f"use --libraries {names}, which compute in float32 with the same weights"
         raise QuantizationError(
             f"`{name}` makes values of up to {bound:.0f}, and the activations of recipe "
             f"`{recipe.name}` are float16, which ends at {LARGEST:.0f}",
-            hint=f"use --quant {' or '.join(wider)}, whose activations are float32",
+            hint=hint,
         )

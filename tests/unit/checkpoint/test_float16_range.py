@@ -16,6 +16,7 @@ from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.request import CompileRequest
+from gemma4_compile.targets.libraries import fitting_forms
 from gemma4_compile.tiny.safetensors_file import write_safetensors
 from tests import models
 from tests.packages import compile_small
@@ -103,16 +104,36 @@ def test_what_is_not_finite_is_left_to_the_conversion() -> None:
     check(config, weights)
 
 
-def test_the_compiler_refuses_before_it_begins(tmp_path: Path) -> None:
+def loud_model(folder: Path) -> Path:
+    """A checkpoint with a norm whose result float16 does not hold."""
     text = models.DENSE_LIKE
-    model = models.write_checkpoint(tmp_path / "model", text, dtype="float32").path
+    model = models.write_checkpoint(folder, text, dtype="float32").path
     weights = models.random_weights(text)
     weights["layers.1.input_layernorm.weight"][5] = 2e4
     tensors = {f"model.language_model.{name}": values for name, values in weights.items()}
     write_safetensors(model / "model.safetensors", tensors, "float32")
+    return model
+
+
+def test_the_compiler_refuses_before_it_begins(tmp_path: Path) -> None:
+    model = loud_model(tmp_path / "model")
     for quant in ("q4f16", "q8f16", "f16"):
         with pytest.raises(QuantizationError, match=r"layers\.1\.input_layernorm"):
             compile_small(CompileRequest(str(model), "cpu", quant, tmp_path / "out"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
     wide = CompileRequest(str(model), "cpu", "q4f32", tmp_path / "out", only="weights")
     compile_small(wide)
+
+
+def test_libraries_that_compute_in_float32_take_what_the_others_do_not(tmp_path: Path) -> None:
+    model, out = loud_model(tmp_path / "model"), tmp_path / "out"
+
+    def asked(*names: str) -> CompileRequest:
+        forms = fitting_forms(names, has_float16=True, takes_int8=True)
+        return CompileRequest(str(model), "webgpu", "q4f16", out, only="weights", libraries=forms)
+
+    with pytest.raises(QuantizationError, match=r"layers\.1\.input_layernorm") as caught:
+        compile_small(asked("default", "f16"))
+    hint = "use --libraries default,h200-f32, which compute in float32 with the same weights"
+    assert caught.value.hint == hint
+    compile_small(asked("default", "h200-f32"))

@@ -10,7 +10,7 @@ from gemma4_compile import options
 from gemma4_compile.errors import UsageError
 from gemma4_compile.package.libraries import MAX_NAME_LETTERS, library_file
 from gemma4_compile.targets import TARGETS, target_spec
-from gemma4_compile.targets.libraries import LIBRARIES, fitting_forms, form_name
+from gemma4_compile.targets.libraries import LIBRARIES, fitting_forms, form_name, wider_libraries
 from gemma4_compile.targets.spec import ACTIVATIONS, FLOAT, INT8, NATIVE, WORDS
 
 
@@ -37,6 +37,11 @@ def test_the_first_form_of_browsers_asks_for_nothing() -> None:
     first = next(form for form in LIBRARIES.values() if form.target == "webgpu")
     spec = target_spec(first.target, first.limits)
     assert (spec.features, first.activations, first.float16) == ((), FLOAT, WORDS)
+
+
+def test_float32_is_offered_where_every_target_has_it() -> None:
+    assert wider_libraries({"webgpu"}) == ("default", "h200-f32")
+    assert wider_libraries({"webgpu", "cuda"}) == wider_libraries({"metal"}) == ()
 
 
 BROWSERS = [name for name, form in LIBRARIES.items() if form.target == "webgpu"]
