@@ -127,6 +127,27 @@ def test_every_page_answers_with_the_module_in_its_worker(
         assert "error" in told[part], f"it works without {part}: name less in docs/web.md"
 
 
+ENDED = """
+import { ask } from "./main.js";
+globalThis.location = { search: "?at=package/&question=Hi", href: "https://example.org/" };
+const done = [];
+const worker = Object.fromEntries(
+  ["addEventListener", "postMessage", "terminate"].map((name) => [name, () => done.push(name)]),
+);
+const end = ask(worker, {});
+done.length = 0;
+end();
+console.log(done.join());
+"""
+
+
+def test_a_page_that_is_left_ends_its_worker(project: Path) -> None:
+    """React ends and begins an effect again while one develops."""
+    done = run_within(TIMEOUT_S, ["node", "--input-type=module", "-e", ENDED], cwd=project)
+    assert done.stdout.split() == ["terminate"], done.stderr
+    assert "useEffect(() => ask(" in (project / "next" / "app" / "page.js").read_text("utf-8")
+
+
 def test_the_recipes_are_those_that_were_built() -> None:
     shown = DOCS.split("### Bundlers")[1].split("\n### ")[0]
     for file in ("next/app/page.js", "vite/main.js", "webpack/main.js"):
