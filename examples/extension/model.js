@@ -1,11 +1,16 @@
 // The model's thread. It takes {at: address}, {ask: text}, {messages: [...]}, and tells {state, busy, ready, at, messages}.
 import { chooseLibrary } from "gemma4-web/fast"; // first
-import { MLCEngine } from "@mlc-ai/web-llm";
+import { deleteModelAllInfoInCache, MLCEngine } from "@mlc-ai/web-llm";
 
 let engine;
 let messages = [];
 const tell = (news) => postMessage({ messages, ...news });
-const text = async (url) => (await fetch(url, { cache: "no-cache" })).text();
+
+async function text(url) {
+  const response = await fetch(url, { cache: "no-cache" });
+  if (!response.ok) throw new Error(`${url}: ${response.status}`);
+  return response.text();
+}
 
 async function load(at) {
   tell({ at, state: "Starting…", busy: true, ready: false });
@@ -18,12 +23,22 @@ async function load(at) {
     throw new Error("this address has another package than the one that the extension was built with");
   const choice = await chooseLibrary(own);
   const record = { model: at, model_id: at, ...choice, model_manifest: "mlc-model-manifest.json" };
+  const appConfig = { model_list: [{ ...record, overrides: { context_window_size: 1024 } }] };
+  await forgetOthers(at, ours, appConfig);
   engine = new MLCEngine({
-    appConfig: { model_list: [{ ...record, overrides: { context_window_size: 1024 } }] },
+    appConfig,
     initProgressCallback: ({ text: state }) => tell({ state, busy: true }),
   });
   await engine.reload(at);
   tell({ state: "Ready", busy: false, ready: true });
+}
+
+/** The client keeps files by their address: those of the package that an earlier version was built with have to go. */
+async function forgetOthers(at, provenance, appConfig) {
+  const loaded = await caches.open("loaded");
+  if ((await (await loaded.match(inFolder(at)))?.text()) === provenance) return;
+  await deleteModelAllInfoInCache(at, appConfig);
+  await loaded.put(inFolder(at), new Response(provenance));
 }
 
 /** Where the client looks: below `resolve/main/`, unless the address names a revision itself. */

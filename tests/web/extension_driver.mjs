@@ -3,7 +3,7 @@
 //
 // Job: {extension, package, other, chromium, output, questions: [two]}. `other` is a package that the extension was not
 // built with. Writes result.json: {answers, refused, workers: how many after the second answer, documents: [first, last],
-// shown: what a new panel shows, opens: whether the button opens it, requested: names of files}.
+// shown: what a new panel shows, opens: whether the button opens it, requested: names of files, of two loads of the package}.
 import fs from "node:fs/promises";
 import http from "node:http";
 import path from "node:path";
@@ -43,6 +43,10 @@ async function ask(panel, question) {
   return panel.locator("#chat .assistant").nth(count).textContent();
 }
 
+/** What the client has kept of an address for an earlier version of the extension, built with another package. */
+const keep = (panel, url) =>
+  panel.evaluate(async (address) => (await caches.open("webllm/config")).put(address, new Response("{}")), url);
+
 async function main(context) {
   context.on("weberror", (error) => problems.push(String(error.error())));
   const worker = context.serviceWorkers()[0] ?? (await context.waitForEvent("serviceworker"));
@@ -74,6 +78,7 @@ async function main(context) {
   await loaded(panel, `${base}other/`);
   await panel.locator("#state", { hasText: "another package" }).waitFor({ timeout: READY_MS });
   const refused = await panel.locator("#state").textContent();
+  await keep(panel, `${base}package/resolve/main/mlc-chat-config.json`);
   await loaded(panel, `${base}package/`);
   await ready(panel);
   const [document] = await ofExtension("background_page");
@@ -86,6 +91,9 @@ async function main(context) {
   await panel.locator("#ask:enabled").waitFor({ timeout: READY_MS });
   const shown = await panel.locator("#chat p").allTextContents();
   const documents = [document, ...(await ofExtension("background_page"))].map(({ targetId }) => targetId);
+  await loaded(panel, `${base}package`);
+  await panel.locator("#ask:disabled").waitFor({ timeout: READY_MS });
+  await ready(panel);
   return { answers, refused, workers, documents, shown, opens: behaviour.openPanelOnActionClick, requested };
 }
 
