@@ -39,7 +39,7 @@ from gemma4_compile.pipeline import lengths
 from gemma4_compile.process import Parser, non_empty, run_command
 from gemma4_compile.request import CompileRequest, modalities_of
 from gemma4_compile.targets import TargetSpec
-from gemma4_compile.targets.kernels import factory_of
+from gemma4_compile.targets.kernels.select import select
 
 DEFAULT_MODEL = options.DEFAULT_PRESET
 OF_TVM = "-"  # in place of an operator's kind
@@ -180,8 +180,9 @@ def described(library: Library, name: str) -> str:
         lines += [f"    {field} = {value!r}" for field, value in asdict(operator).items()]
         lines.append(_line("definition", place_of(type(operator))))
         if library.spec.is_gpu:
-            lines.append(_line("factory", _factory(operator)))
-        lines.append(_line("tests", ", ".join(tests_of(operator))))
+            factory = select(operator, library.spec)
+            lines.append(_line("factory", f"{place_of(factory)} ({factory.__name__})"))
+        lines.append(_line("tests", ", ".join(tests_of(operator, library.spec))))
     callers = library.callers(name).items()
     lines.append(
         _line("launches", ", ".join(f"{count} in {caller}" for caller, count in callers) or "none")
@@ -193,11 +194,6 @@ def described(library: Library, name: str) -> str:
 
 def _line(label: str, text: str) -> str:
     return f"{label + ':':<{LABEL_WIDTH}}{text}"
-
-
-def _factory(operator: Operator) -> str:
-    factory = factory_of(operator)
-    return f"{place_of(factory)} ({factory.__name__})"
 
 
 def _launch(library: Library, name: str) -> Iterator[tuple[str, str]]:
@@ -230,13 +226,13 @@ def place_of(code: Callable[..., object]) -> str:
     return f"{path.relative_to(here) if path.is_relative_to(here) else path}:{line}"
 
 
-def tests_of(operator: Operator) -> list[str]:
+def tests_of(operator: Operator, spec: TargetSpec) -> list[str]:
     """Files of a checkout that test an operator and its kernels, from the checkout's root.
 
     Those of its family that name its class; without a checkout, the family's folder.
     """
-    root = Path(inspect.getsourcefile(factory_of) or "").resolve().parents[2]
-    family = factory_of(operator).__module__.split(".")[-2]
+    root = Path(inspect.getsourcefile(select) or "").resolve().parents[2]
+    family = select(operator, spec).__module__.split(".")[-2]
     word = re.compile(rf"\b{type(operator).__name__}\b")
     found = [
         path.relative_to(root).as_posix()

@@ -30,7 +30,7 @@ class LowerCudaIntrinsics:
     Before: ``subgroupShuffleXor(x, bit)``. After: ``__shfl_xor_sync(__activemask(), x, bit)``, with
     the mask that TVM's own exchanges have: a block may hold less than a warp.
 
-    Before: a call of targets/kernels/common/tensor_cores.py. After: the same, with its text.
+    Before: a call of targets/kernels/tiles/tensor_cores.py. After: the same, with its text.
     """
 
     def transform_module(self, mod: tvm.IRModule, _: PassContext) -> tvm.IRModule:

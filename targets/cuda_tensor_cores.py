@@ -1,4 +1,4 @@
-"""CUDA's text of the calls in kernels/common/tensor_cores.py, each written where it is used.
+"""CUDA's text of the calls in kernels/tiles/tensor_cores.py, each written where it is used.
 
 Turing's instructions: two of 8 channels make one of 16, which only newer GPUs have.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gemma4_compile.targets.kernels.common.tensor_cores import (
+from gemma4_compile.targets.kernels.tiles.tensor_cores import (
     CLIP,
     COPY,
     COPY_HALF,

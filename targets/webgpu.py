@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm import relax
 
 from gemma4_compile.errors import TargetError
-from gemma4_compile.targets.kernels.common.subgroup_matrices import (
+from gemma4_compile.targets.kernels.tiles.subgroup_matrices import (
     FEATURE,
     has_subgroup_matrices,
 )

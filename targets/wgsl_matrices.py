@@ -1,4 +1,4 @@
-"""WGSL of the calls in kernels/common/subgroup_matrices.py, which TVM's generator prints as calls.
+"""WGSL of the calls in kernels/tiles/subgroup_matrices.py, which TVM's generator prints as calls.
 
 A call is a line of its own and names its matrices by literal numbers, so that the text can
 be written line by line. Tests write another one: tests/numerics/emulated_matrices.py.
@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gemma4_compile.targets.kernels.common import subgroup_matrices as calls
+from gemma4_compile.targets.kernels.tiles import subgroup_matrices as calls
 
 PREFIX = "gemma4_matrix_"
 _CALL = re.compile(rf"^( *)({PREFIX}\w+)\((.*)\);$", re.MULTILINE)

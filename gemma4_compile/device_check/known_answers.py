@@ -35,7 +35,7 @@ from gemma4_compile.operators.few_row_linear import FewRows
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.sampling import SampleTopP, SoftmaxPartials, TopPHistogram
 from gemma4_compile.passes.kernel_launch import KernelLaunch, single_launches
-from gemma4_compile.targets.kernels.common.subgroup_matrices import has_subgroup_matrices
+from gemma4_compile.targets.kernels.tiles.subgroup_matrices import has_subgroup_matrices
 from gemma4_compile.targets.spec import TargetSpec
 from gemma4_compile.types import Array, JsonObject
 

@@ -11,7 +11,7 @@ from tvm import relax, tirx
 
 from gemma4_compile.passes.lowering import generate, lower
 from gemma4_compile.targets import TargetSpec, link
-from gemma4_compile.targets.kernels.common.subgroup_matrices import has_subgroup_matrices
+from gemma4_compile.targets.kernels.tiles.subgroup_matrices import has_subgroup_matrices
 from gemma4_compile.targets.webgpu import link_with
 from tests.numerics.emulated_matrices import emulated
 from tests.numerics.kernel_cases import Array, KernelCase

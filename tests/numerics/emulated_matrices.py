@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from gemma4_compile.targets import TargetSpec, target_spec
-from gemma4_compile.targets.kernels.common import subgroup_matrices as calls
+from gemma4_compile.targets.kernels.tiles import subgroup_matrices as calls
 from gemma4_compile.targets.wgsl_matrices import Dialect, Write, write_matrices
 
 ROW, COLUMN = "(i32(threadIdx.x) % 32i / 2i)", "(i32(threadIdx.x) % 2i * 8i)"

@@ -13,7 +13,8 @@ from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.passes.kernel_sources import kernel_source, kernel_sources
 from gemma4_compile.passes.lowering import generate
 from gemma4_compile.request import CompileRequest
-from gemma4_compile.targets.kernels import factory_of
+from gemma4_compile.targets import target_spec
+from gemma4_compile.targets.kernels.select import select
 from tests import drafters, models
 
 pytestmark = pytest.mark.package
@@ -89,9 +90,9 @@ def test_a_kernel_in_full(
 
 def test_one_position_has_a_kernel_of_its_own() -> None:
     operator = Linear(1, WeightLayout(4, "float32", 32, 64, (32,)), "float32")
-    assert factory_of(operator).__name__ == "make_gemv"
+    assert select(operator, target_spec("webgpu")).__name__ == "make_gemv"
     several = Linear(None, WeightLayout(4, "float32", 32, 64, (32,)), "float32")
-    assert factory_of(several).__name__ == "make_gemm"
+    assert select(several, target_spec("webgpu")).__name__ == "make_gemm"
 
 
 def test_a_kernel_of_tvm_has_no_operator(capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,7 +149,7 @@ def test_the_name_in_the_shader_is_known(capsys: pytest.CaptureFixture[str]) -> 
 def test_without_a_checkout_the_family_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     operator = Linear(1, WeightLayout(4, "float32", 32, 64, (32,)), "float32")
     monkeypatch.setattr(kernels, "TESTS", "tests/elsewhere")
-    assert kernels.tests_of(operator)[0] == "tests/elsewhere/linear/"
+    assert kernels.tests_of(operator, target_spec("webgpu"))[0] == "tests/elsewhere/linear/"
 
 
 @pytest.mark.parametrize(

@@ -232,3 +232,32 @@ def test_any_is_counted_where_a_source_says_it() -> None:
         explicit_any("from typing import Any, NoReturn\n\n\ndef f(a: Any) -> list[Any]: ...") == 2
     )
     assert explicit_any("def f(company: Anything) -> object: ...") == 0
+
+
+# Folders of kernels: each imports from those before it alone.
+KERNEL_FOLDERS = (
+    ("common",),
+    ("prologues",),
+    ("tiles", "weights"),
+    ("attention", "audio", "linear", "norms", "sampling", "vision"),
+    ("moe",),
+    ("drafting",),
+)
+
+
+def test_folders_of_kernels_import_from_those_before_them() -> None:
+    rank = {name: place for place, names in enumerate(KERNEL_FOLDERS) for name in names}
+    above = "gemma4_compile.targets.kernels."
+    folders = {SOURCES[module].parent.name for module in SOURCES if module.startswith(above)}
+    assert folders - {"kernels"} == set(rank)
+    wrong = [
+        f"{module} imports {imported}"
+        for module in SOURCES
+        if module.startswith(above) and module.count(".") > above.count(".")
+        for _, imported in imports(parsed(module))
+        if imported in SOURCES
+        and imported.startswith(above)
+        and (own := SOURCES[module].parent.name) != (other := SOURCES[imported].parent.name)
+        and rank[other] >= rank[own]
+    ]
+    assert not wrong, "\n".join(wrong)

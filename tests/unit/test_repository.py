@@ -61,6 +61,9 @@ EXCEPTIONS: dict[str, str] = {
     "gemma4_compile/operators/pointwise.py": "tests/numerics/audio/test_audio_kernels.py",
 }
 
+# Folders of kernels' parts, and the family whose tests run them.
+PARTS_OF_KERNELS = {"prologues": "linear", "tiles": "linear", "weights": "linear"}
+
 
 def tracked(*patterns: str) -> list[Path]:
     if not (ROOT / ".git").exists():
@@ -89,7 +92,8 @@ def in_a_family(name: Path) -> bool:
     """Return whether a kernel's family, or an operator, has its tests in tests/numerics."""
     tests = ROOT / "tests" / "numerics"
     if name.parts[:2] == ("targets", "kernels") and len(name.parts) == 4:
-        return any((tests / name.parts[2]).glob("test_*.py"))
+        family = PARTS_OF_KERNELS.get(name.parts[2], name.parts[2])
+        return any((tests / family).glob("test_*.py"))
     if name.parts[:2] == ("gemma4_compile", "operators"):
         module = f"gemma4_compile.operators.{name.stem} import"
         return any(module in path.read_text("utf-8") for path in tests.rglob("*.py"))

@@ -26,7 +26,7 @@ from gemma4_compile.targets.kernels.common.blocks import (
     tree,
     zero,
 )
-from gemma4_compile.targets.kernels.common.tile_loaders import below
+from gemma4_compile.targets.kernels.tiles.loaders import below
 
 
 class DecodeBlock:

@@ -34,7 +34,6 @@ from gemma4_compile.operators.tir import (
     when,
 )
 from gemma4_compile.operators.types import Buffer, Expr, Index
-from gemma4_compile.targets.kernels.attention.combine import combine_shape, combine_slice
 from gemma4_compile.targets.kernels.attention.decode_block import DecodeBlock
 from gemma4_compile.targets.kernels.attention.decode_norms import DecodeNorms
 from gemma4_compile.targets.kernels.attention.decode_shape import DecodeShape, shape_of_heads
@@ -47,7 +46,8 @@ from gemma4_compile.targets.kernels.common.blocks import (
     zero,
 )
 from gemma4_compile.targets.kernels.common.row_slice import OneRow
-from gemma4_compile.targets.kernels.common.tile_loaders import below
+from gemma4_compile.targets.kernels.prologues.splits import combine_shape, combine_slice
+from gemma4_compile.targets.kernels.tiles.loaders import below
 from gemma4_compile.targets.spec import TargetSpec
 
 USUAL_ROWS = 4  # of a step: three guesses and the token before them

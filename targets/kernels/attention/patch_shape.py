@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemma4_compile.operators.vision_attention import PatchAttention
-from gemma4_compile.targets.kernels.common.tile_loaders import VECTOR
-from gemma4_compile.targets.kernels.linear.tiles import LANES_N
+from gemma4_compile.targets.kernels.tiles.loaders import VECTOR
+from gemma4_compile.targets.kernels.tiles.products import LANES_N
 from gemma4_compile.targets.spec import TargetSpec
 
 HALF, FLOAT = "float16", "float32"

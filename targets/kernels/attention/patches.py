@@ -23,14 +23,6 @@ from gemma4_compile.targets.kernels.attention.prefill_shape import (
     ChunkShape,
     chunk_shape,
 )
-from gemma4_compile.targets.kernels.attention.subgroup_matrix_patches import (
-    fits_subgroup_matrices,
-    make_subgroup_matrix_attention,
-)
-from gemma4_compile.targets.kernels.attention.tensor_core_patches import (
-    fits_tensor_cores,
-    make_tensor_core_attention,
-)
 from gemma4_compile.targets.kernels.attention.tiled_patches import make_tiled_attention
 from gemma4_compile.targets.kernels.common.blocks import Block as Threads
 from gemma4_compile.targets.kernels.common.blocks import (
@@ -132,10 +124,6 @@ def make_patch_attention(operator: PatchAttention, spec: TargetSpec) -> tirx.Pri
 
     Reference: `PatchAttention.definition`.
     """
-    if fits_tensor_cores(operator, spec):
-        return make_tensor_core_attention(operator, spec)
-    if fits_subgroup_matrices(operator, spec):
-        return make_subgroup_matrix_attention(operator, spec)
     if (tiles_of_head := head_shape(operator, spec)) is not None:
         return make_tiled_attention(operator, tiles_of_head)
     shape = chunk_shape(operator, spec)

@@ -32,7 +32,7 @@ from gemma4_compile.targets.kernels.common.blocks import (
     tree,
     zero,
 )
-from gemma4_compile.targets.kernels.common.tile_loaders import below
+from gemma4_compile.targets.kernels.tiles.loaders import below
 from gemma4_compile.targets.spec import TargetSpec
 
 WARP_WIDTH, WARP_HEIGHT = 8, 4  # neighbouring threads: keys x rows, so that both are broadcast

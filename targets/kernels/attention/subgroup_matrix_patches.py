@@ -31,7 +31,15 @@ from gemma4_compile.targets.kernels.attention.patch_operands import patch_operan
 from gemma4_compile.targets.kernels.attention.visible_keys import WORD_DTYPE, WORD_KEYS, VisibleKeys
 from gemma4_compile.targets.kernels.common.blocks import add, barrier, launch, local, shared, tree
 from gemma4_compile.targets.kernels.common.builtins import from_neighbour
-from gemma4_compile.targets.kernels.common.subgroup_matrices import (
+from gemma4_compile.targets.kernels.tiles.loaders import (
+    VECTOR,
+    joined,
+    lane_of,
+    put,
+    splat,
+    vector,
+)
+from gemma4_compile.targets.kernels.tiles.subgroup_matrices import (
     PIECE_BYTES,
     SIDE,
     SIDE_PIECES,
@@ -50,15 +58,7 @@ from gemma4_compile.targets.kernels.common.subgroup_matrices import (
     read_piece,
     store_sums,
 )
-from gemma4_compile.targets.kernels.common.tensor_cores import PIECE, shared_pieces
-from gemma4_compile.targets.kernels.common.tile_loaders import (
-    VECTOR,
-    joined,
-    lane_of,
-    put,
-    splat,
-    vector,
-)
+from gemma4_compile.targets.kernels.tiles.tensor_cores import PIECE, shared_pieces
 from gemma4_compile.targets.spec import TargetSpec
 
 HALF, FLOAT, FLOATS = "float16", "float32", f"float32x{VECTOR}"

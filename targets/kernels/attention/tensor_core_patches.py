@@ -19,7 +19,7 @@ from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.targets.kernels.attention.patch_operands import patch_operands
 from gemma4_compile.targets.kernels.common.blocks import add, barrier, launch, local, shared
 from gemma4_compile.targets.kernels.common.builtins import from_neighbour
-from gemma4_compile.targets.kernels.common.tensor_cores import (
+from gemma4_compile.targets.kernels.tiles.tensor_cores import (
     A_WORDS,
     PIECE,
     PIECE_WORDS,

@@ -35,7 +35,7 @@ from gemma4_compile.targets.kernels.attention.patch_shape import (
 )
 from gemma4_compile.targets.kernels.common.blocks import add, barrier, launch, local, shared, tree
 from gemma4_compile.targets.kernels.common.builtins import from_neighbour
-from gemma4_compile.targets.kernels.common.tile_loaders import (
+from gemma4_compile.targets.kernels.tiles.loaders import (
     VECTOR,
     Tile,
     below,
@@ -47,7 +47,7 @@ from gemma4_compile.targets.kernels.common.tile_loaders import (
     transposed,
     vector,
 )
-from gemma4_compile.targets.kernels.linear.tiles import LANES_M, LANES_N
+from gemma4_compile.targets.kernels.tiles.products import LANES_M, LANES_N
 
 
 class _Block:

@@ -14,8 +14,8 @@ from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import LocalVar, bind, store, when
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import shared
-from gemma4_compile.targets.kernels.common.tensor_cores import PIECE
-from gemma4_compile.targets.kernels.common.tile_loaders import VECTOR, joined, lane_of, put, vector
+from gemma4_compile.targets.kernels.tiles.loaders import VECTOR, joined, lane_of, put, vector
+from gemma4_compile.targets.kernels.tiles.tensor_cores import PIECE
 
 WORD_DTYPE = "uint32"
 WORD_KEYS = 32  # keys of a step, a bit each

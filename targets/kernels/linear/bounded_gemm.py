@@ -1,6 +1,6 @@
 """Matrix times many rows between clips, in the tiles of a prefill chunk's matmul.
 
-Definition: `BoundedLinear` in operators/bounded_linear.py. Product of a tile: tiles.py.
+Definition: `BoundedLinear` in operators/bounded_linear.py. Product of a tile: tiles/products.py.
 """
 
 from __future__ import annotations
@@ -13,18 +13,10 @@ from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.tir import bind, function, i32
 from gemma4_compile.operators.types import Expr
 from gemma4_compile.targets.kernels.common.blocks import launch
-from gemma4_compile.targets.kernels.common.tile_loaders import Change, splat
 from gemma4_compile.targets.kernels.linear.bounded_operands import BoundedOperands
 from gemma4_compile.targets.kernels.linear.gemm import clamped, shape_of, step_count
-from gemma4_compile.targets.kernels.linear.subgroup_matrix_gemm import (
-    fits_subgroup_matrices,
-    make_subgroup_matrix_gemm,
-)
-from gemma4_compile.targets.kernels.linear.tensor_core_gemm import (
-    fits_tensor_cores,
-    make_tensor_core_gemm,
-)
-from gemma4_compile.targets.kernels.linear.tiles import FloatTileProduct
+from gemma4_compile.targets.kernels.tiles.loaders import Change, splat
+from gemma4_compile.targets.kernels.tiles.products import FloatTileProduct
 from gemma4_compile.targets.spec import TargetSpec
 
 
@@ -33,10 +25,6 @@ def make_bounded_gemm(operator: BoundedLinear, spec: TargetSpec) -> tirx.PrimFun
 
     Grid: W's rows / tile x rows / tile. Shared: both tiles. Reference: `BoundedLinear.definition`.
     """
-    if fits_tensor_cores(operator, spec):
-        return make_tensor_core_gemm(operator, spec)
-    if fits_subgroup_matrices(operator, spec):
-        return make_subgroup_matrix_gemm(operator, spec)
     rows = operator.layout.rows
     shape = shape_of(spec.tuning.bounded_gemm, spec, rows, is_int8=False)
     with function(scheduled=True) as build:

@@ -17,8 +17,8 @@ from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.math import gelu_tanh
 from gemma4_compile.operators.tir import FunctionBuilder, bind, materialize, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
-from gemma4_compile.targets.kernels.common.tile_loaders import VECTOR, joined, lane_of
 from gemma4_compile.targets.kernels.common.weights import WeightReader
+from gemma4_compile.targets.kernels.tiles.loaders import VECTOR, joined, lane_of
 
 
 @dataclass(frozen=True)

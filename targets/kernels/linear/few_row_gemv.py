@@ -45,16 +45,15 @@ from gemma4_compile.targets.kernels.linear.few_row_shape import (
     few_row_shape,
     packing_shape,
 )
-from gemma4_compile.targets.kernels.linear.few_row_tensor_core_shape import (
-    rows_without_tensor_cores,
-)
 from gemma4_compile.targets.kernels.linear.few_row_tensor_cores import (
-    fits_tensor_cores,
     multiply_on_tensor_cores,
 )
-from gemma4_compile.targets.kernels.linear.int8_sums import RowSums
-from gemma4_compile.targets.kernels.linear.int8_vectors import VEC4S, round_vec4s
-from gemma4_compile.targets.kernels.linear.packed_products import NONE
+from gemma4_compile.targets.kernels.prologues.packed_products import NONE
+from gemma4_compile.targets.kernels.prologues.vectors import VEC4S, round_vec4s
+from gemma4_compile.targets.kernels.tiles.few_row_shape import (
+    rows_without_tensor_cores,
+)
+from gemma4_compile.targets.kernels.weights.int8_sums import RowSums
 from gemma4_compile.targets.spec import TargetSpec
 
 _OWN = Vectors(OWN_ROWS)
@@ -106,15 +105,23 @@ class Lane:
 def make_few_row_gemv(operator: FewRowLinear | Int8FewRowLinear, spec: TargetSpec) -> tirx.PrimFunc:
     """``y[i, r] = epilogue(sum_k x[i, k] W[r, k])`` for a few i.
 
-    Where tensor cores have the product (few_row_tensor_cores.py) they have it from a number of rows
-    on: the host launches one of two kernels. Definition: the operator's `definition`.
+    Definition: the operator's `definition`.
     """
-    tuning, most = spec.tuning, operator.most_rows
+    most = operator.most_rows
     with function(scheduled=True) as build:
         matmul = FewRowMatmul.declared(build, operator)
-        if not (isinstance(operator, Int8FewRowLinear) and fits_tensor_cores(operator, spec)):
-            multiply_rows(matmul, min(most, tuning.few_rows.rows), most, spec)
-        elif direct := _direct_rows(operator, spec):
+        multiply_rows(matmul, min(most, spec.tuning.few_rows.rows), most, spec)
+    return build.result
+
+
+def make_few_rows_on_tensor_cores(operator: Int8FewRowLinear, spec: TargetSpec) -> tirx.PrimFunc:
+    """The same where tensor cores have the product (few_row_tensor_cores.py).
+
+    Of some matrices they have it from a number of rows on: the host launches one of two kernels.
+    """
+    with function(scheduled=True) as build:
+        matmul = FewRowMatmul.declared(build, operator)
+        if direct := _direct_rows(operator, spec):
             with T.If(matmul.n <= direct):
                 with T.Then():
                     multiply_rows(matmul, direct, direct, spec)

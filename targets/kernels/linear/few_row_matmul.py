@@ -16,7 +16,7 @@ from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue, gate
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.few_row_quantize import matmul_results
 from gemma4_compile.targets.kernels.linear.gemm import left_args
-from gemma4_compile.targets.kernels.linear.packed_products import pack_products
+from gemma4_compile.targets.kernels.prologues.packed_products import pack_products
 
 
 @dataclass(frozen=True)

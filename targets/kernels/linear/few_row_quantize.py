@@ -19,7 +19,6 @@ from gemma4_compile.operators.few_row_quantization import (
 from gemma4_compile.operators.norms import NormVector
 from gemma4_compile.operators.tir import FunctionBuilder, bind, function, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
-from gemma4_compile.targets.kernels.attention.combine import combine_shape, combine_slice
 from gemma4_compile.targets.kernels.common.blocks import (
     REDUCTION_COLUMNS,
     Block,
@@ -27,16 +26,17 @@ from gemma4_compile.targets.kernels.common.blocks import (
     row_threads,
 )
 from gemma4_compile.targets.kernels.common.row_slice import OneRow, RowSlice
-from gemma4_compile.targets.kernels.linear.int8_vectors import (
+from gemma4_compile.targets.kernels.prologues.packed_rows import (
+    if_there_is,
+    store_word,
+    written_rows,
+)
+from gemma4_compile.targets.kernels.prologues.splits import combine_shape, combine_slice
+from gemma4_compile.targets.kernels.prologues.vectors import (
     VEC4S,
     NormArguments,
     norms_at_once,
     round_vec4s,
-)
-from gemma4_compile.targets.kernels.linear.packed_rows import (
-    if_there_is,
-    store_word,
-    written_rows,
 )
 from gemma4_compile.targets.spec import TargetSpec
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from gemma4_compile.operators.int8_linear import PACKED_ROWS
 from gemma4_compile.quantization.recipe import ROW_ALIGNMENT
 from gemma4_compile.targets.kernels.common.vectors import WIDEST
-from gemma4_compile.targets.kernels.linear.int8_sums import Int8Shape
+from gemma4_compile.targets.kernels.weights.int8_sums import Int8Shape
 from gemma4_compile.targets.spec import TargetSpec
 
 MIN_LANES = 8

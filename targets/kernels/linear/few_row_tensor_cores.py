@@ -17,21 +17,21 @@ from gemma4_compile.operators.math import gelu_tanh
 from gemma4_compile.operators.tir import bind, i32, store
 from gemma4_compile.operators.types import Expr
 from gemma4_compile.targets.kernels.common.blocks import Block, launch, resident, shared
-from gemma4_compile.targets.kernels.common.tensor_cores import BYTE_ROWS
-from gemma4_compile.targets.kernels.linear.byte_products import (
+from gemma4_compile.targets.kernels.linear.few_row_matmul import FewRowMatmul
+from gemma4_compile.targets.kernels.prologues.packed_products import NONE
+from gemma4_compile.targets.kernels.prologues.packed_rows import are_tiled
+from gemma4_compile.targets.kernels.tiles.byte_products import (
     Weights,
     multiply,
     store_sums,
 )
-from gemma4_compile.targets.kernels.linear.byte_rows import Rows
-from gemma4_compile.targets.kernels.linear.few_row_matmul import FewRowMatmul
-from gemma4_compile.targets.kernels.linear.few_row_tensor_core_shape import (
+from gemma4_compile.targets.kernels.tiles.byte_rows import Rows
+from gemma4_compile.targets.kernels.tiles.few_row_shape import (
     fills_tensor_cores,
     tensor_core_shape,
 )
-from gemma4_compile.targets.kernels.linear.packed_products import NONE
-from gemma4_compile.targets.kernels.linear.packed_rows import are_tiled
-from gemma4_compile.targets.kernels.linear.warps import Warp
+from gemma4_compile.targets.kernels.tiles.tensor_cores import BYTE_ROWS
+from gemma4_compile.targets.kernels.tiles.warps import Warp
 from gemma4_compile.targets.spec import TargetSpec
 
 

@@ -1,7 +1,7 @@
 """Matrix times the rows of a prefill chunk: tiles in shared memory, as floats or as packed int8.
 
 Definitions: `Linear` in operators/linear.py, `Int8Linear` in operators/int8_linear.py.
-The product of a tile: tiles.py, int8_tiles.py.
+The product of a tile: tiles/products.py, tiles/int8_products.py.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from gemma4_compile.operators.tir import (
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import launch
 from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue, gate_args
-from gemma4_compile.targets.kernels.common.tile_loaders import VECTOR, RowOf
 from gemma4_compile.targets.kernels.common.weights import WeightReader
-from gemma4_compile.targets.kernels.linear.int8_tiles import GROUP_WORDS, Int8TileProduct
-from gemma4_compile.targets.kernels.linear.tiles import (
+from gemma4_compile.targets.kernels.tiles.int8_products import GROUP_WORDS, Int8TileProduct
+from gemma4_compile.targets.kernels.tiles.loaders import VECTOR, RowOf
+from gemma4_compile.targets.kernels.tiles.products import (
     FloatTileProduct,
     TileProduct,
     TileShape,

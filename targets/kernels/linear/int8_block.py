@@ -14,9 +14,9 @@ from gemma4_compile.operators.int8_linear import (
     Int8RoutedLinear,
 )
 from gemma4_compile.targets.kernels.common.blocks import BlockSums
-from gemma4_compile.targets.kernels.linear.int8_sums import Int8Shape
-from gemma4_compile.targets.kernels.linear.int8_vectors import VEC4S
-from gemma4_compile.targets.kernels.moe.expert_norms import EXPERT_SUMS
+from gemma4_compile.targets.kernels.prologues.expert_norms import EXPERT_SUMS
+from gemma4_compile.targets.kernels.prologues.vectors import VEC4S
+from gemma4_compile.targets.kernels.weights.int8_sums import Int8Shape
 from gemma4_compile.targets.spec import TargetSpec
 from gemma4_compile.targets.tuning import Int8GemvTuning
 

@@ -1,11 +1,11 @@
 """Matrix times one vector of int8 groups: the decode form where activations are int8.
 
 A block owns `tile` consecutive rows. Its threads are divided into groups of lanes; a group of lanes
-takes one row at a time, each lane the same few groups of channels (int8_lanes.py). The weights of
-the next row are read while the present one is multiplied. Sums of lanes meet in shared memory, once
-for all rows of the block.
+takes one row at a time, each lane the same few groups of channels (weights/int8_lanes.py). The
+weights of the next row are read while the present one is multiplied. Sums of lanes meet in shared
+memory, once for all rows of the block.
 
-The vector comes packed, or the block makes it first (int8_vectors.py). Definitions:
+The vector comes packed, or the block makes it first (prologues/vectors.py). Definitions:
 gemma4_compile/operators/int8_linear.py.
 """
 
@@ -46,26 +46,26 @@ from gemma4_compile.targets.kernels.common.blocks import (
 from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue, gate_args
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.int8_block import int8_shape, tiles_of_block
-from gemma4_compile.targets.kernels.linear.int8_lanes import (
-    LaneSlice,
-    QuantizedVector,
-    RowStream,
-    StagedQuantizedVector,
+from gemma4_compile.targets.kernels.prologues.router_blocks import (
+    BesideRouter,
+    behind_router,
+    declare_router,
+    routing_blocks,
 )
-from gemma4_compile.targets.kernels.linear.int8_sums import Int8Shape, RowSums
-from gemma4_compile.targets.kernels.linear.int8_vectors import (
+from gemma4_compile.targets.kernels.prologues.vectors import (
     combine_vec4s,
     declare_norm,
     float_vec4s,
     norm_vec4s,
     round_vec4s,
 )
-from gemma4_compile.targets.kernels.moe.router_blocks import (
-    BesideRouter,
-    behind_router,
-    declare_router,
-    routing_blocks,
+from gemma4_compile.targets.kernels.weights.int8_lanes import (
+    LaneSlice,
+    QuantizedVector,
+    RowStream,
+    StagedQuantizedVector,
 )
+from gemma4_compile.targets.kernels.weights.int8_sums import Int8Shape, RowSums
 from gemma4_compile.targets.spec import TargetSpec
 
 VectorMaker = Callable[[Block, Buffer | None, Expr], list[Expr]]

@@ -21,7 +21,6 @@ from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.tir import LocalVar, bind, function, store, when
 from gemma4_compile.operators.types import Buffer, Expr
-from gemma4_compile.targets.kernels.attention.combine import combined_channel
 from gemma4_compile.targets.kernels.common.blocks import (
     Block,
     BlockReduction,
@@ -43,13 +42,14 @@ from gemma4_compile.targets.kernels.linear.gemv import (
     gemv_shape,
 )
 from gemma4_compile.targets.kernels.linear.int8_block import tiles_of_block
-from gemma4_compile.targets.kernels.linear.int8_vectors import NormArguments, declare_norm
-from gemma4_compile.targets.kernels.moe.expert_norms import ExpertNormArguments, expert_norm
-from gemma4_compile.targets.kernels.moe.router_blocks import (
+from gemma4_compile.targets.kernels.prologues.expert_norms import ExpertNormArguments, expert_norm
+from gemma4_compile.targets.kernels.prologues.router_blocks import (
     behind_router,
     declare_router,
     routing_blocks,
 )
+from gemma4_compile.targets.kernels.prologues.splits import combined_channel
+from gemma4_compile.targets.kernels.prologues.vectors import NormArguments, declare_norm
 from gemma4_compile.targets.spec import TargetSpec
 from gemma4_compile.targets.tuning import GemvTuning
 

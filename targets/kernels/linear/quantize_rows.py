@@ -20,10 +20,16 @@ from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import bind, function, store, when
 from gemma4_compile.operators.types import Buffer, Expr
-from gemma4_compile.targets.kernels.attention.combine import combine_shape, combine_slice
 from gemma4_compile.targets.kernels.common.blocks import Block, launch, row_threads
 from gemma4_compile.targets.kernels.common.row_slice import RowSlice
-from gemma4_compile.targets.kernels.linear.int8_vectors import (
+from gemma4_compile.targets.kernels.prologues.expert_norms import ExpertNormArguments
+from gemma4_compile.targets.kernels.prologues.packed_rows import (
+    if_there_is,
+    store_word,
+    written_rows,
+)
+from gemma4_compile.targets.kernels.prologues.splits import combine_shape, combine_slice
+from gemma4_compile.targets.kernels.prologues.vectors import (
     VEC4S,
     NormArguments,
     declare_norm,
@@ -32,12 +38,6 @@ from gemma4_compile.targets.kernels.linear.int8_vectors import (
     norm_vec4s,
     round_vec4s,
 )
-from gemma4_compile.targets.kernels.linear.packed_rows import (
-    if_there_is,
-    store_word,
-    written_rows,
-)
-from gemma4_compile.targets.kernels.moe.expert_norms import ExpertNormArguments
 from gemma4_compile.targets.spec import TargetSpec
 
 

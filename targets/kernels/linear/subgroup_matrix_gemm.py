@@ -18,7 +18,18 @@ from gemma4_compile.operators.packings import BYTES
 from gemma4_compile.operators.tir import bind, function, i32, materialize, store
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import barrier, launch, local
-from gemma4_compile.targets.kernels.common.subgroup_matrices import (
+from gemma4_compile.targets.kernels.common.weights import WeightReader
+from gemma4_compile.targets.kernels.linear.bounded_operands import BoundedOperands
+from gemma4_compile.targets.kernels.tiles.loaders import (
+    VECTOR,
+    RowOf,
+    joined,
+    lane_of,
+    put,
+    splat,
+    vector,
+)
+from gemma4_compile.targets.kernels.tiles.subgroup_matrices import (
     SIDE,
     SIDE_PIECES,
     SIDE_SUM_PIECES,
@@ -34,18 +45,7 @@ from gemma4_compile.targets.kernels.common.subgroup_matrices import (
     read_piece,
     store_sums,
 )
-from gemma4_compile.targets.kernels.common.tensor_cores import PIECE, shared_pieces
-from gemma4_compile.targets.kernels.common.tile_loaders import (
-    VECTOR,
-    RowOf,
-    joined,
-    lane_of,
-    put,
-    splat,
-    vector,
-)
-from gemma4_compile.targets.kernels.common.weights import WeightReader
-from gemma4_compile.targets.kernels.linear.bounded_operands import BoundedOperands
+from gemma4_compile.targets.kernels.tiles.tensor_cores import PIECE, shared_pieces
 from gemma4_compile.targets.spec import TargetSpec
 from gemma4_compile.targets.tuning import TensorCoreTuning
 

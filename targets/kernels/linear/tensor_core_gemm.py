@@ -19,7 +19,10 @@ from gemma4_compile.operators.packings import BYTES
 from gemma4_compile.operators.tir import bind, function, i32, store
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import barrier, launch, local
-from gemma4_compile.targets.kernels.common.tensor_cores import (
+from gemma4_compile.targets.kernels.common.weights import WeightReader
+from gemma4_compile.targets.kernels.linear.bounded_operands import BoundedOperands
+from gemma4_compile.targets.kernels.tiles.loaders import RowOf
+from gemma4_compile.targets.kernels.tiles.tensor_cores import (
     A_WORDS,
     B_WORDS,
     PIECE,
@@ -39,9 +42,6 @@ from gemma4_compile.targets.kernels.common.tensor_cores import (
     multiply_add,
     shared_pieces,
 )
-from gemma4_compile.targets.kernels.common.tile_loaders import RowOf
-from gemma4_compile.targets.kernels.common.weights import WeightReader
-from gemma4_compile.targets.kernels.linear.bounded_operands import BoundedOperands
 from gemma4_compile.targets.spec import TargetSpec
 from gemma4_compile.targets.tuning import TensorCoreTuning
 

@@ -21,24 +21,24 @@ from gemma4_compile.operators.int8_linear import PACKED_ROWS, takes_int8
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import Block, barrier, launch, resident, shared
-from gemma4_compile.targets.kernels.common.tensor_cores import BYTE_ROWS
 from gemma4_compile.targets.kernels.common.weights import WeightReader
-from gemma4_compile.targets.kernels.linear.byte_products import (
+from gemma4_compile.targets.kernels.linear.few_row_quantize import matmul_results
+from gemma4_compile.targets.kernels.linear.gemm import left_args
+from gemma4_compile.targets.kernels.moe.experts import kept_or_previous, tailed
+from gemma4_compile.targets.kernels.moe.router import slots_of
+from gemma4_compile.targets.kernels.prologues.packed_products import NONE, pack_products
+from gemma4_compile.targets.kernels.tiles.byte_products import (
     Weights,
     multiply,
     store_sums,
 )
-from gemma4_compile.targets.kernels.linear.byte_rows import Rows
-from gemma4_compile.targets.kernels.linear.few_row_quantize import matmul_results
-from gemma4_compile.targets.kernels.linear.few_row_tensor_core_shape import (
+from gemma4_compile.targets.kernels.tiles.byte_rows import Rows
+from gemma4_compile.targets.kernels.tiles.few_row_shape import (
     TensorCoreShape,
     tensor_core_shape,
 )
-from gemma4_compile.targets.kernels.linear.gemm import left_args
-from gemma4_compile.targets.kernels.linear.packed_products import NONE, pack_products
-from gemma4_compile.targets.kernels.linear.warps import Warp
-from gemma4_compile.targets.kernels.moe.experts import kept_or_previous, tailed
-from gemma4_compile.targets.kernels.moe.router import slots_of
+from gemma4_compile.targets.kernels.tiles.tensor_cores import BYTE_ROWS
+from gemma4_compile.targets.kernels.tiles.warps import Warp
 from gemma4_compile.targets.spec import TargetSpec
 
 USUAL_POSITIONS = 2  # whose experts are different ones

@@ -41,14 +41,10 @@ from gemma4_compile.targets.kernels.linear.few_row_shape import (
     few_row_shape,
 )
 from gemma4_compile.targets.kernels.linear.gemm import left_args
-from gemma4_compile.targets.kernels.linear.int8_sums import Int8Shape, RowSums
-from gemma4_compile.targets.kernels.linear.packed_products import NONE, pack_products
 from gemma4_compile.targets.kernels.moe.experts import kept_or_previous, tailed
-from gemma4_compile.targets.kernels.moe.few_row_expert_tensor_cores import (
-    fits_tensor_cores,
-    make_few_row_expert_tensor_cores,
-)
 from gemma4_compile.targets.kernels.moe.router import slots_of
+from gemma4_compile.targets.kernels.prologues.packed_products import NONE, pack_products
+from gemma4_compile.targets.kernels.weights.int8_sums import Int8Shape, RowSums
 from gemma4_compile.targets.spec import TargetSpec
 
 
@@ -84,8 +80,6 @@ def make_few_row_experts(operator: FewRowExperts, spec: TargetSpec) -> tirx.Prim
     Grid: expert rows / tile (of a packed result as many tiles as make a group) x pairs. Shared: the
     lanes' partial sums of a position, and the group. Definition: the operator's `definition`.
     """
-    if isinstance(operator, Int8FewRowExperts) and fits_tensor_cores(operator, spec):
-        return make_few_row_expert_tensor_cores(operator, spec)
     n, rows, top_k = symbolic_rows(None), operator.expert_rows, operator.top_k
     is_int8, pairs = isinstance(operator, Int8FewRowExperts), n * top_k
     packs = isinstance(operator, Int8FewRowExperts) and operator.packed_out

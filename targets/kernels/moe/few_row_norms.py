@@ -34,14 +34,14 @@ from gemma4_compile.targets.kernels.linear.few_row_quantize import (
     packed_results,
     store_rounded,
 )
-from gemma4_compile.targets.kernels.linear.int8_vectors import NormArguments, norms_at_once
-from gemma4_compile.targets.kernels.linear.packed_rows import if_there_is, written_rows
-from gemma4_compile.targets.kernels.moe.expert_norms import (
+from gemma4_compile.targets.kernels.prologues.expert_norms import (
     EXPERT_SUMS,
     ExpertNormArguments,
     expert_norm,
 )
-from gemma4_compile.targets.kernels.moe.router_blocks import BesideRouter
+from gemma4_compile.targets.kernels.prologues.packed_rows import if_there_is, written_rows
+from gemma4_compile.targets.kernels.prologues.router_blocks import BesideRouter
+from gemma4_compile.targets.kernels.prologues.vectors import NormArguments, norms_at_once
 from gemma4_compile.targets.spec import TargetSpec
 
 AFTER = (DENSE_NORM, EXPERT_NORM)  # norms of the residual after attention, and its norm

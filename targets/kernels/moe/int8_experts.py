@@ -26,16 +26,16 @@ from gemma4_compile.targets.kernels.common.blocks import (
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.int8_block import find_shape, vector_bytes
 from gemma4_compile.targets.kernels.linear.int8_gemv import store_packed
-from gemma4_compile.targets.kernels.linear.int8_lanes import (
+from gemma4_compile.targets.kernels.moe.expert_choice import choose, weight_of
+from gemma4_compile.targets.kernels.prologues.vectors import float_vec4s
+from gemma4_compile.targets.kernels.weights.int8_lanes import (
     LaneSlice,
     QuantizedVector,
     RowStream,
     StagedQuantizedVector,
     StagedRows,
 )
-from gemma4_compile.targets.kernels.linear.int8_sums import Int8Shape, RowSums
-from gemma4_compile.targets.kernels.linear.int8_vectors import float_vec4s
-from gemma4_compile.targets.kernels.moe.expert_choice import choose, weight_of
+from gemma4_compile.targets.kernels.weights.int8_sums import Int8Shape, RowSums
 from gemma4_compile.targets.spec import TargetSpec
 
 

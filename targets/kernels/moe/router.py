@@ -23,7 +23,6 @@ from gemma4_compile.operators.moe import (
     Router,
     RouterScores,
     TopKExperts,
-    routed_begin,
     routed_width,
 )
 from gemma4_compile.operators.norms import ExpertNormVector
@@ -46,11 +45,12 @@ from gemma4_compile.targets.kernels.common.blocks import (
 from gemma4_compile.targets.kernels.common.row_slice import Readable, RowSlice, StackRow
 from gemma4_compile.targets.kernels.common.vectors import Vectors
 from gemma4_compile.targets.kernels.moe.expert_choice import choose, weight_of
-from gemma4_compile.targets.kernels.moe.expert_norms import (
+from gemma4_compile.targets.kernels.prologues.expert_norms import (
     EXPERT_SUMS,
     ExpertNormArguments,
     expert_norm,
 )
+from gemma4_compile.targets.kernels.prologues.router_blocks import store_hidden
 from gemma4_compile.targets.spec import TargetSpec
 
 LANES = 16  # threads that share one expert's dot product
@@ -160,15 +160,6 @@ def store_score(
     with when(block.thread == 0):
         store(scores, dot * (inverse * f32(operator.factor)), i, e)
     return inverse
-
-
-def store_hidden(routed: Buffer, hidden: Sequence[Expr], experts: int, row_slice: RowSlice) -> None:
-    """Write the experts' input after the scores."""
-    begin = routed_begin(experts)
-    row_slice.store_from(routed, hidden, begin, 0)
-    if begin > experts:
-        with strided(row_slice.block, begin - experts) as gap:
-            store(routed, zero(), 0, experts + gap)
 
 
 def make_top_k_experts(

@@ -34,8 +34,9 @@ from gemma4_compile.operators.moe import ExpertResidualNorm, Router, RouterScore
 from gemma4_compile.operators.norms import PerLayerInputs, ResidualNorm, RmsNorm
 from gemma4_compile.operators.sampling import SampleTopP, SoftmaxPartials, SoftmaxProbs
 from gemma4_compile.targets import TargetSpec, target_spec
-from gemma4_compile.targets.kernels import factory_of, make_kernel
+from gemma4_compile.targets.kernels import make_kernel
 from gemma4_compile.targets.kernels.common.builtins import EXCHANGE
+from gemma4_compile.targets.kernels.select import select
 from gemma4_compile.targets.spec import ACTIVATIONS
 from tests import models
 from tests.marks import slow_unless
@@ -147,7 +148,7 @@ def test_every_kernel_that_exchanges_values_is_run(activations: str) -> None:
         config = Gemma4Config.from_dict(values)
         for operator in operators(config, "q4f16", spec, PART_BYTES):
             if exchanges(operator, spec):
-                exchanging.add(factory_of(operator))
+                exchanging.add(select(operator, spec))
     assert len(exchanging) > 8
-    executed = {factory_of(operator) for operator in [*exact("float16"), *int8()]}
+    executed = {select(operator, spec) for operator in [*exact("float16"), *int8()]}
     assert exchanging <= executed, {factory.__name__ for factory in exchanging - executed}

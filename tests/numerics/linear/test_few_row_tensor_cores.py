@@ -11,7 +11,7 @@ from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels import make_kernel
 from gemma4_compile.targets.kernels.common.blocks import MIN_BLOCKS
-from gemma4_compile.targets.kernels.common.tensor_cores import MULTIPLY_ADD_BYTES
+from gemma4_compile.targets.kernels.tiles.tensor_cores import MULTIPLY_ADD_BYTES
 from gemma4_compile.targets.tuning import FewRowTensorCoreTuning
 from tests.fixed_scheme import FixedLayout
 from tests.numerics.linear.test_few_row_linear import exact, int8

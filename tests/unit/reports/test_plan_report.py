@@ -14,7 +14,7 @@ from gemma4_compile.reports.plan import BuildPlan, make_plan
 from gemma4_compile.reports.plan_report import plan_json, plan_text, size
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.devices import typical_devices
-from gemma4_compile.targets.kernels.common.subgroup_matrices import FEATURE
+from gemma4_compile.targets.kernels.tiles.subgroup_matrices import FEATURE
 
 PRESET = "gemma-4-26B-A4B-it"
 

@@ -13,7 +13,7 @@ from gemma4_compile.passes.lowering import tir_pipeline
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.common.blocks import launch, local
 from gemma4_compile.targets.kernels.common.builtins import dot4, from_neighbour
-from gemma4_compile.targets.kernels.common.tensor_cores import (
+from gemma4_compile.targets.kernels.tiles.tensor_cores import (
     LOAD,
     MULTIPLY_ADD,
     address,

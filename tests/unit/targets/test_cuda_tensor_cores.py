@@ -8,7 +8,7 @@ import re
 import pytest
 
 from gemma4_compile.targets.cuda_tensor_cores import SOURCES
-from gemma4_compile.targets.kernels.common import tensor_cores
+from gemma4_compile.targets.kernels.tiles import tensor_cores
 
 
 def test_every_call_has_a_text() -> None:

@@ -6,7 +6,7 @@ import inspect
 import re
 
 from gemma4_compile.targets import target_spec
-from gemma4_compile.targets.kernels.common import subgroup_matrices
+from gemma4_compile.targets.kernels.tiles import subgroup_matrices
 from gemma4_compile.targets.wgsl_matrices import WGSL, write_matrices
 
 TEXT = """\

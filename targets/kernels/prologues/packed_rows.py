@@ -15,7 +15,7 @@ from gemma4_compile.operators.activation_quantization import TILE_ROWS, tiles_of
 from gemma4_compile.operators.tir import bind, i32, store
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import Block, strided
-from gemma4_compile.targets.kernels.linear.int8_vectors import VEC4S
+from gemma4_compile.targets.kernels.prologues.vectors import VEC4S
 
 
 def are_tiled(words: Buffer) -> bool:

@@ -30,7 +30,17 @@ from gemma4_compile.targets.kernels.common.blocks import (
     strided,
     tree,
 )
-from gemma4_compile.targets.kernels.common.tensor_cores import (
+from gemma4_compile.targets.kernels.common.weights import WeightReader
+from gemma4_compile.targets.kernels.tiles.byte_rows import Rows
+from gemma4_compile.targets.kernels.tiles.few_row_shape import (
+    MATRICES,
+    PIECE_BYTES,
+    READ_ROWS,
+    STEP_PIECES,
+    TILE_PIECES,
+)
+from gemma4_compile.targets.kernels.tiles.loaders import RowOf
+from gemma4_compile.targets.kernels.tiles.tensor_cores import (
     BYTE_ROWS,
     BYTE_SUMS,
     PIECE_WORDS,
@@ -43,17 +53,7 @@ from gemma4_compile.targets.kernels.common.tensor_cores import (
     stream_piece,
     warp_barrier,
 )
-from gemma4_compile.targets.kernels.common.tile_loaders import RowOf
-from gemma4_compile.targets.kernels.common.weights import WeightReader
-from gemma4_compile.targets.kernels.linear.byte_rows import Rows
-from gemma4_compile.targets.kernels.linear.few_row_tensor_core_shape import (
-    MATRICES,
-    PIECE_BYTES,
-    READ_ROWS,
-    STEP_PIECES,
-    TILE_PIECES,
-)
-from gemma4_compile.targets.kernels.linear.warps import Warp
+from gemma4_compile.targets.kernels.tiles.warps import Warp
 
 HALF_BYTES = PIECE_BYTES // 2
 

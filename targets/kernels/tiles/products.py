@@ -4,7 +4,7 @@ A block computes `TileShape.rows` rows of x by `TileShape.columns` rows of W, in
 `TileShape.depth` channels. Both tiles lie in shared memory channel by channel, so that a thread
 reads the values of its rows as vectors. Threads that would be left over share a step's channels in
 slices; their sums are added at the end. What the next step needs is read before a step's multiply.
-Floats: here. Integers by groups: int8_tiles.py.
+Floats: here. Integers by groups: int8_products.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import bind, i32, when
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import barrier, local, shared
-from gemma4_compile.targets.kernels.common.tile_loaders import (
+from gemma4_compile.targets.kernels.common.weights import WeightReader
+from gemma4_compile.targets.kernels.tiles.loaders import (
     BANK_VECTORS,
     VECTOR,
     Change,
@@ -37,7 +38,6 @@ from gemma4_compile.targets.kernels.common.tile_loaders import (
     swizzle,
     vector,
 )
-from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.spec import TargetSpec
 
 LANES_M, LANES_N = 4, 8  # of 32 neighbouring threads: so they read the fewest different vectors

@@ -25,7 +25,7 @@ from gemma4_compile.targets.kernels.common.blocks import (
 )
 from gemma4_compile.targets.kernels.common.builtins import dot4
 from gemma4_compile.targets.kernels.common.weights import WeightReader
-from gemma4_compile.targets.kernels.linear.int8_vectors import VEC4S, round_vec4s
+from gemma4_compile.targets.kernels.prologues.vectors import VEC4S, round_vec4s
 
 
 class StagedQuantizedVector:

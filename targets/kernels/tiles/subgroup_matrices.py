@@ -20,11 +20,11 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import barrier
-from gemma4_compile.targets.kernels.common.tensor_cores import PIECE
-from gemma4_compile.targets.kernels.common.tile_loaders import (
+from gemma4_compile.targets.kernels.tiles.loaders import (
     joined,
     lane_of,
 )
+from gemma4_compile.targets.kernels.tiles.tensor_cores import PIECE
 from gemma4_compile.targets.spec import TargetSpec
 
 FEATURE = "chromium-experimental-subgroup-matrix"

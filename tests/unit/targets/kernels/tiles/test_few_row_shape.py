@@ -10,7 +10,7 @@ from gemma4_compile.operators.activation_quantization import GROUP
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.quantization.recipe import ROW_ALIGNMENT
 from gemma4_compile.targets import target_spec
-from gemma4_compile.targets.kernels.linear.few_row_tensor_core_shape import (
+from gemma4_compile.targets.kernels.tiles.few_row_shape import (
     MOST_WARPS_OF_ONE_TILE,
     TensorCoreShape,
     fills_tensor_cores,

@@ -10,7 +10,7 @@ from gemma4_compile.operators.activation_quantization import GROUP
 from gemma4_compile.operators.int8_linear import takes_int8
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.quantization.recipe import ROW_ALIGNMENT
-from gemma4_compile.targets.kernels.common.tensor_cores import BYTE_ROWS, WARP
+from gemma4_compile.targets.kernels.tiles.tensor_cores import BYTE_ROWS, WARP
 from gemma4_compile.targets.spec import TargetSpec
 
 ROW_LANES = WARP // BYTE_ROWS  # lanes that have a row of a product together

@@ -19,7 +19,8 @@ from gemma4_compile.operators.tir import bind, store, when
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import local, shared
 from gemma4_compile.targets.kernels.common.builtins import dot4
-from gemma4_compile.targets.kernels.common.tile_loaders import (
+from gemma4_compile.targets.kernels.common.weights import WeightReader
+from gemma4_compile.targets.kernels.tiles.loaders import (
     VECTOR,
     DenseLoader,
     Loader,
@@ -33,8 +34,7 @@ from gemma4_compile.targets.kernels.common.tile_loaders import (
     transposed,
     vector,
 )
-from gemma4_compile.targets.kernels.common.weights import WeightReader
-from gemma4_compile.targets.kernels.linear.tiles import TileProduct, TileShape
+from gemma4_compile.targets.kernels.tiles.products import TileProduct, TileShape
 
 GROUP_WORDS = GROUP // WORD
 LOW_HALF, HIGH_HALF = 0xFFFF, 0xFFFF0000

@@ -25,14 +25,14 @@ from gemma4_compile.operators.moe import (
     SCALE,
     VECTORS,
     RoutedNorm,
+    routed_begin,
 )
 from gemma4_compile.operators.norms import NormVector
 from gemma4_compile.operators.tir import FunctionBuilder, bind, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
-from gemma4_compile.targets.kernels.common.blocks import Block, BlockSums
+from gemma4_compile.targets.kernels.common.blocks import Block, BlockSums, strided, zero
 from gemma4_compile.targets.kernels.common.row_slice import RowSlice, StackRow
-from gemma4_compile.targets.kernels.linear.int8_vectors import NormArguments, residual_scales
-from gemma4_compile.targets.kernels.moe.router import store_hidden
+from gemma4_compile.targets.kernels.prologues.vectors import NormArguments, residual_scales
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,15 @@ class BesideRouter:
         with when(row_slice.block.thread == 0):
             store(scores, (rp + i * cp) * (after * f32(norm.factor)), row, e)
         return _Scored(row_slice, residual, weighed, i, after)
+
+
+def store_hidden(routed: Buffer, hidden: Sequence[Expr], experts: int, row_slice: RowSlice) -> None:
+    """Write the experts' input after the scores."""
+    begin = routed_begin(experts)
+    row_slice.store_from(routed, hidden, begin, 0)
+    if begin > experts:
+        with strided(row_slice.block, begin - experts) as gap:
+            store(routed, zero(), 0, experts + gap)
 
 
 def declare_router(build: FunctionBuilder, operator: Linear) -> BesideRouter | None:

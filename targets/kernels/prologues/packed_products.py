@@ -10,8 +10,8 @@ from gemma4_compile.operators.activation_quantization import WORD
 from gemma4_compile.operators.tir import bind, store, when
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import Block, barrier
-from gemma4_compile.targets.kernels.linear.int8_vectors import VEC4S, round_vec4s
-from gemma4_compile.targets.kernels.linear.packed_rows import store_word
+from gemma4_compile.targets.kernels.prologues.packed_rows import store_word
+from gemma4_compile.targets.kernels.prologues.vectors import VEC4S, round_vec4s
 
 NONE = -1  # in the place of a row of the results: there is none
 

@@ -44,7 +44,7 @@ from gemma4_compile.targets.kernels.common.blocks import (
     zero,
 )
 from gemma4_compile.targets.kernels.common.row_slice import Readable, RowSlice
-from gemma4_compile.targets.kernels.moe.expert_norms import (
+from gemma4_compile.targets.kernels.prologues.expert_norms import (
     EXPERT_SUMS,
     ExpertNormArguments,
     expert_norm,

@@ -11,17 +11,17 @@ from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import bind, store
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import local
-from gemma4_compile.targets.kernels.common.tensor_cores import (
+from gemma4_compile.targets.kernels.common.vectors import Vectors
+from gemma4_compile.targets.kernels.prologues.packed_rows import words_at
+from gemma4_compile.targets.kernels.tiles.few_row_shape import ROW_LANES
+from gemma4_compile.targets.kernels.tiles.loaders import RowOf
+from gemma4_compile.targets.kernels.tiles.tensor_cores import (
     BYTE_SUMS,
     address,
     copy_half_piece,
     multiply_add_bytes,
 )
-from gemma4_compile.targets.kernels.common.tile_loaders import RowOf
-from gemma4_compile.targets.kernels.common.vectors import Vectors
-from gemma4_compile.targets.kernels.linear.few_row_tensor_core_shape import ROW_LANES
-from gemma4_compile.targets.kernels.linear.packed_rows import words_at
-from gemma4_compile.targets.kernels.linear.warps import Warp, bits
+from gemma4_compile.targets.kernels.tiles.warps import Warp, bits
 
 HALVES = 2  # words of a lane's row and group, one for each product
 

@@ -7,11 +7,11 @@ from tvm import tirx
 from gemma4_compile.operators.tir import bind, i32, store
 from gemma4_compile.operators.types import Expr
 from gemma4_compile.targets.kernels.common.blocks import local
-from gemma4_compile.targets.kernels.common.tensor_cores import BYTE_SUMS, WARP
-from gemma4_compile.targets.kernels.linear.few_row_tensor_core_shape import (
+from gemma4_compile.targets.kernels.tiles.few_row_shape import (
     ROW_LANES,
     TensorCoreShape,
 )
+from gemma4_compile.targets.kernels.tiles.tensor_cores import BYTE_SUMS, WARP
 
 MAGIC = 0x4B400000
 """As a float32 3 * 2**22, whose last bits count ones: integers are summed onto it as integers, and

@@ -1,0 +1,1 @@
+"""Tiles of matrices in shared memory and on tensor cores."""

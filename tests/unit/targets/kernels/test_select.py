@@ -1,0 +1,114 @@
+"""Which kernel runs where, as a table: a row an operator of E2B's or 26B-A4B's sizes.
+
+Where a choice is meant to change, take the new table from this test's message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from gemma4_compile.errors import LoweringError
+from gemma4_compile.operators.base import Operator
+from gemma4_compile.operators.bounded_linear import BoundedLinear
+from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
+from gemma4_compile.operators.fused_linear import CombinedLinear, NormedLinear
+from gemma4_compile.operators.int8_linear import (
+    PACKED,
+    Int8CombinedLinear,
+    Int8Linear,
+    Int8NormedLinear,
+)
+from gemma4_compile.operators.linear import Linear, WeightLayout
+from gemma4_compile.operators.norms import RmsNorm
+from gemma4_compile.operators.vision_attention import PatchAttention
+from gemma4_compile.targets import TargetSpec, target_spec
+from gemma4_compile.targets.kernels import make_kernel
+from gemma4_compile.targets.kernels.select import ONE, select
+
+F16, MOST = "float16", 9
+LAYOUT = WeightLayout(4, F16, 32, 1536, (12288,))
+BYTES = WeightLayout(8, F16, 32, 768, (3072,))
+SPLITS = {"heads": 8, "head_dim": 256, "splits": 4}
+
+OPERATORS: Mapping[str, Operator] = {
+    "one row": Linear(1, LAYOUT, F16),
+    "one row, normed": NormedLinear(1, LAYOUT, F16, eps=1e-6),
+    "one row, combined": CombinedLinear(1, LAYOUT, F16, **SPLITS),
+    "few rows": FewRowLinear(None, LAYOUT, F16, most_rows=MOST),
+    "chunk": Linear(None, LAYOUT, F16),
+    "one row, int8": Int8Linear(1, LAYOUT, PACKED),
+    "one row, int8, normed": Int8NormedLinear(1, LAYOUT, F16, eps=1e-6),
+    "one row, int8, combined": Int8CombinedLinear(1, LAYOUT, F16, **SPLITS),
+    "few rows, int8": Int8FewRowLinear(None, LAYOUT, PACKED, most_rows=MOST),
+    "few rows, int8, floats": Int8FewRowLinear(None, LAYOUT, F16, most_rows=MOST),
+    "chunk, int8": Int8Linear(None, LAYOUT, PACKED),
+    "tower": BoundedLinear(None, BYTES, F16),
+    "tower, float32": BoundedLinear(None, replace(BYTES, dtype="float32"), "float32"),
+    "patches": PatchAttention(12, 64, 3, F16, F16),
+}
+TARGETS: Mapping[str, TargetSpec] = {
+    name: target_spec(*name.split("/"))
+    for name in ("webgpu/default", "webgpu/h200", "webgpu/h200-matrices", "metal", "cuda")
+}
+
+TABLE = """
+one row: linear/gemv
+one row, normed: linear/normed_gemv
+one row, combined: linear/combined_gemv
+few rows: linear/few_row_gemv
+chunk: linear/gemm
+one row, int8: linear/int8_gemv
+one row, int8, normed: linear/int8_gemv
+one row, int8, combined: linear/int8_gemv
+few rows, int8: linear/few_row_gemv
+    cuda: linear/few_rows_on_tensor_cores
+few rows, int8, floats: linear/few_row_gemv
+chunk, int8: linear/gemm
+tower: linear/bounded_gemm
+    webgpu/h200-matrices: linear/subgroup_matrix_gemm
+    cuda: linear/tensor_core_gemm
+tower, float32: linear/bounded_gemm
+patches: attention/patch_attention
+    webgpu/h200-matrices: attention/subgroup_matrix_attention
+    cuda: attention/tensor_core_attention
+""".strip()
+
+
+def table() -> str:
+    """Rows of operators: the kernel of each target, once where it is the same everywhere."""
+    lines = []
+    for name, operator in OPERATORS.items():
+        made = {target: _name(operator, spec) for target, spec in TARGETS.items()}
+        usual = made["webgpu/default"]
+        others = [f"{target}: {kernel}" for target, kernel in made.items() if kernel != usual]
+        lines.append("\n    ".join((f"{name}: {usual}", *others)))
+    return "\n".join(lines)
+
+
+def _name(operator: Operator, spec: TargetSpec) -> str:
+    factory = select(operator, spec)
+    room = factory.__module__.split(".")[-2]
+    return f"{room}/{factory.__name__.removeprefix('make_')}"
+
+
+def test_the_table_of_kernels() -> None:
+    assert table() == TABLE
+
+
+def test_every_kind_has_one_place() -> None:
+    chosen = {type(operator).kind for operator in OPERATORS.values()} - set(ONE)
+    for operator in OPERATORS.values():
+        by_table = ONE.get(operator.kind)
+        assert by_table is None or select(operator, TARGETS["cuda"]) is by_table
+    assert {"linear", "int8_linear", "bounded_linear", "patch_attention"} <= chosen
+
+
+def test_an_operator_without_a_kernel_is_refused() -> None:
+    class Unknown(RmsNorm):
+        kind = "unknown_of_this_test"
+
+    with pytest.raises(LoweringError, match="no `metal` kernel for operator `unknown_of_this"):
+        make_kernel(Unknown(1, 64, 1e-6, F16), TARGETS["metal"])
