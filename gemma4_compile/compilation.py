@@ -20,6 +20,7 @@ from gemma4_compile.checkpoint.match import match
 from gemma4_compile.checkpoint.quantised.read import quantization_of
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo
 from gemma4_compile.checkpoint.sources import TINY, ModelSource
+from gemma4_compile.device_kinds import DeviceType
 from gemma4_compile.media.settings import MEDIA, MediaSettings
 from gemma4_compile.model_spec.drafter.parameters import STEM
 from gemma4_compile.model_spec.parameters import Role
@@ -37,7 +38,7 @@ from gemma4_compile.quantization.recipe import Recipe, StoredParameter
 from gemma4_compile.quantization.scheme import StoredTensor
 from gemma4_compile.reports.plan import BuildPlan
 from gemma4_compile.targets import TargetSpec
-from gemma4_compile.targets.spec import HOST, WORDS, DeviceType
+from gemma4_compile.targets.spec import HOST, WORDS
 from gemma4_compile.types import JsonObject
 
 MODEL_TYPE = "gemma4"

@@ -15,12 +15,11 @@ from tvm import relax
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.targets.linker.licences import licence_texts
-from gemma4_compile.targets.spec import DeviceType, TargetSpec
+from gemma4_compile.targets.spec import TargetSpec
 from gemma4_compile.targets.target import Target
 
 __all__ = [
     "TARGETS",
-    "DeviceType",
     "Target",
     "TargetSpec",
     "library_licences",

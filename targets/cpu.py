@@ -9,10 +9,11 @@ from pathlib import Path
 
 from tvm import relax
 
+from gemma4_compile.device_kinds import DeviceType
 from gemma4_compile.errors import TargetError
 from gemma4_compile.targets.linker import link as linker
 from gemma4_compile.targets.linker.runtime_objects import NATIVE, OBJECTS, Platform
-from gemma4_compile.targets.spec import HOST, UNLIMITED, DeviceType, TargetSpec
+from gemma4_compile.targets.spec import HOST, UNLIMITED, TargetSpec
 from gemma4_compile.targets.target import Target
 
 PROCESSORS = {"x86_64": "x86-64-v3", "AMD64": "x86-64-v3"}

@@ -10,13 +10,14 @@ import tvm_ffi
 from tvm import relax
 
 from gemma4_compile import nvidia
+from gemma4_compile.device_kinds import DeviceType
 from gemma4_compile.errors import TargetError
 from gemma4_compile.targets import cpu
 from gemma4_compile.targets.cuda_intrinsics import LowerCudaIntrinsics
 from gemma4_compile.targets.cuda_launch_bounds import BoundRegisters
 from gemma4_compile.targets.linker import cuda_image, ptx
 from gemma4_compile.targets.linker import link as linker
-from gemma4_compile.targets.spec import INT8, UNLIMITED, DeviceType, TargetSpec
+from gemma4_compile.targets.spec import INT8, UNLIMITED, TargetSpec
 from gemma4_compile.targets.target import Target
 from gemma4_compile.targets.tuning import read_tuning
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from tvm import relax
 
+from gemma4_compile.device_kinds import DeviceType
 from gemma4_compile.errors import TargetError
 from gemma4_compile.targets import cpu
 from gemma4_compile.targets.linker import link as linker
-from gemma4_compile.targets.spec import FLOAT, DeviceType, TargetSpec
+from gemma4_compile.targets.spec import FLOAT, TargetSpec
 from gemma4_compile.targets.target import Target
 from gemma4_compile.targets.tuning import read_tuning
 

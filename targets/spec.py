@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
 
 import tvm
 
+from gemma4_compile.device_kinds import DeviceType
 from gemma4_compile.targets.tuning import Tuning
 
 HOST = "llvm"  # TVM's code generator for CPUs
@@ -22,15 +22,6 @@ PACKED_PRODUCTS = "packed_4x8_integer_dot_product"
 """WGSL's language feature with `dot4I8Packed`."""
 ACTIVATIONS = (FLOAT, INT8)
 """Vectors of matmuls: in the recipe's float type, or quantised to int8 by groups."""
-
-
-class DeviceType(IntEnum):
-    """DLPack's numbers of the devices that libraries run on."""
-
-    CPU = 1
-    CUDA = 2
-    METAL = 8
-    WEBGPU = 15
 
 
 @dataclass(frozen=True)

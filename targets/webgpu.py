@@ -9,6 +9,7 @@ from pathlib import Path
 import tvm_ffi
 from tvm import relax
 
+from gemma4_compile.device_kinds import DeviceType
 from gemma4_compile.errors import TargetError
 from gemma4_compile.targets.kernels.tiles.subgroup_matrices import (
     FEATURE,
@@ -18,7 +19,7 @@ from gemma4_compile.targets.linker import link as linker
 from gemma4_compile.targets.linker import webgpu_image
 from gemma4_compile.targets.linker.runtime_objects import OBJECTS, Platform
 from gemma4_compile.targets.linker.wasm_file import read_interface
-from gemma4_compile.targets.spec import INT8, WORDS, DeviceType, TargetSpec
+from gemma4_compile.targets.spec import INT8, WORDS, TargetSpec
 from gemma4_compile.targets.target import Target
 from gemma4_compile.targets.tuning import read_tuning
 from gemma4_compile.targets.wgsl_halves import write_halves

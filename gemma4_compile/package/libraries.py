@@ -6,6 +6,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gemma4_compile import abi
+from gemma4_compile.device_kinds import BROWSER
 from gemma4_compile.package.fields import PLAIN_NAME, Fields
 from gemma4_compile.types import JsonObject
 
@@ -201,7 +202,7 @@ def _only(main: str, build: Mapping[str, object]) -> LibraryRecord:
     needs = build.get("requirements", {})
     record = LibraryRecord(
         file=main,
-        name=limits if target == "webgpu" else target,
+        name=limits if target == BROWSER else target,
         target=target,
         device=said.optional("device", str) or target,
         limits=limits,

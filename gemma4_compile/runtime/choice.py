@@ -11,16 +11,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gemma4_compile import abi
+from gemma4_compile.device_kinds import NATIVE_KINDS
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.package.artifacts import Provenance, read_artifact
 from gemma4_compile.package.libraries import LibraryRecord
-from gemma4_compile.runtime.device import DEVICE_TYPES, Device
+from gemma4_compile.runtime.device import Device
 from gemma4_compile.runtime.library_file import is_for_another_machine, machine_of, this_machine
 from gemma4_compile.runtime.tuned import kept_choice
 from gemma4_compile.serve_options import BROWSER
 
 _BROWSER_SUFFIX = ".wasm"
-FASTEST_FIRST = ("cuda", "metal", "cpu")
+FASTEST_FIRST = tuple(NATIVE_KINDS)
 """Devices in the order in which they are tried."""
 NOT_NATIVE = (
     "compile with `--target cpu`, `cuda` or `metal`; "
@@ -66,7 +67,7 @@ def main_library(directory: Path) -> str | None:
 
 def is_native(library: LibraryRecord) -> bool:
     """Return whether it is for the device of a process, and not for a page."""
-    return library.device in DEVICE_TYPES and not is_for_browsers(library)
+    return library.device in NATIVE_KINDS and not is_for_browsers(library)
 
 
 def is_for_browsers(library: LibraryRecord) -> bool:
@@ -117,7 +118,7 @@ def _try(
     library: LibraryRecord,
     open_device: Callable[[str], Device],
 ) -> Candidate:
-    is_usual = (library.device == "metal") == this_machine().startswith("macOS")
+    is_usual = NATIVE_KINDS[library.device].is_of_macs == this_machine().startswith("macOS")
     path, (nbytes, _) = directory / library.file, provenance.files[library.file]
     try:
         size, machine = path.stat().st_size, machine_of(path)

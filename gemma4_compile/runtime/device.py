@@ -23,16 +23,12 @@ import numpy as np
 import numpy.typing as npt
 import tvm_ffi
 
+from gemma4_compile.device_kinds import NATIVE_KINDS, DeviceKind
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.nvidia import INSTALL, OLDEST_DRIVER, OLDEST_GPU, wheel_folders
 from gemma4_compile.runtime.cuda_runtime import LIBRARY as CUDA_RUNTIME
 from gemma4_compile.runtime.cuda_runtime import CudaError, CudaRuntime
 from gemma4_compile.types import Array
-
-CPU = 1
-"""DLPack's number of the CPU."""
-DEVICE_TYPES = {"cpu": CPU, "cuda": 2, "metal": 8}
-"""DLPack's number of a target's device."""
 
 ALIGNMENT_BYTES = 64
 """Alignment that compiled kernels assume of a buffer's address."""
@@ -148,25 +144,25 @@ class Device:
         ArtifactError
             If the runtime, a driver or the device is missing; the hint is what to do.
         """
-        if name not in DEVICE_TYPES:
+        if name not in NATIVE_KINDS:
             raise ArtifactError(
                 f"packages for `{name[:40]}` do not run here",
-                hint=f"this program runs packages for {', '.join(DEVICE_TYPES)}",
+                hint=f"this program runs packages for {', '.join(sorted(NATIVE_KINDS))}",
             )
         _load_tvm("tvm_runtime", ctypes.RTLD_GLOBAL)
         device = cls(name)
         if device.is_cpu:
             return device
-        if name == "cuda":
+        if device.kind.has_driver:
             _load_cuda()
         _load_tvm(f"tvm_runtime_{name}", ctypes.RTLD_LOCAL)
         if not _function("runtime.GetDeviceAttr")(device.type, 0, _EXISTS):
             raise ArtifactError(
                 f"this computer has no device for packages of target `{name}`"
-                + (_why_no_gpu() if name == "cuda" else ""),
+                + (_why_no_gpu() if device.kind.has_driver else ""),
                 hint="compile the package with `--target cpu`",
             )
-        if name == "cuda":
+        if device.kind.has_driver:
             _check_gpu(str(device.ask(_COMPUTE_VERSION)))
         return device
 
@@ -181,14 +177,19 @@ class Device:
         return f"{self.ask(_NAME)}, {self.ask(_COMPUTE_VERSION)}"
 
     @property
+    def kind(self) -> DeviceKind:
+        """What can be done on it."""
+        return NATIVE_KINDS[self.name]
+
+    @property
     def type(self) -> int:
         """DLPack's number."""
-        return DEVICE_TYPES[self.name]
+        return self.kind.type
 
     @property
     def is_cpu(self) -> bool:
         """Return whether its memory is the host's."""
-        return self.type == CPU
+        return self.kind.is_host
 
     def empty(self, shape: Sequence[int], dtype: str) -> tvm_ffi.Tensor:
         """A tensor on the device, its values undefined; ArtifactError if there is no room."""

@@ -138,7 +138,7 @@ class Engine:
     @property
     def draws_on_device(self) -> bool:
         """Return whether `sampled` is faster than to read logits and choose on the host."""
-        return self.device.name == "cuda"
+        return self.device.kind.draws
 
     @property
     def launches_in_graphs(self) -> tuple[int, int]:

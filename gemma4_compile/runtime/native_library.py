@@ -9,9 +9,10 @@ from typing import Any, TypeAlias
 
 import tvm_ffi
 
+from gemma4_compile.device_kinds import DeviceType
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.regular_files import check_regular
-from gemma4_compile.runtime.device import CPU, Device
+from gemma4_compile.runtime.device import Device
 from gemma4_compile.runtime.library_file import is_for_another_machine, machine_of, this_machine
 
 Forward: TypeAlias = "Callable[..., tvm_ffi.Array[Any]]"
@@ -76,7 +77,7 @@ def _machine(module: tvm_ffi.Module, device: Device) -> tvm_ffi.Module:
     """A virtual machine for the library's functions."""
     machine = module["vm_load_executable"]()
     # Shapes are computed on the CPU, which is last.
-    devices = [device.type] if device.is_cpu else [device.type, CPU]
+    devices = [device.type] if device.is_cpu else [device.type, DeviceType.CPU]
     machine["vm_initialization"](
         *(value for kind in devices for value in (kind, 0, _POOLED_ALLOCATOR))
     )

@@ -102,7 +102,7 @@ class GraphSteps:
 def graphs_wanted(device: Device, choice: bool | None) -> bool:
     """Return whether to use CUDA graphs: by choice, else unless the environment forbids it."""
     wanted = os.environ.get(SWITCH, "1") != "0" if choice is None else choice
-    return wanted and device.name == "cuda"
+    return wanted and device.kind.records_graphs
 
 
 def token_steps(
@@ -125,7 +125,7 @@ def token_steps(
 
 def token_readback(device: Device) -> Readback | None:
     """A way for tokens to the host that the next step needs not wait for; on CUDA only."""
-    if device.name != "cuda":
+    if not device.kind.reads_beside:
         return None
     try:
         return Readback(CudaRuntime())

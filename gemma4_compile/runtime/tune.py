@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from gemma4_compile.device_kinds import NATIVE_KINDS
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.runtime.choice import NOT_NATIVE, Candidate, candidates, usable_devices
 from gemma4_compile.runtime.console import Console
@@ -129,7 +130,11 @@ def compare(tried: Sequence[Candidate], devices: dict[str, str], attempt: Attemp
     plainest = [
         one.library.name
         for one in sorted(
-            tried, key=lambda one: (one.library.activations != "float", one.library.device != "cpu")
+            tried,
+            key=lambda one: (
+                one.library.activations != "float",
+                not NATIVE_KINDS[one.library.device].is_host,
+            ),
         )
         if one.library.name in logits
     ]

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import tvm_ffi
 
 from gemma4_compile import abi
+from gemma4_compile.device_kinds import BROWSER
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.media.inputs import Picture, Sound
 from gemma4_compile.package.artifacts import ChatConfig, Provenance, read_artifact
@@ -27,13 +28,11 @@ from gemma4_compile.runtime.engine import Engine
 from gemma4_compile.runtime.media_prompt import Prompt
 from gemma4_compile.runtime.native_library import Forward
 from gemma4_compile.runtime.steps import PlainSteps
-from gemma4_compile.targets.spec import DeviceType
 from gemma4_compile.types import JsonObject
 
 Float32Array = npt.NDArray[np.float32]
 
 DRIVER = Path(__file__).parent / "dawn.mjs"
-BROWSER = DeviceType.WEBGPU.name.lower()  # its packages run in Node
 NODE_PACKAGES = ("webgpu", "@mlc-ai/web-runtime")
 INSTALL = "npm install webgpu@0.6.2 @mlc-ai/web-runtime@0.27.0-dev0"
 _RESULT_PREFIX = 2  # a forward returns logits and state, then what a probe adds

@@ -16,12 +16,12 @@ from gemma4_compile.build import (
     decoder_options,
     kernel_descriptions,
 )
+from gemma4_compile.device_kinds import DeviceType
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.operators.base import operator_from
 from gemma4_compile.passes.fusion_limits import attention_options
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import target_spec
-from gemma4_compile.targets.spec import DeviceType
 from tests.models import DENSE_LIKE, config_file
 
 CONFIG = Gemma4Config.from_dict(config_file(DENSE_LIKE, "hub", "float32"))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tvm
 
+from gemma4_compile.device_kinds import METAL
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.runtime import device as module
 from gemma4_compile.runtime.device import ALIGNMENT_BYTES, Device, Feed, view
@@ -152,7 +153,7 @@ def test_a_missing_cuda_runtime_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_runtime_that_the_wheel_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_load_cuda", lambda: None)
-    monkeypatch.setattr(module, "DEVICE_TYPES", {"vulkan": 7})
+    monkeypatch.setattr(module, "NATIVE_KINDS", {"vulkan": METAL})
     with pytest.raises(ArtifactError, match=r"no `.*tvm_runtime_vulkan"):
         Device.open("vulkan")
 

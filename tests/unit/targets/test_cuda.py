@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from gemma4_compile.device_kinds import DeviceType
 from gemma4_compile.errors import TargetError
 from gemma4_compile.targets import cuda, link, target_spec
 from gemma4_compile.targets.linker import ptx
-from gemma4_compile.targets.spec import DeviceType
 from tests.unit.targets.kv_library import CacheOfLayer, RotaryKind, build
 
 SPEC = target_spec("cuda")

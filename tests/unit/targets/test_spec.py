@@ -2,8 +2,9 @@ import dataclasses
 
 import pytest
 
+from gemma4_compile.device_kinds import DeviceType
 from gemma4_compile.errors import UsageError
-from gemma4_compile.targets import TARGETS, DeviceType, target_spec
+from gemma4_compile.targets import TARGETS, target_spec
 
 
 def test_default_webgpu_limits_are_what_the_client_requests() -> None:

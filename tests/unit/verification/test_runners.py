@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gemma4_compile import abi
+from gemma4_compile.device_kinds import CPU
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.media.inputs import Picture, Sound
 from gemma4_compile.media.settings import AudioSettings, ImageSettings
@@ -74,7 +75,7 @@ def test_the_web_runtime_has_one_driver(call: str) -> None:
 
 
 def test_a_missing_device_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gemma4_compile.runtime.device.DEVICE_TYPES", {"cpu": 1})
+    monkeypatch.setattr("gemma4_compile.runtime.device.NATIVE_KINDS", {"cpu": CPU})
     with pytest.raises(ArtifactError, match="packages for `metal` do not run here"):
         runner_for("metal", None)
 

@@ -1,0 +1,56 @@
+"""Kinds of devices: their numbers, and what the native runtime can do on each. No imports of ours.
+
+What a device is able to do is asked of its kind; nothing asks for a kind by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class DeviceType(IntEnum):
+    """DLPack's numbers of the devices that libraries run on."""
+
+    CPU = 1
+    CUDA = 2
+    METAL = 8
+    WEBGPU = 15
+
+
+BROWSER = DeviceType.WEBGPU.name.lower()
+"""The device of a page; no process opens it."""
+
+
+@dataclass(frozen=True)
+class DeviceKind:
+    """A kind of device that a process opens.
+
+    Attributes
+    ----------
+    type : its number
+    is_host : its memory is the host's, and there always is one
+    has_driver : TVM's runtime for it needs NVIDIA's driver and CUDA's own library
+    records_graphs : launches can be recorded once and issued together
+    reads_beside : tokens reach the host while the next step runs
+    is_of_macs : Macs have it, and nothing else
+    draws : the next token is faster drawn there than from logits that the host reads
+    """
+
+    type: DeviceType
+    is_host: bool = False
+    has_driver: bool = False
+    records_graphs: bool = False
+    reads_beside: bool = False
+    is_of_macs: bool = False
+    draws: bool = False
+
+
+CPU = DeviceKind(DeviceType.CPU, is_host=True)
+METAL = DeviceKind(DeviceType.METAL, is_of_macs=True)
+CUDA = DeviceKind(
+    DeviceType.CUDA, has_driver=True, records_graphs=True, reads_beside=True, draws=True
+)
+NATIVE_KINDS: Mapping[str, DeviceKind] = {"cuda": CUDA, "metal": METAL, "cpu": CPU}
+"""By DLPack's names of the devices; fastest first."""
