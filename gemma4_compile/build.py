@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import tvm
+import tvm_ffi
 from tvm import relax, tirx
 from tvm.ir.transform import Pass
 
@@ -121,13 +122,13 @@ def build_module(
 def calls_of(module: tvm.IRModule, function: str) -> list[str]:
     """Names of the kernels that an exported function launches, in order."""
     names: list[str] = []
-    call_tir, call_tir_inplace = map(tvm.ir.Op.get, ("relax.call_tir", "relax.call_tir_inplace"))
+    launching = tuple(map(tvm.ir.Op.get, ("relax.call_tir", "relax.call_tir_inplace")))
 
-    def visit(node: relax.Expr) -> None:
-        if isinstance(node, relax.Call) and node.op in (call_tir, call_tir_inplace):
-            names.append(node.args[0].name_hint)
+    def visit(call: tvm.ir.Call) -> None:
+        if call.op in launching:
+            names.append(call.args[0].name_hint)
 
-    relax.analysis.post_order_visit(module[function].body, visit)
+    tvm_ffi.structural_walk(module[function].body, [(tvm.ir.Call, visit)], order="post")
     return names
 
 

@@ -8,7 +8,9 @@ import os
 import pickle
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -92,12 +94,21 @@ def build_libraries(
         for library, record in zip(build.libraries, records, strict=True)
     ]
     others = 0 if request.dump_ir else processes(len(jobs)) - 1
-    shares = [jobs[index :: others + 1] for index in range(others + 1)]
+    waiting = deque(range(len(jobs)))
     with contextlib.ExitStack() as stack:
-        started = [stack.enter_context(_process(share)) for share in shares[1:]]
-        reports = [make_library(job, reporter) for job in shares[0]]
+        threads = stack.enter_context(ThreadPoolExecutor(max(others, 1)))
+        started = [
+            threads.submit(_give, stack.enter_context(_process(jobs)), waiting)
+            for _ in range(others)
+        ]
+        reports = []
+        while waiting:
+            reports.append(make_library(jobs[waiting.popleft()], reporter))
+            for done in started:
+                if done.done():
+                    done.result()  # raises what went wrong there
         for process in started:
-            _await(process)
+            process.result()
     return reports[0]
 
 
@@ -119,13 +130,13 @@ def _memory_bytes() -> int:
 
 @contextlib.contextmanager
 def _process(jobs: Sequence[LibraryJob]) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that makes libraries, and is gone when the block ends."""
+    """A process that can make any of the libraries, and is gone when the block ends."""
     process = subprocess.Popen(
         [sys.executable, "-m", WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     try:
         assert process.stdin is not None, "asked for"
-        with contextlib.suppress(BrokenPipeError):  # it ended: `_await` says so
+        with contextlib.suppress(BrokenPipeError):  # it ended: `_give` says so
             pickle.dump(tuple(jobs), process.stdin)
             process.stdin.flush()
         yield process
@@ -133,20 +144,29 @@ def _process(jobs: Sequence[LibraryJob]) -> Iterator[subprocess.Popen[bytes]]:
         _end(process)
 
 
-def _await(process: subprocess.Popen[bytes]) -> None:
-    """Wait until a process has made its libraries; raises what it has raised."""
+def _give(process: subprocess.Popen[bytes], waiting: deque[int]) -> None:
+    """Let a process make what is waiting, from the end; raises what it has raised.
+
+    Neighbours in the list are alike, and a process that has made one has most of the other's
+    kernels: so this one begins at the other end.
+    """
+    assert process.stdin is not None, "asked for"
     assert process.stdout is not None, "asked for"
-    answer = process.stdout.read()
-    if process.wait() == 0:
-        error = pickle.loads(answer)  # of our own process
-        if error is None:
-            return
-        assert isinstance(error, Gemma4CompileError), "all else ends the process"
-        raise error
-    raise TargetError(
-        f"a process that compiles libraries ended with exit code {process.returncode}",
-        hint="name fewer with --libraries, which are compiled one after the other",
-    )
+    try:
+        while (error := pickle.load(process.stdout)) is None:  # of our own process
+            try:
+                index = waiting.pop()
+            except IndexError:
+                return
+            process.stdin.write(bytes([index]))
+            process.stdin.flush()
+    except (EOFError, OSError, ValueError, pickle.UnpicklingError):
+        raise TargetError(
+            f"a process that compiles libraries ended with exit code {process.wait()}",
+            hint="name fewer with --libraries, which are compiled one after the other",
+        ) from None
+    assert isinstance(error, Gemma4CompileError), "all else ends the process"
+    raise error
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -1,13 +1,14 @@
 """A process that compiles libraries beside the one that asked, which it does not outlive.
 
-Its jobs come pickled through its input; what went wrong, or None, goes back through its output.
-Its input stays open as long as somebody waits.
+All jobs come pickled through its input, once; then a byte for each that it is to make. It answers
+that it is ready, and after each what went wrong, or None. When its input ends, so does it.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
+import queue
 import signal
 import sys
 import threading
@@ -16,25 +17,29 @@ from gemma4_compile.errors import Gemma4CompileError
 from gemma4_compile.library_build import make_library
 
 
-def _end_with_the_other() -> None:
-    os.read(sys.stdin.fileno(), 1)  # without a lock, which Python would want at its end
+def _read(asked: queue.SimpleQueue[int]) -> None:
+    """Take numbers of jobs, until nobody waits for them."""
+    while number := os.read(sys.stdin.fileno(), 1):  # without a lock, which Python would want
+        asked.put(number[0])
     os._exit(1)
 
 
 def main() -> None:
-    """Make the libraries; the exit status is 0 even for errors of ours, which are sent."""
+    """Make the libraries; errors of ours are sent, all others end the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group
-    answer, sys.stdout = sys.stdout.buffer, sys.stderr
+    answers, sys.stdout = sys.stdout.buffer, sys.stderr
     jobs = pickle.load(sys.stdin.buffer)  # of the process that started this one
-    threading.Thread(target=_end_with_the_other, daemon=True).start()
+    asked: queue.SimpleQueue[int] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(asked,), daemon=True).start()
     error: Gemma4CompileError | None = None
-    try:
-        for job in jobs:
-            make_library(job)
-    except Gemma4CompileError as raised:
-        error = raised
-    answer.write(pickle.dumps(error))
-    answer.flush()
+    while True:
+        pickle.dump(error, answers)
+        answers.flush()
+        try:
+            make_library(jobs[asked.get()])
+            error = None
+        except Gemma4CompileError as raised:
+            error = raised
 
 
 if __name__ == "__main__":

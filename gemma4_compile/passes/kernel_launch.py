@@ -67,7 +67,9 @@ def kernel_launches(
     lowering, _, _ = device_pipeline(spec.name)
     target = spec.tvm_target()
     with target:
-        bound = tirx.transform.BindTarget(target.with_host("llvm"))(tvm.IRModule(chosen))
+        bound = tirx.transform.BindTarget(target)(tvm.IRModule(chosen))
+        if spec.is_static:  # as in the library, so that its code is made of what is lowered here
+            bound = bound.with_attr("system_lib_prefix", "")
         lowered = lowering(bound)
     launches: dict[str, list[KernelLaunch]] = {name: [] for name in chosen}
     for var, func in lowered.functions_items():

@@ -16,6 +16,7 @@ from tvm.tirx import compilation_pipeline
 
 from gemma4_compile.passes.check_limits import check_limits
 from gemma4_compile.passes.halves_as_words import HalvesAsWords
+from gemma4_compile.passes.kernel_by_kernel import KernelByKernel
 from gemma4_compile.passes.names import DropUnusedNames, NameCommonExpressions
 from gemma4_compile.passes.order_shape_functions import OrderShapeFunctions
 from gemma4_compile.passes.shorten_contexts import ShortenContexts
@@ -122,8 +123,14 @@ def device_pipeline(
         ):
             return lowering(module)
 
-    device = partial(device_passes, target, float16)
-    return lower_kernels, host, lambda: tvm.transform.Sequential(list(device()))
+    def device() -> Pass:
+        return tvm.transform.Sequential(list(device_passes(target, float16)))
+
+    return (
+        KernelByKernel("lowering", lambda: lower_kernels),
+        host,
+        lambda: KernelByKernel(f"device passes of {target}, {float16}", device),
+    )
 
 
 def _blocks_allocate(module: tvm.IRModule) -> bool:

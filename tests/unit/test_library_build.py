@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copyreg
+import io
 import pickle
+from collections import deque
 from pathlib import Path
 from types import MappingProxyType
 
@@ -11,7 +13,7 @@ import pytest
 
 from gemma4_compile import abi, library_build
 from gemma4_compile.checkpoint.sources import TINY
-from gemma4_compile.errors import TargetError
+from gemma4_compile.errors import LoweringError, TargetError
 from gemma4_compile.package.artifacts import Provenance, read_artifact
 from gemma4_compile.pipeline import compile_model
 from gemma4_compile.request import CompileRequest
@@ -51,6 +53,7 @@ def test_a_set_has_the_shards_and_libraries_of_single_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(library_build, "processes", lambda count: min(count, 2))
+    monkeypatch.setattr(library_build, "WORKER", "tests.unoptimised_worker")
     several = _compile(tmp_path / "several")
     assert [(one.name, one.file) for one in several.libraries] == [
         ("default", "model.wasm"),
@@ -75,6 +78,37 @@ def test_others_stay_where_one_is_renewed(tmp_path: Path) -> None:
     assert again.files["model-h200.wasm"] == both.files["model-h200.wasm"]
     weights = _compile(package, ("default",), only="weights")
     assert weights.libraries == again.libraries
+
+
+class _Worker:
+    """A process that gives these answers."""
+
+    def __init__(self, *answers: Exception | None) -> None:
+        self.stdin = io.BytesIO()
+        self.stdout = io.BytesIO(b"".join(map(pickle.dumps, answers)))
+
+    def wait(self) -> int:
+        return 9
+
+    def give(self, waiting: deque[int]) -> list[int]:
+        library_build._give(self, waiting)  # type: ignore[arg-type]
+        return list(self.stdin.getvalue())
+
+
+def test_a_process_makes_what_is_waiting_from_the_end() -> None:
+    waiting = deque([3, 4, 5])
+    assert _Worker(None, None, None, None).give(waiting) == [5, 4, 3]
+    assert not waiting
+    assert _Worker(None).give(waiting) == []
+
+
+def test_what_a_process_raises_is_raised() -> None:
+    waiting = deque([3, 4, 5])
+    with pytest.raises(LoweringError, match="too large"):
+        _Worker(None, None, LoweringError("too large")).give(waiting)
+    assert list(waiting) == [3]
+    with pytest.raises(TargetError, match="ended with exit code 9"):
+        _Worker(None).give(waiting)
 
 
 def test_errors_of_a_process_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,12 @@ import sys
 from gemma4_compile.library_build import WORKER
 
 
-def test_it_answers_and_ends() -> None:
+def test_it_says_that_it_is_ready_and_ends_with_its_input() -> None:
     done = subprocess.run(
         [sys.executable, "-m", WORKER], input=pickle.dumps(()), capture_output=True, timeout=60
     )
-    assert done.returncode in (0, 1), "1: its input ended before its answer was out"
-    assert done.returncode == 1 or pickle.loads(done.stdout) is None
+    assert done.returncode == 1
+    assert done.stdout in (b"", pickle.dumps(None)), "none where its input ended before"
 
 
 def test_it_does_not_outlive_who_started_it() -> None:

@@ -1,0 +1,10 @@
+"""The process that compiles libraries beside a test which compiles `unoptimised`."""
+
+from __future__ import annotations
+
+from gemma4_compile import library_worker
+from tests.packages import unoptimised
+
+if __name__ == "__main__":
+    with unoptimised():
+        library_worker.main()
