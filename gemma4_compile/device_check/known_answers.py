@@ -41,6 +41,7 @@ from gemma4_compile.types import Array, JsonObject
 
 VERSION = 1
 MAX_BYTES = 48 << 20  # of one case's buffers: a browser makes and uploads them while a page loads
+_TIMED_BYTES = 12 << 20  # of a case by which libraries are timed: several are uploaded for a choice
 
 _ROWS = 19  # positions of a chunk: no multiple of any tile
 _FEW_ROWS = 7  # of a step that checks guesses: more than a block of a matmul takes
@@ -54,12 +55,25 @@ _DRAW_MARGIN = 2.0**-21  # far above the rounding of sums, far below a token's s
 
 @dataclass(frozen=True)
 class _Role:
-    """A kernel to test: the smallest of these kinds, for every variant that the library has."""
+    """A kernel to test: the smallest of these kinds, for every variant that the library has.
+
+    Attributes
+    ----------
+    timed_bytes : where it is more than 0 the largest of these kinds with buffers of at most so many
+        bytes is taken instead, if there is one: by its time libraries are compared, and a small
+        one's is that of a launch
+    """
 
     title: str
     kinds: tuple[str, ...]
     accepts: Callable[[Operator], bool] = lambda operator: True
     variant: Callable[[Operator], Hashable] = lambda operator: None
+    timed_bytes: int = 0
+
+    def cost(self, kernel: _Kernel) -> tuple[bool, int]:
+        """Of two kernels of a variant the one of the lower cost is taken."""
+        is_timed = kernel.nbytes <= self.timed_bytes
+        return not is_timed, -kernel.nbytes if is_timed else kernel.nbytes
 
 
 def _rows(operator: Operator) -> int | None:
@@ -92,6 +106,7 @@ ROLES = (
         ("linear", "normed_linear", "int8_linear", "int8_normed_linear"),
         accepts=lambda operator: _rows(operator) == 1,
         variant=_weights,
+        timed_bytes=_TIMED_BYTES,
     ),
     _Role(
         "matmul of a prompt",
@@ -179,7 +194,7 @@ class _Kernel:
 def choose(
     descriptions: Mapping[str, str], chunk: int, roles: Sequence[_Role] = ROLES
 ) -> list[tuple[str, list[_Kernel]]]:
-    """Titles and kernels of the cases: the smallest kernel of each role's variants.
+    """Titles and kernels of the cases: the kernel of the least cost of each role's variants.
 
     Parameters
     ----------
@@ -191,14 +206,14 @@ def choose(
     kernels = [_Kernel(name, item, _sizes(item, chunk)) for name, item in operators.items()]
     chosen: list[tuple[str, list[_Kernel]]] = []
     for role in roles:
-        smallest: dict[Hashable, _Kernel] = {}
+        taken: dict[Hashable, _Kernel] = {}
         for kernel in kernels:
             operator = kernel.operator
             if operator.kind in role.kinds and role.accepts(operator):
-                found = smallest.setdefault(role.variant(operator), kernel)
-                if kernel.nbytes < found.nbytes:
-                    smallest[role.variant(operator)] = kernel
-        chosen += [(role.title, [item]) for item in smallest.values() if item.nbytes <= MAX_BYTES]
+                found = taken.setdefault(role.variant(operator), kernel)
+                if role.cost(kernel) < role.cost(found):
+                    taken[role.variant(operator)] = kernel
+        chosen += [(role.title, [item]) for item in taken.values() if item.nbytes <= MAX_BYTES]
     for rows, title in ((1, "draw of a token"), (None, "draws of guesses")):
         draw = [
             next(

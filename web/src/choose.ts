@@ -15,7 +15,7 @@ export {
   type Traits,
 } from "./choose/fits";
 export type { Choice, ChooseOptions, JudgedAdapter, Measured } from "./choose/options";
-export type { Needs, WebLibrary } from "./choose/provenance";
+export { librariesOf, type Needs, type WebLibrary } from "./choose/provenance";
 
 /**
  * The library of the package at `packageUrl` that runs on this device, right and fastest: a part of a WebLLM model

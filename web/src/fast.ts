@@ -9,6 +9,7 @@
 // the client what it asks for. What it does not know it leaves alone.
 import { type DriverExports, readInterface } from "./abi";
 import { type Choice, type ChooseOptions, chooseLibrary as choose, type JudgedAdapter } from "./choose";
+import { MEASURED_DEVICE } from "./choose/measured_device";
 import { Device, type Owner } from "./device";
 import { tryDrafter } from "./drafter";
 import type { DrafterOptions } from "./drafter_options";
@@ -68,6 +69,7 @@ function watchDevices(gpu: GPU): void {
     if (!adapter || !counts.enabled) return adapter;
     const requestDevice = adapter.requestDevice.bind(adapter);
     adapter.requestDevice = async (descriptor) => {
+      if (descriptor?.label === MEASURED_DEVICE) return requestDevice(descriptor);
       const device = await requestDevice(withSubgroups(adapter, descriptor));
       if (!counts.enabled) return device;
       const watched = new Device(device, adapter.info, owner);

@@ -26,8 +26,6 @@ const SHARE = 0.02;
 const LATE_MS = 50;
 
 export class Waits {
-  /** Whether only a timer or a submission ends a wait on this device. */
-  private isTimed = false;
   private isStopped = false;
   private waiting = 0;
   private isPolling = false;
@@ -39,7 +37,11 @@ export class Waits {
   /** After the device was destroyed: that it is told of. */
   ended: Promise<undefined> | undefined;
 
-  constructor(private readonly device: Waiting) {}
+  /** `isTimed`: whether only a timer or a submission ends a wait on this device. */
+  constructor(
+    private readonly device: Waiting,
+    private isTimed = false,
+  ) {}
 
   /** Counts a wait of the device's until it ends. */
   until<T>(wait: Promise<T>): Promise<T> {

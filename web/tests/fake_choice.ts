@@ -164,8 +164,8 @@ export interface FakeHardware {
   /** Smallest and largest subgroup; undefined: the browser does not say. */
   subgroups?: [number, number];
   info?: object;
-  /** Microseconds of a launch, by the name of the library. */
-  speed?: Record<string, number>;
+  /** Microseconds of a launch, by the name of the library; of several the next one for each submission. Its check takes two. */
+  speed?: Record<string, number | number[]>;
   /** Kernels that compute wrong, by library. */
   wrong?: Record<string, string[]>;
   /** Milliseconds that a pipeline takes to be made. */
@@ -181,6 +181,8 @@ export interface FakeHardware {
   /** Whether the device opens. */
   opens?: boolean;
   hasClock?: boolean;
+  /** Of the processor. */
+  cores?: number;
 }
 
 const LIMITS = {
@@ -221,8 +223,13 @@ export class FakeBrowser {
         requestAdapter: async () => this.adapter,
         wgslLanguageFeatures: new Set(this.hardware.languageFeatures ?? []),
       } as unknown as Surroundings["gpu"],
-      store: { open: async (name: string) => cacheOf(name) } as unknown as Surroundings["store"],
+      store: {
+        open: async (name: string) => cacheOf(name),
+        match: async (url: string) =>
+          [...kept.keys()].some((key) => key.endsWith(` ${url}`)) ? new Response() : undefined,
+      } as unknown as Surroundings["store"],
       userAgent: "Fake/1",
+      cores: this.hardware.cores ?? 2,
       now: () => this.milliseconds,
     };
   }
@@ -249,21 +256,27 @@ export class FakeBrowser {
     const lost = new Promise<void>((resolve) => (lose = resolve));
 
     this.live += 1;
+    const turns = new Map<string, number>();
+    const speedOf = (library: string) => {
+      const speeds = [speed[library] ?? 100].flat();
+      return speeds[Math.min(turns.get(library) ?? 0, speeds.length - 1)]!;
+    };
     const times = new BigUint64Array(2);
     const encoder = () => {
       let bound: ArrayBuffer[] = [];
-      let run: { library: string; entry: string };
+      let run: { library: string; entry: string } | undefined;
       const spent: number[] = [];
       const copies: (() => void)[] = [];
       return {
         beginComputePass: () => ({
-          setPipeline: (pipeline: typeof run) => (run = pipeline),
+          setPipeline: (pipeline: NonNullable<typeof run>) => (run = pipeline),
           setBindGroup: (_: number, group: ArrayBuffer[]) => (bound = group),
           dispatchWorkgroups: () => {
-            const factor = (wrong[run.library] ?? []).includes(run.entry) ? 3 : 2;
+            const { library, entry } = run!;
+            const factor = (wrong[library] ?? []).includes(entry) ? 3 : 2;
             const [x, y] = bound;
             new Float32Array(y!).set(new Float32Array(x!).map((value) => factor * value));
-            spent.push(speed[run.library] ?? 100);
+            spent.push(speedOf(library));
           },
           end: () => undefined,
         }),
@@ -271,7 +284,10 @@ export class FakeBrowser {
           copies.push(() => new Uint8Array(to.bytes).set(new Uint8Array(from.bytes, begin, size), at)),
         resolveQuerySet: (_: unknown, __: number, ___: number, to: Buffer_) =>
           copies.push(() => new BigUint64Array(to.bytes).set(times)),
-        finish: () => ({ spent, copies }),
+        finish: () => {
+          if (run) turns.set(run.library, (turns.get(run.library) ?? 0) + 1);
+          return { spent, copies };
+        },
       };
     };
     return {

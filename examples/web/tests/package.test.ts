@@ -309,8 +309,9 @@ describe("a package of several libraries", () => {
     [{ libraries: [library("../x.wasm", "x")] }, /a plain file name/],
     [{ libraries: [library("other.wasm", "x")] }, /one of `files`/],
     [{ libraries: [library("model.wasm", "<b>")] }, /a plain name/],
-    [{ libraries: [LIBRARIES[0], library("model-f16.wasm", "default")] }, /different names/],
+    [{ libraries: [LIBRARIES[0], library("model-f16.wasm", "default", { requirements: {} })] }, /different names/],
     [{ libraries: [LIBRARIES[2]] }, /no library for browsers/],
+    [{ libraries: [library("model.wasm", "default")] }, /`default\.requirements` should be an object/],
   ])("is refused where its list is damaged: %j", async (change, message) => {
     await expect(read(URL, several(change), false)).rejects.toThrow(message);
   });

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -102,6 +102,7 @@ def test_quantised_weights_are_expected_as_their_layout_says() -> None:
 
 
 def test_the_smallest_kernel_of_each_kind_is_chosen() -> None:
+    """But of a token's matmuls a large one, by which libraries are timed."""
     chosen = choose(
         described(
             {
@@ -111,16 +112,29 @@ def test_the_smallest_kernel_of_each_kind_is_chosen() -> None:
                 "d": linear(1, 4, 32),
                 "e": linear(1, 8, 64),
                 "f": linear(None, 4, 64),
+                "g": linear(None, 4, 32),
             }
         ),
         CHUNK,
     )
     assert [[kernel.name for kernel in kernels] for _, kernels in chosen] == [
         ["b"],
-        ["d"],
+        ["c"],
         ["e"],
-        ["f"],
+        ["g"],
     ]
+
+
+def test_a_timed_matmul_is_the_largest_that_is_not_too_large() -> None:
+    few, more, many = (linear(1, 4, 64, outputs=count) for count in (4096, 200_000, 400_000))
+    assert _names(choose(described({"a": few, "b": more, "c": many}), CHUNK)) == ["b"]
+    assert _names(choose(described({"a": many}), CHUNK)) == ["a"], "smaller than any case may be"
+    larger = linear(1, 4, 64, outputs=800_000)
+    assert _names(choose(described({"a": larger, "b": many}), CHUNK)) == ["b"], "the smallest then"
+
+
+def _names(chosen: Sequence[tuple[str, Sequence[Any]]]) -> list[str]:
+    return [kernel.name for _, kernels in chosen for kernel in kernels]
 
 
 def test_kernels_of_large_operands_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

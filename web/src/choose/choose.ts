@@ -4,33 +4,52 @@ import { PassedTests } from "../known_answer_store";
 import { testedAdapter, type AdapterText, type KnownAnswers } from "../known_answers";
 import { counts } from "../stats";
 import { WrongLibraries } from "../wrong_libraries";
+import { Contest } from "./contest";
 import { byExpectation, deviceDescriptor, isSmallerThan, lacking, traitsOf, type Traits } from "./fits";
-import { KeptChoice } from "./kept_choice";
+import { KeptChoice, type Kept } from "./kept_choice";
 import { LibraryFile } from "./library_file";
-import { check, endsInTime, LATE, measure, type Budget, type Outcome } from "./measure";
+import { check, endsInTime, LATE, type Budget, type Failure } from "./measure";
+import { openMeasured } from "./measured_device";
 import type { Choice, ChooseOptions, JudgedAdapter, Measured } from "./options";
-import { keptProvenance, readBounded } from "./package_files";
+import { isStored, keptProvenance, readBounded } from "./package_files";
 import { readLibraries, type WebLibrary } from "./provenance";
+import {
+  allWrong,
+  EXPECTED,
+  KNOWN_WRONG_HINT,
+  LEFT,
+  noneFits,
+  onlyOne,
+  problemsOf,
+  STORED,
+  whyOf,
+  whyUntested,
+} from "./words";
 
 /** What a choice asks of its surroundings; tests make it up. */
 export interface Surroundings {
   readonly gpu: Pick<GPU, "requestAdapter" | "wgslLanguageFeatures"> | undefined;
-  readonly store: Store | undefined;
+  readonly store: (Store & Partial<Pick<CacheStorage, "match">>) | undefined;
   readonly userAgent: string;
+  /** Of the processor. */
+  readonly cores: number;
   now(): number;
 }
-
-type Adapter = Pick<GPUAdapter, "features" | "limits" | "info" | "requestDevice">;
 
 /** Measuring ends after this. */
 const BUDGET_MS = 400;
 /** Each costs a download of half a megabyte. */
 const MOST_MEASURED = 4;
+/** So many cores make a library's kernels as fast as one library after the other. */
+const CORES_OF_A_LIBRARY = 4;
+/** Starts that go on with what there was no time for. */
+const MOST_STARTS = 4;
 
 const browser = (): Surroundings => ({
   gpu: globalThis.navigator?.gpu,
   store: globalThis.caches,
   userAgent: globalThis.navigator?.userAgent ?? "",
+  cores: globalThis.navigator?.hardwareConcurrency ?? 1,
   now: () => performance.now(),
 });
 
@@ -43,8 +62,8 @@ export async function choose(
 ): Promise<Choice> {
   const base = folderOf(packageUrl);
   const get = options.fetch ?? ((url: string) => fetch(url));
-  const libraries = readLibraries(await keptProvenance(`${base}provenance.json`, get, around.store));
-  return among(base, libraries, adapter, options, around);
+  const { text, isKept } = await keptProvenance(`${base}provenance.json`, get, around.store);
+  return noted(await new Chooser(base, readLibraries(text), options, around, isKept).choose(adapter));
 }
 
 /** The same among libraries whose list somebody has read and checked; `base` is the folder of their files. */
@@ -55,7 +74,10 @@ export async function among(
   options: ChooseOptions,
   around: Surroundings = browser(),
 ): Promise<Choice> {
-  const choice = await new Chooser(base, libraries, options, around).choose(adapter);
+  return noted(await new Chooser(base, libraries, options, around, false).choose(adapter));
+}
+
+function noted(choice: Choice): Choice {
   counts.library = choice.name;
   counts.libraryReason = choice.why;
   return choice;
@@ -67,51 +89,106 @@ function folderOf(url: string): string {
   return /\/resolve\/[^/]+\//.test(folder) ? folder : `${folder}resolve/main/`;
 }
 
+/** The device that is judged. */
+interface Judged {
+  traits: Traits;
+  text: AdapterText;
+  /** As the known-answer test is given it. */
+  tested: AdapterText;
+}
+
 class Chooser {
   private readonly measured: Measured[] = [];
   private readonly files = new Map<string, LibraryFile>();
   private known: WrongLibraries | undefined;
+  /** For which there was no time. */
+  private late: string[] = [];
 
   constructor(
     private readonly base: string,
     private readonly libraries: readonly WebLibrary[],
     private readonly options: ChooseOptions,
     private readonly around: Surroundings,
+    /** Whether the package's server could not be reached. */
+    private readonly isOffline: boolean,
   ) {}
 
   async choose(judged: JudgedAdapter | undefined): Promise<Choice> {
     const { library } = this.options;
     if (library !== undefined) return this.fixed(library);
-    const adapter = judged ?? (await this.requestAdapter());
+    const adapter = judged ?? (await this.requestAdapter().catch(() => null));
     if (!adapter) throw new Error("WebGPU found no graphics device. Update the browser and the graphics driver.");
     const traits = traitsOf(adapter, this.around.gpu?.wgslLanguageFeatures, this.options.fast ?? false);
     const fitting = byExpectation(this.libraries.filter(({ needs }) => lacking(needs, traits).length === 0));
     if (fitting.length === 0) throw new Error(noneFits(this.libraries, traits));
-    const text = textOf(adapter);
+    const on: Judged = { traits, text: textOf(adapter), tested: tested(adapter, traits) };
     const { store, userAgent } = this.around;
     const seen = { ...traits, features: [...traits.features], languageFeatures: [...traits.languageFeatures] };
-    const kept = await KeptChoice.open(this.libraries, text, seen, userAgent, store);
+    const kept = await KeptChoice.open(this.libraries, on.text, seen, userAgent, store);
     const before = this.options.measure === false ? undefined : await kept?.read(Date.now());
+    if (this.isOffline && fitting.length > 1) return this.stored(fitting, before, on);
     const again = fitting.filter(({ name }) => name === before?.name);
-    const [same] = await this.withoutKnownWrong(again, tested(adapter, traits));
-    if (before && same && fitting.length > 1) return this.choice(same, before.why);
+    const [same] = await this.withoutKnownWrong(again, on);
+    if (!before || !same || fitting.length === 1) return this.anew(fitting, on, kept);
+    const left = fitting.filter(({ name }) => name !== same.name && before.left.includes(name));
+    if (left.length === 0 || before.starts >= MOST_STARTS) return this.choice(same, before.why);
+    return this.goOn(same, left, before, on, kept!).catch(() => this.anew(fitting, on, kept));
+  }
+
+  private async anew(fitting: WebLibrary[], on: Judged, kept: KeptChoice | undefined): Promise<Choice> {
     this.measured.length = 0;
-    const usable = await this.withoutKnownWrong(fitting, tested(adapter, traits));
+    const usable = await this.withoutKnownWrong(fitting, on);
     const [best] = usable;
     if (!best) throw new Error(allWrong(this.measured, KNOWN_WRONG_HINT));
-    if (usable.length === 1)
-      return this.choice(best, usable === fitting ? onlyOne(this.libraries.length) : `${LEFT}${this.problems()}`);
+    if (usable === fitting && fitting.length === 1) return this.choice(best, onlyOne(this.libraries.length));
+    if (usable.length === 1) return this.choice(best, `${LEFT}${problemsOf(this.measured)}`);
     if (this.options.measure === false) return this.choice(best, `${EXPECTED}: nothing was measured`);
-    const found = await this.measureAll(usable, traits, text);
-    const isMeasured = this.measured.some(
-      ({ name, microseconds }) => name === found.name && microseconds !== undefined,
-    );
-    await kept?.write(found, isMeasured, Date.now());
+    const found = await this.measureAll(usable, on);
+    const isMeasured = this.isTimed(found.name);
+    await kept?.write({ ...found, isMeasured, left: this.late, starts: 1 }, Date.now());
     return found;
   }
 
+  /** There was no time for some at the last start: they are measured now, beside the one that was chosen. */
+  private async goOn(
+    same: WebLibrary,
+    left: WebLibrary[],
+    before: Kept,
+    on: Judged,
+    kept: KeptChoice,
+  ): Promise<Choice> {
+    const usable = [same, ...(await this.withoutKnownWrong(left, on))];
+    const found = await this.measureAll(usable, on);
+    const isWrong = this.measured.some(({ name, microseconds }) => name === same.name && microseconds === undefined);
+    // Times of different starts say nothing of each other.
+    const isNew = this.isTimed(found.name) && (this.isTimed(same.name) || isWrong || !before.isMeasured);
+    const { name, why } = isNew ? found : before;
+    const isMeasured = isNew || before.isMeasured;
+    await kept.write({ name, why, isMeasured, left: this.late, starts: before.starts + 1 }, Date.now());
+    return isNew ? found : this.choice(same, before.why);
+  }
+
+  /** Without a network: one whose file is here, the one that was chosen before if it is. */
+  private async stored(fitting: WebLibrary[], before: Kept | undefined, on: Judged): Promise<Choice> {
+    const first = fitting.filter(({ name }) => name === before?.name);
+    const usable = await this.withoutKnownWrong([...new Set([...first, ...fitting])], on);
+    for (const library of usable) {
+      const isHere = await isStored(this.base + library.file, this.around.store);
+      if (!isHere) await this.load(library);
+      if (!isHere && !this.files.has(library.name)) continue;
+      return this.choice(library, library.name === before?.name ? before.why : STORED);
+    }
+    const [best] = usable;
+    if (!best) throw new Error(allWrong(this.measured, KNOWN_WRONG_HINT));
+    return this.choice(best, best.name === before?.name ? before.why : `${EXPECTED}: nothing was measured`);
+  }
+
+  private isTimed(wanted: string): boolean {
+    return this.measured.some(({ name, microseconds }) => name === wanted && microseconds !== undefined);
+  }
+
   /** Those that were not found wrong on this device before; the list itself where none was. */
-  private async withoutKnownWrong(fitting: WebLibrary[], adapter: AdapterText): Promise<WebLibrary[]> {
+  private async withoutKnownWrong(fitting: WebLibrary[], { tested }: Judged): Promise<WebLibrary[]> {
     const { store, userAgent } = this.around;
     this.known ??= await WrongLibraries.open(store, userAgent);
     if (!(await this.known?.areAny())) return fitting;
@@ -119,7 +196,7 @@ class Chooser {
     for (const library of fitting) {
       await this.load(library);
       const answers = this.answersOf(library);
-      if (!answers || !(await this.known?.has(answers, adapter))) usable.push(library);
+      if (!answers || !(await this.known?.has(answers, tested))) usable.push(library);
       else this.measured.push({ name: library.name, problem: "its results were wrong on this device before" });
     }
     return usable.length === fitting.length ? fitting : usable;
@@ -156,7 +233,7 @@ class Chooser {
     return this.around.gpu?.requestAdapter({ powerPreference: "high-performance" }) ?? Promise.resolve(null);
   }
 
-  private async measureAll(fitting: WebLibrary[], traits: Traits, text: AdapterText): Promise<Choice> {
+  private async measureAll(fitting: WebLibrary[], { traits, text }: Judged): Promise<Choice> {
     const [best] = fitting as [WebLibrary];
     const small = fitting.filter((each) => fitting.some((other) => isSmallerThan(each, other)));
     const worthwhile = fitting.filter((each) => !small.includes(each)).slice(0, MOST_MEASURED);
@@ -164,58 +241,69 @@ class Chooser {
     const own = await this.requestAdapter().catch(() => null);
     if (!own || JSON.stringify(textOf(own)) !== JSON.stringify(text))
       return this.choice(best, `${EXPECTED}: the device could not be opened for a measurement`);
-    const { now } = this.around;
+    const { now, cores } = this.around;
     const budget: Budget = { now, end: now() + BUDGET_MS };
-    const device = await openDevice(own, traits, budget);
-    if (!device) return this.choice(best, `${EXPECTED}: the device could not be opened for a measurement`);
+    const opened = openMeasured(own, deviceDescriptor(traits));
+    const device = await endsInTime(opened, budget);
+    if (device === LATE) void opened.then((late) => late?.destroy());
+    if (!device || device === LATE)
+      return this.choice(best, `${EXPECTED}: the device could not be opened for a measurement`);
+    const contest = new Contest(device, adapterOf(own), budget, Math.max(1, Math.floor(cores / CORES_OF_A_LIBRARY)));
     try {
-      return await this.run(device, fitting, worthwhile, budget, adapterOf(own));
+      return await this.run(device, contest, fitting, worthwhile, budget, adapterOf(own));
     } finally {
+      contest.end();
       device.destroy();
     }
   }
 
   private async run(
     device: GPUDevice,
+    contest: Contest,
     fitting: WebLibrary[],
     worthwhile: WebLibrary[],
     budget: Budget,
     adapter: AdapterText,
   ): Promise<Choice> {
+    const entrant = (library: WebLibrary) => ({ library, file: this.files.get(library.name) });
+    await contest.enter(worthwhile.map(entrant));
+    // What is smaller than a wrong one may be right.
+    for (const library of fitting.filter((each) => !worthwhile.includes(each))) {
+      if (contest.standings().length > 0 || contest.isOver) break;
+      await this.load(library);
+      await contest.enter([entrant(library)]);
+    }
+    await contest.compare();
+    const standings = contest.standings();
+    const failures = contest.failures();
+    for (const { library, microseconds } of standings) this.measured.push({ name: library.name, microseconds });
+    for (const { library, failure } of failures) this.measured.push({ name: library.name, problem: failure.message });
+    const order = [...worthwhile, ...fitting].map(({ name }) => name);
+    this.measured.sort((a, b) => order.indexOf(a.name) - order.indexOf(b.name));
+    const isLate = ({ name }: WebLibrary) => !this.measured.some((each) => each.name === name);
+    const late = failures.flatMap(({ library, failure }) => (failure.kind === "late" ? [library] : []));
+    this.late = [...worthwhile.filter(isLate), ...late].map(({ name }) => name);
     const wrong = new Set<WebLibrary>();
-    /** With which the device was lost. */
-    const ends = new Set<WebLibrary>();
-    const right: { library: WebLibrary; microseconds: number }[] = [];
-    const isOver = () => ends.size > 0 || budget.now() >= budget.end;
-    const judge = async (library: WebLibrary, { kind }: Outcome) => {
-      if (kind === "lost") ends.add(library);
+    const found = async (library: WebLibrary, { kind }: Failure) => {
       if (kind !== "wrong") return;
       wrong.add(library);
       const answers = this.answersOf(library);
       if (answers) await this.known?.add(answers, testedAdapter(adapter, device.features));
     };
-    const take = async (library: WebLibrary) => {
-      const outcome = await this.measureOne(device, library, budget, adapter);
-      if (outcome.kind === "right") right.push({ library, microseconds: outcome.microseconds });
-      await judge(library, outcome);
-    };
-    for (const library of worthwhile) if (!isOver()) await take(library);
-    // What is smaller than a wrong one may be right.
-    const rest = fitting.filter((library) => !worthwhile.includes(library));
-    for (const library of rest) {
-      if (right.length > 0 || isOver()) break;
-      await this.load(library);
-      await take(library);
-    }
-    right.sort((a, b) => a.microseconds - b.microseconds);
-    for (const { library } of right) {
-      const outcome = await this.checkWhole(device, library, isOver(), budget, adapter);
-      await judge(library, outcome);
-      if (outcome.kind === "right" || outcome.kind === "unknown") return this.choice(library, this.whyOf(library));
-      this.note(library, outcome.message);
+    for (const { library, failure } of failures) await found(library, failure);
+    let isLost = false;
+    for (const { library } of standings) {
+      const problem = await this.checkWhole(device, library, isLost || contest.isOver, budget, adapter);
+      if (problem?.kind !== "wrong" && problem?.kind !== "lost")
+        return this.choice(library, whyOf(this.measured, library.name));
+      isLost ||= problem.kind === "lost";
+      await found(library, problem);
+      this.note(library, problem.message);
     }
     const untested = fitting.filter((library) => !wrong.has(library));
     if (untested.length === 0) throw new Error(allWrong(this.measured));
+    // With which the device was lost.
+    const ends = new Set(failures.flatMap(({ library, failure }) => (failure.kind === "lost" ? [library] : [])));
     return this.unmeasured(untested, ends, wrong.size > 0, adapter);
   }
 
@@ -234,28 +322,13 @@ class Chooser {
       await this.load(library);
       const answers = this.answersOf(library);
       const passed = answers && (await PassedTests.open(answers, adapter, userAgent, store));
-      if (await passed?.has()) return this.choice(library, `its results were right here before${this.problems()}`);
+      if (await passed?.has())
+        return this.choice(library, `its results were right here before${problemsOf(this.measured)}`);
     }
     const calm = untested.filter((library) => !ends.has(library));
     const candidates = calm.length > 0 ? calm : untested;
-    if (!isDoubtful && ends.size === 0) return this.choice(candidates[0]!, this.whyUntested());
-    return this.choice(candidates.at(-1)!, `asks least of the device${this.problems()}`);
-  }
-
-  private async measureOne(
-    device: GPUDevice,
-    library: WebLibrary,
-    budget: Budget,
-    adapter: AdapterText,
-  ): Promise<Outcome> {
-    const file = this.files.get(library.name);
-    if (!file) return { kind: "unknown", message: "its file did not come" };
-    const outcome = await measure(device, file, adapter, budget).catch(
-      (error: unknown): Outcome => ({ kind: "unknown", message: String(error) }),
-    );
-    if (outcome.kind === "right") this.measured.push({ name: library.name, microseconds: outcome.microseconds });
-    else this.measured.push({ name: library.name, problem: outcome.message });
-    return outcome;
+    if (!isDoubtful && ends.size === 0) return this.choice(candidates[0]!, whyUntested(this.measured));
+    return this.choice(candidates.at(-1)!, `asks least of the device${problemsOf(this.measured)}`);
   }
 
   /** The other kernels of the one that won, in the time that is left; the load tests them in any case. */
@@ -265,9 +338,8 @@ class Chooser {
     isOver: boolean,
     budget: Budget,
     adapter: AdapterText,
-  ): Promise<Outcome> {
-    if (isOver) return { kind: "unknown", message: "no time was left" };
-    return check(device, this.files.get(library.name)!, adapter, budget);
+  ): Promise<Failure | undefined> {
+    return isOver ? undefined : check(device, this.files.get(library.name)!, adapter, budget);
   }
 
   private note(library: WebLibrary, problem: string): void {
@@ -286,53 +358,6 @@ class Chooser {
     if (bytes?.length === library.nbytes && (await hexDigest(bytes)) === library.sha256)
       this.files.set(library.name, new LibraryFile(bytes));
   }
-
-  private whyOf({ name }: WebLibrary): string {
-    const others = this.measured.filter((each) => each.name !== name);
-    const slower = others.filter(({ microseconds }) => microseconds !== undefined);
-    const own = this.measured.find((each) => each.name === name)!.microseconds!;
-    const wrong = others.filter(({ microseconds }) => microseconds === undefined);
-    const times = slower.map((each) => `${each.name} ${shown(each.microseconds!)}`).join(", ");
-    const problems = wrong.map((each) => `${each.name}: ${firstLine(each.problem!)}`).join("; ");
-    const first = slower.length ? `the fastest here: ${shown(own)} (${times})` : `right here: ${shown(own)}`;
-    return problems ? `${first}; ${problems}` : first;
-  }
-
-  private whyUntested(): string {
-    return EXPECTED + (this.problems() || ": nothing could be measured");
-  }
-
-  private problems(): string {
-    return this.measured.map(({ name, problem }) => `; ${name}: ${firstLine(problem ?? "")}`).join("");
-  }
-}
-
-const EXPECTED = "expected to be the fastest of those that fit";
-
-const LEFT = "the only one left";
-const DRIVER_HINT = "Update the graphics driver and the browser, or use another graphics device.";
-const KNOWN_WRONG_HINT = `${DRIVER_HINT} After an update remove this site's stored data: what was found is kept for 30 days.`;
-
-function onlyOne(count: number): string {
-  return count === 1 ? "the package's only one" : `the only one of ${count} that fits`;
-}
-
-function noneFits(libraries: readonly WebLibrary[], traits: Traits): string {
-  const each = libraries.map(({ name, needs }) => `${name} needs ${lacking(needs, traits).join(", ")}`);
-  return `None of the package's libraries runs here: ${each.join("; ")}. Use another browser or graphics device, or a package with all libraries (gemma4-compile --target webgpu).`;
-}
-
-function allWrong(measured: readonly Measured[], hint = DRIVER_HINT): string {
-  const each = measured.map(({ name, problem }) => `${name}: ${firstLine(problem ?? "")}`);
-  return `No library of the package computes right results here (${each.join("; ")}).\n${hint}`;
-}
-
-function firstLine(text: string): string {
-  return text.split("\n", 1)[0]!.slice(0, 300);
-}
-
-function shown(microseconds: number): string {
-  return microseconds < 1000 ? `${Math.round(microseconds)} us` : `${(microseconds / 1000).toFixed(1)} ms`;
 }
 
 function textOf({ info }: Pick<GPUAdapter, "info">): AdapterText {
@@ -354,15 +379,4 @@ function adapterOf(adapter: Pick<GPUAdapter, "info">): AdapterText & { subgroupM
     ...(subgroupMinSize && { subgroupMinSize }),
     ...(subgroupMaxSize && { subgroupMaxSize }),
   };
-}
-
-async function openDevice(adapter: Adapter, traits: Traits, budget: Budget): Promise<GPUDevice | undefined> {
-  const descriptor = deviceDescriptor(traits);
-  const clock = adapter.features.has("timestamp-query") ? (["timestamp-query"] as const) : [];
-  const requiredFeatures = [...descriptor.requiredFeatures!, ...clock];
-  const opened = adapter.requestDevice({ ...descriptor, requiredFeatures }).catch(() => undefined);
-  const device = await endsInTime(opened, budget);
-  if (device !== LATE) return device;
-  void opened.then((late) => late?.destroy());
-  return undefined;
 }

@@ -54,7 +54,7 @@ export function traitsOf(
   isDriven: boolean,
 ): Traits {
   const limits = {} as Record<LimitName, number>;
-  for (const name of Object.keys(CLIENT_LIMITS) as LimitName[]) limits[name] = Number(adapter.limits[name] ?? 0);
+  for (const name of Object.keys(CLIENT_LIMITS) as LimitName[]) limits[name] = Number(adapter.limits[name]) || 0;
   // Browsers have had `info` for less time than WebGPU.
   const { subgroupMinSize, subgroupMaxSize, subgroupMatrixConfigs } = (adapter.info ?? {}) as {
     subgroupMinSize?: number;

@@ -10,19 +10,25 @@ export const CACHE = "gemma4-choices";
 const ADDRESS = "https://choices.invalid/";
 const DAY_MS = 24 * 3600 * 1000;
 const KEPT_MS = 30 * DAY_MS;
-/** Of a choice that was made because time was up. */
+/** Of a choice without a measurement. */
 const KEPT_UNMEASURED_MS = DAY_MS;
 const MOST = 64;
 const LONGEST = 4000;
+const MOST_LEFT = 64;
 
 export interface Kept {
   name: string;
   why: string;
+  /** Whether it was timed: a choice that was made because time was up is not kept for long. */
+  isMeasured: boolean;
+  /** Names of those for which there was no time. */
+  left: readonly string[];
+  /** In how many starts the libraries were measured. */
+  starts: number;
 }
 
 interface Stored extends Kept {
   at: number;
-  isMeasured: boolean;
 }
 
 export class KeptChoice {
@@ -53,19 +59,26 @@ export class KeptChoice {
   async read(now: number): Promise<Kept | undefined> {
     try {
       const found = JSON.parse((await (await this.cache.match(this.key))?.text()) ?? "null") as Partial<Stored> | null;
-      const { name, why, at, isMeasured } = found ?? {};
+      const { name, why, at, isMeasured, left, starts } = found ?? {};
       if (typeof name !== "string" || typeof why !== "string" || typeof at !== "number") return undefined;
       const lasts = isMeasured === true ? KEPT_MS : KEPT_UNMEASURED_MS;
-      return at <= now && now < at + lasts ? { name, why: why.slice(0, LONGEST) } : undefined;
+      if (at > now || now >= at + lasts) return undefined;
+      return {
+        name,
+        why: why.slice(0, LONGEST),
+        isMeasured: isMeasured === true,
+        left: Array.isArray(left) ? left.slice(0, MOST_LEFT) : [],
+        starts: typeof starts === "number" ? starts : 1,
+      };
     } catch {
       return undefined;
     }
   }
 
   /** Keeps a choice, and forgets the oldest of too many. */
-  async write(kept: Kept, isMeasured: boolean, now: number): Promise<void> {
+  async write({ name, why, isMeasured, left, starts }: Kept, now: number): Promise<void> {
     try {
-      const stored: Stored = { ...kept, at: now, isMeasured };
+      const stored: Stored = { name, why, isMeasured, left, starts, at: now };
       await keep(this.cache, this.key, JSON.stringify(stored), MOST);
     } catch {
       // Without room it is measured again.

@@ -15,13 +15,24 @@ import { elementsOf } from "../known_inputs";
 import { pinSubgroupSize } from "../subgroup_size";
 import { bindingTypes, type LibraryFile } from "./library_file";
 
-export type Outcome =
-  | { kind: "right"; microseconds: number }
-  | { kind: "wrong"; message: string }
-  /** Time or memory was up, or the device could not be asked. */
-  | { kind: "unknown"; message: string }
-  /** The device is gone, perhaps by this library. */
-  | { kind: "lost"; message: string };
+/** Why nothing is known of a library's speed. */
+export interface Failure {
+  /**
+   * wrong: it computes wrong results, or the device refuses it. late: time was up. lost: the device is gone, perhaps
+   * by this library. unknown: there was no memory, or the device could not be asked.
+   */
+  kind: "wrong" | "late" | "lost" | "unknown";
+  message: string;
+}
+
+/** A library whose kernels of a decoded token are right. */
+export interface Ready {
+  kind: "right";
+  /** Microseconds of the kernels of a token, once; a Failure where there was no time, or the device was lost. */
+  sample(): Promise<number | Failure>;
+  /** Frees its buffers. */
+  end(): void;
+}
 
 /** The clock of a measurement, which ends it. */
 export interface Budget {
@@ -29,13 +40,16 @@ export interface Budget {
   readonly end: number;
 }
 
-/** Launches of a case in a token, roughly: a layer has six matmuls to one attention. */
-const LAUNCHES: Readonly<Record<string, number>> = { "matmul of one token": 6, "attention of one token": 1 };
-/** What the timed submission is to take, and how often the cases run in it at most. */
-const AIM_MICROSECONDS = 4000;
-const MOST_ROUNDS = 32;
-const FIRST_ROUNDS = 2;
-const POLL_MS = 1;
+export type Adapter = AdapterText & { readonly subgroupMaxSize?: number };
+/** Runs what uses the device's time, one after the other: what ran beside it would be measured, too. */
+export type InTurn = <T>(action: () => Promise<T>) => Promise<T>;
+
+/** Launches of a case in a token, roughly: the largest matmuls of a layer to its attention. */
+const LAUNCHES: Readonly<Record<string, number>> = { "matmul of one token": 2, "attention of one token": 1 };
+/** What a timed submission is to take: a browser's own clock is coarser than the device's. */
+const AIM_MICROSECONDS = { device: 4000, browser: 10_000 };
+/** How often the cases run in a submission at most. */
+const MOST_ROUNDS = 128;
 export const LATE: unique symbol = Symbol("time is up");
 // GPUBufferUsage, GPUMapMode and GPUShaderStage, which Node does not have as globals.
 const MAP_READ = 0x1;
@@ -48,7 +62,8 @@ const READ = 0x1;
 const COMPUTE = 0x4;
 /** How browsers say that a pipeline was not made for another reason than its kernel. */
 const NOT_ITS_FAULT = /memory|\blost\b|destroyed/i;
-const LOST: Outcome = { kind: "lost", message: "the device was lost" };
+const LOST: Failure = { kind: "lost", message: "the device was lost" };
+const NO_TIME: Failure = { kind: "late", message: "there was no time left to measure it" };
 
 interface Made {
   pipeline: GPUComputePipeline;
@@ -63,62 +78,74 @@ interface Timed {
   times: number;
 }
 
-type Adapter = AdapterText & { readonly subgroupMaxSize?: number };
-
-/** Checks the kernels of a decoded token, and times them where they are right. */
-export function measure(device: GPUDevice, file: LibraryFile, adapter: Adapter, budget: Budget): Promise<Outcome> {
-  return examine(device, file, adapter, budget, true);
-}
-
-/** Checks all kernels with known answers. */
-export function check(device: GPUDevice, file: LibraryFile, adapter: Adapter, budget: Budget): Promise<Outcome> {
-  return examine(device, file, adapter, budget, false);
-}
-
-async function examine(
+/** Makes the kernels of a decoded token, and checks them; where they are right they can be timed. */
+export async function prepare(
   device: GPUDevice,
   file: LibraryFile,
   adapter: Adapter,
   budget: Budget,
-  isTimed: boolean,
-): Promise<Outcome> {
+  inTurn: InTurn,
+): Promise<Ready | Failure> {
   const all = file.answers();
-  const cases = all?.cases.filter(({ title }) => !isTimed || Object.hasOwn(LAUNCHES, title)) ?? [];
+  const cases = all?.cases.filter(({ title }) => Object.hasOwn(LAUNCHES, title)) ?? [];
   if (!all || cases.length === 0) return { kind: "unknown", message: "it brings no known answers" };
-  const answers: KnownAnswers = { ...all, cases };
+  const measurement = new Measurement(device, { ...all, cases }, adapter, budget);
+  const made = await measurement.within(async () => {
+    const kernels = await measurement.compile(file);
+    return inTurn(async () => (await measurement.check(kernels)) ?? (await measurement.prepare(kernels)));
+  });
+  const failure = made === LATE ? NO_TIME : made;
+  if (failure) {
+    measurement.end();
+    return failure;
+  }
+  return {
+    kind: "right",
+    sample: async () => {
+      const found = await measurement.within(() => measurement.sample());
+      return found === LATE ? NO_TIME : found;
+    },
+    end: () => measurement.end(),
+  };
+}
+
+/** Checks all kernels with known answers; undefined: they are right. */
+export async function check(
+  device: GPUDevice,
+  file: LibraryFile,
+  adapter: Adapter,
+  budget: Budget,
+): Promise<Failure | undefined> {
+  const answers = file.answers()!;
   // The load of a model whose kernels all passed here need not test them again.
-  const keeper = isTimed ? undefined : await PassedTests.open(answers, adapter);
+  const keeper = await PassedTests.open(answers, adapter);
   const measurement = new Measurement(device, answers, adapter, budget, keeper);
-  // Some browsers look for finished work at a slow timer, and at every submission: empty ones make them look.
-  const poll = setInterval(() => device.queue.submit([]), POLL_MS);
-  const outcome = await endsInTime(measurement.run(file, isTimed), budget)
-    .catch((error: unknown) => measurement.outcomeOf(error))
-    .finally(() => clearInterval(poll));
+  const found = await measurement.within(async () => measurement.check(await measurement.compile(file)));
   measurement.end();
-  return outcome === LATE ? { kind: "unknown", message: "there was no time left to measure it" } : outcome;
+  return found === LATE ? NO_TIME : found;
 }
 
 class Measurement {
   private readonly made: { destroy(): void }[] = [];
+  private timed: Timed[] = [];
   private isOver = false;
   private isLost = false;
+  /** Of one round of all cases, by the last sample. */
+  private microseconds = 0;
 
   constructor(
     private readonly device: GPUDevice,
     private readonly answers: KnownAnswers,
     private readonly adapter: Adapter,
     private readonly budget: Budget,
-    private readonly keeper: Keeper | undefined,
+    private readonly keeper?: Keeper,
   ) {
     void device.lost.then(() => (this.isLost = true));
   }
 
-  /** What an error says of the library: that it is wrong only where the device is there and refuses its kernel. */
-  async outcomeOf(error: unknown): Promise<Outcome> {
-    await new Promise((resolve) => setTimeout(resolve, 0)); // a loss may be told after what it broke
-    if (this.isLost) return LOST;
-    const isRefused = error instanceof Refused && !NOT_ITS_FAULT.test(error.message);
-    return { kind: isRefused ? "wrong" : "unknown", message: String((error as Error).message ?? error) };
+  /** What comes of a part in the time that is left. What it throws is a Failure. */
+  async within<T>(part: () => Promise<T>): Promise<T | Failure | typeof LATE> {
+    return endsInTime(part(), this.budget).catch((error: unknown) => this.failureOf(error));
   }
 
   end(): void {
@@ -126,12 +153,14 @@ class Measurement {
     for (const each of this.made.splice(0)) each.destroy();
   }
 
-  async run(file: LibraryFile, isTimed: boolean): Promise<Outcome> {
-    const { cases } = this.answers;
-    const names = [...new Set(cases.flatMap(({ launches }) => launches.map(({ kernel }) => kernel)))];
-    const kernels = new Map<string, Made>();
-    const made = await Promise.all(names.map((name) => this.compile(file, name)));
-    for (const [index, each] of made.entries()) kernels.set(names[index]!, each);
+  async compile(file: LibraryFile): Promise<Map<string, Made>> {
+    const names = [...new Set(this.answers.cases.flatMap(({ launches }) => launches.map(({ kernel }) => kernel)))];
+    const made = await Promise.all(names.map((name) => this.compileOne(file, name)));
+    return new Map(names.map((name, index) => [name, made[index]!]));
+  }
+
+  /** Undefined where every case's results are right. */
+  async check(kernels: ReadonlyMap<string, Made>): Promise<Failure | undefined> {
     const tested = testedAdapter(this.adapter, this.device.features);
     const test = new KnownAnswerTest(this.device, this.answers, tested, this.keeper);
     for (const [name, { pipeline, layout }] of kernels) {
@@ -139,21 +168,45 @@ class Measurement {
       if (problem) return { kind: "wrong", message: problem.message };
     }
     if (!test.passed) throw new Error("the device could not run its kernels");
-    if (!isTimed) return { kind: "right", microseconds: 0 };
-    const timed = await this.prepareAll(cases, kernels);
-    const first = await this.time(timed, FIRST_ROUNDS);
-    const rounds = Math.max(
-      1,
-      Math.min(MOST_ROUNDS, Math.round((FIRST_ROUNDS * AIM_MICROSECONDS) / Math.max(first, 1))),
-    );
-    // The first submission may have waited for the device to wake up: the second one counts.
-    const isEnough = this.isOver || this.budget.now() + (first * rounds) / FIRST_ROUNDS / 1000 > this.budget.end;
-    const microseconds = isEnough ? first / FIRST_ROUNDS : (await this.time(timed, rounds)) / rounds;
-    await new Promise((resolve) => setTimeout(resolve, 0)); // waits of a lost device end, too
-    return this.isLost ? LOST : { kind: "right", microseconds };
+    return undefined;
   }
 
-  private async compile(file: LibraryFile, name: string): Promise<Made> {
+  /** Throws where the device has no room for the cases: what did not run would be the fastest of all. */
+  async prepare(kernels: ReadonlyMap<string, Made>): Promise<undefined> {
+    const { device } = this;
+    device.pushErrorScope("out-of-memory");
+    device.pushErrorScope("validation");
+    let scopes: Promise<GPUError | null>[];
+    try {
+      this.timed = this.answers.cases.map((item) => this.prepareOne(item, kernels));
+    } finally {
+      scopes = [device.popErrorScope(), device.popErrorScope()];
+    }
+    const error = (await Promise.all(scopes)).find((each) => each !== null);
+    if (error) throw new Error(`it could not be timed: ${error.message}`);
+  }
+
+  /** The first sample is one round, by which the next ones are as long as a clock needs. */
+  async sample(): Promise<number | Failure> {
+    const { now, end } = this.budget;
+    const aim = AIM_MICROSECONDS[this.device.features.has("timestamp-query") ? "device" : "browser"];
+    const wanted = this.microseconds ? Math.round(aim / this.microseconds) : 1;
+    const rounds = Math.max(1, Math.min(MOST_ROUNDS, wanted));
+    if (this.isOver || now() + (rounds * this.microseconds) / 1000 > end) return NO_TIME;
+    this.microseconds = (await this.time(rounds)) / rounds;
+    await new Promise((resolve) => setTimeout(resolve, 0)); // waits of a lost device end, too
+    return this.isLost ? LOST : this.microseconds;
+  }
+
+  /** What an error says of the library: that it is wrong only where the device is there and refuses its kernel. */
+  private async failureOf(error: unknown): Promise<Failure> {
+    await new Promise((resolve) => setTimeout(resolve, 0)); // a loss may be told after what it broke
+    if (this.isLost) return LOST;
+    const isRefused = error instanceof Refused && !NOT_ITS_FAULT.test(error.message);
+    return { kind: isRefused ? "wrong" : "unknown", message: String((error as Error).message ?? error) };
+  }
+
+  private async compileOne(file: LibraryFile, name: string): Promise<Made> {
     const { device } = this;
     const text = file.kernel(name);
     if (text === undefined) throw new Error(`its file has no kernel ${name}`);
@@ -178,24 +231,7 @@ class Measurement {
     return buffer;
   }
 
-  /** Throws where the device has no room for the cases: what did not run would be the fastest of all. */
-  private async prepareAll(cases: readonly Case[], kernels: ReadonlyMap<string, Made>): Promise<Timed[]> {
-    const { device } = this;
-    device.pushErrorScope("out-of-memory");
-    device.pushErrorScope("validation");
-    let scopes: Promise<GPUError | null>[];
-    let timed: Timed[];
-    try {
-      timed = cases.map((item) => this.prepare(item, kernels));
-    } finally {
-      scopes = [device.popErrorScope(), device.popErrorScope()];
-    }
-    const error = (await Promise.all(scopes)).find((each) => each !== null);
-    if (error) throw new Error(`it could not be timed: ${error.message}`);
-    return timed;
-  }
-
-  private prepare(item: Case, kernels: ReadonlyMap<string, Made>): Timed {
+  private prepareOne(item: Case, kernels: ReadonlyMap<string, Made>): Timed {
     const { queue } = this.device;
     const buffers = item.buffers.map((input) => {
       const buffer = this.create(byteSize(input), STORAGE | COPY_DST);
@@ -215,14 +251,14 @@ class Measurement {
   }
 
   /** Microseconds of so many rounds of all cases: by the device's clock if it has one, else by ours. */
-  private async time(timed: readonly Timed[], rounds: number): Promise<number> {
+  private async time(rounds: number): Promise<number> {
     const { device } = this;
     const clock = device.features.has("timestamp-query") ? this.clock() : undefined;
     const empty = clock ? 0 : await this.waited(() => device.queue.submit([device.createCommandEncoder().finish()]));
     const encoder = device.createCommandEncoder();
     const pass = encoder.beginComputePass(clock && { timestampWrites: clock.writes });
     for (let round = 0; round < rounds; round++) {
-      for (const { launches, times } of timed) {
+      for (const { launches, times } of this.timed) {
         for (let again = 0; again < times; again++) {
           for (const { pipeline, group, workgroups } of launches) {
             pass.setPipeline(pipeline);

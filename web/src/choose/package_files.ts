@@ -24,8 +24,17 @@ export async function readBounded(response: Response, most: number): Promise<Uin
   return new Uint8Array(await new Blob(parts).arrayBuffer());
 }
 
-/** A package's provenance from its server; where that cannot be reached, as it was when it last could. */
-export async function keptProvenance(url: string, get: Fetch, store: Store | undefined): Promise<string> {
+/** Whether a file is stored, by the client or by the page. */
+export async function isStored(url: string, store: Partial<Pick<CacheStorage, "match">> | undefined): Promise<boolean> {
+  return (await store?.match?.(url).catch(() => undefined)) !== undefined;
+}
+
+/** A package's provenance from its server; where that cannot be reached, as it was when it last could (`isKept`). */
+export async function keptProvenance(
+  url: string,
+  get: Fetch,
+  store: Store | undefined,
+): Promise<{ text: string; isKept: boolean }> {
   const cache = await store?.open(CACHE).catch(() => undefined);
   let bytes: Uint8Array<ArrayBuffer>;
   try {
@@ -33,12 +42,12 @@ export async function keptProvenance(url: string, get: Fetch, store: Store | und
     if (!response) {
       const kept = await cache?.match(url);
       if (!kept) throw new Error(`${url} cannot be reached.`);
-      return await kept.text();
+      return { text: await kept.text(), isKept: true };
     }
     bytes = await readBounded(response, LARGEST_PROVENANCE);
   } catch (error) {
     throw new Error(`${(error as Error).message} Give the address of a package of gemma4-compile.`);
   }
   await cache?.put(url, new Response(bytes)).catch(() => undefined); // no room: there is no start without the network
-  return new TextDecoder().decode(bytes);
+  return { text: new TextDecoder().decode(bytes), isKept: false };
 }

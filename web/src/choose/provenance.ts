@@ -29,52 +29,63 @@ const SCHEMA = "gemma4_compile.package";
 const MAX_LIBRARIES = 64;
 const MAX_FEATURES = 32;
 const MAX_BYTES = 1 << 28; // of a library's file
-const PLAIN_FILE = /^\w[\w.-]{0,254}$/;
-const PLAIN_NAME = /^\w[\w.-]{0,63}$/;
-const SHA256 = /^[0-9a-f]{64}$/;
+const PLAIN_FILE: Form = [/^\w[\w.-]{0,254}$/, "a plain file name"];
+const PLAIN_NAME: Form = [/^\w[\w.-]{0,63}$/, "a plain name"];
+const SHA256: Form = [/^[0-9a-f]{64}$/, "64 hexadecimal digits"];
+const HINT =
+  "The package on the server is damaged, or something else wrote it: compile it again and upload all of its files.";
 
+type Form = readonly [RegExp, string];
 type Fields = Readonly<Record<string, unknown>>;
 
 /**
- * The libraries for WebGPU, the stock client's first where it is one of them.
+ * The libraries for WebGPU of a parsed provenance.json, the stock client's first where it is one of them.
  *
- * Throws an Error that names what is wrong.
+ * Throws an Error that names what is wrong, and in a second line what to do.
  */
-export function readLibraries(provenance: string): WebLibrary[] {
-  let value: unknown;
-  try {
-    value = JSON.parse(provenance);
-  } catch {
-    throw damaged("the file", "JSON", "something else");
-  }
-  const record = object(value, "the file");
-  if (record["schema"] !== SCHEMA || record["schema_version"] !== 1)
-    throw damaged("schema", `${SCHEMA} 1`, `${record["schema"]} ${record["schema_version"]}`);
+export function librariesOf(provenance: unknown): WebLibrary[] {
+  const record = object(provenance, "the file");
   const files = object(record["files"], "files");
-  const main = text(record["library"], PLAIN_FILE, "library");
   const listed = record["libraries"] ?? undefined;
-  const entries = listed === undefined ? [onlyLibrary(main, object(record["build"], "build"))] : listed;
+  const entries = listed === undefined ? [onlyLibrary(record)] : listed;
   if (!Array.isArray(entries) || entries.length === 0 || entries.length > MAX_LIBRARIES)
     throw damaged("libraries", `a list of 1 to ${MAX_LIBRARIES}`, entries);
-  const libraries = entries
-    .map((entry, index) => object(entry, `libraries[${index}]`))
-    .filter((entry) => entry["target"] === "webgpu")
-    .map((entry) => readLibrary(entry, files));
-  const names = new Set(libraries.map(({ name }) => name));
-  if (names.size !== libraries.length) throw damaged("libraries", "names that differ", "a name that is there twice");
+  const libraries = entries.flatMap((each, index) => {
+    const entry = object(each, `libraries[${index}]`);
+    const field = listed === undefined ? "library" : `libraries[${index}].file`;
+    return entry["target"] === "webgpu" ? [readLibrary(entry, files, field)] : [];
+  });
+  const twice = libraries.find(({ name }, index) => libraries.findIndex((each) => each.name === name) !== index);
+  if (twice) throw damaged("libraries", "libraries of different names", twice.name);
   if (libraries.length === 0)
-    throw new Error("The package holds no library for browsers. Compile it with --target webgpu.");
+    throw new Error("The package holds no library for browsers.\nCompile it with --target webgpu.");
   return libraries;
 }
 
+/** The same of the file's text. */
+export function readLibraries(provenance: string): WebLibrary[] {
+  let record: unknown;
+  try {
+    record = JSON.parse(provenance);
+  } catch {
+    throw damaged("the file", "JSON", "something else");
+  }
+  const { schema, schema_version } = object(record, "the file");
+  if (schema !== SCHEMA || schema_version !== 1) throw damaged("schema", `${SCHEMA} 1`, `${schema} ${schema_version}`);
+  return librariesOf(record);
+}
+
 /** What a package without a list of libraries says of its only one. */
-function onlyLibrary(file: string, build: Fields): Fields {
+function onlyLibrary(record: Fields): Fields {
+  const build = object(record["build"] ?? {}, "build");
   const needs = object(build["requirements"] ?? {}, "build.requirements");
   const usesF16 = /f16/.test(String(build["recipe"] ?? ""));
+  const file = record["library"];
+  const isNative = typeof file === "string" && !file.endsWith(".wasm");
   return {
     file,
     name: build["limits"] ?? "default",
-    target: build["target"] ?? "webgpu",
+    target: isNative ? "native" : "webgpu",
     limits: build["limits"],
     activations: build["activations"],
     float16: usesF16 ? "native" : null,
@@ -82,13 +93,14 @@ function onlyLibrary(file: string, build: Fields): Fields {
   };
 }
 
-function readLibrary(entry: Fields, files: Fields): WebLibrary {
-  const file = text(entry["file"], PLAIN_FILE, "libraries.file");
+/** `field`: where its file is named. */
+function readLibrary(entry: Fields, files: Fields, field: string): WebLibrary {
+  const file = text(entry["file"], PLAIN_FILE, field);
   const name = text(entry["name"], PLAIN_NAME, "libraries.name");
-  if (!Object.hasOwn(files, file)) throw damaged(`${name}.file`, "one of `files`", file);
+  if (!Object.hasOwn(files, file)) throw damaged(field, "one of `files`", file);
   const stored = object(files[file], `files.${file}`);
   const float16 = entry["float16"] ?? null;
-  const needs = object(entry["requirements"] ?? {}, `${name}.requirements`);
+  const needs = object(entry["requirements"], `${name}.requirements`);
   const count = (field: string) => whole(needs[field] ?? 0, Number.MAX_SAFE_INTEGER, `${name}.${field}`);
   return {
     file,
@@ -111,10 +123,13 @@ function readLibrary(entry: Fields, files: Fields): WebLibrary {
 }
 
 function damaged(what: string, expected: string, found: unknown): Error {
-  const shown = String(typeof found === "string" ? found : JSON.stringify(found)).slice(0, 80);
-  return new Error(
-    `provenance.json: ${what} has to be ${expected}, and is ${shown}. Compile the package again and upload all of its files.`,
-  );
+  return new Error(`provenance.json: \`${what}\` should be ${expected}, and is ${shown(found)}.\n${HINT}`);
+}
+
+function shown(value: unknown): string {
+  if (value === undefined || value === null) return "missing";
+  if (Array.isArray(value)) return `a list of ${value.length}`;
+  return typeof value === "object" ? "an object" : JSON.stringify(value).slice(0, 80);
 }
 
 function object(value: unknown, what: string): Fields {
@@ -122,8 +137,8 @@ function object(value: unknown, what: string): Fields {
   return value as Fields;
 }
 
-function text(value: unknown, form: RegExp, what: string): string {
-  if (typeof value !== "string" || !form.test(value)) throw damaged(what, `a text like ${form.source}`, value);
+function text(value: unknown, [form, words]: Form, what: string): string {
+  if (typeof value !== "string" || !form.test(value)) throw damaged(what, words, value);
   return value;
 }
 

@@ -29,6 +29,11 @@ export class Fields {
     return new Fields(value, file, "");
   }
 
+  /** The object itself, unchecked: for a reader of its own. */
+  get value(): unknown {
+    return this.values;
+  }
+
   /** Names and values as they are. */
   get names(): string[] {
     return Object.keys(this.values);

@@ -1,24 +1,17 @@
 // The model libraries of a package, of which one is downloaded: the one that is right and fastest on this device.
-import { chooseAmong, type WebLibrary } from "gemma4-web/choose";
+import { chooseAmong, librariesOf, type WebLibrary } from "gemma4-web/choose";
 import { keyOf, openCache } from "../download/cache";
 import { fetchChecked } from "../download/fetch";
 import type { Fields } from "./json_fields";
-import type { Package, PackageFile, Requirements } from "./package";
+import type { Package, Requirements } from "./package";
 import { type Device, fitting } from "./requirements";
 import { UserError } from "./user_error";
 
 const MOST_LIBRARIES = 64;
-const NAME = /^\w[\w.-]{0,63}$/;
-const LONGEST_NAME = 64;
 
-/** A library as a package lists it. */
-export interface ListedLibrary {
-  file: PackageFile;
-  name: string;
-  limits: string;
-  activations: string;
-  float16: string | null;
-  requirements: Fields;
+/** A library as a package lists it: `wanted` has what it needs of memory, too. */
+export interface ListedLibrary extends WebLibrary {
+  wanted: Fields;
 }
 
 /** A library for browsers, with its own requirements. */
@@ -34,46 +27,35 @@ export interface LibraryChoice {
   isFixed: boolean;
 }
 
-/** The libraries of `provenance.json` for browsers, and the files of all; a package without a list has its main one. */
-export function readLibraries(
-  record: Fields,
-  files: ReadonlyMap<string, PackageFile>,
-): { web: ListedLibrary[]; files: Set<string> } {
+/**
+ * The libraries of `provenance.json` for browsers, and the files of all; a package without a list has its main one.
+ *
+ * Throws a UserError for a damaged list, or one that has none for browsers.
+ */
+export function readLibraries(record: Fields): { web: ListedLibrary[]; files: Set<string> } {
+  const libraries = inPlainWords(() => librariesOf(record.value));
   const listed = record.objects("libraries", MOST_LIBRARIES);
-  if (!listed.length) {
-    if (!record.text("library", "").endsWith(".wasm")) return { web: [], files: new Set() };
-    const build = record.object("build");
-    const found = readLibrary(record, "library", build, files, build.text("limits", "default", LONGEST_NAME));
-    return { web: [found], files: new Set([found.file.name]) };
-  }
-  const all = listed.map((entry) => ({
-    isWeb: entry.text("target", "") === "webgpu",
-    found: readLibrary(entry, "file", entry, files, entry.text("name", "", LONGEST_NAME)),
-  }));
-  const web = all.filter(({ isWeb }) => isWeb).map(({ found }) => found);
-  const twice = web.find(({ name }, index) => web.findIndex((each) => each.name === name) !== index);
-  if (twice) throw record.wrong("libraries", "libraries of different names", twice.name);
-  return { web, files: new Set(all.map(({ found }) => found.file.name)) };
+  const wanted = (file: string) => {
+    const entry = listed.find((each) => each.raw("file") === file) ?? record.object("build");
+    return entry.object("requirements");
+  };
+  const web = libraries.map((library) => ({ ...library, wanted: wanted(library.file) }));
+  const all = listed.length ? listed.map((entry) => entry.fileName("file")) : web.map(({ file }) => file);
+  return { web, files: new Set(all) };
 }
 
-function readLibrary(
-  entry: Fields,
-  field: string,
-  described: Fields,
-  files: ReadonlyMap<string, PackageFile>,
-  name: string,
-): ListedLibrary {
-  const file = files.get(entry.fileName(field));
-  if (!file) throw entry.wrong(field, "one of `files`", entry.raw(field));
-  if (!NAME.test(name)) throw described.wrong("name", "a plain name", name);
-  return {
-    file,
-    name,
-    limits: described.text("limits", "default", LONGEST_NAME),
-    activations: described.text("activations", "float", LONGEST_NAME),
-    float16: described.has("float16") ? described.text("float16", "", LONGEST_NAME) : null,
-    requirements: described.object("requirements"),
-  };
+/** What gemma4-web throws has what to do in its second line. */
+function inPlainWords<T>(action: () => T): T {
+  try {
+    return action();
+  } catch (error) {
+    throw wordsOf(error);
+  }
+}
+
+function wordsOf(error: unknown): UserError {
+  const [message, hint] = String((error as Error).message).split("\n");
+  return new UserError(message!, hint ?? "Update the browser and the graphics driver.");
 }
 
 /** The same package with another of its libraries. */
@@ -115,8 +97,7 @@ export async function choose(
     const reason = stored.length === 1 ? "the one that is downloaded, while there is no network" : why;
     return { pack: withLibrary(pack, name), choice: { name, why: reason, isFixed: false } };
   } catch (error) {
-    const [message, hint] = String((error as Error).message).split("\n");
-    throw new UserError(message!, hint ?? "Update the browser and the graphics driver.");
+    throw wordsOf(error);
   }
 }
 

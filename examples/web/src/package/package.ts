@@ -1,4 +1,5 @@
 // A package's own description, read before anything large is downloaded.
+import type { Needs } from "gemma4-web/choose";
 import { fetchChecked, readSmall, Refused, Unreachable } from "../download/fetch";
 import { sha256 } from "../download/hash";
 import { type MediaInputs, mediaInputsOf } from "../media/inputs";
@@ -90,7 +91,7 @@ export const PACKAGES = "gemma4/packages";
 const LARGEST_SMALL_FILE = 16 * MIB;
 const MOST_SHARDS = 10_000;
 const MOST_TENSORS = 100_000;
-const MOST_FEATURES = 32;
+const MOST_TOKENIZER_FILES = 32;
 const LONGEST_CONTEXT = 2 ** 24;
 const LEAST = 1e-6; // the client takes no zero here
 const MOST_BYTES = Number.MAX_SAFE_INTEGER;
@@ -161,7 +162,7 @@ export async function describe(
     throw new UserError(`${MANIFEST} names no model that can chat.`, "Does the address name a package's folder?");
   }
   const config = Fields.parse(files.get(CHAT_CONFIG)!, CHAT_CONFIG);
-  for (const name of config.texts("tokenizer_files", MOST_FEATURES)) {
+  for (const name of config.texts("tokenizer_files", MOST_TOKENIZER_FILES)) {
     if (!provenance.files.has(name)) throw config.wrong("tokenizer_files", `files that ${PROVENANCE} names`, name);
   }
   const shards = readShards(Fields.parse(files.get(TENSOR_CACHE)!, TENSOR_CACHE), provenance);
@@ -256,37 +257,21 @@ function decoded(part: string): string {
   }
 }
 
-function readNeeds(listed: ListedLibrary, shards: readonly Shard[], drafterBytes: number): Library {
-  const { file, name, limits, activations, float16, requirements: wanted } = listed;
-  const requirements = requirementsFrom(wanted, shards);
+function readNeeds({ wanted, ...library }: ListedLibrary, shards: readonly Shard[], drafterBytes: number): Library {
+  const requirements = requirementsFrom(library.needs, wanted, shards);
   requirements.weightsBytes += drafterBytes;
-  const { features, subgroupSize, maxBindingBytes } = requirements;
-  const count = (field: string) => wanted.count(field, 0, MOST_BYTES, 0);
-  const needs = {
-    features,
-    languageFeatures: wanted.texts("language_features", MOST_FEATURES).map(cleanName),
-    subgroupSize,
-    maxBindingBytes,
-    maxThreadsPerBlock: count("max_threads_per_block"),
-    maxSharedBytes: count("max_shared_memory_bytes"),
-    maxStorageBuffers: count("max_storage_buffers"),
-  };
-  const { sha256, nbytes } = file;
-  return { file: file.name, name, sha256, nbytes, limits, activations, float16, needs, requirements };
+  const { features, maxBindingBytes } = requirements;
+  return { ...library, needs: { ...library.needs, features, maxBindingBytes }, requirements };
 }
 
-function requirementsFrom(wanted: Fields, shards: readonly Shard[]): Requirements {
+function requirementsFrom(needs: Needs, wanted: Fields, shards: readonly Shard[]): Requirements {
   const tensors = shards.flatMap((shard) => shard.tensors);
   const bytes = (name: string) => wanted.count(name, 0, MOST_BYTES, 0);
   const usesF16 = tensors.some((tensor) => tensor.dtype === "float16");
   return {
-    features: wanted.has("features")
-      ? wanted.texts("features", MOST_FEATURES).map(cleanName)
-      : usesF16
-        ? ["shader-f16"]
-        : [],
-    subgroupSize: wanted.count("subgroup_size", 0, MOST_BYTES, 0),
-    maxBindingBytes: bytes("max_binding_bytes") || tensors.reduce((most, { nbytes }) => Math.max(most, nbytes), 0),
+    features: wanted.has("features") ? [...needs.features] : usesF16 ? ["shader-f16"] : [],
+    subgroupSize: needs.subgroupSize,
+    maxBindingBytes: needs.maxBindingBytes || tensors.reduce((most, { nbytes }) => Math.max(most, nbytes), 0),
     weightsBytes: bytes("weights_bytes") || tensors.reduce((sum, { nbytes }) => sum + nbytes, 0),
     kvSlidingBytes: bytes("kv_sliding_bytes"),
     kvFullBytes: bytes("kv_full_bytes"),

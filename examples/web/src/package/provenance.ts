@@ -58,12 +58,10 @@ export function readProvenance(record: Fields): Provenance {
     );
   }
   const files = readFiles(record);
-  const { web, files: ofLibraries } = readLibraries(record, files);
-  const [first] = web;
-  if (!first) throw new UserError("The package holds no library for browsers.", "Compile it with --target webgpu.");
-  const main = web.find(({ file }) => file.name === record.raw("library")) ?? first;
+  const { web, files: ofLibraries } = readLibraries(record);
+  const main = web.find(({ file }) => file === record.raw("library")) ?? web[0]!;
   // Of the libraries one is downloaded.
-  for (const name of ofLibraries) if (name !== main.file.name) files.delete(name);
+  for (const name of ofLibraries) if (name !== main.file) files.delete(name);
   const totalBytes = [...files.values()].reduce((sum, { nbytes }) => sum + nbytes, 0);
   if (totalBytes > LARGEST_PACKAGE) {
     throw record.wrong("files", `files of at most ${LARGEST_PACKAGE} bytes in all`, totalBytes);
@@ -71,7 +69,7 @@ export function readProvenance(record: Fields): Provenance {
   const build = record.object("build");
   const source = build.object("source");
   return {
-    library: main.file.name,
+    library: main.file,
     libraries: web,
     files,
     kind: source.text("kind", ""),

@@ -1,0 +1,28 @@
+// The device of a measurement, which chooseLibrary opens for itself.
+import { nativeOf } from "../native";
+import { Waits, withWaits } from "../waits";
+
+/** Names a device that the module leaves alone: it would first look for the timer that ends waits. */
+export const MEASURED_DEVICE = "gemma4-web: chooseLibrary";
+
+/** A device with a clock if there is one; undefined where it does not open. */
+export async function openMeasured(
+  adapter: Pick<GPUAdapter, "features" | "requestDevice">,
+  descriptor: GPUDeviceDescriptor,
+): Promise<GPUDevice | undefined> {
+  const clock = adapter.features.has("timestamp-query") ? (["timestamp-query"] as const) : [];
+  const requiredFeatures = [...descriptor.requiredFeatures!, ...clock];
+  try {
+    const device = await adapter.requestDevice({ ...descriptor, requiredFeatures, label: MEASURED_DEVICE });
+    // To find out whether a timer ends waits takes longer than a choice may: empty submissions hurt nowhere.
+    const native = nativeOf(device);
+    const waits = new Waits(native, true);
+    const waited = withWaits(native, waits);
+    device.createBuffer = waited.createBuffer;
+    device.queue.onSubmittedWorkDone = waited.onSubmittedWorkDone;
+    void device.lost.then(() => waits.stop());
+    return device;
+  } catch {
+    return undefined;
+  }
+}
