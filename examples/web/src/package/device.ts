@@ -15,15 +15,21 @@ export class NoWebGpu extends UserError {
   }
 }
 
+interface Fallback {
+  isFallbackAdapter?: boolean;
+}
+
 /** `isDriven`: whether gemma4-web will be between the client and the device. */
 export async function findDevice(isDriven: boolean): Promise<Device> {
   const adapter = await findAdapter();
-  const { description, vendor, architecture } = adapter.info;
-  const { isFallbackAdapter } = adapter.info as { isFallbackAdapter?: boolean };
+  // Browsers have had `info` for less time than WebGPU, and told of software elsewhere before.
+  const info: Partial<GPUAdapterInfo> & Fallback = adapter.info ?? {};
+  const { description, vendor, architecture } = info;
+  const isSoftware = info.isFallbackAdapter ?? (adapter as Fallback).isFallbackAdapter ?? false;
   return {
     ...traitsOf(adapter, navigator.gpu.wgslLanguageFeatures, isDriven),
     name: description || [vendor, architecture].filter(Boolean).join(" ") || "this graphics device",
-    isSoftware: isFallbackAdapter ?? false,
+    isSoftware,
     memoryBytes: ((navigator as { deviceMemory?: number }).deviceMemory ?? 0) * GIB,
     freeStorageBytes: await freeStorage(),
   };
