@@ -57,7 +57,39 @@ describe("readModels", () => {
     [{ size: -1 }, /models\[0\]\.size/],
     [{ memory: 1.5 }, /models\[0\]\.memory/],
     [{ modalities: ["smell"] }, /models\[0\]\.modalities/],
+    [{ modalities: "text" }, /models\[0\]\.modalities/],
+    [{ size: "2 GB" }, /models\[0\]\.size/],
+    [{ name: "\u202e " }, /models\[0\]\.name/],
+    [{ address: "me/e2b@a b" }, /models\[0\]\.address/],
   ])("refuses %o", (change, words) => expect(() => read({ models: [{ ...ENTRY, ...change }] })).toThrow(words));
+
+  it("leaves aside what it does not know", () => {
+    const [model] = read({ models: [{ ...ENTRY, licence: "Apache-2.0" }], updated: "today" });
+    expect(model!.name).toBe("E2B");
+  });
+
+  it("reads an address from the page on", () => {
+    const of = (address: string) => read({ models: [{ name: "x", address }] })[0]!.address;
+    for (const address of ["tiny", "./models/e2b", "/package/", "https://c.d/e2b", "owner/name"])
+      expect(of(address)).toBe(address);
+  });
+
+  it.each([
+    ["names", [ENTRY, { ...ENTRY, address: "tiny/" }], /models\[1\]\.name/],
+    [
+      "addresses",
+      [
+        { name: "a", address: "tiny" },
+        { name: "b", address: "https://a.b/page/tiny/" },
+      ],
+      /models\[1\]\.address/,
+    ],
+  ])("refuses equal %s", (_, models, words) => expect(() => read({ models })).toThrow(words));
+
+  it.each([[{}], [{ model: [ENTRY] }], [{ models: null }], [{ models: {} }], [[ENTRY]]])(
+    "refuses %o, which has no list",
+    (value) => expect(() => read(value)).toThrow(/`models`|JSON object/),
+  );
 
   it("refuses a list without end", () => {
     expect(() => read({ models: Array.from({ length: 65 }, () => ENTRY) })).toThrow(/at most 64/);
@@ -83,6 +115,21 @@ describe("offeredModels", () => {
   ])("is empty where the list %s", async (_, answer) => {
     serve({ [LIST]: answer });
     expect(await offeredModels(BASE)).toEqual({ models: [] });
+  });
+
+  it("does not wait for a server that never answers", async () => {
+    const asked: string[] = [];
+    vi.stubGlobal("fetch", (url: string, { signal }: RequestInit) => {
+      asked.push(url);
+      return new Promise((_, reject) => signal!.addEventListener("abort", () => reject(signal!.reason)));
+    });
+    const late = new AbortController();
+    vi.spyOn(AbortSignal, "timeout").mockReturnValue(late.signal);
+    const offer = offeredModels(BASE);
+    late.abort();
+    expect(await offer).toEqual({ models: [] });
+    expect(asked).toEqual([LIST]);
+    vi.restoreAllMocks();
   });
 
   it.each<[string, RegExp]>([

@@ -10,30 +10,48 @@ from gemma4_compile.types import JsonObject
 
 MODELS_FILE = "models.json"
 _LONGEST_NAME = 80  # that the page takes
+_BROWSERS = "webgpu"
 _KNOWN = ("text", "image", "audio")
 
 
 def model_list(package: Path, provenance: Provenance, address: str) -> JsonObject:
     """The content of the file for one package, served at `address`.
 
+    Empty where it has no library for browsers, as in a partial build.
+    """
+    entry = model_entry(package, provenance, address)
+    return {"models": [] if entry is None else [entry]}
+
+
+def model_entry(package: Path, provenance: Provenance, address: str) -> JsonObject | None:
+    """What the list says of a package; None where it has no library for browsers.
+
     Its size is that of what one device fetches: of several libraries the main one.
     """
-    if not provenance.libraries:  # a partial build
-        return {"models": []}
-    main = provenance.libraries[0]
-    others = {library.file for library in provenance.libraries[1:]}
+    main = next((one for one in provenance.libraries if one.target == _BROWSERS), None)
+    if main is None:
+        return None
+    others = {one.file for one in provenance.libraries if one is not main}
     size = sum(nbytes for name, (nbytes, _) in provenance.files.items() if name not in others)
-    of_hub = hub_package_of(package)
     found = provenance.build.get("modalities")
     takes = found if isinstance(found, list) else ["text"]
     return {
-        "models": [
-            {
-                "name": (of_hub.name if of_hub else package.resolve().name)[:_LONGEST_NAME],
-                "address": address,
-                "size": size,
-                "memory": main.memory_bytes,
-                "modalities": [name for name in _KNOWN if name in takes],
-            }
-        ]
+        "name": _name_of(package, provenance)[:_LONGEST_NAME],
+        "address": address,
+        "size": size,
+        "memory": main.memory_bytes,
+        "modalities": [name for name in _KNOWN if name in takes],
     }
+
+
+def _name_of(package: Path, provenance: Provenance) -> str:
+    """As the page titles it: the package's own on the hub, its model's, or its folder's."""
+    of_hub = hub_package_of(package)
+    if of_hub:
+        return of_hub.name
+    source = provenance.build.get("source")
+    source = source if isinstance(source, dict) else {}
+    model = source.get("model")
+    if isinstance(model, str) and model.rsplit("/", 1)[-1].strip():
+        return model.rsplit("/", 1)[-1]
+    return "tiny" if source.get("kind") == "tiny" else package.resolve().name

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
@@ -56,10 +57,36 @@ def test_the_package_is_offered_with_what_one_device_needs(tmp_path: Path) -> No
     }
 
 
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ({"kind": "tiny"}, "tiny"),
+        ({"kind": "hub", "model": "google/gemma-4-E2B-it"}, "gemma-4-E2B-it"),
+        ({"kind": "hub", "model": "x" * 100}, "x" * 80),
+        ({"kind": "hub", "model": " "}, "folder"),
+        ("odd", "folder"),
+    ],
+)
+def test_it_has_the_name_of_its_model(source: object, name: str, tmp_path: Path) -> None:
+    assert offered(write(tmp_path / "folder", source=source), None)["name"] == name
+
+
 def test_a_partial_build_is_not_offered(tmp_path: Path) -> None:
     package = write(tmp_path / "part")
     values = json.loads((package / abi.PROVENANCE_FILE).read_text("utf-8"))
     values.update(library=None, libraries=[])
+    (package / abi.PROVENANCE_FILE).write_text(json.dumps(values), "utf-8")
+    client = TestClient(Starlette(routes=folder_routes(None, package)))
+    assert client.get("/models.json").json() == {"models": []}
+
+
+def test_what_is_not_for_browsers_is_not_offered(tmp_path: Path) -> None:
+    package = write(tmp_path / "native")
+    values = json.loads((package / abi.PROVENANCE_FILE).read_text("utf-8"))
+    values["libraries"][0]["target"] = "cpu"
+    (package / abi.PROVENANCE_FILE).write_text(json.dumps(values), "utf-8")
+    assert offered(package, None)["size"] == 1050, "of the library that a browser fetches"
+    values["libraries"][1]["target"] = "cpu"
     (package / abi.PROVENANCE_FILE).write_text(json.dumps(values), "utf-8")
     client = TestClient(Starlette(routes=folder_routes(None, package)))
     assert client.get("/models.json").json() == {"models": []}
