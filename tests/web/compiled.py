@@ -10,7 +10,7 @@ from gemma4_compile.model_spec.modality import TEXT_ONLY
 from gemma4_compile.pipeline import compile_model
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.request import CompileRequest
-from gemma4_compile.targets.libraries import fitting_forms
+from gemma4_compile.targets.libraries import LIBRARIES, fitting_forms
 from gemma4_compile.targets.spec import NATIVE
 from tests import models, routing
 from tests.packages import Silent
@@ -21,8 +21,8 @@ DRAFTED = "tiny-drafted"
 """The same with its drafter."""
 SEEING = "tiny-seeing"
 """The same with its towers."""
-BOTH = ("default", "f16")
-"""Libraries of a package of several: one for every device, one for devices with float16."""
+EVERY = tuple(name for name, form in LIBRARIES.items() if form.target == "webgpu")
+"""Libraries of a package for every browser, as `gemma4-compile` makes one."""
 SEEING_LITTLE = "tiny-seeing-little"
 """The same with room for a quarter of the usual rows: devices in software are slow."""
 

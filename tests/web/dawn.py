@@ -116,9 +116,9 @@ def run_on_dawn(
 
 
 def library_of(package: Path) -> str:
-    """Return the name of the package's only .wasm file."""
-    (library,) = package.glob("*.wasm")
-    return library.name
+    """Return the name of the file of the package's main library: the one for every device."""
+    provenance = json.loads((package / "provenance.json").read_text())
+    return str(provenance["library"])
 
 
 def run_node(script: Path, *args: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:

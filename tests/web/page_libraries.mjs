@@ -9,7 +9,7 @@ export const LIBRARIES = {
     await open(page, "several");
     await state(page, "ready");
     await page.locator("#open-settings").click();
-    await page.locator("#library-state", { hasText: "Library default: the only one of 2 that fits" }).waitFor();
+    await page.locator("#library-state", { hasText: "Library default: the only one of 9 that fits" }).waitFor();
     await page.locator("#change-model").click();
     await state(page, "check");
     await page.locator("#library").selectOption("f16");

@@ -21,7 +21,7 @@ import pytest
 from gemma4_compile.abi import DRAFTER_CACHE_FILE
 from tests.marks import slow_unless
 from tests.tiny_answers import CONVERSATIONS
-from tests.web.compiled import BOTH, DRAFTED, SEEING_LITTLE, TINY, Compiler
+from tests.web.compiled import DRAFTED, EVERY, SEEING_LITTLE, TINY, Compiler
 from tests.web.cpu_runtime import ENOUGH, Runtime, assistant, system, user
 from tests.web.dawn import run_driver
 from tests.web.webllm import find_browser
@@ -171,7 +171,7 @@ def packages(compiled: Compiler, tmp_path_factory: pytest.TempPathFactory) -> di
     folders = {name: root / name for name in quants}
     for name, quant in quants.items():
         shutil.copytree(compiled(TINY, "webgpu", quant), folders[name])
-    folders["several"] = compiled(TINY, "webgpu", "q4f16", libraries=BOTH)
+    folders["several"] = compiled(TINY, "webgpu", "q4f16", libraries=EVERY)
     shard = bytearray((folders["damaged"] / "params_shard_0.bin").read_bytes())
     shard[1000] ^= 1
     (folders["damaged"] / "params_shard_0.bin").write_bytes(shard)
