@@ -19,6 +19,16 @@ from gemma4_compile.targets.target import Target
 PROCESSORS = {"x86_64": "x86-64-v3", "AMD64": "x86-64-v3"}
 """Oldest processor that runs the library, by `platform.machine()`; elsewhere the plainest."""
 
+WINDOWS_TRIPLE = "x86_64-w64-windows-gnu"
+"""LLVM's name of Windows with MinGW's C library, which zig brings: code for the usual one asks for
+Microsoft's."""
+
+
+def host_triple(system: str) -> str:
+    """Return LLVM's triple for an operating system, or "" where TVM's own one is right."""
+    return WINDOWS_TRIPLE if system == "win32" else ""
+
+
 DEFAULT = TargetSpec(
     name="cpu",
     limits="default",
@@ -31,6 +41,7 @@ DEFAULT = TargetSpec(
     max_binding_bytes=None,
     max_grid_dim=UNLIMITED,
     processor=PROCESSORS.get(platform.machine(), ""),
+    host_triple=host_triple(sys.platform),
 )
 
 LIMITS = {spec.limits: spec for spec in (DEFAULT,)}
@@ -49,17 +60,25 @@ ELF_NAMES = {"x86_64": "elf_x86_64", "aarch64": "aarch64linux"}
 UNITS = ("kv_state.cc", "kv_functions.cc")
 COMPILE_FLAGS = ("-std=c++17", "-O2", "-g0", "-DNDEBUG", "-fPIC", "-fvisibility=hidden")
 SHARED = ("-shared", "-O2", "-s")
+_PARTS_OF_UCRT = (
+    *("convert", "environment", "filesystem", "heap", "locale", "math", "multibyte"),
+    *("private", "runtime", "stdio", "string", "time", "utility"),
+)
+"""Of Windows' C library."""
 
 
 def native_platform(system: str, machine: str) -> Platform:
     """Return the platform of an operating system (as in `sys.platform`) and a machine."""
     architecture = ARCHITECTURES.get(machine)
-    if architecture is None or system not in ("linux", "darwin"):
-        raise TargetError(
-            f"target `cpu` does not support {machine} on {system}",
-            hint="it supports x86-64 and ARM64 on Linux and macOS",
-        )
-    return _linux(architecture) if system == "linux" else _macos(architecture)
+    if architecture is not None and system in ("linux", "darwin"):
+        return _linux(architecture) if system == "linux" else _macos(architecture)
+    if architecture == "x86_64" and system == "win32":  # apache-tvm has no wheel for Windows on ARM
+        return _windows(architecture)
+    raise TargetError(
+        f"target `cpu` does not support {machine} on {system}",
+        hint="it supports x86-64 and ARM64 on Linux and macOS, and x86-64 on Windows: take "
+        "`--target webgpu`, whose packages run in a browser",
+    )
 
 
 def this_machine() -> Platform:
@@ -119,6 +138,42 @@ def _macos(architecture: str) -> Platform:
         licences=(
             ("zig's compiler-rt", "LICENSE"),
             ("LLVM's libc++, its headers", "lib/libcxx/LICENSE.TXT"),
+        ),
+    )
+
+
+def _windows(architecture: str) -> Platform:
+    triple = f"{architecture}-windows-gnu"
+    return Platform(
+        name=f"windows-{architecture}",
+        triple=triple,
+        # TVM's runtime there is Microsoft's C++: the library imports C functions of it, no more.
+        units=(*UNITS, "tvm_ffi.def"),
+        compile_flags=(
+            *(flag for flag in COMPILE_FLAGS if flag != "-fPIC"),  # all code is, there
+            *("-include", "mingw.h"),
+            *("-DTVM_FFI_DLL=", "-DTVM_FFI_DLL_EXPORT=__declspec(dllexport)"),
+        ),
+        library_flags=SHARED,
+        linker=("lld-link",),
+        link_flags=(
+            *("-lldmingw", "-nologo", "-errorlimit:0", "-dll", "-machine:x64", "-brepro"),
+            *("-noimplib", "-opt:ref", "-alternatename:__image_base__=__ImageBase"),
+        ),
+        output_option="-out:",
+        link_order=(
+            *(OBJECTS, "dllcrt2.obj", "libmingw32.lib", "zigc.lib"),
+            *("c++abi.lib", "c++.lib", "unwind.lib", "compiler_rt.lib"),
+            # Of Windows' own libraries there are only the names of their functions.
+            *(f"api-ms-win-crt-{part}-l1-1-0.lib" for part in _PARTS_OF_UCRT),
+            "kernel32.lib",
+        ),
+        licences=(
+            ("zig's compiler-rt and libc", "LICENSE"),
+            ("LLVM's libc++", "lib/libcxx/LICENSE.TXT"),
+            ("LLVM's libc++abi", "lib/libcxxabi/LICENSE.TXT"),
+            ("LLVM's libunwind", "lib/libunwind/LICENSE.TXT"),
+            ("MinGW-w64's runtime", "lib/libc/mingw/COPYING"),
         ),
     )
 

@@ -14,7 +14,9 @@ from gemma4_compile.package.libraries import LibraryRecord
 ELF_X86 = b"\x7fELF\x02\x01\x01" + bytes(11) + (62).to_bytes(2, "little") + bytes(64)
 ELF_ARM = b"\x7fELF\x02\x01\x01" + bytes(11) + (183).to_bytes(2, "little") + bytes(64)
 MACH_O_ARM = b"\xcf\xfa\xed\xfe" + 0x0100000C.to_bytes(4, "little") + bytes(64)
-WINDOWS = b"MZ" + bytes(64)
+WINDOWS = b"MZ" + bytes(64)  # of MS-DOS alone: without the header that names a processor
+WINDOWS_X86 = b"MZ" + bytes(58) + (64).to_bytes(4, "little") + b"PE\0\0" + b"\x64\x86" + bytes(64)
+WINDOWS_ARM = b"MZ" + bytes(58) + (64).to_bytes(4, "little") + b"PE\0\0" + b"\x64\xaa" + bytes(64)
 WASM = b"\0asm" + bytes(64)
 
 

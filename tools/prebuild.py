@@ -29,6 +29,7 @@ PLATFORMS: tuple[Platform, ...] = (
     metal.MACOS,
     cpu.native_platform("linux", "x86_64"),
     cpu.native_platform("linux", "aarch64"),
+    cpu.native_platform("win32", "AMD64"),
 )
 
 

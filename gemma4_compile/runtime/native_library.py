@@ -14,6 +14,7 @@ from gemma4_compile.errors import ArtifactError
 from gemma4_compile.regular_files import check_regular
 from gemma4_compile.runtime.device import Device
 from gemma4_compile.runtime.library_file import is_for_another_machine, machine_of, this_machine
+from gemma4_compile.system.files import path_for_tvm
 
 Forward: TypeAlias = "Callable[..., tvm_ffi.Array[Any]]"
 """A step of the model, whose results are of several types: logits, the state, a probe's tensors."""
@@ -32,7 +33,7 @@ class NativeLibrary:
             machine = machine_of(path)
             if is_for_another_machine(machine):
                 raise OSError(f"it is for {machine}, and this machine is {this_machine()}")
-            self._module = tvm_ffi.load_module(str(path.absolute()))
+            self._module = tvm_ffi.load_module(_path_for_tvm(path))
             self._machine = _machine(self._module, device)
         except (OSError, RuntimeError, AttributeError) as error:
             raise ArtifactError(
@@ -71,6 +72,16 @@ class NativeLibrary:
             If the library has no such function.
         """
         return _find(self._module, name)
+
+
+def _path_for_tvm(path: Path) -> str:
+    try:
+        return path_for_tvm(path)
+    except OSError as error:
+        raise ArtifactError(
+            f"cannot load the model library `{path}`: {error.strerror}",
+            hint="move the package to a folder whose path has plain letters alone",
+        ) from error
 
 
 def _machine(module: tvm_ffi.Module, device: Device) -> tvm_ffi.Module:

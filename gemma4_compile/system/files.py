@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
 import os
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 _TRIES = 20
 _PAUSE_SECONDS = 0.1
@@ -16,6 +19,14 @@ FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 
 """Flags that open a folder; on Windows none can be opened."""
 
 Rename = Callable[[Path, Path], object]
+
+
+class ShortNames(Protocol):
+    """What is used of kernel32.dll."""
+
+    @property
+    def GetShortPathNameW(self) -> Callable[..., int]:
+        """Write a path's second form; its length, or 0 if it has none."""
 
 
 def read_at(descriptor: int, count: int, offset_bytes: int) -> bytes:
@@ -80,6 +91,36 @@ def link_file(source: Path, path: Path) -> None:
         os.link(source, path, follow_symlinks=False)
     else:
         os.link(source, path)
+
+
+def path_for_tvm(path: Path) -> str:
+    """The path of a library as TVM loads it.
+
+    Raises
+    ------
+    OSError
+        If TVM cannot be told of it.
+    """
+    if sys.platform == "win32":
+        return plain_path(str(path.absolute()), ctypes.WinDLL("kernel32"))
+    return str(path.absolute())
+
+
+def plain_path(path: str, kernel32: ShortNames) -> str:
+    """`path_for_tvm` on Windows, where TVM's loader takes each byte of UTF-8 for a letter.
+
+    Most disks there keep a second name of every file, of ASCII alone.
+    """
+    if path.isascii():
+        return path
+    most = 32_768  # characters of a path
+    buffer = ctypes.create_unicode_buffer(most)
+    found = kernel32.GetShortPathNameW(ctypes.c_wchar_p(path), buffer, ctypes.c_uint32(most))
+    if not 0 < found < most or not buffer.value.isascii():
+        raise OSError(
+            errno.EILSEQ, "TVM for Windows loads no library from a path with such letters"
+        )
+    return buffer.value
 
 
 def sync(path: Path) -> None:

@@ -103,9 +103,9 @@ def link_objects(
     inputs: list[str] = []
     for name in target.link_order:
         inputs += ours if name == OBJECTS else [str(libraries[name])]
-    zig.run(
-        [*target.linker, *target.link_flags, "-o", str(output), *inputs], folder, folder / "zig"
-    )
+    option = target.output_option
+    named = [f"{option}{output}"] if option.endswith(":") else [option, str(output)]
+    zig.run([*target.linker, *target.link_flags, *named, *inputs], folder, folder / "zig")
 
 
 def _compile(target: Platform, source: str, folder: Path) -> str:

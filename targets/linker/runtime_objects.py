@@ -17,6 +17,7 @@ from gemma4_compile.targets.linker import object_cache, zig
 from gemma4_compile.targets.linker.object_cache import Progress
 
 NATIVE = Path(__file__).parents[1] / "native"
+_SOURCES = (".h", ".cc", ".def")
 OBJECTS = "*"
 
 
@@ -28,7 +29,8 @@ class Platform:
     ----------
     name : short name, part of the names of cache entries
     triple : zig's target
-    units : C++ files of the tree that are compiled, each into one object
+    units : C++ files of the tree that are compiled, each into one object, and lists of a DLL's
+        functions (`.def`), each into what is linked to import them
     compile_flags : flags for every unit
     library_flags : flags of a link for which zig builds its C++ library as it is wanted here
     linker : zig's command that links
@@ -37,6 +39,8 @@ class Platform:
     licences : of the libraries: what each is, and zig's file of it
     left_out : sources of TVM's runtime that the units include and that are taken as empty
     is_whole : the library holds the runtime too, and its executable is a TVM "system library"
+    output_option : the linker's option before the name of the library, with which it is one
+        argument if it ends with a colon
     """
 
     name: str
@@ -50,6 +54,7 @@ class Platform:
     licences: tuple[tuple[str, str], ...]
     left_out: tuple[str, ...] = ()
     is_whole: bool = False
+    output_option: str = "-o"
 
     @property
     def libraries(self) -> tuple[str, ...]:
@@ -94,9 +99,12 @@ def _say_seconds(message: str, progress: Progress | None) -> zig.Waiting:
 def compile_unit(
     target: Platform, tree: Path, unit: str, output: Path, waiting: zig.Waiting | None = None
 ) -> None:
-    """Compile a C++ file of a tree; TargetError as `zig.run`."""
-    flags = ["-target", target.triple, *target.compile_flags, f"-ffile-prefix-map={tree}=."]
-    arguments = ["c++", *flags, "-I.", "-Iinclude", "-c", unit, "-o", str(output)]
+    """Compile a C++ file or a DLL's list of a tree; TargetError as `zig.run`."""
+    if unit.endswith(".def"):
+        arguments = ["dlltool", "-m", "i386:x86-64", "-d", unit, "-l", str(output)]
+    else:
+        flags = ["-target", target.triple, *target.compile_flags, f"-ffile-prefix-map={tree}=."]
+        arguments = ["c++", *flags, "-I.", "-Iinclude", "-c", unit, "-o", str(output)]
     zig.run(arguments, tree, tree.parent / "zig", waiting)
 
 
@@ -142,7 +150,7 @@ def collect_sources(target: Platform) -> dict[str, bytes]:
 
 
 def _cpp_files(directory: Path) -> Iterator[Path]:
-    return (path for path in sorted(directory.rglob("*")) if path.suffix in (".h", ".cc"))
+    return (path for path in sorted(directory.rglob("*")) if path.suffix in _SOURCES)
 
 
 def entry_name(target: Platform, sources: dict[str, bytes]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,11 +13,12 @@ from pathlib import Path
 import pytest
 
 import gemma4_compile
+from gemma4_compile import chat_options, options
 from gemma4_compile.runtime.server import pages
 from gemma4_compile.targets.linker import object_cache
 
 ROOT = Path(__file__).parents[2]
-OWN_PROGRAMS = {"gemma4-compile", "gemma4-chat"}
+OWN_PROGRAMS = {"gemma4-compile": options.make_parser, "gemma4-chat": chat_options.make_parser}
 EXAMPLES = ("examples/web", "examples/web-minimal", "examples/extension")
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
@@ -178,7 +180,7 @@ def test_workflows_run_nothing_but_targets_that_exist() -> None:
         for command in commands:
             program, target, *options = command.split()
             if program in OWN_PROGRAMS or command == "python -m pip install -e .":
-                continue  # of hosts.yml: systems without make
+                continue  # of hosts.yml: systems without make, see below
             assert (program, target in targets) == ("make", True), f"{path.name}: {command}"
             matrix = r"\$\{\{ matrix\.\w+ \}\}"
             assert re.fullmatch(rf"( ?[A-Z]+=(\w+|{matrix}))*", " ".join(options)), command
@@ -193,6 +195,23 @@ def test_every_test_is_of_one_part() -> None:
     workflow = (ROOT / ".github/workflows/test.yml").read_text()
     (named,) = re.findall(r"part: \[(.*)\]", workflow)
     assert named.split(", ") == list(parts)
+
+
+def test_the_workflow_hosts_runs_commands_that_exist_on_packages_that_it_made() -> None:
+    text = (ROOT / ".github" / "workflows" / "hosts.yml").read_text("utf-8")
+    for job in re.split(r"^  \w+:$", text, flags=re.MULTILINE)[1:]:
+        made: dict[str, str] = {}
+        chatted = set()
+        for command in re.findall(r"run: (gemma4-.*)", job):
+            program, *arguments = shlex.split(command)
+            given = OWN_PROGRAMS[program]().parse_args(arguments)
+            if program == "gemma4-compile":
+                made[str(given.output)] = given.target or "webgpu"
+            else:
+                assert str(given.package) in made, command
+                chatted.add(made[str(given.package)])
+        assert chatted == set(made.values()) - {"webgpu"}
+    assert "if: always()" in text
 
 
 def test_the_citation_is_of_this_version() -> None:

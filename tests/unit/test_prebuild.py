@@ -69,6 +69,7 @@ def test_setup_compiles_what_tests_link(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_every_platform_that_packages_are_made_for_is_prebuilt() -> None:
     names = [target.name for target in prebuild.PLATFORMS]
-    assert names == ["wasm32", "darwin-aarch64", "linux-x86_64", "linux-aarch64"]
+    expected = ["wasm32", "darwin-aarch64", "linux-x86_64", "linux-aarch64", "windows-x86_64"]
+    assert names == expected
     assert webgpu.WASM in prebuild.PLATFORMS
     assert cpu.native_platform("linux", "aarch64") in prebuild.PLATFORMS

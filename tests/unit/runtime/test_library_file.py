@@ -10,7 +10,7 @@ from gemma4_compile.errors import ArtifactError
 from gemma4_compile.runtime import library_file
 from gemma4_compile.runtime.library_file import is_for_another_machine, machine_of, this_machine
 from gemma4_compile.runtime.native_library import NativeLibrary
-from tests.libraries import ELF_ARM, ELF_X86, MACH_O_ARM, WINDOWS
+from tests.libraries import ELF_ARM, ELF_X86, MACH_O_ARM, WINDOWS, WINDOWS_ARM, WINDOWS_X86
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,10 @@ from tests.libraries import ELF_ARM, ELF_X86, MACH_O_ARM, WINDOWS
         (ELF_ARM, "Linux arm64"),
         (MACH_O_ARM, "macOS arm64"),
         (WINDOWS, "Windows"),
+        (WINDOWS_X86, "Windows x86_64"),
+        (WINDOWS_ARM, "Windows arm64"),
+        (WINDOWS_X86[:66], "Windows"),
+        (WINDOWS_X86.replace(b"PE", b"NE"), "Windows"),
         (ELF_X86[:40], None),
         (b"", None),
         (b"not a library" * 20, None),
@@ -66,3 +70,15 @@ def test_a_library_of_another_machine_is_not_loaded(
         ArtifactError, match="it is for Linux x86_64, and this machine is macOS arm64"
     ):
         NativeLibrary(tmp_path / "model.so")
+
+
+def test_a_path_that_tvm_cannot_be_told_of_says_what_to_do(
+    tiny_package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> str:
+        raise OSError(84, "no library from a path with such letters")
+
+    monkeypatch.setattr("gemma4_compile.runtime.native_library.path_for_tvm", refuse)
+    with pytest.raises(ArtifactError, match="such letters") as refused:
+        NativeLibrary(tiny_package / "model.so")
+    assert "plain letters" in (refused.value.hint or "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -104,3 +105,37 @@ def test_files_and_folders_reach_the_disk(
     sync(tmp_path / "file")
     sync(tmp_path)
     assert len(synced) == (2 if sync is files.sync else 1)
+
+
+class Kernel32:
+    """Second names of files, as a disk has them."""
+
+    def __init__(self, short: str) -> None:
+        self._short = short
+
+    def GetShortPathNameW(
+        self, path: object, buffer: ctypes.Array[ctypes.c_wchar], most: object
+    ) -> int:
+        buffer.value = self._short
+        return len(self._short)
+
+
+def test_a_path_of_plain_letters_goes_to_tvm_as_it_is() -> None:
+    path = r"C:\Users\me\tiny-cpu\model.so"
+    assert files.plain_path(path, Kernel32("")) == path
+
+
+def test_tvm_gets_the_second_name_of_a_path_with_other_letters() -> None:
+    short = r"C:\Users\JRGEN~1\tiny-cpu\model.so"
+    assert files.plain_path(r"C:\Users\Jürgen\tiny-cpu\model.so", Kernel32(short)) == short
+
+
+@pytest.mark.parametrize("short", ["", r"D:\Jürgen\model.so"])
+def test_a_disk_without_second_names_is_an_error(short: str) -> None:
+    with pytest.raises(OSError, match="such letters"):
+        files.plain_path(r"D:\Jürgen\model.so", Kernel32(short))
+
+
+def test_here_a_path_goes_to_tvm_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert files.path_for_tvm(Path("model.so")) == str(tmp_path / "model.so")

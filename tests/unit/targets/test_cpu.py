@@ -88,16 +88,22 @@ def test_library_shows_only_what_tvm_looks_up(tmp_path: Path) -> None:
         ("linux", "x86_64", "x86_64-linux-gnu.2.28"),
         ("linux", "aarch64", "aarch64-linux-gnu.2.28"),
         ("darwin", "arm64", "aarch64-macos.13.0"),
+        ("win32", "AMD64", "x86_64-windows-gnu"),
     ],
 )
 def test_platforms(system: str, machine: str, triple: str) -> None:
     assert cpu.native_platform(system, machine).triple == triple
 
 
-@pytest.mark.parametrize(("system", "machine"), [("win32", "AMD64"), ("linux", "riscv64")])
+@pytest.mark.parametrize(("system", "machine"), [("win32", "ARM64"), ("linux", "riscv64")])
 def test_unsupported_platforms_are_named(system: str, machine: str) -> None:
     with pytest.raises(TargetError, match=f"{machine} on {system}"):
         cpu.native_platform(system, machine)
+
+
+@pytest.mark.parametrize(("system", "expected"), [("win32", cpu.WINDOWS_TRIPLE), ("linux", "")])
+def test_host_code_is_for_the_c_library_that_it_is_linked_with(system: str, expected: str) -> None:
+    assert cpu.host_triple(system) == expected
 
 
 def test_directory_that_does_not_exist(tmp_path: Path) -> None:

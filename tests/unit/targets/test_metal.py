@@ -1,18 +1,15 @@
 """The library for macOS that every machine links: structure, and symbols that exist on a Mac."""
 
-import importlib.metadata
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from gemma4_compile.cache_folder import cache_folder
 from gemma4_compile.errors import TargetError
 from gemma4_compile.targets import TargetSpec, link, metal, target_spec
 from tests.unit.targets.kv_library import DOUBLE, CacheOfLayer, RotaryKind, build
 from tests.unit.targets.macos_file import MacosLibrary, read_macos_library, unsigned_pages
+from tests.unit.targets.other_wheels import wheel
 
 SPEC = target_spec("metal")
 LIBCPP, LIBSYSTEM = "/usr/lib/libc++.1.dylib", "/usr/lib/libSystem.B.dylib"
@@ -39,6 +36,9 @@ OF_MACOS_13 = {
 }
 
 
+PLATFORMS = ("macosx_13_0_arm64", "macosx_11_0_arm64")  # of wheels that a Mac installs
+
+
 @pytest.fixture(scope="module")
 def library_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small model library: the KV state, and one kernel."""
@@ -52,27 +52,6 @@ def library(library_path: Path) -> MacosLibrary:
     return read_macos_library(library_path)
 
 
-def wheel(package: str) -> Path:
-    """The wheel of an installed package's version for Apple silicon, downloaded once."""
-    version = importlib.metadata.version(package)
-    folder = cache_folder() / "wheels"
-    pattern = f"{package.replace('-', '_')}-{version}-*arm64.whl"
-    if not list(folder.glob(pattern)):
-        options = "--platform macosx_13_0_arm64 --platform macosx_11_0_arm64 --python-version 3.11"
-        only = "--only-binary=:all: --no-deps --quiet --disable-pip-version-check"
-        command = [sys.executable, "-m", "pip", "download", *options.split(), *only.split()]
-        done = subprocess.run(
-            [*command, "--dest", str(folder), f"{package}=={version}"],
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode != 0:
-            reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            pytest.skip(f"the macOS wheel of {package} cannot be downloaded: {reason}")
-    (path,) = folder.glob(pattern)
-    return path
-
-
 @pytest.fixture(scope="module")
 def runtime(tmp_path_factory: pytest.TempPathFactory) -> tuple[MacosLibrary, ...]:
     """The libraries that a Mac's process has loaded before ours."""
@@ -83,7 +62,7 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> tuple[MacosLibrary, ...
     }
     found = []
     for package, names in wanted.items():
-        with zipfile.ZipFile(wheel(package)) as archive:
+        with zipfile.ZipFile(wheel(package, PLATFORMS, "arm64")) as archive:
             found += [read_macos_library(Path(archive.extract(name, folder))) for name in names]
     return tuple(found)
 
