@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copyreg
-import os
 import pickle
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from gemma4_compile.parallel import workers
 from gemma4_compile.progress import Reporter
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter
 from gemma4_compile.request import CompileRequest
+from gemma4_compile.system.limits import machine_memory_bytes
 from gemma4_compile.targets import TargetSpec, link
 from gemma4_compile.types import JsonObject
 
@@ -114,18 +114,8 @@ def build_libraries(
 
 def processes(libraries: int) -> int:
     """How many processes compile so many libraries at once: by cores and memory, this one too."""
-    most = min(workers(), _memory_bytes() // PROCESS_BYTES, libraries // FEWEST)
+    most = min(workers(), machine_memory_bytes() // PROCESS_BYTES, libraries // FEWEST)
     return max(1, most)
-
-
-def _memory_bytes() -> int:
-    """Memory of the machine; 0 where it is not told, as on Windows."""
-    if sys.platform == "win32":
-        return 0
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError):
-        return 0
 
 
 @contextlib.contextmanager

@@ -29,6 +29,7 @@ from gemma4_compile.errors import (
     is_panic,
     printable,
 )
+from gemma4_compile.system.processes import ends
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -103,7 +104,7 @@ class Terminated(KeyboardInterrupt):
 
 
 class Interruptions:
-    """SIGINT and SIGTERM as KeyboardInterrupt, remembered.
+    """SIGINT and SIGTERM (Windows: Ctrl-Break, too) as KeyboardInterrupt, remembered.
 
     One that arrives while TVM calls back into Python comes out of TVM as another exception.
 
@@ -130,8 +131,9 @@ class Interruptions:
             if now - self._first_s > CLEARING_SECONDS:
                 os._exit(128 + signum)
             return
-        self._first_s, self.number = now, signum
-        raise Terminated if signum == signal.SIGTERM else KeyboardInterrupt
+        self._first_s = now
+        self.number = signal.SIGINT if signum == signal.SIGINT else signal.SIGTERM
+        raise KeyboardInterrupt if signum == signal.SIGINT else Terminated
 
     @property
     def status(self) -> int:
@@ -140,8 +142,7 @@ class Interruptions:
 
     def __enter__(self) -> Interruptions:
         self._before = {
-            number: signal.signal(number, self._arrive)
-            for number in (signal.SIGINT, signal.SIGTERM)
+            number: signal.signal(number, self._arrive) for number in (signal.SIGINT, *ends())
         }
         return self
 

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import os
 import signal
 import sys
 from collections.abc import Iterator
 from types import FrameType
+from typing import TextIO
 
 NO_HOME = "/nonexistent"  # as Debian has it for users without a home
 VERIFICATION = "gemma4_compile.verification.cli"
+_ENDS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGBREAK") if hasattr(signal, name))
+"""Signals to end; Windows sends the second one for Ctrl-Break and where a console is closed."""
 _REINSTALL = (
     "install gemma4-compile again, in this environment: "
     "`pip install --force-reinstall .` in its clone"
@@ -57,9 +61,11 @@ def run_verify() -> int:
 
 def begin() -> None:
     """Take signals, give streams and a home, whatever the program was started with."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, *_ENDS):
         signal.signal(number, _leave)
     open_streams()
+    if sys.platform == "win32":
+        use_utf8(sys.stdin, sys.stdout, sys.stderr)
     if os.path.expanduser("~") == "~":  # TVM fails to load, and a folder `~` would be made here
         os.environ["HOME"] = NO_HOME
 
@@ -69,7 +75,7 @@ def _leave(signum: int, frame: FrameType | None) -> None:
 
     Python's own way would be a traceback of what is loaded, or of the threads that are joined.
     """
-    os._exit(128 + signum)
+    os._exit(128 + (signal.SIGTERM if signum in _ENDS else signum))
 
 
 def open_streams() -> None:
@@ -80,6 +86,16 @@ def open_streams() -> None:
             stream = os.fdopen(nowhere, mode, encoding="utf-8")
             stream.closed_at_start = True  # type: ignore[attr-defined]  # `process.CLOSED`
             setattr(sys, name, stream)
+
+
+def use_utf8(*streams: TextIO) -> None:
+    """Read and write UTF-8: Windows has another code for files and pipes, which lacks letters.
+
+    Its consoles take any letter, and are asked for nothing.
+    """
+    for stream in streams:
+        if isinstance(stream, io.TextIOWrapper) and not stream.isatty():
+            stream.reconfigure(encoding="utf-8")
 
 
 def _run(module: str) -> int:

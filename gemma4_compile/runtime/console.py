@@ -27,6 +27,7 @@ from gemma4_compile.runtime.integrity import ByteCount, Check
 from gemma4_compile.runtime.package import Package
 from gemma4_compile.runtime.reply import Event, ReasoningDelta, TextDelta
 from gemma4_compile.runtime.token_engine import TokenChooser
+from gemma4_compile.system.terminals import shows_styles
 
 _DIM, _NORMAL = "\x1b[2m", "\x1b[0m"
 _SOON_S = 0.5  # what is done by then needs no bar
@@ -73,7 +74,7 @@ class Console:
     def __init__(self, *, quiet: bool = False) -> None:
         """Prepare; `quiet` leaves out progress and speed, but no errors and no reasoning."""
         self._quiet = quiet
-        self._styled = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+        self._styled = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and shows_styles()
 
     def note(self, text: str) -> None:
         """Show something that is no answer."""

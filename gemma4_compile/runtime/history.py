@@ -10,6 +10,7 @@ from pathlib import Path
 from prompt_toolkit.history import History
 
 from gemma4_compile.regular_files import check_regular
+from gemma4_compile.system.files import replace_file
 
 MAX_ENTRIES = 1000
 MAX_ENTRY_CHARACTERS = 20_000  # a pasted book is not kept
@@ -91,7 +92,7 @@ class KeptHistory(History):
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS
             with os.fdopen(os.open(scratch, flags, 0o600), "wb") as file:
                 file.write(b"".join(map(_line, entries)))
-            os.replace(scratch, self._path)
+            replace_file(scratch, self._path)
         except OSError as error:
             self._give_up(error)
 

@@ -17,11 +17,9 @@ from pathlib import Path
 
 from gemma4_compile.cache_folder import WAY_OUT, cache_folder, own_cache_folder
 from gemma4_compile.errors import ArtifactError
+from gemma4_compile.system.folders import Folder, open_folder
 
-_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # of a pipe that nobody writes to
-_CLOSED_FOR_CHILDREN = getattr(os, "O_CLOEXEC", 0)
-_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _NO_LINK | _CLOSED_FOR_CHILDREN
 _NOTE = re.compile("[0-9a-f]{64}")
 
 
@@ -40,9 +38,7 @@ def read_note(kind: str, name: str, most_bytes: int) -> bytes | None:
         If a link, a directory or the like is in its place or in that of its folder.
     """
     with contextlib.suppress(OSError), _opened(kind) as folder, _planted(kind, name):
-        note = os.open(
-            name, os.O_RDONLY | _NO_LINK | _NO_WAIT | _CLOSED_FOR_CHILDREN, dir_fd=folder
-        )
+        note = folder.open(name, os.O_RDONLY | _NO_WAIT)
         with os.fdopen(note, "rb") as file:
             if not stat.S_ISREG(os.fstat(note).st_mode):
                 raise OSError(errno.ELOOP, "no regular file")
@@ -57,28 +53,20 @@ def write_note(kind: str, name: str, content: bytes, most_notes: int) -> None:
     """
     with contextlib.suppress(OSError), _opened(kind) as folder:
         new = f".{secrets.token_hex(8)}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK | _CLOSED_FOR_CHILDREN
-        with os.fdopen(os.open(new, flags, 0o600, dir_fd=folder), "wb") as file:
+        descriptor = folder.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        with os.fdopen(descriptor, "wb") as file:
             file.write(content)
-        os.replace(new, name, src_dir_fd=folder, dst_dir_fd=folder)
+        folder.replace(new, name)
         _forget_old(folder, most_notes)
 
 
 @contextlib.contextmanager
-def _opened(kind: str) -> Iterator[int]:
-    """A descriptor of a kind's folder, which is made where it is not."""
-    cache = os.open(own_cache_folder(), _FOLDER)
-    try:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(kind, 0o700, dir_fd=cache)
+def _opened(kind: str) -> Iterator[Folder]:
+    """A kind's folder, which is made where it is not."""
+    with open_folder(own_cache_folder()) as cache, contextlib.ExitStack() as stack:
         with _planted(kind):
-            folder = os.open(kind, _FOLDER, dir_fd=cache)
-    finally:
-        os.close(cache)
-    try:
+            folder = stack.enter_context(cache.inside(kind))
         yield folder
-    finally:
-        os.close(folder)
 
 
 @contextlib.contextmanager
@@ -96,10 +84,10 @@ def _planted(*names: str) -> Iterator[None]:
         ) from error
 
 
-def _forget_old(folder: int, most: int) -> None:
+def _forget_old(folder: Folder, most: int) -> None:
     """Keep the memory small: packages come and go."""
-    notes = [name for name in os.listdir(folder) if _NOTE.fullmatch(name)]
+    notes = [name for name in folder.names() if _NOTE.fullmatch(name)]
     if len(notes) > most:
-        notes.sort(key=lambda n: os.stat(n, dir_fd=folder, follow_symlinks=False).st_mtime_ns)
+        notes.sort(key=folder.changed_ns)
         for name in notes[: len(notes) // 2]:
-            os.unlink(name, dir_fd=folder)
+            folder.remove(name)

@@ -18,6 +18,7 @@ from gemma4_compile.checkpoint.json_text import parse_object
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.regular_files import check_regular, read_regular
 from gemma4_compile.runtime.prompt import Message
+from gemma4_compile.system.files import force, replace_file
 
 FORMAT, VERSION = "gemma4-chat conversation", 1
 MAX_BYTES = 16 << 20
@@ -54,7 +55,7 @@ def save(path: Path, messages: Sequence[Message], *, replace: bool = False) -> N
         with os.fdopen(os.open(scratch, flags, 0o600), "wb") as file:
             file.write(text.encode())
             file.flush()
-            os.fsync(file.fileno())
+            force(file.fileno())
         _put(scratch, path, replace=replace)
     except FileExistsError as error:
         raise ArtifactError(
@@ -73,7 +74,7 @@ def save(path: Path, messages: Sequence[Message], *, replace: bool = False) -> N
 def _put(scratch: Path, path: Path, *, replace: bool) -> None:
     """Give a written file its name; FileExistsError where that is taken."""
     if replace:
-        os.replace(scratch, path)
+        replace_file(scratch, path)
         return
     try:
         os.link(scratch, path)  # unlike a renaming it replaces nothing
@@ -84,7 +85,7 @@ def _put(scratch: Path, path: Path, *, replace: bool) -> None:
             raise
         if os.path.lexists(path):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from error
-        os.replace(scratch, path)
+        replace_file(scratch, path)
 
 
 def load(path: Path) -> list[Message]:

@@ -12,6 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+if sys.platform == "darwin":
+    import fcntl
+
 _TRIES = 20
 _PAUSE_SECONDS = 0.1
 _BINARY = getattr(os, "O_BINARY", 0)
@@ -19,6 +22,15 @@ FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 
 """Flags that open a folder; on Windows none can be opened."""
 
 Rename = Callable[[Path, Path], object]
+
+
+class Control(Protocol):
+    """What is used of the module `fcntl` on macOS."""
+
+    F_FULLFSYNC: int
+
+    def fcntl(self, fd: int, cmd: int, /) -> object:
+        """Ask something of an open file."""
 
 
 class ShortNames(Protocol):
@@ -140,6 +152,22 @@ def sync_writable(path: Path) -> None:
 def _sync(path: Path, flags: int) -> None:
     descriptor = os.open(path, flags)
     try:
-        os.fsync(descriptor)
+        force(descriptor)
     finally:
         os.close(descriptor)
+
+
+def force(descriptor: int) -> None:
+    """Write what the system has of a file to the disk."""
+    if sys.platform == "darwin":
+        force_through(descriptor, fcntl)
+    else:
+        os.fsync(descriptor)
+
+
+def force_through(descriptor: int, control: Control) -> None:
+    """`force` on macOS, whose `fsync` ends when the disk has the data in a memory that it loses."""
+    try:
+        control.fcntl(descriptor, control.F_FULLFSYNC)
+    except OSError:  # a file system that knows no such request
+        os.fsync(descriptor)

@@ -62,6 +62,17 @@ class Counters(ctypes.Structure):
     )
 
 
+class MachineMemory(ctypes.Structure):
+    """MEMORYSTATUSEX."""
+
+    _fields_ = (
+        ("size", ctypes.c_uint32),
+        ("percent_used", ctypes.c_uint32),
+        ("physical", ctypes.c_uint64),
+        ("others", ctypes.c_uint64 * 6),
+    )
+
+
 Function = Callable[..., int]
 """A function of a DLL. Handles fit into an `int` of C, also where pointers are longer."""
 
@@ -88,6 +99,21 @@ class Kernel32(Protocol):
     @property
     def K32GetProcessMemoryInfo(self) -> Function:
         """Fill counters."""
+
+
+class MemoryStatus(Protocol):
+    """What is used of kernel32.dll for the machine's memory."""
+
+    @property
+    def GlobalMemoryStatusEx(self) -> Function:
+        """Fill what the machine has."""
+
+
+def machine_memory_bytes(kernel32: MemoryStatus) -> int:
+    """Memory of the machine; OSError if Windows does not say."""
+    found = MachineMemory(size=ctypes.sizeof(MachineMemory))
+    _check(kernel32.GlobalMemoryStatusEx(ctypes.byref(found)), "GlobalMemoryStatusEx")
+    return int(found.physical)
 
 
 def memory_counters(kernel32: Kernel32) -> Counters:

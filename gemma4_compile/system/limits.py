@@ -122,6 +122,19 @@ if sys.platform != "win32":
         return found if sys.platform == "darwin" else found * 1024  # KiB but on macOS
 
 
+def machine_memory_bytes() -> int:
+    """Memory of the machine; 0 where the system does not tell."""
+    if sys.platform == "win32":
+        with contextlib.suppress(OSError):
+            return jobs.machine_memory_bytes(ctypes.WinDLL("kernel32"))
+        return 0
+    else:
+        try:
+            return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        except (OSError, ValueError):
+            return 0
+
+
 def allow_open_files(count: int) -> int:
     """Let this process open so many files; return how many it may, the system's most or more."""
     if sys.platform == "win32":  # handles have no such limit

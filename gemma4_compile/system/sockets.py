@@ -10,6 +10,15 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+
+def alone() -> int:
+    """The option of a socket that listens: no other one gets its port, but after its end at once.
+
+    Windows' option of POSIX's name would let another program take the port over.
+    """
+    return getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)
+
+
 FROM_STDIN = "-"
 """In place of a descriptor's number: the socket is described on stdin."""
 

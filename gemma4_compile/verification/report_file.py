@@ -8,6 +8,7 @@ from pathlib import Path
 from gemma4_compile.errors import UsageError
 from gemma4_compile.package.output_directory import write_errors
 from gemma4_compile.regular_files import check_regular, write_new
+from gemma4_compile.system.files import replace_file
 
 OPTION = "--output"
 
@@ -39,6 +40,6 @@ def write_output(path: Path, text: str) -> None:
     with write_errors(path, OPTION):
         try:
             write_new(scratch, text.encode("utf-8"))
-            os.replace(scratch, whole)
+            replace_file(scratch, whole)
         finally:
             scratch.unlink(missing_ok=True)

@@ -38,9 +38,9 @@ def _compile(output: Path, names: tuple[str, ...] = NAMES, **more: object) -> Pr
 
 def test_processes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library_build, "workers", lambda: 16)
-    monkeypatch.setattr(library_build, "_memory_bytes", lambda: 64 << 30)
+    monkeypatch.setattr(library_build, "machine_memory_bytes", lambda: 64 << 30)
     assert [library_build.processes(count) for count in (1, 2, 5, 6, 9)] == [1, 1, 1, 2, 3]
-    monkeypatch.setattr(library_build, "_memory_bytes", lambda: 0)
+    monkeypatch.setattr(library_build, "machine_memory_bytes", lambda: 0)
     assert library_build.processes(9) == 1
 
 

@@ -127,6 +127,12 @@ def test_ctrl_c_is_heard_again_where_it_leaves() -> None:
     assert run(lambda: signal.raise_signal(signal.SIGTERM)) == EXIT_TERMINATED
 
 
+def test_ctrl_break_ends_as_sigterm_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows' SIGBREAK, here with the number of another signal."""
+    monkeypatch.setattr(signal, "SIGBREAK", signal.SIGUSR1, raising=False)
+    assert run(lambda: signal.raise_signal(signal.SIGUSR1)) == EXIT_TERMINATED
+
+
 def test_leaving_by_ctrl_c_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(KeyboardInterrupt()) == EXIT_INTERRUPTED
     assert capsys.readouterr() == ("", "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import os
 import re
 import signal
@@ -247,3 +248,29 @@ def test_little_address_space_is_told_in_two_lines(kib: int, tmp_path: Path) -> 
     assert hint.startswith("hint: close other programs")
     assert "Traceback" not in run.stderr
     assert not (tmp_path / "package").exists()
+
+
+def test_files_and_pipes_get_utf8_and_consoles_are_left_alone() -> None:
+    class Console(io.TextIOWrapper):
+        def isatty(self) -> bool:
+            return True
+
+    content = io.BytesIO()
+    piped = io.TextIOWrapper(content, "cp1252")
+    console = Console(io.BytesIO(), "cp1252")
+    start.use_utf8(piped, console, io.StringIO())
+    piped.write("\u65e5\u672c \U0001f600")
+    piped.flush()
+    assert content.getvalue().decode() == "\u65e5\u672c \U0001f600"
+    assert console.encoding == "cp1252"
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGBREAK"])
+def test_signals_to_end_have_one_exit_status(name: str) -> None:
+    """SIGBREAK is Windows' for Ctrl-Break: here it has the number of another one."""
+    script = (
+        "import os, signal; signal.SIGBREAK = signal.SIGUSR1\n"
+        f"from gemma4_compile import start; start.begin(); os.kill(os.getpid(), signal.{name})"
+    )
+    done = subprocess.run([sys.executable, "-c", script])
+    assert done.returncode == 128 + signal.SIGTERM

@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
-import sys
 
 from gemma4_compile.errors import Gemma4CompileError, UsageError
+from gemma4_compile.system import sockets
 
 _ANOTHER_PORT = "choose another with --port, or --port 0 for a free one"
 
@@ -33,8 +33,7 @@ def take_address(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     taken = socket.socket(family, socket.SOCK_STREAM)
     try:
-        if sys.platform != "win32":  # where it would let two servers share a port
-            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.setsockopt(socket.SOL_SOCKET, sockets.alone(), 1)
         taken.bind((host, port))
         taken.listen()
     except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have

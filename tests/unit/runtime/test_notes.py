@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gemma4_compile.errors import ArtifactError
+from gemma4_compile.runtime import notes
 from gemma4_compile.runtime.notes import read_note, write_note
+from gemma4_compile.system.folders import NamedFolder, open_folder
 
 KIND, NAME = "checked-packages", "0" * 64
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@contextlib.contextmanager
+def named(path: Path) -> Iterator[NamedFolder]:
+    """As on Windows, which opens no folders."""
+    yield NamedFolder(path)
+
+
+@pytest.fixture(params=[open_folder, named])
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
+    monkeypatch.setattr(notes, "open_folder", request.param)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "gemma4_compile" / KIND
 

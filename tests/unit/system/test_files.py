@@ -139,3 +139,31 @@ def test_a_disk_without_second_names_is_an_error(short: str) -> None:
 def test_here_a_path_goes_to_tvm_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert files.path_for_tvm(Path("model.so")) == str(tmp_path / "model.so")
+
+
+class Control:
+    """`fcntl` of macOS."""
+
+    F_FULLFSYNC = 51
+
+    def __init__(self, refusal: OSError | None) -> None:
+        self._refusal = refusal
+        self.asked: list[tuple[int, int]] = []
+
+    def fcntl(self, fd: int, cmd: int, /) -> int:
+        self.asked.append((fd, cmd))
+        if self._refusal is not None:
+            raise self._refusal
+        return 0
+
+
+@pytest.mark.parametrize("refusal", [None, OSError(45, "not supported")])
+def test_macos_is_asked_to_write_through_the_disks_memory(
+    descriptor: int, refusal: OSError | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    control = Control(refusal)
+    files.force_through(descriptor, control)
+    assert control.asked == [(descriptor, 51)]
+    assert synced == ([] if refusal is None else [descriptor])

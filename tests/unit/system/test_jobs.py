@@ -48,6 +48,7 @@ def test_structures_have_the_sizes_of_64_bit_windows() -> None:
     assert ctypes.sizeof(jobs.BasicLimits) == 64
     assert ctypes.sizeof(jobs.ExtendedLimits) == 144
     assert ctypes.sizeof(jobs.Counters) == 72
+    assert ctypes.sizeof(jobs.MachineMemory) == 64
     assert jobs.ExtendedLimits.process_memory.offset == 112
 
 
@@ -84,3 +85,18 @@ def test_the_peak_is_read() -> None:
 def test_a_call_that_fails_is_an_error(name: str) -> None:
     with pytest.raises(OSError, match=name):
         jobs.limit_memory(Kernel32(name), 1)
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_the_machines_memory_is_asked_for(works: bool) -> None:
+    class Machine:
+        def GlobalMemoryStatusEx(self, found: Any) -> int:
+            assert found._obj.size == 64
+            found._obj.physical = 16 << 30
+            return works
+
+    if works:
+        assert jobs.machine_memory_bytes(Machine()) == 16 << 30
+    else:
+        with pytest.raises(OSError, match="GlobalMemoryStatusEx"):
+            jobs.machine_memory_bytes(Machine())

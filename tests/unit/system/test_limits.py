@@ -6,6 +6,9 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
+
+import pytest
 
 from gemma4_compile.system import limits
 from gemma4_compile.system.limits import peak_memory_bytes, peak_of_children_bytes
@@ -45,3 +48,17 @@ def test_a_limit_of_time_is_told_from_other_ends() -> None:
     assert limits.took_too_long(-signal.SIGALRM)
     assert limits.took_too_long(-signal.SIGXCPU)
     assert not any(map(limits.took_too_long, (0, 1, -signal.SIGSEGV, -signal.SIGKILL)))
+
+
+@pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="reads Linux' own count")
+def test_the_machines_memory_is_what_linux_counts() -> None:
+    line = Path("/proc/meminfo").read_text("utf-8").splitlines()[0]
+    assert limits.machine_memory_bytes() == pytest.approx(int(line.split()[1]) * 1024, rel=0.02)
+
+
+def test_a_system_that_does_not_tell_its_memory_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> int:
+        raise ValueError("unrecognized configuration name")
+
+    monkeypatch.setattr("os.sysconf", refuse)
+    assert limits.machine_memory_bytes() == 0

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from gemma4_compile.system import sockets
 
 ANSWER = """
@@ -53,3 +55,9 @@ def test_a_socket_is_sent_over_a_socket() -> None:
         assert near.recv(10) == b"through"
         control.close()
         assert list(sockets.receive_descriptor(other)) == []
+
+
+def test_windows_option_keeps_a_port_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sockets.alone() == socket.SO_REUSEADDR  # after its end; two at once POSIX refuses anyway
+    monkeypatch.setattr(socket, "SO_EXCLUSIVEADDRUSE", -5, raising=False)
+    assert sockets.alone() == -5

@@ -14,6 +14,7 @@ from gemma4_compile.runtime.server.address import (
     is_loopback,
     take_address,
 )
+from gemma4_compile.system import sockets
 
 LOCAL = "127.0.0.1"
 
@@ -82,3 +83,10 @@ def test_addresses_of_version_6_are_shown_in_brackets() -> None:
 def test_what_only_this_machine_reaches(host: str, expected: bool) -> None:
     with take_address(host, 0) as taken:
         assert is_loopback(taken) == expected
+
+
+def test_the_port_is_taken_as_this_system_keeps_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "alone", lambda: socket.SO_KEEPALIVE)  # any that can be read back
+    with take_address(LOCAL, 0) as taken:
+        assert taken.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert not taken.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
