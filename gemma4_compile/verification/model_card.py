@@ -6,8 +6,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gemma4_compile.package.artifacts import Provenance
+from gemma4_compile import abi
+from gemma4_compile.checkpoint.hub_id import is_hub_id
+from gemma4_compile.package.artifacts import Build, Provenance
+from gemma4_compile.package.fields import PLAIN_NAME, Fields
+from gemma4_compile.package.interface import DRAFTER
 from gemma4_compile.package.libraries import LibraryRecord
+from gemma4_compile.package.partial_build import CALIBRATION, MODALITIES
 from gemma4_compile.verification.weights_licence import OTHER, WeightsLicence
 
 MARK = "<!-- written by gemma4-compile --publish -->"
@@ -49,45 +54,126 @@ class Published:
     numerics: Mapping[str, object] | None
 
 
+@dataclass(frozen=True)
+class _Origin:
+    """A checkpoint that the weights are from.
+
+    Attributes
+    ----------
+    model, revision : on the hub; None of what was somebody's directory or file
+    """
+
+    kind: str
+    model: str | None = None
+    revision: str | None = None
+
+    def __str__(self) -> str:
+        """It in Markdown."""
+        if self.model is None:
+            return f"`{self.kind}`"
+        page = f"[{self.model}](https://huggingface.co/{self.model})"
+        return f"{page} at commit `{self.revision}`"
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What a build says, checked: a card is Markdown and YAML, and a package may be anybody's."""
+
+    source: _Origin
+    adapters: tuple[_Origin, ...]
+    drafter: _Origin | None
+    calibrated: bool
+    recipe: str
+    version: str
+    context: int
+    modalities: tuple[str, ...]
+
+
 def model_card(published: Published) -> str:
-    """The text of README.md, its metadata before it."""
-    sections = [_front(published), MARK, _about(published), _numbers(published), _run(published)]
+    """The text of README.md, its metadata before it; ArtifactError for a damaged build."""
+    made = _made(published.provenance.build)
+    sections = [
+        _front(published, made),
+        MARK,
+        _about(published, made),
+        _numbers(published, made),
+        _run(published),
+    ]
     return "\n\n".join(part for part in sections if part) + "\n"
 
 
-def _front(published: Published) -> str:
-    build = published.provenance.build
-    source = build.get("source", {})
+def _made(build: Build) -> _Made:
+    read = Fields(build, abi.PROVENANCE_FILE)
+    source = read.optional("source", dict) or {}
+    adapters = Fields(source, abi.PROVENANCE_FILE).optional("adapters", list) or []
+    drafter = read.optional(DRAFTER, dict)
+    versions = Fields(read.optional("versions", dict) or {}, abi.PROVENANCE_FILE)
+    modalities = read.optional(MODALITIES, list) or ["text"]
+    if not all(isinstance(one, str) and PLAIN_NAME.fullmatch(one) for one in modalities):
+        raise read.damaged(MODALITIES)
+    return _Made(
+        source=_origin(source),
+        adapters=tuple(map(_origin, adapters)),
+        drafter=None if drafter is None else _origin(drafter),
+        calibrated=CALIBRATION in build,
+        recipe=_plain(read, "recipe"),
+        version=_plain(versions, "gemma4-compile"),
+        context=read.optional("context_length", int) or 0,
+        modalities=tuple(modalities),
+    )
+
+
+def _origin(entry: object) -> _Origin:
+    read = Fields(entry, abi.PROVENANCE_FILE)
+    kind = _plain(read, "kind")
+    if kind != "hub":
+        return _Origin(kind)
+    model: str = read.get("model", str)
+    if not is_hub_id(model):
+        raise read.damaged("model")
+    return _Origin(kind, model, _plain(read, "revision"))
+
+
+def _plain(read: Fields, name: str) -> str:
+    """A field that is one word; "" where there is none."""
+    text = read.optional(name, str) or ""
+    if text and not PLAIN_NAME.fullmatch(text):
+        raise read.damaged(name)
+    return text
+
+
+def _front(published: Published, made: _Made) -> str:
     licence = published.licence.identifier
-    modalities = build.get("modalities", ["text"])
-    task = "image-text-to-text" if "image" in modalities else "text-generation"
-    if "audio" in modalities:
+    task = "image-text-to-text" if "image" in made.modalities else "text-generation"
+    if "audio" in made.modalities:
         task = "any-to-any"
     lines = ["---", f"license: {json.dumps(licence)}"]
     if licence == OTHER:
         lines += ["license_name: weights", f"license_link: {LICENCE_FILE}"]
-    if source.get("kind") == "hub":
-        lines += [f"base_model: {json.dumps(source['model'])}", "base_model_relation: quantized"]
+    if made.source.model is not None:
+        of_hub = [one.model for one in (made.source, *made.adapters) if one.model is not None]
+        lines += ["base_model:", *(f"- {json.dumps(model)}" for model in dict.fromkeys(of_hub))]
+        lines.append("base_model_relation: quantized")
     lines += [f"pipeline_tag: {task}", "library_name: gemma4-compile", "tags:"]
     targets = _targets(published.provenance)
     web = ["webllm"] if _WEB in targets else []
-    tags = ["gemma4", *targets, *web, str(build.get("recipe"))]
+    tags = ["gemma4", *targets, *web, *filter(None, [made.recipe])]
     return "\n".join([*lines, *(f"- {json.dumps(tag)}" for tag in tags), "---"])
 
 
-def _about(published: Published) -> str:
-    build = published.provenance.build
-    source = build.get("source", {})
-    base = {"hub": f"[{source.get('model')}](https://huggingface.co/{source.get('model')})"}
-    origin = base.get(str(source.get("kind")), f"`{source.get('kind')}`")
-    at = f" at commit `{source['revision']}`" if source.get("kind") == "hub" else ""
-    adapters = len(source.get("adapters", ()))
-    merged = f", with {adapters} adapters merged into it" if adapters else ""
-    version = build.get("versions", {}).get("gemma4-compile", "")
+def _about(published: Published, made: _Made) -> str:
+    merged = ""
+    if made.adapters:
+        word = "adapter" if len(made.adapters) == 1 else "adapters"
+        merged = f", with the {word} {', '.join(map(str, made.adapters))} merged into it"
+    calibrated = " Integers were chosen by what the model computes from a text."
+    drafter = f" A drafter, {made.drafter}, guesses tokens ahead."
     return (
         f"# {published.name.partition('/')[2]}\n\n"
-        f"{origin}{at}{merged}, compiled with gemma4-compile {version} in the recipe "
-        f"`{build.get('recipe')}`. `provenance.json` has the hash of every file, and what it was "
+        f"{made.source}{merged}, compiled with gemma4-compile {made.version} in the recipe "
+        f"`{made.recipe}`.{calibrated if made.calibrated else ''}"
+        f"{'' if made.drafter is None else drafter} "
+        "`provenance.json` has the hash of every file, and what it was "
         f"made from. The weights are under the licence in `{LICENCE_FILE}`; `LICENSE` and `NOTICE` "
         "are of what is linked into the libraries."
     )
@@ -97,15 +183,15 @@ def _targets(provenance: Provenance) -> list[str]:
     return list(dict.fromkeys(library.target for library in provenance.libraries))
 
 
-def _numbers(published: Published) -> str:
+def _numbers(published: Published, made: _Made) -> str:
     provenance = published.provenance
-    build, total = provenance.build, sum(size for size, _ in provenance.files.values())
+    total = sum(size for size, _ in provenance.files.values())
     memory = provenance.libraries[0].memory_bytes
     rows = [
         ("files", f"{total / 1e9:.2f} GB in {len(provenance.files)} files"),
         ("memory", f"{memory / 2**30:.2f} GiB with the whole context"),
-        ("context", f"{build.get('context_length')} tokens"),
-        ("takes", ", ".join(build.get("modalities", ["text"]))),
+        ("context", f"{made.context:,} tokens"),
+        ("takes", ", ".join(made.modalities)),
     ]
     rows += [(f"`{one.file}`", _library(one)) for one in provenance.libraries]
     rows += _numerics(published.numerics)

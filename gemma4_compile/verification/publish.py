@@ -98,7 +98,8 @@ def publish(request: PublishRequest, reporter: Reporter) -> str:
     with reporter.progress("checking the package", total) as advance:
         advance(0)
         hash_files(request.package, provenance, advance)
-    published = Published(request.name, provenance, licence, _numerics(request.package, provenance))
+    numerics = _numerics(request.package, provenance)
+    card = model_card(Published(request.name, provenance, licence, numerics))
     with clear_errors(request.name, None, uploads=True):
         huggingface_hub.create_repo(request.name, private=not request.public, exist_ok=True)
         there = {one.path: one.size for one in listed(request.name, None)}
@@ -110,7 +111,7 @@ def publish(request: PublishRequest, reporter: Reporter) -> str:
         ]
         additions.append(CommitOperationAdd(LICENCE_FILE, licence.text.encode()))
         if _may_write_card(request.name, there):
-            additions.append(CommitOperationAdd(CARD, model_card(published).encode()))
+            additions.append(CommitOperationAdd(CARD, card.encode()))
         gone = (set(old.files) if old is not None else set()) & set(there) - set(provenance.files)
         deletions = [CommitOperationDelete(name) for name in sorted(gone)]
         reporter.stage(f"uploading {len(additions)} files to {request.name}")

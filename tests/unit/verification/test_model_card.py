@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard
 
+from gemma4_compile.errors import ArtifactError
 from gemma4_compile.package.artifacts import Provenance
 from gemma4_compile.verification.model_card import MARK, Published, model_card
 from gemma4_compile.verification.weights_licence import WeightsLicence
@@ -38,7 +39,7 @@ def metadata(card: str) -> dict[str, Any]:
 def test_the_metadata_is_what_the_hub_reads() -> None:
     data = metadata(model_card(published("model.so")))
     assert data["license"] == "apache-2.0"
-    assert data["base_model"] == HUB["model"]
+    assert data["base_model"] == [HUB["model"]]
     assert data["base_model_relation"] == "quantized"
     assert data["library_name"] == "gemma4-compile"
     assert data["pipeline_tag"] == "text-generation"
@@ -80,3 +81,39 @@ def test_a_person_reads_what_it_is_and_how_it_runs() -> None:
 
 def test_a_package_that_was_not_measured_claims_nothing() -> None:
     assert "KL" not in model_card(replace(published("model.so"), numerics=None))
+
+
+def test_what_was_merged_calibrated_or_added_is_named() -> None:
+    lora = {"kind": "hub", "model": "someone/lora", "revision": "1" * 40}
+    source = {**HUB, "adapters": [lora, {"kind": "directory"}]}
+    drafter = {"kind": "hub", "model": "google/drafter", "revision": "2" * 40}
+    text = model_card(published("model.so", source=source, calibration={}, drafter=drafter))
+    assert metadata(text)["base_model"] == [HUB["model"], "someone/lora"]
+    assert "adapters [someone/lora](https://huggingface.co/someone/lora) at commit" in text
+    assert "`directory` merged into it" in text
+    assert "chosen by what the model computes" in text
+    assert "A drafter, [google/drafter]" in text
+    plain = model_card(published("model.so"))
+    assert not any(word in plain for word in ("adapter", "chosen by", "drafter"))
+
+
+@pytest.mark.parametrize(
+    ("name", "build"),
+    [
+        ("records", {"source": {**HUB, "adapters": [1]}}),
+        ("adapters", {"source": {**HUB, "adapters": 7}}),
+        ("source", {"source": "tiny"}),
+        ("model", {"source": {"kind": "hub"}}),
+        ("model", {"source": {**HUB, "model": 'a/b"\n---\nevil: yes'}}),
+        ("revision", {"source": {**HUB, "revision": "1`\n# Title"}}),
+        ("kind", {"source": {"kind": "<script>"}}),
+        ("recipe", {"recipe": "x|y\n# Title"}),
+        ("modalities", {"modalities": "image"}),
+        ("modalities", {"modalities": ["text", "a|b"]}),
+        ("versions", {"versions": []}),
+        ("drafter", {"drafter": "x"}),
+    ],
+)
+def test_nothing_of_a_damaged_build_is_written(name: str, build: dict[str, Any]) -> None:
+    with pytest.raises(ArtifactError, match=f"field `{name}` is damaged"):
+        model_card(published("model.so", **build))
