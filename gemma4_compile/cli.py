@@ -165,11 +165,19 @@ def _libraries(arguments: argparse.Namespace) -> _Libraries:
     names = library_options.libraries(arguments)
     recipe = with_overrides(arguments.quant, _overrides(arguments))
     float16, int8 = recipe.has_float16, recipe.takes_int8
+    forms = fitting_forms(names, has_float16=float16, takes_int8=int8)
+    same = [name for name in names if name not in {form.name for form in forms}]
+    if same and arguments.libraries not in (None, library_options.ALL):
+        warn(
+            f"--quant {arguments.quant} stores nothing that these libraries would read otherwise: "
+            f"{', '.join(same)}",
+            f"instead of them there is {', '.join(form.name for form in forms)}",
+        )
     return {
         "target": library_options.targets(arguments.target)[0],
         "limits": arguments.limits or library_options.DEFAULT_LIMITS,
         "activations": arguments.activations or AUTO,
-        "libraries": fitting_forms(names, has_float16=float16, takes_int8=int8),
+        "libraries": forms,
     }
 
 

@@ -17,10 +17,11 @@ T = TypeVar("T")
 class Fields:
     """Checked reading of one JSON object of a package."""
 
-    def __init__(self, values: object, file: str) -> None:
+    def __init__(self, values: object, file: str, name: str = "records") -> None:
+        """Take an object of the field `name`; ArtifactError for anything else."""
         self._file = file
         if not isinstance(values, Mapping):
-            raise self.damaged("records")
+            raise self.damaged(name)
         self._values = values
 
     def damaged(self, name: str) -> ArtifactError:

@@ -127,7 +127,7 @@ def read_libraries(
         return () if main is None else (_only(main, build),)
     if not isinstance(entries, list) or len(entries) > MAX_LIBRARIES:
         raise read.damaged("libraries")
-    found = [_record(Fields(entry, abi.PROVENANCE_FILE), files) for entry in entries]
+    found = [_record(Fields(entry, abi.PROVENANCE_FILE, "libraries"), files) for entry in entries]
     names, paths = {one.name for one in found}, {one.file for one in found}
     is_right = len(names) == len(found) == len(paths)
     if not is_right or (main is None) != (not found) or (main is not None and main not in paths):

@@ -268,6 +268,19 @@ def test_plan_of_one_library_names_what_it_needs_of_the_language(
     assert required["language_features"] == ["packed_4x8_integer_dot_product"]
 
 
+def test_libraries_that_a_recipe_does_not_have_are_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = ["tiny", "--plan", "--quant"]
+    assert cli.main([*given, "f32", "--libraries", "default,f16,int8"]) == 0
+    said = capsys.readouterr().err
+    assert "--quant f32 stores nothing that these libraries would read otherwise: f16, int8" in said
+    assert "instead of them there is default" in said
+    for libraries in ("all", "subgroups"):
+        assert cli.main([*given, "f32", "--libraries", libraries]) == 0
+        assert capsys.readouterr().err == ""
+
+
 def test_an_old_name_of_activations_is_taken_with_a_warning(
     pipeline: Pipeline, capsys: pytest.CaptureFixture[str]
 ) -> None:

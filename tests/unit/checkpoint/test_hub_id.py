@@ -1,7 +1,8 @@
 """Names of repositories on the hub."""
 
 import pytest
-from huggingface_hub.utils import HFValidationError, validate_repo_id
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils._validators import validate_repo_id
 
 from gemma4_compile.checkpoint.hub_id import is_hub_id
 

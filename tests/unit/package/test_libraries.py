@@ -131,6 +131,11 @@ def test_damage_is_named(change: Change) -> None:
         _read(change(entries))
 
 
+def test_an_entry_that_is_no_object_is_one_of_the_list() -> None:
+    with pytest.raises(ArtifactError, match="field `libraries` is damaged"):
+        _read([MAIN.to_json(), None])
+
+
 @pytest.mark.parametrize("needs", [None, "all", ["subgroups"]])
 def test_an_old_build_without_requirements_is_read(needs: object) -> None:
     made = Provenance("model.wasm", BUILD | {"requirements": needs}, FILES).to_json()
