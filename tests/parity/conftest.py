@@ -130,7 +130,8 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> CaseFactory:
                 *(checkpoint.path, recipe, output),
                 library_of=library_of,
                 activations=activations,
-                optimised=recipe == "f32",
+                # Those of tests/parity/test_float32.py are what users get.
+                optimised=(kind in models.KINDS and (recipe, dtype) == ("f32", "float32")),
                 float16=float16,
             ),
         )

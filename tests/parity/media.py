@@ -113,7 +113,8 @@ def compile_with_pictures(
         prefill_chunk=PREFILL_CHUNK,
     )
     packages.compile_small(request)
-    _exchange_library(package, config, RECIPES[recipe], spec)
+    with packages.unoptimised():
+        _exchange_library(package, config, RECIPES[recipe], spec)
     return package, packages.dequantised_weights(package, checkpoint, recipe)
 
 
