@@ -60,7 +60,7 @@ def serve(package: Path, port: int, *, opens: bool) -> subprocess.Popen[str]:
     """Start `gemma4-serve` on the package and the built page."""
     command = [sys.executable, "-m", "gemma4_compile.runtime.server.cli", str(package)]
     command += ["--page", str(PAGE), "--port", str(port), "--open" if opens else "--no-open"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, encoding="utf-8")
 
 
 def ask(url: str, question: str, *, sees: bool) -> int:
@@ -68,7 +68,7 @@ def ask(url: str, question: str, *, sees: bool) -> int:
     command = ["node", str(HERE / "ask.mjs"), url, question]
     if sees:
         command += ["--file", str(PICTURE), ABOUT_PICTURE]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(command, stdout=subprocess.PIPE, encoding="utf-8", check=False)
     print(done.stdout, end="", flush=True)
     if done.returncode == 0 and sees and done.stdout.splitlines()[-1] != SEEN:
         raise Failure(f"the model did not see `{SEEN}` in {PICTURE}", "its answers are above")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,6 +33,7 @@ from gemma4_compile.model_spec.drafter.layer_plan import check_fit
 from gemma4_compile.model_spec.drafter.parameters import ORDERING, STEM
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.regular_files import MAX_TOKENIZER_BYTES
+from gemma4_compile.system.files import scratch_folder
 
 OPTION = "--drafter"
 
@@ -76,11 +76,11 @@ def open_drafter(
     if model is None:
         yield None
     elif model == TINY:
-        with tempfile.TemporaryDirectory(prefix="gemma4-tiny-") as directory:
+        with scratch_folder(prefix="gemma4-tiny-") as directory:
             tiny.materialize_drafter(Path(directory))
             yield _opened(Path(directory), {"kind": TINY}, _read_tiny, target, weights=weights)
     elif (path := local_path(model)).exists() and is_model(path):
-        with tempfile.TemporaryDirectory(prefix="gemma4-gguf-") as directory:
+        with scratch_folder(prefix="gemma4-gguf-") as directory:
             yield _from_gguf(path, Path(directory), target, weights=weights)
     elif path.exists():
         with _named():

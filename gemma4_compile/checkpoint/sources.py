@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,6 +40,7 @@ from gemma4_compile.model_spec.modality import TEXT_ONLY, Modality
 from gemma4_compile.model_spec.text.config import PRESETS_DIR, Gemma4Config, preset_names
 from gemma4_compile.options import DEFAULT_MODEL
 from gemma4_compile.process import warn
+from gemma4_compile.system.files import scratch_folder
 
 TINY = "tiny"
 Modalities = Collection[Modality] | None
@@ -253,12 +253,12 @@ def open_source(
             hint="leave it out",
         )
     if model == TINY:
-        with tempfile.TemporaryDirectory(prefix="gemma4-tiny-") as directory:
+        with scratch_folder(prefix="gemma4-tiny-") as directory:
             tiny.materialize(Path(directory))
             made = _directory(Path(directory), {"kind": "tiny"}, modalities, weights=weights)
             yield _with_adapters(made, opened)
     elif path.exists() and gguf_files.is_model(path):
-        with tempfile.TemporaryDirectory(prefix="gemma4-gguf-") as directory:
+        with scratch_folder(prefix="gemma4-gguf-") as directory:
             made = _from_gguf(path, Path(directory), modalities, tokenizer, weights=weights)
             yield _with_adapters(made, opened)
     elif path.exists():

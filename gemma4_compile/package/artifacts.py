@@ -239,6 +239,8 @@ class Provenance:
                 raise read.damaged("files")
             fields = Fields(entry, abi.PROVENANCE_FILE)
             files[name] = (fields.get("nbytes", int), fields.get("sha256", str))
+        if len({name.lower() for name in files}) < len(files):  # one file, on most Macs and Windows
+            raise read.damaged("files")
         library = values.get("library")
         if library is not None and (not isinstance(library, str) or library not in files):
             raise read.damaged("library")

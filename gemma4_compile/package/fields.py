@@ -9,7 +9,10 @@ from typing import TypeVar
 from gemma4_compile.errors import ArtifactError
 
 COMPILE_AGAIN = "compile the package again"
-PLAIN_NAME = re.compile(r"\w[\w.\-]*", re.ASCII)
+PLAIN_NAME = re.compile(
+    r"(?!(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|\Z))\w([\w.\-]*[\w\-])?", re.ASCII | re.IGNORECASE
+)
+"""Of a file that every system can make; see `system.names`."""
 
 T = TypeVar("T")
 

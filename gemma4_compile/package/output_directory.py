@@ -22,7 +22,7 @@ from typing import IO
 from gemma4_compile import abi, regular_files
 from gemma4_compile.errors import ArtifactError, InterruptedRunError, UsageError
 from gemma4_compile.package.artifacts import Provenance, read_artifact
-from gemma4_compile.system import files, locks
+from gemma4_compile.system import files, locks, names
 
 LOCK_FILE = ".lock"
 PROGRESS_FILE = "progress.json"
@@ -101,6 +101,7 @@ def check_place(output: Path, checkpoints: Iterable[Path] = ()) -> None:
             f"-o `{output}`: the name is not UTF-8", hint="give another name"
         ) from error
     try:
+        names.check_new_name(output)
         replaced = regular_files.resolved(output)
     except OSError as error:
         raise UsageError(f"-o `{output}`: {error.strerror}", hint="choose another -o") from error
@@ -109,7 +110,7 @@ def check_place(output: Path, checkpoints: Iterable[Path] = ()) -> None:
         kept["your home directory"] = Path.home()
     kept |= {f"the checkpoint `{checkpoint}`": checkpoint for checkpoint in checkpoints}
     for what, path in kept.items():
-        if path.exists() and path.resolve().is_relative_to(replaced):
+        if path.exists() and files.is_below(path.resolve(), replaced):
             raise UsageError(
                 f"-o `{output}` would replace {what}",
                 hint="give -o a directory of its own, which is made where it is missing",
@@ -141,7 +142,7 @@ def write_errors(path: Path, option: str = "-o") -> Iterator[None]:
                 hint=f"free some space, or choose an {option} on another disk",
             ) from error
         raise ArtifactError(
-            f"cannot write `{path}`: {error.strerror or error}",
+            f"cannot write `{path}`: {error.strerror or error}{names.length_hint(path)}",
             hint=f"check the directory's permissions, or choose another {option}",
         ) from error
 

@@ -22,6 +22,7 @@ import numpy as np
 from gemma4_compile.errors import ArtifactError, Gemma4CompileError
 from gemma4_compile.runtime.device import Device
 from gemma4_compile.runtime.native_library import NativeLibrary
+from gemma4_compile.system.files import scratch_folder
 from gemma4_compile.types import Array, JsonObject
 
 _MODULE = "gemma4_compile.device_check.expected_outputs"
@@ -89,7 +90,7 @@ class _PlainAnswers:
 @contextmanager
 def _expected_outputs() -> Iterator[_PlainAnswers]:
     with (
-        tempfile.TemporaryDirectory(prefix="gemma4-") as folder,
+        scratch_folder(prefix="gemma4-") as folder,
         tempfile.TemporaryFile("w+", encoding="utf-8") as log,
         subprocess.Popen(
             [sys.executable, "-m", _MODULE, folder],

@@ -19,6 +19,7 @@ from gemma4_compile.errors import ArtifactError
 from gemma4_compile.regular_files import check_regular, read_regular
 from gemma4_compile.runtime.prompt import Message
 from gemma4_compile.system.files import force, replace_file
+from gemma4_compile.system.names import check_new_name
 
 FORMAT, VERSION = "gemma4-chat conversation", 1
 MAX_BYTES = 16 << 20
@@ -49,6 +50,7 @@ def save(path: Path, messages: Sequence[Message], *, replace: bool = False) -> N
     text = json.dumps(content, ensure_ascii=False, indent=1) + "\n"
     scratch = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}")
     try:
+        check_new_name(path)
         if replace and os.path.lexists(path):
             check_regular(path.lstat())
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)

@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from gemma4_compile.runtime.package import Package, check_whole, read_provenance
 from gemma4_compile.runtime.token_engine import Float32Array
 from gemma4_compile.runtime.tune_run import LOGITS_FILE, PROMPT_TOKENS, RESULT_FILE, Timing
 from gemma4_compile.runtime.tuned import keep_choice
+from gemma4_compile.system.files import scratch_folder
 
 _CHILD = "gemma4_compile.runtime.tune_run"
 LIMIT_S = 240.0
@@ -171,7 +171,7 @@ def _attempt(
 ) -> tuple[Timing, Float32Array | None]:
     """Time a library in a process of its own, which is ended whatever happens here."""
     once = Check.OFF if check is Check.OFF else Check.ONCE
-    with tempfile.TemporaryDirectory(prefix="gemma4-") as folder:
+    with scratch_folder(prefix="gemma4-") as folder:
         command = [sys.executable, "-m", _CHILD, str(directory.resolve()), name, once.value]
         command += [str(context_length or 0), str(KERNELS_S), folder]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:

@@ -112,7 +112,7 @@ def run(
         timing = Timing(" ".join(str(error).split()) or type(error).__name__)
     if logits is not None:
         np.save(folder / LOGITS_FILE, logits, allow_pickle=False)
-    (folder / RESULT_FILE).write_text(json.dumps(dataclasses.asdict(timing)), "utf-8")
+    (folder / RESULT_FILE).write_text(json.dumps(dataclasses.asdict(timing)), "utf-8", newline="\n")
 
 
 def main(argv: Sequence[str]) -> None:

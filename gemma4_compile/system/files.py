@@ -6,7 +6,9 @@ import contextlib
 import ctypes
 import errno
 import os
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +24,23 @@ FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 
 """Flags that open a folder; on Windows none can be opened."""
 
 Rename = Callable[[Path, Path], object]
+
+
+def is_below(path: Path, folder: Path) -> bool:
+    """Return whether a folder is a path, or above it: also where only the spelling differs.
+
+    Most disks of Macs and Windows take a name in large and small letters, and in either form of
+    letters with accents, for the same.
+    """
+    if path.is_relative_to(folder):
+        return True
+    try:
+        found = folder.stat()
+    except OSError:
+        return False
+    return any(
+        os.path.samestat(found, above.stat()) for above in (path, *path.parents) if above.exists()
+    )
 
 
 class Control(Protocol):
@@ -69,6 +88,24 @@ def seek_and_write(descriptor: int, content: memoryview | bytes, offset_bytes: i
     """`write_at` where there is no such call."""
     os.lseek(descriptor, offset_bytes, os.SEEK_SET)
     return os.write(descriptor, content)
+
+
+def scratch_folder(prefix: str, dir: str | Path | None = None) -> tempfile.TemporaryDirectory[str]:
+    """A folder that is removed at the end; on Windows what of it is still open or mapped stays."""
+    return tempfile.TemporaryDirectory(
+        prefix=prefix, dir=dir, ignore_cleanup_errors=sys.platform == "win32"
+    )
+
+
+def point_to(source: Path, path: Path) -> None:
+    """Make a link to a file or, where there may be none (Windows), a second name or a copy."""
+    try:
+        path.symlink_to(source)
+    except OSError:
+        try:
+            link_file(source, path)
+        except OSError:
+            shutil.copy2(source, path)
 
 
 def replace_file(source: Path, target: Path) -> None:

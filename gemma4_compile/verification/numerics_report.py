@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import prod
@@ -22,6 +21,7 @@ from gemma4_compile.package.output_directory import check_writable, output_direc
 from gemma4_compile.package.partial_build import NONFINITE
 from gemma4_compile.progress import Reporter
 from gemma4_compile.quantization.quality import Thresholds
+from gemma4_compile.system.files import scratch_folder
 from gemma4_compile.targets.spec import INT8
 from gemma4_compile.types import JsonObject
 from gemma4_compile.verification.build_fields import reads_words
@@ -205,7 +205,7 @@ def verify_package(request: VerifyRequest, reporter: Reporter) -> NumericsReport
         jobs: list[list[Job]] = [[*prompt.decoded(), *prompt.again(odd)]]
         jobs += [form.jobs() for form in forms]
         jobs += [trial.jobs() for trial in trials]
-        with tempfile.TemporaryDirectory(prefix="gemma4-verify-") as folder:
+        with scratch_folder(prefix="gemma4-verify-") as folder:
             probe = make_probe(request, opened, Path(folder), reporter)
             shown = "".join(f", and a {NAMES[trial.modality]}" for trial in trials)
             tokens = len(prompt.ids) + sum(len(trial.text.ids) for trial in forms)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -30,6 +29,7 @@ from gemma4_compile.pipeline import compile_model
 from gemma4_compile.progress import Reporter
 from gemma4_compile.regular_files import resolved
 from gemma4_compile.request import CompileRequest
+from gemma4_compile.system.files import scratch_folder
 from gemma4_compile.targets.libraries import LibraryForm
 from gemma4_compile.targets.spec import NATIVE
 from gemma4_compile.verification.adapters import adapters_of
@@ -265,7 +265,7 @@ def _place(request: RebuildRequest) -> Iterator[Path]:
         yield request.output
         return
     try:
-        folder = tempfile.TemporaryDirectory(prefix=f".{package.name}-again-", dir=package.parent)
+        folder = scratch_folder(prefix=f".{package.name}-again-", dir=package.parent)
     except OSError as error:
         raise ArtifactError(
             f"cannot write beside `{request.package}`: {error.strerror}", hint="give another -o"

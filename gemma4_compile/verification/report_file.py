@@ -9,6 +9,7 @@ from gemma4_compile.errors import UsageError
 from gemma4_compile.package.output_directory import write_errors
 from gemma4_compile.regular_files import check_regular, write_new
 from gemma4_compile.system.files import replace_file
+from gemma4_compile.system.names import check_new_name
 
 OPTION = "--output"
 
@@ -16,6 +17,7 @@ OPTION = "--output"
 def check_output(path: Path) -> None:
     """Raise UsageError for what cannot be written, before anything long begins."""
     try:
+        check_new_name(path)
         try:
             check_regular(path.stat())
         except FileNotFoundError:

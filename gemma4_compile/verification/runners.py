@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from gemma4_compile.runtime.engine import Engine
 from gemma4_compile.runtime.media_prompt import Prompt
 from gemma4_compile.runtime.native_library import Forward
 from gemma4_compile.runtime.steps import PlainSteps
+from gemma4_compile.system.files import scratch_folder
 from gemma4_compile.types import JsonObject
 
 Float32Array = npt.NDArray[np.float32]
@@ -182,7 +182,7 @@ def on_dawn(
     """
     chat = ChatConfig.from_json(read_artifact(directory / abi.CHAT_CONFIG_FILE))
     library = Provenance.from_json(read_artifact(directory / abi.PROVENANCE_FILE)).library
-    with tempfile.TemporaryDirectory(prefix="gemma4-verify-") as folder:
+    with scratch_folder(prefix="gemma4-verify-") as folder:
         job = {
             "package": str(directory.resolve()),
             "library": library,
@@ -193,10 +193,10 @@ def on_dawn(
             **describe(Path(folder)),
         }
         path = Path(folder, "job.json")
-        path.write_text(json.dumps(job), "utf-8")
+        path.write_text(json.dumps(job), "utf-8", newline="\n")
         environment = {"XDG_RUNTIME_DIR": folder, **os.environ}  # Vulkan's loader asks for one
         done = subprocess.run(
-            ["node", str(DRIVER), str(path)], capture_output=True, text=True, env=environment
+            ["node", str(DRIVER), str(path)], capture_output=True, encoding="utf-8", env=environment
         )
         result = Path(folder, "result.json")
         written = json.loads(result.read_text("utf-8")) if result.is_file() else {}

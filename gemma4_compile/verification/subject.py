@@ -38,6 +38,7 @@ from gemma4_compile.quantization.recipe_file import Overrides, with_overrides
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.runtime.integrity import ByteCount, Check, check_files
 from gemma4_compile.runtime.package import check_whole, read_provenance
+from gemma4_compile.system.files import point_to
 from gemma4_compile.targets.spec import NATIVE
 from gemma4_compile.verification.adapters import adapters_of, check_adapters
 from gemma4_compile.verification.build_fields import check_build, check_fits
@@ -245,7 +246,7 @@ def make_probe(request: VerifyRequest, opened: Subject, folder: Path, reporter: 
     of_library = {*made.files, *(one.file for one in provenance.libraries)}
     kept = [name for name in provenance.files if name not in of_library]
     for name in kept:
-        (probe / name).symlink_to((request.package / name).resolve())
+        point_to((request.package / name).resolve(), probe / name)
     listed = {**{name: provenance.files[name] for name in kept}, **made.files}
     twin = Provenance(made.library, build, listed, made.libraries)
     files.write_json(probe / abi.PROVENANCE_FILE, twin.to_json())

@@ -49,7 +49,7 @@ def cpp_library(target: Platform, progress: Progress | None = None) -> dict[str,
             built = sum(1 for _ in zig_cache.glob("o/*/*.o"))
             object_cache.report(f"{message}: {built} files, {seconds:.0f} s", progress)
 
-        source.write_text(PROBE)
+        source.write_text(PROBE, "utf-8", newline="\n")
         flags = ["-target", target.triple, *target.library_flags]
         output = str(scratch / "probe")
         zig.run(["c++", *flags, source.name, "-o", output], scratch, zig_cache, waiting)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from tvm import relax
 from gemma4_compile import abi
 from gemma4_compile.cache_folder import cache_folder
 from gemma4_compile.errors import TargetError
-from gemma4_compile.system.files import replace_file
+from gemma4_compile.system.files import replace_file, scratch_folder
 from gemma4_compile.targets.linker import object_cache, zig
 from gemma4_compile.targets.linker.cpp_library import cpp_library
 from gemma4_compile.targets.linker.object_cache import Progress
@@ -66,7 +65,7 @@ def _link_atomically(
     check: Callable[[Path], None] | None,
     pack: Pack | None,
 ) -> None:
-    with tempfile.TemporaryDirectory(prefix=".link-", dir=output.parent) as scratch:
+    with scratch_folder(prefix=".link-", dir=output.parent) as scratch:
         linked = Path(scratch, output.name)
         ours = object_cache.copies(runtime, Path(scratch, "runtime"))
         archives = object_cache.copies([*libraries.values()], Path(scratch, "libraries"))

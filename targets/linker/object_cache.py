@@ -18,7 +18,6 @@ import hashlib
 import logging
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -143,7 +142,7 @@ def _make(
         return  # by the process that this one waited for
     if entry.exists():
         report(f"the cache entry {entry} is damaged: compiling it again", progress)
-    with tempfile.TemporaryDirectory(prefix=_BUILD, dir=entry.parent) as scratch:
+    with files.scratch_folder(prefix=_BUILD, dir=entry.parent) as scratch:
         objects = Path(scratch, "objects")
         objects.mkdir()
         make(Path(scratch), objects)

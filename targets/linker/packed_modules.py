@@ -52,5 +52,5 @@ def write_source(blob: bytes, path: Path, template: str) -> Path:
         blob=BLOB,
         digest=hashlib.sha256(blob).hexdigest(),  # zig's cache knows a file by its own text only
     )
-    path.write_text(text, "utf-8")
+    path.write_text(text, "utf-8", newline="\n")
     return path

@@ -10,13 +10,13 @@ import ctypes
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gemma4_compile.errors import TargetError
 from gemma4_compile.nvidia import INSTALL, wheel_folders
+from gemma4_compile.system.files import scratch_folder
 
 REPORTED_LINES = 20
 OPTIONS = (
@@ -134,12 +134,14 @@ def compile_ptx(source: str, architecture: str, compiler: Nvrtc | Nvcc | None = 
 
 
 def _with_nvcc(source: str, options: Sequence[str], compiler: Nvcc) -> bytes:
-    with tempfile.TemporaryDirectory(prefix="gemma4-cuda-") as folder:
-        Path(folder, "kernels.cu").write_text(source, "utf-8")
+    with scratch_folder(prefix="gemma4-cuda-") as folder:
+        Path(folder, "kernels.cu").write_text(source, "utf-8", newline="\n")
         files = ["kernels.cu", "-o", "kernels.ptx"]
         command = [str(compiler.program), "--ptx", "-w", *options, *files]
         try:
-            done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+            done = subprocess.run(
+                command, cwd=folder, capture_output=True, encoding="utf-8", errors="replace"
+            )
         except OSError as error:
             raise TargetError(
                 f"cannot run {compiler.program}: {error.strerror}",

@@ -76,7 +76,7 @@ def run(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
             errors="replace",
             **processes.OWN_GROUP,  # with the compilers that zig starts, so that all can be ended
         )

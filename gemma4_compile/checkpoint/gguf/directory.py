@@ -131,8 +131,8 @@ def _write_templates(templates: Mapping[str, str], directory: Path) -> None:
         if name != _DEFAULT:
             (directory / MORE_TEMPLATES).mkdir(exist_ok=True)
             path = directory / MORE_TEMPLATES / f"{name}.jinja"
-        path.write_text(text, "utf-8")
+        path.write_text(text, "utf-8", newline="\n")
 
 
 def _write(path: Path, values: JsonObject) -> None:
-    path.write_text(json.dumps(values, ensure_ascii=False), "utf-8")
+    path.write_text(json.dumps(values, ensure_ascii=False), "utf-8", newline="\n")

@@ -133,6 +133,8 @@ def test_damaged_record(field: str, value: object) -> None:
         {"schema_version": 2},
         {"files": {"../x": {"nbytes": 1, "sha256": ""}}},
         {"files": {"x": 3}},
+        {"files": {name: {"nbytes": 1, "sha256": ""} for name in ("model.so", "Model.so")}},
+        {"files": {"aux.bin": {"nbytes": 1, "sha256": ""}}},
         {"library": "not-in-files"},
         {"build": None},
     ],

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gemma4_compile.errors import ArtifactError
-from gemma4_compile.package.fields import Fields
+from gemma4_compile.package.fields import PLAIN_NAME, Fields
+from gemma4_compile.system.names import refusal_of_windows
 
 READ = Fields({"text": "a", "size": 3, "yes": True, "none": None, "zero": 0}, "x.json")
 
@@ -34,3 +35,19 @@ def test_damage_names_file_and_field(name: str, call: object) -> None:
     assert callable(call)
     with pytest.raises(ArtifactError, match=rf"`x\.json`: field `{name}` is damaged"):
         call()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["model.so", "params_shard_0.bin", "a", "_x", "auxiliary.bin", "model-null.so", "a..b"],
+)
+def test_names_that_every_system_takes(name: str) -> None:
+    assert PLAIN_NAME.fullmatch(name)
+    assert refusal_of_windows(name) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["aux", "AUX.bin", "nul.so", "com1", "lpt9.x", "a.", ".a", "a b", "a:b"]
+)
+def test_names_that_some_system_refuses(name: str) -> None:
+    assert not PLAIN_NAME.fullmatch(name)

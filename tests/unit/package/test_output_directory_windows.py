@@ -12,15 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile.errors import ArtifactError, InterruptedRunError
+from gemma4_compile.errors import ArtifactError, InterruptedRunError, UsageError
 from gemma4_compile.package.output_directory import (
     LOCK_FILE,
     PROGRESS_FILE,
+    check_place,
     is_package,
     output_directory,
+    write_errors,
 )
 from gemma4_compile.system import locks
+from gemma4_compile.system import names as file_names
 from tests.unit.package.test_output_directory import make_package, names, stop
+from tests.unit.system.test_names import as_on_windows
 
 DESCRIPTORS = Path("/proc/self/fd")
 pytestmark = pytest.mark.skipif(
@@ -115,3 +119,31 @@ def test_a_package_that_is_in_use_is_told_before_the_work(tmp_path: Path) -> Non
     assert "close the chat" in str(caught.value.hint)
     assert is_package(output)
     assert names(tmp_path) == ["out"]
+
+
+def test_a_place_in_another_spelling_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that takes `Model` for `model`: the link is the other spelling, left as it is."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "Model").symlink_to("model")
+    monkeypatch.setattr("gemma4_compile.regular_files.resolved", lambda path: path)
+    with pytest.raises(UsageError, match="would replace the checkpoint"):
+        check_place(tmp_path / "Model", [tmp_path / "model"])
+
+
+def test_a_name_that_the_system_has_for_a_device_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_names, "check_new_name", as_on_windows)
+    with pytest.raises(UsageError, match="`aux` for a device"):
+        check_place(tmp_path / "aux")
+    check_place(tmp_path / "auxiliary")
+
+
+def test_a_path_that_is_too_long_is_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_names, "length_hint", lambda path: "; the path has 300 characters")
+    with pytest.raises(ArtifactError, match="300 characters"), write_errors(tmp_path):
+        raise FileNotFoundError(2, "No such file or directory")

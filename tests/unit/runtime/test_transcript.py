@@ -12,6 +12,7 @@ from gemma4_compile.errors import ArtifactError
 from gemma4_compile.runtime import transcript
 from gemma4_compile.runtime.prompt import Message
 from gemma4_compile.runtime.transcript import load, save
+from tests.unit.system.test_names import as_on_windows
 
 MESSAGES = [
     Message("system", "Be brief."),
@@ -166,3 +167,12 @@ def test_only_regular_files_of_bounded_size_are_read(
     (tmp_path / "large.json").write_text(json.dumps(said(USER, REPLY)))
     with pytest.raises(ArtifactError, match="too large"):
         load(tmp_path / "large.json")
+
+
+def test_a_name_that_the_system_has_for_a_device_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transcript, "check_new_name", as_on_windows)
+    with pytest.raises(ArtifactError, match=r"`nul\.json` for a device"):
+        save(tmp_path / "nul.json", MESSAGES)
+    assert list(tmp_path.iterdir()) == []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -167,3 +169,61 @@ def test_macos_is_asked_to_write_through_the_disks_memory(
     files.force_through(descriptor, control)
     assert control.asked == [(descriptor, 51)]
     assert synced == ([] if refusal is None else [descriptor])
+
+
+def test_a_folder_is_known_in_another_spelling(tmp_path: Path) -> None:
+    """As on a disk that takes `Models` for `models`: here a link has the other spelling."""
+    (tmp_path / "models" / "gemma").mkdir(parents=True)
+    (tmp_path / "Models").symlink_to("models")
+    (tmp_path / "other").mkdir()
+    inside = tmp_path / "models" / "gemma"
+    assert files.is_below(inside, tmp_path / "models")
+    assert files.is_below(inside, tmp_path / "Models" / "gemma")
+    assert files.is_below(inside / "not there", tmp_path / "Models")
+    assert not files.is_below(inside, tmp_path / "other")
+    assert not files.is_below(inside, tmp_path / "missing")
+    assert not files.is_below(tmp_path / "models", tmp_path / "Models" / "gemma")
+
+
+@pytest.mark.parametrize("refused", [(), ("symlink",), ("symlink", "link")])
+def test_a_file_has_another_name_where_links_need_rights(
+    tmp_path: Path, refused: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(1, "a required privilege is not held")
+
+    for name in refused:
+        monkeypatch.setattr(os, name, refuse)
+    (tmp_path / "shard").write_bytes(b"weights")
+    files.point_to(tmp_path / "shard", tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == b"weights"
+    assert (tmp_path / "again").is_symlink() is (not refused)
+
+
+@pytest.mark.parametrize(("system", "stays"), [("win32", True), ("linux", False)])
+def test_on_windows_a_scratch_folder_may_hold_open_files(
+    system: str, stays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "used by another process")
+
+    monkeypatch.setattr(sys, "platform", system)
+    scratch = files.scratch_folder("gemma4-")
+    Path(scratch.name, "mapped").touch()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", refuse)
+        if stays:
+            scratch.cleanup()
+        else:
+            with pytest.raises(OSError, match=r"."):
+                scratch.cleanup()
+    shutil.rmtree(scratch.name)
+
+
+def test_scratch_folders_are_made_here_alone() -> None:
+    root = Path(__file__).parents[3]
+    product = [
+        path for part in ("gemma4_compile", "targets") for path in (root / part).rglob("*.py")
+    ]
+    users = [path.name for path in product if "TemporaryDirectory(" in path.read_text("utf-8")]
+    assert users == ["files.py"]

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from gemma4_compile.errors import ArtifactError, UsageError
+from gemma4_compile.verification import report_file
 from gemma4_compile.verification.report_file import check_output, write_output
+from tests.unit.system.test_names import as_on_windows
 
 
 def test_an_error_leaves_the_file_as_it_was(
@@ -42,3 +44,11 @@ def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
     for wrong in (tmp_path, tmp_path / "none" / "a.json", tmp_path / "pipe", Path("a\0b")):
         with pytest.raises(UsageError, match="--output: cannot write"):
             check_output(wrong)
+
+
+def test_a_name_that_the_system_has_for_a_device_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report_file, "check_new_name", as_on_windows)
+    with pytest.raises(UsageError, match=r"`con\.json` for a device"):
+        check_output(tmp_path / "con.json")
