@@ -16,7 +16,7 @@ class Family:
 
     Attributes
     ----------
-    kinds : of the operators
+    kinds : of the operators, a matmul's with its prologue in front
     is_prefill : whether their chunk form is meant, or that of one position
     candidates : values to try
     few : rows of those of a step that checks guesses; 0 for the other steps
@@ -42,10 +42,10 @@ def every(**fields: Sequence[Any]) -> list[dict[str, Any]]:
     return [dict(zip(fields, values, strict=True)) for values in product(*fields.values())]
 
 
-GEMVS = ("linear", "combined_linear", "normed_linear", "routed_linear")
+GEMVS = ("linear", "combined_linear", "normed_linear", "routed_normed_linear")
 ATTENTION = (
     "decode_attention",
-    "int8_combined_linear",
+    "combined_int8_linear",
     "combine_splits",
     "combined_linear",
     "quantized_combine",
@@ -57,7 +57,12 @@ CANDIDATES: dict[str, Family] = {
         GEMVS, False, every(rows=(2, 4, 8), units_per_lane=(2, 4, 8), min_blocks=(256, 512))
     ),
     "int8_gemv": Family(
-        ("int8_linear", "int8_combined_linear", "int8_normed_linear", "int8_routed_linear"),
+        (
+            "int8_linear",
+            "combined_int8_linear",
+            "normed_int8_linear",
+            "routed_normed_int8_linear",
+        ),
         False,
         [
             *every(rows=(2, 4, 8), groups_per_lane=(3, 4)),

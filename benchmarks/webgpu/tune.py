@@ -34,6 +34,7 @@ from gemma4_compile.model_spec.drafter.config import read_drafter
 from gemma4_compile.model_spec.modality import TEXT_ONLY
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.operators.base import Operator, operator_of
+from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.passes.check_limits import check_limits
 from gemma4_compile.passes.lowering import tir_pipeline
@@ -226,7 +227,8 @@ def _cases(
     for operator, launches in found.items():
         is_chunk = getattr(operator, "rows", 1) is None
         is_meant = bool(family.few) or is_chunk == family.is_prefill
-        if operator.kind not in family.kinds or not is_meant:
+        prefix = operator.prologue.prefix if isinstance(operator, Linear) else ""
+        if prefix + operator.kind not in family.kinds or not is_meant:
             continue
         if family.blocks and launches == 1:
             continue  # before or after the layers: another number of rows, and little time

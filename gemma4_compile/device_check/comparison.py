@@ -17,8 +17,8 @@ def example_arguments(
 ) -> tuple[Array | int, ...]:
     """Inputs, in-place arguments and outputs of the definition, in its order."""
     args = operator.example_inputs(rng, sizes)
-    if operator.prologue is not None:
-        run(operator.prologue, *args[: len(operator.prologue.prim_func().params)])
+    if operator.maker is not None:
+        run(operator.maker, *args[: len(operator.maker.prim_func().params)])
     return args
 
 

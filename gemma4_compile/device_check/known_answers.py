@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, sqrt
+from types import UnionType
 
 import numpy as np
 import tvm
@@ -33,6 +34,7 @@ from gemma4_compile.operators.base import Operator, operator_from
 from gemma4_compile.operators.examples import Sizes
 from gemma4_compile.operators.few_row_linear import FewRows
 from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.prologues import Combine, Prologue, Routed
 from gemma4_compile.operators.sampling import SampleTopP, SoftmaxPartials, TopPHistogram
 from gemma4_compile.passes.kernel_launch import KernelLaunch, single_launches
 from gemma4_compile.targets.kernels.tiles.subgroup_matrices import has_subgroup_matrices
@@ -81,6 +83,10 @@ def _rows(operator: Operator) -> int | None:
     return rows
 
 
+def _has(operator: Operator, prologue: type[Prologue] | UnionType) -> bool:
+    return isinstance(operator, Linear) and isinstance(operator.prologue, prologue)
+
+
 def _weights(operator: Operator) -> Hashable:
     layout = vars(operator)["layout"]
     return layout.form, layout.bits, layout.dtype
@@ -99,12 +105,13 @@ ROLES = (
     ),
     _Role(
         "attention's combination",
-        ("combine_splits", "quantized_combine", "combined_linear", "int8_combined_linear"),
+        ("combine_splits", "quantized_combine", "linear", "int8_linear"),
+        accepts=lambda operator: not isinstance(operator, Linear) or _has(operator, Combine),
     ),
     _Role(
         "matmul of one token",
-        ("linear", "normed_linear", "int8_linear", "int8_normed_linear"),
-        accepts=lambda operator: _rows(operator) == 1,
+        ("linear", "int8_linear"),
+        accepts=lambda operator: _rows(operator) == 1 and not _has(operator, Combine | Routed),
         variant=_weights,
         timed_bytes=_TIMED_BYTES,
     ),

@@ -76,7 +76,7 @@ class Operator(ABC):
         """
 
     @property
-    def prologue(self) -> Operator | None:
+    def maker(self) -> Operator | None:
         """The operator that makes this one's first arguments, in place, where they must fit."""
         return None
 

@@ -20,11 +20,9 @@ from gemma4_compile.operators.activation_quantization import (
     rounded,
     unpack,
 )
-from gemma4_compile.operators.attention_splits import combined_splits, splits_placeholders
 from gemma4_compile.operators.base import Operator, TensorSpec, symbolic_rows, te_prim_func
 from gemma4_compile.operators.examples import MOVED_BYTES, own_vector_error
 from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, ExpertGemm
-from gemma4_compile.operators.fused_linear import CombinedForm, NormedForm, RoutedForm
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.math import gelu_tanh
 from gemma4_compile.operators.moe import (
@@ -33,6 +31,7 @@ from gemma4_compile.operators.moe import (
     routed_begin,
     routed_width,
 )
+from gemma4_compile.operators.prologues import MadeVector
 from gemma4_compile.operators.types import Index
 
 PACKED = "int8"  # in place of the dtype of a vector that comes packed
@@ -95,8 +94,8 @@ class Int8Linear(Int8Sums, Linear):
     interleaved_out: bool = False
 
     @property
-    def name(self) -> str:
-        return f"int8_{super().name}"
+    def product_name(self) -> str:
+        return f"int8_{super().product_name}"
 
     @property
     def interleaved(self) -> bool:
@@ -104,16 +103,23 @@ class Int8Linear(Int8Sums, Linear):
         return self.layout.products.interleaved
 
     @property
-    def result_specs(self) -> list[TensorSpec]:
-        """Shapes and dtypes of the result."""
-        return quantized_specs(self.outputs) if self.packed_out else super().result_specs
+    def product_specs(self) -> list[TensorSpec]:
+        """Shapes and dtypes of the product of one position."""
+        return quantized_specs(self.outputs) if self.packed_out else super().product_specs
 
-    def definition(self) -> tirx.PrimFunc:
+    @property
+    def _vector_error(self) -> float:
+        return 0.0  # `Int8Sums` has it
+
+    def left(self) -> tuple[list[te.Tensor], te.Tensor]:
         if self.in_dtype == PACKED:
             words, scales = self.packed_x()
-            return self.multiply([words, scales], unpack(words, scales, self.interleaved))
-        x = te.placeholder((symbolic_rows(self.rows), self.cols), self.in_dtype, name="x")
-        return self.multiply([x], rounded(x))
+            return [words, scales], unpack(words, scales, self.interleaved)
+        args, x = super().left()
+        return args, rounded(x)
+
+    def rounded(self, made: MadeVector) -> te.Tensor:
+        return rounded(made.x)
 
     def packed_x(self) -> list[te.Tensor]:
         """Placeholders of x where it comes packed: words, scales."""
@@ -121,51 +127,6 @@ class Int8Linear(Int8Sums, Linear):
 
     def stored(self, y: te.Tensor) -> list[te.Tensor]:
         return list(pack(y, self.interleaved_out)) if self.packed_out else [y]
-
-
-@dataclass(frozen=True)
-class Int8NormedLinear(NormedForm, Int8Linear):
-    """`QuantizedNorm` and the `Int8Linear` that reads its result, in one.
-
-    Arguments: of `NormVector` or, for two branches, of `ExpertNormVector`; then as `Int8Linear`
-    from the weights on. Results: r' (1, cols) f32 and those of `Int8Linear`.
-    """
-
-    kind: ClassVar[str] = "int8_normed_linear"
-
-    def definition(self) -> tirx.PrimFunc:
-        args, out, x = self.norm.definition()
-        return self.multiply(args, rounded(x), [out])
-
-
-@dataclass(frozen=True)
-class Int8RoutedLinear(RoutedForm, Int8NormedLinear):
-    """`Int8NormedLinear`, and `RouterScores` of the same residual next to it.
-
-    Arguments: of `RoutedNorm`; then as `Int8Linear` from the weights on. Results: r' (1, cols) f32;
-    that of `RouterScores`; those of `Int8Linear`.
-    """
-
-    kind: ClassVar[str] = "int8_routed_linear"
-
-    def definition(self) -> tirx.PrimFunc:
-        args, out, x, routed = self.routed_norm.definition()
-        return self.multiply(args, rounded(x), [out, routed])
-
-
-@dataclass(frozen=True)
-class Int8CombinedLinear(CombinedForm, Int8Linear):
-    """`QuantizedCombine` and the `Int8Linear` that reads its result, in one.
-
-    Arguments: o_partial (splits, heads, head_dim) in_dtype; split_lse (splits, heads, 2) f32; then
-    as `Int8Linear` from the weights on.
-    """
-
-    kind: ClassVar[str] = "int8_combined_linear"
-
-    def definition(self) -> tirx.PrimFunc:
-        o_partial, split_lse = splits_placeholders(self, self.in_dtype)
-        return self.multiply([o_partial, split_lse], rounded(combined_splits(o_partial, split_lse)))
 
 
 @dataclass(frozen=True)

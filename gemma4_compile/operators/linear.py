@@ -16,7 +16,7 @@ from gemma4_compile.operators.base import (
     te_prim_func,
 )
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.examples import Sizes
+from gemma4_compile.operators.examples import Sizes, own_vector_error
 from gemma4_compile.operators.math import as_f32, f32, gelu_tanh, softcap
 from gemma4_compile.operators.packings import (
     Packing,
@@ -24,6 +24,7 @@ from gemma4_compile.operators.packings import (
     packing_of,
     product_packing,
 )
+from gemma4_compile.operators.prologues import PLAIN, MadeVector, Prologue
 from gemma4_compile.operators.sampling import MASKED
 from gemma4_compile.operators.spreads import Spread, of_both_signs
 from gemma4_compile.operators.types import Buffer, Expr
@@ -158,14 +159,20 @@ class WeightLayout:
         return result
 
 
+def cast(x: te.Tensor, dtype: str) -> te.Tensor:
+    """X rounded to a dtype."""
+    return te.compute(x.shape, lambda i, j: x[i, j].astype(dtype), name="rounded")
+
+
 @dataclass(frozen=True)
 class Linear(Operator):
     """``y = epilogue(x W^T)``, sums in float32.
 
-    Arguments: x (rows, cols) in_dtype; the tensors of all row splits; with GELU_GATE also the
-    per-layer inputs (rows, ple_width) f32 and the layer index (int64 scalar, last). Result: (rows,
-    outputs) float32, where outputs is half the weight's rows for GELU_PAIRS and all of them
-    otherwise; columns in `suppressed` (epilogues NONE and SOFTCAP) are MASKED.
+    Arguments: x (rows, cols) in_dtype or, for one position, those of the prologue that makes it;
+    the tensors of all row splits; with GELU_GATE also the per-layer inputs (rows, ple_width) f32
+    and the layer index (int64 scalar, last). Results: those of the prologue; (rows, outputs)
+    float32, where outputs is half the weight's rows for GELU_PAIRS and all of them otherwise;
+    columns in `suppressed` (epilogues NONE and SOFTCAP) are MASKED.
     """
 
     kind: ClassVar[str] = "linear"
@@ -176,20 +183,26 @@ class Linear(Operator):
     cap: float = 0.0
     ple_width: int = 0
     suppressed: tuple[int, ...] = ()
+    prologue: Prologue = PLAIN
 
     @property
     def name(self) -> str:
+        return self.prologue.prefix + self.product_name
+
+    @property
+    def product_name(self) -> str:
+        """The name without the prologue's."""
         return f"{'gemv' if self.rows == 1 else 'gemm'}_{self.layout.label}_{self.epilogue}"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the vectors come as they are."""
+        return self.prologue == PLAIN
 
     @property
     def cols(self) -> int:
         """Channels of x."""
         return self.layout.cols
-
-    @property
-    def branches(self) -> int:
-        """Vectors that are added to the residual first; forms that norm have it as a field."""
-        return 0
 
     @property
     def outputs(self) -> int:
@@ -199,7 +212,12 @@ class Linear(Operator):
 
     @property
     def result_specs(self) -> list[TensorSpec]:
-        """Shapes and dtypes of the result of one position."""
+        """Shapes and dtypes of the results of one position, besides a new residual."""
+        return [*self.prologue.result_specs(self.cols), *self.product_specs]
+
+    @property
+    def product_specs(self) -> list[TensorSpec]:
+        """Shapes and dtypes of the product of one position."""
         return [((1, self.outputs), "float32")]
 
     def example_input(
@@ -207,12 +225,24 @@ class Linear(Operator):
     ) -> Array | None:
         if self._has_small_scales(name):
             return rng.uniform(2.0**-12, 2.0**-11, shape) * rng.choice([-1, 1], shape)
-        return self.layout.example_input(name, shape, rng)
+        own = self.prologue.example_input(name, shape, rng)
+        return self.layout.example_input(name, shape, rng) if own is None else own
 
     def known_spreads(self, name: str, dtype: str) -> tuple[Spread, ...]:
         if self._has_small_scales(name):
             return of_both_signs(2.0**-12)
-        return self.layout.known_spreads(name) or super().known_spreads(name, dtype)
+        own = self.prologue.known_spreads(name) or self.layout.known_spreads(name)
+        return own or super().known_spreads(name, dtype)
+
+    def tolerance(self, result: str) -> float:
+        # The new residual and the router's scores are made in float32.
+        own = 0.0 if result in ("out", "routed") else self._vector_error
+        return super().tolerance(result) + own
+
+    @property
+    def _vector_error(self) -> float:
+        """The error of a vector that the kernel makes and rounds."""
+        return 0.0 if self.is_plain else own_vector_error(self.in_dtype, 1, False)
 
     def _has_small_scales(self, name: str) -> bool:
         """Sums of bytes with usual scales are far beyond a cap, where their errors are not."""
@@ -220,9 +250,21 @@ class Linear(Operator):
         return is_capped and name.startswith("q_scale") and self.layout.packing.exceeds_caps
 
     def definition(self) -> tirx.PrimFunc:
-        rows = symbolic_rows(self.rows)
-        x = te.placeholder((rows, self.cols), self.in_dtype, name="x")
-        return self.multiply([x], x)
+        if self.is_plain:
+            args, x = self.left()
+            return self.multiply(args, x)
+        assert self.rows == 1, "only one position has its vector made"
+        made = self.prologue.make(self.cols, self.in_dtype)
+        return self.multiply(made.args, self.rounded(made), made.results)
+
+    def left(self) -> tuple[list[te.Tensor], te.Tensor]:
+        """The arguments of x where it comes as it is, and x."""
+        x = te.placeholder((symbolic_rows(self.rows), self.cols), self.in_dtype, name="x")
+        return [x], x
+
+    def rounded(self, made: MadeVector) -> te.Tensor:
+        """A vector as it is multiplied."""
+        return cast(made.x, self.in_dtype) if made.is_rounded else made.x
 
     def multiply(
         self, args: Sequence[te.Tensor], x: te.Tensor, results: Sequence[te.Tensor] = ()

@@ -239,7 +239,7 @@ class SampleTopP(VocabularyOperator):
         return TopPHistogram(self.vocab, self.rows)
 
     @property
-    def prologue(self) -> Operator:
+    def maker(self) -> Operator:
         return self.histogram
 
     def definition(self) -> tirx.PrimFunc:

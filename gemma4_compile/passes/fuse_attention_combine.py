@@ -7,48 +7,40 @@ Before::
 
 After::
 
-    y = combined_linear(o_partial, split_lse, weights)
+    y = linear(o_partial, split_lse, weights)   prologue Combine
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tvm import DataType
 
 from gemma4_compile.operators.attention_splits import CombineSplits
-from gemma4_compile.operators.fused_linear import CombinedLinear
-from gemma4_compile.operators.int8_linear import PACKED, Int8CombinedLinear, Int8Linear
+from gemma4_compile.operators.int8_linear import PACKED
 from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.prologues import Combine
+from gemma4_compile.passes.fuse_norm_linear import matmuls
 from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.passes.operator_graph import (
     OperatorCall,
     OperatorGraph,
-    fields_of,
     is_call_of,
-)
-
-FORMS: tuple[tuple[type[Linear], type[CombinedLinear | Int8CombinedLinear]], ...] = (
-    (Linear, CombinedLinear),
-    (Int8Linear, Int8CombinedLinear),
 )
 
 
 def fuse_attention_combine(graph: OperatorGraph, limits: FusionLimits) -> None:
     """Fuse each combine with the one matmul that reads it: every block reads all splits."""
-    for plain, fused in FORMS:
-        for linear in graph.calls(plain):
-            combine = combine_of(graph, linear)
-            if combine is None or not _is_small(combine, linear, limits):
-                continue
-            splits = combine.operator
-            operator = fused(
-                **fields_of(linear.operator, splits.out_dtype),
-                heads=splits.heads,
-                head_dim=splits.head_dim,
-                splits=splits.splits,
-            )
-            args = [*combine.args, *linear.args[1:]]
-            if limits.binds(args, len(linear.results)):
-                graph.replace([combine, linear], [OperatorCall(operator, args, linear.results)])
+    for linear in matmuls(graph):
+        combine = combine_of(graph, linear)
+        if combine is None or not _is_small(combine, linear, limits):
+            continue
+        splits = combine.operator
+        prologue = Combine(splits.heads, splits.head_dim, splits.splits)
+        operator = replace(linear.operator, in_dtype=splits.out_dtype, prologue=prologue)
+        args = [*combine.args, *linear.args[1:]]
+        if limits.binds(args, len(linear.results)):
+            graph.replace([combine, linear], [OperatorCall(operator, args, linear.results)])
 
 
 def combine_of(
@@ -56,7 +48,10 @@ def combine_of(
 ) -> OperatorCall[CombineSplits] | None:
     """The combine that makes a matmul's vector, and has no other reader."""
     combine = graph.producer(linear.args[0])
-    if not is_call_of(combine, CombineSplits) or linear.operator.in_dtype == PACKED:
+    operator = linear.operator
+    if not is_call_of(combine, CombineSplits) or operator.in_dtype == PACKED:
+        return None
+    if not operator.is_plain:
         return None
     return combine if graph.reader_count(combine.results[0]) == 1 else None
 

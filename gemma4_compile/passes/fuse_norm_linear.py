@@ -7,51 +7,43 @@ Before::
 
 After::
 
-    residual, y = normed_linear(branch, residual, w_branch, scalar, w_next, weights)
+    residual, y = linear(branch, residual, w_branch, scalar, w_next, weights)   prologue Norm
 """
 
 from __future__ import annotations
 
-from typing import TypedDict, TypeGuard
+from dataclasses import replace
+from typing import TypeGuard
 
-from gemma4_compile.operators.fused_linear import NormedLinear
-from gemma4_compile.operators.int8_linear import PACKED, Int8Linear, Int8NormedLinear
+from gemma4_compile.operators.int8_linear import PACKED, Int8Linear
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.moe import ExpertResidualNorm
 from gemma4_compile.operators.norms import ResidualNorm
+from gemma4_compile.operators.prologues import Norm
 from gemma4_compile.passes.fusion_limits import FusionLimits, weight_count
-from gemma4_compile.passes.operator_graph import AnyCall, OperatorCall, OperatorGraph, fields_of
-
-
-class NormFields(TypedDict):
-    """Fields of a matmul that are those of the norm in its launch."""
-
-    eps: float
-    scaled: bool
-    normed: bool
-    branches: int
-
+from gemma4_compile.passes.operator_graph import AnyCall, OperatorCall, OperatorGraph
 
 NormCall = OperatorCall[ResidualNorm | ExpertResidualNorm]
-
-FORMS: tuple[tuple[type[Linear], type[NormedLinear | Int8NormedLinear]], ...] = (
-    (Linear, NormedLinear),
-    (Int8Linear, Int8NormedLinear),
-)
 
 
 def fuse_norm_linear(graph: OperatorGraph, limits: FusionLimits) -> None:
     """Fuse each `ResidualNorm` or `ExpertResidualNorm` of one position with its one matmul."""
-    for plain, fused in FORMS:
-        for linear in graph.calls(plain):
-            norm = norm_of(graph, linear)
-            if norm is None or is_stacked(norm):
-                continue
-            operator = fused(**fields_of(linear.operator, fused_dtype(linear)), **norm_fields(norm))
-            args = [*norm.args, *linear.args[1:]]
-            results = [norm.results[0], *linear.results]
-            if can_fuse(linear, limits) and limits.binds(args, len(results)):
-                graph.replace([norm, linear], [OperatorCall(operator, args, results)])
+    for linear in matmuls(graph):
+        norm = norm_of(graph, linear)
+        if norm is None or is_stacked(norm):
+            continue
+        operator = replace(
+            linear.operator, in_dtype=fused_dtype(linear), prologue=norm_prologue(norm)
+        )
+        args = [*norm.args, *linear.args[1:]]
+        results = [norm.results[0], *linear.results]
+        if can_fuse(linear, limits) and limits.binds(args, len(results)):
+            graph.replace([norm, linear], [OperatorCall(operator, args, results)])
+
+
+def matmuls(graph: OperatorGraph) -> list[OperatorCall[Linear]]:
+    """The matmuls on floats, then those on int8."""
+    return [*graph.calls(Linear), *graph.calls(Int8Linear)]
 
 
 def norm_of(graph: OperatorGraph, linear: OperatorCall[Linear]) -> NormCall | None:
@@ -62,7 +54,8 @@ def norm_of(graph: OperatorGraph, linear: OperatorCall[Linear]) -> NormCall | No
     """
     vector = linear.args[0]
     norm = graph.producer(vector)
-    if linear.operator.rows != 1 or linear.operator.in_dtype == PACKED:
+    operator = linear.operator
+    if operator.rows != 1 or operator.in_dtype == PACKED or not operator.is_plain:
         return None
     if not _is_norm(norm):
         return None
@@ -97,10 +90,9 @@ def fused_dtype(linear: OperatorCall[Linear]) -> str:
     return "float32" if isinstance(linear.operator, Int8Linear) else linear.operator.in_dtype
 
 
-def norm_fields(norm: NormCall) -> NormFields:
-    """Return the fields that a fused operator takes from its norm."""
+def norm_prologue(norm: NormCall) -> Norm:
+    """The prologue that a matmul gets from its norm."""
     operator = norm.operator
     if isinstance(operator, ExpertResidualNorm):
-        return {"eps": operator.eps, "scaled": True, "normed": True, "branches": 2}
-    normed = operator.next_dtype is not None
-    return {"eps": operator.eps, "scaled": operator.scaled, "normed": normed, "branches": 1}
+        return Norm(operator.eps, scaled=True, normed=True, count=2)
+    return Norm(operator.eps, operator.scaled, operator.next_dtype is not None)

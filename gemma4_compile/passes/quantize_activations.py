@@ -44,7 +44,7 @@ from gemma4_compile.operators.int8_linear import (
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.moe import TopKExperts
 from gemma4_compile.passes.fuse_attention_combine import combine_of
-from gemma4_compile.passes.fuse_norm_linear import NormCall, is_stacked, norm_fields, norm_of
+from gemma4_compile.passes.fuse_norm_linear import NormCall, is_stacked, norm_of, norm_prologue
 from gemma4_compile.passes.fusion_limits import FusionLimits, buffers
 from gemma4_compile.passes.operator_graph import (
     AnyCall,
@@ -83,7 +83,8 @@ def quantize_unfused(graph: OperatorGraph, limits: FusionLimits) -> None:
     """Quantise what no matmul does for itself, in the launch that makes it: after the fusions."""
     del limits
     for linear in graph.calls(Int8Linear):
-        if linear.operator.rows != 1 or linear.operator.in_dtype == PACKED:
+        operator = linear.operator
+        if operator.rows != 1 or operator.in_dtype == PACKED or not operator.is_plain:
             continue
         norm, combine = norm_of(graph, linear), combine_of(graph, linear)
         if norm is not None and len(norm.results) > 1:
@@ -157,14 +158,9 @@ def _quantize_norm(graph: OperatorGraph, norm: NormCall, linear: OperatorCall[Li
     if is_stacked(norm):
         _quantize_before(graph, linear, Int8Linear)
         return
-    width, fields = norm.operator.width, norm_fields(norm)
-    quantize = QuantizedNorm(
-        width,
-        fields["eps"],
-        fields["scaled"],
-        linear.operator.layout.products.interleaved,
-        fields["branches"],
-    )
+    width, prologue = norm.operator.width, norm_prologue(norm)
+    order = linear.operator.layout.products.interleaved
+    quantize = QuantizedNorm(width, prologue.eps, prologue.scaled, order, prologue.count)
     packed = result_vars("quantized", quantized_specs(width))
     made = OperatorCall(quantize, norm.args, [norm.results[0], *packed])
     graph.replace([norm, linear], [made, _on_packed(linear, Int8Linear, packed)])

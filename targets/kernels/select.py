@@ -15,9 +15,10 @@ from tvm import tirx
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.few_row_experts import Int8FewRowExperts
-from gemma4_compile.operators.few_row_linear import Int8FewRowLinear
+from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
 from gemma4_compile.operators.int8_linear import Int8Linear
 from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.prologues import Combine, Norm, Routed
 from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.targets.kernels.attention import (
     subgroup_matrix_patches,
@@ -139,13 +140,6 @@ Factory = Callable[[Any, TargetSpec], tirx.PrimFunc]
 
 ONE: Mapping[str, Factory] = {
     # linear
-    "normed_linear": make_normed_gemv,
-    "routed_linear": make_normed_gemv,
-    "combined_linear": make_combined_gemv,
-    "int8_normed_linear": make_int8_gemv,
-    "int8_routed_linear": make_int8_gemv,
-    "int8_combined_linear": make_int8_gemv,
-    "few_row_linear": make_few_row_gemv,
     "embedding": make_embedding,
     # rounding to int8
     "quantize_rows": make_quantize_rows,
@@ -238,6 +232,14 @@ def select(operator: Operator, spec: TargetSpec) -> Factory:
                 if on_tensor_cores
                 else make_few_row_experts
             )
+        case Int8Linear():
+            return make_int8_gemv if operator.rows == 1 else make_gemm
+        case FewRowLinear():
+            return make_few_row_gemv
+        case Linear(prologue=Combine()):
+            return make_combined_gemv
+        case Linear(prologue=Norm() | Routed()):
+            return make_normed_gemv
         case BoundedLinear():
             if tensor_core_gemm.fits_tensor_cores(operator, spec):
                 return tensor_core_gemm.make_tensor_core_gemm
@@ -250,8 +252,6 @@ def select(operator: Operator, spec: TargetSpec) -> Factory:
             if subgroup_matrix_patches.fits_subgroup_matrices(operator, spec):
                 return subgroup_matrix_patches.make_subgroup_matrix_attention
             return make_patch_attention
-    if type(operator) is Int8Linear:
-        return make_int8_gemv if operator.rows == 1 else make_gemm
-    if type(operator) is Linear:
-        return make_gemv if operator.rows == 1 else make_gemm
+        case Linear():
+            return make_gemv if operator.rows == 1 else make_gemm
     return ONE[operator.kind]

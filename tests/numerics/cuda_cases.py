@@ -10,14 +10,16 @@ from itertools import chain
 import numpy as np
 
 from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.operators.activation_quantization import QuantizedNorm
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import Operator
-from gemma4_compile.operators.fused_linear import RoutedLinear
+from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.moe import (
     PermuteByExpert,
     Router,
     TopKExperts,
 )
+from gemma4_compile.operators.prologues import Routed
 from gemma4_compile.operators.sampling import SampleTopP, TopPHistogram
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.spec import FLOAT, INT8
@@ -45,7 +47,6 @@ from tests.numerics.test_kernels import PART_BYTES, config_of
 from tests.numerics.vision import test_vision_kernels
 
 CUDA = target_spec("cuda")
-ONE_POSITION = {"routed_linear", "int8_routed_linear", "top_k_experts"}  # the router's halves
 LENGTHS = (0, 63, 1200)  # positions before the new ones
 
 
@@ -86,9 +87,15 @@ def _experts(quant: str, activations: str) -> Group:
     spec = replace(CUDA, activations=activations)
     config = replace(config_of("gemma-4-26B-A4B-it"), num_experts=EXPERTS)
     found = operators(config, quant, spec, PART_BYTES)
-    kinds = EXPERT_KINDS | {f"int8_{kind}" for kind in EXPERT_KINDS} | ONE_POSITION
-    mine = [op for op in found if op.kind in kinds or getattr(op, "branches", 1) > 1]
-    return _group(mine, spec)
+    kinds = EXPERT_KINDS | {f"int8_{kind}" for kind in EXPERT_KINDS} | {TopKExperts.kind}
+    return _group([op for op in found if op.kind in kinds or _is_around_experts(op)], spec)
+
+
+def _is_around_experts(operator: Operator) -> bool:
+    """Whether it routes, or adds both branches up."""
+    if isinstance(operator, Linear):
+        return isinstance(operator.prologue, Routed) or operator.prologue.branches > 1
+    return isinstance(operator, QuantizedNorm) and operator.branches > 1
 
 
 def _whole_vocabulary() -> Group:
@@ -97,8 +104,12 @@ def _whole_vocabulary() -> Group:
     config = replace(config_of("gemma-4-26B-A4B-it"), num_experts=EXPERTS)
     floats = replace(CUDA, activations=FLOAT)  # its experts are chosen in a launch of their own
     found = operators(config, "q4f32", floats, PART_BYTES)
-    kinds = (Router, RoutedLinear, TopKExperts, PermuteByExpert)
-    routed = [replace(op, experts=number) for op in found if isinstance(op, kinds)]
+    routed: list[Operator] = []
+    for op in found:
+        if isinstance(op, Router | TopKExperts | PermuteByExpert):
+            routed.append(replace(op, experts=number))
+        elif isinstance(op, Linear) and isinstance(op.prologue, Routed):
+            routed.append(replace(op, prologue=replace(op.prologue, experts=number)))
     cases = [make_case(operator, seed) for seed, operator in enumerate(routed)]
     sample = make_case(SampleTopP(262_144), 0)
     cases += [sample, make_case(TopPHistogram(262_144), 1)]

@@ -9,7 +9,7 @@ from tvm import relax
 from tvm.relax.frontend import nn
 
 from gemma4_compile.operators.base import Operator, TensorSpec, emit
-from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.passes.operator_graph import OperatorCall, OperatorGraph, rewrite
 
@@ -58,11 +58,17 @@ def rewritten(before: tvm.IRModule, limits: FusionLimits, *passes: Pass) -> tvm.
     return after
 
 
+def kind_of(operator: Operator) -> str:
+    """An operator's kind, and in front of a matmul's what makes its vector."""
+    prefix = operator.prologue.prefix if isinstance(operator, Linear) else ""
+    return prefix + operator.kind
+
+
 def kinds(after: tvm.IRModule) -> list[str]:
     """Kinds of the operators that `main` calls, in order; built-in operators by their name."""
     graph = OperatorGraph(after, "main")
     return [
-        step.operator.kind if isinstance(step, OperatorCall) else step.binding.value.op.name
+        kind_of(step.operator) if isinstance(step, OperatorCall) else step.binding.value.op.name
         for step in graph.steps
         if isinstance(step, OperatorCall) or isinstance(step.binding.value, relax.Call)
     ]

@@ -76,7 +76,7 @@ def narrow(target: TargetSpec) -> TargetSpec:
     [
         (WEBGPU, ["normed_linear"]),
         (CPU, ["normed_linear"]),
-        (int8(WEBGPU), ["int8_normed_linear"]),
+        (int8(WEBGPU), ["normed_int8_linear"]),
         (narrow(WEBGPU), ["residual_norm", "linear"]),
         # Quantised all the same, in the launch of the norm.
         (narrow(int8(WEBGPU)), ["quantized_norm", "int8_linear"]),
@@ -89,9 +89,9 @@ def test_a_norm_and_its_matmul(target: TargetSpec, launches: list[str]) -> None:
 @pytest.mark.parametrize(
     ("target", "launches"),
     [
-        (WEBGPU, ["routed_linear"]),
-        (CPU, ["routed_linear"]),
-        (int8(CPU), ["int8_routed_linear"]),
+        (WEBGPU, ["routed_normed_linear"]),
+        (CPU, ["routed_normed_linear"]),
+        (int8(CPU), ["routed_normed_int8_linear"]),
         (replace(WEBGPU, max_storage_buffers=8), ["residual_norm", "linear", "router_scores"]),
     ],
 )

@@ -7,9 +7,9 @@ import tvm
 from tvm.relax.frontend import nn
 
 from gemma4_compile.operators.attention_splits import CombineSplits
-from gemma4_compile.operators.fused_linear import CombinedLinear
-from gemma4_compile.operators.int8_linear import Int8CombinedLinear, Int8Linear
+from gemma4_compile.operators.int8_linear import Int8Linear
 from gemma4_compile.operators.linear import Linear, WeightLayout
+from gemma4_compile.operators.prologues import Combine
 from gemma4_compile.passes.fuse_attention_combine import fuse_attention_combine
 from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.targets.tuning import FusionTuning
@@ -46,14 +46,10 @@ def before(kind: type[Linear] = Linear, readers: int = 1) -> tvm.IRModule:
     return module(INPUTS, body)
 
 
-@pytest.mark.parametrize(
-    ("kind", "fused"), [(Linear, CombinedLinear), (Int8Linear, Int8CombinedLinear)]
-)
-def test_combine_and_projection_are_one_launch(
-    kind: type[Linear], fused: type[CombinedLinear]
-) -> None:
+@pytest.mark.parametrize("kind", [Linear, Int8Linear])
+def test_combine_and_projection_are_one_launch(kind: type[Linear]) -> None:
     def expected(x: Tensors) -> list[nn.Tensor]:
-        operator = fused(1, LAYOUT, "float16", heads=HEADS, head_dim=DIM, splits=SPLITS)
+        operator = kind(1, LAYOUT, "float16", prologue=Combine(HEADS, DIM, SPLITS))
         return call(
             operator, [x[name] for name in ("o_partial", "split_lse", *NAMES)], ((1, 64), F32)
         )

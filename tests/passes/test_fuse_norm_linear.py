@@ -6,11 +6,11 @@ import pytest
 import tvm
 from tvm.relax.frontend import nn
 
-from gemma4_compile.operators.fused_linear import NormedLinear
-from gemma4_compile.operators.int8_linear import Int8Linear, Int8NormedLinear
+from gemma4_compile.operators.int8_linear import Int8Linear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.moe import ExpertResidualNorm
 from gemma4_compile.operators.norms import ResidualNorm
+from gemma4_compile.operators.prologues import Norm
 from gemma4_compile.passes.fuse_norm_linear import fuse_norm_linear
 from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.targets.tuning import FusionTuning
@@ -51,15 +51,10 @@ def before(kind: type[Linear] = Linear) -> tvm.IRModule:
     return module(INPUTS, body)
 
 
-@pytest.mark.parametrize(
-    ("kind", "fused", "dtype"),
-    [(Linear, NormedLinear, "float16"), (Int8Linear, Int8NormedLinear, F32)],
-)
-def test_a_norm_and_its_matmul_are_one_launch(
-    kind: type[Linear], fused: type[NormedLinear], dtype: str
-) -> None:
+@pytest.mark.parametrize(("kind", "dtype"), [(Linear, "float16"), (Int8Linear, F32)])
+def test_a_norm_and_its_matmul_are_one_launch(kind: type[Linear], dtype: str) -> None:
     def expected(x: Tensors) -> list[nn.Tensor]:
-        operator = fused(rows=1, in_dtype=dtype, eps=EPS, layout=LAYOUT)
+        operator = kind(1, LAYOUT, dtype, prologue=Norm(EPS))
         return call(operator, [x[name] for name in (*NORM, *NAMES)], ROW, ((1, 96), F32))
 
     after = rewritten(before(kind), LIMITS, fuse_norm_linear)
@@ -82,7 +77,7 @@ def test_two_branches_and_a_scalar_are_fused_as_well() -> None:
         return [residual, *linear(x, hidden)]
 
     def expected(x: Tensors) -> list[nn.Tensor]:
-        operator = NormedLinear(1, LAYOUT, F32, eps=EPS, scaled=True, branches=2)
+        operator = Linear(1, LAYOUT, F32, prologue=Norm(eps=EPS, scaled=True, count=2))
         return call(operator, [x[name] for name in (*inputs, *NAMES)], ROW, ((1, 96), F32))
 
     every = {**inputs, **weights(LAYOUT)}

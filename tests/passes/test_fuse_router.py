@@ -4,11 +4,11 @@ import pytest
 import tvm
 from tvm.relax.frontend import nn
 
-from gemma4_compile.operators.fused_linear import RoutedLinear
-from gemma4_compile.operators.int8_linear import Int8Linear, Int8RoutedLinear
+from gemma4_compile.operators.int8_linear import Int8Linear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.moe import VECTORS, RouterScores, routed_width
 from gemma4_compile.operators.norms import ResidualNorm
+from gemma4_compile.operators.prologues import Routed
 from gemma4_compile.passes.fuse_norm_linear import fuse_norm_linear
 from gemma4_compile.passes.fuse_router import fuse_router
 from gemma4_compile.passes.fusion_limits import FusionLimits
@@ -51,17 +51,11 @@ def before(kind: type[Linear] = Linear) -> tvm.IRModule:
     return module(INPUTS, body)
 
 
-@pytest.mark.parametrize(
-    ("kind", "fused", "dtype"),
-    [(Linear, RoutedLinear, "float16"), (Int8Linear, Int8RoutedLinear, F32)],
-)
-def test_norm_scores_and_matmul_are_one_launch(
-    kind: type[Linear], fused: type[RoutedLinear], dtype: str
-) -> None:
+@pytest.mark.parametrize(("kind", "dtype"), [(Linear, "float16"), (Int8Linear, F32)])
+def test_norm_scores_and_matmul_are_one_launch(kind: type[Linear], dtype: str) -> None:
     def expected(x: Tensors) -> list[nn.Tensor]:
-        operator = fused(
-            1, LAYOUT, dtype, eps=EPS, experts=EXPERTS, factor=FACTOR, router_dtype="float16"
-        )
+        routed = Routed(EPS, EXPERTS, FACTOR, "float16")
+        operator = kind(1, LAYOUT, dtype, prologue=routed)
         args = [x[n] for n in ("branch", "residual", "vectors", "projection", *NAMES)]
         return call(operator, args, ROW, ROUTED, ((1, 96), F32))
 

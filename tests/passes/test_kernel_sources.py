@@ -17,9 +17,10 @@ import pytest
 
 from gemma4_compile.operators.attention import DecodeAttention, PrefillAttention
 from gemma4_compile.operators.base import Operator
-from gemma4_compile.operators.int8_linear import Int8NormedLinear
+from gemma4_compile.operators.int8_linear import Int8Linear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import RmsNorm
+from gemma4_compile.operators.prologues import Norm
 from gemma4_compile.operators.sampling import SampleTopP
 from gemma4_compile.passes.kernel_sources import kernel_source
 from gemma4_compile.targets import target_spec
@@ -42,23 +43,34 @@ NAME = "snapshot"  # of every kernel here: what a library calls it is not part o
 SPEC = target_spec("webgpu")
 HEADS: Heads = {"heads": 8, "kv_heads": 1, "head_dim": 256, "window": 512, "cache_rows": 1024}
 OPERATORS: Mapping[str, Operator] = {
-    "normed_int8_gemv": Int8NormedLinear(
-        rows=1, layout=WeightLayout(4, "float16", 32, 1536, (2048,)),
-        in_dtype="float32", eps=1e-6, scaled=True,
+    "normed_int8_gemv": Int8Linear(
+        rows=1,
+        layout=WeightLayout(4, "float16", 32, 1536, (2048,)),
+        in_dtype="float32",
+        prologue=Norm(eps=1e-6, scaled=True),
     ),
     "gemm": Linear(
-        rows=None, layout=WeightLayout(4, "float16", 32, 1536, (2560,)),
+        rows=None,
+        layout=WeightLayout(4, "float16", 32, 1536, (2560,)),
         in_dtype="float16",
     ),
     "decode_attention": DecodeAttention(
-        **HEADS, rows=1, cache_dtype="float16", splits=8, grain=64, pairs=128, rotary_offset=0,
-        rotary_total=192, eps=1e-6, owns_kv=False,
+        **HEADS,
+        rows=1,
+        cache_dtype="float16",
+        splits=8,
+        grain=64,
+        pairs=128,
+        rotary_offset=0,
+        rotary_total=192,
+        eps=1e-6,
+        owns_kv=False,
     ),
     "prefill_attention": PrefillAttention(
         **HEADS, rows=None, cache_dtype="float16", out_dtype="float16"
     ),
     "sample_top_p": SampleTopP(vocab=262_144),
-}  # fmt: skip
+}
 
 
 def text_of(operator: Operator) -> str:

@@ -106,7 +106,7 @@ def test_a_norm_that_nothing_fused_quantises_its_result() -> None:
     narrow = dataclasses.replace(LIMITS, width=63)  # too little shared memory for any fusion
     passes = (quantize_activations, fuse_norm_linear, quantize_unfused)
     assert_same(rewritten(module(every, before), narrow, *passes), module(every, expected))
-    assert kinds(rewritten(module(every, before), LIMITS, *passes)) == ["int8_normed_linear"]
+    assert kinds(rewritten(module(every, before), LIMITS, *passes)) == ["normed_int8_linear"]
 
 
 def test_a_norm_of_stacked_weights_is_quantised_behind_it() -> None:

@@ -9,10 +9,9 @@ from gemma4_compile.operators.activation_quantization import GROUP
 from gemma4_compile.operators.int8_linear import (
     PACKED,
     PACKED_ROWS,
-    Int8CombinedLinear,
     Int8Linear,
-    Int8RoutedLinear,
 )
+from gemma4_compile.operators.prologues import Combine, Routed
 from gemma4_compile.targets.kernels.common.blocks import BlockSums
 from gemma4_compile.targets.kernels.prologues.expert_norms import EXPERT_SUMS
 from gemma4_compile.targets.kernels.prologues.vectors import VEC4S
@@ -36,12 +35,13 @@ def staged_bytes(operator: Int8Linear, threads: int) -> int:
     """Shared memory in which a block makes its vector."""
     if operator.in_dtype == PACKED:
         return 0
-    sums = EXPERT_SUMS if operator.branches > 1 else 1
+    sums = EXPERT_SUMS if operator.prologue.branches > 1 else 1
     nbytes = vector_bytes(operator.cols // GROUP, threads, sums)
-    if isinstance(operator, Int8CombinedLinear):
-        nbytes += 4 * operator.heads * operator.splits
-    if isinstance(operator, Int8RoutedLinear):
-        nbytes += BlockSums.nbytes(threads)  # of the blocks that route
+    match operator.prologue:
+        case Combine(heads=heads, splits=splits):
+            return nbytes + 4 * heads * splits
+        case Routed():
+            return nbytes + BlockSums.nbytes(threads)  # of the blocks that route
     return nbytes
 
 
@@ -54,7 +54,7 @@ def int8_shape(operator: Int8Linear, spec: TargetSpec) -> Int8Shape:
         lambda threads: staged_bytes(operator, threads),
         spec,
         packs=operator.packed_out,
-        reads_more=isinstance(operator, Int8CombinedLinear) or operator.branches > 1,
+        reads_more=isinstance(operator.prologue, Combine) or operator.prologue.branches > 1,
     )
 
 

@@ -21,13 +21,9 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.operators.activation_quantization import GROUP, WORD
 from gemma4_compile.operators.attention_splits import declare_splits
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.int8_linear import (
-    PACKED,
-    Int8CombinedLinear,
-    Int8Linear,
-    Int8NormedLinear,
-)
+from gemma4_compile.operators.int8_linear import PACKED, Int8Linear
 from gemma4_compile.operators.math import gelu_tanh
+from gemma4_compile.operators.prologues import Combine, Norm
 from gemma4_compile.operators.tir import (
     FunctionBuilder,
     bind,
@@ -103,7 +99,7 @@ def _declare(build: FunctionBuilder, operator: Int8Linear) -> _Arguments:
     vector = _declare_vector(build, operator, router)
     weights = WeightReader(build, operator.layout)
     gate, layer = gate_args(build, operator, 1)
-    norms = isinstance(operator, Int8NormedLinear)
+    norms = operator.prologue.writes_residual
     out = build.arg("out", (1, operator.cols), "float32") if norms else None
     results = [
         build.arg(f"y{index}", shape, dtype)
@@ -118,12 +114,16 @@ def _declare_vector(
 ) -> QuantizedVector | VectorMaker:
     """The arguments in front of the weights, as the vector that they give."""
     cols = operator.cols
-    if isinstance(operator, Int8NormedLinear):
-        norm_args = router.norm_arguments if router else declare_norm(build, operator.norm)
-        return lambda block, out, writes: norm_vec4s(norm_args, out, writes, block)
-    if isinstance(operator, Int8CombinedLinear):
-        heads, splits = operator.heads, declare_splits(build, operator, operator.in_dtype)
-        return lambda block, out, writes: combine_vec4s(block, *splits, heads)
+    if router is not None:
+        routed_args = router.norm_arguments
+        return lambda block, out, writes: norm_vec4s(routed_args, out, writes, block)
+    match operator.prologue:
+        case Norm() as norm:
+            args = declare_norm(build, norm.vector(cols))
+            return lambda block, out, writes: norm_vec4s(args, out, writes, block)
+        case Combine() as combine:
+            splits = declare_splits(build, combine, operator.in_dtype)
+            return lambda block, out, writes: combine_vec4s(block, *splits, combine.heads)
     if operator.in_dtype == PACKED:
         return QuantizedVector(build, cols)
     x = build.arg("x", (1, cols), operator.in_dtype)
@@ -219,7 +219,7 @@ def make_int8_gemv(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
     """
     shape = int8_shape(operator, spec)
     threads, tiles, iterations = shape.threads, -(-operator.layout.rows // shape.tile), 1
-    if isinstance(operator, Int8NormedLinear):
+    if operator.prologue.writes_residual:
         iterations = tiles_of_block(tiles, threads, spec.tuning.int8_gemv)
     with function(scheduled=True) as build:
         args = _declare(build, operator)

@@ -1,8 +1,8 @@
-"""`NormedLinear` and `CombinedLinear`: every block makes the vector, then does its rows.
+"""Matmuls with a prologue: every block makes the vector, then does its rows.
 
 A norm of a few thousand channels, or the combine of a few splits, costs a block less than a launch.
 Its result stays in shared memory, in the order in which neighbouring lanes read it: channel
-u * unit + j at j * units + u. Definitions: gemma4_compile/operators/fused_linear.py.
+u * unit + j at j * units + u. Definitions: gemma4_compile/operators/prologues.py.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.attention_splits import declare_splits
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.fused_linear import CombinedLinear, NormedLinear
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.math import as_f32, f32
+from gemma4_compile.operators.prologues import Combine, Norm
 from gemma4_compile.operators.tir import LocalVar, bind, function, store, when
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import (
@@ -90,7 +90,7 @@ class StagedVector:
 def staged_shape(operator: Linear, weights: WeightReader, spec: TargetSpec) -> GemvShape:
     """The shape of `multiply_staged`."""
     paired = operator.epilogue == Epilogue.GELU_PAIRS.value
-    tuning = wide_tuning(spec) if operator.branches > 1 else spec.tuning.gemv
+    tuning = wide_tuning(spec) if operator.prologue.branches > 1 else spec.tuning.gemv
     return gemv_shape(operator.layout.rows, weights.units, paired, tuning)
 
 
@@ -123,15 +123,17 @@ def multiply_staged(
         apply_epilogue(operator, y, 0, first, totals, ple, layer, rows)
 
 
-def make_combined_gemv(operator: CombinedLinear, spec: TargetSpec) -> tirx.PrimFunc:
+def make_combined_gemv(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
     """Combine the splits of an attention, then the dot products of `make_gemv`.
 
     Grid: rows / tile. Shared: the vector, and a float32 of a thread for each of its rows.
-    Reference: `CombinedLinear.definition`.
+    Reference: `Linear.definition` with the prologue `Combine`.
     """
-    dim, splits = operator.head_dim, operator.splits
+    combine = operator.prologue
+    assert isinstance(combine, Combine), "chosen for it"
+    dim, splits = combine.head_dim, combine.splits
     with function(scheduled=True) as build:
-        o_partial, split_lse = declare_splits(build, operator, operator.in_dtype)
+        o_partial, split_lse = declare_splits(build, combine, operator.in_dtype)
         weights = WeightReader(build, operator.layout)
         y = build.arg("y", (1, operator.outputs), "float32")
         rows = operator.layout.rows
@@ -175,19 +177,23 @@ def _normed_slice(
     return row_slice.map(lambda a, w: a * next_scale * w, total, next_weight)
 
 
-def make_normed_gemv(operator: NormedLinear, spec: TargetSpec) -> tirx.PrimFunc:
+def make_normed_gemv(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
     """Norm, residual addition, norm, then the dot products of `make_gemv`.
 
     Grid: the router's blocks, rows / tile. Shared: the vector, its sums, and a float32 of a thread
     for each of its rows. Behind two branches, which are more to read, a block takes several tiles
     as in int8_gemv.py. The first block after the router's writes the new residual. Reference:
-    `NormedLinear.definition`.
+    `Linear.definition` with the prologue `Norm` or `Routed`.
     """
     rows, width = operator.layout.rows, operator.cols
-    norm = operator.norm
+    prologue = operator.prologue
     with function(scheduled=True) as build:
         router = declare_router(build, operator)
-        args = router.norm_arguments if router else declare_norm(build, norm)
+        if isinstance(prologue, Norm):
+            args = declare_norm(build, prologue.vector(width))
+        else:
+            assert router is not None, "chosen for it"
+            args = router.norm_arguments
         weights = WeightReader(build, operator.layout)
         gate, layer = gate_args(build, operator, 1)
         out = build.arg("out", (1, width), "float32")
@@ -196,7 +202,7 @@ def make_normed_gemv(operator: NormedLinear, spec: TargetSpec) -> tirx.PrimFunc:
         shape = staged_shape(operator, weights, spec)
         threads, tiles = shape.threads, shape.blocks(rows)
         iterations = (
-            tiles_of_block(tiles, threads, spec.tuning.int8_gemv) if norm.branches > 1 else 1
+            tiles_of_block(tiles, threads, spec.tuning.int8_gemv) if prologue.branches > 1 else 1
         )
         with (
             launch(threads, -(-tiles // iterations) + routing_blocks(router)) as (

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.operators.fused_linear import RoutedForm
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.moe import (
@@ -28,6 +27,7 @@ from gemma4_compile.operators.moe import (
     routed_begin,
 )
 from gemma4_compile.operators.norms import NormVector
+from gemma4_compile.operators.prologues import Routed
 from gemma4_compile.operators.tir import FunctionBuilder, bind, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import Block, BlockSums, strided, zero
@@ -131,7 +131,10 @@ def store_hidden(routed: Buffer, hidden: Sequence[Expr], experts: int, row_slice
 
 def declare_router(build: FunctionBuilder, operator: Linear) -> BesideRouter | None:
     """The arguments before the weights, if the operator has the router next to it."""
-    return BesideRouter(build, operator.routed_norm) if isinstance(operator, RoutedForm) else None
+    prologue = operator.prologue
+    return (
+        BesideRouter(build, prologue.norm(operator.cols)) if isinstance(prologue, Routed) else None
+    )
 
 
 def routing_blocks(router: BesideRouter | None) -> int:

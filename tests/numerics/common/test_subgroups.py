@@ -21,17 +21,15 @@ from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp
-from gemma4_compile.operators.fused_linear import CombinedLinear, NormedLinear, RoutedLinear
 from gemma4_compile.operators.int8_linear import (
     PACKED,
     Int8ExpertGateUp,
     Int8Linear,
-    Int8NormedLinear,
-    Int8RoutedLinear,
 )
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.moe import ExpertResidualNorm, Router, RouterScores
 from gemma4_compile.operators.norms import PerLayerInputs, ResidualNorm, RmsNorm
+from gemma4_compile.operators.prologues import Combine, Norm, Routed
 from gemma4_compile.operators.sampling import SampleTopP, SoftmaxPartials, SoftmaxProbs
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.kernels import make_kernel
@@ -56,17 +54,17 @@ def matrix(kind: type[Linear], cols: int, rows: int, **fields: Any) -> Linear:
 
 def exact(dtype: str) -> list[Operator]:
     """Blocks of one subgroup, of some and of many; groups of lanes that have one or several."""
-    pairs: dict[str, Any] = {"epilogue": Epilogue.GELU_PAIRS.value, "eps": 1e-6}
+    pairs: dict[str, Any] = {"epilogue": Epilogue.GELU_PAIRS.value}
     return [
         RmsNorm(1, 1030, 1e-6, dtype),
         ResidualNorm(None, 14, 1e-6, True, dtype),
         PerLayerInputs(1, 3, 68, 1e-6, 0.2, 3.0, 0.7),
         QkNormRopeCache(None, 2, 1, 48, 12, 3, 27, 1e-6, True, False, dtype, 83),
         matrix(Linear, 2080, 38, weight_dtype=dtype, in_dtype=dtype),
-        matrix(NormedLinear, 288, 70, scaled=True, **pairs),
-        matrix(NormedLinear, 288, 70, scaled=True, branches=2, eps=1e-6),
-        matrix(RoutedLinear, 288, 70, experts=7, factor=0.06, **pairs),
-        matrix(CombinedLinear, 192, 40, heads=3, head_dim=64, splits=5),
+        matrix(Linear, 288, 70, **pairs, prologue=Norm(1e-6, scaled=True)),
+        matrix(Linear, 288, 70, prologue=Norm(scaled=True, count=2, eps=1e-6)),
+        matrix(Linear, 288, 70, **pairs, prologue=Routed(1e-6, experts=7, factor=0.06)),
+        matrix(Linear, 192, 40, prologue=Combine(heads=3, head_dim=64, splits=5)),
         ExpertGateUp(WeightLayout(4, dtype, 32, 96, (64 * 12,)), 64, 12, 3, dtype),
         ExpertDown(WeightLayout(4, dtype, 32, 64, (40 * 12,)), 40, 12, 3, dtype),
         Router(1, 1030, 7, 3, 1e-6, 0.25, "float32", dtype),
@@ -87,10 +85,17 @@ def int8() -> list[Operator]:
         QuantizedNorm(288, 1e-6, False, True),
         QuantizedCombine(3, 96, 7, "float32", False),
         matrix(Int8Linear, 96, 192, in_dtype=PACKED, **packed),
-        matrix(Int8NormedLinear, 288, 128, scaled=True, eps=1e-6, interleaved_out=True, **packed),
+        matrix(
+            Int8Linear,
+            288,
+            128,
+            interleaved_out=True,
+            **packed,
+            prologue=Norm(scaled=True, eps=1e-6),
+        ),
         Int8ExpertGateUp(WeightLayout(4, "float16", 32, 96, (64 * 12,)), 64, 12, 3, "float32"),
-        matrix(Int8RoutedLinear, 288, 128, experts=7, factor=0.06, eps=1e-6, **packed),
-        matrix(Int8NormedLinear, 416, 78, scaled=True, branches=2, eps=1e-6),
+        matrix(Int8Linear, 288, 128, **packed, prologue=Routed(experts=7, factor=0.06, eps=1e-6)),
+        matrix(Int8Linear, 416, 78, prologue=Norm(scaled=True, count=2, eps=1e-6)),
     ]
 
 

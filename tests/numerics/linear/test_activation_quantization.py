@@ -12,13 +12,12 @@ from gemma4_compile.operators.activation_quantization import GROUP, QuantizedCom
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.int8_linear import (
     PACKED,
-    Int8CombinedLinear,
     Int8ExpertDown,
     Int8ExpertGateUp,
     Int8Linear,
-    Int8NormedLinear,
 )
 from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.operators.prologues import Combine, Norm
 from tests.numerics.attention.test_attention import EPS, normed
 from tests.numerics.definitions import combined_heads, run, values
 from tests.numerics.linear.test_linear import COLS, close, gelu, stored
@@ -126,9 +125,14 @@ def test_norm_rounding_and_matmul_in_one(size: float, scaled: bool, normed_input
     args += [np.array([0.3], np.float32)] if scaled else []
     args += [w_next] if normed_input else []
     out, y = np.zeros((1, COLS), np.float32), np.zeros((1, 40), np.float32)
-    fields = {"eps": EPS, "scaled": scaled, "normed": normed_input}
 
-    run(linear(Int8NormedLinear, 4, 40, COLS, **fields), *args, *tensors, out, y)
+    run(
+        linear(Int8Linear, 4, 40, COLS, prologue=Norm(EPS, scaled, normed_input)),
+        *args,
+        *tensors,
+        out,
+        y,
+    )
 
     total = (residual + normed(branch) * w_branch) * (0.3 if scaled else 1.0)
     np.testing.assert_allclose(out, total, rtol=1e-5, atol=1e-5 * size)
@@ -161,10 +165,12 @@ def test_combined_splits_are_rounded(dtype: str) -> None:
     split_lse[..., 1] = np.abs(split_lse[..., 1]) + 0.5
     words, scales = empty(heads * dim)
     y = np.zeros((1, 40), np.float32)
-    fields = {"heads": heads, "head_dim": dim, "splits": splits, "in_dtype": dtype}
+    operator = linear(
+        Int8Linear, 4, 40, heads * dim, in_dtype=dtype, prologue=Combine(heads, dim, splits)
+    )
 
     run(QuantizedCombine(heads, dim, splits, dtype, True), o_partial, split_lse, words, scales)
-    run(linear(Int8CombinedLinear, 4, 40, heads * dim, **fields), o_partial, split_lse, *tensors, y)
+    run(operator, o_partial, split_lse, *tensors, y)
 
     merged = combined_heads(o_partial, split_lse)
     expected_words, expected_scales = packed(merged, True)

@@ -12,8 +12,8 @@ import pytest
 from gemma4_compile.operators.attention import DecodeAttention
 from gemma4_compile.operators.attention_splits import LOWEST, CombineSplits
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.fused_linear import CombinedLinear, NormedLinear
-from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.operators.linear import Linear, WeightLayout
+from gemma4_compile.operators.prologues import Combine, Norm
 from tests.numerics.attention.test_attention import (
     DIM,
     EPS,
@@ -32,19 +32,15 @@ from tests.numerics.linear.test_linear import COLS, GROUP, close, gelu, stored
 PLE_WIDTH = 3 * 32
 
 
-def normed_linear(
-    epilogue: Epilogue, scaled: bool, normed_input: bool, in_dtype: str
-) -> NormedLinear:
-    return NormedLinear(
+def normed_linear(epilogue: Epilogue, scaled: bool, normed_input: bool, in_dtype: str) -> Linear:
+    return Linear(
         rows=1,
         layout=WeightLayout(4, "float16", GROUP, COLS, (32,)),
         in_dtype=in_dtype,
         epilogue=epilogue.value,
         cap=30.0,
         ple_width=PLE_WIDTH if epilogue is Epilogue.GELU_GATE else 0,
-        eps=EPS,
-        scaled=scaled,
-        normed=normed_input,
+        prologue=Norm(eps=EPS, scaled=scaled, normed=normed_input),
     )
 
 
@@ -197,13 +193,11 @@ def test_merge_and_matmul_in_one(dtype: str, empty: int) -> None:
     split_lse[splits - empty :] = (LOWEST, 0.0)
     y = np.zeros((1, 40), np.float32)
 
-    operator = CombinedLinear(
+    operator = Linear(
         rows=1,
         layout=WeightLayout(4, "float16", GROUP, heads * dim, (40,)),
         in_dtype=dtype,
-        heads=heads,
-        head_dim=dim,
-        splits=splits,
+        prologue=Combine(heads=heads, head_dim=dim, splits=splits),
     )
     run(operator, o_partial, split_lse, *tensors, y)
 

@@ -21,14 +21,12 @@ from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.examples import MOVED_BYTES
 from gemma4_compile.operators.int8_linear import (
     PACKED,
-    Int8CombinedLinear,
     Int8ExpertDown,
     Int8ExpertGateUp,
     Int8Linear,
-    Int8NormedLinear,
-    Int8RoutedLinear,
 )
 from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.operators.prologues import Combine, Norm, Routed
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.kernels.linear.int8_block import int8_shape, tiles_of_block
 from gemma4_compile.targets.spec import INT8
@@ -68,22 +66,33 @@ def odd_shapes() -> list[Operator]:
         linear(Int8Linear, 96, (192,), in_dtype="float16", epilogue=pairs, packed_out=True),
         linear(Int8Linear, 96, (70,), epilogue=pairs),
         linear(
-            Int8NormedLinear, 160, (40,), 8, normed=False, epilogue=gate, ple_width=5 * 40, eps=1e-6
+            Int8Linear,
+            160,
+            (40,),
+            8,
+            epilogue=gate,
+            ple_width=5 * 40,
+            prologue=Norm(normed=False, eps=1e-6),
         ),
         linear(
-            Int8NormedLinear,
+            Int8Linear,
             288,
             (576,),
-            scaled=True,
             interleaved_out=True,
             epilogue=pairs,
             packed_out=True,
-            eps=1e-6,
+            prologue=Norm(scaled=True, eps=1e-6),
         ),
-        linear(Int8NormedLinear, 288, (64, 9), weight_dtype="float32", eps=1e-6),
-        linear(Int8CombinedLinear, 192, (77,), heads=3, head_dim=64, splits=5),
-        linear(Int8CombinedLinear, 96, (10,), heads=3, head_dim=32, splits=8, in_dtype="float16"),
-        linear(Int8NormedLinear, 416, (78,), scaled=True, branches=2, eps=1e-6),
+        linear(Int8Linear, 288, (64, 9), weight_dtype="float32", prologue=Norm(eps=1e-6)),
+        linear(Int8Linear, 192, (77,), prologue=Combine(heads=3, head_dim=64, splits=5)),
+        linear(
+            Int8Linear,
+            96,
+            (10,),
+            in_dtype="float16",
+            prologue=Combine(heads=3, head_dim=32, splits=8),
+        ),
+        linear(Int8Linear, 416, (78,), prologue=Norm(scaled=True, count=2, eps=1e-6)),
         Int8ExpertGateUp(
             WeightLayout(4, "float16", 32, 96, (64 * 4, 64 * 8)),
             64,
@@ -94,27 +103,21 @@ def odd_shapes() -> list[Operator]:
         ),
         Int8ExpertDown(WeightLayout(8, "float32", 32, 32, (100 * 12,)), 100, 12, 3, PACKED),
         linear(
-            Int8RoutedLinear,
+            Int8Linear,
             288,
             (192,),
             interleaved_out=True,
             epilogue=pairs,
             packed_out=True,
-            experts=12,
-            factor=0.06,
-            router_dtype="float16",
-            eps=1e-6,
+            prologue=Routed(experts=12, factor=0.06, router_dtype="float16", eps=1e-6),
         ),
         linear(
-            Int8RoutedLinear,
+            Int8Linear,
             160,
             (70,),
             8,
             epilogue=pairs,
-            experts=7,
-            factor=0.06,
-            router_dtype="float16",
-            eps=1e-6,
+            prologue=Routed(experts=7, factor=0.06, router_dtype="float16", eps=1e-6),
         ),
         QuantizedNorm(288, 1e-6, False, False),
         QuantizedNorm(1312, 1e-6, True, True, 2),
@@ -174,28 +177,26 @@ def several_tiles() -> list[Int8Linear]:
     pairs, gate = Epilogue.GELU_PAIRS.value, Epilogue.GELU_GATE.value
     return [
         linear(
-            Int8NormedLinear,
+            Int8Linear,
             288,
             (576,),
-            scaled=True,
             interleaved_out=True,
-            eps=1e-6,
             epilogue=pairs,
             packed_out=True,
+            prologue=Norm(scaled=True, eps=1e-6),
         ),
-        linear(Int8NormedLinear, 288, (320,), eps=1e-6, epilogue=pairs, packed_out=True),
-        linear(Int8NormedLinear, 2816, (192, 200), weight_dtype="float32", eps=1e-6),
+        linear(Int8Linear, 288, (320,), epilogue=pairs, packed_out=True, prologue=Norm(eps=1e-6)),
+        linear(Int8Linear, 2816, (192, 200), weight_dtype="float32", prologue=Norm(eps=1e-6)),
         linear(
-            Int8NormedLinear,
+            Int8Linear,
             160,
             (640,),
             8,
-            normed=False,
-            eps=1e-6,
             epilogue=gate,
             ple_width=5 * 640,
+            prologue=Norm(normed=False, eps=1e-6),
         ),
-        linear(Int8NormedLinear, 2816, (392,), scaled=True, branches=2, eps=1e-6),
+        linear(Int8Linear, 2816, (392,), prologue=Norm(scaled=True, count=2, eps=1e-6)),
     ]
 
 

@@ -9,15 +9,13 @@ import pytest
 
 from gemma4_compile.operators.activation_quantization import QuantizedNorm
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.fused_linear import NormedLinear, RoutedLinear
 from gemma4_compile.operators.int8_linear import (
     PACKED,
     Int8Linear,
-    Int8NormedLinear,
-    Int8RoutedLinear,
 )
-from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.moe import RouterScores, TopKExperts
+from gemma4_compile.operators.prologues import Norm, Routed
 from tests.numerics.definitions import run, values
 from tests.numerics.linear.test_activation_quantization import packed, rounded
 from tests.numerics.linear.test_linear import COLS, GROUP, close, gelu, stored
@@ -38,16 +36,6 @@ class Fields(TypedDict):
     rows: int
     layout: WeightLayout
     in_dtype: str
-
-
-class RouterFields(TypedDict):
-    """What one with a router beside it has as well."""
-
-    epilogue: str
-    eps: float
-    experts: int
-    factor: float
-    router_dtype: str
 
 
 def scored(residual: Any, vectors: Any, projection: Any) -> Any:
@@ -89,13 +77,8 @@ def test_the_dense_gate_and_up_have_the_router_next_to_them(form: str, size: flo
         "layout": WeightLayout(4, "float16", GROUP, COLS, (rows,)),
         "in_dtype": "float16" if form == "float16" else "float32",
     }
-    router: RouterFields = {
-        "epilogue": Epilogue.GELU_PAIRS.value,
-        "eps": EPS,
-        "experts": 6,
-        "factor": COLS**-0.5,
-        "router_dtype": "float16",
-    }
+    router = Routed(EPS, 6, COLS**-0.5, "float16")
+    pairs = Epilogue.GELU_PAIRS.value
     total = residual + rms(branch) * vectors[0]
     expected = scored(total, vectors, projection)
     out, routed = np.zeros((1, COLS), np.float32), np.full_like(expected, np.nan)
@@ -104,12 +87,12 @@ def test_the_dense_gate_and_up_have_the_router_next_to_them(form: str, size: flo
 
     args = [branch, residual, vectors, projection, *tensors, out, routed]
     if form == "packed":
-        operator = Int8RoutedLinear(**layout, **router, packed_out=True)
+        operator = Int8Linear(**layout, epilogue=pairs, packed_out=True, prologue=router)
         run(operator, *args, words, scales)
     elif form == "int8":
-        run(Int8RoutedLinear(**layout, **router), *args, y)
+        run(Int8Linear(**layout, epilogue=pairs, prologue=router), *args, y)
     else:
-        run(RoutedLinear(**layout, **router), *args, y)
+        run(Linear(**layout, epilogue=pairs, prologue=router), *args, y)
 
     np.testing.assert_allclose(out, total, rtol=1e-5, atol=1e-5 * size)
     close(routed, expected)
@@ -147,8 +130,9 @@ def test_the_next_matmul_norms_both_branches_by_itself(form: str, size: float) -
         layout["in_dtype"] = PACKED
         run(Int8Linear(**layout), words, scales, *tensors, y)
     else:
-        kind = Int8NormedLinear if form == "int8" else NormedLinear
-        run(kind(scaled=True, branches=2, eps=EPS, **layout), *args, *tensors, out, y)
+        kind = Int8Linear if form == "int8" else Linear
+        norm = Norm(EPS, scaled=True, count=2)
+        run(kind(**layout, prologue=norm), *args, *tensors, out, y)
 
     total = behind_experts(dense, experts, residual, w_branches) * scalar
     np.testing.assert_allclose(out, total, rtol=1e-5, atol=1e-5 * size)

@@ -12,8 +12,7 @@ import pytest
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.fused_linear import NormedLinear, RoutedLinear
-from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.moe import (
     PermuteByExpert,
     Router,
@@ -21,6 +20,7 @@ from gemma4_compile.operators.moe import (
     TopKExperts,
 )
 from gemma4_compile.operators.norms import ResidualNorm
+from gemma4_compile.operators.prologues import Norm, Routed
 from gemma4_compile.targets import target_spec
 from tests.marks import LIMITS, shares, slow_unless
 from tests.numerics.dawn_kernels import run_on_dawn
@@ -98,20 +98,19 @@ def test_all_experts_of_the_released_model_are_routed(
 
 def matmuls_around_experts() -> list[Operator]:
     """Widths that neither four nor the threads divide, several parts, all kinds of weights."""
-    norm: dict[str, Any] = {"eps": 1e-6, "scaled": True, "branches": 2}
-    router: dict[str, Any] = {"eps": 1e-6, "factor": 0.06, "epilogue": Epilogue.GELU_PAIRS.value}
-    half = {**router, "experts": EXPERTS, "router_dtype": "float16"}
-    odd = {**router, "experts": 5, "router_dtype": "float32"}
+    norm = Norm(1e-6, scaled=True, count=2)
+    pairs: dict[str, Any] = {"epilogue": Epilogue.GELU_PAIRS.value}
+    half, odd = Routed(1e-6, EXPERTS, 0.06, "float16"), Routed(1e-6, 5, 0.06, "float32")
     return [
-        RoutedLinear(1, WeightLayout(4, "float16", 32, 2816, (72,)), "float16", **half),
-        RoutedLinear(1, WeightLayout(0, "float16", 0, 1030, (64, 14)), "float32", **odd),
+        Linear(1, WeightLayout(4, "float16", 32, 2816, (72,)), "float16", **pairs, prologue=half),
+        Linear(1, WeightLayout(0, "float16", 0, 1030, (64, 14)), "float32", **pairs, prologue=odd),
         RouterScores(2816, EXPERTS, 1e-6, 0.06, "float16"),
         RouterScores(1030, 7, 1e-6, 0.06, "float32"),
         TopKExperts(7, 3, 1030),
         ResidualNorm(1, 1030, 1e-6, False, "float16", 4),
-        NormedLinear(1, WeightLayout(4, "float16", 32, 2816, (73,)), "float16", **norm),
-        NormedLinear(1, WeightLayout(8, "float32", 32, 288, (70,)), "float32", **norm),
-        NormedLinear(1, WeightLayout(0, "float16", 0, 1030, (64, 13)), "float16", **norm),
+        Linear(1, WeightLayout(4, "float16", 32, 2816, (73,)), "float16", prologue=norm),
+        Linear(1, WeightLayout(8, "float32", 32, 288, (70,)), "float32", prologue=norm),
+        Linear(1, WeightLayout(0, "float16", 0, 1030, (64, 13)), "float16", prologue=norm),
     ]
 
 
@@ -144,8 +143,8 @@ def test_branches_that_nearly_cancel_cost_as_many_digits_as_the_kernel_says(
     lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:
     spec, width, left = target_spec("webgpu"), 288, 0.1
-    norm: dict[str, Any] = {"eps": 1e-6, "scaled": True, "branches": 2}
-    operator = NormedLinear(1, WeightLayout(8, "float32", 32, width, (70,)), "float32", **norm)
+    norm = Norm(1e-6, scaled=True, count=2)
+    operator = Linear(1, WeightLayout(8, "float32", 32, width, (70,)), "float32", prologue=norm)
     args = tuple(np.array(arg) for arg in make_case(operator, 0).args)
     dense, experts, w_branches = args[0], args[1], args[3]
     experts[...] = left * experts - dense

@@ -85,10 +85,10 @@ def test_arguments_follow_the_generator() -> None:
 def test_what_another_operator_makes_is_made_by_it() -> None:
     """A histogram must be that of the probabilities."""
     operator = SampleTopP(64)
-    assert operator.prologue is not None
+    assert operator.maker is not None
     args = example_arguments(operator, np.random.default_rng(1), SIZES)
     given = operator.example_inputs(np.random.default_rng(1), SIZES)
-    made = len(operator.prologue.prim_func().params)
+    made = len(operator.maker.prim_func().params)
     changed = [
         index
         for index, (one, other) in enumerate(zip(args, given, strict=True))

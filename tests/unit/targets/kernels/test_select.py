@@ -14,15 +14,13 @@ from gemma4_compile.errors import LoweringError
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
-from gemma4_compile.operators.fused_linear import CombinedLinear, NormedLinear
 from gemma4_compile.operators.int8_linear import (
     PACKED,
-    Int8CombinedLinear,
     Int8Linear,
-    Int8NormedLinear,
 )
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import RmsNorm
+from gemma4_compile.operators.prologues import Combine, Norm
 from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.kernels import make_kernel
@@ -31,17 +29,16 @@ from gemma4_compile.targets.kernels.select import ONE, select
 F16, MOST = "float16", 9
 LAYOUT = WeightLayout(4, F16, 32, 1536, (12288,))
 BYTES = WeightLayout(8, F16, 32, 768, (3072,))
-SPLITS = {"heads": 8, "head_dim": 256, "splits": 4}
 
 OPERATORS: Mapping[str, Operator] = {
     "one row": Linear(1, LAYOUT, F16),
-    "one row, normed": NormedLinear(1, LAYOUT, F16, eps=1e-6),
-    "one row, combined": CombinedLinear(1, LAYOUT, F16, **SPLITS),
+    "one row, normed": Linear(1, LAYOUT, F16, prologue=Norm(eps=1e-6)),
+    "one row, combined": Linear(1, LAYOUT, F16, prologue=Combine(8, 256, 4)),
     "few rows": FewRowLinear(None, LAYOUT, F16, most_rows=MOST),
     "chunk": Linear(None, LAYOUT, F16),
     "one row, int8": Int8Linear(1, LAYOUT, PACKED),
-    "one row, int8, normed": Int8NormedLinear(1, LAYOUT, F16, eps=1e-6),
-    "one row, int8, combined": Int8CombinedLinear(1, LAYOUT, F16, **SPLITS),
+    "one row, int8, normed": Int8Linear(1, LAYOUT, F16, prologue=Norm(eps=1e-6)),
+    "one row, int8, combined": Int8Linear(1, LAYOUT, F16, prologue=Combine(8, 256, 4)),
     "few rows, int8": Int8FewRowLinear(None, LAYOUT, PACKED, most_rows=MOST),
     "few rows, int8, floats": Int8FewRowLinear(None, LAYOUT, F16, most_rows=MOST),
     "chunk, int8": Int8Linear(None, LAYOUT, PACKED),
