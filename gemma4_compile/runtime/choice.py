@@ -23,10 +23,6 @@ from gemma4_compile.serve_options import BROWSER
 _BROWSER_SUFFIX = ".wasm"
 FASTEST_FIRST = tuple(NATIVE_KINDS)
 """Devices in the order in which they are tried."""
-NOT_NATIVE = (
-    "compile with `--target cpu`, `cuda` or `metal`; "
-    "a package for `webgpu` runs in a browser: gemma4-serve DIR"
-)
 
 
 @dataclass(frozen=True)
@@ -166,7 +162,8 @@ def choose_library(
     if not natives:
         found = ", ".join(one.file for one in provenance.libraries)
         raise ArtifactError(
-            f"`{directory}` holds no native library (found: {found})", hint=NOT_NATIVE
+            f"`{directory}` holds no native library (found: {found})",
+            hint=no_native_hint(provenance),
         )
     if len(natives) == 1:
         return Choice(natives[0])
@@ -250,7 +247,25 @@ def _others_hint(
     return _compile_hint(provenance, "cpu")
 
 
+def no_native_hint(provenance: Provenance) -> str:
+    """What to do with a package that has no library for this machine."""
+    hint = _compile_hint(provenance, "cpu")
+    if any(map(is_for_browsers, provenance.libraries)):
+        return f"it runs in a browser: gemma4-serve DIR; or {hint}"
+    return hint
+
+
 def _compile_hint(provenance: Provenance, target: str) -> str:
-    """What makes the package again, with a library of one more target."""
-    targets = list(dict.fromkeys([*(one.target for one in provenance.libraries), target]))
-    return f"compile the model again for all that it shall run on: --target {','.join(targets)}"
+    """What adds a library of one more target to the package, or makes it again with one.
+
+    Weights that browsers take serve all others, too; the other way round they may be too large.
+    """
+    there = list(dict.fromkeys(one.target for one in provenance.libraries))
+    targets = dict.fromkeys([*there, target])
+    again = f"compile the model again for all that it shall run on: --target {','.join(targets)}"
+    if target in there or BROWSER not in there:
+        return again
+    return (
+        f"add one to the package: gemma4-compile MODEL --target {target} --only library -o DIR, "
+        f"with the options that it was compiled with; or {again}"
+    )

@@ -15,7 +15,7 @@ import numpy as np
 
 from gemma4_compile.device_kinds import NATIVE_KINDS
 from gemma4_compile.errors import ArtifactError
-from gemma4_compile.runtime.choice import NOT_NATIVE, Candidate, candidates, usable_devices
+from gemma4_compile.runtime.choice import Candidate, candidates, no_native_hint, usable_devices
 from gemma4_compile.runtime.console import Console
 from gemma4_compile.runtime.integrity import Check
 from gemma4_compile.runtime.package import Package, check_whole, read_provenance
@@ -85,7 +85,7 @@ def tune(
         why = "; ".join(f"`{one.library.name}`: {one.lacks}" for one in tried)
         raise ArtifactError(
             f"`{directory}` has no library to time on this machine" + (f": {why}" if why else ""),
-            hint=NOT_NATIVE,
+            hint=no_native_hint(provenance),
         )
     with console.checking(directory) as progress:  # what the libraries share, once for all
         Package.open(directory, check=check, progress=progress, drafter=False)

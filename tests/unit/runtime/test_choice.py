@@ -160,7 +160,24 @@ def test_a_package_that_lacks_a_device_says_how_to_compile_it(
     with pytest.raises(UsageError, match="has no library `cuda`") as caught:
         choose_library(folder, read_provenance(folder), "cuda", devices("cuda", "cpu"))
     assert caught.value.hint is not None
+    assert "gemma4-compile MODEL --target cuda --only library -o DIR" in caught.value.hint
     assert caught.value.hint.endswith("--target webgpu,cpu,cuda")
+    natives = with_libraries(tiny_package, tmp_path / "natives", ALL[2:3])
+    with pytest.raises(UsageError, match="has no library `webgpu`") as caught:
+        choose_library(natives, read_provenance(natives), "webgpu", devices("cpu"))
+    assert caught.value.hint is not None
+    assert "--only" not in caught.value.hint, "its weights may be too large for browsers"
+
+
+def test_a_package_for_browsers_says_how_it_runs_natively(
+    tiny_package: Path, tmp_path: Path
+) -> None:
+    folder = with_libraries(tiny_package, tmp_path / "p", ALL[:2])
+    with pytest.raises(ArtifactError, match="holds no native library") as caught:
+        choose_library(folder, read_provenance(folder), open_device=devices("cpu"))
+    hint = str(caught.value.hint)
+    assert hint.startswith("it runs in a browser: gemma4-serve DIR; or ")
+    assert "gemma4-compile MODEL --target cpu --only library -o DIR" in hint
 
 
 def test_a_name_is_looked_for_before_a_device(tiny_package: Path, tmp_path: Path) -> None:
