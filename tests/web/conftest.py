@@ -13,7 +13,7 @@ import pytest
 
 from gemma4_compile.targets.linker import zig
 from tests.shared import made_once, shared_folder
-from tests.web.compiled import TINY, Compiler
+from tests.web.compiled import EVERY, TINY, Compiler
 from tests.web.cpu_runtime import QUANT, Questions, Runtime, find_questions
 from tests.web.dawn import (
     HERE,
@@ -21,8 +21,8 @@ from tests.web.dawn import (
     SUBGROUP,
     SWIFTSHADER,
     TIMEOUT_S,
-    WORD_BITS,
     VulkanDriver,
+    lavapipe_environment,
 )
 from tests.web.webllm import find_browser, find_firefox
 
@@ -68,7 +68,8 @@ def browser(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         description = LAVAPIPE.find()
         if description is not None and "CHROMIUM_FLAGS" not in os.environ:
             shared = shared_folder(tmp_path_factory)
-            patch.setenv("LP_NATIVE_VECTOR_WIDTH", str(SUBGROUP * WORD_BITS))
+            for name, value in lavapipe_environment(SUBGROUP).items():
+                patch.setenv(name, value)
             patch.setenv("LAVAPIPE", json.loads(description.read_text())["ICD"]["library_path"])
             library = made_once(shared / "lavapipe_for_chromium.so", _compile_preloaded)
             patch.setenv("CHROMIUM_PRELOAD", str(library))
@@ -117,6 +118,12 @@ def page(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
         subprocess.run(build, cwd=source, check=True, capture_output=True, timeout=TIMEOUT_S)
 
     return made_once(shared_folder(tmp_path_factory) / "page", make)
+
+
+@pytest.fixture(scope="session")
+def nine_libraries(compiled: Compiler) -> Path:
+    """`tiny` in q4f16 with every library for browsers, as users compile it; nobody changes it."""
+    return compiled(TINY, "webgpu", "q4f16", libraries=EVERY)
 
 
 @pytest.fixture

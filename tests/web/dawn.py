@@ -27,6 +27,19 @@ Float32Array = NDArray[np.float32]
 Step = Mapping[str, Any]
 
 
+def lavapipe_environment(subgroup: int) -> dict[str, str]:
+    """In which lavapipe has subgroups of so many threads.
+
+    Mesa keeps compiled shaders by their text alone: one that was compiled for subgroups of 4 is
+    taken for 8, and answers as if it had 4. So each size has a folder of its own.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return {
+        "LP_NATIVE_VECTOR_WIDTH": str(subgroup * WORD_BITS),
+        "MESA_SHADER_CACHE_DIR": str(cache / f"lavapipe-subgroups-{subgroup}"),
+    }
+
+
 @dataclass(frozen=True)
 class VulkanDriver:
     """A software Vulkan driver: where its description may lie, and what it can do."""
@@ -46,7 +59,7 @@ class VulkanDriver:
             **os.environ,
             "VK_ICD_FILENAMES": str(description),
             "VK_DRIVER_FILES": str(description),
-            "LP_NATIVE_VECTOR_WIDTH": str(subgroup * WORD_BITS),
+            **lavapipe_environment(subgroup),
             "XDG_RUNTIME_DIR": os.environ.get("XDG_RUNTIME_DIR", str(folder)),
         }
 
@@ -91,6 +104,8 @@ def run_on_dawn(
     *,
     context_length: int | None = None,
     subgroup: int = SUBGROUP,
+    library: str | None = None,
+    emulated: int = 0,
 ) -> DawnRun:
     """Run steps (see `dawn_driver.mjs`) on a package; fail with the whole story if one goes wrong.
 
@@ -102,14 +117,17 @@ def run_on_dawn(
     driver : the Vulkan driver that Dawn shall use
     context_length : positions of the KV state; the package's context window if None
     subgroup : threads of lavapipe's subgroups
+    library : file of one of several libraries; None for a package's only one
+    emulated : threads of subgroups that the device does not have (`subgroups.mjs`); 0 for its own
     """
     config = json.loads((package / "mlc-chat-config.json").read_text())
     job = {
         "package": str(package.resolve()),
-        "library": library_of(package),
+        "library": library or library_of(package),
         "contextLength": context_length or config["context_window_size"],
         "output": str(folder.resolve()),
         "steps": list(steps),
+        "emulated": emulated,
     }
     result = run_driver("dawn_driver.mjs", job, folder, driver.environment(folder, subgroup))
     return DawnRun(result["device"], result["prefillChunkSize"], tuple(result["results"]), folder)

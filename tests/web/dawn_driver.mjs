@@ -1,6 +1,7 @@
 // Runs a list of steps on one package on Dawn in Node. usage: node dawn_driver.mjs JOB.json
 //
-// Job: {package, library, contextLength, output, steps}. Steps, by `op`:
+// Job: {package, library, contextLength, output, steps, emulated}; `emulated` subgroups have so many threads, 0 are the
+// device's own. Steps, by `op`:
 //   prefill {ids, chunk?, save?}    decode {id, save?}    clear    pop {count}
 //   rows {rows, count, modality, save?}                   rows of a medium, from a float32 file
 //   verify {ids, save}              logits after each of a few tokens, of a package with a drafter
@@ -20,6 +21,7 @@ import { dispose, WebGPUModel } from "../../gemma4_compile/verification/webgpu_m
 import { Checkpoints } from "./dawn_checkpoints.mjs";
 import { describe } from "./dawn_exports.mjs";
 import { counts, logger, NODE_MODULES, openDevice, runJob } from "./dawn_gpu.mjs";
+import { emulateSubgroups } from "./subgroups.mjs";
 
 const job = readJob();
 const file = (name) => path.join(job.output, `${name}.f32`);
@@ -129,7 +131,9 @@ async function main() {
   const tvmjs = loadRuntime(NODE_MODULES);
   const opened = await openDevice(tvmjs);
   const { device, description } = opened;
-  const { library, contextLength } = job;
+  const { library, contextLength, emulated } = job;
+  const exchanged = { exchanges: 0 };
+  if (emulated) emulateSubgroups(emulated, exchanged);
   const started = performance.now();
   const model = await new WebGPUModel().open(job.package, { tvmjs, device, library, contextLength, log: logger });
   const loadMs = performance.now() - started;
@@ -141,7 +145,7 @@ async function main() {
     const used = Object.fromEntries(Object.entries(counts).map(([key, n]) => [key, n - before[key]]));
     results.push({ ...result, ...used });
   }
-  return { device: description, loadMs, prefillChunkSize: model.chunkSize, results };
+  return { device: { ...description, ...exchanged }, loadMs, prefillChunkSize: model.chunkSize, results };
 }
 
 await runJob(job, main);
