@@ -38,7 +38,12 @@ from gemma4_compile.compilation import (
 )
 from gemma4_compile.errors import UsageError
 from gemma4_compile.library_build import build_libraries
-from gemma4_compile.library_set import library_plans, target_and_recipe, with_shard_size
+from gemma4_compile.library_set import (
+    library_plans,
+    requested_forms,
+    target_and_recipe,
+    with_shard_size,
+)
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import ALL_COMPONENTS
 from gemma4_compile.model_spec.parameters import Parameter
@@ -64,7 +69,7 @@ from gemma4_compile.quantization.recipe import storage_plan
 from gemma4_compile.quantization.recipe_file import check_overrides, with_overrides
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.system.limits import peak_memory_bytes
-from gemma4_compile.targets import library_licences
+from gemma4_compile.targets import check_tools, library_licences
 from gemma4_compile.targets.libraries import wider_libraries
 
 Calibrate = Callable[[Compilation, Reporter], Compilation]
@@ -275,6 +280,8 @@ def compile_model(
     check_place(request.output, _directories(request))
     check_output(request.output, force=request.force)
     weights = request.only != "library"
+    if request.only != "weights":
+        check_tools(form.target for form in requested_forms(request))
     reporter.stage(f"opening {request.model}")
     with (
         open_source(

@@ -22,6 +22,7 @@ __all__ = [
     "TARGETS",
     "Target",
     "TargetSpec",
+    "check_tools",
     "library_licences",
     "link",
     "strictest",
@@ -56,6 +57,13 @@ def link(
 ) -> None:
     """Link a built executable into a model library for the target that ``spec`` names."""
     TARGETS[spec.name].link(executable, output, spec, progress)
+
+
+def check_tools(names: Iterable[str]) -> None:
+    """Raise TargetError if this machine cannot make libraries for a target, or lacks a tool."""
+    for name in dict.fromkeys(names):
+        TARGETS[name].platform()
+        TARGETS[name].check()
 
 
 def library_licences(libraries: Mapping[str, str]) -> dict[str, str]:

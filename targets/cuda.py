@@ -48,6 +48,16 @@ DEFAULT = TargetSpec(
 LIMITS = {spec.limits: spec for spec in (DEFAULT,)}
 
 
+def find_compiler() -> ptx.Nvrtc | ptx.Nvcc:
+    """The compiler of the kernels; TargetError where there is none, or on another system."""
+    if sys.platform != "linux":
+        raise TargetError(
+            f"target `cuda` does not support {sys.platform}",
+            hint="compile on Linux; a GPU is not needed for it",
+        )
+    return ptx.find_compiler()
+
+
 def link(
     executable: relax.VMExecutable,
     output: Path,
@@ -57,12 +67,7 @@ def link(
     """Link a shared library for Linux, with PTX in it; see `targets.target.Link`."""
     if spec.device_type is not DeviceType.CUDA:
         raise TargetError(f"a library for `{spec.name}` cannot be linked with CUDA kernels")
-    if sys.platform != "linux":
-        raise TargetError(
-            f"target `cuda` does not support {sys.platform}",
-            hint="compile on Linux; a GPU is not needed for it",
-        )
-    compiler = ptx.find_compiler()  # a missing one is said before the long steps
+    compiler = find_compiler()
 
     def compile_source(source: str) -> bytes:
         if progress is not None:
@@ -76,5 +81,9 @@ def link(
 
 
 TARGET = Target(
-    LIMITS, link, cpu.this_machine, passes=lambda: (LowerCudaIntrinsics(), BoundRegisters())
+    LIMITS,
+    link,
+    cpu.this_machine,
+    passes=lambda: (LowerCudaIntrinsics(), BoundRegisters()),
+    check=find_compiler,
 )

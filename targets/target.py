@@ -52,6 +52,7 @@ class Target:
     run_by : the program that a user starts with a package
     passes : makes the passes that its code generator needs before its own
     source : from the code generator's text of kernels to the text that the device gets
+    check : raises TargetError where a tool is missing that only its libraries need
     """
 
     limits: Mapping[str, TargetSpec]
@@ -60,3 +61,4 @@ class Target:
     run_by: str = "gemma4-chat"
     passes: Callable[[], tuple[Pass, ...]] = tuple
     source: Callable[[str], str] = str
+    check: Callable[[], object] = lambda: None

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemma4_compile import abi, library_build
+from gemma4_compile import abi, library_build, pipeline
 from gemma4_compile.checkpoint.files import TEMPLATE_FILE
 from gemma4_compile.errors import (
     ArtifactError,
@@ -23,8 +23,10 @@ from gemma4_compile.errors import (
 from gemma4_compile.package.artifacts import ChatConfig, Provenance, TensorCache, read_artifact
 from gemma4_compile.pipeline import Summary, plan_model
 from gemma4_compile.request import CompileRequest
+from gemma4_compile.targets.libraries import LIBRARIES
+from gemma4_compile.targets.linker import ptx
 from tests.models import DENSE_LIKE, write_checkpoint
-from tests.packages import compile_small
+from tests.packages import Silent, compile_small
 
 pytestmark = pytest.mark.package
 
@@ -311,3 +313,24 @@ def test_weight_that_is_not_finite_is_an_error_and_leaves_nothing(
     with pytest.raises(QuantizationError, match="not finite"):
         run(replace(request_for, model=str(model)))
     assert [path.name for path in request_for.output.parent.iterdir()] == ["model"]
+
+
+def test_a_tool_of_one_of_several_targets_is_missed_before_anything_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not after the libraries of the others were compiled."""
+
+    def none_found() -> None:
+        raise TargetError("no CUDA compiler was found")
+
+    def open_source(*_: object, **__: object) -> None:
+        raise AssertionError("the model is opened")
+
+    monkeypatch.setattr(ptx, "find_compiler", none_found)
+    monkeypatch.setattr(pipeline, "open_source", open_source)
+    forms = (LIBRARIES["default"], LIBRARIES["cuda"])
+    request = CompileRequest("tiny", "webgpu", "q4f16", tmp_path / "package", libraries=forms)
+    with pytest.raises(TargetError, match="no CUDA compiler"):
+        pipeline.compile_model(request, Silent())
+    with pytest.raises(AssertionError, match="is opened"):
+        pipeline.compile_model(replace(request, only="weights"), Silent())
