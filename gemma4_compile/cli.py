@@ -13,7 +13,7 @@ from typing import TypedDict
 from gemma4_compile import library_options, options
 from gemma4_compile.calibration.calibrate import calibrating
 from gemma4_compile.errors import ArtifactError, QuantizationError, UsageError
-from gemma4_compile.library_set import needs_of
+from gemma4_compile.library_set import check_plans, needs_of
 from gemma4_compile.package.output_directory import check_output, check_place
 from gemma4_compile.pipeline import Summary, compile_model, plan_model
 from gemma4_compile.process import Hints, check_open, run_command, warn
@@ -271,8 +271,7 @@ def _print_plan(arguments: argparse.Namespace) -> None:
         print(json.dumps(plan_json(plans[0].numbers, origin, needs_of(plans)), indent=2))
     else:
         print(plan_text(plans[0].numbers, arguments.model, needs_of(plans)))
-    for plan in plans:
-        plan.numbers.check()
+    check_plans(plans)
 
 
 def _print_report(arguments: argparse.Namespace) -> None:

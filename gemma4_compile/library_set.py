@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gemma4_compile import abi, options
 from gemma4_compile.compilation import LibraryPlan
-from gemma4_compile.errors import ArtifactError, UsageError
+from gemma4_compile.errors import ArtifactError, Gemma4CompileError, UsageError
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.package.artifacts import Provenance, read_artifact
 from gemma4_compile.package.libraries import library_file
@@ -105,6 +105,38 @@ def library_plans(
         )
         plans.append(LibraryPlan(form.name or form_name(*said), target, recipe, numbers))
     return tuple(plans)
+
+
+def check_plans(plans: Sequence[LibraryPlan]) -> None:
+    """Refuse libraries that cannot be built; errors as `BuildPlan.check`.
+
+    Where not all of several libraries are in the way, or each by another amount, the hint names
+    those that take more: a library that computes in float32 has keys and values of twice the size.
+    """
+    problems = {plan.name: error for plan in plans if (error := _problem(plan)) is not None}
+    if not problems:
+        return
+    error = next(iter(problems.values()))
+    by_hint: dict[str, list[str]] = {}
+    for name, problem in problems.items():
+        by_hint.setdefault(problem.hint or "", []).append(name)
+    fitting = [plan.name for plan in plans if plan.name not in problems]
+    others = list(by_hint.items())[1:]
+    ways = [error.hint] if error.hint else []
+    ways += [f"with --libraries {','.join(names)} {hint}" for hint, names in others if hint]
+    if fitting:
+        ways.append(
+            f"without {', '.join(problems)} it can be built: --libraries {','.join(fitting)}"
+        )
+    raise type(error)(str(error), hint="; ".join(ways) or None)
+
+
+def _problem(plan: LibraryPlan) -> Gemma4CompileError | None:
+    try:
+        plan.numbers.check()
+    except Gemma4CompileError as error:
+        return error
+    return None
 
 
 def needs_of(plans: Sequence[LibraryPlan]) -> list[LibraryNeeds]:

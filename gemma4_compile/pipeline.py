@@ -39,6 +39,7 @@ from gemma4_compile.compilation import (
 from gemma4_compile.errors import UsageError
 from gemma4_compile.library_build import build_libraries
 from gemma4_compile.library_set import (
+    check_plans,
     library_plans,
     requested_forms,
     target_and_recipe,
@@ -238,8 +239,7 @@ def _planned(
     recipe = with_overrides(request.quant, request.overrides)
     check_overrides(recipe, table)
     libraries = library_plans(request, source.config, context, chunk)
-    for library in libraries:
-        library.numbers.check()
+    check_plans(libraries)
     main = libraries[0]
     plan = storage_plan(table, recipe, main.numbers.split_bytes)
     suppressed = suppressed_tokens(source.generation_config, source.config.vocab_size)

@@ -233,6 +233,8 @@ def _library_row(library: LibraryNeeds) -> list[str]:
     devices = _devices(plan)
     fitting = sum(not _lacks(plan, device) for device in devices)
     share = f"{fitting} of {len(devices)} devices" if devices else plan.target.name
+    if plan.problem is not None:
+        share = "not possible"
     return [library.name, library.file, ", ".join(needs) or "nothing more", share]
 
 

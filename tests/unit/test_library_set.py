@@ -6,8 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile.errors import ArtifactError
-from gemma4_compile.library_set import library_plans, needs_of, package_targets, target_and_recipe
+from gemma4_compile.errors import ArtifactError, UsageError
+from gemma4_compile.library_set import (
+    check_plans,
+    library_plans,
+    needs_of,
+    package_targets,
+    target_and_recipe,
+)
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.package.artifacts import Provenance
 from gemma4_compile.request import CompileRequest
@@ -15,6 +21,8 @@ from gemma4_compile.targets.libraries import LIBRARIES, fitting_forms
 from gemma4_compile.targets.spec import NATIVE, WORDS
 
 CONFIG = Gemma4Config.from_preset("gemma-4-E2B-it")
+DENSE = Gemma4Config.from_preset("gemma-4-31B-it")
+"""4 heads of 512 in the full layers: 128 MiB are 16,384 keys in float32, 32,768 in float16."""
 
 
 def _request(*names: str, quant: str = "q4f16") -> CompileRequest:
@@ -73,3 +81,34 @@ def test_forms_of_every_recipe_are_planned() -> None:
     forms = fitting_forms(list(LIBRARIES), has_float16=True, takes_int8=True)
     plans = library_plans(_request(*(form.name for form in forms)), CONFIG, 1024, 128)
     assert [plan.name for plan in plans] == list(LIBRARIES)
+
+
+@pytest.mark.parametrize(
+    ("names", "context", "hint"),
+    [
+        (
+            ("default", "f16", "h200-f32", "cpu"),
+            30_000,
+            "--context 16384 fits; without default, h200-f32 it can be built: --libraries f16,cpu",
+        ),
+        (
+            ("default", "f16", "int8"),
+            100_000,
+            "--context 16384 fits; with --libraries f16,int8 --context 32768 fits",
+        ),
+        (("f16", "h200"), 100_000, "--context 32768 fits"),
+        (("default",), 30_000, "--context 16384 fits"),
+    ],
+)
+def test_a_context_that_some_libraries_hold_is_answered_with_those(
+    names: tuple[str, ...], context: int, hint: str
+) -> None:
+    plans = library_plans(_request(*names), DENSE, context, 512)
+    with pytest.raises(UsageError, match=f"--context {context}: the keys") as caught:
+        check_plans(plans)
+    assert caught.value.hint == hint
+    *_, named = hint.split("--libraries ")
+    if len(names) > 1 and named != hint:
+        largest = 32_768 if context > 32_768 else context
+        taken = named.split()[0].split(",")
+        check_plans(library_plans(_request(*taken), DENSE, largest, 512))
