@@ -22,13 +22,18 @@ AUTO, CPU, CUDA = "auto", "cpu", "cuda"
 DEVICES = (AUTO, CPU, CUDA)
 
 
+_OF_PACKAGES = ("reference", "drafter", "library")
+"""Options that a comparison of recipes does not have."""
+
+
 def make_parser() -> Parser:
     """Return the command's arguments."""
     parser = Parser(
         prog="gemma4-verify",
         description="Compare a package with transformers in float32, and write numerics.json and "
-        "numerics.svg into it; or, with --compare-recipes, compare recipes on a checkpoint, and "
-        "with --fit-bits choose one. Exit status: 0 within the thresholds, 1 not, 2 wrong usage.",
+        "numerics.svg into it (numerics-NAME of a --library that is not the main one); or, with "
+        "--compare-recipes, compare recipes on a checkpoint, and with --fit-bits choose one. Exit "
+        "status: 0 within the thresholds, 1 not, 2 wrong usage.",
     )
     parser.add_argument(
         "package",
@@ -42,6 +47,13 @@ def make_parser() -> Parser:
         type=non_empty,
         metavar="MODEL",
         help="the checkpoint the package was made from: hub id, directory, GGUF file, or `tiny`",
+    )
+    parser.add_argument(
+        "--library",
+        type=non_empty,
+        metavar="NAME",
+        help="which of the package's libraries is compared, one for browsers on WebGPU in Node, a "
+        "native one on its device (default: the main one, the first of provenance.json)",
     )
     parser.add_argument(
         "--compare-recipes",
@@ -202,10 +214,9 @@ def check(arguments: argparse.Namespace) -> None:
         )
     if not asked:
         _check_package(arguments)
-    elif arguments.reference is not None or arguments.drafter is not None:
+    elif given := [name for name in _OF_PACKAGES if getattr(arguments, name) is not None]:
         raise UsageError(
-            f"{asked[0]} compares a checkpoint with itself, and takes no --reference and no "
-            "--drafter",
+            f"{asked[0]} compares a checkpoint with itself, and takes no --{given[0]}",
             hint="give the checkpoint in the place of DIR",
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath as Path
 
 from gemma4_compile import abi
 from gemma4_compile.device_kinds import BROWSER
@@ -95,6 +96,14 @@ class LibraryRecord:
 def library_file(name: str, suffix: str, *, main: bool) -> str:
     """The name of a library's file: that of the main one is what the stock client is told."""
     return f"{abi.LIBRARY_STEM}{'' if main else f'-{name}'}{suffix}"
+
+
+def numerics_files(name: str, *, main: bool) -> tuple[str, str]:
+    """The files of a library's numerics report, and of its picture."""
+    if main:
+        return abi.NUMERICS_FILE, abi.NUMERICS_PICTURE
+    report, picture = (Path(file) for file in abi.NUMERICS_FILES)
+    return f"{report.stem}-{name}{report.suffix}", f"{picture.stem}-{name}{picture.suffix}"
 
 
 def together(

@@ -16,7 +16,7 @@ from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.options import OLD_ACTIVATIONS
 from gemma4_compile.package.artifacts import Build, Provenance, read_artifact
 from gemma4_compile.package.interface import DEVICE, DRAFTER, DROPS_PADDING
-from gemma4_compile.package.libraries import LIBRARY_ALONE, LibraryRecord
+from gemma4_compile.package.libraries import LIBRARY_ALONE, LibraryRecord, numerics_files
 from gemma4_compile.types import JsonObject
 
 PartialBuild = Literal["library", "weights"]
@@ -35,7 +35,7 @@ _FIRST = (MODALITIES, SHARD_SIZE)
 CONVERSATION = "conversation"  # of the provenance: how the client's prompts differ
 NONFINITE = "nonfinite_weights"  # of the provenance: counts, or None where they are refused
 CALIBRATION = "calibration"  # of the provenance: how integers were chosen, where a text did it
-_OF_LIBRARY = ("target", DEVICE, "limits", "activations", "float16", "requirements", DROPS_PADDING)
+OF_LIBRARY = ("target", DEVICE, "limits", "activations", "float16", "requirements", DROPS_PADDING)
 """Of the provenance: what is the main library's alone."""
 _VERSIONS = "versions"
 
@@ -77,8 +77,8 @@ class Kept:
             rest[_VERSIONS] = {**versions, **provenance[_VERSIONS]}
         if self.library is None:
             return rest
-        own = {name: self.build[name] for name in _OF_LIBRARY if name in self.build}
-        return {name: value for name, value in rest.items() if name not in _OF_LIBRARY} | own
+        own = {name: self.build[name] for name in OF_LIBRARY if name in self.build}
+        return {name: value for name, value in rest.items() if name not in OF_LIBRARY} | own
 
 
 def _values(old: object, new: object) -> str:
@@ -120,7 +120,7 @@ def rest_of_package(
     # What a device must offer follows from the other fields.
     ignored = {_VERSIONS, "requirements", NONFINITE}
     stay = renewed == "library" and (beside or len(old.libraries) > 1)
-    ignored |= set(_OF_LIBRARY) if stay else {"activations"} if renewed == "library" else set()
+    ignored |= set(OF_LIBRARY) if stay else {"activations"} if renewed == "library" else set()
     differences = []
     if renewed == "weights" and (CALIBRATION in old.build) != (CALIBRATION in provenance):
         differences.append(f"{'with' if CALIBRATION in old.build else 'without'} --calibrate")
@@ -155,11 +155,12 @@ def rest_of_package(
             build=old.build,
             sha256=_hashes(old, files),
         )
-    # A numerics report is of one library.
     others = tuple(one for one in old.libraries if stay and one.name not in names)
     main = old.library if any(one.file == old.library for one in others) else None
-    renewed_files = {one.file for one in old.libraries} - {one.file for one in others}
-    gone = {*renewed_files, *abi.LICENCE_FILES, *(() if main else abi.NUMERICS_FILES)}
+    gone = {*abi.LICENCE_FILES, *(() if main else abi.NUMERICS_FILES)}
+    for one in old.libraries:  # a numerics report is of one library
+        if one not in others:
+            gone |= {one.file, *numerics_files(one.name, main=one.file == old.library)}
     files = tuple(name for name in old.files if name not in gone)
     noted = old.build.get(NONFINITE), old.build.get(CONVERSATION)
     calibration = old.build.get(CALIBRATION)

@@ -48,6 +48,7 @@ def _run(arguments: argparse.Namespace) -> None:
         text_tokens=text_tokens_of(arguments),
         device=arguments.device,
         adapters=tuple(arguments.adapter),
+        library=arguments.library,
     )
     report = verify_package(request, Terminal())
     content = report.to_json()

@@ -1,7 +1,8 @@
 // Runs a list of steps on one package on Dawn in Node. usage: node dawn.mjs JOB.json
 //
-// Job: {package, library, contextLength, nodeModules, output, steps, rounds}; a step is {ids, clear, chunk, follow, runs}
-// or {embed}; see runners.py, and rounds.py for rounds. Writes N.f32 (logits after step N, or rows of a medium),
+// Job: {package, library, requirements, contextLength, nodeModules, output, steps, rounds}; requirements are what the
+// library's kernels need of a device; a step is {ids, clear, chunk, follow, runs} or {embed}; see runners.py, and
+// rounds.py for rounds. Writes N.f32 (logits after step N, or rows of a medium),
 // N.layers.f32 (residual streams, of a probe), round-N.f32 (ids as floats) and result.json, and exits with 1 if anything
 // failed or any WebGPU error stayed uncaptured.
 import fs from "node:fs/promises";
@@ -21,12 +22,6 @@ import { runRounds } from "./webgpu_drafter.mjs";
 import { dispose, tensorsOf, WebGPUModel } from "./webgpu_model.mjs";
 
 const job = readJob();
-
-/** What the package's kernels need of a device. */
-async function readRequirements() {
-  const { build } = JSON.parse(await fs.readFile(path.join(job.package, "provenance.json"), "utf8"));
-  return build?.requirements ?? {};
-}
 
 /** Throws where the device lacks something. What smaller subgroups than the kernels' answer is undefined. */
 function checkDevice({ features = [], subgroup_size: asked = 0 }, device, smallest) {
@@ -106,11 +101,10 @@ async function main() {
   pollGently();
   startDawn(await loadDawn(job.nodeModules), { enable: ALL_FEATURES });
   const tvmjs = loadRuntime(job.nodeModules);
-  const requirements = await readRequirements();
+  const { library, contextLength, requirements } = job;
   const opened = await openDevice(tvmjs, { features: requirements.features });
   const { device, info } = opened;
   checkDevice(requirements, device, info.subgroupMinSize);
-  const { library, contextLength } = job;
   const model = await new WebGPUModel().open(job.package, { tvmjs, device, library, contextLength });
   const layers = [];
   let logits, hidden;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import prod
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from gemma4_compile.media.settings import media_settings
 from gemma4_compile.package import files
 from gemma4_compile.package.artifacts import Provenance
 from gemma4_compile.package.interface import device_of
+from gemma4_compile.package.libraries import numerics_files
 from gemma4_compile.package.output_directory import check_writable, output_directory
 from gemma4_compile.package.partial_build import NONFINITE
 from gemma4_compile.progress import Reporter
@@ -100,7 +101,12 @@ class Comparison:
 
 @dataclass(frozen=True)
 class NumericsReport:
-    """Findings of a comparison; `to_json` is the content of numerics.json."""
+    """Findings of a comparison; `to_json` is the content of numerics.json.
+
+    Attributes
+    ----------
+    names : of its file in the package, and of its picture's
+    """
 
     subject: JsonObject
     arithmetic: Comparison
@@ -110,6 +116,7 @@ class NumericsReport:
     media: tuple[MediumReport, ...] = ()
     drafter: DrafterReport | None = None
     forms: tuple[FormReport, ...] = ()
+    names: tuple[str, str] = abi.NUMERICS_FILES
 
     @property
     def passed(self) -> bool:
@@ -119,7 +126,7 @@ class NumericsReport:
     def check(self, package: Path) -> None:
         """Raise VerificationError with the first failure, if there is one."""
         if self.failures:
-            hint = f"all measures are in {package / abi.NUMERICS_FILE}"
+            hint = f"all measures are in {package / self.names[0]}"
             raise VerificationError(self.failures[0], hint=hint)
 
     def to_json(self) -> JsonObject:
@@ -165,8 +172,9 @@ def check_tools(device: str, node_modules: Path | None = None) -> None:
 def verify_package(request: VerifyRequest, reporter: Reporter) -> NumericsReport:
     """Compare a package with transformers, and write the numerics report into it.
 
-    The package is replaced whole, with `numerics.json`, its picture and their hashes in the
-    provenance; an error or a kill before that leaves it as it was.
+    The package is replaced whole, with `numerics.json` (of another than the main library
+    `numerics-NAME.json`), its picture and their hashes in the provenance; an error or a kill before
+    that leaves it as it was.
 
     Raises
     ------
@@ -180,7 +188,8 @@ def verify_package(request: VerifyRequest, reporter: Reporter) -> NumericsReport
             hint=f"leave it out for {DEFAULT_STEPS}",
         )
     # What is no package, or misses a tool, is said before torch is loaded and weights are fetched.
-    built = provenance_of(request.package).build
+    asked = provenance_of(request.package)
+    built = provenance_of(request.package, request.library).build
     check_writable(request.package)
     check_tools(device_of(built), request.node_modules)
     transformer = load_transformers()
@@ -192,7 +201,7 @@ def verify_package(request: VerifyRequest, reporter: Reporter) -> NumericsReport
     ):
         assert source.checkpoint is not None, "asked for"
         opened = open_subject(request, source.checkpoint, source.config, reporter)
-        run, devices = runner_for(device_of(opened.provenance.build), request.node_modules)
+        run, devices = runner_for(device_of(built), request.node_modules, request.library)
         text = read_text(request.text)
         prompt = read_prompt(request.package, source.config, text, opened.context, request.steps)
         sizes = Room(opened.context, min(built["prefill_chunk"], opened.context), request.steps)
@@ -215,7 +224,7 @@ def verify_package(request: VerifyRequest, reporter: Reporter) -> NumericsReport
             probed = run(probe, prompt.decoded())
         if drafter is not None:
             reporter.stage("running its drafter")
-            run_rounds = rounds_for(device_of(built), request.node_modules)
+            run_rounds = rounds_for(device_of(built), request.node_modules, request.library)
             rounds = run_rounds(request.package, prompt.ids, plan_rounds(prompt.runs, sizes.chunk))
         references = run_references(opened, prompt, forms, device, reporter)
         if trials:
@@ -232,7 +241,10 @@ def verify_package(request: VerifyRequest, reporter: Reporter) -> NumericsReport
     results = (found[0], probed, references, tuple(media), drafted)
     measured = _Measured(opened, prompt, odd, *results, forms, found[1 : 1 + len(forms)])
     report = _report(measured, _hash(text), reference, devices)
-    _write(request.package, opened.provenance, report)
+    library, *_ = opened.provenance.libraries
+    names = numerics_files(library.name, main=library.file == asked.library)
+    report = replace(report, names=names)
+    _write(request.package, asked, report)
     return report
 
 
@@ -316,6 +328,7 @@ def _report(
     failures += [text for part in parts for text in part.failures]
     subject = {
         "package": {
+            "library": opened.provenance.libraries[0].name,
             "library_sha256": opened.provenance.files[str(opened.provenance.library)][1],
             "target": build["target"],
             "recipe": build["recipe"],
@@ -368,11 +381,12 @@ def _inconsistencies(consistency: Mapping[str, float], bounds: Thresholds) -> li
 def _write(package: Path, provenance: Provenance, report: NumericsReport) -> None:
     """Put the report into the package: all of it, or nothing."""
     content = report.to_json()
-    renewed = (abi.NUMERICS_FILE, abi.NUMERICS_PICTURE)
-    kept = {name: entry[1] for name, entry in provenance.files.items() if name not in renewed}
+    report_file, report_picture = report.names
+    others = provenance.files.items()
+    kept = {name: entry[1] for name, entry in others if name not in report.names}
     with output_directory(package, force=False, weights=False) as directory:
         files.take_over(package, kept, directory)
-        files.write_json(directory / abi.NUMERICS_FILE, content)
-        files.write_text(directory / abi.NUMERICS_PICTURE, picture(content))
+        files.write_json(directory / report_file, content)
+        files.write_text(directory / report_picture, picture(content))
         build, libraries = dict(provenance.build), provenance.libraries
         files.finish(directory, provenance.library, build, kept, libraries)

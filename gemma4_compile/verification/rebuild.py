@@ -23,7 +23,7 @@ from gemma4_compile.model_spec.text.config import preset_names
 from gemma4_compile.package.artifacts import Build, Provenance, read_artifact
 from gemma4_compile.package.files import hash_file
 from gemma4_compile.package.interface import DRAFTER
-from gemma4_compile.package.libraries import LibraryRecord
+from gemma4_compile.package.libraries import LibraryRecord, numerics_files
 from gemma4_compile.package.partial_build import CALIBRATION
 from gemma4_compile.pipeline import compile_model
 from gemma4_compile.progress import Reporter
@@ -136,7 +136,13 @@ def rebuild(request: RebuildRequest, reporter: Reporter) -> Rebuilt:
     found = compare(request.package, provenance, made)
     same = [name for name, file in made.files.items() if provenance.files.get(name) == file]
     damaged = [name for name in same if not _is_there(request.package / name, made.files[name][1])]
-    return replace(found, damaged=tuple(sorted({*damaged} - {*abi.NUMERICS_FILES})))
+    return replace(found, damaged=tuple(sorted({*damaged} - _reports(provenance))))
+
+
+def _reports(provenance: Provenance) -> set[str]:
+    """Names of the files that gemma4-verify may have written."""
+    named = (numerics_files(one.name, main=False) for one in provenance.libraries)
+    return {*abi.NUMERICS_FILES, *(file for pair in named for file in pair)}
 
 
 def _is_there(path: Path, sha256: str) -> bool:
@@ -282,7 +288,7 @@ def compare(package: Path, old: Provenance, new: Provenance) -> Rebuilt:
 
     What gemma4-verify wrote into it later is no part of its build.
     """
-    names = sorted({*old.files, *new.files} - set(abi.NUMERICS_FILES))
+    names = sorted({*old.files, *new.files} - _reports(old))
     differences = [
         f"{name}: expected {_file(old, name)}, found {_file(new, name)}"
         for name in names

@@ -121,10 +121,12 @@ class _Recorded:
         return result
 
 
-def rounds_here(directory: Path, ids: Sequence[int], moves: Sequence[Move]) -> list[Round]:
-    """Guess along a text in this process; errors as those of `Engine`."""
-    main = main_library(directory)
-    engine = Engine.open(directory, graphs=False, drafts=GUESSES, device=main)
+def rounds_here(
+    directory: Path, ids: Sequence[int], moves: Sequence[Move], library: str | None = None
+) -> list[Round]:
+    """Guess along a text in this process, on a library by name; errors as those of `Engine`."""
+    named = library or main_library(directory)
+    engine = Engine.open(directory, graphs=False, drafts=GUESSES, device=named)
     drafter = engine._drafter
     assert drafter is not None, "a package with a drafter"
     calls = drafter.calls
@@ -152,11 +154,16 @@ def rounds_here(directory: Path, ids: Sequence[int], moves: Sequence[Move]) -> l
 
 
 def rounds_on_dawn(
-    directory: Path, ids: Sequence[int], moves: Sequence[Move], node_modules: Path
+    directory: Path,
+    ids: Sequence[int],
+    moves: Sequence[Move],
+    node_modules: Path,
+    library: str | None = None,
 ) -> list[Round]:
-    """Guess along a text on WebGPU; errors as those of `run_on_dawn`."""
+    """Guess along a text on WebGPU, on a library by name; errors as those of `run_on_dawn`."""
     asked = {"ids": list(ids), "moves": [asdict(move) for move in moves]}
-    with on_dawn(directory, node_modules, lambda _: {"rounds": asked}) as (folder, written):
+    found = on_dawn(directory, node_modules, lambda _: {"rounds": asked}, library)
+    with found as (folder, written):
         return [
             _read(move, np.fromfile(folder / f"round-{index}.f32", np.float32), sizes)
             for index, (move, sizes) in enumerate(zip(moves, written["rounds"], strict=True))
@@ -176,8 +183,9 @@ def _read(move: Move, values: Float32Array, sizes: Sequence[int]) -> Round:
     return Round(move.position, tuple(guesses), logits.reshape(rows, -1), states.reshape(rows, -1))
 
 
-def rounds_for(device: str, node_modules: Path | None) -> Rounds:
+def rounds_for(device: str, node_modules: Path | None, library: str | None = None) -> Rounds:
     """Runner of rounds on packages for a device; errors as those of `runner_for`."""
     if device != BROWSER:
-        return rounds_here
-    return partial(rounds_on_dawn, node_modules=find_node_modules(node_modules))
+        return partial(rounds_here, library=library)
+    folder = find_node_modules(node_modules)
+    return partial(rounds_on_dawn, node_modules=folder, library=library)

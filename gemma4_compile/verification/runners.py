@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from gemma4_compile.device_kinds import BROWSER
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.media.inputs import Picture, Sound
 from gemma4_compile.package.artifacts import ChatConfig, Provenance, read_artifact
-from gemma4_compile.runtime.choice import main_library
+from gemma4_compile.runtime.choice import is_for_browsers, main_library
 from gemma4_compile.runtime.device import Device
 from gemma4_compile.runtime.engine import Engine
 from gemma4_compile.runtime.media_prompt import Prompt
@@ -93,6 +94,7 @@ class Outcome:
 
 
 Run = Callable[[Path, Sequence[Job]], list[Outcome]]
+"""Runs steps on a package, and on its twin with probes, whose library has the same name."""
 
 
 class _Recorded:
@@ -110,11 +112,16 @@ class _Recorded:
         return result
 
 
-def run_here(directory: Path, steps: Sequence[Job]) -> list[Outcome]:
-    """Run steps on a package for this machine; errors as those of `Engine`."""
+def run_here(directory: Path, steps: Sequence[Job], library: str | None = None) -> list[Outcome]:
+    """Run steps on a package's library for this machine; errors as those of `Engine`.
+
+    Parameters
+    ----------
+    library : its name; None for the main one
+    """
     # What a probe returns is read after each step; of a drafter it knows nothing.
-    main = main_library(directory)
-    engine = Engine.open(directory, graphs=False, drafts=0, device=main)
+    named = library or main_library(directory)
+    engine = Engine.open(directory, graphs=False, drafts=0, device=named)
     prefill = engine._prefill = _Recorded(engine._prefill, engine.device)
     plain = engine._steps
     assert isinstance(plain, PlainSteps), "without graphs"
@@ -165,7 +172,10 @@ def find_node_modules(given: Path | None) -> Path:
 
 @contextmanager
 def on_dawn(
-    directory: Path, node_modules: Path, describe: Callable[[Path], Mapping[str, object]]
+    directory: Path,
+    node_modules: Path,
+    describe: Callable[[Path], Mapping[str, object]],
+    library: str | None = None,
 ) -> Iterator[tuple[Path, JsonObject]]:
     """Run a job on a `webgpu` package; yields the folder with its results, and what it wrote.
 
@@ -174,6 +184,7 @@ def on_dawn(
     Parameters
     ----------
     describe : makes what the driver is asked for, whose files go into the folder that it is given
+    library : its name; None for the main one
 
     Raises
     ------
@@ -181,11 +192,14 @@ def on_dawn(
         If the package does not run there; the message gives the reason.
     """
     chat = ChatConfig.from_json(read_artifact(directory / abi.CHAT_CONFIG_FILE))
-    library = Provenance.from_json(read_artifact(directory / abi.PROVENANCE_FILE)).library
+    libraries = Provenance.from_json(read_artifact(directory / abi.PROVENANCE_FILE)).libraries
+    (chosen,) = [one for one in libraries if one.name == library] or libraries[:1]
+    others = [one.name for one in libraries if one != chosen and is_for_browsers(one)]
     with scratch_folder(prefix="gemma4-verify-") as folder:
         job = {
             "package": str(directory.resolve()),
-            "library": library,
+            "library": chosen.file,
+            "requirements": dict(chosen.requirements),
             "contextLength": chat.context_window_size,
             "nodeModules": str(node_modules),
             "output": folder,
@@ -204,13 +218,19 @@ def on_dawn(
             reason = written.get("error") or done.stderr[-500:] or "Node ended without a word"
             raise ArtifactError(
                 f"the package does not run on WebGPU here: {reason}",
-                hint="try another adapter, or compile without --limits and --activations",
+                hint=_hint(others),
             )
         yield Path(folder), written
 
 
+def _hint(others: Sequence[str]) -> str:
+    if not others:
+        return "try another adapter, or compile without --limits and --activations"
+    return f"try another adapter, or another library with --library: {', '.join(others)}"
+
+
 def run_on_dawn(
-    directory: Path, steps: Sequence[Job], node_modules: Path
+    directory: Path, steps: Sequence[Job], node_modules: Path, library: str | None = None
 ) -> tuple[list[Outcome], str]:
     """Run steps on a `webgpu` package; returns what came out, and the device's name.
 
@@ -220,7 +240,7 @@ def run_on_dawn(
     def describe(folder: Path) -> Mapping[str, object]:
         return {"steps": [_described(step, folder) for step in steps]}
 
-    with on_dawn(directory, node_modules, describe) as (folder, written):
+    with on_dawn(directory, node_modules, describe, library) as (folder, written):
         outcomes = [
             _outcome(folder, index, step, layers)
             for index, (step, layers) in enumerate(zip(steps, written["layers"], strict=True))
@@ -271,8 +291,14 @@ def _outcome(folder: Path, index: int, step: Job, layers: int) -> Outcome:
     return Outcome(values, hidden.reshape(layers, -1))
 
 
-def runner_for(device: str, node_modules: Path | None) -> tuple[Run, list[str]]:
+def runner_for(
+    device: str, node_modules: Path | None, library: str | None = None
+) -> tuple[Run, list[str]]:
     """Runner of steps on packages for a device, and a list that gets the device's name.
+
+    Parameters
+    ----------
+    library : name of the library that runs; None for the main one
 
     Raises
     ------
@@ -284,11 +310,11 @@ def runner_for(device: str, node_modules: Path | None) -> tuple[Run, list[str]]:
     devices: list[str] = []
     if device != BROWSER:
         Device.open(device)  # a missing one is said before anything long begins
-        return run_here, devices
+        return run_here if library is None else partial(run_here, library=library), devices
     folder = find_node_modules(node_modules)
 
     def run(directory: Path, steps: Sequence[Job]) -> list[Outcome]:
-        outcomes, name = run_on_dawn(directory, steps, folder)
+        outcomes, name = run_on_dawn(directory, steps, folder, library)
         devices[:] = [name]
         return outcomes
 

@@ -42,6 +42,7 @@ from gemma4_compile.system.files import point_to
 from gemma4_compile.targets.spec import NATIVE
 from gemma4_compile.verification.adapters import adapters_of, check_adapters
 from gemma4_compile.verification.build_fields import check_build, check_fits
+from gemma4_compile.verification.named_library import with_main
 from gemma4_compile.verification.stored_weights import StoredWeights
 from gemma4_compile.verify_options import AUTO, DEFAULT_STEPS, DEFAULT_TEXT_TOKENS, TEXTS
 
@@ -60,6 +61,7 @@ class VerifyRequest:
     text_tokens : most tokens of one of them
     device : of torch, or `auto`
     adapters : those of the package; none for those that its provenance names
+    library : name of one of the package's libraries; None for the main one
     """
 
     package: Path
@@ -73,11 +75,17 @@ class VerifyRequest:
     text_tokens: int = DEFAULT_TEXT_TOKENS
     device: str = AUTO
     adapters: tuple[str, ...] = ()
+    library: str | None = None
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A package, and the checkpoint it was made from."""
+    """A package, and the checkpoint it was made from.
+
+    Attributes
+    ----------
+    provenance : with the library that is verified as the main one
+    """
 
     provenance: Provenance
     context: int
@@ -93,11 +101,16 @@ class Subject:
         return {source.name: source.shape for s in self.plan for source in s.parameter.sources}
 
 
-def provenance_of(package: Path) -> Provenance:
-    """Provenance of a package; ArtifactError names a field of the build that is damaged."""
+def provenance_of(package: Path, library: str | None = None) -> Provenance:
+    """Provenance of a package, with the named library as its main one.
+
+    ArtifactError names a field of the build that is damaged; UsageError as `with_main`.
+    """
     provenance = read_provenance(package)
     check_build(provenance.build)
-    return provenance
+    chosen = with_main(package, provenance, library)
+    check_build(chosen.build)
+    return chosen
 
 
 @contextmanager
@@ -140,7 +153,7 @@ def open_subject(
     CheckpointError
         If it was made from another config, or the checkpoint is damaged.
     """
-    provenance = provenance_of(request.package)
+    provenance = provenance_of(request.package, request.library)
     build = provenance.build
     check_whole(request.package, provenance)
     if build["source"].get("config") != config_digest(config):
@@ -238,7 +251,10 @@ def make_probe(request: VerifyRequest, opened: Subject, folder: Path, reporter: 
     provenance = opened.provenance
     build, probe = provenance.build, folder / "probe"
     asked = request_of(build, request.reference, probe, request.revision)
-    asked = replace(asked, adapters=adapters_of(request.package, request.adapters, build))
+    adapters = adapters_of(request.package, request.adapters, build)
+    # Its weights are the package's, which are split for the strictest of all libraries.
+    splits = package_splits(provenance).max_binding_bytes
+    asked = replace(asked, adapters=adapters, shard_bytes=splits)
     overrides = _overrides_of_model(opened)
     compile_model(replace(asked, overrides=overrides, only="library", probe=True), reporter)
     made = Provenance.from_json(read_artifact(probe / abi.PROVENANCE_FILE))
@@ -248,6 +264,7 @@ def make_probe(request: VerifyRequest, opened: Subject, folder: Path, reporter: 
     for name in kept:
         point_to((request.package / name).resolve(), probe / name)
     listed = {**{name: provenance.files[name] for name in kept}, **made.files}
-    twin = Provenance(made.library, build, listed, made.libraries)
+    (own,), name = made.libraries, provenance.libraries[0].name
+    twin = Provenance(made.library, build, listed, (replace(own, name=name),))
     files.write_json(probe / abi.PROVENANCE_FILE, twin.to_json())
     return probe

@@ -27,6 +27,12 @@ def test_a_package_needs_its_reference_and_holds_its_report() -> None:
     assert verify_options.main(["DIR", "--reference", "tiny", "--texts", "none"]) == 0
 
 
+def test_a_library_is_of_a_package() -> None:
+    assert verify_options.main(["DIR", "--reference", "tiny", "--library", "f16"]) == 0
+    for comparison in (["--compare-recipes", "q4f16"], ["--fit-bits", "4.6"]):
+        assert verify_options.main(["MODEL", *comparison, "--library", "f16"]) == 2
+
+
 def test_a_recipe_is_fitted_to_a_checkpoint() -> None:
     fit = ["MODEL", "--fit-bits", "4.6"]
     assert verify_options.main(fit) == 0

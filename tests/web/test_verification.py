@@ -22,17 +22,18 @@ from tests.web.dawn import HERE, VulkanDriver
 pytestmark = [pytest.mark.dawn, pytest.mark.parity]
 
 
-def test_layers_and_logits_on_webgpu(
-    compiled: Compiler,
+def test_layers_and_logits_of_a_named_library(
+    nine_libraries: Path,
     tmp_path: Path,
     lavapipe: VulkanDriver,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name, value in lavapipe.environment(tmp_path).items():
         monkeypatch.setenv(name, value)
-    package = shutil.copytree(compiled(TINY, "webgpu", "q4f16"), tmp_path / "package")
+    package = shutil.copytree(nine_libraries, tmp_path / "package")
     asked = VerifyRequest(
         *(package, TINY),
+        library="f16",
         steps=16,
         node_modules=HERE / "node_modules",
         texts=("chat", "script"),
@@ -40,7 +41,14 @@ def test_layers_and_logits_on_webgpu(
     )
     found = verify_package(asked, Silent())
     assert found.passed, found.failures
-    content = read_artifact(package / "numerics.json")
+    assert not (package / "numerics.json").exists(), "that is of the main library"
+    content = read_artifact(package / "numerics-f16.json")
+    main = read_artifact(nine_libraries / "provenance.json")["libraries"][0]
+    assert main["name"] == "default"
+    files = read_artifact(package / "provenance.json")["files"]
+    assert content["package"]["library"] == "f16"
+    assert content["package"]["library_sha256"] == files["model-f16.wasm"]["sha256"]
+    assert {"numerics-f16.json", "numerics-f16.svg"} < set(files)
     assert "llvmpipe" in content["package"]["device"]
     layers = content["arithmetic"]["layers"]
     assert len(layers) == 8
