@@ -103,6 +103,8 @@ class Chooser {
   private known: WrongLibraries | undefined;
   /** For which there was no time. */
   private late: string[] = [];
+  /** Names of those that computed wrong now, or with which the device was lost. */
+  private readonly faulty = new Set<string>();
 
   constructor(
     private readonly base: string,
@@ -159,9 +161,9 @@ class Chooser {
   ): Promise<Choice> {
     const usable = [same, ...(await this.withoutKnownWrong(left, on))];
     const found = await this.measureAll(usable, on);
-    const isWrong = this.measured.some(({ name, microseconds }) => name === same.name && microseconds === undefined);
     // Times of different starts say nothing of each other.
-    const isNew = this.isTimed(found.name) && (this.isTimed(same.name) || isWrong || !before.isMeasured);
+    const isComparable = this.isTimed(same.name) || this.faulty.has(same.name) || !before.isMeasured;
+    const isNew = this.isTimed(found.name) && isComparable;
     const { name, why } = isNew ? found : before;
     const isMeasured = isNew || before.isMeasured;
     await kept.write({ name, why, isMeasured, left: this.late, starts: before.starts + 1 }, Date.now());
@@ -285,6 +287,7 @@ class Chooser {
     this.late = [...worthwhile.filter(isLate), ...late].map(({ name }) => name);
     const wrong = new Set<WebLibrary>();
     const found = async (library: WebLibrary, { kind }: Failure) => {
+      if (kind === "wrong" || kind === "lost") this.faulty.add(library.name);
       if (kind !== "wrong") return;
       wrong.add(library);
       const answers = this.answersOf(library);
