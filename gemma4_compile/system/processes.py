@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import TypedDict
+from typing import TypeAlias, TypedDict
+
+_Started: TypeAlias = "subprocess.Popen[str] | subprocess.Popen[bytes]"
 
 
 class _Group(TypedDict):
@@ -25,7 +27,7 @@ def ends() -> tuple[int, ...]:
     return tuple(getattr(signal, name) for name in names if hasattr(signal, name))
 
 
-def kill_group(process: subprocess.Popen[str]) -> None:
+def kill_group(process: _Started) -> None:
     """End a process that was started with OWN_GROUP, and those that it started."""
     if sys.platform == "win32":
         kill_tree(process)
@@ -34,7 +36,7 @@ def kill_group(process: subprocess.Popen[str]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def kill_tree(process: subprocess.Popen[str], run: Callable[..., object] = subprocess.run) -> None:
+def kill_tree(process: _Started, run: Callable[..., object] = subprocess.run) -> None:
     """`kill_group` on Windows, where `taskkill`, a part of it, knows who started whom."""
     command = ["taskkill", "/F", "/T", "/PID", str(process.pid)]
     with contextlib.suppress(OSError):
