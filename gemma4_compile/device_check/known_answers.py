@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil, sqrt
 from types import UnionType
 
@@ -155,10 +156,9 @@ def _sizes(operator: Operator, chunk: int) -> Sizes:
 
 
 @dataclass(frozen=True)
-class _Kernel:
-    """A kernel of the library, with its operator and the sizes that it leaves open."""
+class _Example:
+    """An operator with the sizes that it leaves open: the same in every library that has it."""
 
-    name: str
     operator: Operator
     sizes: Sizes
 
@@ -183,14 +183,30 @@ class _Kernel:
             return KnownInput(dtype, shape, data=tuple(data.ravel().tolist()))
         return KnownInput(dtype, shape, self.operator.known_spreads(name, dtype), seed)
 
+    @property
+    def scalar(self) -> int:
+        """Value of an argument that is no buffer."""
+        assert isinstance(self.operator, Linear), "only a matmul has a scalar, its layer"
+        return min(_LAYER, self.operator.ple_width // self.operator.outputs - 1)
+
+
+@dataclass(frozen=True)
+class _Kernel(_Example):
+    """A kernel of the library."""
+
+    name: str
+
+    @property
+    def example(self) -> _Example:
+        """Without what is the library's."""
+        return _Example(self.operator, self.sizes)
+
     def scalars(self, func: tirx.PrimFunc) -> dict[str, int]:
         """Values of the scheduled function's scalars and symbolic sizes, by name."""
         values: dict[str, int] = {}
         for defined, param in zip(self.operator.prim_func().params, func.params, strict=True):
             if not is_buffer_var(param):
-                assert isinstance(self.operator, Linear), "only a matmul has a scalar, its layer"
-                layers = self.operator.ple_width // self.operator.outputs
-                values[param.name] = min(_LAYER, layers - 1)
+                values[param.name] = self.scalar
                 continue
             for size, dim in zip(defined.shape, param.shape, strict=True):
                 if isinstance(dim, tirx.Var):
@@ -210,7 +226,7 @@ def choose(
     roles : what is tested besides the draw of a token
     """
     operators = {name: operator_from(text) for name, text in sorted(descriptions.items())}
-    kernels = [_Kernel(name, item, _sizes(item, chunk)) for name, item in operators.items()]
+    kernels = [_Kernel(item, _sizes(item, chunk), name) for name, item in operators.items()]
     chosen: list[tuple[str, list[_Kernel]]] = []
     for role in roles:
         taken: dict[Hashable, _Kernel] = {}
@@ -270,6 +286,53 @@ def _result(operator: Operator, name: str, old: Array, new: Array) -> JsonObject
     return {**entry, "expected": encoded(samples)}
 
 
+@dataclass(frozen=True)
+class _Answers:
+    """Inputs and expected results of a case.
+
+    Attributes
+    ----------
+    buffers : as the browser reads them, by name
+    results : what changes, with the index of its buffer
+    """
+
+    buffers: Mapping[str, JsonObject]
+    results: tuple[JsonObject, ...]
+
+
+@lru_cache(maxsize=128)
+def _answers(examples: tuple[_Example, ...], seed: int) -> _Answers:
+    """Run the definitions, once for all libraries. Those of one case share buffers of one name."""
+    inputs: dict[str, KnownInput] = {}
+    for example in examples:
+        for name, shape, dtype in example.arguments:
+            made = example.input(name, shape, dtype, seed + len(inputs))
+            inputs.setdefault(name, made)
+    values = {name: known.array() for name, known in inputs.items()}
+    places = {name: index for index, name in enumerate(inputs)}
+    results: dict[str, JsonObject] = {}
+    for example in examples:
+        operator = example.operator
+        if isinstance(operator, SampleTopP):
+            for name, value in _clear_draw(operator, values).items():
+                same = (value,) * values[name].size
+                inputs[name] = KnownInput(inputs[name].dtype, inputs[name].shape, data=same)
+                values[name] = inputs[name].array()
+            values["token"] = inputs["token"].array()
+        old = {name: values[name].copy() for name, _, _ in example.arguments}
+        args = [
+            values[param.name] if is_buffer_var(param) else example.scalar
+            for param in operator.prim_func().params
+        ]
+        run(operator, *args)
+        for name, before in old.items():
+            result = _result(operator, name, before, values[name])
+            if result is not None:
+                results[name] = {"buffer": places[name], **result}
+    buffers = {name: known.to_json() for name, known in inputs.items()}
+    return _Answers(buffers, tuple(results.values()))
+
+
 def _case(
     title: str,
     kernels: Sequence[_Kernel],
@@ -277,29 +340,18 @@ def _case(
     module: tvm.IRModule,
     seed: int,
 ) -> JsonObject:
-    """A case as the browser reads it. Kernels of one case share buffers of one name."""
-    inputs: dict[str, KnownInput] = {}
-    for kernel in kernels:
-        for name, shape, dtype in kernel.arguments:
-            made = kernel.input(name, shape, dtype, seed + len(inputs))
-            inputs.setdefault(name, made)
-    values = {name: known.array() for name, known in inputs.items()}
-    buffers = {name: index for index, name in enumerate(inputs)}
+    """A case as the browser reads it."""
+    answers = _answers(tuple(kernel.example for kernel in kernels), seed)
+    places = {name: index for index, name in enumerate(answers.buffers)}
     steps: list[JsonObject] = []
-    results: dict[str, JsonObject] = {}
     for kernel in kernels:
-        func, launch, operator = module[kernel.name], launches[kernel.name], kernel.operator
-        if isinstance(operator, SampleTopP):
-            for name, value in _clear_draw(operator, values).items():
-                same = (value,) * values[name].size
-                inputs[name] = KnownInput(inputs[name].dtype, inputs[name].shape, data=same)
-                values[name] = inputs[name].array()
-            values["token"] = inputs["token"].array()
+        func, launch = module[kernel.name], launches[kernel.name]
         scalars = kernel.scalars(func)
-        defined = operator.prim_func().params
         own_name = {
             scheduled.name: param.name
-            for param, scheduled in zip(defined, func.params, strict=True)
+            for param, scheduled in zip(
+                kernel.operator.prim_func().params, func.params, strict=True
+            )
             if is_buffer_var(param)
         }
         steps.append(
@@ -307,23 +359,14 @@ def _case(
                 "kernel": launch.entry_point,
                 "grid": list(launch.blocks(scalars)),
                 "scalars": [scalars[name] for name in launch.scalars],
-                "buffers": [buffers[own_name[name]] for name in launch.bindings],
+                "buffers": [places[own_name[name]] for name in launch.bindings],
             }
         )
-        old = {name: values[name].copy() for name in own_name.values()}
-        args = [
-            values[param.name] if is_buffer_var(param) else scalars[param.name] for param in defined
-        ]
-        run(operator, *args)
-        for name, before in old.items():
-            result = _result(operator, name, before, values[name])
-            if result is not None:
-                results[name] = {"buffer": buffers[name], **result}
     return {
         "title": title,
-        "buffers": [known.to_json() for known in inputs.values()],
+        "buffers": list(answers.buffers.values()),
         "launches": steps,
-        "results": list(results.values()),
+        "results": list(answers.results),
     }
 
 
