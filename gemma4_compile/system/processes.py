@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from typing import TypeAlias, TypedDict
 
@@ -42,3 +44,13 @@ def kill_tree(process: _Started, run: Callable[..., object] = subprocess.run) ->
     with contextlib.suppress(OSError):
         run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
     process.kill()  # what taskkill could not, and nothing where it has ended
+
+
+def terminate_main_thread() -> None:
+    """Have the handler of SIGTERM run in the main thread; on POSIX also where that one waits."""
+    if sys.platform == "win32":
+        _thread.interrupt_main(signal.SIGTERM)
+        return
+    main = threading.main_thread().ident
+    assert main is not None, "it has begun"
+    signal.pthread_kill(main, signal.SIGTERM)

@@ -54,3 +54,14 @@ def test_ctrl_break_ends_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> 
     assert ends() == (signal.SIGTERM,)
     monkeypatch.setattr(signal, "SIGBREAK", 21, raising=False)
     assert ends() == (signal.SIGTERM, 21)
+
+
+def test_the_main_thread_is_ended_where_it_waits() -> None:
+    code = """
+import queue, signal, sys, threading
+from gemma4_compile.system.processes import terminate_main_thread
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+threading.Timer(0.1, terminate_main_thread).start()
+queue.SimpleQueue().get()
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 7
