@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, sqrt
-from types import UnionType
 
 import numpy as np
 import tvm
@@ -29,13 +28,13 @@ from gemma4_compile.device_check.known_inputs import (
     hashes,
     sample_positions,
 )
+from gemma4_compile.device_check.known_roles import MATRIX_ROLES, ROLES, Role, rows_of
 from gemma4_compile.errors import LoweringError
 from gemma4_compile.operators.activation_quantization import WORD as BYTES
 from gemma4_compile.operators.base import Operator, operator_from
 from gemma4_compile.operators.examples import Sizes
 from gemma4_compile.operators.few_row_linear import FewRows
 from gemma4_compile.operators.linear import Linear
-from gemma4_compile.operators.prologues import Combine, Prologue, Routed
 from gemma4_compile.operators.sampling import SampleTopP, SoftmaxPartials, TopPHistogram
 from gemma4_compile.passes.kernel_launch import KernelLaunch, single_launches
 from gemma4_compile.targets.kernels.tiles.subgroup_matrices import has_subgroup_matrices
@@ -44,7 +43,6 @@ from gemma4_compile.types import Array, JsonObject
 
 VERSION = 1
 MAX_BYTES = 48 << 20  # of one case's buffers: a browser makes and uploads them while a page loads
-_TIMED_BYTES = 12 << 20  # of a case by which libraries are timed: several are uploaded for a choice
 
 _ROWS = 19  # positions of a chunk: no multiple of any tile
 _FEW_ROWS = 7  # of a step that checks guesses: more than a block of a matmul takes
@@ -54,94 +52,6 @@ _WRAPPED = 1200  # positions before a chunk in a ring, which has wrapped
 _BEFORE, _CAPACITY = 150, 192  # in a full layer
 _DRAWS = 64  # tried until a token is clear
 _DRAW_MARGIN = 2.0**-21  # far above the rounding of sums, far below a token's share
-
-
-@dataclass(frozen=True)
-class _Role:
-    """A kernel to test: the smallest of these kinds, for every variant that the library has.
-
-    Attributes
-    ----------
-    timed_bytes : where it is more than 0 the largest of these kinds with buffers of at most so many
-        bytes is taken instead, if there is one: by its time libraries are compared, and a small
-        one's is that of a launch
-    """
-
-    title: str
-    kinds: tuple[str, ...]
-    accepts: Callable[[Operator], bool] = lambda operator: True
-    variant: Callable[[Operator], Hashable] = lambda operator: None
-    timed_bytes: int = 0
-
-    def cost(self, kernel: _Kernel) -> tuple[bool, int]:
-        """Of two kernels of a variant the one of the lower cost is taken."""
-        is_timed = kernel.nbytes <= self.timed_bytes
-        return not is_timed, -kernel.nbytes if is_timed else kernel.nbytes
-
-
-def _rows(operator: Operator) -> int | None:
-    rows: int | None = vars(operator)["rows"]
-    return rows
-
-
-def _has(operator: Operator, prologue: type[Prologue] | UnionType) -> bool:
-    return isinstance(operator, Linear) and isinstance(operator.prologue, prologue)
-
-
-def _weights(operator: Operator) -> Hashable:
-    layout = vars(operator)["layout"]
-    return layout.form, layout.bits, layout.dtype
-
-
-ROLES = (
-    _Role("norm", ("rms_norm",), accepts=lambda operator: _rows(operator) is None),
-    _Role("int8 rounding", ("quantize_rows",)),
-    _Role("writing keys and values", ("qk_norm_rope_cache",)),
-    _Role("attention of a prompt", ("prefill_attention",)),
-    _Role("attention of a picture", ("picture_prefill_attention",)),
-    _Role(
-        "attention of one token",
-        ("decode_attention",),
-        variant=lambda operator: vars(operator)["window"] is None,
-    ),
-    _Role(
-        "attention's combination",
-        ("combine_splits", "quantized_combine", "linear", "int8_linear"),
-        accepts=lambda operator: not isinstance(operator, Linear) or _has(operator, Combine),
-    ),
-    _Role(
-        "matmul of one token",
-        ("linear", "int8_linear"),
-        accepts=lambda operator: _rows(operator) == 1 and not _has(operator, Combine | Routed),
-        variant=_weights,
-        timed_bytes=_TIMED_BYTES,
-    ),
-    _Role(
-        "matmul of a prompt",
-        ("linear", "int8_linear"),
-        accepts=lambda operator: _rows(operator) is None,
-        variant=_weights,
-    ),
-    _Role("matmul of guesses", ("few_row_linear", "int8_few_row_linear"), variant=_weights),
-    _Role("norms of guesses", ("quantized_few_row_norm",)),
-    _Role(
-        "attention of guesses",
-        ("few_row_attention", "normed_few_row_attention"),
-        variant=lambda operator: (operator.kind, vars(operator)["window"] is None),
-    ),
-    _Role("attention's combination of guesses", ("combine_few_rows", "quantized_few_row_combine")),
-    _Role("softmax", ("softmax_partials",), variant=_rows),
-    _Role("rows without padding", ("kept_rows",), variant=_rows),
-    _Role("angles without padding", ("shifted_rotary",), variant=_rows),
-)
-"""Kernels that are tested, besides the draw of a token. Kernels of experts are left out: their
-operands are all experts' weights, which take longer to make than a page may take to load."""
-
-MATRIX_ROLES = (
-    _Role("matmul of a tower", ("bounded_linear",), variant=_weights),
-    _Role("attention of patches", ("patch_attention",)),
-)
-"""Kernels that are tested, too, where a device's subgroup matrices are an experiment."""
 
 
 def _sizes(operator: Operator, chunk: int) -> Sizes:
@@ -215,7 +125,7 @@ class _Kernel(_Example):
 
 
 def choose(
-    descriptions: Mapping[str, str], chunk: int, roles: Sequence[_Role] = ROLES
+    descriptions: Mapping[str, str], chunk: int, roles: Sequence[Role] = ROLES
 ) -> list[tuple[str, list[_Kernel]]]:
     """Titles and kernels of the cases: the kernel of the least cost of each role's variants.
 
@@ -234,13 +144,17 @@ def choose(
             operator = kernel.operator
             if operator.kind in role.kinds and role.accepts(operator):
                 found = taken.setdefault(role.variant(operator), kernel)
-                if role.cost(kernel) < role.cost(found):
+                if role.cost(kernel.nbytes) < role.cost(found.nbytes):
                     taken[role.variant(operator)] = kernel
         chosen += [(role.title, [item]) for item in taken.values() if item.nbytes <= MAX_BYTES]
     for rows, title in ((1, "draw of a token"), (None, "draws of guesses")):
         draw = [
             next(
-                (k for k in kernels if isinstance(k.operator, kind) and _rows(k.operator) == rows),
+                (
+                    k
+                    for k in kernels
+                    if isinstance(k.operator, kind) and rows_of(k.operator) == rows
+                ),
                 None,
             )
             for kind in (TopPHistogram, SampleTopP)
