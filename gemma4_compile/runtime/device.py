@@ -28,6 +28,7 @@ from gemma4_compile.errors import ArtifactError
 from gemma4_compile.nvidia import INSTALL, OLDEST_DRIVER, OLDEST_GPU, wheel_folders
 from gemma4_compile.runtime.cuda_runtime import LIBRARY as CUDA_RUNTIME
 from gemma4_compile.runtime.cuda_runtime import CudaError, CudaRuntime
+from gemma4_compile.system.files import find_libraries_in
 from gemma4_compile.types import Array
 
 ALIGNMENT_BYTES = 64
@@ -61,6 +62,7 @@ def _load_tvm(name: str, mode: int) -> None:
         )
     if not path.is_file():
         raise ArtifactError(f"apache-tvm has no `{file}` for this system", hint=_REINSTALL)
+    find_libraries_in(path.parents[2] / "apache_tvm.libs")  # where `import tvm` would look
     try:
         _load(path, mode)
     except OSError as error:

@@ -142,6 +142,16 @@ def link_file(source: Path, path: Path) -> None:
         os.link(source, path)
 
 
+def find_libraries_in(folder: Path) -> None:
+    """Let libraries that are loaded from now on find others in a folder, if it is there.
+
+    Wheels for Windows have Microsoft's C++ runtime in a folder of its own; elsewhere a library
+    itself says where to look.
+    """
+    if sys.platform == "win32" and folder.is_dir():
+        os.add_dll_directory(str(folder))
+
+
 def path_for_tvm(path: Path) -> str:
     """The path of a library as TVM loads it.
 

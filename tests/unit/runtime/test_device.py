@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -170,3 +171,14 @@ def test_no_room_is_said_with_its_size(cpu: Device) -> None:
         pytest.skip("needs addresses of 64 bits")
     with pytest.raises(ArtifactError, match=f"no room for {2**52} bytes on the cpu device"):
         cpu.empty((2**50,), "float32")
+
+
+def test_the_other_libraries_of_tvms_wheel_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`import tvm`, which is not done here, would say where they are."""
+    asked: list[Path] = []
+    monkeypatch.setattr(module, "find_libraries_in", asked.append)
+    module._load_tvm.cache_clear()
+    module._load_tvm("tvm_runtime", ctypes.RTLD_GLOBAL)
+    (folder,) = asked
+    assert folder.name == "apache_tvm.libs"
+    assert (folder.parent / "tvm" / "lib").is_dir()

@@ -227,3 +227,16 @@ def test_scratch_folders_are_made_here_alone() -> None:
     ]
     users = [path.name for path in product if "TemporaryDirectory(" in path.read_text("utf-8")]
     assert users == ["files.py"]
+
+
+def test_windows_is_told_where_a_wheel_has_its_other_libraries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(os, "add_dll_directory", told.append, raising=False)
+    files.find_libraries_in(tmp_path)
+    assert told == []
+    monkeypatch.setattr(sys, "platform", "win32")
+    files.find_libraries_in(tmp_path / "missing")
+    files.find_libraries_in(tmp_path)
+    assert told == [str(tmp_path)]

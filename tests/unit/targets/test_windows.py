@@ -101,7 +101,8 @@ def test_pointers_that_tvm_sets_for_parallel_kernels_are_shown(
 
 def test_nothing_of_tvms_cpp_is_left_open() -> None:
     """The DLL is Microsoft's C++: a class or function of it has another name and another form."""
-    defined, asked = set(), set()
+    defined: set[str] = set()
+    asked: set[str] = set()
     for path in runtime_objects(WINDOWS):
         if path.read_bytes().startswith(b"!<arch>"):
             continue  # the list
