@@ -25,6 +25,7 @@ from gemma4_compile.targets.spec import INT8, WORDS
 from gemma4_compile.tiny.checkpoint import config as tiny_config
 from gemma4_compile.verification.stored_weights import StoredWeights
 from tests import hf, tolerances
+from tests.marks import slow_unless
 from tests.web.compiled import EVERY
 from tests.web.dawn import (
     SUBGROUP,
@@ -72,7 +73,7 @@ def test_it_is_every_library_for_browsers(nine_libraries: Path) -> None:
     assert set(libraries(nine_libraries)) == set(EVERY)
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", slow_unless(lambda name: name in ("default", "subgroups"), EVERY))
 def test_logits_are_those_of_transformers(
     name: str, nine_libraries: Path, truth: Truth, lavapipe: VulkanDriver, folder: Path
 ) -> None:
