@@ -59,9 +59,7 @@ def test_layers_and_logits_of_a_named_library(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["q4f16", "f16"])
 def test_guesses_and_checked_tokens_on_webgpu(
-    recipe: str,
     compiled: Compiler,
     tmp_path: Path,
     lavapipe: VulkanDriver,
@@ -69,7 +67,7 @@ def test_guesses_and_checked_tokens_on_webgpu(
 ) -> None:
     for name, value in lavapipe.environment(tmp_path).items():
         monkeypatch.setenv(name, value)
-    package = shutil.copytree(compiled(DRAFTED, "webgpu", recipe), tmp_path / "package")
+    package = shutil.copytree(compiled(DRAFTED, "webgpu", "q4f16"), tmp_path / "package")
     asked = VerifyRequest(package, TINY, steps=16, node_modules=HERE / "node_modules", texts=())
     found = verify_package(asked, Silent())
     assert found.passed, found.failures
