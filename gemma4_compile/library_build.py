@@ -28,7 +28,6 @@ from gemma4_compile.progress import Reporter
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.system.limits import machine_memory_bytes
-from gemma4_compile.system.processes import OWN_GROUP, kill_group
 from gemma4_compile.targets import TargetSpec, link
 from gemma4_compile.types import JsonObject
 
@@ -37,6 +36,7 @@ FEWEST = 3
 """Libraries of a process of its own: to start one takes as long as half a library."""
 PROCESS_BYTES = 3 << 30
 """Memory of the machine for each process, of which the largest released model takes a third."""
+_SECONDS_TO_END = 5
 
 
 @dataclass(frozen=True)
@@ -122,10 +122,7 @@ def processes(libraries: int) -> int:
 def _process(jobs: Sequence[LibraryJob]) -> Iterator[subprocess.Popen[bytes]]:
     """A process that can make any of the libraries, and is gone when the block ends."""
     process = subprocess.Popen(
-        [sys.executable, "-m", WORKER],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        **OWN_GROUP,  # Ctrl-C is for this process, which ends that one
+        [sys.executable, "-m", WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     try:
         assert process.stdin is not None, "asked for"
@@ -163,15 +160,17 @@ def _give(process: subprocess.Popen[bytes], waiting: deque[int]) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End it, and the linker that it may have started."""
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()  # by which it knows that nobody waits for it
     try:
-        kill_group(process)
-        process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_SECONDS_TO_END)
     finally:
-        for pipe in (process.stdin, process.stdout):
-            with contextlib.suppress(OSError):  # what was not read there
-                assert pipe is not None, "asked for"
-                pipe.close()
+        process.kill()  # nothing where it has ended
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
 
 
 def _job(

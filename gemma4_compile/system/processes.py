@@ -10,9 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from typing import TypeAlias, TypedDict
-
-_Started: TypeAlias = "subprocess.Popen[str] | subprocess.Popen[bytes]"
+from typing import TypedDict
 
 
 class _Group(TypedDict):
@@ -29,7 +27,7 @@ def ends() -> tuple[int, ...]:
     return tuple(getattr(signal, name) for name in names if hasattr(signal, name))
 
 
-def kill_group(process: _Started) -> None:
+def kill_group(process: subprocess.Popen[str]) -> None:
     """End a process that was started with OWN_GROUP, and those that it started."""
     if sys.platform == "win32":
         kill_tree(process)
@@ -38,7 +36,7 @@ def kill_group(process: _Started) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def kill_tree(process: _Started, run: Callable[..., object] = subprocess.run) -> None:
+def kill_tree(process: subprocess.Popen[str], run: Callable[..., object] = subprocess.run) -> None:
     """`kill_group` on Windows, where `taskkill`, a part of it, knows who started whom."""
     command = ["taskkill", "/F", "/T", "/PID", str(process.pid)]
     with contextlib.suppress(OSError):
