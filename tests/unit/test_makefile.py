@@ -212,6 +212,7 @@ def test_the_workflow_hosts_runs_commands_that_exist_on_packages_that_it_made() 
                 chatted.add(made[str(given.package)])
         assert chatted == set(made.values()) - {"webgpu"}
     assert "if: always()" in text
+    assert "PYTHONUTF8" not in text  # users have not set it, and it would hide what they meet
 
 
 def test_the_citation_is_of_this_version() -> None:
