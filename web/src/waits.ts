@@ -28,11 +28,12 @@ const LATE_MS = 50;
 export class Waits {
   private isStopped = false;
   private waiting = 0;
-  private isPolling = false;
-  /** When a wait began or ended last, and when the device was polled last. */
+  /** When a wait began or ended last, when the device is to be polled, and when the next timer is to end. */
   private changed = 0;
-  private polled = 0;
-  /** Turns of the event loop in place of timers that are throttled. */
+  private due = 0;
+  private timerDue = Infinity;
+  /** Whether timers come late: the event loop's turns take their place until one is punctual. */
+  private isThrottled = false;
   private channel: MessageChannel | undefined;
   /** After the device was destroyed: that it is told of. */
   ended: Promise<undefined> | undefined;
@@ -45,6 +46,7 @@ export class Waits {
 
   /** Counts a wait of the device's until it ends. */
   until<T>(wait: Promise<T>): Promise<T> {
+    const wasIdle = !this.isNeeded();
     this.waiting += 1;
     this.changed = performance.now();
     const ended = () => {
@@ -52,9 +54,8 @@ export class Waits {
       this.changed = performance.now();
     };
     wait.then(ended, ended);
-    if (!this.isPolling && this.isTimed && !this.isStopped) {
-      this.isPolling = true;
-      this.polled = this.changed;
+    if (wasIdle) {
+      this.due = this.changed + INTERVAL_MS;
       this.schedule();
     }
     return wait;
@@ -90,6 +91,7 @@ export class Waits {
     if (alone < TIMER_MS) alone = await this.timed(buffer); // a period begins where a read ends
     if (alone < TIMER_MS) return false;
     this.isTimed = true;
+    this.isThrottled = true; // until a timer shows that it is not: the tab may have been opened behind others
     return (await this.timed(buffer)) * QUICKER <= alone;
   }
 
@@ -102,25 +104,34 @@ export class Waits {
   }
 
   private schedule(): void {
-    const asked = performance.now();
-    const ms = Math.min(MAX_INTERVAL_MS, Math.max(INTERVAL_MS, SHARE * (asked - this.changed)));
-    if (this.channel) {
-      this.channel.port2.postMessage(ms);
-      return;
-    }
-    setTimeout(() => {
-      if (performance.now() - asked > ms + LATE_MS) this.leaveTimers();
-      this.poll();
-    }, ms);
+    if (!this.isNeeded()) return;
+    if (this.timerDue > this.due) this.startTimer();
+    if (this.isThrottled && !this.channel) this.takeTurns();
   }
 
-  /** Until nothing waits any more: a thread that was busy for once goes back to timers. */
-  private leaveTimers(): void {
+  private startTimer(): void {
+    const { due } = this;
+    this.timerDue = due;
+    setTimeout(() => {
+      if (this.timerDue === due) this.timerDue = Infinity;
+      this.isThrottled = performance.now() > due + LATE_MS;
+      this.poll();
+    }, due - performance.now());
+  }
+
+  private takeTurns(): void {
     this.channel = new MessageChannel();
-    this.channel.port1.onmessage = ({ data }: MessageEvent<number>) => {
-      if (performance.now() - this.polled < data && this.isNeeded()) this.channel?.port2.postMessage(data);
-      else this.poll();
+    const { port1, port2 } = this.channel;
+    port1.onmessage = () => {
+      if (this.isThrottled && this.isNeeded()) {
+        port2.postMessage(0);
+        if (performance.now() >= this.due) this.poll();
+      } else {
+        port1.close();
+        this.channel = undefined;
+      }
     };
+    port2.postMessage(0);
   }
 
   private isNeeded(): boolean {
@@ -128,13 +139,9 @@ export class Waits {
   }
 
   private poll(): void {
-    if (!this.isNeeded()) {
-      this.isPolling = false;
-      this.channel?.port1.close();
-      this.channel = undefined;
-      return;
-    }
-    this.polled = performance.now();
+    if (!this.isNeeded()) return;
+    const now = performance.now();
+    this.due = now + Math.min(MAX_INTERVAL_MS, Math.max(INTERVAL_MS, SHARE * (now - this.changed)));
     counts.polls += 1;
     this.device.submit([]);
     this.schedule();

@@ -8,9 +8,42 @@ const PERIOD_MS = 100;
 const MAP_READ = 1;
 const READABLE = { size: 4, usage: MAP_READ | 8 };
 
+/** How long a turn of the event loop takes here. */
+const TURN_MS = 0.25;
+/** What a tab that nobody sees waits at least, whatever it asks for. */
+const HIDDEN_MS = 1000;
+const turns = { made: 0, open: 0 };
+let timer: typeof setTimeout;
+
+/** A channel to oneself, by the clock of the tests. */
+class Turns {
+  readonly port1 = { onmessage: () => undefined, close: () => (turns.open -= 1) };
+  readonly port2 = {
+    postMessage: () => {
+      turns.made += 1;
+      timer(() => this.port1.onmessage(), TURN_MS);
+    },
+  };
+
+  constructor() {
+    turns.open += 1;
+  }
+}
+
+function hide(): void {
+  vi.stubGlobal("setTimeout", (action: () => void, ms: number) => timer(action, Math.max(HIDDEN_MS, ms)));
+}
+
+function show(): void {
+  vi.stubGlobal("setTimeout", timer);
+}
+
 beforeEach(() => {
   vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout", "setInterval", "clearInterval", "performance"] });
   Object.assign(counts, { timedDevices: 0, polls: 0 });
+  Object.assign(turns, { made: 0, open: 0 });
+  timer = globalThis.setTimeout;
+  vi.stubGlobal("MessageChannel", Turns);
 });
 afterEach(() => {
   vi.unstubAllGlobals();
@@ -128,32 +161,97 @@ describe("a device whose waits a timer ends", () => {
     await vi.advanceTimersByTimeAsync(1000);
     expect(device.submissions).toBe(submissions);
   });
+});
 
-  it("is polled by turns of the event loop where timers are throttled, until the read is there", async () => {
+describe("a device whose waits a timer ends, in a tab that nobody sees", () => {
+  /** Short reads, one after the other, as those of tokens: how long each took. */
+  async function reads(device: TimedDevice, waits: Waits, count: number): Promise<number[]> {
+    const native = withWaits(device, waits);
+    const took: number[] = [];
+    const readAll = async () => {
+      for (let read = 0; read < count; read++) {
+        const started = performance.now();
+        device.work(7);
+        await native.createBuffer(READABLE).mapAsync(MAP_READ);
+        took.push(performance.now() - started);
+      }
+    };
+    void readAll();
+    await vi.advanceTimersByTimeAsync(3000);
+    expect(took).toHaveLength(count);
+    return took;
+  }
+
+  it("is polled for a read that nothing else ends", async () => {
     const device = fakeTimedDevice(PERIOD_MS);
     const waits = await found(device);
-    const { setTimeout: timer } = globalThis;
-    const turns = { made: 0, open: 0 };
-    vi.stubGlobal("setTimeout", (action: () => void, ms: number) => timer(action, Math.max(1000, ms)));
-    vi.stubGlobal(
-      "MessageChannel",
-      class {
-        port1 = { onmessage: (_: unknown) => undefined, close: () => (turns.open -= 1) };
-        port2 = {
-          postMessage: (data: number) => {
-            turns.made += 1;
-            timer(() => this.port1.onmessage({ data }), 0.25);
-          },
-        };
-        constructor() {
-          turns.open += 1;
-        }
-      },
-    );
     device.pauseTimer();
+    hide();
     expect(await readMs(device, waits, 1030)).toBeLessThan(1070);
     expect(turns.made).toBeGreaterThan(1);
     expect(turns.open).toBe(0);
+  });
+
+  it("is polled for one short read after the other, once a timer was late", async () => {
+    const device = fakeTimedDevice(PERIOD_MS);
+    const waits = await found(device);
+    hide();
+    const took = await reads(device, waits, 100);
+    const slow = took.filter((ms) => ms >= 12);
+    expect(slow.length).toBeLessThanOrEqual(Math.ceil(HIDDEN_MS / PERIOD_MS));
+  });
+
+  it("is polled by timers again when the tab is seen", async () => {
+    const device = fakeTimedDevice(PERIOD_MS);
+    const waits = await found(device);
+    hide();
+    await reads(device, waits, 100);
+    show();
+    await reads(device, waits, 1);
+    turns.made = 0;
+    expect(Math.max(...(await reads(device, waits, 20)))).toBeLessThan(12);
+    expect(turns.made).toBe(0);
+    expect(turns.open).toBe(0);
+  });
+
+  it("is polled by timers again within a long read when a thread was busy for once", async () => {
+    const device = fakeTimedDevice(PERIOD_MS);
+    const waits = await found(device);
+    turns.made = 0;
+    hide();
+    timer(show, 500);
+    expect(await readMs(device, waits, 2000)).toBeLessThan(2000 * 1.03);
+    expect(turns.made).toBeGreaterThan(0);
+    expect(turns.made * TURN_MS).toBeLessThan(50);
+  });
+
+  it("is found, if the page was opened there, and polled from the first read on", async () => {
+    const device = fakeTimedDevice(PERIOD_MS);
+    hide();
+    const waits = await found(device);
+    expect(counts.timedDevices).toBe(1);
+    expect(Math.max(...(await reads(device, waits, 20)))).toBeLessThan(12);
+    expect(turns.open).toBe(0);
+  });
+
+  it("is looked at soon in a read that follows a long one", async () => {
+    const device = fakeTimedDevice(PERIOD_MS);
+    const waits = await found(device);
+    const native = withWaits(device, waits);
+    let took = 0;
+    device.work(1910);
+    void native
+      .createBuffer(READABLE)
+      .mapAsync(MAP_READ)
+      .then(async () => {
+        const started = performance.now();
+        device.work(7);
+        await native.createBuffer(READABLE).mapAsync(MAP_READ);
+        took = performance.now() - started;
+      });
+    await vi.advanceTimersByTimeAsync(3000);
+    expect(took).toBeGreaterThan(0);
+    expect(took).toBeLessThan(12);
   });
 });
 
