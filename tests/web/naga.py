@@ -3,12 +3,13 @@
 usage: python -m tests.web.naga FOLDER. Prints a JSON object: what is wrong by file, and the device.
 
 A device of wgpu-native is made with what the texts enable and what the WebLLM client asks for, and
-each text becomes a pipeline on it. Vulkan's driver is that of the environment.
+each kernel of a text becomes a pipeline on it. Vulkan's driver is that of the environment.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -24,13 +25,19 @@ LIMITS = {
 # Naga has the operations without the directive, and refuses the directive
 # (https://github.com/gfx-rs/wgpu/issues/5555), so Firefox offers no subgroups.
 UNKNOWN_DIRECTIVE = "enable subgroups;"
+_KERNEL = re.compile(r"@compute\b[^{;]*?\bfn\s+(\w+)")
 
 
 def errors(device: wgpu.GPUDevice, text: str) -> str:
-    """What is wrong with a text; nothing for one that becomes a pipeline."""
+    """What is wrong with a text; nothing for one whose kernels become pipelines."""
+    names = _KERNEL.findall(text)
+    if not names:
+        return "it has no kernel"
     try:
         shader = device.create_shader_module(code=text)
-        device.create_compute_pipeline(layout="auto", compute={"module": shader})
+        for name in names:
+            kernel = {"module": shader, "entry_point": name}
+            device.create_compute_pipeline(layout="auto", compute=kernel)
     except (wgpu.GPUError, RuntimeError) as error:
         return str(error)
     return ""
@@ -51,7 +58,8 @@ def main(folder: Path) -> None:
         found = errors(device, text.replace(UNKNOWN_DIRECTIVE, ""))
         if found:
             wrong[name] = found
-    told = {"device": adapter.info["device"], "tried": len(texts)}
+    kernels = sum(len(_KERNEL.findall(text)) for text in texts.values())
+    told = {"device": adapter.info["device"], "tried": kernels}
     print(json.dumps({**told, "wrong": wrong, "refused": refused}))
 
 

@@ -1,7 +1,7 @@
 """Kernels of the released sizes in Naga, Firefox's compiler of shaders, with lavapipe as device.
 
 Each form of a library is tried in one size, and each size in one or two forms. All of all, which
-takes some ten minutes:
+takes more than ten minutes:
 
     EVERY_WGSL=1 .venv/bin/python -m pytest tests/web/test_naga.py
 """
@@ -19,7 +19,9 @@ import pytest
 
 from benchmarks.drafter_config import drafter_values
 from gemma4_compile.build import build_module, decoder_options
+from gemma4_compile.media.sizes import DEFAULT_BUDGET, client_blocks
 from gemma4_compile.model_spec.drafter.config import read_drafter
+from gemma4_compile.model_spec.modality import TEXT_ONLY
 from gemma4_compile.model_spec.text.config import Gemma4Config, preset_names
 from gemma4_compile.passes.kernel_sources import kernel_sources
 from gemma4_compile.passes.lowering import generate, lower
@@ -29,23 +31,33 @@ from gemma4_compile.targets.libraries import LIBRARIES
 from gemma4_compile.targets.spec import WORDS, TargetSpec
 from tests.child import run_within
 from tests.web.dawn import TIMEOUT_S, VulkanDriver
+from tests.web.test_next_round import BUNDLER, WEB
 
 pytestmark = [pytest.mark.dawn, pytest.mark.package]
 
 ROOT = Path(__file__).parents[2]
 RECIPE, CHUNK = "q4f16", 512
+IS_WHOLE = bool(os.environ.get("EVERY_WGSL"))
 FORMS = [name for name, form in LIBRARIES.items() if form.target == "webgpu"]
 SIZES = preset_names()
 EVERY = [(size, form) for form in FORMS for size in SIZES]
 # Kernels for larger subgroups differ from those for four threads by numbers alone.
 ALIKE = {"subgroups", "subgroups-16", "subgroups-8"}
 DIFFERENT = [form for form in FORMS if form not in ALIKE]
-SOME = [(SIZES[index % len(SIZES)], form) for index, form in enumerate(DIFFERENT)]
+# Firefox takes the first three: towers of every kind, and experts.
+SOME = [
+    ("gemma-4-E2B-it", "default"),
+    ("gemma-4-26B-A4B-it", "f16"),
+    ("gemma-4-12B-it", "int8"),
+    ("gemma-4-31B-it", "subgroups-4"),
+    ("gemma-4-E4B-it", "h200"),
+    ("gemma-4-26B-A4B-it", "h200-f32"),
+]
 
 
 @dataclass(frozen=True)
 class Found:
-    """What Naga says of a folder of texts."""
+    """What Naga says of a folder: how many kernels there are, and what is wrong by file."""
 
     tried: int
     wrong: dict[str, str]
@@ -72,19 +84,35 @@ def spec_of(form: str) -> TargetSpec:
 
 
 def write_texts(size: str, form: str, folder: Path) -> None:
-    """The kernels of a size with all that it takes, and with its drafter."""
+    """The kernels of a size with all that it takes, and with its drafter.
+
+    Without its towers where Firefox takes none of the kernels, unless every form is tried: they are
+    most of the work.
+    """
     spec, recipe = spec_of(form), RECIPES[RECIPE]
     if spec.float16 == WORDS:
         recipe = recipe.computed_in("float32")
-    config = Gemma4Config.from_preset(size)
+    modalities = TEXT_ONLY if spec.simd_width and not IS_WHOLE else None
+    config = Gemma4Config.from_preset(size, modalities)
+    assert (config.vision is None) == (modalities is TEXT_ONLY)
     config = replace(config, drafter=read_drafter(drafter_values(size)))
-    module = build_module(config, recipe, spec, decoder_options(recipe, spec, CHUNK))
+    options = replace(
+        decoder_options(recipe, spec, CHUNK),
+        image_rows=DEFAULT_BUDGET,
+        client_blocks=client_blocks(DEFAULT_BUDGET),
+    )
+    module = build_module(config, recipe, spec, options)
     for name, text in kernel_sources(generate(lower(module, spec), spec), spec).items():
         (folder / name).write_text(text)
 
 
+def test_every_size_and_form_is_among_some() -> None:
+    assert {size for size, _ in SOME} == set(SIZES)
+    assert [form for _, form in SOME] == DIFFERENT
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("size", "form"), EVERY if os.environ.get("EVERY_WGSL") else SOME)
+@pytest.mark.parametrize(("size", "form"), EVERY if IS_WHOLE else SOME)
 def test_every_kernel_becomes_a_pipeline(
     size: str, form: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:
@@ -94,6 +122,27 @@ def test_every_kernel_becomes_a_pipeline(
     assert found.wrong == {}
     # Firefox has no subgroups: such a library is for other browsers.
     assert bool(found.refused) == (spec_of(form).simd_width > 0)
+
+
+def test_the_browser_module_s_own_kernels_become_pipelines(
+    lavapipe: VulkanDriver, tmp_path: Path
+) -> None:
+    if not BUNDLER.is_file():
+        pytest.skip("npm packages are not installed: run `npm ci` in web (make setup does)")
+    source, made = WEB / "src" / "next_round.ts", tmp_path / "next_round.mjs"
+    done = run_within(TIMEOUT_S, [BUNDLER, source, "--format=esm", f"--outfile={made}"])
+    assert done.returncode == 0, done.stderr
+    script = f"import('{made.as_uri()}').then((it) => process.stdout.write(it.ROUND_KERNELS))"
+    (tmp_path / "own.wgsl").write_text(run_within(TIMEOUT_S, ["node", "-e", script]).stdout)
+    assert naga(tmp_path, lavapipe) == Found(tried=2, wrong={}, refused=[])
+
+
+def test_no_other_source_of_the_browser_has_kernels() -> None:
+    """Else they are to be tried above."""
+    folders = (WEB / "src", ROOT / "examples" / "web" / "src")
+    sources = [path for folder in folders for path in folder.rglob("*.ts")]
+    having = {path.name for path in sources if "@workgroup_size(" in path.read_text("utf-8")}
+    assert having == {"next_round.ts"}
 
 
 def test_what_is_no_wgsl_is_found(lavapipe: VulkanDriver, tmp_path: Path) -> None:
