@@ -37,9 +37,11 @@ from gemma4_compile.passes.kernel_sources import kernel_source
 from gemma4_compile.passes.lowering import lower
 from gemma4_compile.pipeline import lengths
 from gemma4_compile.process import Parser, non_empty, run_command
+from gemma4_compile.quantization.recipe_file import with_overrides
 from gemma4_compile.request import CompileRequest, modalities_of
 from gemma4_compile.targets import TargetSpec
 from gemma4_compile.targets.kernels.select import select
+from gemma4_compile.targets.libraries import LIBRARIES, fitting_forms
 
 DEFAULT_MODEL = options.DEFAULT_PRESET
 OF_TVM = "-"  # in place of an operator's kind
@@ -276,6 +278,13 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--revision", type=non_empty, metavar="R", help="branch, tag or commit on the hub"
     )
+    parser.add_argument(
+        "--library",
+        type=non_empty,
+        metavar="NAME",
+        help=f"one of a package's libraries: {', '.join(LIBRARIES)}; in place of --target, "
+        "--limits and --activations",
+    )
     parser.add_argument("--target", default=options.DEFAULT_TARGET, metavar="TARGET")
     parser.add_argument("--quant", default=options.DEFAULT_QUANT, metavar="QUANT")
     parser.add_argument("--limits", default="default", metavar="NAME")
@@ -291,6 +300,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
+    names = () if arguments.library is None else (arguments.library,)
+    recipe = with_overrides(arguments.quant, ())
+    kind = {"has_float16": recipe.has_float16, "takes_int8": recipe.takes_int8}
     library = lower_library(
         CompileRequest(
             model=arguments.model,
@@ -303,6 +315,7 @@ def _run(arguments: argparse.Namespace) -> None:
             modalities=modalities_of(arguments.modalities),
             revision=arguments.revision,
             drafter=arguments.drafter,
+            libraries=fitting_forms(names, **kind),
         )
     )
     if arguments.command == "list":

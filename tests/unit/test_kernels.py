@@ -95,6 +95,16 @@ def test_one_position_has_a_kernel_of_its_own() -> None:
     assert select(several, target_spec("webgpu")).__name__ == "make_gemm"
 
 
+def test_a_library_of_a_package_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """What `model.wasm` holds, and what the same limits without a name do."""
+    kernel = ["show", "gemm_q4_gelu_pairs", *TINY]
+    named = printed(capsys, *kernel, "--library", "default")
+    assert "gemma4_halves(" in named
+    assert "f16;" not in named
+    assert "enable f16;" in printed(capsys, *kernel)
+    assert "unknown library `fast`" in refused(capsys, *kernel, "--library", "fast")
+
+
 def test_a_kernel_of_tvm_has_no_operator(capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(capsys, "show", "fused_equal_where", "--model", "gemma-4-E2B-it")
     fields = dict(FIELD.findall(text))
