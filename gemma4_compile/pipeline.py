@@ -53,6 +53,7 @@ from gemma4_compile.package import files, interface
 from gemma4_compile.package.libraries import LibraryRecord, library_file, together
 from gemma4_compile.package.output_directory import (
     PROGRESS_FILE,
+    check_free,
     check_output,
     check_place,
     output_directory,
@@ -331,10 +332,12 @@ def compile_model(
             build = with_kept_calibration(build, kept.calibration)
             provenance = provenance_of(build)
         records, report, nonfinite = kept.libraries, None, kept.nonfinite
+        made = _records(build, kept, alone=request.only is not None)
+        if request.only != "weights" and not request.force:
+            check_free(request.output, [one.file for one in made])
         sha256: Mapping[str, str] = {}
         with output_directory(request.output, force=request.force, weights=weights) as directory:
             if request.only != "weights":
-                made = _records(build, kept, alone=request.only is not None)
                 report = build_libraries(build, made, directory, request, reporter)
                 main_is_kept = kept.library is not None
                 records = together(kept.libraries, made, main_is_kept=main_is_kept)

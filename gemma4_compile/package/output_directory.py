@@ -57,6 +57,21 @@ def check_output(output: Path, *, force: bool) -> None:
         )
 
 
+def check_free(output: Path, names: Iterable[str]) -> None:
+    """Raise UsageError if a file of such a name lies beside those of the package there.
+
+    It is somebody's own, and would be replaced.
+    """
+    package = _provenance(output)
+    own = set() if package is None else {*package.files, abi.PROVENANCE_FILE}
+    for name in names:
+        if name not in own and os.path.lexists(output / name):
+            raise UsageError(
+                f"`{name}` in `{output}` is none of the package's files, and would be replaced",
+                hint="move it away, choose another -o, or replace all with --force",
+            )
+
+
 def _neighbours(output: Path) -> tuple[Path, Path]:
     """Directories in which a run works, and to which it moves the package that it replaces."""
     output = Path(os.path.abspath(output))

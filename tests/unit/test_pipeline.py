@@ -139,6 +139,18 @@ def test_a_partial_build_keeps_the_size_of_shards(request_for: CompileRequest) -
         run(replace(request_for, shard_bytes=128 << 10))
 
 
+def test_a_library_of_somebody_else_is_not_replaced(request_for: CompileRequest) -> None:
+    run(request_for)
+    (request_for.output / "model.so").write_bytes(b"mine")
+    before = files(request_for.output)
+    for only in ("library", None):
+        with pytest.raises(UsageError, match=r"`model\.so` in .* is none of the package's files"):
+            run(replace(request_for, only=only))
+    assert files(request_for.output) == before
+    run(request_for)  # the weights alone leave it where it is
+    assert (request_for.output / "model.so").read_bytes() == b"mine"
+
+
 def test_a_partial_build_takes_no_damage_over(request_for: CompileRequest) -> None:
     run(request_for)
     shard = request_for.output / "params_shard_0.bin"

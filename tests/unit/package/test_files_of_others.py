@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from gemma4_compile import abi
+from gemma4_compile.errors import UsageError
 from gemma4_compile.package.artifacts import Provenance
-from gemma4_compile.package.output_directory import output_directory
+from gemma4_compile.package.output_directory import check_free, output_directory
 
 
 @pytest.fixture
@@ -56,3 +57,11 @@ def test_it_stays_as_it_is(
 def test_force_replaces_all(package: Path) -> None:
     renew(package, force=True)
     assert {path.name for path in package.iterdir()} == {"report"}
+
+
+def test_none_is_replaced_by_one_of_its_name(package: Path) -> None:
+    check_free(package, ["shard", "model.wasm", abi.PROVENANCE_FILE])
+    for name in ("report", "link", "folder"):
+        with pytest.raises(UsageError, match=f"`{name}` in .* is none of the package's") as caught:
+            check_free(package, ["shard", name])
+        assert "--force" in str(caught.value.hint)
