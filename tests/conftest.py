@@ -33,24 +33,30 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
     return Compiler(shared_folder(tmp_path_factory) / "packages")
 
 
-# Each takes more than a minute: begun last, one would keep a process busy and the others waiting.
+# Each takes about a minute: begun last, one would keep a process busy and the others waiting.
 # Longest first, browsers and other work in turn; `--durations=0` measures.
 LONGEST = (
+    "web/test_drafts.py",
+    "parity/test_drafted_replies.py",
     "web/test_dawn.py",
-    "parity/test_media.py",
-    "web/test_page.py",
+    "unit/verification/test_media.py",
+    "web/test_nine_libraries.py",
     "parity/test_recipes.py",
+    "web/test_page.py",
+    "parity/test_media.py",
     "web/test_media.py",
     "parity/test_mistakes.py",
     "web/test_fast.py",
-    "e2e/test_media.py",
+    "parity/test_vision.py",
     "web/test_verification.py",
-    "parity/test_media_mistakes.py",
+    "parity/test_audio_rows.py",
     "web/test_tiny_answers.py",
-    "unit/verification/test_media.py",
+    "e2e/test_media.py",
+    "parity/test_padded_rows.py",
     "unit/verification/test_drafter.py",
     "e2e/test_tiny_drafter.py",
     "web/test_webllm.py",
+    "parity/test_media_mistakes.py",
     "numerics/test_kernels.py",
     "passes/test_full_size.py",
     "numerics/linear/test_int8_kernels.py",
