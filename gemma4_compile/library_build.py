@@ -28,6 +28,7 @@ from gemma4_compile.progress import Reporter
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.system.limits import machine_memory_bytes
+from gemma4_compile.system.processes import OWN_GROUP
 from gemma4_compile.targets import TargetSpec, link
 from gemma4_compile.types import JsonObject
 
@@ -122,7 +123,10 @@ def processes(libraries: int) -> int:
 def _process(jobs: Sequence[LibraryJob]) -> Iterator[subprocess.Popen[bytes]]:
     """A process that can make any of the libraries, and is gone when the block ends."""
     process = subprocess.Popen(
-        [sys.executable, "-m", WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-m", WORKER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        **OWN_GROUP,  # Ctrl-C is for this process, which ends that one
     )
     try:
         assert process.stdin is not None, "asked for"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copyreg
 import io
+import os
 import pickle
 from collections import deque
 from pathlib import Path
@@ -109,6 +110,12 @@ def test_what_a_process_raises_is_raised() -> None:
     assert list(waiting) == [3]
     with pytest.raises(TargetError, match="ended with exit code 9"):
         _Worker(None).give(waiting)
+
+
+def test_ctrl_c_is_for_who_started_a_process_which_ends_it() -> None:
+    with library_build._process(()) as process:
+        assert os.getpgid(process.pid) != os.getpgid(0), "a terminal sends it to a group"
+    assert process.returncode is not None
 
 
 def test_errors_of_a_process_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
