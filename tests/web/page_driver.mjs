@@ -2,7 +2,9 @@
 //
 // Job: {page, packages: {name: folder}, chromium, axe, output, answers?, group, only?}. Runs the scenarios of
 // page_real.mjs (the stock client) and of page_scripted.mjs, page_chats.mjs, page_links.mjs, page_looks.mjs, page_media.mjs and
-// page_capture.mjs and page_libraries.mjs (a scripted engine), and those of page_drafts.mjs (both); of page_firefox.mjs where the job names `firefox`; each in the order of its file, and writes result.json: {scenarios: {name: {seconds, error}}}.
+// page_capture.mjs and page_libraries.mjs (a scripted engine), and those of page_drafts.mjs (both); of page_choice.mjs, and
+// of page_firefox.mjs where the job names `firefox`; each in the order of its file, and writes result.json:
+// {scenarios: {name: {seconds, error}}}.
 // Screenshots go to the output folder. The page's service worker is left out: it would hand out the files
 // that are replaced here (offline_driver.mjs has it).
 import fs from "node:fs/promises";
@@ -12,6 +14,7 @@ import { within } from "./limits.mjs";
 import { HEADERS, servePage } from "./page_server.mjs";
 import { CAPTURE } from "./page_capture.mjs";
 import { CHATS } from "./page_chats.mjs";
+import { CHOICE } from "./page_choice.mjs";
 import { REAL_DRAFTS, SCRIPTED_DRAFTS } from "./page_drafts.mjs";
 import { FIREFOX } from "./page_firefox.mjs";
 import { LIBRARIES } from "./page_libraries.mjs";
@@ -166,9 +169,10 @@ const groups = {
   chats: { ...CHATS, ...LOOKS, ...LINKS },
   media: { ...MEDIA, ...CAPTURE },
   real: { ...REAL, ...REAL_DRAFTS },
+  choice: CHOICE,
   firefox: FIREFOX,
 };
-await runAll(groups[job.group], ["real", "firefox"].includes(job.group), server, scenarios);
+await runAll(groups[job.group], ["real", "choice", "firefox"].includes(job.group), server, scenarios);
 await server.close();
 await fs.writeFile(path.join(job.output, "result.json"), JSON.stringify({ scenarios }));
 process.exit(0); // and with it whatever hangs
