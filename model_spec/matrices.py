@@ -11,6 +11,7 @@ from typing import Protocol
 from tvm.relax.frontend import nn
 
 from gemma4_compile.operators.epilogue import Epilogue
+from gemma4_compile.operators.rows import Rows
 
 
 class Matrix(Protocol):
@@ -19,7 +20,7 @@ class Matrix(Protocol):
     def matmul(
         self,
         x: nn.Tensor,
-        rows: int | None,
+        rows: Rows,
         epilogue: Epilogue = Epilogue.NONE,
         *,
         cap: float = 0.0,
@@ -49,7 +50,7 @@ class Matrix(Protocol):
         partner : what GELU_GATE multiplies by
         """
 
-    def take(self, ids: nn.Tensor, rows: int | None, scale: float) -> nn.Tensor:
+    def take(self, ids: nn.Tensor, rows: Rows, scale: float) -> nn.Tensor:
         """Rows by token id, times `scale`: (rows,) int32 -> (rows, cols) float32."""
 
     def matmul_of(self, x: nn.Tensor, ids: nn.Tensor) -> nn.Tensor:

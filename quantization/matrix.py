@@ -14,6 +14,7 @@ from gemma4_compile.operators.drafting import CandidateLogits
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, ExpertGemm, OverExperts
 from gemma4_compile.operators.linear import Embedding, Linear, WeightLayout
+from gemma4_compile.operators.rows import CHUNK, Rows
 from gemma4_compile.operators.types import Index
 from gemma4_compile.operators.vision import AddPatchPositions
 from gemma4_compile.operators.vision_unified import PositionNorms
@@ -56,7 +57,7 @@ class QuantizedMatrix(StoredMatrix):
     def matmul(
         self,
         x: nn.Tensor,
-        rows: int | None,
+        rows: Rows,
         epilogue: Epilogue = Epilogue.NONE,
         *,
         cap: float = 0.0,
@@ -92,7 +93,7 @@ class QuantizedMatrix(StoredMatrix):
     ) -> nn.Tensor:
         """``epilogue(clip(clip(x) W^T))`` of any number of rows, in `out_dtype`."""
         operator = BoundedLinear(
-            rows=None,
+            rows=CHUNK,
             layout=self._layout,
             in_dtype=x.dtype,
             epilogue=epilogue.value,
@@ -118,7 +119,7 @@ class QuantizedMatrix(StoredMatrix):
         args = [positions, x, vectors, *self._tensors]
         return emit(operator, args, [(tuple(x.shape), out_dtype)])[0]
 
-    def take(self, ids: nn.Tensor, rows: int | None, scale: float) -> nn.Tensor:
+    def take(self, ids: nn.Tensor, rows: Rows, scale: float) -> nn.Tensor:
         """Rows by token id, times `scale`: (rows,) int32 -> (rows, cols) float32."""
         operator = Embedding(
             rows=rows, layout=self._layout, row_begin=0, scale=scale, accumulate=False

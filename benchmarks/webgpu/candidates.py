@@ -72,7 +72,7 @@ CANDIDATES: dict[str, Family] = {
         ],
     ),
     "few_rows": Family(
-        ("few_row_linear", "int8_few_row_linear", "few_row_attention", "combine_few_rows"),
+        ("few_row_linear", "few_row_int8_linear", "few_row_attention", "combine_few_rows"),
         False,
         [
             *every(threads=(64, 128, 256), items_per_lane=(2, 4, 8)),

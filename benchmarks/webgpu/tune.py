@@ -35,6 +35,7 @@ from gemma4_compile.model_spec.modality import TEXT_ONLY
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.operators.base import Operator, operator_of
 from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.rows import ONE, Chunk, Few
 from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.passes.check_limits import check_limits
 from gemma4_compile.passes.lowering import tir_pipeline
@@ -154,7 +155,7 @@ def make_case(
     """
     func = make_kernel(operator, spec)
     check_limits(tvm.IRModule({operator.name: func}), spec)
-    rows = family.few or (1 if getattr(operator, "rows", 1) == 1 else CHUNK)
+    rows = family.few or (1 if getattr(operator, "rows", ONE) == ONE else CHUNK)
     if family.blocks:
         rows = family.blocks * (1 if isinstance(operator, PatchAttention) else BLOCK_PATCHES)
     sizes = {"n": rows, "m": 1, "layer": 3, "capacity": capacity, "chunk": CHUNK}
@@ -225,10 +226,9 @@ def _cases(
     capacity = max(contexts) + 1 + CHUNK
     cases = []
     for operator, launches in found.items():
-        is_chunk = getattr(operator, "rows", 1) is None
+        is_chunk = isinstance(getattr(operator, "rows", ONE), Chunk)
         is_meant = bool(family.few) or is_chunk == family.is_prefill
-        prefix = operator.prologue.prefix if isinstance(operator, Linear) else ""
-        if prefix + operator.kind not in family.kinds or not is_meant:
+        if _kind_of(operator) not in family.kinds or not is_meant:
             continue
         if family.blocks and launches == 1:
             continue  # before or after the layers: another number of rows, and little time
@@ -239,6 +239,14 @@ def _cases(
             for context in (contexts if sees_context else contexts[:1])
         ]
     return cases
+
+
+def _kind_of(operator: Operator) -> str:
+    """An operator's kind; in front of a matmul's its prologue, and whether its rows are few."""
+    if not isinstance(operator, Linear):
+        return operator.kind
+    few = "few_row_" if isinstance(operator.rows, Few) else ""
+    return operator.prologue.prefix + few + operator.kind
 
 
 def choose(lines: Sequence[dict[str, Any]], weights: Mapping[str, float]) -> dict[str, Any]:

@@ -33,8 +33,9 @@ from gemma4_compile.errors import LoweringError
 from gemma4_compile.operators.activation_quantization import WORD as BYTES
 from gemma4_compile.operators.base import Operator, operator_from
 from gemma4_compile.operators.examples import Sizes
-from gemma4_compile.operators.few_row_linear import FewRows
+from gemma4_compile.operators.few_rows import FewRows
 from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.rows import CHUNK, ONE, Few
 from gemma4_compile.operators.sampling import SampleTopP, SoftmaxPartials, TopPHistogram
 from gemma4_compile.passes.kernel_launch import KernelLaunch, single_launches
 from gemma4_compile.targets.kernels.tiles.subgroup_matrices import has_subgroup_matrices
@@ -57,7 +58,7 @@ _DRAW_MARGIN = 2.0**-21  # far above the rounding of sums, far below a token's s
 def _sizes(operator: Operator, chunk: int) -> Sizes:
     ring = vars(operator).get("cache_rows") is not None
     most = _ROWS
-    if isinstance(operator, FewRows):
+    if isinstance(operator, FewRows) or isinstance(vars(operator).get("rows"), Few):
         most = _FEW_ROWS
     elif isinstance(operator, SoftmaxPartials | TopPHistogram | SampleTopP):
         most = _DRAWN_ROWS
@@ -147,7 +148,7 @@ def choose(
                 if role.cost(kernel.nbytes) < role.cost(found.nbytes):
                     taken[role.variant(operator)] = kernel
         chosen += [(role.title, [item]) for item in taken.values() if item.nbytes <= MAX_BYTES]
-    for rows, title in ((1, "draw of a token"), (None, "draws of guesses")):
+    for rows, title in ((ONE, "draw of a token"), (CHUNK, "draws of guesses")):
         draw = [
             next(
                 (

@@ -9,6 +9,7 @@ from types import UnionType
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.prologues import Combine, Prologue, Routed
+from gemma4_compile.operators.rows import CHUNK, ONE, Few, Rows
 
 TIMED_BYTES = 12 << 20  # of a case by which libraries are timed: several are uploaded for a choice
 
@@ -36,9 +37,9 @@ class Role:
         return not is_timed, -nbytes if is_timed else nbytes
 
 
-def rows_of(operator: Operator) -> int | None:
-    """Rows of an operator that has them; None where a chunk has as many as it wants."""
-    rows: int | None = vars(operator)["rows"]
+def rows_of(operator: Operator) -> Rows:
+    """Rows of an operator that has them."""
+    rows: Rows = vars(operator)["rows"]
     return rows
 
 
@@ -52,7 +53,7 @@ def _weights(operator: Operator) -> Hashable:
 
 
 ROLES = (
-    Role("norm", ("rms_norm",), accepts=lambda operator: rows_of(operator) is None),
+    Role("norm", ("rms_norm",), accepts=lambda operator: rows_of(operator) == CHUNK),
     Role("int8 rounding", ("quantize_rows",)),
     Role("writing keys and values", ("qk_norm_rope_cache",)),
     Role("attention of a prompt", ("prefill_attention",)),
@@ -70,17 +71,22 @@ ROLES = (
     Role(
         "matmul of one token",
         ("linear", "int8_linear"),
-        accepts=lambda operator: rows_of(operator) == 1 and not _has(operator, Combine | Routed),
+        accepts=lambda operator: rows_of(operator) == ONE and not _has(operator, Combine | Routed),
         variant=_weights,
         timed_bytes=TIMED_BYTES,
     ),
     Role(
         "matmul of a prompt",
         ("linear", "int8_linear"),
-        accepts=lambda operator: rows_of(operator) is None,
+        accepts=lambda operator: rows_of(operator) == CHUNK,
         variant=_weights,
     ),
-    Role("matmul of guesses", ("few_row_linear", "int8_few_row_linear"), variant=_weights),
+    Role(
+        "matmul of guesses",
+        ("linear", "int8_linear"),
+        accepts=lambda operator: isinstance(rows_of(operator), Few),
+        variant=_weights,
+    ),
     Role("norms of guesses", ("quantized_few_row_norm",)),
     Role(
         "attention of guesses",

@@ -23,7 +23,6 @@ from gemma4_compile.operators.attention_splits import LOWEST, combined_splits, s
 from gemma4_compile.operators.base import (
     Operator,
     TensorSpec,
-    symbolic_rows,
     te_prim_func,
 )
 from gemma4_compile.operators.examples import Sizes, example_lse
@@ -33,6 +32,7 @@ from gemma4_compile.operators.norms import (
     NormVector,
     norm_vector,
 )
+from gemma4_compile.operators.rows import Rows
 from gemma4_compile.operators.spreads import LSE, Spread
 from gemma4_compile.operators.types import Expr, Index, IndexT
 from gemma4_compile.types import Array
@@ -170,7 +170,7 @@ class QuantizeRows(Operator):
     """
 
     kind: ClassVar[str] = "quantize_rows"
-    rows: int | None
+    rows: Rows
     width: int
     in_dtype: str
     interleaved: bool
@@ -181,7 +181,7 @@ class QuantizeRows(Operator):
         return True
 
     def definition(self) -> tirx.PrimFunc:
-        x = te.placeholder((symbolic_rows(self.rows), self.width), self.in_dtype, name="x")
+        x = te.placeholder((self.rows.extent(), self.width), self.in_dtype, name="x")
         return te_prim_func([x, *pack(x, self.interleaved, self.tiled)])
 
 

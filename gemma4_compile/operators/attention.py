@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.attention_splits import LOWEST, declare_splits
-from gemma4_compile.operators.base import Operator, symbolic_rows
+from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.examples import (
     ATTENTION_F32,
     Sizes,
@@ -26,6 +26,7 @@ from gemma4_compile.operators.examples import (
 )
 from gemma4_compile.operators.heads import CacheShape, Head, Put, QkvColumns, norm_and_rotate
 from gemma4_compile.operators.math import as_f32, f32
+from gemma4_compile.operators.rows import Rows
 from gemma4_compile.operators.spreads import LSE, Spread
 from gemma4_compile.operators.tir import (
     FunctionBuilder,
@@ -40,7 +41,7 @@ from gemma4_compile.types import Array
 
 
 def _kv_input(
-    rows: int | None, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
+    rows: Rows, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
 ) -> Array | None:
     """Example inputs that the KV state gives."""
     if name == "positions":
@@ -65,7 +66,7 @@ class QkNormRopeCache(Operator):
     """
 
     kind: ClassVar[str] = "qk_norm_rope_cache"
-    rows: int | None
+    rows: Rows
     heads: int
     kv_heads: int
     head_dim: int
@@ -114,7 +115,7 @@ class QkNormRopeCache(Operator):
         return kv_positions(self.rows, sizes) if name == "positions" else None
 
     def definition(self) -> tirx.PrimFunc:
-        rows, dim = symbolic_rows(self.rows), self.head_dim
+        rows, dim = self.rows.extent(), self.head_dim
         with function(scheduled=False) as build:
             qkv = build.arg("qkv", (rows, self.columns.width), "float32")
             q_norm = build.arg("q_norm", (dim,), "float32")
@@ -159,7 +160,7 @@ class QkNormRopeCache(Operator):
 class _OverCache(Operator):
     """Shapes of attention over the cache, and the keys that a position sees."""
 
-    rows: int | None
+    rows: Rows
     heads: int
     kv_heads: int
     head_dim: int
@@ -249,7 +250,7 @@ class PrefillAttention(_OverCache):
         return None
 
     def definition(self) -> tirx.PrimFunc:
-        rows, dim = symbolic_rows(self.rows), self.head_dim
+        rows, dim = self.rows.extent(), self.head_dim
         with function(scheduled=False) as build:
             q = build.arg("q", (rows, self.heads * dim), "float32")
             shape = self.cache.shape()

@@ -152,6 +152,9 @@ def _from_json(kind: type[T], values: Mapping[str, object]) -> T:
         key: _from_json(types[key], value) if isinstance(value, dict) else _tuples(value)
         for key, value in values.items()
     }
+    for key, value in made.items():
+        if isinstance(types[key], _Described) and not isinstance(value, types[key]):
+            raise KeyError(key)  # an earlier version had a number there
     return kind(**made)
 
 
@@ -171,7 +174,7 @@ def description_of(func: tirx.PrimFunc) -> str | None:
 
 
 def operator_from(description: str) -> Operator:
-    """The operator that `description_of` describes; KeyError for an unknown kind."""
+    """The operator that `description_of` describes; KeyError for an unknown kind or form."""
     fields = json.loads(description)
     return _from_json(_KINDS[fields.pop("kind")], fields)
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from tvm import te, tirx
 
-from gemma4_compile.operators.base import symbolic_rows, te_prim_func
+from gemma4_compile.operators.base import te_prim_func
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.examples import OPERANDS_F16, Sizes
 from gemma4_compile.operators.linear import Linear
@@ -83,7 +83,7 @@ class BoundedLinear(Linear):
         return OPERANDS_F16 * (max(1.0, sqrt(self.cols) / 4) if self.clipped else 1.0)
 
     def definition(self) -> tirx.PrimFunc:
-        rows, layout = symbolic_rows(self.rows), self.layout
+        rows, layout = self.rows.extent(), self.layout
         bounds = te.placeholder((CLIPS,), "float32", name="bounds")
         x = te.placeholder((rows, self.cols), self.in_dtype, name="x")
         weights = layout.placeholders()

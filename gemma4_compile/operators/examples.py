@@ -14,6 +14,7 @@ from operator import add, floordiv, mul
 import numpy as np
 from tvm import tirx
 
+from gemma4_compile.operators.rows import Rows
 from gemma4_compile.operators.types import Index
 from gemma4_compile.types import Array
 
@@ -90,15 +91,15 @@ def stored_bytes(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
     return np.minimum(words.view(np.uint8), 254).view(np.uint32)
 
 
-def kv_positions(rows: int | None, sizes: Sizes) -> Array:
+def kv_positions(rows: Rows, sizes: Sizes) -> Array:
     """The positions that the KV state gives to a call."""
-    count = rows or sizes.rows
+    count = rows.count(sizes.rows)
     return np.array([sizes.before, count, sizes.before + count, 0])
 
 
-def kept_positions(rows: int | None, sizes: Sizes) -> Array:
+def kept_positions(rows: Rows, sizes: Sizes) -> Array:
     """The positions of a call whose first third of the rows are copies."""
-    count = rows or sizes.rows
+    count = rows.count(sizes.rows)
     kept = count - count // 3
     return np.array([sizes.before, kept, sizes.before + kept, 0])
 

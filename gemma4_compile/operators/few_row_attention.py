@@ -14,7 +14,7 @@ from gemma4_compile.operators.attention import DecodeAttention, SplitAttention
 from gemma4_compile.operators.attention_splits import LOWEST, CombineSplits
 from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.examples import Sizes, example_lse
-from gemma4_compile.operators.few_row_linear import FewRows
+from gemma4_compile.operators.few_rows import FewRows
 from gemma4_compile.operators.heads import Splits, norm_and_rotate
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.tir import FunctionBuilder, LocalVar, bind, function, i32, store
@@ -48,7 +48,7 @@ class FewRowAttention(FewRows, SplitAttention):
     most_rows: int = 1
 
     def definition(self) -> tirx.PrimFunc:
-        rows, dim = symbolic_rows(self.rows), self.head_dim
+        rows, dim = self.rows.extent(), self.head_dim
         with function(scheduled=False) as build:
             q = build.arg("q", (rows, self.heads * dim), "float32")
             shape = self.cache.shape()

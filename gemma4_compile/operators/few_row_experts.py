@@ -13,7 +13,7 @@ from tvm import te, tirx
 from gemma4_compile.operators.activation_quantization import pack, packed_placeholders, unpack
 from gemma4_compile.operators.base import symbolic_rows, te_prim_func
 from gemma4_compile.operators.expert_linear import ExpertRows
-from gemma4_compile.operators.few_row_linear import FewRows
+from gemma4_compile.operators.few_rows import FewRows
 from gemma4_compile.operators.math import as_f32, f32, gelu_tanh
 from gemma4_compile.operators.types import Expr, Index
 

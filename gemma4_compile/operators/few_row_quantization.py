@@ -12,7 +12,7 @@ from gemma4_compile.operators.activation_quantization import pack
 from gemma4_compile.operators.attention_splits import LOWEST
 from gemma4_compile.operators.base import Operator, symbolic_rows, te_prim_func
 from gemma4_compile.operators.examples import Sizes, example_lse
-from gemma4_compile.operators.few_row_linear import FewRows
+from gemma4_compile.operators.few_rows import FewRows
 from gemma4_compile.operators.norms import inverse_rms, residual_sum
 from gemma4_compile.operators.types import Expr
 from gemma4_compile.types import Array

@@ -9,7 +9,7 @@ from tvm import te, tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.base import Operator, symbolic_rows, te_prim_func
-from gemma4_compile.operators.few_row_linear import FewRows
+from gemma4_compile.operators.few_rows import FewRows
 from gemma4_compile.operators.moe import EXPERT_NORM, VECTORS, choose_experts, router_scores
 from gemma4_compile.operators.tir import function, store
 from gemma4_compile.operators.types import Expr

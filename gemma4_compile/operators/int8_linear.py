@@ -20,7 +20,7 @@ from gemma4_compile.operators.activation_quantization import (
     rounded,
     unpack,
 )
-from gemma4_compile.operators.base import Operator, TensorSpec, symbolic_rows, te_prim_func
+from gemma4_compile.operators.base import Operator, TensorSpec, te_prim_func
 from gemma4_compile.operators.examples import MOVED_BYTES, own_vector_error
 from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, ExpertGemm
 from gemma4_compile.operators.linear import Linear, WeightLayout
@@ -87,11 +87,14 @@ class Int8Linear(Int8Sums, Linear):
     ----------
     packed_out : the result is packed for the matrix that reads it
     interleaved_out : that matrix has 4-bit weights
+    tiled, tiled_out : the words of a few packed rows of x, and of a packed result, are in tiles
     """
 
     kind: ClassVar[str] = "int8_linear"
     packed_out: bool = False
     interleaved_out: bool = False
+    tiled: bool = False
+    tiled_out: bool = False
 
     @property
     def product_name(self) -> str:
@@ -123,10 +126,10 @@ class Int8Linear(Int8Sums, Linear):
 
     def packed_x(self) -> list[te.Tensor]:
         """Placeholders of x where it comes packed: words, scales."""
-        return packed_placeholders(self.cols, symbolic_rows(self.rows))
+        return packed_placeholders(self.cols, self.rows.extent(), self.tiled)
 
     def stored(self, y: te.Tensor) -> list[te.Tensor]:
-        return list(pack(y, self.interleaved_out)) if self.packed_out else [y]
+        return pack(y, self.interleaved_out, self.tiled_out) if self.packed_out else [y]
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -12,7 +12,6 @@ from tvm import te, tirx
 from gemma4_compile.operators.base import (
     Operator,
     TensorSpec,
-    symbolic_rows,
     te_prim_func,
 )
 from gemma4_compile.operators.epilogue import Epilogue
@@ -25,6 +24,7 @@ from gemma4_compile.operators.packings import (
     product_packing,
 )
 from gemma4_compile.operators.prologues import PLAIN, MadeVector, Prologue
+from gemma4_compile.operators.rows import Few, One, Rows
 from gemma4_compile.operators.sampling import MASKED
 from gemma4_compile.operators.spreads import Spread, of_both_signs
 from gemma4_compile.operators.types import Buffer, Expr
@@ -176,7 +176,7 @@ class Linear(Operator):
     """
 
     kind: ClassVar[str] = "linear"
-    rows: int | None
+    rows: Rows
     layout: WeightLayout
     in_dtype: str
     epilogue: str = Epilogue.NONE.value
@@ -187,12 +187,14 @@ class Linear(Operator):
 
     @property
     def name(self) -> str:
-        return self.prologue.prefix + self.product_name
+        few = "few_row_" if isinstance(self.rows, Few) else ""
+        return self.prologue.prefix + few + self.product_name
 
     @property
     def product_name(self) -> str:
         """The name without the prologue's."""
-        return f"{'gemv' if self.rows == 1 else 'gemm'}_{self.layout.label}_{self.epilogue}"
+        product = "gemv" if isinstance(self.rows, One) else "gemm"
+        return f"{product}_{self.layout.label}_{self.epilogue}"
 
     @property
     def is_plain(self) -> bool:
@@ -219,6 +221,9 @@ class Linear(Operator):
     def product_specs(self) -> list[TensorSpec]:
         """Shapes and dtypes of the product of one position."""
         return [((1, self.outputs), "float32")]
+
+    def example_inputs(self, rng: np.random.Generator, sizes: Sizes) -> tuple[Array | int, ...]:
+        return super().example_inputs(rng, replace(sizes, rows=self.rows.count(sizes.rows)))
 
     def example_input(
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
@@ -253,13 +258,13 @@ class Linear(Operator):
         if self.is_plain:
             args, x = self.left()
             return self.multiply(args, x)
-        assert self.rows == 1, "only one position has its vector made"
+        assert isinstance(self.rows, One), "only one position has its vector made"
         made = self.prologue.make(self.cols, self.in_dtype)
         return self.multiply(made.args, self.rounded(made), made.results)
 
     def left(self) -> tuple[list[te.Tensor], te.Tensor]:
         """The arguments of x where it comes as it is, and x."""
-        x = te.placeholder((symbolic_rows(self.rows), self.cols), self.in_dtype, name="x")
+        x = te.placeholder((self.rows.extent(), self.cols), self.in_dtype, name="x")
         return [x], x
 
     def rounded(self, made: MadeVector) -> te.Tensor:
@@ -351,14 +356,14 @@ class Embedding(RowLookup):
 
     IDS: ClassVar[str] = "ids"
     kind: ClassVar[str] = "embedding"
-    rows: int | None
+    rows: Rows
     layout: WeightLayout
     row_begin: int
     scale: float
     accumulate: bool
 
     def definition(self) -> tirx.PrimFunc:
-        rows, layout = symbolic_rows(self.rows), self.layout
+        rows, layout = self.rows.extent(), self.layout
         ids = te.placeholder((rows,), "int32", name="ids")
         weights = layout.placeholders()
         previous = te.placeholder((rows, self.cols), "float32", name="previous")

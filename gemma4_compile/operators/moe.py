@@ -19,6 +19,7 @@ from gemma4_compile.operators.base import (
 from gemma4_compile.operators.examples import Sizes, chosen_experts
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.norms import ExpertNormVector, inverse_rms, residual_sum
+from gemma4_compile.operators.rows import Rows
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.types import Array
@@ -47,7 +48,7 @@ class Router(Operator):
     """
 
     kind: ClassVar[str] = "router"
-    rows: int | None
+    rows: Rows
     width: int
     experts: int
     top_k: int
@@ -57,7 +58,7 @@ class Router(Operator):
     out_dtype: str
 
     def definition(self) -> tirx.PrimFunc:
-        rows, width, experts = symbolic_rows(self.rows), self.width, self.experts
+        rows, width, experts = self.rows.extent(), self.width, self.experts
         with function(scheduled=False) as build:
             x = build.arg("x", (rows, width), "float32")
             vectors = build.arg("vectors", (VECTORS, width), "float32")
@@ -336,12 +337,12 @@ class CombineExperts(Operator):
     """
 
     kind: ClassVar[str] = "combine_experts"
-    rows: int | None
+    rows: Rows
     top_k: int
     width: int
 
     def definition(self) -> tirx.PrimFunc:
-        rows = symbolic_rows(self.rows)
+        rows = self.rows.extent()
         outputs = te.placeholder((rows * self.top_k, self.width), "float32", name="outputs")
         weights = te.placeholder((rows, self.top_k), "float32", name="weights")
         k = te.reduce_axis((0, self.top_k), name="k")
@@ -361,12 +362,12 @@ class ExpertResidualNorm(Operator):
     """
 
     kind: ClassVar[str] = "expert_residual_norm"
-    rows: int | None
+    rows: Rows
     width: int
     eps: float
     next_dtype: str
 
     def definition(self) -> tirx.PrimFunc:
-        args, out, x = ExpertNormVector(self.width, self.eps).definition(symbolic_rows(self.rows))
+        args, out, x = ExpertNormVector(self.width, self.eps).definition(self.rows.extent())
         hidden = te.compute(x.shape, lambda i, j: x[i, j].astype(self.next_dtype), name="hidden")
         return te_prim_func([*args, out, hidden])

@@ -10,6 +10,7 @@ from tvm import te, tirx
 
 from gemma4_compile.operators.base import Operator, symbolic_rows, te_prim_func
 from gemma4_compile.operators.math import as_f32, f32
+from gemma4_compile.operators.rows import Rows
 from gemma4_compile.operators.types import Expr, Index
 
 
@@ -34,13 +35,13 @@ class RmsNorm(Operator):
     """
 
     kind: ClassVar[str] = "rms_norm"
-    rows: int | None
+    rows: Rows
     width: int
     eps: float
     out_dtype: str
 
     def definition(self) -> tirx.PrimFunc:
-        rows = symbolic_rows(self.rows)
+        rows = self.rows.extent()
         x = te.placeholder((rows, self.width), "float32", name="x")
         w = te.placeholder((self.width,), "float32", name="w")
         inverse = inverse_rms(x, rows, self.width, self.eps, "x")
@@ -89,7 +90,7 @@ class ResidualNorm(Operator):
     """
 
     kind: ClassVar[str] = "residual_norm"
-    rows: int | None
+    rows: Rows
     width: int
     eps: float
     scaled: bool
@@ -97,7 +98,7 @@ class ResidualNorm(Operator):
     stacked: int = 0
 
     def definition(self) -> tirx.PrimFunc:
-        rows, width = symbolic_rows(self.rows), self.width
+        rows, width = self.rows.extent(), self.width
         y = te.placeholder((rows, width), "float32", name="y")
         residual = te.placeholder((rows, width), "float32", name="residual")
         if self.stacked:
@@ -135,7 +136,7 @@ class PerLayerInputs(Operator):
     """
 
     kind: ClassVar[str] = "per_layer_inputs"
-    rows: int | None
+    rows: Rows
     layers: int
     width: int
     eps: float
@@ -144,7 +145,7 @@ class PerLayerInputs(Operator):
     input_scale: float
 
     def definition(self) -> tirx.PrimFunc:
-        rows, width = symbolic_rows(self.rows), self.width
+        rows, width = self.rows.extent(), self.width
         shape = (rows, self.layers * width)
         context = te.placeholder(shape, "float32", name="context")
         tokens = te.placeholder(shape, "float32", name="tokens")

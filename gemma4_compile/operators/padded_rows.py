@@ -24,6 +24,7 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.operators.base import Operator, symbolic_rows
 from gemma4_compile.operators.examples import Sizes, kv_positions, rotary_table
 from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.rows import Rows
 from gemma4_compile.operators.spreads import Spread, around_zero, from_to_twice, near
 from gemma4_compile.operators.tir import (
     FunctionBuilder,
@@ -91,7 +92,7 @@ class KeptRows(Operator):
     """
 
     kind: ClassVar[str] = "kept_rows"
-    rows: int | None
+    rows: Rows
     width: int
     cache_dtype: str
 
@@ -102,7 +103,7 @@ class KeptRows(Operator):
 
     def declare(self, build: FunctionBuilder) -> KeptOperands:
         """The arguments of definition and kernel."""
-        rows, capacity = symbolic_rows(self.rows), symbolic_rows(None, "capacity")
+        rows, capacity = self.rows.extent(), symbolic_rows(None, "capacity")
         return KeptOperands(
             rows=rows,
             embeddings=build.arg("embeddings", (rows, self.width), "float32"),
@@ -218,12 +219,12 @@ class ShiftedRotary(Operator):
     """
 
     kind: ClassVar[str] = "shifted_rotary"
-    rows: int | None
+    rows: Rows
     pairs: int
 
     def declare(self, build: FunctionBuilder) -> ShiftedOperands:
         """The arguments of definition and kernel."""
-        rows, pairs = symbolic_rows(self.rows), self.pairs
+        rows, pairs = self.rows.extent(), self.pairs
         return ShiftedOperands(
             rows=rows,
             rotary=build.arg("rotary", (tirx.Var("chunk", "int64"), pairs, 2), "float32"),

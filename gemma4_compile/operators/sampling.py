@@ -14,6 +14,7 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.operators.base import Operator, TensorSpec, symbolic_rows
 from gemma4_compile.operators.examples import Sizes
 from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.rows import ONE, Rows
 from gemma4_compile.operators.spreads import FLOAT_BITS, LSE, Spread, around_zero
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
@@ -91,7 +92,7 @@ class SoftmaxPartials(VocabularyOperator):
 
     kind: ClassVar[str] = "softmax_partials"
     blocks: int
-    rows: int | None = 1
+    rows: Rows = ONE
 
     @property
     def run(self) -> int:
@@ -99,7 +100,7 @@ class SoftmaxPartials(VocabularyOperator):
         return -(-self.vocab // self.blocks)
 
     def definition(self) -> tirx.PrimFunc:
-        n = symbolic_rows(self.rows)
+        n = self.rows.extent()
         with function(scheduled=False) as build:
             logits = build.arg("logits", (1, n, self.vocab), "float32")
             temperature = build.arg("temperature", (1,), "float32")
@@ -126,10 +127,10 @@ class SoftmaxProbs(VocabularyOperator):
 
     kind: ClassVar[str] = "softmax_probs"
     blocks: int
-    rows: int | None = 1
+    rows: Rows = ONE
 
     def definition(self) -> tirx.PrimFunc:
-        n = symbolic_rows(self.rows)
+        n = self.rows.extent()
         with function(scheduled=False) as build:
             logits = build.arg("logits", (1, n, self.vocab), "float32")
             temperature = build.arg("temperature", (1,), "float32")
@@ -170,7 +171,7 @@ class TopPHistogram(VocabularyOperator):
     """
 
     kind: ClassVar[str] = "top_p_histogram"
-    rows: int | None = 1
+    rows: Rows = ONE
 
     @property
     def runs(self) -> int:
@@ -183,7 +184,7 @@ class TopPHistogram(VocabularyOperator):
         return [(whole, "float32"), (whole, "float32"), (binned, "int32"), (binned, "float32")]
 
     def definition(self) -> tirx.PrimFunc:
-        n = symbolic_rows(self.rows)
+        n = self.rows.extent()
         with function(scheduled=False) as build:
             probs = build.arg("probs", (n, self.vocab), "float32")
             ordered, sums, counts, masses = (
@@ -231,7 +232,7 @@ class SampleTopP(VocabularyOperator):
     """
 
     kind: ClassVar[str] = "sample_top_p"
-    rows: int | None = 1
+    rows: Rows = ONE
 
     @property
     def histogram(self) -> TopPHistogram:
@@ -243,7 +244,7 @@ class SampleTopP(VocabularyOperator):
         return self.histogram
 
     def definition(self) -> tirx.PrimFunc:
-        n = symbolic_rows(self.rows)
+        n = self.rows.extent()
         with function(scheduled=False) as build:
             probs = build.arg("probs", (n, self.vocab), "float32")
             for name, (shape, dtype) in zip(HISTOGRAM, self.histogram.results_of(n), strict=True):

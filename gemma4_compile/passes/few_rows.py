@@ -8,8 +8,8 @@ Such a function has the attribute FEW_ROWS_ATTR, the most rows that it is called
 
 After::
 
-    y = few_row_linear(x, weights)
-    y = int8_few_row_linear(words, scales, weights)
+    y = linear(x, weights)                      of rows that are Few
+    y = int8_linear(words, scales, weights)
     o_partial, split_lse = few_row_attention(q, key, value, positions)
     y = combine_few_rows(o_partial, split_lse)
 
@@ -46,7 +46,6 @@ from gemma4_compile.operators.few_row_attention import (
     FewRowAttention,
     NormedFewRowAttention,
 )
-from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
 from gemma4_compile.operators.few_row_quantization import (
     QuantizedFewRowCombine,
     QuantizedFewRowNorm,
@@ -54,6 +53,7 @@ from gemma4_compile.operators.few_row_quantization import (
 from gemma4_compile.operators.int8_linear import PACKED_ROWS, Int8Linear
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.norms import ResidualNorm
+from gemma4_compile.operators.rows import CHUNK, Chunk, Few
 from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.passes.operator_graph import (
     AnyCall,
@@ -66,10 +66,6 @@ from gemma4_compile.passes.operator_graph import (
 
 SHORT = 512
 """Channels of rows that every block of a matmul rounds again, in the time of a launch at most."""
-FORMS: tuple[tuple[type[Linear], type[FewRowLinear | Int8FewRowLinear]], ...] = (
-    (Linear, FewRowLinear),
-    (Int8Linear, Int8FewRowLinear),
-)
 
 
 def few_rows(graph: OperatorGraph, limits: FusionLimits) -> None:
@@ -81,19 +77,21 @@ def few_rows(graph: OperatorGraph, limits: FusionLimits) -> None:
         graph.replace([attention], _in_splits(attention, most, limits.few_rows))
     for of_few in graph.calls(FewRowAttention):
         _norm_in_attention(graph, of_few, limits)
-    for many, few in FORMS:
-        for linear in graph.calls(many):
-            if linear.operator.rows is None:
-                operator = few(
-                    **fields_of(linear.operator, linear.operator.in_dtype), most_rows=most
-                )
-                graph.replace([linear], [OperatorCall(operator, linear.args, linear.results)])
+    for linear in (*graph.calls(Linear), *graph.calls(Int8Linear)):
+        if isinstance(linear.operator.rows, Chunk):
+            operator = replace(linear.operator, rows=Few(most))
+            graph.replace([linear], [OperatorCall(operator, linear.args, linear.results)])
     for quantize in graph.calls(QuantizeRows):
         _quantize_in_producer(graph, quantize, most)
-    for few_linear in graph.calls(Int8FewRowLinear):
+    for few_linear in few_matmuls(graph):
         _quantize_in_reader(graph, few_linear)
-    for gate_up in graph.calls(Int8FewRowLinear):
+    for gate_up in few_matmuls(graph):
         _quantize_product(graph, gate_up, limits)
+
+
+def few_matmuls(graph: OperatorGraph) -> list[OperatorCall[Int8Linear]]:
+    """The matmuls of a few rows on int8."""
+    return [call for call in graph.calls(Int8Linear) if isinstance(call.operator.rows, Few)]
 
 
 def _in_splits(
@@ -104,7 +102,7 @@ def _in_splits(
     heads, dim, dtype = operator.heads, operator.head_dim, operator.out_dtype
     splits = options.splits_of_rows(operator.window, operator.kv_heads, dim, most)
     partial = FewRowAttention(
-        rows=None,
+        rows=CHUNK,
         heads=heads,
         kv_heads=operator.kv_heads,
         head_dim=dim,
@@ -188,7 +186,7 @@ def _quantize_in_producer(
     graph.replace([before, quantize], [call])
 
 
-def _quantize_in_reader(graph: OperatorGraph, linear: OperatorCall[Int8FewRowLinear]) -> None:
+def _quantize_in_reader(graph: OperatorGraph, linear: OperatorCall[Int8Linear]) -> None:
     """Let a matmul round its rows, if they are short and nothing else reads them."""
     before = graph.producer(linear.args[0])
     if not is_call_of(before, QuantizeRows) or linear.operator.cols > SHORT:
@@ -201,7 +199,7 @@ def _quantize_in_reader(graph: OperatorGraph, linear: OperatorCall[Int8FewRowLin
 
 
 def _quantize_product(
-    graph: OperatorGraph, gate_up: OperatorCall[Int8FewRowLinear], limits: FusionLimits
+    graph: OperatorGraph, gate_up: OperatorCall[Int8Linear], limits: FusionLimits
 ) -> None:
     """Let gate and up round their product, if nothing else reads it."""
     operator, rounding = gate_up.operator, rounding_of(graph, gate_up.results[0])

@@ -20,6 +20,7 @@ from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.moe import ExpertResidualNorm
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.operators.prologues import Norm
+from gemma4_compile.operators.rows import One
 from gemma4_compile.passes.fusion_limits import FusionLimits, weight_count
 from gemma4_compile.passes.operator_graph import AnyCall, OperatorCall, OperatorGraph
 
@@ -55,7 +56,7 @@ def norm_of(graph: OperatorGraph, linear: OperatorCall[Linear]) -> NormCall | No
     vector = linear.args[0]
     norm = graph.producer(vector)
     operator = linear.operator
-    if operator.rows != 1 or operator.in_dtype == PACKED or not operator.is_plain:
+    if not isinstance(operator.rows, One) or operator.in_dtype == PACKED or not operator.is_plain:
         return None
     if not _is_norm(norm):
         return None

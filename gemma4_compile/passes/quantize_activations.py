@@ -43,6 +43,7 @@ from gemma4_compile.operators.int8_linear import (
 )
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.moe import TopKExperts
+from gemma4_compile.operators.rows import CHUNK, One
 from gemma4_compile.passes.fuse_attention_combine import combine_of
 from gemma4_compile.passes.fuse_norm_linear import NormCall, is_stacked, norm_of, norm_prologue
 from gemma4_compile.passes.fusion_limits import FusionLimits, buffers
@@ -65,7 +66,7 @@ def quantize_activations(graph: OperatorGraph, limits: FusionLimits) -> None:
     for linear in graph.calls(Linear):
         if not takes_int8(linear.operator.layout):
             continue
-        if linear.operator.rows != 1:
+        if not isinstance(linear.operator.rows, One):
             _quantize_before(graph, linear, Int8Linear)
         elif _may_round(graph, linear, limits):
             operator = Int8Linear(**fields_of(linear.operator, linear.operator.in_dtype))
@@ -84,7 +85,9 @@ def quantize_unfused(graph: OperatorGraph, limits: FusionLimits) -> None:
     del limits
     for linear in graph.calls(Int8Linear):
         operator = linear.operator
-        if operator.rows != 1 or operator.in_dtype == PACKED or not operator.is_plain:
+        if not (isinstance(operator.rows, One) and operator.is_plain):
+            continue
+        if operator.in_dtype == PACKED:
             continue
         norm, combine = norm_of(graph, linear), combine_of(graph, linear)
         if norm is not None and len(norm.results) > 1:
@@ -108,7 +111,7 @@ def _may_quantize_product(graph: OperatorGraph, gate_up: AnyCall) -> bool:
     operator = gate_up.operator
     return (
         type(operator) is Int8Linear
-        and operator.rows == 1
+        and isinstance(operator.rows, One)
         and operator.epilogue == Epilogue.GELU_PAIRS.value
         and operator.layout.rows % PACKED_ROWS == 0
         and graph.reader_count(gate_up.results[0]) == 1
@@ -134,7 +137,8 @@ def _quantize_before(
 def _rounding(x: relax.Expr, matmul: Matmul) -> tuple[AnyCall, list[relax.Var]]:
     """The call that quantises the rows of x for a matmul, and its words and scales."""
     operator = matmul.operator
-    rows, width = getattr(operator, "rows", None), int(x.ty.shape[1])
+    rows = operator.rows if isinstance(operator, Linear) else CHUNK
+    width = int(x.ty.shape[1])
     quantize = QuantizeRows(rows, width, str(x.ty.dtype), operator.layout.products.interleaved)
     packed = result_vars("quantized", quantized_specs(width, x.ty.shape[0]))
     return OperatorCall(quantize, [x], packed), packed

@@ -30,7 +30,6 @@ from gemma4_compile.operators.expert_linear import (
     OverExperts,
 )
 from gemma4_compile.operators.few_row_experts import FewRowExperts, Int8FewRowExperts
-from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
 from gemma4_compile.operators.int8_linear import PACKED, Int8ExpertGemm, Int8Linear
 from gemma4_compile.operators.linear import Embedding, Linear, WeightLayout
 from gemma4_compile.passes.fusion_limits import FusionLimits, buffers
@@ -61,7 +60,7 @@ def split_matmuls(graph: OperatorGraph, limits: FusionLimits) -> None:
     """Divide calls that bind too many buffers among several."""
     if limits.max_buffers is None:
         return
-    for kind in (Linear, Int8Linear, FewRowLinear, Int8FewRowLinear):
+    for kind in (Linear, Int8Linear):
         for linear in graph.calls(kind):
             if not limits.binds(linear.args, len(linear.results)):
                 graph.replace([linear], _side_by_side(linear, limits.max_buffers))

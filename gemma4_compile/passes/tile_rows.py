@@ -3,7 +3,7 @@
 Before::
 
     residual, words, scales = quantized_few_row_norm(...)          words (n, width / 4)
-    y = int8_few_row_linear(words, scales, weights)
+    y = int8_linear(words, scales, weights)
 
 After: the same operators with `tiled`, and words (n / 8, width / 32, 8, 8). Their meaning is the
 same. What makes the rows may be such a norm or combine, the norms after experts, or a matmul on
@@ -13,6 +13,7 @@ tensor cores whose result is packed.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeGuard
 
 from tvm import relax
 
@@ -25,12 +26,12 @@ from gemma4_compile.operators.activation_quantization import (
 )
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.few_row_expert_norms import FewRowExpertNorm
-from gemma4_compile.operators.few_row_linear import Int8FewRowLinear
 from gemma4_compile.operators.few_row_quantization import (
     QuantizedFewRowCombine,
     QuantizedFewRowNorm,
 )
-from gemma4_compile.operators.int8_linear import PACKED
+from gemma4_compile.operators.int8_linear import PACKED, Int8Linear
+from gemma4_compile.operators.rows import Few
 from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.passes.operator_graph import (
     AnyCall,
@@ -70,25 +71,30 @@ def _in_tiles(operator: Operator, limits: FusionLimits) -> Operator | None:
         return replace(operator, tiled=True)
     if isinstance(operator, FewRowExpertNorm) and operator.packs:
         return replace(operator, tiled=True)
-    if isinstance(operator, Int8FewRowLinear) and operator.packed_out:
+    if is_of_few(operator) and operator.packed_out:
         return replace(operator, tiled_out=True) if _is_on_tensor_cores(operator, limits) else None
     return None
 
 
-def _is_on_tensor_cores(operator: Int8FewRowLinear, limits: FusionLimits) -> bool:
+def is_of_few(operator: Operator) -> TypeGuard[Int8Linear]:
+    """Return whether it is a matmul of a few rows on int8."""
+    return isinstance(operator, Int8Linear) and isinstance(operator.rows, Few)
+
+
+def _is_on_tensor_cores(operator: Int8Linear, limits: FusionLimits) -> bool:
     assert limits.reads_tiles is not None, "the target has tensor cores"
     return operator.in_dtype == PACKED and limits.reads_tiles(operator.layout)
 
 
 def _readers(
     graph: OperatorGraph, words: relax.Var, limits: FusionLimits
-) -> list[OperatorCall[Int8FewRowLinear]]:
+) -> list[OperatorCall[Int8Linear]]:
     """The matmuls that read words; none if anything else does, too."""
     readers: list[AnyCall] = [
         step
         for step in graph.steps
         if isinstance(step, OperatorCall) and step.args and words.same_as(step.args[0])
     ]
-    found = [call for call in readers if is_call_of(call, Int8FewRowLinear)]
+    found = [call for call in readers if is_call_of(call, Int8Linear) and is_of_few(call.operator)]
     fits = all(_is_on_tensor_cores(call.operator, limits) for call in found)
     return found if fits and len(found) == graph.reader_count(words) else []

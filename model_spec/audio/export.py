@@ -23,6 +23,7 @@ from gemma4_compile.model_spec.audio.unified import normed_frames
 from gemma4_compile.model_spec.component import VAR_BOUNDS_ATTR, Exported, ExportOptions
 from gemma4_compile.model_spec.matrices import Matrices
 from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.operators.rows import CHUNK
 
 
 class SoundEncoder(nn.Module):
@@ -41,7 +42,7 @@ class SoundEncoder(nn.Module):
             normed = normed_frames(self.config, samples, self.dtype)
         else:
             normed = self.audio_tower.forward(log_mel(samples))
-        return self.audio_projection.matmul(normed, None)
+        return self.audio_projection.matmul(normed, CHUNK)
 
     def audio_embed(self, samples: nn.Tensor) -> nn.Tensor:
         """The adapter of the WebLLM client: `embed_audio`."""

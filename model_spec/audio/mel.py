@@ -26,6 +26,7 @@ from gemma4_compile.operators.audio_features import (
 )
 from gemma4_compile.operators.base import emit
 from gemma4_compile.operators.linear import Linear, WeightLayout
+from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.operators.types import Index
 
 Float32Array = npt.NDArray[np.float32]
@@ -67,7 +68,7 @@ def mel_filters() -> Float32Array:
 
 def _matmul(x: nn.Tensor, matrix: nn.Tensor) -> nn.Tensor:
     rows, cols = map(int, matrix.shape)
-    operator = Linear(None, WeightLayout(0, "float32", 0, cols, (rows,)), "float32")
+    operator = Linear(CHUNK, WeightLayout(0, "float32", 0, cols, (rows,)), "float32")
     return emit(operator, [x, matrix], [((x.shape[0], rows), "float32")])[0]
 
 

@@ -29,6 +29,7 @@ from gemma4_compile.operators.conformer import (
     GatedConv,
     RelativeAttention,
 )
+from gemma4_compile.operators.rows import CHUNK
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -60,7 +61,7 @@ class ClippedLinear(nn.Module):
 
     def forward(self, x: nn.Tensor) -> nn.Tensor:
         """(rows, inputs) -> (rows, outputs) float32."""
-        return self.linear.matmul(x, None)
+        return self.linear.matmul(x, CHUNK)
 
 
 def _bounds(*linears: ClippedLinear | None) -> list[nn.Tensor]:
@@ -171,7 +172,7 @@ class Attention(nn.Module):
             cap=config.attention_logit_cap,
             clips=config.use_clipped_linears,
         )
-        relative = self.relative_k_proj.matmul(positions, None)
+        relative = self.relative_k_proj.matmul(positions, CHUNK)
         args = [q, k, v, relative, self.per_dim_scale.weight, *_bounds(*projections, self.post)]
         return self.post.forward(emit(operator, args, [(tuple(q.shape), "float32")])[0])
 
@@ -269,7 +270,7 @@ class Subsampling(nn.Module):
     def forward(self, spectrum: nn.Tensor) -> nn.Tensor:
         """(frames, BANDS) -> (rows, hidden_size) float32."""
         x = self.layer1.forward(self.layer0.forward(spectrum, self.dtype), self.dtype)
-        return self.input_proj_linear.matmul(x, None)
+        return self.input_proj_linear.matmul(x, CHUNK)
 
 
 class AudioTower(nn.Module):
@@ -294,6 +295,6 @@ class AudioTower(nn.Module):
         x = self.subsample_conv_projection.forward(spectrum)
         for layer in self.layers:
             x = layer.forward(x)
-        x = self.output_proj.matmul(x, None)
+        x = self.output_proj.matmul(x, CHUNK)
         bias, eps = self.output_bias.weight, self.config.rms_norm_eps
         return norm(x, self.dtype, bias=bias, eps=eps)

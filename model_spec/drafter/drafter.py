@@ -33,6 +33,7 @@ from gemma4_compile.operators.drafting import (
     BestTokenPartials,
     ClusterTokens,
 )
+from gemma4_compile.operators.rows import ONE
 
 
 class MaskedEmbedding(nn.Module):
@@ -47,7 +48,7 @@ class MaskedEmbedding(nn.Module):
 
     def forward(self, hidden: nn.Tensor) -> nn.Tensor:
         """The tokens of the clusters nearest to a state (1, hidden_size): (candidates,) int32."""
-        scores = self.centroids.matmul(hidden, 1)
+        scores = self.centroids.matmul(hidden, ONE)
         args = [scores, self.token_ordering.weight]
         return emit(self._operator, args, [((self._operator.count,), "int32")])[0]
 
@@ -90,25 +91,25 @@ class Drafter(nn.Module):
         kv = KvTensors(self.layout, state)
         kv.positions = positions
         if self.layout.padding_slot is not None:
-            kv.count_padding(embedding, 1)
+            kv.count_padding(embedding, ONE)
             # A guess sees the rows before its position, and not its own.
             own = nn.Tensor.from_const(np.array([0, 0, 1, 0], np.int32))
             kv.positions = nn.op.subtract(kv.positions, own)
         eps = self.config.rms_norm_eps
-        residual = self.pre_projection.matmul(nn.op.concat([embedding, hidden], dim=1), 1)
-        normed = rms_norm(residual, self.layers[0].input_layernorm, 1, eps, self.dtype)
-        stream = Stream(residual, normed, None, 1)
+        residual = self.pre_projection.matmul(nn.op.concat([embedding, hidden], dim=1), ONE)
+        normed = rms_norm(residual, self.layers[0].input_layernorm, ONE, eps, self.dtype)
+        stream = Stream(residual, normed, None, ONE)
         following = [*(layer.input_layernorm for layer in self.layers), self.norm][1:]
         for layer, next_norm in zip(self.layers, following, strict=True):
             stream = layer.forward(stream, kv, next_norm, False)
         token, candidates = self._head(stream.hidden)
-        return (token, self.post_projection.matmul(stream.hidden, 1), *candidates)
+        return (token, self.post_projection.matmul(stream.hidden, ONE), *candidates)
 
     def _head(self, hidden: nn.Tensor) -> tuple[nn.Tensor, list[nn.Tensor]]:
         """The best token (1,) int32; all logits, and of which tokens where clusters chose them."""
         head = self.embed_tokens if self.config.ties_head else self.lm_head
         if not self.config.num_centroids:
-            candidates = [head.matmul(hidden, 1)]
+            candidates = [head.matmul(hidden, ONE)]
         else:
             tokens = self.masked_embedding.forward(hidden)
             candidates = [head.matmul_of(hidden, tokens), tokens]

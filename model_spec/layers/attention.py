@@ -25,6 +25,7 @@ from gemma4_compile.operators.base import (
     emit_inplace,
 )
 from gemma4_compile.operators.picture_attention import LastVisibleRows, PicturePrefillAttention
+from gemma4_compile.operators.rows import ONE, Chunk, One, Rows
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ class Attention(nn.Module):
         self,
         hidden: nn.Tensor,
         kv: KvTensors,
-        rows: int | None,
+        rows: Rows,
         last_row_only: bool,
         last_rows: nn.Tensor | None = None,
     ) -> nn.Tensor:
@@ -166,11 +167,11 @@ class Attention(nn.Module):
             (rows or 1, hidden_size) float32, before the post-attention norm.
         """
         qkv = self.qkv_proj.matmul(hidden, rows)
-        if rows == 1:
-            return self.o_proj.matmul(self._combine(*self._decode(qkv, kv)), 1)
+        if isinstance(rows, One):
+            return self.o_proj.matmul(self._combine(*self._decode(qkv, kv)), ONE)
         q = self._prepare(qkv, kv, rows)
-        if rows is None and last_row_only:
-            return self.o_proj.matmul(self._combine(*self._last_row(take_last_row(q), kv)), 1)
+        if isinstance(rows, Chunk) and last_row_only:
+            return self.o_proj.matmul(self._combine(*self._last_row(take_last_row(q), kv)), ONE)
         return self.o_proj.matmul(self._chunk(q, kv, rows, last_rows), rows)
 
     def _rotary_fields(self, kv: KvTensors) -> RotaryFields:
@@ -212,7 +213,7 @@ class Attention(nn.Module):
         kv.put(plan.kv_slot, new_key, new_value)
         return tuple(rest)
 
-    def _prepare(self, qkv: nn.Tensor, kv: KvTensors, rows: int | None) -> nn.Tensor:
+    def _prepare(self, qkv: nn.Tensor, kv: KvTensors, rows: Rows) -> nn.Tensor:
         plan = self.plan
         operator = QkNormRopeCache(
             rows=rows,
@@ -224,7 +225,7 @@ class Attention(nn.Module):
         return self._emit_with_cache(operator, qkv, kv, [((qkv.shape[0], width), "float32")])[0]
 
     def _chunk(
-        self, q: nn.Tensor, kv: KvTensors, rows: int | None, last_rows: nn.Tensor | None
+        self, q: nn.Tensor, kv: KvTensors, rows: Rows, last_rows: nn.Tensor | None
     ) -> nn.Tensor:
         sees_pictures = last_rows is not None and self.plan.window is not None
         kind = PicturePrefillAttention if sees_pictures else PrefillAttention
@@ -252,7 +253,7 @@ class Attention(nn.Module):
     def _last_row(self, q: nn.Tensor, kv: KvTensors) -> tuple[nn.Tensor, ...]:
         """The last position of a chunk: its q is prepared already."""
         operator = SplitAttention(
-            rows=1,
+            rows=ONE,
             window=self.plan.window,
             **self._split_fields(),
             **self._cache_fields(kv),
@@ -263,7 +264,7 @@ class Attention(nn.Module):
     def _decode(self, qkv: nn.Tensor, kv: KvTensors) -> tuple[nn.Tensor, ...]:
         """One position: norms, RoPE, the write of K and V, and the splits in one launch."""
         operator = DecodeAttention(
-            rows=1,
+            rows=ONE,
             window=self.plan.window,
             **self._split_fields(),
             **self._cache_fields(kv),

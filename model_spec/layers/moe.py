@@ -21,6 +21,7 @@ from gemma4_compile.operators.moe import (
     routed_width,
 )
 from gemma4_compile.operators.norms import ResidualNorm
+from gemma4_compile.operators.rows import One, Rows
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def run_experts(
     experts: ExpertWeights,
     norms: NormStack,
     residual: nn.Tensor,
-    rows: int | None,
+    rows: Rows,
 ) -> nn.Tensor:
     """The experts' branch of the residual, before its norm: (rows, hidden_size) float32.
 
@@ -78,7 +79,7 @@ def run_experts(
     norms : as `Router` takes them
     residual : (rows, hidden_size) float32
     """
-    if rows == 1:
+    if isinstance(rows, One):
         return _run_one(sizes, router, experts, norms, residual)
     top_k, (n, width) = sizes.top_k, residual.shape
     ids, weights, hidden = _route(sizes, router, norms, residual, rows)
@@ -111,7 +112,7 @@ def _run_one(
 
 
 def _route(
-    sizes: MoeSizes, router: RouterWeights, norms: NormStack, x: nn.Tensor, rows: int | None
+    sizes: MoeSizes, router: RouterWeights, norms: NormStack, x: nn.Tensor, rows: Rows
 ) -> tuple[nn.Tensor, ...]:
     """Ids (rows, top_k) int32, weights (rows, top_k) f32, and the normed x of the experts."""
     operator = Router(
@@ -135,7 +136,7 @@ def _route(
 
 
 def add_attention(
-    sizes: MoeSizes, residual: nn.Tensor, attended: nn.Tensor, norms: NormStack, rows: int | None
+    sizes: MoeSizes, residual: nn.Tensor, attended: nn.Tensor, norms: NormStack, rows: Rows
 ) -> tuple[nn.Tensor, nn.Tensor]:
     """``r' = residual + norm(attended)``, (rows, hidden_size) float32, and its norm for the MLP."""
     shape, count = tuple(residual.shape), int(norms.weight.shape[0])
@@ -153,7 +154,7 @@ def add_branches(
     norms: NormStack,
     scalar: Vector,
     next_norm: Vector,
-    rows: int | None,
+    rows: Rows,
 ) -> tuple[nn.Tensor, nn.Tensor]:
     """``r' = (residual + norm(norm(dense) + norm(chosen))) * scalar`` and ``next_norm(r')``."""
     shape = tuple(residual.shape)

@@ -6,6 +6,7 @@ from tvm.relax.frontend import nn
 
 from gemma4_compile.operators.base import TensorSpec, emit
 from gemma4_compile.operators.norms import ResidualNorm, RmsNorm, TakeLastRow
+from gemma4_compile.operators.rows import Rows
 
 
 class Vector(nn.Module):
@@ -22,14 +23,14 @@ class NormStack(nn.Module):
         self.weight = nn.Parameter((count, size), "float32")
 
 
-def rms_norm(x: nn.Tensor, norm: Vector, rows: int | None, eps: float, dtype: str) -> nn.Tensor:
+def rms_norm(x: nn.Tensor, norm: Vector, rows: Rows, eps: float, dtype: str) -> nn.Tensor:
     """``norm(x)``: (rows, width) float32 -> (rows, width) dtype."""
     operator = RmsNorm(rows, int(x.shape[1]), eps, dtype)
     return emit(operator, [x, norm.weight], [(tuple(x.shape), dtype)])[0]
 
 
 def add_normed(
-    residual: nn.Tensor, branch: nn.Tensor, norm: Vector, rows: int | None, eps: float
+    residual: nn.Tensor, branch: nn.Tensor, norm: Vector, rows: Rows, eps: float
 ) -> nn.Tensor:
     """``residual + norm(branch)``: (rows, width) float32."""
     operator = ResidualNorm(rows, int(residual.shape[1]), eps, False, None)
@@ -42,7 +43,7 @@ def add_normed_and_norm(
     branch: nn.Tensor,
     norm: Vector,
     next_norm: Vector,
-    rows: int | None,
+    rows: Rows,
     eps: float,
     dtype: str,
     scalar: Vector | None = None,

@@ -50,6 +50,7 @@ from gemma4_compile.model_spec.text.per_layer_embedding import inject, per_layer
 from gemma4_compile.model_spec.text.scales import embedding_scale
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.moe import VECTORS
+from gemma4_compile.operators.rows import CHUNK, ONE, Chunk, One, Rows
 
 
 @dataclass(frozen=True)
@@ -69,16 +70,16 @@ class Stream:
     residual: nn.Tensor
     hidden: nn.Tensor
     ple: nn.Tensor | None
-    rows: int | None
+    rows: Rows
     last_rows: nn.Tensor | None = None
 
     def last_row(self) -> Stream:
         """Only the last position, where nobody reads the others."""
-        if self.rows is not None:
+        if not isinstance(self.rows, Chunk):
             return self
         residual = take_last_row(self.residual)
         ple = None if self.ple is None else take_last_row(self.ple)
-        return Stream(residual, self.hidden, ple, 1)
+        return Stream(residual, self.hidden, ple, ONE)
 
 
 class LayerConfig(Protocol):
@@ -226,7 +227,7 @@ class Gemma4ForCausalLM(nn.Module):
 
     def embed(self, ids: nn.Tensor) -> nn.Tensor:
         """Token embeddings: (n,) int32 -> (n, hidden_size) float32, times sqrt(hidden_size)."""
-        return self._embed(ids, None)
+        return self._embed(ids, CHUNK)
 
     def prefill_tokens(
         self, embeddings: nn.Tensor, ids: nn.Tensor, modality: nn.Tensor, kv: nn.Object
@@ -243,7 +244,7 @@ class Gemma4ForCausalLM(nn.Module):
         tensors = KvTensors(self.layout, kv)
         copies = None
         if self.layout.padding_slot is not None:
-            source, copies = tensors.count_padding(residual, None)
+            source, copies = tensors.count_padding(residual, CHUNK)
             residual, tokens, kinds = (take_rows(x, source) for x in (residual, tokens, kinds))
             tensors.has_copies = True
         last_rows = None
@@ -256,16 +257,16 @@ class Gemma4ForCausalLM(nn.Module):
             is_text = nn.op.equal(kinds, nn.Tensor.from_scalar(abi.MODALITY_TEXT, "int32"))
             pad = nn.Tensor.from_scalar(max(self.config.pad_token_id, 0), "int32")
             tokens = nn.op.where(is_text, tokens, pad)
-        logits, probes = self._decode_stream(residual, tokens, tensors, None, last_rows)
+        logits, probes = self._decode_stream(residual, tokens, tensors, CHUNK, last_rows)
         return logits, kv, *probes
 
     def decode_tokens(self, ids: nn.Tensor, kv: nn.Object) -> tuple[nn.Tensor | nn.Object, ...]:
         """Run one token: (1, 1) int32 -> logits (1, 1, vocab) f32, state, probes as in prefill."""
         tokens, tensors = nn.op.reshape(ids, (1,)), KvTensors(self.layout, kv)
-        residual = self._embed(tokens, 1)
+        residual = self._embed(tokens, ONE)
         if self.layout.padding_slot is not None:
-            tensors.count_padding(residual, 1)
-        logits, probes = self._decode_stream(residual, tokens, tensors, 1)
+            tensors.count_padding(residual, ONE)
+        logits, probes = self._decode_stream(residual, tokens, tensors, ONE)
         return logits, kv, *probes
 
     def verify_tokens(
@@ -281,10 +282,10 @@ class Gemma4ForCausalLM(nn.Module):
         tokens = nn.op.reshape(ids, (length,))
         tensors = KvTensors(self.layout, kv)
         if self.layout.padding_slot is not None:  # there is none among guesses
-            tensors.count_padding(residual, None)
-        stream, _ = self._layers_stream(residual, tokens, tensors, None, None, keeps_rows=True)
-        logits = self._head(stream.hidden, None)
-        normed = rms_norm(stream.residual, self.norm, None, config.rms_norm_eps, "float32")
+            tensors.count_padding(residual, CHUNK)
+        stream, _ = self._layers_stream(residual, tokens, tensors, CHUNK, None, keeps_rows=True)
+        logits = self._head(stream.hidden, CHUNK)
+        normed = rms_norm(stream.residual, self.norm, CHUNK, config.rms_norm_eps, "float32")
         return nn.op.reshape(logits, (1, length, config.vocab_size)), normed, kv
 
     def create_kv_cache(
@@ -314,11 +315,11 @@ class Gemma4ForCausalLM(nn.Module):
         audio = nn.Tensor.from_scalar(abi.MODALITY_AUDIO, "int32")
         return nn.op.where(is_sound, audio, kinds)
 
-    def _embed(self, ids: nn.Tensor, rows: int | None) -> nn.Tensor:
+    def _embed(self, ids: nn.Tensor, rows: Rows) -> nn.Tensor:
         return self.embed_tokens.take(ids, rows, embedding_scale(self.config))
 
     def _per_layer_inputs(
-        self, ids: nn.Tensor, residual: nn.Tensor, rows: int | None
+        self, ids: nn.Tensor, residual: nn.Tensor, rows: Rows
     ) -> nn.Tensor | None:
         if not self.config.hidden_size_per_layer_input:
             return None
@@ -337,16 +338,16 @@ class Gemma4ForCausalLM(nn.Module):
         residual: nn.Tensor,
         tokens: nn.Tensor,
         kv: KvTensors,
-        rows: int | None,
+        rows: Rows,
         last_rows: nn.Tensor | None = None,
     ) -> tuple[nn.Tensor, list[nn.Tensor]]:
         """Logits after the last position, and with `probe` its residual stream after each layer."""
         stream, streams = self._layers_stream(residual, tokens, kv, rows, last_rows)
-        logits = self._head(stream.hidden, 1)
+        logits = self._head(stream.hidden, ONE)
         probes = [_last_row(stream) for stream in streams] if self.options.probe else []
         return nn.op.reshape(logits, (1, 1, self.config.vocab_size)), probes
 
-    def _head(self, hidden: nn.Tensor, rows: int | None) -> nn.Tensor:
+    def _head(self, hidden: nn.Tensor, rows: Rows) -> nn.Tensor:
         """Logits (rows, vocab) of normed states."""
         cap = self.config.final_logit_softcapping
         epilogue = Epilogue.NONE if cap is None else Epilogue.SOFTCAP
@@ -360,7 +361,7 @@ class Gemma4ForCausalLM(nn.Module):
         residual: nn.Tensor,
         tokens: nn.Tensor,
         kv: KvTensors,
-        rows: int | None,
+        rows: Rows,
         last_rows: nn.Tensor | None,
         *,
         keeps_rows: bool = False,
@@ -385,4 +386,4 @@ class Gemma4ForCausalLM(nn.Module):
 
 def _last_row(stream: Stream) -> nn.Tensor:
     """The residual stream of the last position: (1, hidden_size)."""
-    return stream.residual if stream.rows == 1 else take_last_row(stream.residual)
+    return stream.residual if isinstance(stream.rows, One) else take_last_row(stream.residual)

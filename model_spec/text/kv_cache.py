@@ -23,6 +23,7 @@ from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.layer_plan import LayerPlan, rotary_plans
 from gemma4_compile.operators.base import emit, emit_inplace
 from gemma4_compile.operators.padded_rows import BITS, DIGITS, KeptRows, ShiftedRotary
+from gemma4_compile.operators.rows import Rows
 from gemma4_compile.types import Array
 
 RING_ALIGNMENT = 32
@@ -193,7 +194,7 @@ class KvTensors:
             )
         return self._current[slot]
 
-    def count_padding(self, embeddings: nn.Tensor, rows: int | None) -> tuple[nn.Tensor, nn.Tensor]:
+    def count_padding(self, embeddings: nn.Tensor, rows: Rows) -> tuple[nn.Tensor, nn.Tensor]:
         """Count the padding among a call's rows; positions and angles are those without it.
 
         Parameters

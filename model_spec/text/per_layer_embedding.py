@@ -19,6 +19,7 @@ from gemma4_compile.model_spec.text.scales import (
 from gemma4_compile.operators.base import emit
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.norms import PerLayerInputs
+from gemma4_compile.operators.rows import Rows
 
 
 def per_layer_inputs(
@@ -28,7 +29,7 @@ def per_layer_inputs(
     norm: Vector,
     ids: nn.Tensor,
     embeddings: nn.Tensor,
-    rows: int | None,
+    rows: Rows,
 ) -> nn.Tensor:
     """Per-layer inputs of every layer.
 
@@ -67,7 +68,7 @@ def inject(
     x: nn.Tensor,
     ple: nn.Tensor,
     layer: int,
-    rows: int | None,
+    rows: Rows,
 ) -> nn.Tensor:
     """``Wproj (gelu(Wgate x) * ple_layer)`` before its norm: (rows, hidden_size) float32.
 

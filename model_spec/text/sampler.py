@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tvm.relax.frontend import nn
 
 from gemma4_compile.operators.base import emit, emit_inplace
+from gemma4_compile.operators.rows import CHUNK, ONE, Rows
 from gemma4_compile.operators.sampling import (
     Bitmask,
     LogitBias,
@@ -33,9 +34,9 @@ class SamplerModule(nn.Module):
 
     def softmax_with_temperature(self, logits: nn.Tensor, temperature: nn.Tensor) -> nn.Tensor:
         """(1, 1, vocab) f32 and (1,) f32 -> probabilities (1, 1, vocab) f32."""
-        return self._softmax(logits, temperature, 1)
+        return self._softmax(logits, temperature, ONE)
 
-    def _softmax(self, logits: nn.Tensor, temperature: nn.Tensor, rows: int | None) -> nn.Tensor:
+    def _softmax(self, logits: nn.Tensor, temperature: nn.Tensor, rows: Rows) -> nn.Tensor:
         """Probabilities in the shape of logits (1, n, vocab) f32; `rows` as an operator's."""
         blocks, n = self.options.softmax_blocks, logits.shape[1]
         args, spec = [logits, temperature], ((n, blocks, 2), "float32")
@@ -63,10 +64,10 @@ class SamplerModule(nn.Module):
         `indices` is the hand-through of argsort_probs.
         """
         del indices, sample_index
-        return self._sample(probs, uniform, top_p, 1)
+        return self._sample(probs, uniform, top_p, ONE)
 
     def _sample(
-        self, probs: nn.Tensor, uniform: nn.Tensor, top_p: nn.Tensor, rows: int | None
+        self, probs: nn.Tensor, uniform: nn.Tensor, top_p: nn.Tensor, rows: Rows
     ) -> nn.Tensor:
         """A token of each row of probabilities (n, vocab) f32; `rows` as an operator's."""
         operator, n = SampleTopP(self.vocab, rows), probs.shape[0]
@@ -81,9 +82,9 @@ class SamplerModule(nn.Module):
         (1, n, vocab) f32, (1,) f32, (n,) f32 and (1,) f32 -> (n,) int32, as
         `softmax_with_temperature` and `sample_with_top_p` draw one.
         """
-        probs = self._softmax(logits, temperature, None)
+        probs = self._softmax(logits, temperature, CHUNK)
         flat = nn.op.reshape(probs, (logits.shape[1], self.vocab))
-        return self._sample(flat, uniform, top_p, None)
+        return self._sample(flat, uniform, top_p, CHUNK)
 
     def apply_logit_bias_inplace(
         self, logits: nn.Tensor, pos2seq: nn.Tensor, token_ids: nn.Tensor, bias: nn.Tensor

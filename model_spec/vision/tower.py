@@ -26,6 +26,7 @@ from gemma4_compile.model_spec.vision.projection import Projection
 from gemma4_compile.operators.base import emit
 from gemma4_compile.operators.bounded_linear import CLIPS
 from gemma4_compile.operators.epilogue import Epilogue
+from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.operators.vision import PatchRotary, PixelPatches, PoolPatches
 from gemma4_compile.operators.vision_attention import PatchAttention, PatchQkNormRope
 
@@ -129,11 +130,11 @@ class EncoderLayer(nn.Module):
         eps, dtype = self.eps, self.dtype
         branch = self.self_attn.forward(hidden, picture)
         norm, mlp_norm = self.post_attention_layernorm, self.pre_feedforward_layernorm
-        residual, hidden = add_normed_and_norm(residual, branch, norm, mlp_norm, None, eps, dtype)
+        residual, hidden = add_normed_and_norm(residual, branch, norm, mlp_norm, CHUNK, eps, dtype)
         branch, norm = self.mlp.forward(hidden), self.post_feedforward_layernorm
         if next_norm is None:
-            return add_normed(residual, branch, norm, None, eps), hidden
-        return add_normed_and_norm(residual, branch, norm, next_norm, None, eps, dtype)
+            return add_normed(residual, branch, norm, CHUNK, eps), hidden
+        return add_normed_and_norm(residual, branch, norm, next_norm, CHUNK, eps, dtype)
 
 
 class PatchEmbedder(nn.Module):
@@ -165,7 +166,7 @@ class Encoder(nn.Module):
         """(patches, hidden_size) -> (patches, hidden_size) float32."""
         layers = list(self.layers)
         first = layers[0]
-        hidden = rms_norm(residual, first.input_layernorm, None, first.eps, first.dtype)
+        hidden = rms_norm(residual, first.input_layernorm, CHUNK, first.eps, first.dtype)
         norms = [layer.input_layernorm for layer in layers[1:]]
         for layer, next_norm in zip(layers, [*norms, None], strict=True):
             residual, hidden = layer.forward(residual, hidden, picture, next_norm)

@@ -1,6 +1,6 @@
 """Which kernel runs: from an operator and a target to the function that makes it, on one page.
 
-`ONE` holds the operators that have one kernel on every target; it may still be shaped by the
+`ONE_KERNEL` holds the operators that have one kernel on every target; it may still be shaped by the
 target's limits and tuning. `select` chooses for the others: by rows, by what the device has (its
 capabilities in `TargetSpec`), by sizes. What comes out: tests/unit/targets/kernels/test_select.py.
 """
@@ -15,10 +15,10 @@ from tvm import tirx
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.few_row_experts import Int8FewRowExperts
-from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
 from gemma4_compile.operators.int8_linear import Int8Linear
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.prologues import Combine, Norm, Routed
+from gemma4_compile.operators.rows import Chunk, Few
 from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.targets.kernels.attention import (
     subgroup_matrix_patches,
@@ -138,7 +138,7 @@ from gemma4_compile.targets.spec import TargetSpec
 Factory = Callable[[Any, TargetSpec], tirx.PrimFunc]
 """Makes the kernel of one class of operators, or of several; it knows which it is given."""
 
-ONE: Mapping[str, Factory] = {
+ONE_KERNEL: Mapping[str, Factory] = {
     # linear
     "embedding": make_embedding,
     # rounding to int8
@@ -222,36 +222,34 @@ ONE: Mapping[str, Factory] = {
 def select(operator: Operator, spec: TargetSpec) -> Factory:
     """The function that makes an operator's kernel for a target; KeyError if there is none."""
     match operator:
-        case Int8FewRowLinear():
-            on_tensor_cores = few_row_tensor_cores.fits_tensor_cores(operator, spec)
-            return make_few_rows_on_tensor_cores if on_tensor_cores else make_few_row_gemv
-        case Int8FewRowExperts():
-            on_tensor_cores = few_row_expert_tensor_cores.fits_tensor_cores(operator, spec)
-            return (
-                few_row_expert_tensor_cores.make_few_row_expert_tensor_cores
-                if on_tensor_cores
-                else make_few_row_experts
-            )
-        case Int8Linear():
-            return make_int8_gemv if operator.rows == 1 else make_gemm
-        case FewRowLinear():
-            return make_few_row_gemv
-        case Linear(prologue=Combine()):
-            return make_combined_gemv
-        case Linear(prologue=Norm() | Routed()):
-            return make_normed_gemv
         case BoundedLinear():
             if tensor_core_gemm.fits_tensor_cores(operator, spec):
                 return tensor_core_gemm.make_tensor_core_gemm
             if subgroup_matrix_gemm.fits_subgroup_matrices(operator, spec):
                 return subgroup_matrix_gemm.make_subgroup_matrix_gemm
             return make_bounded_gemm
+        case Int8Linear(rows=Few()) if few_row_tensor_cores.fits_tensor_cores(operator, spec):
+            return make_few_rows_on_tensor_cores
+        case Linear(rows=Few()):
+            return make_few_row_gemv
+        case Linear(rows=Chunk()):
+            return make_gemm
+        case Int8Linear():
+            return make_int8_gemv
+        case Linear(prologue=Combine()):
+            return make_combined_gemv
+        case Linear(prologue=Norm() | Routed()):
+            return make_normed_gemv
+        case Linear():
+            return make_gemv
+        case Int8FewRowExperts() if few_row_expert_tensor_cores.fits_tensor_cores(operator, spec):
+            return few_row_expert_tensor_cores.make_few_row_expert_tensor_cores
+        case Int8FewRowExperts():
+            return make_few_row_experts
         case PatchAttention():
             if tensor_core_patches.fits_tensor_cores(operator, spec):
                 return tensor_core_patches.make_tensor_core_attention
             if subgroup_matrix_patches.fits_subgroup_matrices(operator, spec):
                 return subgroup_matrix_patches.make_subgroup_matrix_attention
             return make_patch_attention
-        case Linear():
-            return make_gemv if operator.rows == 1 else make_gemm
-    return ONE[operator.kind]
+    return ONE_KERNEL[operator.kind]

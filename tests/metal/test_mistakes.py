@@ -13,6 +13,7 @@ import tvm
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import ResidualNorm
+from gemma4_compile.operators.rows import CHUNK, ONE
 from tests.metal import emulator
 from tests.metal.emulated_kernels import ORDERS, EmulatedCases, link_cases
 from tests.numerics.kernel_cases import Array, KernelCase, differences, make_case
@@ -20,9 +21,9 @@ from tests.numerics.kernel_cases import Array, KernelCase, differences, make_cas
 BARRIER = "threadgroup_barrier(mem_flags::mem_threadgroup);"
 GEMM, GEMV, NORM, MERGE = range(4)
 OPERATORS = (
-    Linear(None, WeightLayout(4, "float16", 32, 96, (64,)), "float16"),
-    Linear(1, WeightLayout(4, "float16", 32, 96, (64,)), "float16"),
-    ResidualNorm(None, 96, 1e-6, True, "float16"),
+    Linear(CHUNK, WeightLayout(4, "float16", 32, 96, (64,)), "float16"),
+    Linear(ONE, WeightLayout(4, "float16", 32, 96, (64,)), "float16"),
+    ResidualNorm(CHUNK, 96, 1e-6, True, "float16"),
     CombineSplits(2, 32, 5, "float16"),
 )
 

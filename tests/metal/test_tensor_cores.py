@@ -8,6 +8,7 @@ import pytest
 import tvm
 
 from gemma4_compile.operators.bounded_linear import BoundedLinear
+from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.targets.tuning import FewRowTensorCoreTuning
 from tests.fixed_scheme import FixedLayout
 from tests.metal import emulator
@@ -16,7 +17,7 @@ from tests.numerics.kernel_cases import make_case
 from tests.numerics.tensor_cores import OPERATORS, few_row_cases, two_kernel_cases
 
 OTHER_FORMS = [
-    BoundedLinear(None, FixedLayout(bits, "float16", group, 64, (96,)), "float16", clipped=True)
+    BoundedLinear(CHUNK, FixedLayout(bits, "float16", group, 64, (96,)), "float16", clipped=True)
     for bits, group in ((0, 0), (8, 32))
 ]
 """They have other kernels where there are tensor cores, too."""

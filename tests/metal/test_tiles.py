@@ -66,7 +66,7 @@ def test_rows_have_the_logits_of_single_tokens(
     )
     package = Package.open(made.package)
     kinds = tiled_kinds(package)
-    assert "int8_few_row_linear" in kinds
+    assert "int8_linear" in kinds
     assert kinds & {"quantized_few_row_norm", "quantized_few_row_combine", "quantize_rows"}
     plain, engine = Engine(package, drafts=0), Engine(package)
     text = models.prompt(30 + sum(ROUNDS), seed=13).tolist()

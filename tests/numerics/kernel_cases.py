@@ -17,6 +17,7 @@ from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.operators.base import Operator, operator_of
 from gemma4_compile.operators.examples import Sizes
+from gemma4_compile.operators.rows import ONE, Chunk
 from gemma4_compile.quantization.recipe import storage_plan
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import TargetSpec
@@ -48,8 +49,8 @@ class KernelCase:
 
     @property
     def label(self) -> str:
-        rows = getattr(self.operator, "rows", 1)
-        return f"{self.operator.name}-{'chunk' if rows is None else 'one'}"
+        rows = getattr(self.operator, "rows", ONE)
+        return f"{self.operator.name}-{'chunk' if isinstance(rows, Chunk) else 'one'}"
 
 
 def operators(

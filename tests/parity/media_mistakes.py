@@ -17,6 +17,7 @@ from gemma4_compile.operators import picture_attention
 from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.base import emit
 from gemma4_compile.operators.picture_attention import PicturePrefillAttention
+from gemma4_compile.operators.rows import Rows
 from gemma4_compile.operators.tir import i32
 from gemma4_compile.operators.types import Expr
 
@@ -39,7 +40,7 @@ def _full_layers_open(monkeypatch: pytest.MonkeyPatch) -> None:
         self: attention.Attention,
         q: nn.Tensor,
         kv: KvTensors,
-        rows: int | None,
+        rows: Rows,
         last_rows: nn.Tensor | None,
     ) -> nn.Tensor:
         if last_rows is None:

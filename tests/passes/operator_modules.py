@@ -10,6 +10,7 @@ from tvm.relax.frontend import nn
 
 from gemma4_compile.operators.base import Operator, TensorSpec, emit
 from gemma4_compile.operators.linear import Linear, WeightLayout
+from gemma4_compile.operators.rows import Few
 from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.passes.operator_graph import OperatorCall, OperatorGraph, rewrite
 
@@ -59,9 +60,11 @@ def rewritten(before: tvm.IRModule, limits: FusionLimits, *passes: Pass) -> tvm.
 
 
 def kind_of(operator: Operator) -> str:
-    """An operator's kind, and in front of a matmul's what makes its vector."""
-    prefix = operator.prologue.prefix if isinstance(operator, Linear) else ""
-    return prefix + operator.kind
+    """An operator's kind; of a matmul also what makes its vector, and whether its rows are few."""
+    if not isinstance(operator, Linear):
+        return operator.kind
+    few = "few_row_" if isinstance(operator.rows, Few) else ""
+    return operator.prologue.prefix + few + operator.kind
 
 
 def kinds(after: tvm.IRModule) -> list[str]:

@@ -8,6 +8,7 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.errors import LoweringError
 from gemma4_compile.operators.norms import RmsNorm
+from gemma4_compile.operators.rows import ONE
 from gemma4_compile.operators.tir import function, store
 from gemma4_compile.passes.check_limits import check_limits, kernel_use
 from gemma4_compile.targets import target_spec
@@ -115,5 +116,5 @@ def test_cpu_has_no_limits() -> None:
 
 @pytest.mark.parametrize("spec", [WEBGPU, target_spec("webgpu", "compat")])
 def test_our_kernels_follow_the_limits(spec: TargetSpec) -> None:
-    func = make_kernel(RmsNorm(1, 4096, 1e-6, "float16"), spec)
+    func = make_kernel(RmsNorm(ONE, 4096, 1e-6, "float16"), spec)
     assert kernel_use("norm", func).threads == spec.max_threads_per_block

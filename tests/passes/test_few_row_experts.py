@@ -31,6 +31,7 @@ from gemma4_compile.operators.moe import (
     Router,
 )
 from gemma4_compile.operators.norms import ResidualNorm
+from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.passes.few_row_experts import few_row_experts
 from gemma4_compile.passes.split_matmuls import split_matmuls
 from tests.passes.operator_modules import (
@@ -67,10 +68,10 @@ def of_experts(
     down = [x[f"down_{name}"] for name in weights(DOWN)]
     left = [x["x"]]
     if int8:
-        left = call(QuantizeRows(None, 64, F32, True), left, *quantized_specs(64, N))
+        left = call(QuantizeRows(CHUNK, 64, F32, True), left, *quantized_specs(64, N))
     left = call(matmul(PAIRS, UP), [*left, *choice, *up], GATED)
     if int8:
-        left = call(QuantizeRows(None, 32, F32, True), left, *PACKED_GATED)
+        left = call(QuantizeRows(CHUNK, 32, F32, True), left, *PACKED_GATED)
     return call(matmul(NO_EPILOGUE, DOWN), [*left, *choice, *down], OUTPUTS)
 
 
@@ -100,7 +101,7 @@ def test_experts_are_found_by_their_ids(int8: bool) -> None:
             return of_experts(x, matmul, [x["ids"]], int8)
         up = [x[f"up_{name}"] for name in weights(UP)]
         down = [x[f"down_{name}"] for name in weights(DOWN)]
-        packed = call(QuantizeRows(None, 64, F32, True), [x["x"]], *quantized_specs(64, N))
+        packed = call(QuantizeRows(CHUNK, 64, F32, True), [x["x"]], *quantized_specs(64, N))
         gate_up = matmul(PAIRS, UP)
         assert isinstance(gate_up, Int8FewRowExperts)
         gate_up = replace(gate_up, packed_out=True, interleaved_out=True)
@@ -126,7 +127,7 @@ NORM_INPUTS: dict[str, TensorSpec] = {
     "expert_scale": ((EXPERTS,), F32),
 }
 CHOICE = ((N, TOP_K), "int32"), ((N, TOP_K), F32), ROWS
-ROUTER = Router(None, 64, EXPERTS, TOP_K, 1e-6, 0.125, "float16", F32)
+ROUTER = Router(CHUNK, 64, EXPERTS, TOP_K, 1e-6, 0.125, "float16", F32)
 ROUTED = ("vectors", "projection", "expert_scale")
 
 
@@ -141,13 +142,13 @@ def halves_of_router(args: list[nn.Tensor], dtype: str | None) -> list[nn.Tensor
 
 def test_both_branches_inputs_are_rounded_by_the_norm_before_them() -> None:
     def before(x: Tensors) -> list[nn.Tensor]:
-        norm = ResidualNorm(None, 64, 1e-6, False, F32, VECTORS)
+        norm = ResidualNorm(CHUNK, 64, 1e-6, False, F32, VECTORS)
         args = [x[name] for name in ("y", "residual", "vectors")]
         residual, hidden = call(norm, args, ROWS, ROWS)
-        dense = call(QuantizeRows(None, 64, F32, True), [hidden], *quantized_specs(64, N))
+        dense = call(QuantizeRows(CHUNK, 64, F32, True), [hidden], *quantized_specs(64, N))
         routed = [residual, *(x[name] for name in ROUTED)]
         ids, shares, normed = call(ROUTER, routed, *CHOICE)
-        experts = call(QuantizeRows(None, 64, F32, False), [normed], *quantized_specs(64, N))
+        experts = call(QuantizeRows(CHUNK, 64, F32, False), [normed], *quantized_specs(64, N))
         return [residual, *dense, ids, shares, *experts]
 
     packed = quantized_specs(64, N)
@@ -204,12 +205,12 @@ END_INPUTS: dict[str, TensorSpec] = {
 def end_of_layer(int8: bool) -> tvm.IRModule:
     def body(x: Tensors) -> list[nn.Tensor]:
         dense, outputs, shares, *others = (x[name] for name in END_INPUTS)
-        (chosen,) = call(CombineExperts(None, TOP_K, 64), [outputs, shares], ROWS)
-        norm = ExpertResidualNorm(None, 64, 1e-6, F32)
+        (chosen,) = call(CombineExperts(CHUNK, TOP_K, 64), [outputs, shares], ROWS)
+        norm = ExpertResidualNorm(CHUNK, 64, 1e-6, F32)
         residual, hidden = call(norm, [dense, chosen, *others], ROWS, ROWS)
         if not int8:
             return [residual, hidden]
-        rounding = QuantizeRows(None, 64, F32, True)
+        rounding = QuantizeRows(CHUNK, 64, F32, True)
         return [residual, *call(rounding, [hidden], *quantized_specs(64, N))]
 
     return of_few_rows(module(END_INPUTS, body))

@@ -22,11 +22,11 @@ from gemma4_compile.operators.few_row_attention import (
     FewRowAttention,
     NormedFewRowAttention,
 )
-from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
 from gemma4_compile.operators.few_row_quantization import QuantizedFewRowNorm
 from gemma4_compile.operators.int8_linear import PACKED, Int8Linear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import ResidualNorm
+from gemma4_compile.operators.rows import CHUNK, Few
 from gemma4_compile.passes.few_rows import few_rows
 from gemma4_compile.passes.fusion_limits import CPU_SPLITS, FusionLimits
 from gemma4_compile.passes.split_matmuls import split_matmuls
@@ -66,8 +66,8 @@ def of_few_rows(whole: tvm.IRModule) -> tvm.IRModule:
 
 def before(x: Tensors) -> list[nn.Tensor]:
     of_weights = [x[name] for name in TENSORS]
-    floats = Linear(None, LAYOUT, F32, suppressed=(3, 33))
-    packed = Int8Linear(None, LAYOUT, PACKED)
+    floats = Linear(CHUNK, LAYOUT, F32, suppressed=(3, 33))
+    packed = Int8Linear(CHUNK, LAYOUT, PACKED)
     return [
         *call(floats, [x["x"], *of_weights], ((N, 40), F32)),
         *call(packed, [x["words"], x["scales"], *of_weights], ((N, 40), F32)),
@@ -76,8 +76,8 @@ def before(x: Tensors) -> list[nn.Tensor]:
 
 def expected(x: Tensors) -> list[nn.Tensor]:
     of_weights = [x[name] for name in TENSORS]
-    floats = FewRowLinear(None, LAYOUT, F32, suppressed=(3, 33), most_rows=MOST)
-    packed = Int8FewRowLinear(None, LAYOUT, PACKED, most_rows=MOST)
+    floats = Linear(Few(MOST), LAYOUT, F32, suppressed=(3, 33))
+    packed = Int8Linear(Few(MOST), LAYOUT, PACKED)
     return [
         *call(floats, [x["x"], *of_weights], ((N, 40), F32)),
         *call(packed, [x["words"], x["scales"], *of_weights], ((N, 40), F32)),
@@ -183,9 +183,9 @@ ROWS, PACKED_SPECS = ((N, 64), F32), quantized_specs(64, N)
 
 def test_a_norm_quantises_its_rows_itself() -> None:
     def before(x: Tensors) -> list[nn.Tensor]:
-        norm = ResidualNorm(None, 64, 1e-6, False, F32)
+        norm = ResidualNorm(CHUNK, 64, 1e-6, False, F32)
         residual, hidden = call(norm, [x[name] for name in NORM_INPUTS], ROWS, ROWS)
-        rounding = QuantizeRows(None, 64, F32, True)
+        rounding = QuantizeRows(CHUNK, 64, F32, True)
         return [residual, *call(rounding, [hidden], *PACKED_SPECS)]
 
     def expected(x: Tensors) -> list[nn.Tensor]:
@@ -201,10 +201,10 @@ def test_a_residual_that_is_rounded_as_it_is(is_read_before: bool) -> None:
     inputs = {name: spec for name, spec in NORM_INPUTS.items() if name != "w_next"}
 
     def before(x: Tensors) -> list[nn.Tensor]:
-        norm = ResidualNorm(None, 64, 1e-6, False, None)
+        norm = ResidualNorm(CHUNK, 64, 1e-6, False, None)
         (residual,) = call(norm, [x[name] for name in inputs], ROWS)
         early = call(norm, [residual, x["residual"], x["w_branch"]], ROWS) if is_read_before else []
-        packed = call(QuantizeRows(None, 64, F32, True), [residual], *PACKED_SPECS)
+        packed = call(QuantizeRows(CHUNK, 64, F32, True), [residual], *PACKED_SPECS)
         return [residual, *early, *packed]
 
     def expected(x: Tensors) -> list[nn.Tensor]:
@@ -218,9 +218,9 @@ def test_a_residual_that_is_rounded_as_it_is(is_read_before: bool) -> None:
 
 def test_a_norm_whose_rows_others_read_does_not() -> None:
     def before(x: Tensors) -> list[nn.Tensor]:
-        norm = ResidualNorm(None, 64, 1e-6, False, F32)
+        norm = ResidualNorm(CHUNK, 64, 1e-6, False, F32)
         _, hidden = call(norm, [x[name] for name in NORM_INPUTS], ROWS, ROWS)
-        return [hidden, *call(QuantizeRows(None, 64, F32, True), [hidden], *PACKED_SPECS)]
+        return [hidden, *call(QuantizeRows(CHUNK, 64, F32, True), [hidden], *PACKED_SPECS)]
 
     few = of_few_rows(module(NORM_INPUTS, before))
     assert kinds(rewritten(few, LIMITS, few_rows)) == ["residual_norm", "quantize_rows"]
@@ -232,15 +232,15 @@ def test_a_matmul_rounds_short_rows_itself(cols: int, is_read_twice: bool) -> No
     inputs = {"x": ((N, cols), F32), **weights(layout)}
 
     def before(x: Tensors) -> list[nn.Tensor]:
-        rounding = QuantizeRows(None, cols, F32, True)
+        rounding = QuantizeRows(CHUNK, cols, F32, True)
         packed = call(rounding, [x["x"]], *quantized_specs(cols, N))
-        multiply = Int8Linear(None, layout, PACKED)
+        multiply = Int8Linear(CHUNK, layout, PACKED)
         args = [*packed, *(x[name] for name in weights(layout))]
         products = [call(multiply, args, ((N, 40), F32)) for _ in range(1 + is_read_twice)]
         return [result for (result,) in products]
 
     def expected(x: Tensors) -> list[nn.Tensor]:
-        multiply = Int8FewRowLinear(None, layout, F32, most_rows=MOST)
+        multiply = Int8Linear(Few(MOST), layout, F32)
         return call(multiply, [x[name] for name in inputs], ((N, 40), F32))
 
     after = rewritten(of_few_rows(module(inputs, before)), LIMITS, few_rows)
@@ -260,15 +260,13 @@ def test_gate_and_up_round_their_product(reason: str) -> None:
     product, rounded = ((N, rows // 2), F32), quantized_specs(rows // 2, N)
 
     def before(x: Tensors) -> list[nn.Tensor]:
-        operator = Int8Linear(None, layout, PACKED, **gate_up)
+        operator = Int8Linear(CHUNK, layout, PACKED, **gate_up)
         (y,) = call(operator, [x[name] for name in inputs], product)
-        rounding = call(QuantizeRows(None, rows // 2, F32, False), [y], *rounded)
+        rounding = call(QuantizeRows(CHUNK, rows // 2, F32, False), [y], *rounded)
         return [*rounding, *([y] if reason == "read twice" else [])]
 
     def expected(x: Tensors) -> list[nn.Tensor]:
-        operator = Int8FewRowLinear(
-            None, layout, PACKED, **gate_up, packed_out=True, most_rows=MOST
-        )
+        operator = Int8Linear(Few(MOST), layout, PACKED, **gate_up, packed_out=True)
         return call(operator, [x[name] for name in inputs], *rounded)
 
     tuning = FusionTuning(few_row_product_width=32 if reason == "wide" else 64)
@@ -276,7 +274,7 @@ def test_gate_and_up_round_their_product(reason: str) -> None:
     limits = replace(LIMITS, tuning=tuning, max_buffers=most)
     after = rewritten(of_few_rows(module(inputs, before)), limits, few_rows)
     if reason:
-        assert kinds(after) == ["int8_few_row_linear", "quantize_rows"]
+        assert kinds(after) == ["few_row_int8_linear", "quantize_rows"]
     else:
         assert_same(after, of_few_rows(module(inputs, expected)))
 
@@ -288,9 +286,9 @@ def test_a_combine_quantises_whole_groups_itself(dim: int, is_fused: bool) -> No
     inputs = {"q": q, "key": cache, "value": cache, "positions": ((4,), "int32")}
 
     def before(x: Tensors) -> list[nn.Tensor]:
-        operator = PrefillAttention(None, 4, 2, dim, 40, F32, 64)
+        operator = PrefillAttention(CHUNK, 4, 2, dim, 40, F32, 64)
         attended = call(operator, [x[name] for name in inputs], q)
-        rounding = QuantizeRows(None, 4 * dim, F32, True)
+        rounding = QuantizeRows(CHUNK, 4 * dim, F32, True)
         return call(rounding, attended, *quantized_specs(4 * dim, N))
 
     after = rewritten(of_few_rows(module(inputs, before)), LIMITS, few_rows)
@@ -302,7 +300,7 @@ def test_they_are_divided_where_buffers_are_too_few() -> None:
     limits = replace(LIMITS, max_buffers=7)
     after = rewritten(of_few_rows(module(INPUTS, before)), limits, few_rows, split_matmuls)
     found = [kind for kind in kinds(after) if kind != "relax.concat"]
-    assert found == ["few_row_linear"] * 2 + ["int8_few_row_linear"] * 2
+    assert found == ["few_row_linear"] * 2 + ["few_row_int8_linear"] * 2
 
 
 @pytest.mark.parametrize("activations", ["float", INT8])

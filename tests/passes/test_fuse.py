@@ -11,6 +11,7 @@ from tvm.relax.frontend import nn
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.moe import VECTORS, RouterScores, routed_width
 from gemma4_compile.operators.norms import ResidualNorm
+from gemma4_compile.operators.rows import ONE
 from gemma4_compile.passes.fuse import fuse
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.spec import INT8, TargetSpec
@@ -23,7 +24,7 @@ WEBGPU, CPU = target_spec("webgpu"), target_spec("cpu")
 
 
 def linear(x: Tensors, hidden: nn.Tensor, layout: WeightLayout = LAYOUT) -> list[nn.Tensor]:
-    operator = Linear(rows=1, in_dtype=hidden.dtype, layout=layout)
+    operator = Linear(rows=ONE, in_dtype=hidden.dtype, layout=layout)
     args = [hidden, *(x[name] for name, _, _ in layout.shapes())]
     return call(operator, args, ((1, layout.rows), F32))
 
@@ -34,7 +35,7 @@ def norm_and_matmul() -> tvm.IRModule:
     inputs = dict(zip(names, (ROW, ROW, vector, vector), strict=True))
 
     def body(x: Tensors) -> list[nn.Tensor]:
-        norm = ResidualNorm(1, 64, EPS, False, "float16")
+        norm = ResidualNorm(ONE, 64, EPS, False, "float16")
         residual, hidden = call(norm, [x[n] for n in names], ROW, ((1, 64), "float16"))
         return [residual, *linear(x, hidden)]
 
@@ -51,7 +52,7 @@ def norm_scores_and_matmul() -> tvm.IRModule:
     }
 
     def body(x: Tensors) -> list[nn.Tensor]:
-        norm = ResidualNorm(1, 64, EPS, False, "float16", VECTORS)
+        norm = ResidualNorm(ONE, 64, EPS, False, "float16", VECTORS)
         args = [x[name] for name in ("branch", "residual", "vectors")]
         residual, hidden = call(norm, args, ROW, ((1, 64), "float16"))
         results = linear(x, hidden)

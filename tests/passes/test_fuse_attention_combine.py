@@ -10,6 +10,7 @@ from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.int8_linear import Int8Linear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.prologues import Combine
+from gemma4_compile.operators.rows import ONE
 from gemma4_compile.passes.fuse_attention_combine import fuse_attention_combine
 from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.targets.tuning import FusionTuning
@@ -39,7 +40,7 @@ def before(kind: type[Linear] = Linear, readers: int = 1) -> tvm.IRModule:
     def body(x: Tensors) -> list[nn.Tensor]:
         combine = CombineSplits(HEADS, DIM, SPLITS, "float16")
         (hidden,) = call(combine, [x["o_partial"], x["split_lse"]], ((1, 128), "float16"))
-        matmul = kind(rows=1, in_dtype="float16", layout=LAYOUT)
+        matmul = kind(rows=ONE, in_dtype="float16", layout=LAYOUT)
         args = [hidden, *(x[name] for name in NAMES)]
         return [call(matmul, args, ((1, 64), F32))[0] for _ in range(readers)]
 
@@ -49,7 +50,7 @@ def before(kind: type[Linear] = Linear, readers: int = 1) -> tvm.IRModule:
 @pytest.mark.parametrize("kind", [Linear, Int8Linear])
 def test_combine_and_projection_are_one_launch(kind: type[Linear]) -> None:
     def expected(x: Tensors) -> list[nn.Tensor]:
-        operator = kind(1, LAYOUT, "float16", prologue=Combine(HEADS, DIM, SPLITS))
+        operator = kind(ONE, LAYOUT, "float16", prologue=Combine(HEADS, DIM, SPLITS))
         return call(
             operator, [x[name] for name in ("o_partial", "split_lse", *NAMES)], ((1, 64), F32)
         )

@@ -11,6 +11,7 @@ from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.moe import ExpertResidualNorm
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.operators.prologues import Norm
+from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.passes.fuse_norm_linear import fuse_norm_linear
 from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.targets.tuning import FusionTuning
@@ -34,12 +35,12 @@ NAMES = ("q_weight0", "q_scale0")
 
 
 def normed(x: Tensors, names: tuple[str, ...] = tuple(NORM)) -> list[nn.Tensor]:
-    operator = ResidualNorm(1, 64, EPS, False, "float16")
+    operator = ResidualNorm(ONE, 64, EPS, False, "float16")
     return call(operator, [x[name] for name in names], ROW, ((1, 64), "float16"))
 
 
 def linear(x: Tensors, hidden: nn.Tensor, kind: type[Linear] = Linear) -> list[nn.Tensor]:
-    operator = kind(rows=1, in_dtype=hidden.dtype, layout=LAYOUT)
+    operator = kind(rows=ONE, in_dtype=hidden.dtype, layout=LAYOUT)
     return call(operator, [hidden, *(x[name] for name in NAMES)], ((1, 96), F32))
 
 
@@ -54,7 +55,7 @@ def before(kind: type[Linear] = Linear) -> tvm.IRModule:
 @pytest.mark.parametrize(("kind", "dtype"), [(Linear, "float16"), (Int8Linear, F32)])
 def test_a_norm_and_its_matmul_are_one_launch(kind: type[Linear], dtype: str) -> None:
     def expected(x: Tensors) -> list[nn.Tensor]:
-        operator = kind(1, LAYOUT, dtype, prologue=Norm(EPS))
+        operator = kind(ONE, LAYOUT, dtype, prologue=Norm(EPS))
         return call(operator, [x[name] for name in (*NORM, *NAMES)], ROW, ((1, 96), F32))
 
     after = rewritten(before(kind), LIMITS, fuse_norm_linear)
@@ -72,12 +73,12 @@ def test_two_branches_and_a_scalar_are_fused_as_well() -> None:
     }
 
     def unfused(x: Tensors) -> list[nn.Tensor]:
-        operator = ExpertResidualNorm(1, 64, EPS, F32)
+        operator = ExpertResidualNorm(ONE, 64, EPS, F32)
         residual, hidden = call(operator, [x[name] for name in inputs], ROW, ROW)
         return [residual, *linear(x, hidden)]
 
     def expected(x: Tensors) -> list[nn.Tensor]:
-        operator = Linear(1, LAYOUT, F32, prologue=Norm(eps=EPS, scaled=True, count=2))
+        operator = Linear(ONE, LAYOUT, F32, prologue=Norm(eps=EPS, scaled=True, count=2))
         return call(operator, [x[name] for name in (*inputs, *NAMES)], ROW, ((1, 96), F32))
 
     every = {**inputs, **weights(LAYOUT)}
@@ -90,10 +91,10 @@ def test_two_branches_and_a_scalar_are_fused_as_well() -> None:
 def test_a_residual_without_a_norm_behind_it_keeps_its_later_readers() -> None:
     def body(x: Tensors) -> list[nn.Tensor]:
         names = ("branch", "residual", "w_branch")
-        (residual,) = call(ResidualNorm(1, 64, EPS, False, None), [x[n] for n in names], ROW)
+        (residual,) = call(ResidualNorm(ONE, 64, EPS, False, None), [x[n] for n in names], ROW)
         gate = linear(x, residual)
         again = call(
-            ResidualNorm(1, 64, EPS, False, None), [x["branch"], residual, x["w_branch"]], ROW
+            ResidualNorm(ONE, 64, EPS, False, None), [x["branch"], residual, x["w_branch"]], ROW
         )
         return [*gate, *again]
 
@@ -142,9 +143,9 @@ def test_a_chunk_is_not_fused() -> None:
     shape, hidden_shape = ((5, 64), F32), ((5, 64), "float16")
 
     def body(x: Tensors) -> list[nn.Tensor]:
-        norm = ResidualNorm(5, 64, EPS, False, "float16")
+        norm = ResidualNorm(CHUNK, 64, EPS, False, "float16")
         residual, hidden = call(norm, [x[name] for name in NORM], shape, hidden_shape)
-        operator = Linear(rows=5, in_dtype="float16", layout=LAYOUT)
+        operator = Linear(rows=CHUNK, in_dtype="float16", layout=LAYOUT)
         args = [hidden, *(x[name] for name in NAMES)]
         return [residual, *call(operator, args, ((5, 96), F32))]
 

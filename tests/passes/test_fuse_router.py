@@ -9,6 +9,7 @@ from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.moe import VECTORS, RouterScores, routed_width
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.operators.prologues import Routed
+from gemma4_compile.operators.rows import ONE
 from gemma4_compile.passes.fuse_norm_linear import fuse_norm_linear
 from gemma4_compile.passes.fuse_router import fuse_router
 from gemma4_compile.passes.fusion_limits import FusionLimits
@@ -39,10 +40,10 @@ ROUTED = ((1, routed_width(EXPERTS, 64)), F32)
 
 def before(kind: type[Linear] = Linear) -> tvm.IRModule:
     def body(x: Tensors) -> list[nn.Tensor]:
-        norm = ResidualNorm(1, 64, EPS, False, "float16", VECTORS)
+        norm = ResidualNorm(ONE, 64, EPS, False, "float16", VECTORS)
         args = [x[name] for name in ("branch", "residual", "vectors")]
         residual, hidden = call(norm, args, ROW, ((1, 64), "float16"))
-        matmul = kind(rows=1, in_dtype="float16", layout=LAYOUT)
+        matmul = kind(rows=ONE, in_dtype="float16", layout=LAYOUT)
         (y,) = call(matmul, [hidden, *(x[name] for name in NAMES)], ((1, 96), F32))
         scores = RouterScores(64, EXPERTS, EPS, FACTOR, "float16")
         (routed,) = call(scores, [residual, x["vectors"], x["projection"]], ROUTED)
@@ -55,7 +56,7 @@ def before(kind: type[Linear] = Linear) -> tvm.IRModule:
 def test_norm_scores_and_matmul_are_one_launch(kind: type[Linear], dtype: str) -> None:
     def expected(x: Tensors) -> list[nn.Tensor]:
         routed = Routed(EPS, EXPERTS, FACTOR, "float16")
-        operator = kind(1, LAYOUT, dtype, prologue=routed)
+        operator = kind(ONE, LAYOUT, dtype, prologue=routed)
         args = [x[n] for n in ("branch", "residual", "vectors", "projection", *NAMES)]
         return call(operator, args, ROW, ROUTED, ((1, 96), F32))
 

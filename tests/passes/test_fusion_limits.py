@@ -8,6 +8,7 @@ import pytest
 from tvm import relax
 
 from gemma4_compile.operators.linear import Linear, WeightLayout
+from gemma4_compile.operators.rows import ONE
 from gemma4_compile.passes.fusion_limits import (
     CPU_SPLITS,
     FusionLimits,
@@ -76,5 +77,5 @@ def test_activations_and_measured_sizes_are_the_target_s(name: str) -> None:
 @pytest.mark.parametrize("bits", [0, 4, 8])
 def test_weights_are_counted_over_all_row_splits(bits: int) -> None:
     layout = WeightLayout(bits, "float16", 32 if bits else 0, 64, (16, 8))
-    call = OperatorCall(Linear(rows=1, layout=layout, in_dtype="float16"), [], [])
+    call = OperatorCall(Linear(rows=ONE, layout=layout, in_dtype="float16"), [], [])
     assert weight_count(call) == 24 * 64

@@ -14,6 +14,7 @@ from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import RmsNorm
+from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.passes.kernel_launch import KernelLaunch, kernel_launches, single_launches
 from gemma4_compile.targets import target_spec, webgpu
@@ -21,9 +22,9 @@ from gemma4_compile.targets.kernels import make_kernel
 from gemma4_compile.targets.schedules import schedule_rules
 from tests.cuda import few_rows
 
-NORM = RmsNorm(rows=None, width=96, eps=1e-6, out_dtype="float32")
+NORM = RmsNorm(rows=CHUNK, width=96, eps=1e-6, out_dtype="float32")
 GATED = Linear(
-    rows=None,
+    rows=CHUNK,
     layout=WeightLayout(4, "float32", 32, 64, (32,)),
     in_dtype="float32",
     epilogue=Epilogue.GELU_GATE.value,
@@ -74,7 +75,7 @@ def test_a_layer_is_a_scalar_of_its_own() -> None:
 
 
 def test_names_that_begin_alike_are_kept_apart() -> None:
-    module = scheduled(norm=NORM, norm1=RmsNorm(None, 64, 1e-6, "float16"))
+    module = scheduled(norm=NORM, norm1=RmsNorm(CHUNK, 64, 1e-6, "float16"))
     launches = single_launches(module, ["norm", "norm1"], webgpu.DEFAULT)
     assert launches["norm"].entry_point == "norm_kernel"
     assert launches["norm1"].entry_point == "norm1_kernel"
@@ -94,7 +95,7 @@ def test_a_function_may_choose_among_kernels() -> None:
 
 
 def test_a_function_that_is_no_single_kernel_is_refused() -> None:
-    operator = PrefillAttention(None, 1, 1, 32, None, "float32", None)
+    operator = PrefillAttention(CHUNK, 1, 1, 32, None, "float32", None)
     module = tvm.IRModule({"plain": operator.prim_func()})
     with pytest.raises(LoweringError, match=r"kernel `plain` is 0 launches"):
         single_launches(module, ["plain"], webgpu.DEFAULT)

@@ -21,6 +21,7 @@ from gemma4_compile.operators.int8_linear import Int8Linear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import RmsNorm
 from gemma4_compile.operators.prologues import Norm
+from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.operators.sampling import SampleTopP
 from gemma4_compile.passes.kernel_sources import kernel_source
 from gemma4_compile.targets import target_spec
@@ -44,19 +45,19 @@ SPEC = target_spec("webgpu")
 HEADS: Heads = {"heads": 8, "kv_heads": 1, "head_dim": 256, "window": 512, "cache_rows": 1024}
 OPERATORS: Mapping[str, Operator] = {
     "normed_int8_gemv": Int8Linear(
-        rows=1,
+        rows=ONE,
         layout=WeightLayout(4, "float16", 32, 1536, (2048,)),
         in_dtype="float32",
         prologue=Norm(eps=1e-6, scaled=True),
     ),
     "gemm": Linear(
-        rows=None,
+        rows=CHUNK,
         layout=WeightLayout(4, "float16", 32, 1536, (2560,)),
         in_dtype="float16",
     ),
     "decode_attention": DecodeAttention(
         **HEADS,
-        rows=1,
+        rows=ONE,
         cache_dtype="float16",
         splits=8,
         grain=64,
@@ -67,7 +68,7 @@ OPERATORS: Mapping[str, Operator] = {
         owns_kv=False,
     ),
     "prefill_attention": PrefillAttention(
-        **HEADS, rows=None, cache_dtype="float16", out_dtype="float16"
+        **HEADS, rows=CHUNK, cache_dtype="float16", out_dtype="float16"
     ),
     "sample_top_p": SampleTopP(vocab=262_144),
 }
@@ -92,7 +93,7 @@ def test_every_snapshot_belongs_to_a_kernel() -> None:
 
 
 def test_a_text_differs_from_another_name_by_the_name_alone() -> None:
-    func = make_kernel(RmsNorm(1, 1536, 1e-6, "float16"), SPEC)
+    func = make_kernel(RmsNorm(ONE, 1536, 1e-6, "float16"), SPEC)
     first, second = (kernel_source(func, name, SPEC) for name in ("first", "other"))
     assert "fn first_kernel(" in first
     assert first != second
@@ -100,5 +101,5 @@ def test_a_text_differs_from_another_name_by_the_name_alone() -> None:
 
 
 def test_a_target_without_kernels_of_a_device_shows_the_loops() -> None:
-    func = RmsNorm(1, 1536, 1e-6, "float16").definition()
+    func = RmsNorm(ONE, 1536, 1e-6, "float16").definition()
     assert "def rms(" in kernel_source(func, "rms", target_spec("cpu"))

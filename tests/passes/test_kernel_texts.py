@@ -8,6 +8,7 @@ import pytest
 from tvm import tirx
 
 from gemma4_compile.operators.norms import RmsNorm
+from gemma4_compile.operators.rows import ONE
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels import make_kernel
 from tools.kernel_texts import QUICK, LibraryCase, Texts, all_cases, differences, without_names
@@ -44,7 +45,7 @@ def test_another_kernel_or_another_argument_is_one() -> None:
 
 def test_texts_are_known_by_what_they_are_made_of(tmp_path: Path) -> None:
     def kernel(width: int, name: str) -> tirx.PrimFunc:
-        operator = RmsNorm(1, width, 1e-6, "float32")
+        operator = RmsNorm(ONE, width, 1e-6, "float32")
         return make_kernel(operator, SPEC).with_attr("global_symbol", name)
 
     texts = Texts(tmp_path / "texts.json")

@@ -11,6 +11,7 @@ from gemma4_compile.operators.base import emit_inplace
 from gemma4_compile.operators.int8_linear import Int8Linear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import ResidualNorm, RmsNorm
+from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.operators.sampling import LogitBias
 from gemma4_compile.passes.operator_graph import (
     AnyCall,
@@ -27,15 +28,15 @@ from tests.passes.operator_modules import F32, Tensors, assert_same, call, kinds
 EPS, ROW, WEIGHT = 1e-6, ((1, 64), F32), ((64,), F32)
 LAYOUT = WeightLayout(4, "float16", 32, 64, (64,))
 INPUTS = {"x": ROW, "residual": ROW, "w": WEIGHT, "next": WEIGHT, **weights(LAYOUT)}
-NORM = RmsNorm(1, 64, EPS, F32)
+NORM = RmsNorm(ONE, 64, EPS, F32)
 
 
 def body(x: Tensors) -> list[nn.Tensor]:
     """`residual_norm`, `linear`, a built-in addition, `rms_norm`."""
-    norm = ResidualNorm(1, 64, EPS, False, F32)
+    norm = ResidualNorm(ONE, 64, EPS, False, F32)
     residual, hidden = call(norm, [x[n] for n in ("x", "residual", "w", "next")], ROW, ROW)
     stored = [x[name] for name in ("q_weight0", "q_scale0")]
-    (y,) = call(Linear(rows=1, in_dtype=F32, layout=LAYOUT), [hidden, *stored], ROW)
+    (y,) = call(Linear(rows=ONE, in_dtype=F32, layout=LAYOUT), [hidden, *stored], ROW)
     total = nn.op.add(y, residual)
     return [*call(NORM, [total, x["w"]], ROW), residual]
 
@@ -77,7 +78,7 @@ def test_a_call_has_the_arguments_and_results_of_its_operator() -> None:
 
 def test_a_result_that_nobody_reads_is_still_a_result() -> None:
     def first_only(x: Tensors) -> list[nn.Tensor]:
-        norm = ResidualNorm(1, 64, EPS, False, "float16")
+        norm = ResidualNorm(ONE, 64, EPS, False, "float16")
         args = [x[name] for name in ("x", "residual", "w", "next")]
         both = nn.op.tensor_ir_op(
             norm.prim_func(),
@@ -97,8 +98,8 @@ def test_calls_of_a_class_leave_derived_ones_out() -> None:
     def both(x: Tensors) -> list[nn.Tensor]:
         stored = [x[name] for name in ("q_weight0", "q_scale0")]
         return [
-            *call(Linear(rows=1, in_dtype=F32, layout=LAYOUT), [x["x"], *stored], ROW),
-            *call(Int8Linear(rows=1, in_dtype=F32, layout=LAYOUT), [x["x"], *stored], ROW),
+            *call(Linear(rows=ONE, in_dtype=F32, layout=LAYOUT), [x["x"], *stored], ROW),
+            *call(Int8Linear(rows=ONE, in_dtype=F32, layout=LAYOUT), [x["x"], *stored], ROW),
         ]
 
     graph = graph_of(module(INPUTS, both))
@@ -137,7 +138,7 @@ def test_an_argument_that_is_given_twice_is_read_twice() -> None:
     def twice(x: Tensors) -> list[nn.Tensor]:
         (y,) = call(NORM, [x["x"], x["w"]], ROW)
         args = [y, y, x["w"]]
-        return call(ResidualNorm(1, 64, EPS, False, None), args, ROW)
+        return call(ResidualNorm(ONE, 64, EPS, False, None), args, ROW)
 
     graph = graph_of(module(INPUTS, twice))
     (y,) = calls_of(graph)[0].results
@@ -251,9 +252,9 @@ def test_new_results_have_their_shapes_and_types() -> None:
 
 
 def test_fields_go_over_to_an_operator_that_has_them_as_well() -> None:
-    linear = Linear(rows=None, layout=LAYOUT, in_dtype="float16", suppressed=(3,))
+    linear = Linear(rows=CHUNK, layout=LAYOUT, in_dtype="float16", suppressed=(3,))
     other = Int8Linear(**fields_of(linear, F32))
-    assert other == Int8Linear(rows=None, layout=LAYOUT, in_dtype=F32, suppressed=(3,))
+    assert other == Int8Linear(rows=CHUNK, layout=LAYOUT, in_dtype=F32, suppressed=(3,))
 
 
 def test_control_flow_in_a_block_is_an_error() -> None:

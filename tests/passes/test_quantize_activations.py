@@ -19,6 +19,7 @@ from gemma4_compile.operators.int8_linear import PACKED, Int8Linear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.moe import VECTORS, TopKExperts, routed_width
 from gemma4_compile.operators.norms import ResidualNorm
+from gemma4_compile.operators.rows import CHUNK, ONE, Rows
 from gemma4_compile.passes.fuse_norm_linear import fuse_norm_linear
 from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.passes.quantize_activations import quantize_activations, quantize_unfused
@@ -42,7 +43,7 @@ BOTH = (quantize_activations, quantize_unfused)
 
 
 def matmul(
-    kind: type[Linear], x: Tensors, args: list[nn.Tensor], dtype: str, rows: int | None = 1
+    kind: type[Linear], x: Tensors, args: list[nn.Tensor], dtype: str, rows: Rows = ONE
 ) -> nn.Tensor:
     operator = kind(rows=rows, in_dtype=dtype, layout=LAYOUT)
     shape = ((args[0].shape[0], 128), F32)
@@ -68,7 +69,7 @@ def test_one_position_is_rounded_by_its_matmul() -> None:
 )
 def test_others_keep_their_vector(layout: WeightLayout, limits: FusionLimits) -> None:
     def body(x: Tensors) -> list[nn.Tensor]:
-        operator = Linear(rows=1, in_dtype=F32, layout=layout)
+        operator = Linear(rows=ONE, in_dtype=F32, layout=layout)
         return call(operator, [x[name] for name in ("x", *weights(layout))], OUT)
 
     before = module({"x": ROW, **weights(layout)}, body)
@@ -80,11 +81,11 @@ def test_a_chunk_is_quantised_in_a_launch_of_its_own() -> None:
     inputs = {"x": ((n, 64), "float16"), **weights(LAYOUT)}
 
     def expected(x: Tensors) -> list[nn.Tensor]:
-        quantize = QuantizeRows(None, 64, "float16", True)
+        quantize = QuantizeRows(CHUNK, 64, "float16", True)
         packed = call(quantize, [x["x"]], *quantized_specs(64, x["x"].shape[0]))
-        return [matmul(Int8Linear, x, packed, PACKED, None)]
+        return [matmul(Int8Linear, x, packed, PACKED, CHUNK)]
 
-    before = module(inputs, lambda x: [matmul(Linear, x, [x["x"]], "float16", None)])
+    before = module(inputs, lambda x: [matmul(Linear, x, [x["x"]], "float16", CHUNK)])
     assert_same(rewritten(before, LIMITS, *BOTH), module(inputs, expected))
 
 
@@ -93,7 +94,7 @@ def test_a_norm_that_nothing_fused_quantises_its_result() -> None:
     inputs = {name: ROW if i < 2 else ((64,), F32) for i, name in enumerate(names)}
 
     def before(x: Tensors) -> list[nn.Tensor]:
-        norm = ResidualNorm(1, 64, EPS, False, F32)
+        norm = ResidualNorm(ONE, 64, EPS, False, F32)
         residual, hidden = call(norm, [x[name] for name in names], ROW, ROW)
         return [residual, matmul(Linear, x, [hidden], F32)]
 
@@ -113,7 +114,7 @@ def test_a_norm_of_stacked_weights_is_quantised_behind_it() -> None:
     inputs = {"branch": ROW, "residual": ROW, "vectors": ((VECTORS, 64), F32), **weights(LAYOUT)}
 
     def before(x: Tensors) -> list[nn.Tensor]:
-        norm = ResidualNorm(1, 64, EPS, False, F32, VECTORS)
+        norm = ResidualNorm(ONE, 64, EPS, False, F32, VECTORS)
         args = [x[name] for name in ("branch", "residual", "vectors")]
         residual, hidden = call(norm, args, ROW, ROW)
         return [residual, matmul(Linear, x, [hidden], F32)]
@@ -155,9 +156,9 @@ DOWN = WeightLayout(8, "float16", 32, 64, (32,))
 
 
 def mlp(x: Tensors, readers: int) -> list[nn.Tensor]:
-    up = Linear(rows=1, in_dtype=F32, epilogue=Epilogue.GELU_PAIRS.value, layout=LAYOUT)
+    up = Linear(rows=ONE, in_dtype=F32, epilogue=Epilogue.GELU_PAIRS.value, layout=LAYOUT)
     (gated,) = call(up, [x["x"], *(x[name] for name in NAMES)], ROW)
-    down = Linear(rows=1, in_dtype=F32, layout=DOWN)
+    down = Linear(rows=ONE, in_dtype=F32, layout=DOWN)
     args = [gated, x["down_weight"], x["down_scale"]]
     return [call(down, args, ((1, 32), F32))[0] for _ in range(readers)]
 
@@ -175,7 +176,7 @@ def mlp_inputs() -> dict[str, tuple[tuple[int, ...], str]]:
 def test_gate_and_up_leave_their_product_quantised_for_down() -> None:
     def expected(x: Tensors) -> list[nn.Tensor]:
         up = Int8Linear(
-            rows=1,
+            rows=ONE,
             in_dtype=F32,
             epilogue=Epilogue.GELU_PAIRS.value,
             packed_out=True,
@@ -183,7 +184,7 @@ def test_gate_and_up_leave_their_product_quantised_for_down() -> None:
             layout=LAYOUT,
         )
         packed = call(up, [x["x"], *(x[name] for name in NAMES)], *quantized_specs(64))
-        down = Int8Linear(rows=1, in_dtype=PACKED, layout=DOWN)
+        down = Int8Linear(rows=ONE, in_dtype=PACKED, layout=DOWN)
         return call(down, [*packed, x["down_weight"], x["down_scale"]], ((1, 32), F32))
 
     before = module(mlp_inputs(), lambda x: mlp(x, readers=1))

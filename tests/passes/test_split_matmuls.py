@@ -6,6 +6,7 @@ from tvm.relax.frontend import nn
 from gemma4_compile.operators.drafting import CandidateLogits
 from gemma4_compile.operators.expert_linear import ExpertDown
 from gemma4_compile.operators.linear import Embedding, Linear, WeightLayout
+from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.passes.split_matmuls import split_calls, split_matmuls
 from tests.passes.operator_modules import (
@@ -48,13 +49,15 @@ def test_a_matmul_becomes_several_whose_results_are_joined() -> None:
     inputs = {"x": ((1, 64), F32), **weights(LAYOUT)}
 
     def before(x: Tensors) -> list[nn.Tensor]:
-        operator = Linear(rows=1, in_dtype=F32, suppressed=(3, 33), layout=LAYOUT)
+        operator = Linear(rows=ONE, in_dtype=F32, suppressed=(3, 33), layout=LAYOUT)
         return call(operator, [x["x"], *(x[n] for n in names(0, 3))], ((1, 40), F32))
 
     def expected(x: Tensors) -> list[nn.Tensor]:
         results = []
         for (first, last), rows, suppressed in (((0, 2), 32, (3,)), ((2, 3), 8, (1,))):
-            operator = Linear(rows=1, in_dtype=F32, suppressed=suppressed, layout=part(first, last))
+            operator = Linear(
+                rows=ONE, in_dtype=F32, suppressed=suppressed, layout=part(first, last)
+            )
             args = [x["x"], *(x[n] for n in names(first, last))]
             results += call(operator, args, ((1, rows), F32))
         return [nn.op.concat(results, dim=1)]
@@ -70,14 +73,14 @@ def test_a_lookup_passes_its_rows_on() -> None:
     shape = ((2, 64), F32)
 
     def before(x: Tensors) -> list[nn.Tensor]:
-        operator = Embedding(rows=2, scale=8.0, row_begin=0, accumulate=False, layout=LAYOUT)
+        operator = Embedding(rows=CHUNK, scale=8.0, row_begin=0, accumulate=False, layout=LAYOUT)
         return call(operator, [x["ids"], *(x[n] for n in names(0, 3))], shape)
 
     def expected(x: Tensors) -> list[nn.Tensor]:
         previous: list[nn.Tensor] = []
         for first, last, row in ((0, 2, 0), (2, 3, 32)):
             operator = Embedding(
-                rows=2,
+                rows=CHUNK,
                 scale=8.0,
                 row_begin=row,
                 accumulate=first > 0,

@@ -13,13 +13,13 @@ from gemma4_compile.build import build_module, calls_of, decoder_options
 from gemma4_compile.operators.activation_quantization import QuantizeRows, quantized_specs
 from gemma4_compile.operators.base import TensorSpec
 from gemma4_compile.operators.few_row_expert_norms import FewRowExpertNorm
-from gemma4_compile.operators.few_row_linear import Int8FewRowLinear
 from gemma4_compile.operators.few_row_quantization import (
     QuantizedFewRowCombine,
     QuantizedFewRowNorm,
 )
-from gemma4_compile.operators.int8_linear import PACKED
+from gemma4_compile.operators.int8_linear import PACKED, Int8Linear
 from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.operators.rows import CHUNK, Few
 from gemma4_compile.passes.fusion_limits import FusionLimits, fusion_limits
 from gemma4_compile.passes.tile_rows import tile_rows
 from gemma4_compile.quantization.schemes import RECIPES
@@ -51,14 +51,13 @@ def norm(x: Tensors, tiled: bool = False) -> list[nn.Tensor]:
 
 
 def gate_up(x: Tensors, packed: list[nn.Tensor], tiled: bool, out: bool) -> list[nn.Tensor]:
-    operator = Int8FewRowLinear(
-        None,
+    operator = Int8Linear(
+        Few(MOST),
         PAIRS,
         PACKED,
         "gelu_pairs",
         packed_out=True,
         interleaved_out=True,
-        most_rows=MOST,
         tiled=tiled,
         tiled_out=out,
     )
@@ -69,7 +68,7 @@ def gate_up(x: Tensors, packed: list[nn.Tensor], tiled: bool, out: bool) -> list
 def down(
     packed: list[nn.Tensor], weights: list[nn.Tensor], layout: WeightLayout, tiled: bool
 ) -> list[nn.Tensor]:
-    operator = Int8FewRowLinear(None, layout, PACKED, most_rows=MOST, tiled=tiled)
+    operator = Int8Linear(Few(MOST), layout, PACKED, tiled=tiled)
     return call(operator, [*packed, *weights], ((N, layout.rows), F32))
 
 
@@ -131,7 +130,7 @@ def test_a_product_that_tensor_cores_do_not_make_stays() -> None:
 
 Tiled = QuantizeRows | QuantizedFewRowCombine | FewRowExpertNorm
 MADE: dict[str, tuple[Tiled, list[TensorSpec], list[TensorSpec]]] = {
-    "rounding": (QuantizeRows(None, WIDTH, F32, True), [((N, WIDTH), F32)], []),
+    "rounding": (QuantizeRows(CHUNK, WIDTH, F32, True), [((N, WIDTH), F32)], []),
     "combine": (
         QuantizedFewRowCombine(1, WIDTH, 3, F32, True, MOST),
         [((N, 3, 1, WIDTH), F32), ((N, 3, 1, 2), F32)],

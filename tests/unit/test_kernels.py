@@ -10,6 +10,7 @@ import pytest
 from gemma4_compile import abi, kernels
 from gemma4_compile.build import library_report
 from gemma4_compile.operators.linear import Linear, WeightLayout
+from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.passes.kernel_sources import kernel_source, kernel_sources
 from gemma4_compile.passes.lowering import generate
 from gemma4_compile.request import CompileRequest
@@ -89,9 +90,9 @@ def test_a_kernel_in_full(
 
 
 def test_one_position_has_a_kernel_of_its_own() -> None:
-    operator = Linear(1, WeightLayout(4, "float32", 32, 64, (32,)), "float32")
+    operator = Linear(ONE, WeightLayout(4, "float32", 32, 64, (32,)), "float32")
     assert select(operator, target_spec("webgpu")).__name__ == "make_gemv"
-    several = Linear(None, WeightLayout(4, "float32", 32, 64, (32,)), "float32")
+    several = Linear(CHUNK, WeightLayout(4, "float32", 32, 64, (32,)), "float32")
     assert select(several, target_spec("webgpu")).__name__ == "make_gemm"
 
 
@@ -157,7 +158,7 @@ def test_the_name_in_the_shader_is_known(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_without_a_checkout_the_family_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    operator = Linear(1, WeightLayout(4, "float32", 32, 64, (32,)), "float32")
+    operator = Linear(ONE, WeightLayout(4, "float32", 32, 64, (32,)), "float32")
     monkeypatch.setattr(kernels, "TESTS", "tests/elsewhere")
     assert kernels.tests_of(operator, target_spec("webgpu"))[0] == "tests/elsewhere/linear/"
 

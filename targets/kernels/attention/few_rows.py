@@ -192,7 +192,7 @@ class _Arguments:
 
     @classmethod
     def declared(cls, build: FunctionBuilder, operator: FewRowAttention) -> _Arguments:
-        n, shape = symbolic_rows(operator.rows), operator.cache.shape()
+        n, shape = operator.rows.extent(), operator.cache.shape()
         q = build.arg("q", (n, operator.heads * operator.head_dim), "float32")
         key = build.arg("key", shape, operator.cache_dtype)
         value = build.arg("value", shape, operator.cache_dtype)

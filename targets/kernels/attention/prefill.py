@@ -13,7 +13,6 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.attention_splits import LOWEST
-from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, materialize, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index, Operation
@@ -320,7 +319,7 @@ def make_prefill_attention(operator: PrefillAttention, spec: TargetSpec) -> tirx
     float32, the weights of a tile, and the maxima of its scores. V goes straight to registers.
     Reference: `PrefillAttention.definition`.
     """
-    n, dim, heads = symbolic_rows(operator.rows), operator.head_dim, operator.heads
+    n, dim, heads = operator.rows.extent(), operator.head_dim, operator.heads
     shape = chunk_shape(operator, spec)
     with function(scheduled=True) as build:
         q = build.arg("q", (n, heads * dim), "float32")

@@ -13,7 +13,6 @@ from functools import partial
 from tvm import tirx
 
 from gemma4_compile.operators.attention import QkNormRopeCache
-from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.heads import Put
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import LocalVar, bind, function, store, when
@@ -36,7 +35,7 @@ def make_qk_norm_rope_cache(operator: QkNormRopeCache, spec: TargetSpec) -> tirx
     Reference: `QkNormRopeCache.definition`.
     """
     rows, dim, heads, kv_heads = (
-        symbolic_rows(operator.rows),
+        operator.rows.extent(),
         operator.head_dim,
         operator.heads,
         operator.kv_heads,

@@ -10,6 +10,7 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.rows import One, Rows
 from gemma4_compile.operators.tir import LocalVar, bind, materialize, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index, Operation
 from gemma4_compile.targets.kernels.common.builtins import from_neighbour
@@ -70,9 +71,9 @@ def resident(blocks: int) -> AbstractContextManager[None]:
     return frame
 
 
-def several(rows: Index) -> Index | None:
-    """The second extent of a grid for `rows` rows: none for one row."""
-    return None if isinstance(rows, int) and rows == 1 else rows
+def several(rows: Rows, extent: Index) -> Index | None:
+    """The second extent of a grid for rows: none for one row."""
+    return None if isinstance(rows, One) else extent
 
 
 def shared(shape: tuple[int, ...], dtype: str = "float32") -> Buffer:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.bounded_linear import CLIPS, BoundedLinear
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.math import gelu_tanh
@@ -43,7 +42,7 @@ class BoundedOperands:
     @classmethod
     def declare(cls, build: FunctionBuilder, operator: BoundedLinear) -> BoundedOperands:
         """Declare the arguments, in the definition's order, of a function that has none yet."""
-        rows = symbolic_rows(operator.rows)
+        rows = operator.rows.extent()
         result = (rows, operator.outputs)
         return cls(
             operator,

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from tvm import tirx
 
-from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.linear import Embedding
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import bind, function, store, when
@@ -26,7 +25,7 @@ def make_embedding(operator: Embedding, _spec: TargetSpec) -> tirx.PrimFunc:
 
     Grid: units / THREADS x rows. Reference: `Embedding.definition`.
     """
-    n, layout = symbolic_rows(operator.rows), operator.layout
+    n, layout = operator.rows.extent(), operator.layout
     with function(scheduled=True) as build:
         ids = build.arg("ids", (n,), "int32")
         weights = WeightReader(build, layout)

@@ -21,7 +21,8 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.activation_quantization import GROUP, WORD
-from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
+from gemma4_compile.operators.int8_linear import Int8Linear
+from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.math import as_f32, gelu_tanh
 from gemma4_compile.operators.packings import ProductPacking
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
@@ -38,7 +39,7 @@ from gemma4_compile.targets.kernels.common.blocks import (
 from gemma4_compile.targets.kernels.common.builtins import dot4
 from gemma4_compile.targets.kernels.common.vectors import WIDEST, Vectors
 from gemma4_compile.targets.kernels.common.weights import WeightReader
-from gemma4_compile.targets.kernels.linear.few_row_matmul import FewRowMatmul
+from gemma4_compile.targets.kernels.linear.few_row_matmul import FewRowMatmul, most_rows
 from gemma4_compile.targets.kernels.linear.few_row_shape import (
     OWN_ROWS,
     FewRowShape,
@@ -102,19 +103,19 @@ class Lane:
                 yield i
 
 
-def make_few_row_gemv(operator: FewRowLinear | Int8FewRowLinear, spec: TargetSpec) -> tirx.PrimFunc:
+def make_few_row_gemv(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
     """``y[i, r] = epilogue(sum_k x[i, k] W[r, k])`` for a few i.
 
     Definition: the operator's `definition`.
     """
-    most = operator.most_rows
+    most = most_rows(operator)
     with function(scheduled=True) as build:
         matmul = FewRowMatmul.declared(build, operator)
         multiply_rows(matmul, min(most, spec.tuning.few_rows.rows), most, spec)
     return build.result
 
 
-def make_few_rows_on_tensor_cores(operator: Int8FewRowLinear, spec: TargetSpec) -> tirx.PrimFunc:
+def make_few_rows_on_tensor_cores(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
     """The same where tensor cores have the product (few_row_tensor_cores.py).
 
     Of some matrices they have it from a number of rows on: the host launches one of two kernels.
@@ -132,11 +133,11 @@ def make_few_rows_on_tensor_cores(operator: Int8FewRowLinear, spec: TargetSpec) 
     return build.result
 
 
-def _direct_rows(operator: Int8FewRowLinear, spec: TargetSpec) -> int:
+def _direct_rows(operator: Int8Linear, spec: TargetSpec) -> int:
     """Rows up to which the kernel without tensor cores has a matmul that fits them."""
     if operator.tiled or operator.tiled_out:
         return 0  # only tensor cores read such rows
-    return min(operator.most_rows, rows_without_tensor_cores(operator.layout, spec))
+    return min(most_rows(operator), rows_without_tensor_cores(operator.layout, spec))
 
 
 def multiply_rows(matmul: FewRowMatmul, most: int, bound: int, spec: TargetSpec) -> None:
@@ -148,7 +149,7 @@ def multiply_rows(matmul: FewRowMatmul, most: int, bound: int, spec: TargetSpec)
     """
     operator, n, x, weights = matmul.operator, matmul.n, matmul.x, matmul.weights
     rows, cols, packs = operator.layout.rows, operator.cols, matmul.packs
-    is_int8 = isinstance(operator, Int8FewRowLinear)
+    is_int8 = isinstance(operator, Int8Linear)
     parts = tirx.floordiv(n + most - 1, most) if most < bound else 1
     items = cols // GROUP if is_int8 else weights.units
     shape = packing_shape(most, spec) if packs else few_row_shape(rows, items, most, spec)

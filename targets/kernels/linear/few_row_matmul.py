@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
-from gemma4_compile.operators.int8_linear import PACKED
+from gemma4_compile.operators.int8_linear import PACKED, Int8Linear
+from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.rows import Few
 from gemma4_compile.operators.tir import FunctionBuilder
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import Block
@@ -17,6 +17,12 @@ from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.few_row_quantize import matmul_results
 from gemma4_compile.targets.kernels.linear.gemm import left_args
 from gemma4_compile.targets.kernels.prologues.packed_products import pack_products
+
+
+def most_rows(operator: Linear) -> int:
+    """The most rows of x."""
+    assert isinstance(operator.rows, Few), "chosen for it"
+    return operator.rows.most
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,7 @@ class FewRowMatmul:
     results : y, or words and scales where it is packed
     """
 
-    operator: FewRowLinear | Int8FewRowLinear
+    operator: Linear
     n: Index
     x: Sequence[Buffer]
     weights: WeightReader
@@ -40,13 +46,11 @@ class FewRowMatmul:
     results: Sequence[Buffer]
 
     @classmethod
-    def declared(
-        cls, build: FunctionBuilder, operator: FewRowLinear | Int8FewRowLinear
-    ) -> FewRowMatmul:
+    def declared(cls, build: FunctionBuilder, operator: Linear) -> FewRowMatmul:
         """Declare the function's arguments."""
-        n = symbolic_rows(operator.rows)
+        n = operator.rows.extent()
         tiled = tiled_out = packs = False
-        if isinstance(operator, Int8FewRowLinear):
+        if isinstance(operator, Int8Linear):
             tiled, tiled_out, packs = operator.tiled, operator.tiled_out, operator.packed_out
         is_packed, size = operator.in_dtype == PACKED, (n, operator.cols)
         x = left_args(build, size, operator.in_dtype, is_packed, tiled)
@@ -81,6 +85,6 @@ class FewRowMatmul:
     ) -> None:
         """Round a group of products in shared memory, as `pack_products` does."""
         operator = self.operator
-        assert isinstance(operator, Int8FewRowLinear), "only such products are packed"
+        assert isinstance(operator, Int8Linear), "only such products are packed"
         order = operator.interleaved_out
         pack_products(block, values, self.results, group, order, row_of, count)

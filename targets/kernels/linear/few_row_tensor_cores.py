@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from tvm import tirx
 
 from gemma4_compile.operators.activation_quantization import GROUP
-from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
 from gemma4_compile.operators.int8_linear import PACKED, PACKED_ROWS, takes_int8
+from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.math import gelu_tanh
 from gemma4_compile.operators.tir import bind, i32, store
 from gemma4_compile.operators.types import Expr
@@ -35,7 +35,7 @@ from gemma4_compile.targets.kernels.tiles.warps import Warp
 from gemma4_compile.targets.spec import TargetSpec
 
 
-def fits_tensor_cores(operator: FewRowLinear | Int8FewRowLinear, spec: TargetSpec) -> bool:
+def fits_tensor_cores(operator: Linear, spec: TargetSpec) -> bool:
     """Return whether the target has them, and bytes on both sides that fill them."""
     layout = operator.layout
     are_bytes = operator.in_dtype == PACKED and takes_int8(layout)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from tvm import tirx
 
 from gemma4_compile.operators.activation_quantization import WORD, quantized_specs
-from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.int8_linear import Int8Linear
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.tir import (
@@ -43,7 +42,7 @@ def make_gemm(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
     Grid: W's rows / tile x chunk rows / tile. Shared: both tiles. Reference: `Linear.definition`,
     `Int8Linear.definition`.
     """
-    n, rows, cols = symbolic_rows(operator.rows), operator.layout.rows, operator.cols
+    n, rows, cols = operator.rows.extent(), operator.layout.rows, operator.cols
     is_int8 = isinstance(operator, Int8Linear)
     shape = gemm_shape(spec, rows, is_int8)
     with function(scheduled=True) as build:

@@ -16,7 +16,6 @@ from gemma4_compile.operators.activation_quantization import (
     quantized_specs,
 )
 from gemma4_compile.operators.attention_splits import declare_splits
-from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import bind, function, store, when
 from gemma4_compile.operators.types import Buffer, Expr
@@ -46,7 +45,7 @@ def make_quantize_rows(operator: QuantizeRows, spec: TargetSpec) -> tirx.PrimFun
 
     Grid: vec4s of a row / threads x rows. Shared: a float32 a thread. Definition: `QuantizeRows`.
     """
-    rows, width = symbolic_rows(operator.rows), operator.width
+    rows, width = operator.rows.extent(), operator.width
     vec4s = width // WORD
     threads = row_threads(vec4s, spec.max_threads_per_block)
     with function(scheduled=True) as build:

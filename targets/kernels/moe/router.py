@@ -63,7 +63,7 @@ def make_router(operator: Router, spec: TargetSpec) -> tirx.PrimFunc:
 
     Grid: rows. Shared: two float32 a thread, one an expert. Reference: `Router.definition`.
     """
-    rows, width, experts = symbolic_rows(operator.rows), operator.width, operator.experts
+    rows, width, experts = operator.rows.extent(), operator.width, operator.experts
     top_k = operator.top_k
     threads = row_threads(max(width, experts), spec.max_threads_per_block)
     with function(scheduled=True) as build:
@@ -309,7 +309,7 @@ def make_permute_by_expert(operator: PermuteByExpert, spec: TargetSpec) -> tirx.
 
 def make_combine_experts(operator: CombineExperts, _spec: TargetSpec) -> tirx.PrimFunc:
     """Grid: width / COMBINE_THREADS x rows. Reference: `CombineExperts.definition`."""
-    rows, top_k, width = symbolic_rows(operator.rows), operator.top_k, operator.width
+    rows, top_k, width = operator.rows.extent(), operator.top_k, operator.width
     with function(scheduled=True) as build:
         outputs = build.arg("outputs", (rows * top_k, width), "float32")
         weights = build.arg("weights", (rows, top_k), "float32")
@@ -329,7 +329,7 @@ def make_expert_residual_norm(operator: ExpertResidualNorm, spec: TargetSpec) ->
 
     Grid: rows. Shared: two vectors a thread. Reference: `ExpertResidualNorm.definition`.
     """
-    rows, width = symbolic_rows(operator.rows), operator.width
+    rows, width = operator.rows.extent(), operator.width
     threads = row_threads(width, spec.max_threads_per_block)
     norm = ExpertNormVector(width, operator.eps)
     with function(scheduled=True) as build:

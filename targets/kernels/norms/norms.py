@@ -36,7 +36,7 @@ TAKE_THREADS = 64
 
 def make_rms_norm(operator: RmsNorm, spec: TargetSpec) -> tirx.PrimFunc:
     """Grid: rows. Shared: one float32 a thread. Reference: `RmsNorm.definition`."""
-    rows, width = symbolic_rows(operator.rows), operator.width
+    rows, width = operator.rows.extent(), operator.width
     threads = row_threads(width, spec.max_threads_per_block)
     with function(scheduled=True) as build:
         x = build.arg("x", (rows, width), "float32")
@@ -58,7 +58,7 @@ def make_residual_norm(operator: ResidualNorm, spec: TargetSpec) -> tirx.PrimFun
 
     Grid: rows. Shared: one float32 a thread. Reference: `ResidualNorm.definition`.
     """
-    rows, width = symbolic_rows(operator.rows), operator.width
+    rows, width = operator.rows.extent(), operator.width
     threads = row_threads(width, spec.max_threads_per_block)
     with function(scheduled=True) as build:
         y = build.arg("y", (rows, width), "float32")
@@ -121,7 +121,7 @@ def residual_norms(
 
 def make_per_layer_inputs(operator: PerLayerInputs, spec: TargetSpec) -> tirx.PrimFunc:
     """Grid: layers x rows. Shared: one float32 a thread. Reference: `PerLayerInputs.definition`."""
-    rows, width = symbolic_rows(operator.rows), operator.width
+    rows, width = operator.rows.extent(), operator.width
     threads = row_threads(width, spec.max_threads_per_block)
     shape = (rows, operator.layers * width)
     with function(scheduled=True) as build:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tvm import tirx
 
-from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.sampling import (
     MASKED,
@@ -28,13 +27,13 @@ from gemma4_compile.targets.spec import TargetSpec
 
 def make_softmax_partials(operator: SoftmaxPartials, spec: TargetSpec) -> tirx.PrimFunc:
     """Grid: blocks x rows. Shared: a float32 a thread. Reference: `SoftmaxPartials.definition`."""
-    vocab, run, n = operator.vocab, operator.run, symbolic_rows(operator.rows)
+    vocab, run, n = operator.vocab, operator.run, operator.rows.extent()
     threads = row_threads(run, spec.max_threads_per_block)
     with function(scheduled=True) as build:
         logits = build.arg("logits", (1, n, vocab), "float32")
         temperature = build.arg("temperature", (1,), "float32")
         partials = build.arg("partials", (n, operator.blocks, 2), "float32")
-        with launch(threads, operator.blocks, several(n)) as (index, i, thread):
+        with launch(threads, operator.blocks, several(operator.rows, n)) as (index, i, thread):
             block = Block(thread, threads, spec.simd_width)
             reduce = BlockReduction(block)
             highest, total = LocalVar("float32", f32(MASKED)), LocalVar("float32", zero())
@@ -59,7 +58,7 @@ def make_softmax_probs(operator: SoftmaxProbs, spec: TargetSpec) -> tirx.PrimFun
 
     Reference: `SoftmaxProbs.definition`.
     """
-    vocab, blocks, n = operator.vocab, operator.blocks, symbolic_rows(operator.rows)
+    vocab, blocks, n = operator.vocab, operator.blocks, operator.rows.extent()
     run = -(-vocab // blocks)
     threads = row_threads(max(run, blocks), spec.max_threads_per_block)
     with function(scheduled=True) as build:
@@ -67,7 +66,7 @@ def make_softmax_probs(operator: SoftmaxProbs, spec: TargetSpec) -> tirx.PrimFun
         temperature = build.arg("temperature", (1,), "float32")
         partials = build.arg("partials", (n, blocks, 2), "float32")
         probs = build.arg("probs", (1, n, vocab), "float32")
-        with launch(threads, blocks, several(n)) as (index, i, thread):
+        with launch(threads, blocks, several(operator.rows, n)) as (index, i, thread):
             block = Block(thread, threads, spec.simd_width)
             reduce = BlockReduction(block)
             highest, total = LocalVar("float32", f32(MASKED)), LocalVar("float32", zero())

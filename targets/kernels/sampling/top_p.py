@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.sampling import (
     BIN_SHIFT,
@@ -61,7 +60,7 @@ def make_sample_top_p(operator: SampleTopP, spec: TargetSpec) -> tirx.PrimFunc:
 
     Grid: 1 x rows. Shared: about ten words a lane. Reference: `SampleTopP.definition`.
     """
-    vocab, histogram, n = operator.vocab, operator.histogram, symbolic_rows(operator.rows)
+    vocab, histogram, n = operator.vocab, operator.histogram, operator.rows.extent()
     lanes = row_threads(RUN, spec.max_threads_per_block)
     iterations = -(-histogram.runs // lanes)  # neighbouring runs of a lane
     with function(scheduled=True) as build:
@@ -73,7 +72,7 @@ def make_sample_top_p(operator: SampleTopP, spec: TargetSpec) -> tirx.PrimFunc:
         uniform = build.arg("uniform", (n,), "float32")
         top_p = build.arg("top_p", (1,), "float32")
         token = build.arg("token", (n,), "int32")
-        with launch(lanes, 1, several(n)) as (_, i, lane):
+        with launch(lanes, 1, several(operator.rows, n)) as (_, i, lane):
             block = Block(lane, lanes, spec.simd_width)
             probs = OneRow(whole, i)
             ordered, sums, counts, masses = (OneRow(argument, i) for argument in arguments)

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.sampling import (
     BINS,
@@ -49,7 +48,7 @@ def make_top_p_histogram(operator: TopPHistogram, spec: TargetSpec) -> tirx.Prim
     Grid: runs x rows. Shared: the run, and two float32 a share. Reference:
     `TopPHistogram.definition`.
     """
-    vocab, n = operator.vocab, symbolic_rows(operator.rows)
+    vocab, n = operator.vocab, operator.rows.extent()
     threads = row_threads(SHARES, spec.max_threads_per_block)
     with function(scheduled=True) as build:
         probs = build.arg("probs", (n, vocab), "float32")
@@ -57,7 +56,7 @@ def make_top_p_histogram(operator: TopPHistogram, spec: TargetSpec) -> tirx.Prim
             build.arg(name, *result)
             for name, result in zip(HISTOGRAM, operator.results_of(n), strict=True)
         )
-        with launch(threads, operator.runs, several(n)) as (run, i, thread):
+        with launch(threads, operator.runs, several(operator.rows, n)) as (run, i, thread):
             values, totals = shared((_place(RUN),)), shared((SHARES,))
             columns = shared((REDUCTION_COLUMNS,))
             block = Block(thread, threads, spec.simd_width)

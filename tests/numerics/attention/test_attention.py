@@ -11,6 +11,7 @@ import pytest
 
 from gemma4_compile.operators.attention import PrefillAttention, QkNormRopeCache, SplitAttention
 from gemma4_compile.operators.attention_splits import CombineSplits
+from gemma4_compile.operators.rows import CHUNK, ONE
 from tests.numerics.definitions import F32_ABSOLUTE, F32_RELATIVE, ROUNDED, run, values
 
 Float64Array = npt.NDArray[np.float64]
@@ -88,7 +89,7 @@ def test_prefill_attention_sees_exactly_its_window(case: Case, dtype: str) -> No
     out = np.zeros((case.count, HEADS * DIM), dtype)
 
     operator = PrefillAttention(
-        None, HEADS, KV_HEADS, DIM, case.window, dtype, case.ring, out_dtype=dtype
+        CHUNK, HEADS, KV_HEADS, DIM, case.window, dtype, case.ring, out_dtype=dtype
     )
     caches = fill(case, keys, dtype), fill(case, data, dtype)
     run(operator, q.reshape(case.count, -1), *caches, case.positions, out)
@@ -106,7 +107,7 @@ def test_splits_of_a_decode_step_merge_to_the_whole(case: Case, splits: int) -> 
     out = np.zeros((1, HEADS * DIM), np.float32)
 
     split = SplitAttention(
-        1, HEADS, KV_HEADS, DIM, case.window, "float32", case.ring, splits=splits
+        ONE, HEADS, KV_HEADS, DIM, case.window, "float32", case.ring, splits=splits
     )
     caches = fill(case, keys, "float32"), fill(case, data, "float32")
     run(split, q.reshape(1, -1), *caches, case.positions, o_partial, split_lse)
@@ -122,7 +123,7 @@ def test_scores_far_apart_neither_overflow_nor_vanish() -> None:
     q *= 100.0
     out = np.zeros((1, HEADS * DIM), np.float32)
 
-    operator = PrefillAttention(None, HEADS, KV_HEADS, DIM, None, "float32", None)
+    operator = PrefillAttention(CHUNK, HEADS, KV_HEADS, DIM, None, "float32", None)
     caches = fill(case, keys, "float32"), fill(case, data, "float32")
     run(operator, q.reshape(1, -1), *caches, case.positions, out)
 
@@ -168,7 +169,7 @@ def test_keys_are_rotated_and_values_only_normed(
     q = np.zeros((count, HEADS * DIM), np.float32)
 
     operator = QkNormRopeCache(
-        rows=None,
+        rows=CHUNK,
         heads=HEADS,
         kv_heads=KV_HEADS,
         head_dim=DIM,
@@ -206,7 +207,7 @@ def test_a_shared_layer_rotates_its_query_by_the_last_position() -> None:
     q = np.zeros((1, HEADS * DIM), np.float32)
 
     operator = QkNormRopeCache(
-        rows=1,
+        rows=ONE,
         heads=HEADS,
         kv_heads=KV_HEADS,
         head_dim=DIM,

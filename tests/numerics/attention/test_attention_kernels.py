@@ -9,6 +9,7 @@ import pytest
 
 from gemma4_compile.operators.attention import DecodeAttention, PrefillAttention, SplitAttention
 from gemma4_compile.operators.attention_splits import CombineSplits
+from gemma4_compile.operators.rows import ONE, Chunk
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.attention.decode_shape import decode_shape
 from tests.marks import LIMITS, shares, slow_unless
@@ -33,7 +34,7 @@ def decode(
 ) -> DecodeAttention:
     ring = None if window is None else window + 33
     return DecodeAttention(
-        rows=1, heads=heads, kv_heads=kv_heads, head_dim=dim, window=window, cache_rows=ring,
+        rows=ONE, heads=heads, kv_heads=kv_heads, head_dim=dim, window=window, cache_rows=ring,
         splits=splits, grain=grain, pairs=max(1, dim // 8), rotary_offset=3,
         rotary_total=3 + dim // 2, eps=1e-6,
         **{"cache_dtype": "float16", "owns_kv": True, **fields},
@@ -98,7 +99,7 @@ def test_one_position_with_its_query_ready(
     cases = []
     for window, head_dim in shapes:
         ring = None if window is None else 100
-        operator = SplitAttention(1, 6, 2, head_dim, window, "float16", ring, splits=7, grain=8)
+        operator = SplitAttention(ONE, 6, 2, head_dim, window, "float16", ring, splits=7, grain=8)
         cases += [make_case(operator, n, n) for n in LENGTHS]
     check(cases, limits, lavapipe, tmp_path)
 
@@ -123,15 +124,15 @@ def test_merging_any_number_of_splits(
 
 
 CHUNK = {
-    "E2B sliding": PrefillAttention(None, 8, 1, 256, 512, "float16", 1056, "float16"),
-    "E2B full": PrefillAttention(None, 8, 1, 512, None, "float16", None, "float16"),
-    "26B sliding": PrefillAttention(None, 8, 4, 256, 1024, "float32", 1056),
-    "groups of three": PrefillAttention(None, 6, 2, 64, 9, "float16", 32, "float16"),
-    "groups of five": PrefillAttention(None, 5, 1, 96, None, "float32", None),
-    "tiny heads": PrefillAttention(None, 4, 2, 16, 7, "float16", 32),
-    "heads of two vectors": PrefillAttention(None, 3, 3, 8, None, "float16", None),
-    "heads of 26 vectors": PrefillAttention(None, 7, 1, 104, 40, "float32", 83),
-    "heads of 126 vectors": PrefillAttention(None, 3, 1, 504, None, "float16", None, "float16"),
+    "E2B sliding": PrefillAttention(Chunk(), 8, 1, 256, 512, "float16", 1056, "float16"),
+    "E2B full": PrefillAttention(Chunk(), 8, 1, 512, None, "float16", None, "float16"),
+    "26B sliding": PrefillAttention(Chunk(), 8, 4, 256, 1024, "float32", 1056),
+    "groups of three": PrefillAttention(Chunk(), 6, 2, 64, 9, "float16", 32, "float16"),
+    "groups of five": PrefillAttention(Chunk(), 5, 1, 96, None, "float32", None),
+    "tiny heads": PrefillAttention(Chunk(), 4, 2, 16, 7, "float16", 32),
+    "heads of two vectors": PrefillAttention(Chunk(), 3, 3, 8, None, "float16", None),
+    "heads of 26 vectors": PrefillAttention(Chunk(), 7, 1, 104, 40, "float32", 83),
+    "heads of 126 vectors": PrefillAttention(Chunk(), 3, 1, 504, None, "float16", None, "float16"),
 }
 QUICK_CHUNK = ("26B sliding", "groups of three", "heads of two vectors", "heads of 26 vectors")
 

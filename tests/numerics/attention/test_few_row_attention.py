@@ -16,6 +16,7 @@ from gemma4_compile.operators.few_row_attention import (
     FewRowAttention,
     NormedFewRowAttention,
 )
+from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.passes.operator_graph import fields_of
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.attention.few_rows import few_row_shape
@@ -35,7 +36,7 @@ def few(
 ) -> FewRowAttention:
     ring = None if window is None else window + 33
     return FewRowAttention(
-        rows=None, heads=heads, kv_heads=kv_heads, head_dim=dim, window=window, cache_rows=ring,
+        rows=CHUNK, heads=heads, kv_heads=kv_heads, head_dim=dim, window=window, cache_rows=ring,
         splits=splits, grain=grain, most_rows=MOST, **{"cache_dtype": "float16", **fields},
     )  # fmt: skip
 
@@ -94,7 +95,7 @@ def prepared(operator: FewRowAttention, case: KernelCase) -> Array:
     if not isinstance(operator, NormedFewRowAttention):
         return q
     prepare = QkNormRopeCache(
-        None, operator.heads, operator.kv_heads, operator.head_dim, operator.pairs,
+        CHUNK, operator.heads, operator.kv_heads, operator.head_dim, operator.pairs,
         operator.rotary_offset, operator.rotary_total, operator.eps, owns_kv=False,
         value_is_key=False, cache_dtype="float32", cache_rows=operator.cache_rows,
     )  # fmt: skip
@@ -115,7 +116,7 @@ def test_splits_put_together_are_the_attention_of_a_chunk(name: str, before: int
     q = prepared(operator, case)
     heads, kv_heads, dim = operator.heads, operator.kv_heads, operator.head_dim
     chunk = PrefillAttention(
-        None, heads, kv_heads, dim, operator.window, "float32", operator.cache_rows
+        CHUNK, heads, kv_heads, dim, operator.window, "float32", operator.cache_rows
     )
     found, expected = np.zeros_like(q), np.zeros_like(q)
 

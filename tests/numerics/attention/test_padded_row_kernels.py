@@ -14,6 +14,7 @@ from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.examples import Sizes
 from gemma4_compile.operators.padded_rows import BITS, PADDING, KeptRows, ShiftedRotary
 from gemma4_compile.operators.picture_attention import PicturePrefillAttention
+from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.targets import target_spec
 from tests.marks import LIMITS
 from tests.numerics.dawn_kernels import run_on_dawn
@@ -37,7 +38,7 @@ def kept(is_padding: list[bool], first: int, before: int) -> tuple[np.ndarray, .
     source, copies = np.full(rows, -1, np.int32), np.full(1, -1, np.int32)
     found = np.zeros(4, np.int32)
     args = (embeddings, positions, padding, source, found, copies)
-    run(KeptRows(None, WIDTH, "float16"), *args)
+    run(KeptRows(CHUNK, WIDTH, "float16"), *args)
     return source, found, copies, padding[first:, 0].astype(int) @ (1024, 1)
 
 
@@ -81,7 +82,7 @@ def test_angles_are_those_of_positions_without_padding(first: int, kept: int) ->
     turns = np.outer(2.0 ** np.arange(BITS), frequencies.astype(np.float64))
     out = np.zeros((rows, PAIRS, 2), np.float32)
     run(
-        ShiftedRotary(None, PAIRS),
+        ShiftedRotary(CHUNK, PAIRS),
         table(first, rows + 3, frequencies),
         np.array([first, rows, first + rows, 0], np.int32),
         np.array([kept, rows, kept + rows, 0], np.int32),
@@ -96,15 +97,15 @@ def test_angles_are_those_of_positions_without_padding(first: int, kept: int) ->
 
 def attention(kind: type[PrefillAttention], dim: int, window: int | None) -> PrefillAttention:
     rows = None if window is None else window + 83
-    return kind(None, 6, 2, dim, window, "float16", rows, "float16", has_copies=True)
+    return kind(CHUNK, 6, 2, dim, window, "float16", rows, "float16", has_copies=True)
 
 
 OPERATORS: list[Operator] = [
-    KeptRows(None, WIDTH, "float16"),
-    KeptRows(1, WIDTH, "float32"),
-    ShiftedRotary(None, PAIRS),
-    ShiftedRotary(1, 7),
-    QkNormRopeCache(None, 6, 2, 64, 16, 3, 40, 1e-6, True, False, "float16", 97, has_copies=True),
+    KeptRows(CHUNK, WIDTH, "float16"),
+    KeptRows(ONE, WIDTH, "float32"),
+    ShiftedRotary(CHUNK, PAIRS),
+    ShiftedRotary(ONE, 7),
+    QkNormRopeCache(CHUNK, 6, 2, 64, 16, 3, 40, 1e-6, True, False, "float16", 97, has_copies=True),
     attention(PrefillAttention, 64, 40),
     attention(PrefillAttention, 256, None),
     attention(PicturePrefillAttention, 64, 9),
@@ -123,7 +124,7 @@ def of_many_rows(operator: Operator, before: int) -> KernelCase:
 
 def of_padding(pattern: str) -> KernelCase:
     """Rows that are kept (k), padding (p), and rows of a tower that overflowed (i, n)."""
-    operator = KeptRows(None, WIDTH, "float16")
+    operator = KeptRows(CHUNK, WIDTH, "float16")
     args = list(make_case(operator, 0).args)
     embeddings = np.ones((len(pattern), WIDTH), np.float32)
     embeddings[[letter == "p" for letter in pattern], 0] = PADDING

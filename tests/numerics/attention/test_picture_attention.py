@@ -17,6 +17,7 @@ from gemma4_compile.operators.picture_attention import (
     example_last_rows,
     example_modality,
 )
+from gemma4_compile.operators.rows import CHUNK
 from tests.numerics.definitions import ROUNDED, run, values
 
 HEADS, KV_HEADS, DIM = 4, 2, 32
@@ -135,7 +136,7 @@ def attend(
 
 
 def operator_of(case: Case, dtype: str) -> PicturePrefillAttention:
-    fields = (None, HEADS, KV_HEADS, DIM, case.window, dtype, case.ring)
+    fields = (CHUNK, HEADS, KV_HEADS, DIM, case.window, dtype, case.ring)
     return PicturePrefillAttention(*fields, out_dtype=dtype)
 
 
@@ -162,7 +163,7 @@ def test_a_chunk_without_pictures_is_the_causal_one_to_the_bit() -> None:
     found, causal = (np.zeros((len(q), HEADS * DIM), np.float32) for _ in range(2))
 
     run(operator_of(case, "float32"), *args, last_rows(case.rows), found)
-    fields = (None, HEADS, KV_HEADS, DIM, case.window, "float32", case.ring)
+    fields = (CHUNK, HEADS, KV_HEADS, DIM, case.window, "float32", case.ring)
     run(PrefillAttention(*fields), *args, causal)
 
     np.testing.assert_array_equal(found, causal)

@@ -17,6 +17,7 @@ from gemma4_compile.operators.picture_attention import (
     PicturePrefillAttention,
     example_modality,
 )
+from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.targets import target_spec
 from tests.marks import LIMITS, slow_unless
 from tests.numerics.dawn_kernels import run_on_dawn
@@ -29,11 +30,11 @@ ROWS = 75
 
 # Windows of released sizes and their heads; windows shorter than a picture.
 SHAPES = {
-    "12B, 26B": PicturePrefillAttention(None, 16, 8, 256, 1024, "float16", 1120, "float16"),
-    "31B": PicturePrefillAttention(None, 32, 16, 256, 1024, "float32", 1120),
-    "tiny heads": PicturePrefillAttention(None, 4, 2, 16, 7, "float16", 96),
-    "groups of three": PicturePrefillAttention(None, 6, 2, 64, 9, "float16", 83, "float16"),
-    "heads of 26 vectors": PicturePrefillAttention(None, 7, 1, 104, 40, "float32", 114),
+    "12B, 26B": PicturePrefillAttention(CHUNK, 16, 8, 256, 1024, "float16", 1120, "float16"),
+    "31B": PicturePrefillAttention(CHUNK, 32, 16, 256, 1024, "float32", 1120),
+    "tiny heads": PicturePrefillAttention(CHUNK, 4, 2, 16, 7, "float16", 96),
+    "groups of three": PicturePrefillAttention(CHUNK, 6, 2, 64, 9, "float16", 83, "float16"),
+    "heads of 26 vectors": PicturePrefillAttention(CHUNK, 7, 1, 104, 40, "float32", 114),
 }
 
 

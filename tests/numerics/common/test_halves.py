@@ -14,6 +14,7 @@ import pytest
 from gemma4_compile.errors import TargetError
 from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.linear import Embedding, Linear, WeightLayout
+from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.targets import link, target_spec
 from gemma4_compile.targets.spec import WORDS
 from tests.numerics.dawn_kernels import cases_executable, run_on_dawn
@@ -34,7 +35,7 @@ def looked_up(table: Array, *split_rows: int) -> KernelCase:
     ends = np.cumsum(layout.split_rows)[:-1]
     ids, out = np.arange(rows, dtype=np.int32), np.zeros((rows, cols), np.float32)
     return KernelCase(
-        operator=Embedding(None, layout, 0, 1.0, False),
+        operator=Embedding(CHUNK, layout, 0, 1.0, False),
         args=(ids, *map(np.ascontiguousarray, np.split(table, ends)), out),
         changed=(1 + len(layout.split_rows),),
         expected=(table.astype(np.float32),),
@@ -79,13 +80,19 @@ def test_parts_of_odd_numbers_of_halves_have_their_last_one(
 
 OPERATORS = [
     # Rows of 3 scales: every other row begins in the middle of a word. A part of an odd number.
-    *(Linear(rows, WeightLayout(4, "float16", 32, 96, (64, 29)), "float32") for rows in (1, None)),
-    *(Linear(rows, WeightLayout(8, "float16", 32, 96, (64, 29)), "float32") for rows in (1, None)),
+    *(
+        Linear(rows, WeightLayout(4, "float16", 32, 96, (64, 29)), "float32")
+        for rows in (ONE, CHUNK)
+    ),
+    *(
+        Linear(rows, WeightLayout(8, "float16", 32, 96, (64, 29)), "float32")
+        for rows in (ONE, CHUNK)
+    ),
     # Dense rows by vectors, and rows of which every other one begins at an odd half.
-    Linear(1, WeightLayout(0, "float16", 0, 96, (64, 40)), "float32"),
-    Linear(None, WeightLayout(0, "float16", 0, 51, (64, 29)), "float32"),
-    BoundedLinear(None, WeightLayout(0, "float16", 0, 66, (96,)), "float32", clipped=True),
-    Embedding(None, WeightLayout(4, "float16", 32, 96, (64, 29)), 0, 2.0, False),
+    Linear(ONE, WeightLayout(0, "float16", 0, 96, (64, 40)), "float32"),
+    Linear(CHUNK, WeightLayout(0, "float16", 0, 51, (64, 29)), "float32"),
+    BoundedLinear(CHUNK, WeightLayout(0, "float16", 0, 66, (96,)), "float32", clipped=True),
+    Embedding(CHUNK, WeightLayout(4, "float16", 32, 96, (64, 29)), 0, 2.0, False),
 ]
 
 
@@ -96,7 +103,7 @@ def test_matrices_of_all_forms_are_read_right(lavapipe: VulkanDriver, tmp_path: 
 
 
 def test_the_smallest_scales_count(swiftshader: VulkanDriver, tmp_path: Path) -> None:
-    operator = Linear(1, WeightLayout(4, "float16", 32, 96, (64,)), "float32")
+    operator = Linear(ONE, WeightLayout(4, "float16", 32, 96, (64,)), "float32")
     case = make_case(operator, 1)
     scales = (np.arange(64 * 3, dtype=np.uint16).reshape(64, 3) * 5 + 1).view(np.float16)
     case = with_scales(case, scales)

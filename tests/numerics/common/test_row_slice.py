@@ -6,6 +6,7 @@ import pytest
 
 from gemma4_compile.operators.moe import ExpertResidualNorm, Router
 from gemma4_compile.operators.norms import ResidualNorm, RmsNorm
+from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.targets import target_spec
 from tests.marks import LIMITS, slow_unless
 from tests.numerics.dawn_kernels import run_on_dawn
@@ -28,11 +29,11 @@ def test_rows_of_any_width(
     found = []
     for width in widths:
         found += [
-            RmsNorm(None, width, 1e-6, "float16"),
-            ResidualNorm(None, width, 1e-6, True, "float16"),
-            ResidualNorm(1, width, 1e-6, False, None),
-            ExpertResidualNorm(None, width, 1e-6, "float32"),
-            Router(1, width, 7, 3, 1e-6, 0.25, "float32", "float16"),
+            RmsNorm(CHUNK, width, 1e-6, "float16"),
+            ResidualNorm(CHUNK, width, 1e-6, True, "float16"),
+            ResidualNorm(ONE, width, 1e-6, False, None),
+            ExpertResidualNorm(CHUNK, width, 1e-6, "float32"),
+            Router(ONE, width, 7, 3, 1e-6, 0.25, "float32", "float16"),
         ]
     cases = [make_case(operator, seed) for seed, operator in enumerate(found)]
 

@@ -30,6 +30,7 @@ from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.moe import ExpertResidualNorm, Router, RouterScores
 from gemma4_compile.operators.norms import PerLayerInputs, ResidualNorm, RmsNorm
 from gemma4_compile.operators.prologues import Combine, Norm, Routed
+from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.operators.sampling import SampleTopP, SoftmaxPartials, SoftmaxProbs
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.kernels import make_kernel
@@ -49,17 +50,17 @@ pytestmark = pytest.mark.dawn
 def matrix(kind: type[Linear], cols: int, rows: int, **fields: Any) -> Linear:
     """Four bits in groups of 32."""
     layout = WeightLayout(4, fields.pop("weight_dtype", "float32"), 32, cols, (rows,))
-    return kind(rows=1, layout=layout, **{"in_dtype": "float32", **fields})
+    return kind(rows=ONE, layout=layout, **{"in_dtype": "float32", **fields})
 
 
 def exact(dtype: str) -> list[Operator]:
     """Blocks of one subgroup, of some and of many; groups of lanes that have one or several."""
     pairs: dict[str, Any] = {"epilogue": Epilogue.GELU_PAIRS.value}
     return [
-        RmsNorm(1, 1030, 1e-6, dtype),
-        ResidualNorm(None, 14, 1e-6, True, dtype),
-        PerLayerInputs(1, 3, 68, 1e-6, 0.2, 3.0, 0.7),
-        QkNormRopeCache(None, 2, 1, 48, 12, 3, 27, 1e-6, True, False, dtype, 83),
+        RmsNorm(ONE, 1030, 1e-6, dtype),
+        ResidualNorm(CHUNK, 14, 1e-6, True, dtype),
+        PerLayerInputs(ONE, 3, 68, 1e-6, 0.2, 3.0, 0.7),
+        QkNormRopeCache(CHUNK, 2, 1, 48, 12, 3, 27, 1e-6, True, False, dtype, 83),
         matrix(Linear, 2080, 38, weight_dtype=dtype, in_dtype=dtype),
         matrix(Linear, 288, 70, **pairs, prologue=Norm(1e-6, scaled=True)),
         matrix(Linear, 288, 70, prologue=Norm(scaled=True, count=2, eps=1e-6)),
@@ -67,9 +68,9 @@ def exact(dtype: str) -> list[Operator]:
         matrix(Linear, 192, 40, prologue=Combine(heads=3, head_dim=64, splits=5)),
         ExpertGateUp(WeightLayout(4, dtype, 32, 96, (64 * 12,)), 64, 12, 3, dtype),
         ExpertDown(WeightLayout(4, dtype, 32, 64, (40 * 12,)), 40, 12, 3, dtype),
-        Router(1, 1030, 7, 3, 1e-6, 0.25, "float32", dtype),
+        Router(ONE, 1030, 7, 3, 1e-6, 0.25, "float32", dtype),
         RouterScores(1030, 7, 1e-6, 0.25, "float32"),
-        ExpertResidualNorm(1, 260, 1e-6, dtype),
+        ExpertResidualNorm(ONE, 260, 1e-6, dtype),
         CombineSplits(2, 64, 37, dtype),
         SoftmaxPartials(4096, 5),
         SoftmaxProbs(4096, 5),
@@ -81,7 +82,7 @@ def int8() -> list[Operator]:
     """Groups of eight threads that find their largest magnitude."""
     packed = {"epilogue": Epilogue.GELU_PAIRS.value, "packed_out": True}
     return [
-        QuantizeRows(None, 1312, "float32", False),
+        QuantizeRows(CHUNK, 1312, "float32", False),
         QuantizedNorm(288, 1e-6, False, True),
         QuantizedCombine(3, 96, 7, "float32", False),
         matrix(Int8Linear, 96, 192, in_dtype=PACKED, **packed),

@@ -18,6 +18,7 @@ from gemma4_compile.operators.int8_linear import (
 )
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.prologues import Combine, Norm
+from gemma4_compile.operators.rows import ONE
 from tests.numerics.attention.test_attention import EPS, normed
 from tests.numerics.definitions import combined_heads, run, values
 from tests.numerics.linear.test_linear import COLS, close, gelu, stored
@@ -58,7 +59,7 @@ def empty(width: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
 
 def linear(kind: type[Int8Linear], bits: int, rows: int, cols: int, **fields: Any) -> Any:
     return kind(
-        rows=1,
+        rows=ONE,
         layout=WeightLayout(bits, "float16", GROUP, cols, (rows,)),
         **{"in_dtype": "float32", **fields},
     )

@@ -17,9 +17,9 @@ from gemma4_compile.operators.activation_quantization import (
     byte_of,
 )
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
-from gemma4_compile.operators.int8_linear import PACKED
-from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.operators.int8_linear import PACKED, Int8Linear
+from gemma4_compile.operators.linear import Linear, WeightLayout
+from gemma4_compile.operators.rows import CHUNK, Few
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.tuning import FewRowTuning
 from gemma4_compile.types import Array
@@ -35,18 +35,18 @@ MOST = 9
 PAIRS = Epilogue.GELU_PAIRS.value
 GATE = Epilogue.GELU_GATE.value
 CAPPED = Epilogue.SOFTCAP.value
-FewRow = FewRowLinear | Int8FewRowLinear
+FewRow = Linear
 
 
-def exact(layout: WeightLayout, in_dtype: str, **fields: Any) -> FewRowLinear:
-    return FewRowLinear(None, layout, in_dtype, most_rows=MOST, **fields)
+def exact(layout: WeightLayout, in_dtype: str, **fields: Any) -> Linear:
+    return Linear(Few(MOST), layout, in_dtype, **fields)
 
 
 def int8(
     bits: int, cols: int, rows: tuple[int, ...], dtype: str = "float16", **fields: Any
-) -> Int8FewRowLinear:
+) -> Int8Linear:
     layout = WeightLayout(bits, dtype, GROUP, cols, rows)
-    return Int8FewRowLinear(None, layout, PACKED, most_rows=MOST, **fields)
+    return Int8Linear(Few(MOST), layout, PACKED, **fields)
 
 
 def quantized(bits: int, dtype: str, cols: int, *rows: int) -> WeightLayout:
@@ -83,7 +83,7 @@ OPERATORS: list[FewRow] = [
 
 
 def exact_operators() -> list[FewRow]:
-    return [one for one in OPERATORS if isinstance(one, FewRowLinear)]
+    return [one for one in OPERATORS if isinstance(one, Linear)]
 
 
 def cases_of(operators: Sequence[FewRow]) -> list[KernelCase]:
@@ -138,7 +138,7 @@ def test_a_packed_product_is_the_product_and_its_rounding() -> None:
     packed = [np.zeros_like(result) for result in case.expected]
 
     run(replace(operator, packed_out=False), *case.arrays[:-2], y)
-    run(QuantizeRows(None, 32, "float32", True), y, *packed)
+    run(QuantizeRows(CHUNK, 32, "float32", True), y, *packed)
 
     for found, expected in zip(case.expected, packed, strict=True):
         np.testing.assert_array_equal(found, expected)
@@ -154,7 +154,7 @@ def test_rows_that_it_rounds_itself(dtype: str) -> None:
     itself, packed = np.zeros((3, 104), np.float32), np.zeros((3, 104), np.float32)
 
     run(replace(operator, in_dtype=dtype), x, *tensors, itself)
-    run(QuantizeRows(None, operator.cols, dtype, False), x, words, scales)
+    run(QuantizeRows(CHUNK, operator.cols, dtype, False), x, words, scales)
     run(operator, words, scales, *tensors, packed)
 
     np.testing.assert_array_equal(itself, packed)

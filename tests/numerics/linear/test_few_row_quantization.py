@@ -16,6 +16,7 @@ from gemma4_compile.operators.few_row_quantization import (
     QuantizedFewRowNorm,
 )
 from gemma4_compile.operators.norms import ResidualNorm
+from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.linear.few_row_quantize import norm_threads
 from gemma4_compile.types import Array
@@ -27,8 +28,8 @@ from tests.web.dawn import SUBGROUP, VulkanDriver
 
 MOST = 9
 TILED: list[PackedRows | QuantizeRows] = [
-    QuantizeRows(None, 288, "float32", True, tiled=True),
-    QuantizeRows(None, 1312, "float16", False, tiled=True),
+    QuantizeRows(CHUNK, 288, "float32", True, tiled=True),
+    QuantizeRows(CHUNK, 1312, "float16", False, tiled=True),
     QuantizedFewRowNorm(1536, 1e-6, True, True, MOST, tiled=True),
     QuantizedFewRowNorm(288, 1e-6, False, False, MOST, normed=False, tiled=True),
     QuantizedFewRowCombine(3, 96, 7, "float16", True, MOST, tiled=True),
@@ -57,8 +58,8 @@ def test_a_norm_is_a_norm_and_its_rounding(scaled: bool) -> None:
     same, hidden = np.zeros_like(out), np.zeros_like(out)
     packed = np.zeros_like(words), np.zeros_like(scales)
 
-    run(ResidualNorm(None, 288, 1e-6, scaled, "float32"), *args, same, hidden)
-    run(QuantizeRows(None, 288, "float32", True), hidden, *packed)
+    run(ResidualNorm(CHUNK, 288, 1e-6, scaled, "float32"), *args, same, hidden)
+    run(QuantizeRows(CHUNK, 288, "float32", True), hidden, *packed)
 
     for found, expected in zip((out, words, scales), (same, *packed), strict=True):
         np.testing.assert_array_equal(found, expected)
@@ -69,8 +70,8 @@ def test_a_residual_that_is_not_normed_is_rounded_itself() -> None:
     out, words, scales = case.expected
     same, packed = np.zeros_like(out), (np.zeros_like(words), np.zeros_like(scales))
 
-    run(ResidualNorm(None, 288, 1e-6, False, None), *case.arrays[:3], same)
-    run(QuantizeRows(None, 288, "float32", True), same, *packed)
+    run(ResidualNorm(CHUNK, 288, 1e-6, False, None), *case.arrays[:3], same)
+    run(QuantizeRows(CHUNK, 288, "float32", True), same, *packed)
 
     for found, expected in zip((out, words, scales), (same, *packed), strict=True):
         np.testing.assert_array_equal(found, expected)
@@ -85,7 +86,7 @@ def test_a_combine_is_a_combine_and_its_rounding() -> None:
     packed = np.zeros_like(words), np.zeros_like(scales)
 
     run(CombineFewRows(3, 96, 7, "float32", MOST), o_partial, split_lse, x)
-    run(QuantizeRows(None, 288, "float32", True), x, *packed)
+    run(QuantizeRows(CHUNK, 288, "float32", True), x, *packed)
 
     np.testing.assert_allclose(scales, packed[1], rtol=1e-6)
     moved = np.abs(words.view(np.int8).astype(int) - packed[0].view(np.int8))

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
-from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels import make_kernel
 from gemma4_compile.targets.kernels.common.blocks import MIN_BLOCKS
@@ -16,7 +15,7 @@ from gemma4_compile.targets.tuning import FewRowTensorCoreTuning
 from tests.fixed_scheme import FixedLayout
 from tests.numerics.linear.test_few_row_linear import exact, int8
 
-OPERATORS: list[tuple[FewRowLinear | Int8FewRowLinear, bool]] = [
+OPERATORS: list[tuple[Linear, bool]] = [
     (int8(4, 416, (72,)), True),
     (int8(8, 416, (72,), "float32"), True),
     (replace(int8(4, 416, (72,)), in_dtype="float32"), False),  # rounds its rows itself
@@ -26,9 +25,7 @@ OPERATORS: list[tuple[FewRowLinear | Int8FewRowLinear, bool]] = [
 
 
 @pytest.mark.parametrize(("operator", "fits"), OPERATORS)
-def test_packed_rows_meet_integers_on_tensor_cores(
-    operator: FewRowLinear | Int8FewRowLinear, fits: bool
-) -> None:
+def test_packed_rows_meet_integers_on_tensor_cores(operator: Linear, fits: bool) -> None:
     spec = target_spec("cuda")
     sizes = FewRowTensorCoreTuning(min_rows=1)
     spec = replace(spec, tuning=replace(spec.tuning, few_row_tensor_cores=sizes))

@@ -14,6 +14,7 @@ from gemma4_compile.operators.attention_splits import LOWEST, CombineSplits
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.prologues import Combine, Norm
+from gemma4_compile.operators.rows import ONE
 from tests.numerics.attention.test_attention import (
     DIM,
     EPS,
@@ -34,7 +35,7 @@ PLE_WIDTH = 3 * 32
 
 def normed_linear(epilogue: Epilogue, scaled: bool, normed_input: bool, in_dtype: str) -> Linear:
     return Linear(
-        rows=1,
+        rows=ONE,
         layout=WeightLayout(4, "float16", GROUP, COLS, (32,)),
         in_dtype=in_dtype,
         epilogue=epilogue.value,
@@ -98,7 +99,7 @@ def test_the_normed_input_is_rounded_to_the_activation_dtype() -> None:
 
 def decode_attention(case: Case, **fields: Any) -> DecodeAttention:
     return DecodeAttention(
-        rows=1,
+        rows=ONE,
         heads=HEADS,
         kv_heads=KV_HEADS,
         head_dim=DIM,
@@ -194,7 +195,7 @@ def test_merge_and_matmul_in_one(dtype: str, empty: int) -> None:
     y = np.zeros((1, 40), np.float32)
 
     operator = Linear(
-        rows=1,
+        rows=ONE,
         layout=WeightLayout(4, "float16", GROUP, heads * dim, (40,)),
         in_dtype=dtype,
         prologue=Combine(heads=heads, head_dim=dim, splits=splits),

@@ -12,6 +12,7 @@ from gemma4_compile.operators.activation_quantization import QuantizeRows
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.int8_linear import PACKED, Int8ExpertGemm, Int8Linear
 from gemma4_compile.operators.linear import Linear, WeightLayout
+from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.tuning import GemmTuning, Int8GemmTuning
 from tests.marks import slow_unless
@@ -27,26 +28,26 @@ ALLOWED = 3 * np.sqrt(160) * 2.0**-24
 
 OPERATORS = [
     # Channels that end within a step, rows that end within a tile, a tile in two parts.
-    Linear(None, WeightLayout(4, "float16", GROUP, 96, (64, 64, 40)), "float16"),
+    Linear(CHUNK, WeightLayout(4, "float16", GROUP, 96, (64, 64, 40)), "float16"),
     Linear(
-        None, WeightLayout(8, "float16", GROUP, 160, (200,)), "float32", Epilogue.GELU_PAIRS.value
+        CHUNK, WeightLayout(8, "float16", GROUP, 160, (200,)), "float32", Epilogue.GELU_PAIRS.value
     ),
     # Channels that no vector divides, and those that a vector divides but no step.
-    Linear(None, WeightLayout(0, "float32", 0, 37, (101,)), "float32", suppressed=(3, 100)),
+    Linear(CHUNK, WeightLayout(0, "float32", 0, 37, (101,)), "float32", suppressed=(3, 100)),
     Linear(
-        None, WeightLayout(0, "float16", 0, 44, (70,)), "float16", Epilogue.SOFTCAP.value, cap=30.0
+        CHUNK, WeightLayout(0, "float16", 0, 44, (70,)), "float16", Epilogue.SOFTCAP.value, cap=30.0
     ),
 ]
 INT8_OPERATORS = [
     # Groups that end within a step, rows that end within a tile, a tile in two parts.
-    Int8Linear(None, WeightLayout(4, "float16", GROUP, 96, (64, 64, 40)), PACKED),
+    Int8Linear(CHUNK, WeightLayout(4, "float16", GROUP, 96, (64, 64, 40)), PACKED),
     Int8Linear(
-        None, WeightLayout(8, "float16", GROUP, 160, (200,)), PACKED, Epilogue.GELU_PAIRS.value
+        CHUNK, WeightLayout(8, "float16", GROUP, 160, (200,)), PACKED, Epilogue.GELU_PAIRS.value
     ),
     # Experts in two parts, groups that end within a step.
     Int8ExpertGemm(WeightLayout(4, "float16", GROUP, 96, (80 * 4, 80 * 2)), 80, 6, 3, PACKED),
-    QuantizeRows(None, 96, "float16", True),
-    QuantizeRows(None, 1312, "float32", False),
+    QuantizeRows(CHUNK, 96, "float16", True),
+    QuantizeRows(CHUNK, 1312, "float32", False),
 ]
 TUNINGS: dict[str, GemmTuning] = {
     "default": GemmTuning(),

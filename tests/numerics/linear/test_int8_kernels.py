@@ -27,6 +27,7 @@ from gemma4_compile.operators.int8_linear import (
 )
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.prologues import Combine, Norm, Routed
+from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.kernels.linear.int8_block import int8_shape, tiles_of_block
 from gemma4_compile.targets.spec import INT8
@@ -43,7 +44,7 @@ def linear(
     kind: type[Int8Linear], cols: int, rows: tuple[int, ...], bits: int = 4, **fields: Any
 ) -> Int8Linear:
     layout = WeightLayout(bits, fields.pop("weight_dtype", "float16"), 32, cols, rows)
-    return kind(rows=1, layout=layout, **{"in_dtype": "float32", **fields})
+    return kind(rows=ONE, layout=layout, **{"in_dtype": "float32", **fields})
 
 
 def odd_shapes() -> list[Operator]:
@@ -224,7 +225,7 @@ def test_blocks_that_norm_once_for_several_tiles(lavapipe: VulkanDriver, tmp_pat
 
 
 @pytest.mark.parametrize(
-    "share", shares([QuantizeRows(None, 1312, "float32", False), *odd_shapes()[4::2]], 3)
+    "share", shares([QuantizeRows(CHUNK, 1312, "float32", False), *odd_shapes()[4::2]], 3)
 )
 def test_kernels_of_odd_shapes_with_subgroups(
     share: list[tuple[int, Operator]], lavapipe: VulkanDriver, tmp_path: Path

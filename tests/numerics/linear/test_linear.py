@@ -10,6 +10,7 @@ import pytest
 
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import Embedding, Linear, WeightLayout
+from gemma4_compile.operators.rows import CHUNK, ONE
 from tests.numerics.definitions import F32_ABSOLUTE, F32_RELATIVE, run, values
 
 GROUP = 32
@@ -64,7 +65,11 @@ def test_linear_over_parts(
     y = np.zeros((count, sum(split_rows)), np.float32)
 
     run(
-        Linear(rows, WeightLayout(bits, dtype, GROUP if bits else 0, COLS, split_rows), dtype),
+        Linear(
+            ONE if rows == 1 else CHUNK,
+            WeightLayout(bits, dtype, GROUP if bits else 0, COLS, split_rows),
+            dtype,
+        ),
         x,
         *tensors,
         y,
@@ -79,7 +84,7 @@ def test_gate_and_up_are_neighbouring_rows() -> None:
 
     epilogue = Epilogue.GELU_PAIRS.value
     run(
-        Linear(None, WeightLayout(4, "float16", GROUP, COLS, (64,)), "float16", epilogue),
+        Linear(CHUNK, WeightLayout(4, "float16", GROUP, COLS, (64,)), "float16", epilogue),
         x,
         *tensors,
         y,
@@ -95,7 +100,7 @@ def test_products_beyond_float16_stay_finite() -> None:
 
     epilogue = Epilogue.GELU_PAIRS.value
     run(
-        Linear(1, WeightLayout(4, "float16", GROUP, COLS, (64,)), "float16", epilogue),
+        Linear(ONE, WeightLayout(4, "float16", GROUP, COLS, (64,)), "float16", epilogue),
         x,
         *tensors,
         y,
@@ -113,7 +118,7 @@ def test_the_gate_of_a_layer_meets_that_layers_inputs(layer: int) -> None:
     y = np.zeros((2, 32), np.float32)
 
     operator = Linear(
-        None,
+        CHUNK,
         WeightLayout(8, "float16", GROUP, COLS, (32,)),
         "float32",
         Epilogue.GELU_GATE.value,
@@ -130,7 +135,7 @@ def test_the_soft_cap_bounds_the_logits() -> None:
     x, y = values(1, 1, COLS, deviation=50.0), np.zeros((1, 64), np.float32)
 
     operator = Linear(
-        1, WeightLayout(0, "float32", 0, COLS, (64,)), "float32", Epilogue.SOFTCAP.value, cap=30.0
+        ONE, WeightLayout(0, "float32", 0, COLS, (64,)), "float32", Epilogue.SOFTCAP.value, cap=30.0
     )
     run(operator, x, *tensors, y)
 
@@ -148,7 +153,7 @@ def test_suppressed_columns_are_so_low_that_nobody_chooses_them(
 
     epilogue = Epilogue.NONE if cap is None else Epilogue.SOFTCAP
     operator = Linear(
-        rows,
+        ONE if rows == 1 else CHUNK,
         WeightLayout(4, "float16", GROUP, COLS, (64, 64)),
         "float32",
         epilogue.value,
@@ -172,7 +177,7 @@ def test_embedding_reads_each_id_from_its_part(bits: int, dtype: str, scale: flo
     out = np.zeros((len(ids), COLS), np.float32)
 
     operator = Embedding(
-        None, WeightLayout(bits, dtype, GROUP if bits else 0, COLS, (64, 64, 32)), 0, scale, False
+        CHUNK, WeightLayout(bits, dtype, GROUP if bits else 0, COLS, (64, 64, 32)), 0, scale, False
     )
     run(operator, ids, *tensors, out)
 
@@ -184,8 +189,8 @@ def test_a_table_too_large_for_one_kernel_is_read_by_several() -> None:
     ids = np.array([150, 3, 64, 128], np.int32)
     first, out = (np.zeros((len(ids), COLS), np.float32) for _ in range(2))
 
-    head = Embedding(None, WeightLayout(4, "float16", GROUP, COLS, (64,)), 0, 2.0, False)
-    rest = Embedding(None, WeightLayout(4, "float16", GROUP, COLS, (64, 32)), 64, 2.0, True)
+    head = Embedding(CHUNK, WeightLayout(4, "float16", GROUP, COLS, (64,)), 0, 2.0, False)
+    rest = Embedding(CHUNK, WeightLayout(4, "float16", GROUP, COLS, (64, 32)), 64, 2.0, True)
     run(head, ids, *tensors[:2], first)
     run(rest, ids, *tensors[2:], first, out)
 

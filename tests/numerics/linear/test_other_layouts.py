@@ -8,6 +8,7 @@ import pytest
 
 from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.linear import Embedding, Linear, WeightLayout
+from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.linear.tensor_core_gemm import fits_tensor_cores
 from tests.fixed_scheme import FixedLayout
@@ -16,11 +17,11 @@ from tests.numerics.kernel_cases import differences, make_case
 from tests.web.dawn import VulkanDriver
 
 OPERATORS = [
-    Linear(1, FixedLayout(0, "float32", 0, 96, (64, 40)), "float32"),
+    Linear(ONE, FixedLayout(0, "float32", 0, 96, (64, 40)), "float32"),
     # Channels that end within a step, rows that end within a tile.
-    Linear(None, FixedLayout(0, "float32", 0, 44, (70,)), "float32"),
-    BoundedLinear(None, FixedLayout(0, "float32", 0, 64, (96,)), "float32", clipped=True),
-    Embedding(None, FixedLayout(0, "float32", 0, 64, (64, 32)), 0, 2.0, False),
+    Linear(CHUNK, FixedLayout(0, "float32", 0, 44, (70,)), "float32"),
+    BoundedLinear(CHUNK, FixedLayout(0, "float32", 0, 64, (96,)), "float32", clipped=True),
+    Embedding(CHUNK, FixedLayout(0, "float32", 0, 64, (64, 32)), 0, 2.0, False),
 ]
 
 
@@ -42,5 +43,5 @@ def test_they_compute_what_the_definitions_do(lavapipe: VulkanDriver, tmp_path: 
     ],
 )
 def test_tensor_cores_take_no_form_that_they_do_not_read(layout: WeightLayout, fits: bool) -> None:
-    operator = BoundedLinear(None, layout, "float16", clipped=True)
+    operator = BoundedLinear(CHUNK, layout, "float16", clipped=True)
     assert fits_tensor_cores(operator, target_spec("cuda")) == fits

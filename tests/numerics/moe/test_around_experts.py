@@ -16,6 +16,7 @@ from gemma4_compile.operators.int8_linear import (
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.moe import RouterScores, TopKExperts
 from gemma4_compile.operators.prologues import Norm, Routed
+from gemma4_compile.operators.rows import ONE, Rows
 from tests.numerics.definitions import run, values
 from tests.numerics.linear.test_activation_quantization import packed, rounded
 from tests.numerics.linear.test_linear import COLS, GROUP, close, gelu, stored
@@ -33,7 +34,7 @@ from tests.numerics.moe.test_experts import (
 class Fields(TypedDict):
     """What every matmul has."""
 
-    rows: int
+    rows: Rows
     layout: WeightLayout
     in_dtype: str
 
@@ -73,7 +74,7 @@ def test_the_dense_gate_and_up_have_the_router_next_to_them(form: str, size: flo
     branch, residual = values(1, 1, COLS, deviation=size), values(2, 1, COLS, deviation=size)
     vectors, projection = values(3, 4, COLS), values(4, 6, COLS).astype(np.float16)
     layout: Fields = {
-        "rows": 1,
+        "rows": ONE,
         "layout": WeightLayout(4, "float16", GROUP, COLS, (rows,)),
         "in_dtype": "float16" if form == "float16" else "float32",
     }
@@ -117,7 +118,7 @@ def test_the_next_matmul_norms_both_branches_by_itself(form: str, size: float) -
     residual = values(3, 1, COLS, deviation=size)
     w_branches, w_next, scalar = values(4, 3, COLS), values(5, COLS), np.array([0.09], np.float32)
     layout: Fields = {
-        "rows": 1,
+        "rows": ONE,
         "layout": WeightLayout(4, "float16", GROUP, COLS, (40,)),
         "in_dtype": "float16" if form == "float16" else "float32",
     }

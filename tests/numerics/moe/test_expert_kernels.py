@@ -21,6 +21,7 @@ from gemma4_compile.operators.moe import (
 )
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.operators.prologues import Norm, Routed
+from gemma4_compile.operators.rows import ONE
 from gemma4_compile.targets import target_spec
 from tests.marks import LIMITS, shares, slow_unless
 from tests.numerics.dawn_kernels import run_on_dawn
@@ -102,15 +103,17 @@ def matmuls_around_experts() -> list[Operator]:
     pairs: dict[str, Any] = {"epilogue": Epilogue.GELU_PAIRS.value}
     half, odd = Routed(1e-6, EXPERTS, 0.06, "float16"), Routed(1e-6, 5, 0.06, "float32")
     return [
-        Linear(1, WeightLayout(4, "float16", 32, 2816, (72,)), "float16", **pairs, prologue=half),
-        Linear(1, WeightLayout(0, "float16", 0, 1030, (64, 14)), "float32", **pairs, prologue=odd),
+        Linear(ONE, WeightLayout(4, "float16", 32, 2816, (72,)), "float16", **pairs, prologue=half),
+        Linear(
+            ONE, WeightLayout(0, "float16", 0, 1030, (64, 14)), "float32", **pairs, prologue=odd
+        ),
         RouterScores(2816, EXPERTS, 1e-6, 0.06, "float16"),
         RouterScores(1030, 7, 1e-6, 0.06, "float32"),
         TopKExperts(7, 3, 1030),
-        ResidualNorm(1, 1030, 1e-6, False, "float16", 4),
-        Linear(1, WeightLayout(4, "float16", 32, 2816, (73,)), "float16", prologue=norm),
-        Linear(1, WeightLayout(8, "float32", 32, 288, (70,)), "float32", prologue=norm),
-        Linear(1, WeightLayout(0, "float16", 0, 1030, (64, 13)), "float16", prologue=norm),
+        ResidualNorm(ONE, 1030, 1e-6, False, "float16", 4),
+        Linear(ONE, WeightLayout(4, "float16", 32, 2816, (73,)), "float16", prologue=norm),
+        Linear(ONE, WeightLayout(8, "float32", 32, 288, (70,)), "float32", prologue=norm),
+        Linear(ONE, WeightLayout(0, "float16", 0, 1030, (64, 13)), "float16", prologue=norm),
     ]
 
 
@@ -144,7 +147,7 @@ def test_branches_that_nearly_cancel_cost_as_many_digits_as_the_kernel_says(
 ) -> None:
     spec, width, left = target_spec("webgpu"), 288, 0.1
     norm = Norm(1e-6, scaled=True, count=2)
-    operator = Linear(1, WeightLayout(8, "float32", 32, width, (70,)), "float32", prologue=norm)
+    operator = Linear(ONE, WeightLayout(8, "float32", 32, width, (70,)), "float32", prologue=norm)
     args = tuple(np.array(arg) for arg in make_case(operator, 0).args)
     dense, experts, w_branches = args[0], args[1], args[3]
     experts[...] = left * experts - dense

@@ -18,6 +18,7 @@ from gemma4_compile.operators.moe import (
     PermuteByExpert,
     Router,
 )
+from gemma4_compile.operators.rows import CHUNK, ONE
 from tests.numerics.definitions import ROUNDED, run, values
 from tests.numerics.linear.test_linear import COLS, GROUP, LAYOUTS, close, gelu, stored
 
@@ -45,7 +46,7 @@ def route(
     vectors = np.stack([np.full_like(w, np.nan), np.full_like(w, np.nan), scale, w])
     rows, width = x.shape
     operator = Router(
-        rows=1 if rows == 1 else None,
+        rows=ONE if rows == 1 else CHUNK,
         width=width,
         experts=len(projection),
         top_k=top_k,
@@ -300,7 +301,7 @@ def test_a_chunk_grouped_by_expert_equals_its_positions_one_by_one(
 def test_outputs_of_a_position_are_summed_by_their_weights(rows: int) -> None:
     outputs, weights = values(1, rows * TOP_K, WIDTH), values(2, rows, TOP_K)
     y = np.zeros((rows, WIDTH), np.float32)
-    run(CombineExperts(1 if rows == 1 else None, TOP_K, WIDTH), outputs, weights, y)
+    run(CombineExperts(ONE if rows == 1 else CHUNK, TOP_K, WIDTH), outputs, weights, y)
     close(y, np.einsum("ik,ikj->ij", weights, outputs.reshape(rows, TOP_K, WIDTH)))
 
 
@@ -316,7 +317,7 @@ def test_both_branches_are_normed_added_and_normed_again(
     scalar = np.array([0.09], np.float32)
     out, hidden = np.zeros((rows, WIDTH), np.float32), np.zeros((rows, WIDTH), dtype)
 
-    operator = ExpertResidualNorm(1 if rows == 1 else None, WIDTH, EPS, dtype)
+    operator = ExpertResidualNorm(ONE if rows == 1 else CHUNK, WIDTH, EPS, dtype)
     run(operator, dense, experts, residual, w_branches, scalar, w_next, out, hidden)
 
     expected = behind_experts(dense, experts, residual, w_branches) * scalar

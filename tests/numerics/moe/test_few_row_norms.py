@@ -26,6 +26,7 @@ from gemma4_compile.operators.moe import (
     ExpertResidualNorm,
 )
 from gemma4_compile.operators.norms import ResidualNorm, RmsNorm
+from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.targets import target_spec
 from gemma4_compile.types import Array
 from tests.marks import LIMITS, shares
@@ -63,7 +64,7 @@ def rounded(x: Array, interleaved: bool) -> tuple[Array, Array]:
     """Words and scales of some rows."""
     rows, width = x.shape
     words, scales = np.zeros((rows, width // 4), np.uint32), np.zeros((rows, width // 32), "f4")
-    run(QuantizeRows(None, width, "float32", interleaved), x, words, scales)
+    run(QuantizeRows(CHUNK, width, "float32", interleaved), x, words, scales)
     return words, scales
 
 
@@ -83,9 +84,14 @@ def test_branches_are_normed_and_rounded() -> None:
     same, dense, experts = (np.zeros_like(out) for _ in range(3))
 
     run(
-        ResidualNorm(None, WIDTH, EPS, False, "float32", VECTORS), y, residual, vectors, same, dense
+        ResidualNorm(CHUNK, WIDTH, EPS, False, "float32", VECTORS),
+        y,
+        residual,
+        vectors,
+        same,
+        dense,
     )
-    run(RmsNorm(None, WIDTH, EPS, "float32"), same, vectors[EXPERT_NORM].copy(), experts)
+    run(RmsNorm(CHUNK, WIDTH, EPS, "float32"), same, vectors[EXPERT_NORM].copy(), experts)
 
     np.testing.assert_allclose(out, same, rtol=1e-5, atol=1e-6)
     assert DENSE_NORM == 1, "the row that `ResidualNorm` takes"
@@ -117,8 +123,8 @@ def test_experts_are_added_up_normed_and_rounded(dtype: str) -> None:
     out, *results = case.expected
     chosen, same, hidden = (np.zeros_like(out) for _ in range(3))
 
-    run(CombineExperts(None, 3, WIDTH), outputs, weights, chosen)
-    run(ExpertResidualNorm(None, WIDTH, EPS, "float32"), dense, chosen, *others, same, hidden)
+    run(CombineExperts(CHUNK, 3, WIDTH), outputs, weights, chosen)
+    run(ExpertResidualNorm(CHUNK, WIDTH, EPS, "float32"), dense, chosen, *others, same, hidden)
 
     np.testing.assert_allclose(out, same, rtol=1e-5, atol=1e-5)
     if dtype == PACKED:

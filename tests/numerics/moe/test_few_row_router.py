@@ -11,6 +11,7 @@ import pytest
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.few_row_router import FewRowRouterScores, FewRowTopKExperts
 from gemma4_compile.operators.moe import Router
+from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.targets import target_spec
 from tests.marks import LIMITS
 from tests.numerics.dawn_kernels import run_on_dawn
@@ -50,7 +51,7 @@ def all_cases() -> list[KernelCase]:
 
 @pytest.mark.parametrize("dtype", ["float32", None])
 def test_both_halves_are_the_router(dtype: str | None) -> None:
-    whole = make_case(Router(None, WIDTH, EXPERTS, TOP_K, EPS, FACTOR, "float32", "float32"), 1)
+    whole = make_case(Router(CHUNK, WIDTH, EXPERTS, TOP_K, EPS, FACTOR, "float32", "float32"), 1)
     x, vectors, projection, expert_scale = whole.arrays[:4]
     rows = len(x)
     scores, hidden = np.zeros((rows, EXPERTS), "f4"), np.zeros((rows, WIDTH), "f4")

@@ -9,6 +9,7 @@ import pytest
 from gemma4_compile.operators.int8_linear import Int8ExpertGateUp
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.moe import PermuteByExpert, Router, TopKExperts
+from gemma4_compile.operators.rows import ONE
 from gemma4_compile.targets import target_spec
 from tests.marks import LIMITS
 from tests.numerics.dawn_kernels import run_on_dawn
@@ -24,7 +25,7 @@ PROJECTION = 2  # the router's argument
 
 def router_case(projection: np.ndarray) -> KernelCase:
     """A router with these rows: what its definition chooses, the lower index of equals first."""
-    case = make_case(Router(1, WIDTH, EXPERTS, TOP_K, 1e-6, 0.125, "float32", "float32"), 1)
+    case = make_case(Router(ONE, WIDTH, EXPERTS, TOP_K, 1e-6, 0.125, "float32", "float32"), 1)
     args = case.arrays
     args[PROJECTION] = projection
     after = tuple(arg.copy() for arg in args)

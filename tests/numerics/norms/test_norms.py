@@ -12,6 +12,7 @@ from gemma4_compile.operators.norms import (
     RmsNorm,
     TakeLastRow,
 )
+from gemma4_compile.operators.rows import CHUNK, ONE
 from tests.numerics.definitions import F32_ABSOLUTE, F32_RELATIVE, ROUNDED, run, values
 
 EPS = 1e-6
@@ -30,7 +31,7 @@ def test_rms_norm_multiplies_by_its_weight(rows: int | None, dtype: str) -> None
     x, w = values(1, count, WIDTH, deviation=30.0), values(2, WIDTH)
     y = np.zeros((count, WIDTH), dtype)
 
-    run(RmsNorm(rows, WIDTH, EPS, dtype), x, w, y)
+    run(RmsNorm(ONE if rows == 1 else CHUNK, WIDTH, EPS, dtype), x, w, y)
 
     np.testing.assert_allclose(y, norm(x) * w, **ROUNDED[dtype])
 
@@ -39,7 +40,7 @@ def test_rms_norm_of_zeros_is_zero() -> None:
     y = np.ones((1, WIDTH), np.float32)
 
     run(
-        RmsNorm(1, WIDTH, EPS, "float32"),
+        RmsNorm(ONE, WIDTH, EPS, "float32"),
         np.zeros((1, WIDTH), np.float32),
         values(2, WIDTH),
         y,
@@ -56,7 +57,7 @@ def test_residual_norm_adds_the_normed_branch_and_scales_the_sum(scaled: bool, s
     out = np.zeros((ROWS, WIDTH), np.float32)
 
     extra = [scalar] if scaled else []
-    run(ResidualNorm(None, WIDTH, EPS, scaled, None), y, residual, w, *extra, out)
+    run(ResidualNorm(CHUNK, WIDTH, EPS, scaled, None), y, residual, w, *extra, out)
 
     expected = (residual + norm(y) * w) * (scalar[0] if scaled else 1.0)
     np.testing.assert_allclose(out, expected, rtol=F32_RELATIVE, atol=F32_ABSOLUTE)
@@ -68,7 +69,7 @@ def test_residual_norm_also_gives_the_norm_of_its_sum(dtype: str) -> None:
     w, scalar, w_next = values(3, WIDTH), np.array([0.5], np.float32), values(4, WIDTH)
     out, hidden = np.zeros((ROWS, WIDTH), np.float32), np.zeros((ROWS, WIDTH), dtype)
 
-    operator = ResidualNorm(None, WIDTH, EPS, True, dtype)
+    operator = ResidualNorm(CHUNK, WIDTH, EPS, True, dtype)
     run(operator, y, residual, w, scalar, w_next, out, hidden)
 
     total = (residual + norm(y) * w) * 0.5
@@ -84,7 +85,7 @@ def test_per_layer_inputs_norm_each_layers_columns_by_themselves() -> None:
     w = values(3, width)
     out = np.zeros_like(context)
 
-    operator = PerLayerInputs(None, layers, width, EPS, 0.25, 1.5, 2.0**-0.5)
+    operator = PerLayerInputs(CHUNK, layers, width, EPS, 0.25, 1.5, 2.0**-0.5)
     run(operator, context, tokens, w, out)
 
     normed = norm(context.reshape(ROWS, layers, width) * np.float32(0.25)) * w

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.operators.sampling import (
     BIN_SHIFT,
     BINS,
@@ -30,7 +31,7 @@ def softmax(logits: Float32Array, temperature: float, blocks: int) -> Float32Arr
     count = logits.shape[1]
     partials = np.zeros((count, blocks, 2), np.float32)
     probs = np.zeros_like(logits)
-    degrees, rows = np.array([temperature], np.float32), 1 if count == 1 else None
+    degrees, rows = np.array([temperature], np.float32), ONE if count == 1 else CHUNK
     run(SoftmaxPartials(VOCAB, blocks, rows), logits, degrees, partials)
     run(SoftmaxProbs(VOCAB, blocks, rows), logits, degrees, partials, probs)
     return probs
@@ -70,7 +71,7 @@ def empty(operator: TopPHistogram, rows: int) -> list[npt.NDArray[Any]]:
 
 def histogram(probs: Float32Array) -> list[npt.NDArray[Any]]:
     """What the rows' histograms hold."""
-    operator = TopPHistogram(probs.shape[1], None if len(probs) > 1 else 1)
+    operator = TopPHistogram(probs.shape[1], CHUNK if len(probs) > 1 else ONE)
     found = empty(operator, len(probs))
     run(operator, probs, *found)
     return found
@@ -110,7 +111,7 @@ def test_rows_have_histograms_of_their_own() -> None:
 def sample_rows(probs: Float32Array, uniforms: list[float], top_p: float) -> list[int]:
     tokens = np.full(len(probs), -1, np.int32)
     numbers = (np.array(each, np.float32) for each in (uniforms, [top_p]))
-    operator = SampleTopP(probs.shape[1], None if len(probs) > 1 else 1)
+    operator = SampleTopP(probs.shape[1], CHUNK if len(probs) > 1 else ONE)
     # The definition does not look at a histogram.
     unread = empty(operator.histogram, len(probs))
     run(operator, probs, *unread, *numbers, tokens)

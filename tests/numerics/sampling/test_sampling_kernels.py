@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gemma4_compile.operators.base import Operator
+from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.operators.sampling import (
     RUN,
     SampleTopP,
@@ -29,10 +30,10 @@ ROWS = 5
 VOCAB = 2 * RUN + 32
 
 OPERATORS: tuple[Operator, ...] = (
-    SoftmaxPartials(VOCAB, 7, None),
-    SoftmaxProbs(VOCAB, 7, None),
-    TopPHistogram(VOCAB, None),
-    SampleTopP(VOCAB, None),
+    SoftmaxPartials(VOCAB, 7, CHUNK),
+    SoftmaxProbs(VOCAB, 7, CHUNK),
+    TopPHistogram(VOCAB, CHUNK),
+    SampleTopP(VOCAB, CHUNK),
 )
 
 
@@ -46,7 +47,7 @@ def probabilities(rng: np.random.Generator) -> Array:
 def unlike_rows() -> KernelCase:
     """Draws from rows that differ, with numbers that differ."""
     rng = np.random.default_rng(5)
-    case = make_case(SampleTopP(VOCAB, None), 0, rows=ROWS)
+    case = make_case(SampleTopP(VOCAB, CHUNK), 0, rows=ROWS)
     args = tuple(array.copy() for array in case.arrays)
     args[0][...] = probabilities(rng)
     args[5][...] = rng.uniform(0.05, 0.95, ROWS)

@@ -15,9 +15,10 @@ from gemma4_compile.operators.activation_quantization import QuantizeRows
 from gemma4_compile.operators.examples import SUM_F32, Sizes
 from gemma4_compile.operators.norms import RmsNorm
 from gemma4_compile.operators.padded_rows import KeptRows
+from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.operators.sampling import SampleTopP
 
-NORM = RmsNorm(rows=None, width=96, eps=1e-6, out_dtype="float16")
+NORM = RmsNorm(rows=CHUNK, width=96, eps=1e-6, out_dtype="float16")
 SIZES = Sizes(rows=5, before=3, capacity=16, chunk=8)
 
 
@@ -49,7 +50,7 @@ def test_a_large_value_is_no_excuse_for_what_the_operator_does_not_allow() -> No
         def tolerance(self, result: str) -> float:
             return 0.5 if result == "y" else 0.0
 
-    strict = Strict(1, 96, 1e-6, "float32")
+    strict = Strict(ONE, 96, 1e-6, "float32")
     values = np.array([2.0], np.float32)
     assert error_bounds(strict, values, "y") == (1.0, 0.0)
     assert error_bounds(strict, values, "x") == (0.0, 0.0)
@@ -57,11 +58,11 @@ def test_a_large_value_is_no_excuse_for_what_the_operator_does_not_allow() -> No
 
 def test_whole_numbers_in_float16_must_be_equal() -> None:
     counts = np.array([1, 1023], np.float16)
-    assert error_bounds(KeptRows(None, 96, "float16"), counts, "padding") == (0.0, 0.0)
+    assert error_bounds(KeptRows(CHUNK, 96, "float16"), counts, "padding") == (0.0, 0.0)
 
 
 def test_only_words_of_an_operator_that_packs_are_packed() -> None:
-    packs = QuantizeRows(None, 64, "float32", False)
+    packs = QuantizeRows(CHUNK, 64, "float32", False)
     words, floats = np.zeros(1, np.uint32), np.zeros(1, np.float32)
     assert is_packed(packs, words)
     assert not is_packed(packs, floats)

@@ -9,6 +9,7 @@ from gemma4_compile.device_check.definitions import run
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import RmsNorm, TakeLastRow
+from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.operators.sampling import LogitBias
 
 RNG = np.random.default_rng(0)
@@ -18,7 +19,7 @@ def test_the_result_lies_in_the_last_array() -> None:
     x = RNG.normal(size=(3, 8)).astype(np.float32)
     weight, y = RNG.normal(size=8).astype(np.float32), np.full((3, 8), np.nan, np.float32)
     before = x.copy(), weight.copy()
-    run(RmsNorm(3, 8, 1e-6, "float32"), x, weight, y)
+    run(RmsNorm(CHUNK, 8, 1e-6, "float32"), x, weight, y)
     np.testing.assert_allclose(
         y, x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * weight, rtol=1e-5
     )
@@ -36,7 +37,7 @@ def test_one_definition_takes_chunks_of_any_length(rows: int) -> None:
 def test_numbers_are_arguments_as_well() -> None:
     layout = WeightLayout(0, "float32", 0, 4, (2,))
     operator = Linear(
-        rows=1, layout=layout, in_dtype="float32", epilogue=Epilogue.GELU_GATE.value, ple_width=6
+        rows=ONE, layout=layout, in_dtype="float32", epilogue=Epilogue.GELU_GATE.value, ple_width=6
     )
     x, weight = np.ones((1, 4), np.float32), np.full((2, 4), 25, np.float32)
     ple, y = np.arange(6, dtype=np.float32)[None], np.zeros((1, 2), np.float32)

@@ -24,24 +24,24 @@ from gemma4_compile.operators.attention import (
 from gemma4_compile.operators.base import Operator, description_of
 from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.few_row_attention import FewRowAttention, NormedFewRowAttention
-from gemma4_compile.operators.few_row_linear import FewRowLinear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import RmsNorm
 from gemma4_compile.operators.padded_rows import PADDING, KeptRows, ShiftedRotary
 from gemma4_compile.operators.picture_attention import PicturePrefillAttention, example_last_rows
+from gemma4_compile.operators.rows import ONE, Chunk, Few, Rows
 from gemma4_compile.operators.sampling import SampleTopP, TopPHistogram
 from gemma4_compile.operators.spreads import Spread
 from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.targets import TargetSpec, webgpu
 from gemma4_compile.targets.schedules import schedule_rules
 
-NORM = RmsNorm(rows=None, width=96, eps=1e-6, out_dtype="float16")
-WIDE_NORM = RmsNorm(rows=None, width=192, eps=1e-6, out_dtype="float32")
+NORM = RmsNorm(rows=Chunk(), width=96, eps=1e-6, out_dtype="float16")
+WIDE_NORM = RmsNorm(rows=Chunk(), width=192, eps=1e-6, out_dtype="float32")
 VOCAB = 3000
 CHUNK = 512
 
 
-def linear(rows: int | None, bits: int, cols: int, outputs: int = 32) -> Linear:
+def linear(rows: Rows, bits: int, cols: int, outputs: int = 32) -> Linear:
     return Linear(rows, WeightLayout(bits, "float32", 32, cols, (outputs,)), "float32")
 
 
@@ -90,7 +90,7 @@ def test_a_norm_is_expected_as_its_formula_says() -> None:
 
 
 def test_quantised_weights_are_expected_as_their_layout_says() -> None:
-    (case,) = answers_of(gemv=linear(1, 4, cols=64))["cases"]
+    (case,) = answers_of(gemv=linear(ONE, 4, cols=64))["cases"]
     scale, words, x, _ = (buffer_of(case["buffers"][i]) for i in case["launches"][0]["buffers"])
     nibbles = (words.reshape(32, 8)[:, :, None] >> np.arange(0, 32, 4, dtype=np.uint32)) & 15
     weight = (nibbles.reshape(32, 64).astype(np.float64) - 7) * np.repeat(
@@ -108,11 +108,11 @@ def test_the_smallest_kernel_of_each_kind_is_chosen() -> None:
             {
                 "a": WIDE_NORM,
                 "b": NORM,
-                "c": linear(1, 4, 64),
-                "d": linear(1, 4, 32),
-                "e": linear(1, 8, 64),
-                "f": linear(None, 4, 64),
-                "g": linear(None, 4, 32),
+                "c": linear(ONE, 4, 64),
+                "d": linear(ONE, 4, 32),
+                "e": linear(ONE, 8, 64),
+                "f": linear(Chunk(), 4, 64),
+                "g": linear(Chunk(), 4, 32),
             }
         ),
         CHUNK,
@@ -126,10 +126,10 @@ def test_the_smallest_kernel_of_each_kind_is_chosen() -> None:
 
 
 def test_a_timed_matmul_is_the_largest_that_is_not_too_large() -> None:
-    few, more, many = (linear(1, 4, 64, outputs=count) for count in (4096, 200_000, 400_000))
+    few, more, many = (linear(ONE, 4, 64, outputs=count) for count in (4096, 200_000, 400_000))
     assert _names(choose(described({"a": few, "b": more, "c": many}), CHUNK)) == ["b"]
     assert _names(choose(described({"a": many}), CHUNK)) == ["a"], "smaller than any case may be"
-    larger = linear(1, 4, 64, outputs=800_000)
+    larger = linear(ONE, 4, 64, outputs=800_000)
     assert _names(choose(described({"a": larger, "b": many}), CHUNK)) == ["b"], "the smallest then"
 
 
@@ -138,7 +138,7 @@ def _names(chosen: Sequence[tuple[str, Sequence[Any]]]) -> list[str]:
 
 
 def test_kernels_of_large_operands_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = described({"small": NORM, "large": linear(1, 4, 64, outputs=4096)})
+    texts = described({"small": NORM, "large": linear(ONE, 4, 64, outputs=4096)})
     assert [title for title, _ in choose(texts, CHUNK)] == ["norm", "matmul of one token"]
     monkeypatch.setattr(module_under_test, "MAX_BYTES", 100_000)
     assert [title for title, _ in choose(texts, CHUNK)] == ["norm"]
@@ -146,7 +146,7 @@ def test_kernels_of_large_operands_are_left_out(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_ring_has_wrapped_and_all_of_its_buffers_are_bound() -> None:
     attention = DecodeAttention(
-        1, 2, 1, 32, 16, "float32", 24, splits=1, pairs=16, rotary_total=16, eps=1e-6
+        ONE, 2, 1, 32, 16, "float32", 24, splits=1, pairs=16, rotary_total=16, eps=1e-6
     )
     (case,) = answers_of(attention=attention)["cases"]
     positions = buffer_of(case["buffers"][2])
@@ -157,7 +157,7 @@ def test_a_ring_has_wrapped_and_all_of_its_buffers_are_bound() -> None:
 
 def test_towers_are_tested_where_they_use_an_experiment() -> None:
     layout = WeightLayout(8, "float16", 32, 64, (64,))
-    matmul = BoundedLinear(None, layout, "float16", clipped=True)
+    matmul = BoundedLinear(Chunk(), layout, "float16", clipped=True)
     attention = PatchAttention(2, 16, 3, "float16", "float16")
     assert answers_of(matmul=matmul, attention=attention)["cases"] == []
     found = answers_of(spec=webgpu.H200_MATRICES, matmul=matmul, attention=attention)
@@ -184,7 +184,7 @@ def buffers_of(operator: Operator, case: Mapping[str, Any]) -> dict[str, np.ndar
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_rows_of_padding_are_left_out_and_counted(dtype: str) -> None:
-    operator = KeptRows(None, 96, dtype)
+    operator = KeptRows(Chunk(), 96, dtype)
     (case,) = answers_of(rows=operator)["cases"]
     assert case["title"] == "rows without padding"
     given = buffers_of(operator, case)
@@ -212,7 +212,7 @@ def test_rows_of_padding_are_left_out_and_counted(dtype: str) -> None:
 
 
 def test_angles_are_turned_back_by_every_bit_of_the_padding() -> None:
-    operator = ShiftedRotary(None, 6)
+    operator = ShiftedRotary(Chunk(), 6)
     (case,) = answers_of(angles=operator)["cases"]
     assert case["title"] == "angles without padding"
     given = buffers_of(operator, case)
@@ -240,17 +240,17 @@ def test_angles_are_turned_back_by_every_bit_of_the_padding() -> None:
 
 def test_padding_is_tested_for_a_chunk_and_for_one_token() -> None:
     operators: dict[str, Operator] = {
-        "c": KeptRows(None, 96, "float16"),
-        "d": KeptRows(1, 96, "float16"),
+        "c": KeptRows(Chunk(), 96, "float16"),
+        "d": KeptRows(ONE, 96, "float16"),
     }
-    operators |= {"e": ShiftedRotary(None, 6), "f": ShiftedRotary(1, 6)}
+    operators |= {"e": ShiftedRotary(Chunk(), 6), "f": ShiftedRotary(ONE, 6)}
     chosen = choose(described(operators), CHUNK)
     assert [kernel.name for _, kernels in chosen for kernel in kernels] == ["c", "d", "e", "f"]
 
 
 @pytest.mark.parametrize("chunk", [1, 2, CHUNK])
 def test_attention_of_pictures_is_given_some(chunk: int) -> None:
-    fields = (None, 2, 1, 32, 16, "float32", 40)
+    fields = (Chunk(), 2, 1, 32, 16, "float32", 40)
     answers = answers_of(
         chunk, causal=PrefillAttention(*fields), own=PicturePrefillAttention(*fields)
     )
@@ -268,7 +268,7 @@ def test_attention_of_pictures_is_given_some(chunk: int) -> None:
 def test_no_chunk_is_longer_than_the_package_s() -> None:
     """A ring has room for one: more rows would race for it."""
     cache = QkNormRopeCache(
-        None, 2, 1, 32, 16, 0, 16, 1e-6, True, False, cache_dtype="float32", cache_rows=9
+        Chunk(), 2, 1, 32, 16, 0, 16, 1e-6, True, False, cache_dtype="float32", cache_rows=9
     )
     (case,) = answers_of(chunk=1, cache=cache)["cases"]
     assert case["launches"][0]["scalars"] == [1]
@@ -277,7 +277,7 @@ def test_no_chunk_is_longer_than_the_package_s() -> None:
 
 
 def test_rounded_values_may_move_by_one_now_and_then() -> None:
-    (case,) = answers_of(rows=QuantizeRows(None, 64, "float32", interleaved=True))["cases"]
+    (case,) = answers_of(rows=QuantizeRows(Chunk(), 64, "float32", interleaved=True))["cases"]
     words, scales = case["results"]
     assert 1 <= words["moved"] < 10
     assert "absolute" not in words
@@ -286,7 +286,8 @@ def test_rounded_values_may_move_by_one_now_and_then() -> None:
 
 @pytest.mark.parametrize(("rows", "drawn"), [(1, 1), (None, 3)])
 def test_the_drawn_token_is_the_one_that_passes_its_share(rows: int | None, drawn: int) -> None:
-    answers = answers_of(histogram=TopPHistogram(VOCAB, rows), draw=SampleTopP(VOCAB, rows))
+    of = ONE if rows == 1 else Chunk()
+    answers = answers_of(histogram=TopPHistogram(VOCAB, of), draw=SampleTopP(VOCAB, of))
     (case,) = answers["cases"]
     assert [launch["kernel"] for launch in case["launches"]] == ["histogram_kernel", "draw_kernel"]
     named = {result["name"]: result for result in case["results"]}
@@ -314,8 +315,8 @@ def test_steps_of_guesses_are_tested_beside_those_of_one_token() -> None:
     }  # fmt: skip
     rotation: dict[str, Any] = {"pairs": 16, "rotary_total": 16, "eps": 1e-6}
     made: dict[str, Any] = {
-        "one": linear(1, 4, 96),
-        "few": FewRowLinear(None, layout, "float32", most_rows=9),
+        "one": linear(ONE, 4, 96),
+        "few": Linear(Few(9), layout, "float32"),
         "attention": FewRowAttention(**common),
         "normed": NormedFewRowAttention(**common, **rotation),
     }

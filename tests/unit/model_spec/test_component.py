@@ -31,6 +31,7 @@ from gemma4_compile.model_spec.matrices import Matrices
 from gemma4_compile.model_spec.parameters import Parameter, Role, Source
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.scales import embedding_scale
+from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.passes.lowering import generate, lower
 from gemma4_compile.quantization.recipe import storage_plan
 from gemma4_compile.quantization.schemes import RECIPES
@@ -54,7 +55,7 @@ class Adapter(nn.Module):
         self.proj = matrices.matrix(NAME)
 
     def adapt(self, features: nn.Tensor) -> nn.Tensor:
-        return self.proj.matmul(features, None)
+        return self.proj.matmul(features, CHUNK)
 
 
 def export(config: Gemma4Config, matrices: Matrices, options: ExportOptions) -> Exported:

@@ -9,8 +9,9 @@ import pytest
 
 from gemma4_compile.operators.base import operator_of
 from gemma4_compile.operators.norms import RmsNorm
+from gemma4_compile.operators.rows import CHUNK
 
-NORM = RmsNorm(None, 64, 1e-6, "float16")
+NORM = RmsNorm(CHUNK, 64, 1e-6, "float16")
 
 
 def test_class_without_a_kind_leaves_its_parents_alone() -> None:

@@ -11,6 +11,7 @@ from gemma4_compile.operators.expert_linear import ExpertDown
 from gemma4_compile.operators.int8_linear import PACKED, Int8Linear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.packings import product_packing
+from gemma4_compile.operators.rows import CHUNK, ONE
 
 SIZES = Sizes(rows=5, before=7, capacity=32, chunk=8)
 COLS, ROWS = 128, 64
@@ -22,8 +23,8 @@ def layout(bits: int) -> WeightLayout:
 
 
 LINEAR = [
-    *(Linear(1, layout(bits), "float16") for bits in CODES),
-    *(Int8Linear(None, layout(bits), PACKED) for bits in CODES),
+    *(Linear(ONE, layout(bits), "float16") for bits in CODES),
+    *(Int8Linear(CHUNK, layout(bits), PACKED) for bits in CODES),
 ]
 EXPERTS = [ExpertDown(layout(bits), ROWS // 4, 4, 2, "float16") for bits in CODES]
 

@@ -9,6 +9,7 @@ from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.int8_linear import PACKED, Int8Linear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.prologues import PLAIN, Combine, Norm, Prologue, Routed
+from gemma4_compile.operators.rows import CHUNK, ONE
 
 LAYOUT = WeightLayout(4, "float16", 32, 64, (128,))
 PROLOGUES = [
@@ -30,7 +31,7 @@ PROLOGUES = [
 def test_arguments_and_results_are_those_of_both(
     prologue: Prologue, args: list[str], results: list[str], kind: type[Linear]
 ) -> None:
-    operator = kind(1, LAYOUT, "float16", prologue=prologue)
+    operator = kind(ONE, LAYOUT, "float16", prologue=prologue)
     func = operator.prim_func()
     names = [param.name for param in func.params]
     assert names[: len(args)] == args
@@ -41,7 +42,7 @@ def test_arguments_and_results_are_those_of_both(
 def test_a_packed_product_comes_behind_the_routers_scores() -> None:
     pairs = Epilogue.GELU_PAIRS.value
     operator = Int8Linear(
-        1, LAYOUT, "float32", pairs, packed_out=True, prologue=Routed(1e-6, 6, 0.1)
+        ONE, LAYOUT, "float32", pairs, packed_out=True, prologue=Routed(1e-6, 6, 0.1)
     )
     names = [param.name for param in operator.prim_func().params]
     specs = operator.result_specs
@@ -52,9 +53,9 @@ def test_a_packed_product_comes_behind_the_routers_scores() -> None:
 
 def test_one_position_alone_has_its_vector_made() -> None:
     with pytest.raises(AssertionError, match="only one position"):
-        Linear(None, LAYOUT, "float16", prologue=Norm(1e-6)).definition()
+        Linear(CHUNK, LAYOUT, "float16", prologue=Norm(1e-6)).definition()
 
 
 def test_packed_vectors_are_as_they_come() -> None:
-    assert Int8Linear(1, LAYOUT, PACKED).is_plain
-    assert not Linear(1, LAYOUT, "float16", prologue=Norm(1e-6)).is_plain
+    assert Int8Linear(ONE, LAYOUT, PACKED).is_plain
+    assert not Linear(ONE, LAYOUT, "float16", prologue=Norm(1e-6)).is_plain

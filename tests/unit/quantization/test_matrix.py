@@ -11,6 +11,7 @@ from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, ExpertGemm
 from gemma4_compile.operators.linear import Embedding, Linear, WeightLayout
 from gemma4_compile.operators.moe import EXPERT_TILE, PermuteByExpert, routed_width
+from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.operators.sampling import MASKED
 from gemma4_compile.quantization.groups import GroupScheme, dequantize, quantize
 from gemma4_compile.quantization.matrix import StoredMatrices, layout_of
@@ -75,7 +76,7 @@ def test_a_matmul_and_a_lookup_of_quantised_rows(binding: int | None) -> None:
     ids = np.array([191, 0, 130], np.int32)
 
     def body(x: nn.Tensor, ids: nn.Tensor) -> tuple[nn.Tensor, nn.Tensor]:
-        return matrix.matmul(x, None), matrix.take(ids, None, 0.5)
+        return matrix.matmul(x, CHUNK), matrix.take(ids, CHUNK, 0.5)
 
     module = exported([matrix], body, x=tensor("n", COLS), ids=tensor("n", dtype="int32"))
     pieces = [
@@ -107,7 +108,7 @@ def test_masked_columns_and_a_soft_cap() -> None:
     matrix = StoredMatrices([stored("f32")]).matrix("m")
 
     def body(x: nn.Tensor) -> nn.Tensor:
-        return matrix.matmul(x, 3, Epilogue.SOFTCAP, cap=5.0, suppressed=(0, 191))
+        return matrix.matmul(x, CHUNK, Epilogue.SOFTCAP, cap=5.0, suppressed=(0, 191))
 
     (found,) = run(exported([matrix], body, x=tensor(3, COLS)), X, [W])
     expected = 5 * np.tanh(X @ W.T / 5)
@@ -120,15 +121,15 @@ def test_operators_have_the_fields_of_the_call() -> None:
     matrix = StoredMatrices([made]).matrix("m")
 
     def body(x: nn.Tensor, ple: nn.Tensor, ids: nn.Tensor) -> tuple[nn.Tensor, nn.Tensor]:
-        gated = matrix.matmul(x, 1, Epilogue.GELU_GATE, ple=ple, layer=1)
-        return gated, matrix.take(ids, 1, 2.0)
+        gated = matrix.matmul(x, ONE, Epilogue.GELU_GATE, ple=ple, layer=1)
+        return gated, matrix.take(ids, ONE, 2.0)
 
     inputs = {"x": tensor(1, COLS, dtype="float16"), "ple": tensor(1, 2 * ROWS)}
     linear, take = operators(exported([matrix], body, **inputs, ids=tensor(1, dtype="int32")))
     layout = layout_of(made)
     gate = Epilogue.GELU_GATE.value
-    assert linear == Linear(1, layout, "float16", epilogue=gate, ple_width=2 * ROWS)
-    assert take == Embedding(rows=1, layout=layout, row_begin=0, scale=2.0, accumulate=False)
+    assert linear == Linear(ONE, layout, "float16", epilogue=gate, ple_width=2 * ROWS)
+    assert take == Embedding(rows=ONE, layout=layout, row_begin=0, scale=2.0, accumulate=False)
 
 
 def test_experts_are_rows_that_stay_together() -> None:

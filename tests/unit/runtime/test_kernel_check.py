@@ -14,9 +14,9 @@ from gemma4_compile import abi
 from gemma4_compile.device_check.definitions import run
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.operators.base import description_of
-from gemma4_compile.operators.few_row_linear import Int8FewRowLinear
-from gemma4_compile.operators.int8_linear import PACKED
+from gemma4_compile.operators.int8_linear import PACKED, Int8Linear
 from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.operators.rows import Few
 from gemma4_compile.runtime import Package
 from gemma4_compile.runtime.device import Device
 from gemma4_compile.runtime.kernel_check import (
@@ -124,7 +124,7 @@ def test_a_matmul_of_a_few_rows_is_tried_with_two_as_well(
 ) -> None:
     """One and two rows may have a kernel of their own (few_row_gemv.py)."""
     layout = WeightLayout(4, "float16", 32, 64, (8,))
-    operator = Int8FewRowLinear(None, layout, PACKED, most_rows=9)
+    operator = Int8Linear(Few(9), layout, PACKED)
 
     class Library:
         def linked_function(self, name: str) -> Kernel:

@@ -15,6 +15,7 @@ from gemma4_compile.model_spec.text.kv_cache import KvTensors, kv_layout
 from gemma4_compile.model_spec.text.layer_plan import LayerPlan, layer_plans
 from gemma4_compile.operators.attention import DecodeAttention, PrefillAttention, QkNormRopeCache
 from gemma4_compile.operators.attention_splits import CombineSplits
+from gemma4_compile.operators.rows import CHUNK, ONE
 from tests.models import DENSE_LIKE, E2B_LIKE
 from tests.unit.model_spec.exported import (
     STATE,
@@ -76,7 +77,7 @@ def attended(
     def body(hidden: nn.Tensor, kv: nn.Object) -> nn.Tensor:
         tensors = KvTensors(layout, kv)
         before = tensors.get(plan.kv_slot)
-        result = attention.forward(hidden, tensors, rows, last_row_only)
+        result = attention.forward(hidden, tensors, ONE if rows == 1 else CHUNK, last_row_only)
         if written is not None:
             written.append(tensors.get(plan.kv_slot) is not before)
         return result
@@ -103,8 +104,8 @@ def test_where_nobody_reads_the_other_rows_only_the_last_attends() -> None:
         *("split_attention", "combine_splits", "linear"),
     ]
     rows = [getattr(operator, "rows", None) for operator in found]
-    assert rows[0] is rows[1] is None, "keys and values of all rows are written"
-    assert (rows[3], rows[5]) == (1, 1)
+    assert rows[0] == rows[1] == CHUNK, "keys and values of all rows are written"
+    assert (rows[3], rows[5]) == (ONE, ONE)
 
 
 @pytest.mark.parametrize("rows", [1, None])

@@ -9,6 +9,7 @@ from tvm.relax.frontend import nn
 from gemma4_compile.model_spec.layers.mlp import FeedForward
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.rows import CHUNK, ONE, Rows
 from tests.models import DENSE_LIKE
 from tests.unit.model_spec.exported import (
     config_of,
@@ -29,8 +30,10 @@ HIDDEN, INNER = CONFIG.hidden_size, CONFIG.intermediate_size
 def test_two_launches_and_a_float32_product(rows: int | None, recipe: str, dtype: str) -> None:
     mlp = FeedForward("layers.0.mlp", matrices_of(CONFIG, recipe))
 
+    of: Rows = ONE if rows == 1 else CHUNK
+
     def body(x: nn.Tensor) -> nn.Tensor:
-        return mlp.forward(x, rows)
+        return mlp.forward(x, of)
 
     x = tensor("n" if rows is None else rows, HIDDEN, dtype=dtype)
     gate_up, down = operators(exported([mlp], body, x=x))
@@ -38,7 +41,7 @@ def test_two_launches_and_a_float32_product(rows: int | None, recipe: str, dtype
     assert isinstance(down, Linear)
     assert (gate_up.epilogue, down.epilogue) == (Epilogue.GELU_PAIRS, Epilogue.NONE)
     assert (gate_up.in_dtype, down.in_dtype) == (dtype, "float32"), "the product has no bound"
-    assert (gate_up.rows, down.rows) == (rows, rows)
+    assert (gate_up.rows, down.rows) == (of, of)
     assert (gate_up.layout.rows, down.layout.rows) == (2 * INNER, HIDDEN)
 
 
@@ -46,7 +49,7 @@ def test_gate_and_up_are_rows_in_turn() -> None:
     mlp = FeedForward("layers.0.mlp", matrices_of(CONFIG))
 
     def body(x: nn.Tensor) -> nn.Tensor:
-        return mlp.forward(x, None)
+        return mlp.forward(x, CHUNK)
 
     gate, up, down = random(1, INNER, HIDDEN), random(2, INNER, HIDDEN), random(3, HIDDEN, INNER)
     gate_up = np.stack([gate, up], axis=1).reshape(2 * INNER, HIDDEN)

@@ -17,6 +17,7 @@ from gemma4_compile.model_spec.layers.moe import (
 )
 from gemma4_compile.model_spec.layers.norm import NormStack, Vector
 from gemma4_compile.operators.moe import VECTORS
+from gemma4_compile.operators.rows import CHUNK, ONE
 from tests.models import MOE_LIKE
 from tests.unit.model_spec.exported import (
     Array,
@@ -43,7 +44,7 @@ def branch(rows: int | None, recipe: str = "f32", sizes: MoeSizes = SIZES) -> tv
     experts = ExpertWeights("layers.0.experts", matrices)
 
     def body(residual: nn.Tensor) -> nn.Tensor:
-        return run_experts(sizes, router, experts, norms, residual, rows)
+        return run_experts(sizes, router, experts, norms, residual, ONE if rows == 1 else CHUNK)
 
     shape = tensor("n" if rows is None else rows, WIDTH)
     return exported([router, experts, norms], body, residual=shape)
@@ -119,7 +120,7 @@ def test_attention_is_added_before_the_dense_mlp_s_norm() -> None:
     norms = NormStack(VECTORS, WIDTH)
 
     def body(residual: nn.Tensor, attended: nn.Tensor) -> tuple[nn.Tensor, nn.Tensor]:
-        return add_attention(SIZES, residual, attended, norms, None)
+        return add_attention(SIZES, residual, attended, norms, CHUNK)
 
     shape = tensor("n", WIDTH)
     module = exported([norms], body, residual=shape, attended=shape)
@@ -137,7 +138,7 @@ def test_both_branches_are_normed_alone_and_together() -> None:
     def body(
         residual: nn.Tensor, dense: nn.Tensor, chosen: nn.Tensor
     ) -> tuple[nn.Tensor, nn.Tensor]:
-        return add_branches(SIZES, residual, dense, chosen, norms, scalar, following, None)
+        return add_branches(SIZES, residual, dense, chosen, norms, scalar, following, CHUNK)
 
     shape = tensor("n", WIDTH)
     module = exported([norms, scalar, following], body, residual=shape, dense=shape, chosen=shape)

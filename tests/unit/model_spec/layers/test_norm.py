@@ -14,6 +14,7 @@ from gemma4_compile.model_spec.layers.norm import (
     rms_norm,
     take_last_row,
 )
+from gemma4_compile.operators.rows import CHUNK
 from tests.unit.model_spec.exported import exported, kinds, random, rms_normed, run, tensor
 
 WIDTH, EPS = 8, 1e-3
@@ -32,7 +33,7 @@ def test_a_norm_multiplies_by_its_weight_and_not_by_one_more(dtype: str, rtol: f
     norm = Vector(WIDTH)
 
     def body(x: nn.Tensor) -> nn.Tensor:
-        return rms_norm(x, norm, None, EPS, dtype)
+        return rms_norm(x, norm, CHUNK, EPS, dtype)
 
     module = exported([norm], body, x=tensor("n", WIDTH))
     (found,) = run(module, X, [WEIGHT])
@@ -44,7 +45,7 @@ def test_a_branch_is_normed_and_added() -> None:
     norm = Vector(WIDTH)
 
     def body(residual: nn.Tensor, branch: nn.Tensor) -> nn.Tensor:
-        return add_normed(residual, branch, norm, 3, EPS)
+        return add_normed(residual, branch, norm, CHUNK, EPS)
 
     shape = tensor(3, WIDTH)
     module = exported([norm], body, residual=shape, branch=shape)
@@ -59,7 +60,7 @@ def test_the_sum_is_scaled_before_the_next_norm(scaled: bool) -> None:
 
     def body(residual: nn.Tensor, branch: nn.Tensor) -> tuple[nn.Tensor, nn.Tensor]:
         factor = scalar if scaled else None
-        return add_normed_and_norm(residual, branch, norm, following, None, EPS, "float16", factor)
+        return add_normed_and_norm(residual, branch, norm, following, CHUNK, EPS, "float16", factor)
 
     shape = tensor("n", WIDTH)
     module = exported([norm, following, scalar], body, residual=shape, branch=shape)

@@ -18,6 +18,7 @@ from gemma4_compile.model_spec.text.export import export_text
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import Embedding, Linear
+from gemma4_compile.operators.rows import ONE, Chunk
 from tests.models import DENSE_LIKE, E2B_LIKE, MOE_LIKE
 from tests.unit.model_spec.exported import config_of, kinds, matrices_of, operators
 
@@ -77,8 +78,8 @@ def test_layers_that_share_keys_run_on_the_last_position_alone() -> None:
         *(*BEFORE, "rms_norm", *(whole * 2), *last_owner, *(shared * 4), "linear")
     ]
     begin = len(BEFORE) + 1 + 2 * len(whole) + len(LAST_ROW)
-    assert {rows_of(operator) for operator in found[begin:]} == {1, "none"}
-    assert {rows_of(operator) for operator in found[: begin - 3]} == {None}
+    assert {rows_of(operator) for operator in found[begin:]} == {ONE, "none"}
+    assert {rows_of(operator) for operator in found[: begin - 3]} == {Chunk()}
 
 
 def test_without_sharing_only_the_last_layer_is_cut() -> None:

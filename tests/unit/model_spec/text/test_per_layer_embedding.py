@@ -14,6 +14,7 @@ from gemma4_compile.model_spec.text.per_layer_embedding import inject, per_layer
 from gemma4_compile.model_spec.text.scales import per_layer_embedding_scale
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.rows import CHUNK, ONE, Rows
 from tests.models import E2B_LIKE, E4B_LIKE
 from tests.unit.model_spec.exported import (
     config_of,
@@ -46,7 +47,7 @@ def test_a_token_s_row_and_its_embedding_s_projection(
     norm = Vector(width)
 
     def body(ids: nn.Tensor, embeddings: nn.Tensor) -> nn.Tensor:
-        return per_layer_inputs(config, table, projection, norm, ids, embeddings, None)
+        return per_layer_inputs(config, table, projection, norm, ids, embeddings, CHUNK)
 
     inputs = {"ids": tensor("n", dtype="int32"), "embeddings": tensor("n", config.hidden_size)}
     module = exported([table, projection, norm], body, **inputs)
@@ -69,8 +70,10 @@ def test_a_layer_s_run_of_columns_gates(rows: int | None) -> None:
     gate = matrices.matrix(f"layers.{layer}.per_layer_input_gate")
     projection = matrices.matrix(f"layers.{layer}.per_layer_projection")
 
+    of: Rows = ONE if rows == 1 else CHUNK
+
     def body(x: nn.Tensor, ple: nn.Tensor) -> nn.Tensor:
-        return inject(gate, projection, x, ple, layer, rows)
+        return inject(gate, projection, x, ple, layer, of)
 
     count: int | str = "n" if rows is None else rows
     shapes = {"x": tensor(count, config.hidden_size), "ple": tensor(count, 7 * width)}
@@ -79,7 +82,7 @@ def test_a_layer_s_run_of_columns_gates(rows: int | None) -> None:
     assert isinstance(first, Linear)
     assert isinstance(second, Linear)
     assert (first.epilogue, second.epilogue) == (Epilogue.GELU_GATE, Epilogue.NONE)
-    assert (first.rows, second.rows, first.in_dtype) == (rows, rows, "float32")
+    assert (first.rows, second.rows, first.in_dtype) == (of, of, "float32")
     x, ple = random(0, 1, config.hidden_size) / 10, random(1, 1, 7 * width)
     weights = random(2, width, config.hidden_size), random(3, config.hidden_size, width)
     (found,) = run(module, x, ple, weights)

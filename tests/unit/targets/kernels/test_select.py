@@ -13,7 +13,6 @@ import pytest
 from gemma4_compile.errors import LoweringError
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.bounded_linear import BoundedLinear
-from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
 from gemma4_compile.operators.int8_linear import (
     PACKED,
     Int8Linear,
@@ -21,29 +20,30 @@ from gemma4_compile.operators.int8_linear import (
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import RmsNorm
 from gemma4_compile.operators.prologues import Combine, Norm
+from gemma4_compile.operators.rows import CHUNK, ONE, Few
 from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.kernels import make_kernel
-from gemma4_compile.targets.kernels.select import ONE, select
+from gemma4_compile.targets.kernels.select import ONE_KERNEL, select
 
 F16, MOST = "float16", 9
 LAYOUT = WeightLayout(4, F16, 32, 1536, (12288,))
 BYTES = WeightLayout(8, F16, 32, 768, (3072,))
 
 OPERATORS: Mapping[str, Operator] = {
-    "one row": Linear(1, LAYOUT, F16),
-    "one row, normed": Linear(1, LAYOUT, F16, prologue=Norm(eps=1e-6)),
-    "one row, combined": Linear(1, LAYOUT, F16, prologue=Combine(8, 256, 4)),
-    "few rows": FewRowLinear(None, LAYOUT, F16, most_rows=MOST),
-    "chunk": Linear(None, LAYOUT, F16),
-    "one row, int8": Int8Linear(1, LAYOUT, PACKED),
-    "one row, int8, normed": Int8Linear(1, LAYOUT, F16, prologue=Norm(eps=1e-6)),
-    "one row, int8, combined": Int8Linear(1, LAYOUT, F16, prologue=Combine(8, 256, 4)),
-    "few rows, int8": Int8FewRowLinear(None, LAYOUT, PACKED, most_rows=MOST),
-    "few rows, int8, floats": Int8FewRowLinear(None, LAYOUT, F16, most_rows=MOST),
-    "chunk, int8": Int8Linear(None, LAYOUT, PACKED),
-    "tower": BoundedLinear(None, BYTES, F16),
-    "tower, float32": BoundedLinear(None, replace(BYTES, dtype="float32"), "float32"),
+    "one row": Linear(ONE, LAYOUT, F16),
+    "one row, normed": Linear(ONE, LAYOUT, F16, prologue=Norm(eps=1e-6)),
+    "one row, combined": Linear(ONE, LAYOUT, F16, prologue=Combine(8, 256, 4)),
+    "few rows": Linear(Few(MOST), LAYOUT, F16),
+    "chunk": Linear(CHUNK, LAYOUT, F16),
+    "one row, int8": Int8Linear(ONE, LAYOUT, PACKED),
+    "one row, int8, normed": Int8Linear(ONE, LAYOUT, F16, prologue=Norm(eps=1e-6)),
+    "one row, int8, combined": Int8Linear(ONE, LAYOUT, F16, prologue=Combine(8, 256, 4)),
+    "few rows, int8": Int8Linear(Few(MOST), LAYOUT, PACKED),
+    "few rows, int8, floats": Int8Linear(Few(MOST), LAYOUT, F16),
+    "chunk, int8": Int8Linear(CHUNK, LAYOUT, PACKED),
+    "tower": BoundedLinear(CHUNK, BYTES, F16),
+    "tower, float32": BoundedLinear(CHUNK, replace(BYTES, dtype="float32"), "float32"),
     "patches": PatchAttention(12, 64, 3, F16, F16),
 }
 TARGETS: Mapping[str, TargetSpec] = {
@@ -96,9 +96,9 @@ def test_the_table_of_kernels() -> None:
 
 
 def test_every_kind_has_one_place() -> None:
-    chosen = {type(operator).kind for operator in OPERATORS.values()} - set(ONE)
+    chosen = {type(operator).kind for operator in OPERATORS.values()} - set(ONE_KERNEL)
     for operator in OPERATORS.values():
-        by_table = ONE.get(operator.kind)
+        by_table = ONE_KERNEL.get(operator.kind)
         assert by_table is None or select(operator, TARGETS["cuda"]) is by_table
     assert {"linear", "int8_linear", "bounded_linear", "patch_attention"} <= chosen
 
@@ -108,4 +108,4 @@ def test_an_operator_without_a_kernel_is_refused() -> None:
         kind = "unknown_of_this_test"
 
     with pytest.raises(LoweringError, match="no `metal` kernel for operator `unknown_of_this"):
-        make_kernel(Unknown(1, 64, 1e-6, F16), TARGETS["metal"])
+        make_kernel(Unknown(ONE, 64, 1e-6, F16), TARGETS["metal"])

@@ -7,12 +7,13 @@ from tvm import te, tirx
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import RmsNorm, TakeLastRow
+from gemma4_compile.operators.rows import CHUNK, ONE
 
 OPERATORS: list[Operator] = [
-    RmsNorm(None, 64, 1e-6, "float16"),
+    RmsNorm(CHUNK, 64, 1e-6, "float16"),
     TakeLastRow(64, "float32"),
-    Linear(1, WeightLayout(4, "float16", 32, 64, (64, 32)), "float16"),
-    Linear(None, WeightLayout(8, "float32", 32, 64, (64,)), "float32", "gelu_gate", ple_width=256),
+    Linear(ONE, WeightLayout(4, "float16", 32, 64, (64, 32)), "float16"),
+    Linear(CHUNK, WeightLayout(8, "float32", 32, 64, (64,)), "float32", "gelu_gate", ple_width=256),
 ]
 
 

@@ -19,6 +19,7 @@ from gemma4_compile.model_spec.text.layer_plan import layer_plans
 from gemma4_compile.operators.activation_quantization import QuantizedCombine, QuantizeRows
 from gemma4_compile.operators.attention import PrefillAttention, SplitAttention
 from gemma4_compile.operators.attention_splits import CombineSplits
+from gemma4_compile.operators.rows import ONE, Chunk
 from gemma4_compile.passes.fusion_limits import attention_options
 from gemma4_compile.pipeline import compile_model
 from gemma4_compile.quantization.groups import GroupScheme
@@ -63,8 +64,8 @@ def attention(
         **{"window": window, "cache_dtype": dtype, "cache_rows": None},
     }
     return (
-        PrefillAttention(rows=None, out_dtype=dtype, **shared),
-        SplitAttention(rows=1, splits=options.splits(plan), grain=options.grain(plan), **shared),
+        PrefillAttention(rows=Chunk(), out_dtype=dtype, **shared),
+        SplitAttention(rows=ONE, splits=options.splits(plan), grain=options.grain(plan), **shared),
     )
 
 
@@ -175,4 +176,6 @@ def test_groups_of_channels_that_lie_in_two_heads_are_packed_after_the_merge(lim
     assert all(make_kernel(operator, spec) for operator in found)
     assert {op.head_dim for op in found if isinstance(op, QuantizedCombine)} == {64}
     assert {op.head_dim for op in found if isinstance(op, CombineSplits)} == {48}
-    assert {op.width for op in found if isinstance(op, QuantizeRows) and op.rows == 1} == {192 * 48}
+    assert {op.width for op in found if isinstance(op, QuantizeRows) and op.rows == ONE} == {
+        192 * 48
+    }

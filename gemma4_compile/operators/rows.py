@@ -1,0 +1,62 @@
+"""Rows: how many positions an operator has. Asked for by `match`, never by a number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tvm import tirx
+
+from gemma4_compile.operators.types import Index
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Positions of an operator; the base class of its three forms."""
+
+    @classmethod
+    def from_description(cls, values: Mapping[str, object]) -> type[Rows]:
+        """Return the class of rows from their fields."""
+        return {vars(one)["form"]: one for one in cls.__subclasses__()}[values["form"]]
+
+    def extent(self) -> Index:
+        """The number, or a fresh symbolic variable for it."""
+        return tirx.Var("n", "int64")
+
+    def count(self, rows: int) -> int:
+        """The number where a symbolic one is `rows`."""
+        return rows
+
+
+@dataclass(frozen=True)
+class One(Rows):
+    """The position of a decode step."""
+
+    form: str = "one"
+
+    def extent(self) -> Index:
+        return 1
+
+    def count(self, rows: int) -> int:
+        return 1
+
+
+@dataclass(frozen=True)
+class Few(Rows):
+    """At most so many, as of a step that checks guesses: any number up to it."""
+
+    most: int = 1
+    form: str = "few"
+
+    def count(self, rows: int) -> int:
+        return min(rows, self.most)
+
+
+@dataclass(frozen=True)
+class Chunk(Rows):
+    """Those of a prefill chunk: any number."""
+
+    form: str = "chunk"
+
+
+ONE, CHUNK = One(), Chunk()
