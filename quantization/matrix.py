@@ -13,7 +13,8 @@ from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.drafting import CandidateLogits
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, ExpertGemm, OverExperts
-from gemma4_compile.operators.linear import Embedding, Linear, WeightLayout
+from gemma4_compile.operators.linear import Linear, WeightLayout
+from gemma4_compile.operators.lookup import Embedding
 from gemma4_compile.operators.rows import CHUNK, Rows
 from gemma4_compile.operators.types import Index
 from gemma4_compile.operators.vision import AddPatchPositions

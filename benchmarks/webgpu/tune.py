@@ -242,11 +242,12 @@ def _cases(
 
 
 def _kind_of(operator: Operator) -> str:
-    """An operator's kind; in front of a matmul's its prologue, and whether its rows are few."""
+    """An operator's kind; in front of a matmul's its parts."""
     if not isinstance(operator, Linear):
         return operator.kind
     few = "few_row_" if isinstance(operator.rows, Few) else ""
-    return operator.prologue.prefix + few + operator.kind
+    form = "int8_" if operator.is_int8 else ""
+    return operator.prologue.prefix + few + form + operator.kind
 
 
 def choose(lines: Sequence[dict[str, Any]], weights: Mapping[str, float]) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.operators.attention_splits import LOWEST
 from gemma4_compile.operators.base import Operator, te_prim_func
 from gemma4_compile.operators.examples import Sizes
-from gemma4_compile.operators.linear import RowLookup, WeightLayout
+from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.operators.lookup import RowLookup
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr

@@ -12,9 +12,9 @@ from typing import ClassVar
 from tvm import te, tirx
 
 from gemma4_compile.operators.activation_quantization import pack
+from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.base import Operator, symbolic_rows, te_prim_func
 from gemma4_compile.operators.few_rows import FewRows
-from gemma4_compile.operators.int8_linear import PACKED
 from gemma4_compile.operators.moe import (
     BRANCH_NORM,
     DENSE_NORM,

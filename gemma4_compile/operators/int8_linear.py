@@ -13,17 +13,17 @@ from tvm import te, tirx
 
 from gemma4_compile.operators.activation_quantization import (
     GROUP,
-    LEVELS,
+    moved_share,
     pack,
     packed_placeholders,
-    quantized_specs,
     rounded,
     unpack,
 )
-from gemma4_compile.operators.base import Operator, TensorSpec, te_prim_func
-from gemma4_compile.operators.examples import MOVED_BYTES, own_vector_error
+from gemma4_compile.operators.activations import PACKED
+from gemma4_compile.operators.base import Operator, te_prim_func
+from gemma4_compile.operators.examples import own_vector_error
 from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, ExpertGemm
-from gemma4_compile.operators.linear import Linear, WeightLayout
+from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.math import gelu_tanh
 from gemma4_compile.operators.moe import (
     chosen_ids,
@@ -31,10 +31,8 @@ from gemma4_compile.operators.moe import (
     routed_begin,
     routed_width,
 )
-from gemma4_compile.operators.prologues import MadeVector
 from gemma4_compile.operators.types import Index
 
-PACKED = "int8"  # in place of the dtype of a vector that comes packed
 PACKED_ROWS = 2 * GROUP  # gate and up rows of one group of results
 
 
@@ -59,77 +57,12 @@ class Int8Sums(Operator):
         return super().tolerance(result) + own
 
     def moved_share(self) -> float:
-        """Return the share of packed results that may be one unit off.
-
-        A packed result counts LEVELS units up to its group's largest, and where it is between two
-        edges is as good as random: it moves as often as its change is large in units. Left out, as
-        it nearly cancels: the largest of a group is below that of all, its scale moves along, and
-        a product has two factors; but weights have 0.87 deviations on average, not 2, and half of
-        the gates are closed. One byte of x moves about a quarter of this share, as a test measures.
-        """
-        return MOVED_BYTES + LEVELS * self._own_error
+        return moved_share(self._own_error)
 
     @property
     def _own_error(self) -> float:
         own = self.in_dtype != PACKED
         return own_vector_error(self.in_dtype, self.layout.cols, True) if own else 0.0
-
-
-@dataclass(frozen=True)
-class Int8Linear(Int8Sums, Linear):
-    """``y = epilogue(round(x) W^T)``.
-
-    Arguments: as `Linear`; x is packed (words, scales) where `in_dtype` is PACKED, as a chunk's
-    always is, and otherwise rounded by the kernel. Results: (rows, outputs) f32 or, with
-    `packed_out`, words and scales of it.
-
-    Attributes
-    ----------
-    packed_out : the result is packed for the matrix that reads it
-    interleaved_out : that matrix has 4-bit weights
-    tiled, tiled_out : the words of a few packed rows of x, and of a packed result, are in tiles
-    """
-
-    kind: ClassVar[str] = "int8_linear"
-    packed_out: bool = False
-    interleaved_out: bool = False
-    tiled: bool = False
-    tiled_out: bool = False
-
-    @property
-    def product_name(self) -> str:
-        return f"int8_{super().product_name}"
-
-    @property
-    def interleaved(self) -> bool:
-        """The order of a packed x."""
-        return self.layout.products.interleaved
-
-    @property
-    def product_specs(self) -> list[TensorSpec]:
-        """Shapes and dtypes of the product of one position."""
-        return quantized_specs(self.outputs) if self.packed_out else super().product_specs
-
-    @property
-    def _vector_error(self) -> float:
-        return 0.0  # `Int8Sums` has it
-
-    def left(self) -> tuple[list[te.Tensor], te.Tensor]:
-        if self.in_dtype == PACKED:
-            words, scales = self.packed_x()
-            return [words, scales], unpack(words, scales, self.interleaved)
-        args, x = super().left()
-        return args, rounded(x)
-
-    def rounded(self, made: MadeVector) -> te.Tensor:
-        return rounded(made.x)
-
-    def packed_x(self) -> list[te.Tensor]:
-        """Placeholders of x where it comes packed: words, scales."""
-        return packed_placeholders(self.cols, self.rows.extent(), self.tiled)
-
-    def stored(self, y: te.Tensor) -> list[te.Tensor]:
-        return pack(y, self.interleaved_out, self.tiled_out) if self.packed_out else [y]
 
 
 @dataclass(frozen=True)

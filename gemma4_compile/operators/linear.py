@@ -1,4 +1,4 @@
-"""Matmul and row lookup on stored weights, in every scheme: their descriptions and definitions."""
+"""Matmul on stored weights, in every scheme: its description, with its parts, and definition."""
 
 from __future__ import annotations
 
@@ -9,6 +9,23 @@ from typing import ClassVar
 import numpy as np
 from tvm import te, tirx
 
+from gemma4_compile.operators.activation_quantization import (
+    moved_share,
+    pack,
+    packed_placeholders,
+    quantized_specs,
+    rounded,
+    unpack,
+)
+from gemma4_compile.operators.activations import (
+    FLOAT32,
+    FLOATS,
+    PACKED,
+    Activations,
+    Int8,
+    Output,
+    PackedOutput,
+)
 from gemma4_compile.operators.base import (
     Operator,
     TensorSpec,
@@ -168,7 +185,8 @@ def cast(x: te.Tensor, dtype: str) -> te.Tensor:
 class Linear(Operator):
     """``y = epilogue(x W^T)``, sums in float32.
 
-    Arguments: x (rows, cols) in_dtype or, for one position, those of the prologue that makes it;
+    Arguments: x (rows, cols) in_dtype, or words and scales of it where that is PACKED, or for one
+    position those of the prologue that makes it;
     the tensors of all row splits; with GELU_GATE also the per-layer inputs (rows, ple_width) f32
     and the layer index (int64 scalar, last). Results: those of the prologue; (rows, outputs)
     float32, where outputs is half the weight's rows for GELU_PAIRS and all of them otherwise;
@@ -184,6 +202,8 @@ class Linear(Operator):
     ple_width: int = 0
     suppressed: tuple[int, ...] = ()
     prologue: Prologue = PLAIN
+    activations: Activations = FLOATS
+    output: Output = FLOAT32
 
     @property
     def name(self) -> str:
@@ -194,7 +214,32 @@ class Linear(Operator):
     def product_name(self) -> str:
         """The name without the prologue's."""
         product = "gemv" if isinstance(self.rows, One) else "gemm"
-        return f"{product}_{self.layout.label}_{self.epilogue}"
+        form = "int8_" if self.is_int8 else ""
+        return f"{form}{product}_{self.layout.label}_{self.epilogue}"
+
+    @property
+    def is_int8(self) -> bool:
+        """Whether vectors are multiplied as groups of int8."""
+        return isinstance(self.activations, Int8)
+
+    @property
+    def tiled(self) -> bool:
+        """Whether the words of packed rows of x are in tiles."""
+        return isinstance(self.activations, Int8) and self.activations.tiled
+
+    @property
+    def packed_out(self) -> bool:
+        """Whether the result is packed for the matrix that reads it."""
+        return isinstance(self.output, PackedOutput)
+
+    @property
+    def packs(self) -> bool:
+        return self.is_int8
+
+    @property
+    def interleaved(self) -> bool:
+        """The order of a packed x."""
+        return self.layout.products.interleaved
 
     @property
     def is_plain(self) -> bool:
@@ -220,7 +265,9 @@ class Linear(Operator):
     @property
     def product_specs(self) -> list[TensorSpec]:
         """Shapes and dtypes of the product of one position."""
-        return [((1, self.outputs), "float32")]
+        return (
+            quantized_specs(self.outputs) if self.packed_out else [((1, self.outputs), "float32")]
+        )
 
     def example_inputs(self, rng: np.random.Generator, sizes: Sizes) -> tuple[Array | int, ...]:
         return super().example_inputs(rng, replace(sizes, rows=self.rows.count(sizes.rows)))
@@ -246,8 +293,14 @@ class Linear(Operator):
 
     @property
     def _vector_error(self) -> float:
-        """The error of a vector that the kernel makes and rounds."""
+        """The error of a vector that the kernel makes or rounds."""
+        if self.is_int8:
+            own = self.in_dtype != PACKED
+            return own_vector_error(self.in_dtype, self.cols, True) if own else 0.0
         return 0.0 if self.is_plain else own_vector_error(self.in_dtype, 1, False)
+
+    def moved_share(self) -> float:
+        return moved_share(self._vector_error)
 
     def _has_small_scales(self, name: str) -> bool:
         """Sums of bytes with usual scales are far beyond a cap, where their errors are not."""
@@ -264,11 +317,17 @@ class Linear(Operator):
 
     def left(self) -> tuple[list[te.Tensor], te.Tensor]:
         """The arguments of x where it comes as it is, and x."""
-        x = te.placeholder((self.rows.extent(), self.cols), self.in_dtype, name="x")
-        return [x], x
+        rows = self.rows.extent()
+        if self.in_dtype == PACKED:
+            words, scales = packed_placeholders(self.cols, rows, self.tiled)
+            return [words, scales], unpack(words, scales, self.interleaved)
+        x = te.placeholder((rows, self.cols), self.in_dtype, name="x")
+        return [x], rounded(x) if self.is_int8 else x
 
     def rounded(self, made: MadeVector) -> te.Tensor:
         """A vector as it is multiplied."""
+        if self.is_int8:
+            return rounded(made.x)
         return cast(made.x, self.in_dtype) if made.is_rounded else made.x
 
     def multiply(
@@ -288,6 +347,9 @@ class Linear(Operator):
 
     def stored(self, y: te.Tensor) -> list[te.Tensor]:
         """The tensors that hold the result."""
+        match self.output:
+            case PackedOutput(interleaved=interleaved, tiled=tiled):
+                return pack(y, interleaved, tiled)
         return [y]
 
     def logit(self, value: Expr, column: Expr) -> Expr:
@@ -317,62 +379,3 @@ class Linear(Operator):
             lambda i, j: gelu_tanh(sums[i, j]) * ple[i, layer * self.outputs + j],
             name="y",
         )
-
-
-class RowLookup(Operator):
-    """Operators on rows of a table by token id, whose row splits hold those from `row_begin` on.
-
-    Attributes
-    ----------
-    IDS : name of the argument with the token ids
-    """
-
-    IDS: ClassVar[str]
-    layout: WeightLayout
-    row_begin: int
-
-    @property
-    def cols(self) -> int:
-        """Channels of a row."""
-        return self.layout.cols
-
-    def example_input(
-        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
-    ) -> Array | None:
-        if name == self.IDS:  # some are outside of these splits
-            return rng.integers(0, self.row_begin + self.layout.rows + 64, shape)
-        return self.layout.example_input(name, shape, rng)
-
-
-@dataclass(frozen=True)
-class Embedding(RowLookup):
-    """Look rows up by token id: ``out[i] = W[ids[i]] * scale``.
-
-    The row splits hold the rows from `row_begin` on. An id outside of them gives 0 or, with
-    `accumulate`, the row of a previous result, so that a table with more row splits than a kernel
-    may bind is read by several calls. Arguments: ids (rows,) int32; the tensors of all row splits;
-    with `accumulate` the previous result. Result: (rows, cols) float32.
-    """
-
-    IDS: ClassVar[str] = "ids"
-    kind: ClassVar[str] = "embedding"
-    rows: Rows
-    layout: WeightLayout
-    row_begin: int
-    scale: float
-    accumulate: bool
-
-    def definition(self) -> tirx.PrimFunc:
-        rows, layout = self.rows.extent(), self.layout
-        ids = te.placeholder((rows,), "int32", name="ids")
-        weights = layout.placeholders()
-        previous = te.placeholder((rows, self.cols), "float32", name="previous")
-
-        def lookup(i: Expr, j: Expr) -> Expr:
-            row = ids[i] - self.row_begin
-            value = layout.value(weights, row, j) * f32(self.scale)
-            inside = tirx.all(row >= 0, row < layout.rows)
-            return tirx.if_then_else(inside, value, previous[i, j] if self.accumulate else f32(0.0))
-
-        out = te.compute((rows, self.cols), lookup, name="out")
-        return te_prim_func([ids, *weights, *([previous] if self.accumulate else []), out])

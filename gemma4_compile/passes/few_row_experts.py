@@ -33,6 +33,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.expert_linear import ExpertGemm
 from gemma4_compile.operators.few_row_expert_norms import (
     FewRowExpertNorm,
@@ -41,7 +42,7 @@ from gemma4_compile.operators.few_row_expert_norms import (
 )
 from gemma4_compile.operators.few_row_experts import FewRowExperts, Int8FewRowExperts
 from gemma4_compile.operators.few_row_router import FewRowRouterScores, FewRowTopKExperts
-from gemma4_compile.operators.int8_linear import PACKED, PACKED_ROWS, Int8ExpertGemm
+from gemma4_compile.operators.int8_linear import PACKED_ROWS, Int8ExpertGemm
 from gemma4_compile.operators.moe import (
     CombineExperts,
     ExpertResidualNorm,

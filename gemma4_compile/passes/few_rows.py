@@ -38,6 +38,7 @@ from tvm import relax
 
 from gemma4_compile.model_spec.layers.attention import AttentionOptions
 from gemma4_compile.operators.activation_quantization import GROUP, QuantizeRows
+from gemma4_compile.operators.activations import PackedOutput
 from gemma4_compile.operators.attention import PrefillAttention, QkNormRopeCache
 from gemma4_compile.operators.base import TensorSpec
 from gemma4_compile.operators.epilogue import Epilogue
@@ -50,10 +51,11 @@ from gemma4_compile.operators.few_row_quantization import (
     QuantizedFewRowCombine,
     QuantizedFewRowNorm,
 )
-from gemma4_compile.operators.int8_linear import PACKED_ROWS, Int8Linear
+from gemma4_compile.operators.int8_linear import PACKED_ROWS
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.operators.rows import CHUNK, Chunk, Few
+from gemma4_compile.passes.fuse_norm_linear import int8_matmuls, matmuls
 from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.passes.operator_graph import (
     AnyCall,
@@ -77,7 +79,7 @@ def few_rows(graph: OperatorGraph, limits: FusionLimits) -> None:
         graph.replace([attention], _in_splits(attention, most, limits.few_rows))
     for of_few in graph.calls(FewRowAttention):
         _norm_in_attention(graph, of_few, limits)
-    for linear in (*graph.calls(Linear), *graph.calls(Int8Linear)):
+    for linear in matmuls(graph):
         if isinstance(linear.operator.rows, Chunk):
             operator = replace(linear.operator, rows=Few(most))
             graph.replace([linear], [OperatorCall(operator, linear.args, linear.results)])
@@ -89,9 +91,9 @@ def few_rows(graph: OperatorGraph, limits: FusionLimits) -> None:
         _quantize_product(graph, gate_up, limits)
 
 
-def few_matmuls(graph: OperatorGraph) -> list[OperatorCall[Int8Linear]]:
+def few_matmuls(graph: OperatorGraph) -> list[OperatorCall[Linear]]:
     """The matmuls of a few rows on int8."""
-    return [call for call in graph.calls(Int8Linear) if isinstance(call.operator.rows, Few)]
+    return [call for call in int8_matmuls(graph) if isinstance(call.operator.rows, Few)]
 
 
 def _in_splits(
@@ -186,7 +188,7 @@ def _quantize_in_producer(
     graph.replace([before, quantize], [call])
 
 
-def _quantize_in_reader(graph: OperatorGraph, linear: OperatorCall[Int8Linear]) -> None:
+def _quantize_in_reader(graph: OperatorGraph, linear: OperatorCall[Linear]) -> None:
     """Let a matmul round its rows, if they are short and nothing else reads them."""
     before = graph.producer(linear.args[0])
     if not is_call_of(before, QuantizeRows) or linear.operator.cols > SHORT:
@@ -199,7 +201,7 @@ def _quantize_in_reader(graph: OperatorGraph, linear: OperatorCall[Int8Linear]) 
 
 
 def _quantize_product(
-    graph: OperatorGraph, gate_up: OperatorCall[Int8Linear], limits: FusionLimits
+    graph: OperatorGraph, gate_up: OperatorCall[Linear], limits: FusionLimits
 ) -> None:
     """Let gate and up round their product, if nothing else reads it."""
     operator, rounding = gate_up.operator, rounding_of(graph, gate_up.results[0])
@@ -210,6 +212,6 @@ def _quantize_product(
     if not limits.binds(gate_up.args, len(rounding.results)):
         return
     order = rounding.operator.interleaved
-    packed = replace(operator, packed_out=True, interleaved_out=order)
+    packed = replace(operator, output=PackedOutput(order))
     graph.replace([rounding], [])
     graph.replace([gate_up], [OperatorCall(packed, gate_up.args, rounding.results)])

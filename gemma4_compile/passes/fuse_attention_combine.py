@@ -16,8 +16,8 @@ from dataclasses import replace
 
 from tvm import DataType
 
+from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.attention_splits import CombineSplits
-from gemma4_compile.operators.int8_linear import PACKED
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.prologues import Combine
 from gemma4_compile.passes.fuse_norm_linear import matmuls

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeGuard
 
-from gemma4_compile.operators.int8_linear import PACKED, Int8Linear
+from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.moe import ExpertResidualNorm
 from gemma4_compile.operators.norms import ResidualNorm
@@ -44,7 +44,13 @@ def fuse_norm_linear(graph: OperatorGraph, limits: FusionLimits) -> None:
 
 def matmuls(graph: OperatorGraph) -> list[OperatorCall[Linear]]:
     """The matmuls on floats, then those on int8."""
-    return [*graph.calls(Linear), *graph.calls(Int8Linear)]
+    floats = [call for call in graph.calls(Linear) if not call.operator.is_int8]
+    return [*floats, *int8_matmuls(graph)]
+
+
+def int8_matmuls(graph: OperatorGraph) -> list[OperatorCall[Linear]]:
+    """The matmuls on int8."""
+    return [call for call in graph.calls(Linear) if call.operator.is_int8]
 
 
 def norm_of(graph: OperatorGraph, linear: OperatorCall[Linear]) -> NormCall | None:
@@ -81,14 +87,14 @@ def is_stacked(norm: NormCall) -> bool:
 def can_fuse(linear: OperatorCall[Linear], limits: FusionLimits) -> bool:
     """Return whether each block of a matmul may make the vector: by its length and theirs."""
     tuning = limits.tuning
-    int8 = isinstance(linear.operator, Int8Linear)
+    int8 = linear.operator.is_int8
     most = tuning.max_int8_weights if int8 else tuning.max_weights
     return linear.operator.cols <= limits.width and weight_count(linear) <= most
 
 
 def fused_dtype(linear: OperatorCall[Linear]) -> str:
     """The dtype of the vector inside the fused kernel: int8 is rounded from float32."""
-    return "float32" if isinstance(linear.operator, Int8Linear) else linear.operator.in_dtype
+    return "float32" if linear.operator.is_int8 else linear.operator.in_dtype
 
 
 def norm_prologue(norm: NormCall) -> Norm:

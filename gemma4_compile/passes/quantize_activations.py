@@ -29,23 +29,28 @@ from gemma4_compile.operators.activation_quantization import (
     QuantizeRows,
     quantized_specs,
 )
+from gemma4_compile.operators.activations import INT8, PACKED, PackedOutput
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, ExpertGemm
 from gemma4_compile.operators.int8_linear import (
-    PACKED,
     PACKED_ROWS,
     Int8ExpertDown,
     Int8ExpertGateUp,
     Int8ExpertGemm,
-    Int8Linear,
     takes_int8,
 )
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.moe import TopKExperts
 from gemma4_compile.operators.rows import CHUNK, One
 from gemma4_compile.passes.fuse_attention_combine import combine_of
-from gemma4_compile.passes.fuse_norm_linear import NormCall, is_stacked, norm_of, norm_prologue
+from gemma4_compile.passes.fuse_norm_linear import (
+    NormCall,
+    int8_matmuls,
+    is_stacked,
+    norm_of,
+    norm_prologue,
+)
 from gemma4_compile.passes.fusion_limits import FusionLimits, buffers
 from gemma4_compile.passes.operator_graph import (
     AnyCall,
@@ -67,15 +72,15 @@ def quantize_activations(graph: OperatorGraph, limits: FusionLimits) -> None:
         if not takes_int8(linear.operator.layout):
             continue
         if not isinstance(linear.operator.rows, One):
-            _quantize_before(graph, linear, Int8Linear)
+            _quantize_before(graph, linear)
         elif _may_round(graph, linear, limits):
-            operator = Int8Linear(**fields_of(linear.operator, linear.operator.in_dtype))
+            operator = replace(linear.operator, activations=INT8)
             graph.replace([linear], [OperatorCall(operator, linear.args, linear.results)])
-    for gate_up in graph.calls(Int8Linear):
+    for gate_up in int8_matmuls(graph):
         _quantize_product(graph, gate_up)
     for gemm in graph.calls(ExpertGemm):
         if takes_int8(gemm.operator.layout):
-            _quantize_before(graph, gemm, Int8ExpertGemm)
+            _quantize_before(graph, gemm)
     for expert_gate_up in graph.calls(ExpertGateUp):
         _quantize_experts(graph, expert_gate_up, limits)
 
@@ -83,7 +88,7 @@ def quantize_activations(graph: OperatorGraph, limits: FusionLimits) -> None:
 def quantize_unfused(graph: OperatorGraph, limits: FusionLimits) -> None:
     """Quantise what no matmul does for itself, in the launch that makes it: after the fusions."""
     del limits
-    for linear in graph.calls(Int8Linear):
+    for linear in int8_matmuls(graph):
         operator = linear.operator
         if not (isinstance(operator.rows, One) and operator.is_plain):
             continue
@@ -110,7 +115,8 @@ def _may_quantize_product(graph: OperatorGraph, gate_up: AnyCall) -> bool:
     """Return whether a matmul is gate and up of one position with a quantisable product."""
     operator = gate_up.operator
     return (
-        type(operator) is Int8Linear
+        type(operator) is Linear
+        and operator.is_int8
         and isinstance(operator.rows, One)
         and operator.epilogue == Epilogue.GELU_PAIRS.value
         and operator.layout.rows % PACKED_ROWS == 0
@@ -118,20 +124,21 @@ def _may_quantize_product(graph: OperatorGraph, gate_up: AnyCall) -> bool:
     )
 
 
-def _on_packed(
-    matmul: Matmul, kind: type[Int8Linear | Int8ExpertGemm], packed: Sequence[relax.Var]
-) -> AnyCall:
+def _on_packed(matmul: Matmul, packed: Sequence[relax.Var]) -> AnyCall:
     """The matmul on words and scales in the place of its vector."""
-    operator = kind(**fields_of(matmul.operator, PACKED))
+    old = matmul.operator
+    operator: Linear | ExpertGemm
+    if isinstance(old, Linear):
+        operator = replace(old, in_dtype=PACKED, activations=INT8)
+    else:
+        operator = Int8ExpertGemm(**fields_of(old, PACKED))
     return OperatorCall(operator, [*packed, *matmul.args[1:]], matmul.results)
 
 
-def _quantize_before(
-    graph: OperatorGraph, matmul: Matmul, kind: type[Int8Linear | Int8ExpertGemm]
-) -> None:
+def _quantize_before(graph: OperatorGraph, matmul: Matmul) -> None:
     """The rows in a launch of their own, before the matmul."""
     rounding, packed = _rounding(matmul.args[0], matmul)
-    graph.replace([matmul], [rounding, _on_packed(matmul, kind, packed)])
+    graph.replace([matmul], [rounding, _on_packed(matmul, packed)])
 
 
 def _rounding(x: relax.Expr, matmul: Matmul) -> tuple[AnyCall, list[relax.Var]]:
@@ -144,30 +151,32 @@ def _rounding(x: relax.Expr, matmul: Matmul) -> tuple[AnyCall, list[relax.Var]]:
     return OperatorCall(quantize, [x], packed), packed
 
 
-def _quantize_product(graph: OperatorGraph, gate_up: OperatorCall[Int8Linear]) -> None:
+def _quantize_product(graph: OperatorGraph, gate_up: OperatorCall[Linear]) -> None:
     """Gate and up whose one reader takes int8: their product leaves the kernel quantised."""
     down = graph.only_reader(gate_up.results[0])
-    if not is_call_of(down, Int8Linear) or type(down.operator) is not Int8Linear:
+    if not is_call_of(down, Linear) or type(down.operator) is not Linear:
+        return
+    if not down.operator.is_int8:
         return
     if not _may_quantize_product(graph, gate_up):
         return
     interleaved = down.operator.layout.products.interleaved
-    operator = replace(gate_up.operator, packed_out=True, interleaved_out=interleaved)
+    operator = replace(gate_up.operator, output=PackedOutput(interleaved))
     packed = result_vars("product", quantized_specs(operator.outputs))
     graph.replace([gate_up], [OperatorCall(operator, gate_up.args, packed)])
-    graph.replace([down], [_on_packed(down, Int8Linear, packed)])
+    graph.replace([down], [_on_packed(down, packed)])
 
 
 def _quantize_norm(graph: OperatorGraph, norm: NormCall, linear: OperatorCall[Linear]) -> None:
     if is_stacked(norm):
-        _quantize_before(graph, linear, Int8Linear)
+        _quantize_before(graph, linear)
         return
     width, prologue = norm.operator.width, norm_prologue(norm)
     order = linear.operator.layout.products.interleaved
     quantize = QuantizedNorm(width, prologue.eps, prologue.scaled, order, prologue.count)
     packed = result_vars("quantized", quantized_specs(width))
     made = OperatorCall(quantize, norm.args, [norm.results[0], *packed])
-    graph.replace([norm, linear], [made, _on_packed(linear, Int8Linear, packed)])
+    graph.replace([norm, linear], [made, _on_packed(linear, packed)])
 
 
 def _quantize_combine(
@@ -175,7 +184,7 @@ def _quantize_combine(
 ) -> None:
     operator = combine.operator
     if operator.head_dim % GROUP:  # a group of channels is in two heads
-        _quantize_before(graph, linear, Int8Linear)
+        _quantize_before(graph, linear)
         return
     quantize = QuantizedCombine(
         operator.heads,
@@ -186,7 +195,7 @@ def _quantize_combine(
     )
     packed = result_vars("quantized", quantized_specs(operator.heads * operator.head_dim))
     made = OperatorCall(quantize, combine.args, packed)
-    graph.replace([combine, linear], [made, _on_packed(linear, Int8Linear, packed)])
+    graph.replace([combine, linear], [made, _on_packed(linear, packed)])
 
 
 def _quantize_experts(

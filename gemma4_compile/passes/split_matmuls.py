@@ -22,6 +22,7 @@ from typing import TypeAlias
 
 from tvm import relax
 
+from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.drafting import CandidateLogits
 from gemma4_compile.operators.expert_linear import (
     ExpertDown,
@@ -30,8 +31,10 @@ from gemma4_compile.operators.expert_linear import (
     OverExperts,
 )
 from gemma4_compile.operators.few_row_experts import FewRowExperts, Int8FewRowExperts
-from gemma4_compile.operators.int8_linear import PACKED, Int8ExpertGemm, Int8Linear
-from gemma4_compile.operators.linear import Embedding, Linear, WeightLayout
+from gemma4_compile.operators.int8_linear import Int8ExpertGemm
+from gemma4_compile.operators.linear import Linear, WeightLayout
+from gemma4_compile.operators.lookup import Embedding
+from gemma4_compile.passes.fuse_norm_linear import matmuls
 from gemma4_compile.passes.fusion_limits import FusionLimits, buffers
 from gemma4_compile.passes.operator_graph import (
     AnyCall,
@@ -60,10 +63,9 @@ def split_matmuls(graph: OperatorGraph, limits: FusionLimits) -> None:
     """Divide calls that bind too many buffers among several."""
     if limits.max_buffers is None:
         return
-    for kind in (Linear, Int8Linear):
-        for linear in graph.calls(kind):
-            if not limits.binds(linear.args, len(linear.results)):
-                graph.replace([linear], _side_by_side(linear, limits.max_buffers))
+    for linear in matmuls(graph):
+        if not limits.binds(linear.args, len(linear.results)):
+            graph.replace([linear], _side_by_side(linear, limits.max_buffers))
     for chained, before in _CHAINED:
         for call in graph.calls(chained):
             if not limits.binds(call.args, len(call.results)):

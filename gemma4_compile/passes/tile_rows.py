@@ -24,13 +24,14 @@ from gemma4_compile.operators.activation_quantization import (
     QuantizeRows,
     tiles_of,
 )
+from gemma4_compile.operators.activations import PACKED, Int8, PackedOutput
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.few_row_expert_norms import FewRowExpertNorm
 from gemma4_compile.operators.few_row_quantization import (
     QuantizedFewRowCombine,
     QuantizedFewRowNorm,
 )
-from gemma4_compile.operators.int8_linear import PACKED, Int8Linear
+from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.rows import Few
 from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.passes.operator_graph import (
@@ -59,7 +60,7 @@ def tile_rows(graph: OperatorGraph, limits: FusionLimits) -> None:
         (own,) = result_vars("tiles", [(shape, words.ty.dtype)])
         results = [*call.results[:-2], own, call.results[-1]]
         for reader in readers:
-            operator = replace(reader.operator, tiled=True)
+            operator = replace(reader.operator, activations=Int8(tiled=True))
             args = [own, *reader.args[1:]]
             graph.replace([reader], [OperatorCall(operator, args, reader.results)])
         graph.replace([call], [OperatorCall(tiled, call.args, results)])
@@ -71,30 +72,31 @@ def _in_tiles(operator: Operator, limits: FusionLimits) -> Operator | None:
         return replace(operator, tiled=True)
     if isinstance(operator, FewRowExpertNorm) and operator.packs:
         return replace(operator, tiled=True)
-    if is_of_few(operator) and operator.packed_out:
-        return replace(operator, tiled_out=True) if _is_on_tensor_cores(operator, limits) else None
+    if is_of_few(operator) and isinstance(operator.output, PackedOutput):
+        output = replace(operator.output, tiled=True)
+        return replace(operator, output=output) if _is_on_tensor_cores(operator, limits) else None
     return None
 
 
-def is_of_few(operator: Operator) -> TypeGuard[Int8Linear]:
+def is_of_few(operator: Operator) -> TypeGuard[Linear]:
     """Return whether it is a matmul of a few rows on int8."""
-    return isinstance(operator, Int8Linear) and isinstance(operator.rows, Few)
+    return isinstance(operator, Linear) and operator.is_int8 and isinstance(operator.rows, Few)
 
 
-def _is_on_tensor_cores(operator: Int8Linear, limits: FusionLimits) -> bool:
+def _is_on_tensor_cores(operator: Linear, limits: FusionLimits) -> bool:
     assert limits.reads_tiles is not None, "the target has tensor cores"
     return operator.in_dtype == PACKED and limits.reads_tiles(operator.layout)
 
 
 def _readers(
     graph: OperatorGraph, words: relax.Var, limits: FusionLimits
-) -> list[OperatorCall[Int8Linear]]:
+) -> list[OperatorCall[Linear]]:
     """The matmuls that read words; none if anything else does, too."""
     readers: list[AnyCall] = [
         step
         for step in graph.steps
         if isinstance(step, OperatorCall) and step.args and words.same_as(step.args[0])
     ]
-    found = [call for call in readers if is_call_of(call, Int8Linear) and is_of_few(call.operator)]
+    found = [call for call in readers if is_call_of(call, Linear) and is_of_few(call.operator)]
     fits = all(_is_on_tensor_cores(call.operator, limits) for call in found)
     return found if fits and len(found) == graph.reader_count(words) else []

@@ -12,10 +12,10 @@ from typing import Any
 
 from tvm import tirx
 
+from gemma4_compile.operators.activations import Int8
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.few_row_experts import Int8FewRowExperts
-from gemma4_compile.operators.int8_linear import Int8Linear
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.prologues import Combine, Norm, Routed
 from gemma4_compile.operators.rows import Chunk, Few
@@ -228,13 +228,12 @@ def select(operator: Operator, spec: TargetSpec) -> Factory:
             if subgroup_matrix_gemm.fits_subgroup_matrices(operator, spec):
                 return subgroup_matrix_gemm.make_subgroup_matrix_gemm
             return make_bounded_gemm
-        case Int8Linear(rows=Few()) if few_row_tensor_cores.fits_tensor_cores(operator, spec):
-            return make_few_rows_on_tensor_cores
         case Linear(rows=Few()):
-            return make_few_row_gemv
+            on_tensor_cores = few_row_tensor_cores.fits_tensor_cores(operator, spec)
+            return make_few_rows_on_tensor_cores if on_tensor_cores else make_few_row_gemv
         case Linear(rows=Chunk()):
             return make_gemm
-        case Int8Linear():
+        case Linear(activations=Int8()):
             return make_int8_gemv
         case Linear(prologue=Combine()):
             return make_combined_gemv

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.few_row_experts import Int8FewRowExperts
-from gemma4_compile.operators.int8_linear import PACKED, Int8Linear
+from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.vision_attention import PatchAttention
 from tests.numerics.kernel_cases import KernelCase, make_case
 from tests.numerics.linear import test_few_row_linear
@@ -30,11 +31,11 @@ ATTENTIONS = (
 )
 OPERATORS: tuple[Operator, ...] = (*MATMULS, *ATTENTIONS)
 
-FEW_ROWS: tuple[Int8Linear | Int8FewRowExperts, ...] = (
+FEW_ROWS: tuple[Linear | Int8FewRowExperts, ...] = (
     *(
         one
         for one in test_few_row_linear.OPERATORS
-        if isinstance(one, Int8Linear) and one.in_dtype == PACKED and one.cols < 10_000
+        if isinstance(one, Linear) and one.is_int8 and one.in_dtype == PACKED and one.cols < 10_000
     ),
     test_few_row_linear.int8(4, 8192, (6,)),
     # Groups that no step divides, in steps of several warps; two splits of float32 scales.
@@ -71,6 +72,6 @@ def few_row_cases() -> Iterator[KernelCase]:
 def two_kernel_cases() -> Iterator[KernelCase]:
     """Each matmul with two numbers of rows, on either side of the kernels' border."""
     for seed, operator in enumerate(FEW_ROWS):
-        if isinstance(operator, Int8Linear) and not operator.tiled:
+        if isinstance(operator, Linear) and operator.is_int8 and not operator.tiled:
             for rows in (1 + seed % 2, 3 + seed % 7):
                 yield make_case(operator, seed, rows=rows)

@@ -60,11 +60,12 @@ def rewritten(before: tvm.IRModule, limits: FusionLimits, *passes: Pass) -> tvm.
 
 
 def kind_of(operator: Operator) -> str:
-    """An operator's kind; of a matmul also what makes its vector, and whether its rows are few."""
+    """An operator's kind, and in front of a matmul's its parts."""
     if not isinstance(operator, Linear):
         return operator.kind
     few = "few_row_" if isinstance(operator.rows, Few) else ""
-    return operator.prologue.prefix + few + operator.kind
+    form = "int8_" if operator.is_int8 else ""
+    return operator.prologue.prefix + few + form + operator.kind
 
 
 def kinds(after: tvm.IRModule) -> list[str]:

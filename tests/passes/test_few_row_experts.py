@@ -10,6 +10,7 @@ import tvm
 from tvm.relax.frontend import nn
 
 from gemma4_compile.operators.activation_quantization import QuantizeRows, quantized_specs
+from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.base import Operator, TensorSpec
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import ExpertGemm
@@ -20,7 +21,7 @@ from gemma4_compile.operators.few_row_expert_norms import (
 )
 from gemma4_compile.operators.few_row_experts import FewRowExperts, Int8FewRowExperts
 from gemma4_compile.operators.few_row_router import FewRowRouterScores, FewRowTopKExperts
-from gemma4_compile.operators.int8_linear import PACKED, Int8ExpertGemm
+from gemma4_compile.operators.int8_linear import Int8ExpertGemm
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.moe import (
     EXPERT_TILE,

@@ -15,6 +15,7 @@ from gemma4_compile.build import build_module, calls_of, decoder_options
 from gemma4_compile.model_spec.component import FEW_ROWS_ATTR
 from gemma4_compile.model_spec.layers.attention import AttentionOptions
 from gemma4_compile.operators.activation_quantization import QuantizeRows, quantized_specs
+from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.attention import PrefillAttention, QkNormRopeCache
 from gemma4_compile.operators.base import TensorSpec
 from gemma4_compile.operators.few_row_attention import (
@@ -23,7 +24,6 @@ from gemma4_compile.operators.few_row_attention import (
     NormedFewRowAttention,
 )
 from gemma4_compile.operators.few_row_quantization import QuantizedFewRowNorm
-from gemma4_compile.operators.int8_linear import PACKED, Int8Linear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.operators.rows import CHUNK, Few
@@ -34,6 +34,7 @@ from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.spec import INT8
 from gemma4_compile.targets.tuning import FusionTuning
+from tests.matmuls import int8_linear
 from tests.passes.operator_modules import (
     F32,
     Tensors,
@@ -67,7 +68,7 @@ def of_few_rows(whole: tvm.IRModule) -> tvm.IRModule:
 def before(x: Tensors) -> list[nn.Tensor]:
     of_weights = [x[name] for name in TENSORS]
     floats = Linear(CHUNK, LAYOUT, F32, suppressed=(3, 33))
-    packed = Int8Linear(CHUNK, LAYOUT, PACKED)
+    packed = int8_linear(CHUNK, LAYOUT, PACKED)
     return [
         *call(floats, [x["x"], *of_weights], ((N, 40), F32)),
         *call(packed, [x["words"], x["scales"], *of_weights], ((N, 40), F32)),
@@ -77,7 +78,7 @@ def before(x: Tensors) -> list[nn.Tensor]:
 def expected(x: Tensors) -> list[nn.Tensor]:
     of_weights = [x[name] for name in TENSORS]
     floats = Linear(Few(MOST), LAYOUT, F32, suppressed=(3, 33))
-    packed = Int8Linear(Few(MOST), LAYOUT, PACKED)
+    packed = int8_linear(Few(MOST), LAYOUT, PACKED)
     return [
         *call(floats, [x["x"], *of_weights], ((N, 40), F32)),
         *call(packed, [x["words"], x["scales"], *of_weights], ((N, 40), F32)),
@@ -105,7 +106,7 @@ def test_attention_is_in_splits_of_its_keys() -> None:
         "positions": ((4,), "int32"),
     }
     common: dict[str, Any] = {
-        "rows": None, "heads": 4, "kv_heads": 2, "head_dim": 16, "window": 40,
+        "rows": CHUNK, "heads": 4, "kv_heads": 2, "head_dim": 16, "window": 40,
         "cache_dtype": "float16", "cache_rows": 64,
     }  # fmt: skip
     options = AttentionOptions(sliding_splits=8, full_splits=2, max_blocks=10, split_channels=128)
@@ -142,7 +143,7 @@ SHARED_INPUTS: dict[str, TensorSpec] = {
 def test_attention_norms_its_queries_itself(max_buffers: int, has_copies: bool) -> None:
     """A layer that has no keys of its own; eight buffers are all that some browsers bind."""
     common: dict[str, Any] = {
-        "rows": None, "heads": 4, "kv_heads": 2, "head_dim": 16, "cache_dtype": F32,
+        "rows": CHUNK, "heads": 4, "kv_heads": 2, "head_dim": 16, "cache_dtype": F32,
         "cache_rows": 64,
     }  # fmt: skip
     rotation: dict[str, Any] = {"pairs": 8, "rotary_offset": 4, "rotary_total": 12, "eps": 1e-6}
@@ -234,13 +235,13 @@ def test_a_matmul_rounds_short_rows_itself(cols: int, is_read_twice: bool) -> No
     def before(x: Tensors) -> list[nn.Tensor]:
         rounding = QuantizeRows(CHUNK, cols, F32, True)
         packed = call(rounding, [x["x"]], *quantized_specs(cols, N))
-        multiply = Int8Linear(CHUNK, layout, PACKED)
+        multiply = int8_linear(CHUNK, layout, PACKED)
         args = [*packed, *(x[name] for name in weights(layout))]
         products = [call(multiply, args, ((N, 40), F32)) for _ in range(1 + is_read_twice)]
         return [result for (result,) in products]
 
     def expected(x: Tensors) -> list[nn.Tensor]:
-        multiply = Int8Linear(Few(MOST), layout, F32)
+        multiply = int8_linear(Few(MOST), layout, F32)
         return call(multiply, [x[name] for name in inputs], ((N, 40), F32))
 
     after = rewritten(of_few_rows(module(inputs, before)), LIMITS, few_rows)
@@ -260,13 +261,13 @@ def test_gate_and_up_round_their_product(reason: str) -> None:
     product, rounded = ((N, rows // 2), F32), quantized_specs(rows // 2, N)
 
     def before(x: Tensors) -> list[nn.Tensor]:
-        operator = Int8Linear(CHUNK, layout, PACKED, **gate_up)
+        operator = int8_linear(CHUNK, layout, PACKED, **gate_up)
         (y,) = call(operator, [x[name] for name in inputs], product)
         rounding = call(QuantizeRows(CHUNK, rows // 2, F32, False), [y], *rounded)
         return [*rounding, *([y] if reason == "read twice" else [])]
 
     def expected(x: Tensors) -> list[nn.Tensor]:
-        operator = Int8Linear(Few(MOST), layout, PACKED, **gate_up, packed_out=True)
+        operator = int8_linear(Few(MOST), layout, PACKED, **gate_up, packed_out=True)
         return call(operator, [x[name] for name in inputs], *rounded)
 
     tuning = FusionTuning(few_row_product_width=32 if reason == "wide" else 64)

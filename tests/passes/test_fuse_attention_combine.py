@@ -1,19 +1,20 @@
 """Before and Expected of the flash-decoding combine in the output projection."""
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 import tvm
 from tvm.relax.frontend import nn
 
 from gemma4_compile.operators.attention_splits import CombineSplits
-from gemma4_compile.operators.int8_linear import Int8Linear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.prologues import Combine
 from gemma4_compile.operators.rows import ONE
 from gemma4_compile.passes.fuse_attention_combine import fuse_attention_combine
 from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.targets.tuning import FusionTuning
+from tests.matmuls import int8_linear
 from tests.passes.operator_modules import (
     F32,
     Tensors,
@@ -36,7 +37,7 @@ NAMES = ("q_weight0", "q_scale0")
 TUNING = FusionTuning()
 
 
-def before(kind: type[Linear] = Linear, readers: int = 1) -> tvm.IRModule:
+def before(kind: Callable[..., Linear] = Linear, readers: int = 1) -> tvm.IRModule:
     def body(x: Tensors) -> list[nn.Tensor]:
         combine = CombineSplits(HEADS, DIM, SPLITS, "float16")
         (hidden,) = call(combine, [x["o_partial"], x["split_lse"]], ((1, 128), "float16"))
@@ -47,8 +48,8 @@ def before(kind: type[Linear] = Linear, readers: int = 1) -> tvm.IRModule:
     return module(INPUTS, body)
 
 
-@pytest.mark.parametrize("kind", [Linear, Int8Linear])
-def test_combine_and_projection_are_one_launch(kind: type[Linear]) -> None:
+@pytest.mark.parametrize("kind", [Linear, int8_linear])
+def test_combine_and_projection_are_one_launch(kind: Callable[..., Linear]) -> None:
     def expected(x: Tensors) -> list[nn.Tensor]:
         operator = kind(ONE, LAYOUT, "float16", prologue=Combine(HEADS, DIM, SPLITS))
         return call(

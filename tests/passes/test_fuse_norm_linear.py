@@ -1,12 +1,12 @@
 """Before and Expected of the fusion of a norm with the matmul behind it."""
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 import tvm
 from tvm.relax.frontend import nn
 
-from gemma4_compile.operators.int8_linear import Int8Linear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.moe import ExpertResidualNorm
 from gemma4_compile.operators.norms import ResidualNorm
@@ -15,6 +15,7 @@ from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.passes.fuse_norm_linear import fuse_norm_linear
 from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.targets.tuning import FusionTuning
+from tests.matmuls import int8_linear
 from tests.passes.operator_modules import (
     F32,
     Tensors,
@@ -39,12 +40,12 @@ def normed(x: Tensors, names: tuple[str, ...] = tuple(NORM)) -> list[nn.Tensor]:
     return call(operator, [x[name] for name in names], ROW, ((1, 64), "float16"))
 
 
-def linear(x: Tensors, hidden: nn.Tensor, kind: type[Linear] = Linear) -> list[nn.Tensor]:
+def linear(x: Tensors, hidden: nn.Tensor, kind: Callable[..., Linear] = Linear) -> list[nn.Tensor]:
     operator = kind(rows=ONE, in_dtype=hidden.dtype, layout=LAYOUT)
     return call(operator, [hidden, *(x[name] for name in NAMES)], ((1, 96), F32))
 
 
-def before(kind: type[Linear] = Linear) -> tvm.IRModule:
+def before(kind: Callable[..., Linear] = Linear) -> tvm.IRModule:
     def body(x: Tensors) -> list[nn.Tensor]:
         residual, hidden = normed(x)
         return [residual, *linear(x, hidden, kind)]
@@ -52,8 +53,8 @@ def before(kind: type[Linear] = Linear) -> tvm.IRModule:
     return module(INPUTS, body)
 
 
-@pytest.mark.parametrize(("kind", "dtype"), [(Linear, "float16"), (Int8Linear, F32)])
-def test_a_norm_and_its_matmul_are_one_launch(kind: type[Linear], dtype: str) -> None:
+@pytest.mark.parametrize(("kind", "dtype"), [(Linear, "float16"), (int8_linear, F32)])
+def test_a_norm_and_its_matmul_are_one_launch(kind: Callable[..., Linear], dtype: str) -> None:
     def expected(x: Tensors) -> list[nn.Tensor]:
         operator = kind(ONE, LAYOUT, dtype, prologue=Norm(EPS))
         return call(operator, [x[name] for name in (*NORM, *NAMES)], ROW, ((1, 96), F32))

@@ -1,10 +1,11 @@
 """Before and Expected of the router's scores in the launch of gate and up."""
 
+from collections.abc import Callable
+
 import pytest
 import tvm
 from tvm.relax.frontend import nn
 
-from gemma4_compile.operators.int8_linear import Int8Linear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.moe import VECTORS, RouterScores, routed_width
 from gemma4_compile.operators.norms import ResidualNorm
@@ -13,6 +14,7 @@ from gemma4_compile.operators.rows import ONE
 from gemma4_compile.passes.fuse_norm_linear import fuse_norm_linear
 from gemma4_compile.passes.fuse_router import fuse_router
 from gemma4_compile.passes.fusion_limits import FusionLimits
+from tests.matmuls import int8_linear
 from tests.passes.operator_modules import (
     F32,
     Tensors,
@@ -38,7 +40,7 @@ NAMES = ("q_weight0", "q_scale0")
 ROUTED = ((1, routed_width(EXPERTS, 64)), F32)
 
 
-def before(kind: type[Linear] = Linear) -> tvm.IRModule:
+def before(kind: Callable[..., Linear] = Linear) -> tvm.IRModule:
     def body(x: Tensors) -> list[nn.Tensor]:
         norm = ResidualNorm(ONE, 64, EPS, False, "float16", VECTORS)
         args = [x[name] for name in ("branch", "residual", "vectors")]
@@ -52,8 +54,8 @@ def before(kind: type[Linear] = Linear) -> tvm.IRModule:
     return module(INPUTS, body)
 
 
-@pytest.mark.parametrize(("kind", "dtype"), [(Linear, "float16"), (Int8Linear, F32)])
-def test_norm_scores_and_matmul_are_one_launch(kind: type[Linear], dtype: str) -> None:
+@pytest.mark.parametrize(("kind", "dtype"), [(Linear, "float16"), (int8_linear, F32)])
+def test_norm_scores_and_matmul_are_one_launch(kind: Callable[..., Linear], dtype: str) -> None:
     def expected(x: Tensors) -> list[nn.Tensor]:
         routed = Routed(EPS, EXPERTS, FACTOR, "float16")
         operator = kind(ONE, LAYOUT, dtype, prologue=routed)

@@ -17,7 +17,6 @@ import pytest
 
 from gemma4_compile.operators.attention import DecodeAttention, PrefillAttention
 from gemma4_compile.operators.base import Operator
-from gemma4_compile.operators.int8_linear import Int8Linear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import RmsNorm
 from gemma4_compile.operators.prologues import Norm
@@ -26,6 +25,7 @@ from gemma4_compile.operators.sampling import SampleTopP
 from gemma4_compile.passes.kernel_sources import kernel_source
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels import make_kernel
+from tests.matmuls import int8_linear
 
 
 class Heads(TypedDict):
@@ -44,7 +44,7 @@ NAME = "snapshot"  # of every kernel here: what a library calls it is not part o
 SPEC = target_spec("webgpu")
 HEADS: Heads = {"heads": 8, "kv_heads": 1, "head_dim": 256, "window": 512, "cache_rows": 1024}
 OPERATORS: Mapping[str, Operator] = {
-    "normed_int8_gemv": Int8Linear(
+    "normed_int8_gemv": int8_linear(
         rows=ONE,
         layout=WeightLayout(4, "float16", 32, 1536, (2048,)),
         in_dtype="float32",

@@ -8,7 +8,7 @@ from tvm import relax, tirx
 from tvm.relax.frontend import nn
 
 from gemma4_compile.operators.base import emit_inplace
-from gemma4_compile.operators.int8_linear import Int8Linear
+from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import ResidualNorm, RmsNorm
 from gemma4_compile.operators.rows import CHUNK, ONE
@@ -99,15 +99,15 @@ def test_calls_of_a_class_leave_derived_ones_out() -> None:
         stored = [x[name] for name in ("q_weight0", "q_scale0")]
         return [
             *call(Linear(rows=ONE, in_dtype=F32, layout=LAYOUT), [x["x"], *stored], ROW),
-            *call(Int8Linear(rows=ONE, in_dtype=F32, layout=LAYOUT), [x["x"], *stored], ROW),
+            *call(BoundedLinear(rows=ONE, in_dtype=F32, layout=LAYOUT), [x["x"], *stored], ROW),
         ]
 
     graph = graph_of(module(INPUTS, both))
-    plain, int8 = calls_of(graph)
+    plain, bounded = calls_of(graph)
     assert graph.calls(Linear) == [plain]
-    assert graph.calls(Int8Linear) == [int8]
-    assert is_call_of(int8, Linear)
-    assert not is_call_of(plain, Int8Linear)
+    assert graph.calls(BoundedLinear) == [bounded]
+    assert is_call_of(bounded, Linear)
+    assert not is_call_of(plain, BoundedLinear)
     assert not is_call_of(None, Linear)
 
 
@@ -253,8 +253,8 @@ def test_new_results_have_their_shapes_and_types() -> None:
 
 def test_fields_go_over_to_an_operator_that_has_them_as_well() -> None:
     linear = Linear(rows=CHUNK, layout=LAYOUT, in_dtype="float16", suppressed=(3,))
-    other = Int8Linear(**fields_of(linear, F32))
-    assert other == Int8Linear(rows=CHUNK, layout=LAYOUT, in_dtype=F32, suppressed=(3,))
+    other = BoundedLinear(**fields_of(linear, F32))
+    assert other == BoundedLinear(rows=CHUNK, layout=LAYOUT, in_dtype=F32, suppressed=(3,))
 
 
 def test_control_flow_in_a_block_is_an_error() -> None:

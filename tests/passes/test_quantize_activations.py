@@ -1,6 +1,7 @@
 """Before and Expected of dynamic activation quantisation."""
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 from tvm import tirx
@@ -12,10 +13,10 @@ from gemma4_compile.operators.activation_quantization import (
     QuantizeRows,
     quantized_specs,
 )
+from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp
-from gemma4_compile.operators.int8_linear import PACKED, Int8Linear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.moe import VECTORS, TopKExperts, routed_width
 from gemma4_compile.operators.norms import ResidualNorm
@@ -23,6 +24,7 @@ from gemma4_compile.operators.rows import CHUNK, ONE, Rows
 from gemma4_compile.passes.fuse_norm_linear import fuse_norm_linear
 from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.passes.quantize_activations import quantize_activations, quantize_unfused
+from tests.matmuls import int8_linear
 from tests.passes.operator_modules import (
     F32,
     Tensors,
@@ -43,7 +45,7 @@ BOTH = (quantize_activations, quantize_unfused)
 
 
 def matmul(
-    kind: type[Linear], x: Tensors, args: list[nn.Tensor], dtype: str, rows: Rows = ONE
+    kind: Callable[..., Linear], x: Tensors, args: list[nn.Tensor], dtype: str, rows: Rows = ONE
 ) -> nn.Tensor:
     operator = kind(rows=rows, in_dtype=dtype, layout=LAYOUT)
     shape = ((args[0].shape[0], 128), F32)
@@ -53,7 +55,7 @@ def matmul(
 def test_one_position_is_rounded_by_its_matmul() -> None:
     inputs = {"x": ROW, **weights(LAYOUT)}
     before = module(inputs, lambda x: [matmul(Linear, x, [x["x"]], F32)])
-    expected = module(inputs, lambda x: [matmul(Int8Linear, x, [x["x"]], F32)])
+    expected = module(inputs, lambda x: [matmul(int8_linear, x, [x["x"]], F32)])
     assert_same(rewritten(before, LIMITS, *BOTH), expected)
 
 
@@ -83,7 +85,7 @@ def test_a_chunk_is_quantised_in_a_launch_of_its_own() -> None:
     def expected(x: Tensors) -> list[nn.Tensor]:
         quantize = QuantizeRows(CHUNK, 64, "float16", True)
         packed = call(quantize, [x["x"]], *quantized_specs(64, x["x"].shape[0]))
-        return [matmul(Int8Linear, x, packed, PACKED, CHUNK)]
+        return [matmul(int8_linear, x, packed, PACKED, CHUNK)]
 
     before = module(inputs, lambda x: [matmul(Linear, x, [x["x"]], "float16", CHUNK)])
     assert_same(rewritten(before, LIMITS, *BOTH), module(inputs, expected))
@@ -101,7 +103,7 @@ def test_a_norm_that_nothing_fused_quantises_its_result() -> None:
     def expected(x: Tensors) -> list[nn.Tensor]:
         norm = QuantizedNorm(64, EPS, False, True)
         made = call(norm, [x[name] for name in names], ROW, *quantized_specs(64))
-        return [made[0], matmul(Int8Linear, x, made[1:], PACKED)]
+        return [made[0], matmul(int8_linear, x, made[1:], PACKED)]
 
     every = {**inputs, **weights(LAYOUT)}
     narrow = dataclasses.replace(LIMITS, width=63)  # too little shared memory for any fusion
@@ -175,7 +177,7 @@ def mlp_inputs() -> dict[str, tuple[tuple[int, ...], str]]:
 
 def test_gate_and_up_leave_their_product_quantised_for_down() -> None:
     def expected(x: Tensors) -> list[nn.Tensor]:
-        up = Int8Linear(
+        up = int8_linear(
             rows=ONE,
             in_dtype=F32,
             epilogue=Epilogue.GELU_PAIRS.value,
@@ -184,7 +186,7 @@ def test_gate_and_up_leave_their_product_quantised_for_down() -> None:
             layout=LAYOUT,
         )
         packed = call(up, [x["x"], *(x[name] for name in NAMES)], *quantized_specs(64))
-        down = Int8Linear(rows=ONE, in_dtype=PACKED, layout=DOWN)
+        down = int8_linear(rows=ONE, in_dtype=PACKED, layout=DOWN)
         return call(down, [*packed, x["down_weight"], x["down_scale"]], ((1, 32), F32))
 
     before = module(mlp_inputs(), lambda x: mlp(x, readers=1))

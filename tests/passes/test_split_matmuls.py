@@ -5,7 +5,8 @@ from tvm.relax.frontend import nn
 
 from gemma4_compile.operators.drafting import CandidateLogits
 from gemma4_compile.operators.expert_linear import ExpertDown
-from gemma4_compile.operators.linear import Embedding, Linear, WeightLayout
+from gemma4_compile.operators.linear import Linear, WeightLayout
+from gemma4_compile.operators.lookup import Embedding
 from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.passes.split_matmuls import split_calls, split_matmuls

@@ -11,19 +11,20 @@ from tvm.relax.frontend import nn
 from gemma4_compile import abi
 from gemma4_compile.build import build_module, calls_of, decoder_options
 from gemma4_compile.operators.activation_quantization import QuantizeRows, quantized_specs
+from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.base import TensorSpec
 from gemma4_compile.operators.few_row_expert_norms import FewRowExpertNorm
 from gemma4_compile.operators.few_row_quantization import (
     QuantizedFewRowCombine,
     QuantizedFewRowNorm,
 )
-from gemma4_compile.operators.int8_linear import PACKED, Int8Linear
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.rows import CHUNK, Few
 from gemma4_compile.passes.fusion_limits import FusionLimits, fusion_limits
 from gemma4_compile.passes.tile_rows import tile_rows
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import target_spec
+from tests.matmuls import int8_linear
 from tests.passes.operator_modules import F32, Tensors, assert_same, call, module, rewritten
 from tests.passes.operator_modules import weights as weights_of
 from tests.passes.test_few_rows import MOST, of_few_rows
@@ -51,7 +52,7 @@ def norm(x: Tensors, tiled: bool = False) -> list[nn.Tensor]:
 
 
 def gate_up(x: Tensors, packed: list[nn.Tensor], tiled: bool, out: bool) -> list[nn.Tensor]:
-    operator = Int8Linear(
+    operator = int8_linear(
         Few(MOST),
         PAIRS,
         PACKED,
@@ -68,7 +69,7 @@ def gate_up(x: Tensors, packed: list[nn.Tensor], tiled: bool, out: bool) -> list
 def down(
     packed: list[nn.Tensor], weights: list[nn.Tensor], layout: WeightLayout, tiled: bool
 ) -> list[nn.Tensor]:
-    operator = Int8Linear(Few(MOST), layout, PACKED, tiled=tiled)
+    operator = int8_linear(Few(MOST), layout, PACKED, tiled=tiled)
     return call(operator, [*packed, *weights], ((N, layout.rows), F32))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from tvm import tirx
 
-from gemma4_compile.operators.linear import Embedding
+from gemma4_compile.operators.lookup import Embedding
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import bind, function, store, when
 from gemma4_compile.operators.types import Buffer

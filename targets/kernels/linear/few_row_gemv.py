@@ -7,7 +7,7 @@ one for each row of x that it may have: rows that there are not are skipped, whi
 all threads. Lanes' sums meet in shared memory, a few rows of x at a time. More rows of x than a
 block takes are other blocks'.
 
-Definitions: `Linear.definition` in gemma4_compile/operators/linear.py and `Int8Linear.definition`
+Definitions: `Linear.definition` in gemma4_compile/operators/linear.py and `Linear.definition`
 in int8_linear.py, of a symbolic number of rows.
 """
 
@@ -21,7 +21,7 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.activation_quantization import GROUP, WORD
-from gemma4_compile.operators.int8_linear import Int8Linear
+from gemma4_compile.operators.activations import PackedOutput
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.math import as_f32, gelu_tanh
 from gemma4_compile.operators.packings import ProductPacking
@@ -115,7 +115,7 @@ def make_few_row_gemv(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
     return build.result
 
 
-def make_few_rows_on_tensor_cores(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
+def make_few_rows_on_tensor_cores(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
     """The same where tensor cores have the product (few_row_tensor_cores.py).
 
     Of some matrices they have it from a number of rows on: the host launches one of two kernels.
@@ -133,9 +133,10 @@ def make_few_rows_on_tensor_cores(operator: Int8Linear, spec: TargetSpec) -> tir
     return build.result
 
 
-def _direct_rows(operator: Int8Linear, spec: TargetSpec) -> int:
+def _direct_rows(operator: Linear, spec: TargetSpec) -> int:
     """Rows up to which the kernel without tensor cores has a matmul that fits them."""
-    if operator.tiled or operator.tiled_out:
+    output = operator.output
+    if operator.tiled or (isinstance(output, PackedOutput) and output.tiled):
         return 0  # only tensor cores read such rows
     return min(most_rows(operator), rows_without_tensor_cores(operator.layout, spec))
 
@@ -149,7 +150,7 @@ def multiply_rows(matmul: FewRowMatmul, most: int, bound: int, spec: TargetSpec)
     """
     operator, n, x, weights = matmul.operator, matmul.n, matmul.x, matmul.weights
     rows, cols, packs = operator.layout.rows, operator.cols, matmul.packs
-    is_int8 = isinstance(operator, Int8Linear)
+    is_int8 = operator.is_int8
     parts = tirx.floordiv(n + most - 1, most) if most < bound else 1
     items = cols // GROUP if is_int8 else weights.units
     shape = packing_shape(most, spec) if packs else few_row_shape(rows, items, most, spec)

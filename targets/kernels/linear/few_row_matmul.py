@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from gemma4_compile.operators.activations import PACKED, PackedOutput
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.int8_linear import PACKED, Int8Linear
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.rows import Few
 from gemma4_compile.operators.tir import FunctionBuilder
@@ -49,14 +49,13 @@ class FewRowMatmul:
     def declared(cls, build: FunctionBuilder, operator: Linear) -> FewRowMatmul:
         """Declare the function's arguments."""
         n = operator.rows.extent()
-        tiled = tiled_out = packs = False
-        if isinstance(operator, Int8Linear):
-            tiled, tiled_out, packs = operator.tiled, operator.tiled_out, operator.packed_out
+        output = operator.output
+        tiled_out = isinstance(output, PackedOutput) and output.tiled
         is_packed, size = operator.in_dtype == PACKED, (n, operator.cols)
-        x = left_args(build, size, operator.in_dtype, is_packed, tiled)
+        x = left_args(build, size, operator.in_dtype, is_packed, operator.tiled)
         weights = WeightReader(build, operator.layout)
         gate, layer = gate_args(build, operator, n)
-        results = matmul_results(build, "y", (n, operator.outputs), packs, tiled_out)
+        results = matmul_results(build, "y", (n, operator.outputs), operator.packed_out, tiled_out)
         return cls(operator, n, x, weights, gate, layer, results)
 
     @property
@@ -84,7 +83,7 @@ class FewRowMatmul:
         count: Expr | None = None,
     ) -> None:
         """Round a group of products in shared memory, as `pack_products` does."""
-        operator = self.operator
-        assert isinstance(operator, Int8Linear), "only such products are packed"
-        order = operator.interleaved_out
+        output = self.operator.output
+        assert isinstance(output, PackedOutput), "only such products are packed"
+        order = output.interleaved
         pack_products(block, values, self.results, group, order, row_of, count)

@@ -1,6 +1,6 @@
 """Matrix times a few packed rows on tensor cores: each weight is read and decoded once for eight.
 
-Definition: `Int8Linear.definition` in gemma4_compile/operators/int8_linear.py, of a symbolic number
+Definition: `Linear.definition` in gemma4_compile/operators/int8_linear.py, of a symbolic number
 of rows. The product: byte_products.py.
 """
 
@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from tvm import tirx
 
 from gemma4_compile.operators.activation_quantization import GROUP
-from gemma4_compile.operators.int8_linear import PACKED, PACKED_ROWS, takes_int8
+from gemma4_compile.operators.activations import PACKED
+from gemma4_compile.operators.int8_linear import PACKED_ROWS, takes_int8
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.math import gelu_tanh
 from gemma4_compile.operators.tir import bind, i32, store

@@ -1,6 +1,6 @@
 """Matrix times the rows of a prefill chunk: tiles in shared memory, as floats or as packed int8.
 
-Definitions: `Linear` in operators/linear.py, `Int8Linear` in operators/int8_linear.py.
+Definition: `Linear` in operators/linear.py.
 The product of a tile: tiles/products.py, tiles/int8_products.py.
 """
 
@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from tvm import tirx
 
 from gemma4_compile.operators.activation_quantization import WORD, quantized_specs
-from gemma4_compile.operators.int8_linear import Int8Linear
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.tir import (
     FunctionBuilder,
@@ -40,10 +39,10 @@ def make_gemm(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
     """``y[i, r] = epilogue(sum_k x[i, k] W[r, k])``.
 
     Grid: W's rows / tile x chunk rows / tile. Shared: both tiles. Reference: `Linear.definition`,
-    `Int8Linear.definition`.
+    `Linear.definition`.
     """
     n, rows, cols = operator.rows.extent(), operator.layout.rows, operator.cols
-    is_int8 = isinstance(operator, Int8Linear)
+    is_int8 = operator.is_int8
     shape = gemm_shape(spec, rows, is_int8)
     with function(scheduled=True) as build:
         x = left_args(build, (n, cols), operator.in_dtype, is_int8)

@@ -6,11 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gemma4_compile.operators.activation_quantization import GROUP
-from gemma4_compile.operators.int8_linear import (
-    PACKED,
-    PACKED_ROWS,
-    Int8Linear,
-)
+from gemma4_compile.operators.activations import PACKED
+from gemma4_compile.operators.int8_linear import PACKED_ROWS
+from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.prologues import Combine, Routed
 from gemma4_compile.targets.kernels.common.blocks import BlockSums
 from gemma4_compile.targets.kernels.prologues.expert_norms import EXPERT_SUMS
@@ -31,7 +29,7 @@ def vector_bytes(groups: int, threads: int, sums: int = 1) -> int:
     return words + largest + 4 * groups + BlockSums.nbytes(threads, sums)
 
 
-def staged_bytes(operator: Int8Linear, threads: int) -> int:
+def staged_bytes(operator: Linear, threads: int) -> int:
     """Shared memory in which a block makes its vector."""
     if operator.in_dtype == PACKED:
         return 0
@@ -45,7 +43,7 @@ def staged_bytes(operator: Int8Linear, threads: int) -> int:
     return nbytes
 
 
-def int8_shape(operator: Int8Linear, spec: TargetSpec) -> Int8Shape:
+def int8_shape(operator: Linear, spec: TargetSpec) -> Int8Shape:
     """The shape of a matmul's blocks."""
     rows, groups = operator.layout.rows, operator.cols // GROUP
     return find_shape(

@@ -19,9 +19,10 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.activation_quantization import GROUP, WORD
+from gemma4_compile.operators.activations import PACKED, PackedOutput
 from gemma4_compile.operators.attention_splits import declare_splits
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.int8_linear import PACKED, Int8Linear
+from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.math import gelu_tanh
 from gemma4_compile.operators.prologues import Combine, Norm
 from gemma4_compile.operators.tir import (
@@ -93,7 +94,7 @@ class _Arguments:
     routed: Buffer | None
 
 
-def _declare(build: FunctionBuilder, operator: Int8Linear) -> _Arguments:
+def _declare(build: FunctionBuilder, operator: Linear) -> _Arguments:
     """Step 1: the arguments, and where the vector comes from."""
     router = declare_router(build, operator)
     vector = _declare_vector(build, operator, router)
@@ -110,7 +111,7 @@ def _declare(build: FunctionBuilder, operator: Int8Linear) -> _Arguments:
 
 
 def _declare_vector(
-    build: FunctionBuilder, operator: Int8Linear, router: BesideRouter | None
+    build: FunctionBuilder, operator: Linear, router: BesideRouter | None
 ) -> QuantizedVector | VectorMaker:
     """The arguments in front of the weights, as the vector that they give."""
     cols = operator.cols
@@ -138,7 +139,7 @@ class _BlockProduct:
 
     def __init__(
         self,
-        operator: Int8Linear,
+        operator: Linear,
         shape: Int8Shape,
         args: _Arguments,
         iterations: int,
@@ -197,7 +198,8 @@ class _BlockProduct:
     def store(self, iteration: Index) -> None:
         """Step 4: the epilogue, or a packed result."""
         operator, shape, args = self._operator, self._shape, self._args
-        if not operator.packed_out:
+        output = operator.output
+        if not isinstance(output, PackedOutput):
             begin = bind(self._first + iteration * shape.tile)
             y, gate, layer = args.results[0], args.gate, args.layer
             _store(operator, shape, self._sums, begin, self._block, y, gate, layer)
@@ -205,11 +207,11 @@ class _BlockProduct:
         tiles = -(-operator.layout.rows // shape.tile)
         tile = bind(self._index * self._iterations + iteration)
         exists = tile < tiles if tiles % self._iterations else None
-        order = operator.interleaved_out
+        order = output.interleaved
         store_packed(shape, self._sums, tile, self._block, args.results, 0, order, exists)
 
 
-def make_int8_gemv(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
+def make_int8_gemv(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
     """Make the vector, multiply, add up, store.
 
     A block that norms takes several tiles, one after the other, where there are many: every block
@@ -244,7 +246,7 @@ def make_int8_gemv(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
 
 
 def _store(
-    operator: Int8Linear,
+    operator: Linear,
     shape: Int8Shape,
     sums: RowSums,
     first: Expr,

@@ -11,13 +11,13 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.activation_quantization import WORD
+from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.few_row_expert_norms import (
     FewRowExpertNorm,
     QuantizedBranchNorms,
     RoutedBranchNorms,
 )
-from gemma4_compile.operators.int8_linear import PACKED
 from gemma4_compile.operators.moe import BRANCH_NORM, DENSE_NORM, EXPERT_NORM, VECTORS
 from gemma4_compile.operators.norms import ExpertNormVector, NormVector
 from gemma4_compile.operators.tir import FunctionBuilder, bind, function, i32

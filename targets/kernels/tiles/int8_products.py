@@ -2,7 +2,7 @@
 
 Both tiles lie in shared memory as words of four signed bytes, in one order of channels. Weights of
 4 bits give words of even and of odd channels, so x is brought into that order when it is written.
-Quantised x: operators/activation_quantization.py; the product: `Int8Linear.definition`.
+Quantised x: operators/activation_quantization.py; the product: `Linear.definition`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ import pytest
 
 from gemma4_compile.errors import TargetError
 from gemma4_compile.operators.bounded_linear import BoundedLinear
-from gemma4_compile.operators.linear import Embedding, Linear, WeightLayout
+from gemma4_compile.operators.linear import Linear, WeightLayout
+from gemma4_compile.operators.lookup import Embedding
 from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.targets import link, target_spec
 from gemma4_compile.targets.spec import WORDS

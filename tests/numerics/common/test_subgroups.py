@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,13 @@ from gemma4_compile.operators.activation_quantization import (
     QuantizedNorm,
     QuantizeRows,
 )
+from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.attention import QkNormRopeCache
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp
-from gemma4_compile.operators.int8_linear import (
-    PACKED,
-    Int8ExpertGateUp,
-    Int8Linear,
-)
+from gemma4_compile.operators.int8_linear import Int8ExpertGateUp
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.moe import ExpertResidualNorm, Router, RouterScores
 from gemma4_compile.operators.norms import PerLayerInputs, ResidualNorm, RmsNorm
@@ -39,6 +37,7 @@ from gemma4_compile.targets.kernels.select import select
 from gemma4_compile.targets.spec import ACTIVATIONS
 from tests import models
 from tests.marks import slow_unless
+from tests.matmuls import int8_linear
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import differences, make_case, operators
 from tests.numerics.test_kernels import PART_BYTES
@@ -47,7 +46,7 @@ from tests.web.dawn import VulkanDriver
 pytestmark = pytest.mark.dawn
 
 
-def matrix(kind: type[Linear], cols: int, rows: int, **fields: Any) -> Linear:
+def matrix(kind: Callable[..., Linear], cols: int, rows: int, **fields: Any) -> Linear:
     """Four bits in groups of 32."""
     layout = WeightLayout(4, fields.pop("weight_dtype", "float32"), 32, cols, (rows,))
     return kind(rows=ONE, layout=layout, **{"in_dtype": "float32", **fields})
@@ -85,9 +84,9 @@ def int8() -> list[Operator]:
         QuantizeRows(CHUNK, 1312, "float32", False),
         QuantizedNorm(288, 1e-6, False, True),
         QuantizedCombine(3, 96, 7, "float32", False),
-        matrix(Int8Linear, 96, 192, in_dtype=PACKED, **packed),
+        matrix(int8_linear, 96, 192, in_dtype=PACKED, **packed),
         matrix(
-            Int8Linear,
+            int8_linear,
             288,
             128,
             interleaved_out=True,
@@ -95,8 +94,8 @@ def int8() -> list[Operator]:
             prologue=Norm(scaled=True, eps=1e-6),
         ),
         Int8ExpertGateUp(WeightLayout(4, "float16", 32, 96, (64 * 12,)), 64, 12, 3, "float32"),
-        matrix(Int8Linear, 288, 128, **packed, prologue=Routed(experts=7, factor=0.06, eps=1e-6)),
-        matrix(Int8Linear, 416, 78, prologue=Norm(scaled=True, count=2, eps=1e-6)),
+        matrix(int8_linear, 288, 128, **packed, prologue=Routed(experts=7, factor=0.06, eps=1e-6)),
+        matrix(int8_linear, 416, 78, prologue=Norm(scaled=True, count=2, eps=1e-6)),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,16 +10,13 @@ import numpy.typing as npt
 import pytest
 
 from gemma4_compile.operators.activation_quantization import GROUP, QuantizedCombine, QuantizedNorm
+from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.int8_linear import (
-    PACKED,
-    Int8ExpertDown,
-    Int8ExpertGateUp,
-    Int8Linear,
-)
-from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.operators.int8_linear import Int8ExpertDown, Int8ExpertGateUp
+from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.prologues import Combine, Norm
 from gemma4_compile.operators.rows import ONE
+from tests.matmuls import int8_linear
 from tests.numerics.attention.test_attention import EPS, normed
 from tests.numerics.definitions import combined_heads, run, values
 from tests.numerics.linear.test_linear import COLS, close, gelu, stored
@@ -57,7 +55,7 @@ def empty(width: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     return np.zeros((1, width // 4), np.uint32), np.zeros((1, width // GROUP), np.float32)
 
 
-def linear(kind: type[Int8Linear], bits: int, rows: int, cols: int, **fields: Any) -> Any:
+def linear(kind: Callable[..., Linear], bits: int, rows: int, cols: int, **fields: Any) -> Any:
     return kind(
         rows=ONE,
         layout=WeightLayout(bits, "float16", GROUP, cols, (rows,)),
@@ -74,7 +72,7 @@ def test_a_matrix_times_a_rounded_vector(bits: int, dtype: str) -> None:
     args = packed(x, bits == 4) if dtype == PACKED else (x,)
     y = np.zeros((1, 40), np.float32)
 
-    run(linear(Int8Linear, bits, 40, COLS, in_dtype=dtype), *args, *tensors, y)
+    run(linear(int8_linear, bits, 40, COLS, in_dtype=dtype), *args, *tensors, y)
 
     close(y, rounded(x) @ matrix.T)
 
@@ -87,7 +85,7 @@ def test_vectors_of_any_size_are_rounded_to_finite_values(size: float) -> None:
     x[0, 5] = -x[0, :GROUP].max() * 2
     y = np.zeros((1, 40), np.float32)
 
-    run(linear(Int8Linear, 4, 40, COLS), x, *tensors, y)
+    run(linear(int8_linear, 4, 40, COLS), x, *tensors, y)
 
     expected = rounded(x) @ matrix.T
     assert np.isfinite(y).all()
@@ -107,7 +105,7 @@ def test_gate_and_up_leave_a_packed_product(interleaved: bool) -> None:
         "epilogue": Epilogue.GELU_PAIRS.value,
     }
 
-    run(linear(Int8Linear, 4, rows, COLS, **fields), x, *tensors, words, scales)
+    run(linear(int8_linear, 4, rows, COLS, **fields), x, *tensors, words, scales)
 
     sums = rounded(x) @ matrix.T
     expected_words, expected_scales = packed(gelu(sums[:, 0::2]) * sums[:, 1::2], interleaved)
@@ -128,7 +126,7 @@ def test_norm_rounding_and_matmul_in_one(size: float, scaled: bool, normed_input
     out, y = np.zeros((1, COLS), np.float32), np.zeros((1, 40), np.float32)
 
     run(
-        linear(Int8Linear, 4, 40, COLS, prologue=Norm(EPS, scaled, normed_input)),
+        linear(int8_linear, 4, 40, COLS, prologue=Norm(EPS, scaled, normed_input)),
         *args,
         *tensors,
         out,
@@ -167,7 +165,7 @@ def test_combined_splits_are_rounded(dtype: str) -> None:
     words, scales = empty(heads * dim)
     y = np.zeros((1, 40), np.float32)
     operator = linear(
-        Int8Linear, 4, 40, heads * dim, in_dtype=dtype, prologue=Combine(heads, dim, splits)
+        int8_linear, 4, 40, heads * dim, in_dtype=dtype, prologue=Combine(heads, dim, splits)
     )
 
     run(QuantizedCombine(heads, dim, splits, dtype, True), o_partial, split_lse, words, scales)

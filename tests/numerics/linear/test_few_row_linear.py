@@ -16,8 +16,8 @@ from gemma4_compile.operators.activation_quantization import (
     QuantizeRows,
     byte_of,
 )
+from gemma4_compile.operators.activations import FLOAT32, PACKED
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.int8_linear import PACKED, Int8Linear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.rows import CHUNK, Few
 from gemma4_compile.targets import target_spec
@@ -25,6 +25,7 @@ from gemma4_compile.targets.tuning import FewRowTuning
 from gemma4_compile.types import Array
 from tests.fixed_scheme import FixedLayout
 from tests.marks import LIMITS, shares
+from tests.matmuls import int8_linear
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.definitions import run
 from tests.numerics.kernel_cases import KernelCase, differences, make_case
@@ -44,9 +45,9 @@ def exact(layout: WeightLayout, in_dtype: str, **fields: Any) -> Linear:
 
 def int8(
     bits: int, cols: int, rows: tuple[int, ...], dtype: str = "float16", **fields: Any
-) -> Int8Linear:
+) -> Linear:
     layout = WeightLayout(bits, dtype, GROUP, cols, rows)
-    return Int8Linear(Few(MOST), layout, PACKED, **fields)
+    return int8_linear(Few(MOST), layout, PACKED, **fields)
 
 
 def quantized(bits: int, dtype: str, cols: int, *rows: int) -> WeightLayout:
@@ -137,7 +138,7 @@ def test_a_packed_product_is_the_product_and_its_rounding() -> None:
     y = np.zeros((3, 32), np.float32)
     packed = [np.zeros_like(result) for result in case.expected]
 
-    run(replace(operator, packed_out=False), *case.arrays[:-2], y)
+    run(replace(operator, output=FLOAT32), *case.arrays[:-2], y)
     run(QuantizeRows(CHUNK, 32, "float32", True), y, *packed)
 
     for found, expected in zip(case.expected, packed, strict=True):

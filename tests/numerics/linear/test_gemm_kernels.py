@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 from gemma4_compile.operators.activation_quantization import QuantizeRows
+from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.int8_linear import PACKED, Int8ExpertGemm, Int8Linear
+from gemma4_compile.operators.int8_linear import Int8ExpertGemm
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.tuning import GemmTuning, Int8GemmTuning
 from tests.marks import slow_unless
+from tests.matmuls import int8_linear
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import differences, make_case
 from tests.web.dawn import VulkanDriver
@@ -40,8 +42,8 @@ OPERATORS = [
 ]
 INT8_OPERATORS = [
     # Groups that end within a step, rows that end within a tile, a tile in two parts.
-    Int8Linear(CHUNK, WeightLayout(4, "float16", GROUP, 96, (64, 64, 40)), PACKED),
-    Int8Linear(
+    int8_linear(CHUNK, WeightLayout(4, "float16", GROUP, 96, (64, 64, 40)), PACKED),
+    int8_linear(
         CHUNK, WeightLayout(8, "float16", GROUP, 160, (200,)), PACKED, Epilogue.GELU_PAIRS.value
     ),
     # Experts in two parts, groups that end within a step.

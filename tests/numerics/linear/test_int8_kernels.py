@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,22 +17,19 @@ from gemma4_compile.operators.activation_quantization import (
     QuantizedNorm,
     QuantizeRows,
 )
+from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.examples import MOVED_BYTES
-from gemma4_compile.operators.int8_linear import (
-    PACKED,
-    Int8ExpertDown,
-    Int8ExpertGateUp,
-    Int8Linear,
-)
-from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.operators.int8_linear import Int8ExpertDown, Int8ExpertGateUp
+from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.prologues import Combine, Norm, Routed
 from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.kernels.linear.int8_block import int8_shape, tiles_of_block
 from gemma4_compile.targets.spec import INT8
 from tests.marks import LIMITS, shares
+from tests.matmuls import int8_linear
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import Array, differences, make_case, operators
 from tests.numerics.test_kernels import PART_BYTES, config_of
@@ -41,8 +39,8 @@ pytestmark = pytest.mark.dawn
 
 
 def linear(
-    kind: type[Int8Linear], cols: int, rows: tuple[int, ...], bits: int = 4, **fields: Any
-) -> Int8Linear:
+    kind: Callable[..., Linear], cols: int, rows: tuple[int, ...], bits: int = 4, **fields: Any
+) -> Linear:
     layout = WeightLayout(bits, fields.pop("weight_dtype", "float16"), 32, cols, rows)
     return kind(rows=ONE, layout=layout, **{"in_dtype": "float32", **fields})
 
@@ -52,11 +50,11 @@ def odd_shapes() -> list[Operator]:
     pairs, gate = Epilogue.GELU_PAIRS.value, Epilogue.GELU_GATE.value
     capped = Epilogue.SOFTCAP.value
     return [
-        linear(Int8Linear, 32, (6,)),
-        linear(Int8Linear, 416, (64, 64, 40), in_dtype=PACKED),
-        linear(Int8Linear, 416, (72,), 8, in_dtype=PACKED, weight_dtype="float32"),
+        linear(int8_linear, 32, (6,)),
+        linear(int8_linear, 416, (64, 64, 40), in_dtype=PACKED),
+        linear(int8_linear, 416, (72,), 8, in_dtype=PACKED, weight_dtype="float32"),
         linear(
-            Int8Linear,
+            int8_linear,
             160,
             (1000,),
             in_dtype="float16",
@@ -64,10 +62,10 @@ def odd_shapes() -> list[Operator]:
             cap=30.0,
             suppressed=(3, 77),
         ),
-        linear(Int8Linear, 96, (192,), in_dtype="float16", epilogue=pairs, packed_out=True),
-        linear(Int8Linear, 96, (70,), epilogue=pairs),
+        linear(int8_linear, 96, (192,), in_dtype="float16", epilogue=pairs, packed_out=True),
+        linear(int8_linear, 96, (70,), epilogue=pairs),
         linear(
-            Int8Linear,
+            int8_linear,
             160,
             (40,),
             8,
@@ -76,7 +74,7 @@ def odd_shapes() -> list[Operator]:
             prologue=Norm(normed=False, eps=1e-6),
         ),
         linear(
-            Int8Linear,
+            int8_linear,
             288,
             (576,),
             interleaved_out=True,
@@ -84,16 +82,16 @@ def odd_shapes() -> list[Operator]:
             packed_out=True,
             prologue=Norm(scaled=True, eps=1e-6),
         ),
-        linear(Int8Linear, 288, (64, 9), weight_dtype="float32", prologue=Norm(eps=1e-6)),
-        linear(Int8Linear, 192, (77,), prologue=Combine(heads=3, head_dim=64, splits=5)),
+        linear(int8_linear, 288, (64, 9), weight_dtype="float32", prologue=Norm(eps=1e-6)),
+        linear(int8_linear, 192, (77,), prologue=Combine(heads=3, head_dim=64, splits=5)),
         linear(
-            Int8Linear,
+            int8_linear,
             96,
             (10,),
             in_dtype="float16",
             prologue=Combine(heads=3, head_dim=32, splits=8),
         ),
-        linear(Int8Linear, 416, (78,), prologue=Norm(scaled=True, count=2, eps=1e-6)),
+        linear(int8_linear, 416, (78,), prologue=Norm(scaled=True, count=2, eps=1e-6)),
         Int8ExpertGateUp(
             WeightLayout(4, "float16", 32, 96, (64 * 4, 64 * 8)),
             64,
@@ -104,7 +102,7 @@ def odd_shapes() -> list[Operator]:
         ),
         Int8ExpertDown(WeightLayout(8, "float32", 32, 32, (100 * 12,)), 100, 12, 3, PACKED),
         linear(
-            Int8Linear,
+            int8_linear,
             288,
             (192,),
             interleaved_out=True,
@@ -113,7 +111,7 @@ def odd_shapes() -> list[Operator]:
             prologue=Routed(experts=12, factor=0.06, router_dtype="float16", eps=1e-6),
         ),
         linear(
-            Int8Linear,
+            int8_linear,
             160,
             (70,),
             8,
@@ -173,12 +171,12 @@ def test_kernels_of_odd_shapes(
     assert not (wrong := differences(cases, results)), "\n".join(wrong)
 
 
-def several_tiles() -> list[Int8Linear]:
+def several_tiles() -> list[Linear]:
     """Tiles that blocks share evenly and not, in several parts, with and without a epilogue."""
     pairs, gate = Epilogue.GELU_PAIRS.value, Epilogue.GELU_GATE.value
     return [
         linear(
-            Int8Linear,
+            int8_linear,
             288,
             (576,),
             interleaved_out=True,
@@ -186,10 +184,10 @@ def several_tiles() -> list[Int8Linear]:
             packed_out=True,
             prologue=Norm(scaled=True, eps=1e-6),
         ),
-        linear(Int8Linear, 288, (320,), epilogue=pairs, packed_out=True, prologue=Norm(eps=1e-6)),
-        linear(Int8Linear, 2816, (192, 200), weight_dtype="float32", prologue=Norm(eps=1e-6)),
+        linear(int8_linear, 288, (320,), epilogue=pairs, packed_out=True, prologue=Norm(eps=1e-6)),
+        linear(int8_linear, 2816, (192, 200), weight_dtype="float32", prologue=Norm(eps=1e-6)),
         linear(
-            Int8Linear,
+            int8_linear,
             160,
             (640,),
             8,
@@ -197,7 +195,7 @@ def several_tiles() -> list[Int8Linear]:
             ple_width=5 * 640,
             prologue=Norm(normed=False, eps=1e-6),
         ),
-        linear(Int8Linear, 2816, (392,), prologue=Norm(scaled=True, count=2, eps=1e-6)),
+        linear(int8_linear, 2816, (392,), prologue=Norm(scaled=True, count=2, eps=1e-6)),
     ]
 
 

@@ -9,7 +9,8 @@ import numpy.typing as npt
 import pytest
 
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.linear import Embedding, Linear, WeightLayout
+from gemma4_compile.operators.linear import Linear, WeightLayout
+from gemma4_compile.operators.lookup import Embedding
 from gemma4_compile.operators.rows import CHUNK, ONE
 from tests.numerics.definitions import F32_ABSOLUTE, F32_RELATIVE, run, values
 

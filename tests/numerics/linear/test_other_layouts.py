@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from gemma4_compile.operators.bounded_linear import BoundedLinear
-from gemma4_compile.operators.linear import Embedding, Linear, WeightLayout
+from gemma4_compile.operators.linear import Linear, WeightLayout
+from gemma4_compile.operators.lookup import Embedding
 from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.linear.tensor_core_gemm import fits_tensor_cores

@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 
 from gemma4_compile.operators.activation_quantization import QuantizedNorm
+from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.int8_linear import (
-    PACKED,
-    Int8Linear,
-)
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.moe import RouterScores, TopKExperts
 from gemma4_compile.operators.prologues import Norm, Routed
 from gemma4_compile.operators.rows import ONE, Rows
+from tests.matmuls import int8_linear
 from tests.numerics.definitions import run, values
 from tests.numerics.linear.test_activation_quantization import packed, rounded
 from tests.numerics.linear.test_linear import COLS, GROUP, close, gelu, stored
@@ -88,10 +86,10 @@ def test_the_dense_gate_and_up_have_the_router_next_to_them(form: str, size: flo
 
     args = [branch, residual, vectors, projection, *tensors, out, routed]
     if form == "packed":
-        operator = Int8Linear(**layout, epilogue=pairs, packed_out=True, prologue=router)
+        operator = int8_linear(**layout, epilogue=pairs, packed_out=True, prologue=router)
         run(operator, *args, words, scales)
     elif form == "int8":
-        run(Int8Linear(**layout, epilogue=pairs, prologue=router), *args, y)
+        run(int8_linear(**layout, epilogue=pairs, prologue=router), *args, y)
     else:
         run(Linear(**layout, epilogue=pairs, prologue=router), *args, y)
 
@@ -129,9 +127,9 @@ def test_the_next_matmul_norms_both_branches_by_itself(form: str, size: float) -
         words, scales = np.zeros((1, COLS // 4), np.uint32), np.zeros((1, COLS // 32), np.float32)
         run(QuantizedNorm(COLS, EPS, True, True, 2), *args, out, words, scales)
         layout["in_dtype"] = PACKED
-        run(Int8Linear(**layout), words, scales, *tensors, y)
+        run(int8_linear(**layout), words, scales, *tensors, y)
     else:
-        kind = Int8Linear if form == "int8" else Linear
+        kind = int8_linear if form == "int8" else Linear
         norm = Norm(EPS, scaled=True, count=2)
         run(kind(**layout, prologue=norm), *args, *tensors, out, y)
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from gemma4_compile.operators.activation_quantization import GROUP
+from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.few_row_experts import FewRowExperts, Int8FewRowExperts
-from gemma4_compile.operators.int8_linear import PACKED
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.tuning import FewRowTuning

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from gemma4_compile.operators.activation_quantization import QuantizeRows
+from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.few_row_expert_norms import (
     FewRowExpertNorm,
@@ -17,7 +18,6 @@ from gemma4_compile.operators.few_row_expert_norms import (
     RoutedBranchNorms,
 )
 from gemma4_compile.operators.few_row_router import FewRowRouterScores
-from gemma4_compile.operators.int8_linear import PACKED
 from gemma4_compile.operators.moe import (
     DENSE_NORM,
     EXPERT_NORM,

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from gemma4_compile.device_check.known_inputs import KnownInput
+from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.examples import Sizes
 from gemma4_compile.operators.expert_linear import ExpertDown
-from gemma4_compile.operators.int8_linear import PACKED, Int8Linear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.packings import product_packing
 from gemma4_compile.operators.rows import CHUNK, ONE
+from tests.matmuls import int8_linear
 
 SIZES = Sizes(rows=5, before=7, capacity=32, chunk=8)
 COLS, ROWS = 128, 64
@@ -24,7 +25,7 @@ def layout(bits: int) -> WeightLayout:
 
 LINEAR = [
     *(Linear(ONE, layout(bits), "float16") for bits in CODES),
-    *(Int8Linear(CHUNK, layout(bits), PACKED) for bits in CODES),
+    *(int8_linear(CHUNK, layout(bits), PACKED) for bits in CODES),
 ]
 EXPERTS = [ExpertDown(layout(bits), ROWS // 4, 4, 2, "float16") for bits in CODES]
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.base import operator_of
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.int8_linear import PACKED, Int8Linear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.prologues import PLAIN, Combine, Norm, Prologue, Routed
 from gemma4_compile.operators.rows import CHUNK, ONE
+from tests.matmuls import int8_linear
 
 LAYOUT = WeightLayout(4, "float16", 32, 64, (128,))
 PROLOGUES = [
@@ -26,10 +29,10 @@ PROLOGUES = [
 ]
 
 
-@pytest.mark.parametrize("kind", [Linear, Int8Linear])
+@pytest.mark.parametrize("kind", [Linear, int8_linear])
 @pytest.mark.parametrize(("prologue", "args", "results"), PROLOGUES)
 def test_arguments_and_results_are_those_of_both(
-    prologue: Prologue, args: list[str], results: list[str], kind: type[Linear]
+    prologue: Prologue, args: list[str], results: list[str], kind: Callable[..., Linear]
 ) -> None:
     operator = kind(ONE, LAYOUT, "float16", prologue=prologue)
     func = operator.prim_func()
@@ -41,7 +44,7 @@ def test_arguments_and_results_are_those_of_both(
 
 def test_a_packed_product_comes_behind_the_routers_scores() -> None:
     pairs = Epilogue.GELU_PAIRS.value
-    operator = Int8Linear(
+    operator = int8_linear(
         ONE, LAYOUT, "float32", pairs, packed_out=True, prologue=Routed(1e-6, 6, 0.1)
     )
     names = [param.name for param in operator.prim_func().params]
@@ -57,5 +60,5 @@ def test_one_position_alone_has_its_vector_made() -> None:
 
 
 def test_packed_vectors_are_as_they_come() -> None:
-    assert Int8Linear(ONE, LAYOUT, PACKED).is_plain
+    assert int8_linear(ONE, LAYOUT, PACKED).is_plain
     assert not Linear(ONE, LAYOUT, "float16", prologue=Norm(1e-6)).is_plain

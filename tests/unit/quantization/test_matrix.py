@@ -9,7 +9,8 @@ from tvm.relax.frontend import nn
 from gemma4_compile.model_spec.parameters import Parameter, Role, Source
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, ExpertGemm
-from gemma4_compile.operators.linear import Embedding, Linear, WeightLayout
+from gemma4_compile.operators.linear import Linear, WeightLayout
+from gemma4_compile.operators.lookup import Embedding
 from gemma4_compile.operators.moe import EXPERT_TILE, PermuteByExpert, routed_width
 from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.operators.sampling import MASKED

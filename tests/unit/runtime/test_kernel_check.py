@@ -13,8 +13,8 @@ import pytest
 from gemma4_compile import abi
 from gemma4_compile.device_check.definitions import run
 from gemma4_compile.errors import ArtifactError
+from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.base import description_of
-from gemma4_compile.operators.int8_linear import PACKED, Int8Linear
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.rows import Few
 from gemma4_compile.runtime import Package
@@ -25,6 +25,7 @@ from gemma4_compile.runtime.kernel_check import (
     kernels_of,
 )
 from gemma4_compile.runtime.native_library import NativeLibrary
+from tests.matmuls import int8_linear
 
 CHUNK = 12  # of the package
 Kernel = Callable[..., None]
@@ -124,7 +125,7 @@ def test_a_matmul_of_a_few_rows_is_tried_with_two_as_well(
 ) -> None:
     """One and two rows may have a kernel of their own (few_row_gemv.py)."""
     layout = WeightLayout(4, "float16", 32, 64, (8,))
-    operator = Int8Linear(Few(9), layout, PACKED)
+    operator = int8_linear(Few(9), layout, PACKED)
 
     class Library:
         def linked_function(self, name: str) -> Kernel:

@@ -17,7 +17,8 @@ from gemma4_compile.model_spec.layers.attention import AttentionOptions
 from gemma4_compile.model_spec.text.export import export_text
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.linear import Embedding, Linear
+from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.lookup import Embedding
 from gemma4_compile.operators.rows import ONE, Chunk
 from tests.models import DENSE_LIKE, E2B_LIKE, MOE_LIKE
 from tests.unit.model_spec.exported import config_of, kinds, matrices_of, operators

@@ -11,12 +11,9 @@ from dataclasses import replace
 import pytest
 
 from gemma4_compile.errors import LoweringError
+from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.bounded_linear import BoundedLinear
-from gemma4_compile.operators.int8_linear import (
-    PACKED,
-    Int8Linear,
-)
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import RmsNorm
 from gemma4_compile.operators.prologues import Combine, Norm
@@ -25,6 +22,7 @@ from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.kernels import make_kernel
 from gemma4_compile.targets.kernels.select import ONE_KERNEL, select
+from tests.matmuls import int8_linear
 
 F16, MOST = "float16", 9
 LAYOUT = WeightLayout(4, F16, 32, 1536, (12288,))
@@ -36,12 +34,12 @@ OPERATORS: Mapping[str, Operator] = {
     "one row, combined": Linear(ONE, LAYOUT, F16, prologue=Combine(8, 256, 4)),
     "few rows": Linear(Few(MOST), LAYOUT, F16),
     "chunk": Linear(CHUNK, LAYOUT, F16),
-    "one row, int8": Int8Linear(ONE, LAYOUT, PACKED),
-    "one row, int8, normed": Int8Linear(ONE, LAYOUT, F16, prologue=Norm(eps=1e-6)),
-    "one row, int8, combined": Int8Linear(ONE, LAYOUT, F16, prologue=Combine(8, 256, 4)),
-    "few rows, int8": Int8Linear(Few(MOST), LAYOUT, PACKED),
-    "few rows, int8, floats": Int8Linear(Few(MOST), LAYOUT, F16),
-    "chunk, int8": Int8Linear(CHUNK, LAYOUT, PACKED),
+    "one row, int8": int8_linear(ONE, LAYOUT, PACKED),
+    "one row, int8, normed": int8_linear(ONE, LAYOUT, F16, prologue=Norm(eps=1e-6)),
+    "one row, int8, combined": int8_linear(ONE, LAYOUT, F16, prologue=Combine(8, 256, 4)),
+    "few rows, int8": int8_linear(Few(MOST), LAYOUT, PACKED),
+    "few rows, int8, floats": int8_linear(Few(MOST), LAYOUT, F16),
+    "chunk, int8": int8_linear(CHUNK, LAYOUT, PACKED),
     "tower": BoundedLinear(CHUNK, BYTES, F16),
     "tower, float32": BoundedLinear(CHUNK, replace(BYTES, dtype="float32"), "float32"),
     "patches": PatchAttention(12, 64, 3, F16, F16),

@@ -1,0 +1,66 @@
+"""Activations of a matmul: what its vectors are multiplied as, and the form of its result.
+
+The base classes are those of floats. The rounding to int8: activation_quantization.py. Definitions
+multiply the rounded vector in float32; kernels sum products of integers within a group, exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+PACKED = "int8"  # in place of the dtype of a vector that comes packed
+
+
+@dataclass(frozen=True)
+class Activations:
+    """Floats: in the dtype of x."""
+
+    @classmethod
+    def from_description(cls, values: Mapping[str, object]) -> type[Activations]:
+        """Return the class of activations from their fields."""
+        forms = {vars(one)["form"]: one for one in cls.__subclasses__()}
+        return forms.get(values.get("form"), cls)
+
+
+@dataclass(frozen=True)
+class Int8(Activations):
+    """Groups rounded to int8: x is packed, or rounded by the kernel.
+
+    Attributes
+    ----------
+    tiled : the words of a few packed rows are in tiles
+    """
+
+    tiled: bool = False
+    form: str = "int8"
+
+
+@dataclass(frozen=True)
+class Output:
+    """Floats: (rows, outputs) float32."""
+
+    @classmethod
+    def from_description(cls, values: Mapping[str, object]) -> type[Output]:
+        """Return the class of an output from its fields."""
+        forms = {vars(one)["form"]: one for one in cls.__subclasses__()}
+        return forms.get(values.get("form"), cls)
+
+
+@dataclass(frozen=True)
+class PackedOutput(Output):
+    """Words and scales, for the matrix that reads them.
+
+    Attributes
+    ----------
+    interleaved : that matrix has 4-bit weights
+    tiled : the words are in tiles
+    """
+
+    interleaved: bool = False
+    tiled: bool = False
+    form: str = "packed"
+
+
+FLOATS, INT8 = Activations(), Int8()
+FLOAT32 = Output()
