@@ -28,14 +28,7 @@ from gemma4_compile.operators.heads import CacheShape, Head, Put, QkvColumns, no
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.rows import Rows
 from gemma4_compile.operators.spreads import LSE, Spread
-from gemma4_compile.operators.tir import (
-    FunctionBuilder,
-    LocalVar,
-    bind,
-    function,
-    i32,
-    store,
-)
+from gemma4_compile.operators.tir import FunctionBuilder, LocalVar, bind, function, i32, store
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.types import Array
 

@@ -82,7 +82,7 @@ def test_a_kernel_is_found_by_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RuntimeError, match="no `webgpu` kernel for operator `halved`"):
         cases_executable([case], target_spec("webgpu"))
     page = import_module("gemma4_compile.targets.kernels.select")
-    monkeypatch.setattr(page, "ONE", {**page.ONE, "halved": make_pointwise})
+    monkeypatch.setattr(page, "ONE_KERNEL", {**page.ONE_KERNEL, "halved": make_pointwise})
     executable = cases_executable([case], target_spec("webgpu"))
     assert "halved" in executable.stats() or "halved" in executable.as_text()
 

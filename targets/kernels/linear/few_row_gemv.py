@@ -7,8 +7,7 @@ one for each row of x that it may have: rows that there are not are skipped, whi
 all threads. Lanes' sums meet in shared memory, a few rows of x at a time. More rows of x than a
 block takes are other blocks'.
 
-Definitions: `Linear.definition` in gemma4_compile/operators/linear.py and `Linear.definition`
-in int8_linear.py, of a symbolic number of rows.
+Definition: `Linear.definition` in gemma4_compile/operators/linear.py, of a symbolic number of rows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Matrix times a few packed rows on tensor cores: each weight is read and decoded once for eight.
 
-Definition: `Linear.definition` in gemma4_compile/operators/int8_linear.py, of a symbolic number
+Definition: `Linear.definition` in gemma4_compile/operators/linear.py, of a symbolic number
 of rows. The product: byte_products.py.
 """
 

@@ -6,7 +6,7 @@ weights of the next row are read while the present one is multiplied. Sums of la
 memory, once for all rows of the block.
 
 The vector comes packed, or the block makes it first (prologues/vectors.py). Definitions:
-gemma4_compile/operators/int8_linear.py.
+gemma4_compile/operators/linear.py.
 """
 
 from __future__ import annotations

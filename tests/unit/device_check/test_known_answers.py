@@ -347,7 +347,7 @@ def test_the_digest_names_inputs_answers_and_kernels() -> None:
 def test_another_library_with_the_same_operator_computes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    norm = RmsNorm(rows=None, width=160, eps=1e-6, out_dtype="float32")
+    norm = RmsNorm(rows=Chunk(), width=160, eps=1e-6, out_dtype="float32")
     first = answers_of(norm=norm)
     monkeypatch.setattr(module_under_test, "run", None)
     second = answers_of(renamed=norm, spec=webgpu.SUBGROUPS)
@@ -355,4 +355,4 @@ def test_another_library_with_the_same_operator_computes_nothing(
     assert other["launches"][0]["kernel"] == "renamed_kernel"
     assert (one["buffers"], one["results"]) == (other["buffers"], other["results"])
     with pytest.raises(TypeError):
-        answers_of(norm=RmsNorm(rows=None, width=224, eps=1e-6, out_dtype="float32"))
+        answers_of(norm=RmsNorm(rows=Chunk(), width=224, eps=1e-6, out_dtype="float32"))

@@ -98,7 +98,7 @@ def test_every_kind_has_one_place() -> None:
     for operator in OPERATORS.values():
         by_table = ONE_KERNEL.get(operator.kind)
         assert by_table is None or select(operator, TARGETS["cuda"]) is by_table
-    assert {"linear", "int8_linear", "bounded_linear", "patch_attention"} <= chosen
+    assert {"linear", "bounded_linear", "patch_attention"} <= chosen
 
 
 def test_an_operator_without_a_kernel_is_refused() -> None:
