@@ -26,7 +26,6 @@ import numpy as np
 import numpy.typing as npt
 
 from gemma4_compile.errors import QuantizationError
-from gemma4_compile.operators.int8_linear import takes_int8
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.packings import (
     NIBBLES,
@@ -85,7 +84,7 @@ class GroupScheme(Scheme):
     @property
     def takes_int8(self) -> bool:
         """See `Scheme`."""
-        return takes_int8(self.layout(self.group_size, (1,)))
+        return self.layout(self.group_size, (1,)).takes_int8
 
     @property
     def packing(self) -> ProductPacking:

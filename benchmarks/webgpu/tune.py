@@ -34,6 +34,7 @@ from gemma4_compile.model_spec.drafter.config import read_drafter
 from gemma4_compile.model_spec.modality import TEXT_ONLY
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.operators.base import Operator, operator_of
+from gemma4_compile.operators.expert_linear import ExpertRows
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.rows import ONE, Chunk, Few
 from gemma4_compile.operators.vision_attention import PatchAttention
@@ -243,6 +244,8 @@ def _cases(
 
 def _kind_of(operator: Operator) -> str:
     """An operator's kind; in front of a matmul's its parts."""
+    if isinstance(operator, ExpertRows):
+        return ("int8_" if operator.is_int8 else "") + operator.kind
     if not isinstance(operator, Linear):
         return operator.kind
     few = "few_row_" if isinstance(operator.rows, Few) else ""

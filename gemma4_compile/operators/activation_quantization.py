@@ -42,6 +42,7 @@ LEVELS = 127
 SMALLEST = 1e-30  # its reciprocal is finite, and no GPU flushes it to 0
 WORD = 4  # channels
 TILE_ROWS = 8
+PACKED_ROWS = 2 * GROUP  # gate and up rows of one group of results
 
 
 def group_scale(largest: Expr) -> Expr:

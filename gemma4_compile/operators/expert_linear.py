@@ -8,6 +8,8 @@ from typing import ClassVar
 import numpy as np
 from tvm import te, tirx
 
+from gemma4_compile.operators.activation_quantization import packed_placeholders, unpack
+from gemma4_compile.operators.activations import FLOATS, PACKED, Activations, Int8
 from gemma4_compile.operators.base import Operator, symbolic_rows, te_prim_func
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.examples import (
@@ -151,6 +153,16 @@ class ExpertRows(OverExperts):
     """Fields of the two matmuls of several positions with their experts: gate and up, or down."""
 
     epilogue: str = Epilogue.GELU_PAIRS.value
+    activations: Activations = FLOATS
+
+    @property
+    def name(self) -> str:
+        return f"int8_{self.kind}" if self.is_int8 else self.kind
+
+    @property
+    def is_int8(self) -> bool:
+        """Whether rows are multiplied as groups of int8."""
+        return isinstance(self.activations, Int8)
 
     @property
     def is_gate_up(self) -> bool:
@@ -164,6 +176,9 @@ class ExpertRows(OverExperts):
 
     def left(self, rows: Index) -> tuple[list[te.Tensor], te.Tensor]:
         """The arguments that make x, and x itself."""
+        if self.in_dtype == PACKED:
+            words, scales = packed_placeholders(self.cols, rows)
+            return [words, scales], unpack(words, scales, self.layout.products.interleaved)
         x = te.placeholder((rows, self.cols), self.in_dtype, name="x")
         return [x], x
 
@@ -176,8 +191,9 @@ class ExpertGemm(ExpertRows):
     row m: gate and up. With epilogue NONE it reads row m of x (rows * top_k, cols) and writes row
     ``order[m]``: down.
 
-    Arguments: x in_dtype; order (rows * top_k,) int32; tiles (count, 3) int32; the tensors of all
-    row splits. Result: (rows * top_k, outputs) f32.
+    Arguments: x in_dtype, or words and scales of it where that is PACKED; order (rows * top_k,)
+    int32; tiles (count, 3) int32; the tensors of all row splits. Result: (rows * top_k, outputs)
+    f32.
     """
 
     kind: ClassVar[str] = "expert_gemm"

@@ -10,7 +10,8 @@ from typing import ClassVar
 
 from tvm import te, tirx
 
-from gemma4_compile.operators.activation_quantization import pack, packed_placeholders, unpack
+from gemma4_compile.operators.activation_quantization import pack
+from gemma4_compile.operators.activations import FLOAT32, Output, PackedOutput
 from gemma4_compile.operators.base import symbolic_rows, te_prim_func
 from gemma4_compile.operators.expert_linear import ExpertRows
 from gemma4_compile.operators.few_rows import FewRows
@@ -27,16 +28,21 @@ class FewRowExperts(FewRows, ExpertRows):
     (rows, cols), with epilogue NONE (down) row p of x (rows * top_k, cols). The slots of a position
     have different experts.
 
-    Arguments: x in_dtype; ids (rows, top_k) int32; the tensors of all row splits. Result:
-    (rows * top_k, outputs) f32.
+    Arguments: x in_dtype, or words and scales of it where that is PACKED; ids (rows, top_k) int32;
+    the tensors of all row splits. Result: (rows * top_k, outputs) f32, or words and scales of it.
     """
 
     kind: ClassVar[str] = "few_row_experts"
     most_rows: int = 1
+    output: Output = FLOAT32
 
     @property
     def name(self) -> str:
-        return f"{self.kind}_{self.epilogue}"
+        return f"{super().name}_{self.epilogue}"
+
+    @property
+    def packs(self) -> bool:
+        return isinstance(self.output, PackedOutput)
 
     def definition(self) -> tirx.PrimFunc:
         rows, layout, top_k = symbolic_rows(None), self.layout, self.top_k
@@ -68,33 +74,7 @@ class FewRowExperts(FewRows, ExpertRows):
 
     def stored(self, out: te.Tensor) -> list[te.Tensor]:
         """The tensors that hold the result."""
+        match self.output:
+            case PackedOutput(interleaved=interleaved):
+                return pack(out, interleaved)
         return [out]
-
-
-@dataclass(frozen=True)
-class Int8FewRowExperts(FewRowExperts):
-    """`FewRowExperts` on packed rows.
-
-    Arguments: words, scales of x; then as `FewRowExperts` from the ids on. Result: as there, with
-    `packed_out` its words and scales.
-
-    Attributes
-    ----------
-    packed_out : the products of gate and up are packed for down
-    interleaved_out : down has 4-bit weights
-    """
-
-    kind: ClassVar[str] = "int8_few_row_experts"
-    packed_out: bool = False
-    interleaved_out: bool = False
-
-    @property
-    def packs(self) -> bool:
-        return self.packed_out
-
-    def stored(self, out: te.Tensor) -> list[te.Tensor]:
-        return list(pack(out, self.interleaved_out)) if self.packed_out else [out]
-
-    def left(self, rows: Index) -> tuple[list[te.Tensor], te.Tensor]:
-        words, scales = packed_placeholders(self.cols, rows)
-        return [words, scales], unpack(words, scales, self.layout.products.interleaved)

@@ -10,6 +10,7 @@ import numpy as np
 from tvm import te, tirx
 
 from gemma4_compile.operators.activation_quantization import (
+    GROUP,
     moved_share,
     pack,
     packed_placeholders,
@@ -108,8 +109,9 @@ class WeightLayout:
 
     @property
     def takes_int8(self) -> bool:
-        """Whether quantised vectors can meet it: its packing says how."""
-        return self.form == INTEGERS and isinstance(self.packing, ProductPacking)
+        """Whether quantised vectors can meet it: its packing says how, each group has a scale."""
+        meets = self.form == INTEGERS and isinstance(self.packing, ProductPacking)
+        return meets and self.group_size == GROUP
 
     def example_input(
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator

@@ -33,16 +33,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gemma4_compile.operators.activations import PACKED
+from gemma4_compile.operators.activation_quantization import PACKED_ROWS
+from gemma4_compile.operators.activations import PACKED, PackedOutput
 from gemma4_compile.operators.expert_linear import ExpertGemm
 from gemma4_compile.operators.few_row_expert_norms import (
     FewRowExpertNorm,
     QuantizedBranchNorms,
     RoutedBranchNorms,
 )
-from gemma4_compile.operators.few_row_experts import FewRowExperts, Int8FewRowExperts
+from gemma4_compile.operators.few_row_experts import FewRowExperts
 from gemma4_compile.operators.few_row_router import FewRowRouterScores, FewRowTopKExperts
-from gemma4_compile.operators.int8_linear import PACKED_ROWS, Int8ExpertGemm
 from gemma4_compile.operators.moe import (
     CombineExperts,
     ExpertResidualNorm,
@@ -60,21 +60,15 @@ from gemma4_compile.passes.operator_graph import (
     result_vars,
 )
 
-FORMS: tuple[tuple[type[ExpertGemm], type[FewRowExperts]], ...] = (
-    (ExpertGemm, FewRowExperts),
-    (Int8ExpertGemm, Int8FewRowExperts),
-)
-
 
 def few_row_experts(graph: OperatorGraph, limits: FusionLimits) -> None:
     """Replace what works on the rows of one expert, and what is around it."""
     most = graph.few_rows
     if most is None or limits.few_rows is None:
         return
-    for gemms, experts in FORMS:
-        for gemm in graph.calls(gemms):
-            _by_ids(graph, gemm, experts, most)
-    for gate_up in graph.calls(Int8FewRowExperts):
+    for gemm in graph.calls(ExpertGemm):
+        _by_ids(graph, gemm, most)
+    for gate_up in graph.calls(FewRowExperts):
         _quantize_product(graph, gate_up, limits)
     for router in graph.calls(Router):
         _quantize_branches(graph, router, most, limits)
@@ -86,12 +80,7 @@ def few_row_experts(graph: OperatorGraph, limits: FusionLimits) -> None:
         _combine_in_norm(graph, norm, most, limits)
 
 
-def _by_ids(
-    graph: OperatorGraph,
-    gemm: OperatorCall[ExpertGemm],
-    kind: type[FewRowExperts],
-    most: int,
-) -> None:
+def _by_ids(graph: OperatorGraph, gemm: OperatorCall[ExpertGemm], most: int) -> None:
     """The matmul on the chosen experts themselves; their order goes when nothing reads it.
 
     Between gate and up and down there is at most a rounding, row by row, so that the order of
@@ -100,17 +89,27 @@ def _by_ids(
     vectors = 2 if gemm.operator.in_dtype == PACKED else 1
     permute = graph.producer(gemm.args[vectors])
     assert is_call_of(permute, PermuteByExpert), "a chunk's pairs come in their order"
-    fields = fields_of(gemm.operator, gemm.operator.in_dtype)
-    del fields["tile"]
+    old = gemm.operator
     args = [*gemm.args[:vectors], permute.args[0], *gemm.args[vectors + 2 :]]
-    operator = kind(**fields, most_rows=most)
+    operator = FewRowExperts(
+        old.layout,
+        old.expert_rows,
+        old.experts,
+        old.top_k,
+        old.in_dtype,
+        old.expert_begin,
+        old.accumulate,
+        old.epilogue,
+        old.activations,
+        most,
+    )
     graph.replace([gemm], [OperatorCall(operator, args, gemm.results)])
     if not any(graph.reader_count(result) for result in permute.results):
         graph.replace([permute], [])
 
 
 def _quantize_product(
-    graph: OperatorGraph, gate_up: OperatorCall[Int8FewRowExperts], limits: FusionLimits
+    graph: OperatorGraph, gate_up: OperatorCall[FewRowExperts], limits: FusionLimits
 ) -> None:
     """Let gate and up round their product, if one call has all experts."""
     operator, rounding = gate_up.operator, rounding_of(graph, gate_up.results[0])
@@ -119,7 +118,7 @@ def _quantize_product(
     if not limits.binds(gate_up.args, 2):
         return
     order = rounding.operator.interleaved
-    packed = replace(operator, packed_out=True, interleaved_out=order)
+    packed = replace(operator, output=PackedOutput(order))
     graph.replace([rounding], [])
     graph.replace([gate_up], [OperatorCall(packed, gate_up.args, rounding.results)])
 

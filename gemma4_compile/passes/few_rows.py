@@ -37,7 +37,7 @@ from dataclasses import replace
 from tvm import relax
 
 from gemma4_compile.model_spec.layers.attention import AttentionOptions
-from gemma4_compile.operators.activation_quantization import GROUP, QuantizeRows
+from gemma4_compile.operators.activation_quantization import GROUP, PACKED_ROWS, QuantizeRows
 from gemma4_compile.operators.activations import PackedOutput
 from gemma4_compile.operators.attention import PrefillAttention, QkNormRopeCache
 from gemma4_compile.operators.base import TensorSpec
@@ -51,7 +51,6 @@ from gemma4_compile.operators.few_row_quantization import (
     QuantizedFewRowCombine,
     QuantizedFewRowNorm,
 )
-from gemma4_compile.operators.int8_linear import PACKED_ROWS
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.operators.rows import CHUNK, Chunk, Few

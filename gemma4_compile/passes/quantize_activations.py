@@ -24,6 +24,7 @@ from tvm import relax
 
 from gemma4_compile.operators.activation_quantization import (
     GROUP,
+    PACKED_ROWS,
     QuantizedCombine,
     QuantizedNorm,
     QuantizeRows,
@@ -33,13 +34,7 @@ from gemma4_compile.operators.activations import INT8, PACKED, PackedOutput
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, ExpertGemm
-from gemma4_compile.operators.int8_linear import (
-    PACKED_ROWS,
-    Int8ExpertDown,
-    Int8ExpertGateUp,
-    Int8ExpertGemm,
-    takes_int8,
-)
+from gemma4_compile.operators.int8_experts import Int8ExpertDown, Int8ExpertGateUp
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.moe import TopKExperts
 from gemma4_compile.operators.rows import CHUNK, One
@@ -69,7 +64,7 @@ def quantize_activations(graph: OperatorGraph, limits: FusionLimits) -> None:
     if not limits.int8:
         return
     for linear in graph.calls(Linear):
-        if not takes_int8(linear.operator.layout):
+        if not linear.operator.layout.takes_int8:
             continue
         if not isinstance(linear.operator.rows, One):
             _quantize_before(graph, linear)
@@ -79,7 +74,7 @@ def quantize_activations(graph: OperatorGraph, limits: FusionLimits) -> None:
     for gate_up in int8_matmuls(graph):
         _quantize_product(graph, gate_up)
     for gemm in graph.calls(ExpertGemm):
-        if takes_int8(gemm.operator.layout):
+        if gemm.operator.layout.takes_int8:
             _quantize_before(graph, gemm)
     for expert_gate_up in graph.calls(ExpertGateUp):
         _quantize_experts(graph, expert_gate_up, limits)
@@ -126,12 +121,7 @@ def _may_quantize_product(graph: OperatorGraph, gate_up: AnyCall) -> bool:
 
 def _on_packed(matmul: Matmul, packed: Sequence[relax.Var]) -> AnyCall:
     """The matmul on words and scales in the place of its vector."""
-    old = matmul.operator
-    operator: Linear | ExpertGemm
-    if isinstance(old, Linear):
-        operator = replace(old, in_dtype=PACKED, activations=INT8)
-    else:
-        operator = Int8ExpertGemm(**fields_of(old, PACKED))
+    operator = replace(matmul.operator, in_dtype=PACKED, activations=INT8)
     return OperatorCall(operator, [*packed, *matmul.args[1:]], matmul.results)
 
 
@@ -209,7 +199,7 @@ def _quantize_experts(
     if not isinstance(down.operator, ExpertDown):
         return
     first, second, down_weights = gate_up.operator, down.operator, down.args[3:]
-    int8 = takes_int8(first.layout) and takes_int8(second.layout)
+    int8 = first.layout.takes_int8 and second.layout.takes_int8
     fits = limits.max_buffers is None or (
         max(buffers(gate_up_weights), buffers(down_weights)) + _DOWN_BUFFERS <= limits.max_buffers
     )

@@ -30,8 +30,7 @@ from gemma4_compile.operators.expert_linear import (
     ExpertGemm,
     OverExperts,
 )
-from gemma4_compile.operators.few_row_experts import FewRowExperts, Int8FewRowExperts
-from gemma4_compile.operators.int8_linear import Int8ExpertGemm
+from gemma4_compile.operators.few_row_experts import FewRowExperts
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.lookup import Embedding
 from gemma4_compile.passes.fuse_norm_linear import matmuls
@@ -46,16 +45,15 @@ from gemma4_compile.passes.operator_graph import (
 )
 
 Chained: TypeAlias = "Embedding | CandidateLogits | OverExperts"
-# Arguments before the weights, by operator; those after them are the epilogue's.
+# Arguments before the weights, by operator, besides the scales of packed rows; those after them are
+# the epilogue's.
 _CHAINED: tuple[tuple[type[Chained], int], ...] = (
     (Embedding, 1),
     (CandidateLogits, 2),
     (ExpertGateUp, 2),
     (ExpertDown, 3),
     (ExpertGemm, 3),
-    (Int8ExpertGemm, 4),
     (FewRowExperts, 2),
-    (Int8FewRowExperts, 3),
 )
 
 
@@ -69,7 +67,8 @@ def split_matmuls(graph: OperatorGraph, limits: FusionLimits) -> None:
     for chained, before in _CHAINED:
         for call in graph.calls(chained):
             if not limits.binds(call.args, len(call.results)):
-                graph.replace([call], _one_after_the_other(call, before, limits.max_buffers))
+                first = before + _has_scales(call.operator)
+                graph.replace([call], _one_after_the_other(call, first, limits.max_buffers))
 
 
 def split_calls(count: int, first: int, later: int) -> Iterator[range]:
@@ -124,6 +123,11 @@ def _side_by_side(linear: OperatorCall[Linear], max_buffers: int) -> list[Step]:
 def _concat(result: relax.Var, tensors: Sequence[relax.Var]) -> relax.VarBinding:
     value = relax.BlockBuilder().normalize(relax.op.concat(list(tensors), axis=1))
     return relax.VarBinding(result, value)
+
+
+def _has_scales(operator: Chained) -> bool:
+    """Whether words of packed rows come before their scales."""
+    return isinstance(operator, OverExperts) and operator.in_dtype == PACKED
 
 
 def _vectors(operator: Linear) -> int:

@@ -15,7 +15,7 @@ from tvm import tirx
 from gemma4_compile.operators.activations import Int8
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.bounded_linear import BoundedLinear
-from gemma4_compile.operators.few_row_experts import Int8FewRowExperts
+from gemma4_compile.operators.few_row_experts import FewRowExperts
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.prologues import Combine, Norm, Routed
 from gemma4_compile.operators.rows import Chunk, Few
@@ -159,10 +159,8 @@ ONE_KERNEL: Mapping[str, Factory] = {
     "expert_residual_norm": make_expert_residual_norm,
     "int8_expert_gate_up": make_int8_expert_gate_up,
     "int8_expert_down": make_int8_expert_down,
-    "int8_expert_gemm": make_expert_gemm,
     "few_row_router_scores": make_few_row_router_scores,
     "few_row_top_k_experts": make_top_k_experts,
-    "few_row_experts": make_few_row_experts,
     "few_row_expert_norm": make_few_row_expert_norm,
     "quantized_branch_norms": make_quantized_branch_norms,
     "routed_branch_norms": make_routed_branch_norms,
@@ -241,9 +239,9 @@ def select(operator: Operator, spec: TargetSpec) -> Factory:
             return make_normed_gemv
         case Linear():
             return make_gemv
-        case Int8FewRowExperts() if few_row_expert_tensor_cores.fits_tensor_cores(operator, spec):
+        case FewRowExperts() if few_row_expert_tensor_cores.fits_tensor_cores(operator, spec):
             return few_row_expert_tensor_cores.make_few_row_expert_tensor_cores
-        case Int8FewRowExperts():
+        case FewRowExperts():
             return make_few_row_experts
         case PatchAttention():
             if tensor_core_patches.fits_tensor_cores(operator, spec):

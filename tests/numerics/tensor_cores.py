@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.few_row_experts import Int8FewRowExperts
+from gemma4_compile.operators.few_row_experts import FewRowExperts
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.vision_attention import PatchAttention
 from tests.numerics.kernel_cases import KernelCase, make_case
@@ -31,7 +31,7 @@ ATTENTIONS = (
 )
 OPERATORS: tuple[Operator, ...] = (*MATMULS, *ATTENTIONS)
 
-FEW_ROWS: tuple[Linear | Int8FewRowExperts, ...] = (
+FEW_ROWS: tuple[Linear | FewRowExperts, ...] = (
     *(
         one
         for one in test_few_row_linear.OPERATORS
@@ -56,7 +56,7 @@ FEW_ROWS: tuple[Linear | Int8FewRowExperts, ...] = (
         tiled_out=True,
     ),
     test_few_row_linear.int8(4, 512, (12800,), tiled=True),
-    *(one for one in test_few_row_experts.OPERATORS if isinstance(one, Int8FewRowExperts)),
+    *(one for one in test_few_row_experts.OPERATORS if one.is_int8),
     test_few_row_experts.int8(4, 704, (256 * 12,), 256, epilogue=Epilogue.NONE.value),
 )
 """Matmuls of a few packed rows, of any number of them, in every layout and with every epilogue."""

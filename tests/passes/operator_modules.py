@@ -9,6 +9,7 @@ from tvm import relax
 from tvm.relax.frontend import nn
 
 from gemma4_compile.operators.base import Operator, TensorSpec, emit
+from gemma4_compile.operators.expert_linear import ExpertRows
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.rows import Few
 from gemma4_compile.passes.fusion_limits import FusionLimits
@@ -61,6 +62,8 @@ def rewritten(before: tvm.IRModule, limits: FusionLimits, *passes: Pass) -> tvm.
 
 def kind_of(operator: Operator) -> str:
     """An operator's kind, and in front of a matmul's its parts."""
+    if isinstance(operator, ExpertRows):
+        return ("int8_" if operator.is_int8 else "") + operator.kind
     if not isinstance(operator, Linear):
         return operator.kind
     few = "few_row_" if isinstance(operator.rows, Few) else ""

@@ -10,7 +10,7 @@ import tvm
 from tvm.relax.frontend import nn
 
 from gemma4_compile.operators.activation_quantization import QuantizeRows, quantized_specs
-from gemma4_compile.operators.activations import PACKED
+from gemma4_compile.operators.activations import FLOATS, INT8, PACKED, PackedOutput
 from gemma4_compile.operators.base import Operator, TensorSpec
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import ExpertGemm
@@ -19,9 +19,8 @@ from gemma4_compile.operators.few_row_expert_norms import (
     QuantizedBranchNorms,
     RoutedBranchNorms,
 )
-from gemma4_compile.operators.few_row_experts import FewRowExperts, Int8FewRowExperts
+from gemma4_compile.operators.few_row_experts import FewRowExperts
 from gemma4_compile.operators.few_row_router import FewRowRouterScores, FewRowTopKExperts
-from gemma4_compile.operators.int8_linear import Int8ExpertGemm
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.moe import (
     EXPERT_TILE,
@@ -80,10 +79,12 @@ def chunk_of_experts(int8: bool) -> tvm.IRModule:
     def body(x: Tensors) -> list[nn.Tensor]:
         permute = PermuteByExpert(EXPERTS, TOP_K, EXPERT_TILE)
         specs = ((N * TOP_K,), "int32"), ((permute.tile_count(N * TOP_K), 3), "int32")
-        kind, dtype = (Int8ExpertGemm, PACKED) if int8 else (ExpertGemm, F32)
+        form, dtype = (INT8, PACKED) if int8 else (FLOATS, F32)
 
         def matmul(epilogue: str, layout: WeightLayout) -> Operator:
-            return kind(layout, 64, EXPERTS, TOP_K, dtype, epilogue=epilogue)
+            return ExpertGemm(
+                layout, 64, EXPERTS, TOP_K, dtype, epilogue=epilogue, activations=form
+            )
 
         return of_experts(x, matmul, call(permute, [x["ids"]], *specs), int8)
 
@@ -93,10 +94,11 @@ def chunk_of_experts(int8: bool) -> tvm.IRModule:
 @pytest.mark.parametrize("int8", [False, True])
 def test_experts_are_found_by_their_ids(int8: bool) -> None:
     def expected(x: Tensors) -> list[nn.Tensor]:
-        kind, dtype = (Int8FewRowExperts, PACKED) if int8 else (FewRowExperts, F32)
+        form, dtype = (INT8, PACKED) if int8 else (FLOATS, F32)
 
         def matmul(epilogue: str, layout: WeightLayout) -> Operator:
-            return kind(layout, 64, EXPERTS, TOP_K, dtype, epilogue=epilogue, most_rows=MOST)
+            operator = FewRowExperts(layout, 64, EXPERTS, TOP_K, dtype, most_rows=MOST)
+            return replace(operator, epilogue=epilogue, activations=form)
 
         if not int8:
             return of_experts(x, matmul, [x["ids"]], int8)
@@ -104,8 +106,8 @@ def test_experts_are_found_by_their_ids(int8: bool) -> None:
         down = [x[f"down_{name}"] for name in weights(DOWN)]
         packed = call(QuantizeRows(CHUNK, 64, F32, True), [x["x"]], *quantized_specs(64, N))
         gate_up = matmul(PAIRS, UP)
-        assert isinstance(gate_up, Int8FewRowExperts)
-        gate_up = replace(gate_up, packed_out=True, interleaved_out=True)
+        assert isinstance(gate_up, FewRowExperts)
+        gate_up = replace(gate_up, output=PackedOutput(interleaved=True))
         product = call(gate_up, [*packed, x["ids"], *up], *PACKED_GATED)
         return call(matmul(NO_EPILOGUE, DOWN), [*product, x["ids"], *down], OUTPUTS)
 

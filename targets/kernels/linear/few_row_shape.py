@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gemma4_compile.operators.int8_linear import PACKED_ROWS
+from gemma4_compile.operators.activation_quantization import PACKED_ROWS
 from gemma4_compile.quantization.recipe import ROW_ALIGNMENT
 from gemma4_compile.targets.kernels.common.vectors import WIDEST
 from gemma4_compile.targets.kernels.weights.int8_sums import Int8Shape

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 
 from tvm import tirx
 
-from gemma4_compile.operators.activation_quantization import GROUP
+from gemma4_compile.operators.activation_quantization import GROUP, PACKED_ROWS
 from gemma4_compile.operators.activations import PACKED
-from gemma4_compile.operators.int8_linear import PACKED_ROWS, takes_int8
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.math import gelu_tanh
 from gemma4_compile.operators.tir import bind, i32, store
@@ -39,7 +38,7 @@ from gemma4_compile.targets.spec import TargetSpec
 def fits_tensor_cores(operator: Linear, spec: TargetSpec) -> bool:
     """Return whether the target has them, and bytes on both sides that fill them."""
     layout = operator.layout
-    are_bytes = operator.in_dtype == PACKED and takes_int8(layout)
+    are_bytes = operator.in_dtype == PACKED and layout.takes_int8
     return spec.tensor_cores and are_bytes and fills_tensor_cores(layout.rows, spec)
 
 

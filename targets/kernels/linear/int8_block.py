@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from gemma4_compile.operators.activation_quantization import GROUP
+from gemma4_compile.operators.activation_quantization import GROUP, PACKED_ROWS
 from gemma4_compile.operators.activations import PACKED
-from gemma4_compile.operators.int8_linear import PACKED_ROWS
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.prologues import Combine, Routed
 from gemma4_compile.targets.kernels.common.blocks import BlockSums

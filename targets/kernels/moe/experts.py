@@ -18,7 +18,6 @@ from gemma4_compile.operators.expert_linear import (
     ExpertRows,
     OverExperts,
 )
-from gemma4_compile.operators.int8_linear import Int8ExpertGemm
 from gemma4_compile.operators.math import as_f32, gelu_tanh
 from gemma4_compile.operators.moe import routed_begin
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
@@ -138,12 +137,11 @@ def make_expert_down(operator: ExpertDown, spec: TargetSpec) -> tirx.PrimFunc:
 def make_expert_gemm(operator: ExpertGemm, spec: TargetSpec) -> tirx.PrimFunc:
     """A tile of rows of one expert, as in gemm.py; tiles that are not needed take no steps.
 
-    Grid: expert rows / tile x tiles of `PermuteByExpert`. Reference: `ExpertGemm.definition`,
-    `Int8ExpertGemm.definition`.
+    Grid: expert rows / tile x tiles of `PermuteByExpert`. Reference: `ExpertGemm.definition`.
     """
     (rows, pairs), cols, expert_rows = operator.row_counts(), operator.cols, operator.expert_rows
     tile_count = operator.tile_count(pairs)
-    is_int8 = isinstance(operator, Int8ExpertGemm)
+    is_int8 = operator.is_int8
     size = replace(
         spec.tuning.int8_gemm if is_int8 else spec.tuning.gemm,
         tile_m=operator.tile,

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 from tvm import tirx
 
-from gemma4_compile.operators.activation_quantization import GROUP
+from gemma4_compile.operators.activation_quantization import GROUP, PACKED_ROWS
+from gemma4_compile.operators.activations import PackedOutput
 from gemma4_compile.operators.base import symbolic_rows
-from gemma4_compile.operators.few_row_experts import FewRowExperts, Int8FewRowExperts
-from gemma4_compile.operators.int8_linear import PACKED_ROWS, takes_int8
+from gemma4_compile.operators.few_row_experts import FewRowExperts
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import Block, barrier, launch, resident, shared
@@ -46,20 +46,18 @@ USUAL_POSITIONS = 2  # whose experts are different ones
 
 def fits_tensor_cores(operator: FewRowExperts, spec: TargetSpec) -> bool:
     """Return whether the target has them and both sides are bytes."""
-    is_int8 = isinstance(operator, Int8FewRowExperts)
-    return spec.tensor_cores and is_int8 and takes_int8(operator.layout)
+    is_int8 = operator.is_int8
+    return spec.tensor_cores and is_int8 and operator.layout.takes_int8
 
 
-def make_few_row_expert_tensor_cores(
-    operator: Int8FewRowExperts, spec: TargetSpec
-) -> tirx.PrimFunc:
+def make_few_row_expert_tensor_cores(operator: FewRowExperts, spec: TargetSpec) -> tirx.PrimFunc:
     """Some of one expert's rows, for those of eight positions that chose it.
 
     Grid: expert rows / those of a block x pairs. Shared: what lanes hand on, the warps' sums, each
     position's pair, and products that are packed. Definition: the operator's `definition`.
     """
     n, rows, top_k = symbolic_rows(None), operator.expert_rows, operator.top_k
-    pairs, packs, gated = n * top_k, operator.packed_out, operator.is_gate_up
+    pairs, packs, gated = n * top_k, operator.packs, operator.is_gate_up
     shape = _shape_of(operator, spec)
     with function(scheduled=True) as build:
         x = left_args(build, (n if gated else pairs, operator.cols), operator.in_dtype, True)
@@ -108,14 +106,16 @@ def make_few_row_expert_tensor_cores(
                     warp, block, sums, lambda i: bind(chosen[i]) >= 0, 2 if gated else 1, finish
                 )
                 if values is not None:
-                    order = operator.interleaved_out
+                    output = operator.output
+                    assert isinstance(output, PackedOutput), "it is packed"
+                    order = output.interleaved
                     pack_products(block, values, results, index, order, lambda i: chosen[i])
     return build.result
 
 
-def _shape_of(operator: Int8FewRowExperts, spec: TargetSpec) -> TensorCoreShape:
+def _shape_of(operator: FewRowExperts, spec: TargetSpec) -> TensorCoreShape:
     """The block, with which all choices fill the device; a group if it is packed."""
-    block_rows = operator.packed_out * PACKED_ROWS
+    block_rows = operator.packs * PACKED_ROWS
     rows, copies = operator.expert_rows, USUAL_POSITIONS * operator.top_k
     return tensor_core_shape(operator.layout, rows, spec, block_rows, copies)
 

@@ -18,10 +18,10 @@ from functools import reduce
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.operators.activation_quantization import GROUP
+from gemma4_compile.operators.activation_quantization import GROUP, PACKED_ROWS
+from gemma4_compile.operators.activations import PackedOutput
 from gemma4_compile.operators.base import symbolic_rows
-from gemma4_compile.operators.few_row_experts import FewRowExperts, Int8FewRowExperts
-from gemma4_compile.operators.int8_linear import PACKED_ROWS
+from gemma4_compile.operators.few_row_experts import FewRowExperts
 from gemma4_compile.operators.tir import bind, function, i32, materialize, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.quantization.recipe import ROW_ALIGNMENT
@@ -81,9 +81,9 @@ def make_few_row_experts(operator: FewRowExperts, spec: TargetSpec) -> tirx.Prim
     lanes' partial sums of a position, and the group. Definition: the operator's `definition`.
     """
     n, rows, top_k = symbolic_rows(None), operator.expert_rows, operator.top_k
-    is_int8, pairs = isinstance(operator, Int8FewRowExperts), n * top_k
-    packs = isinstance(operator, Int8FewRowExperts) and operator.packed_out
-    order = isinstance(operator, Int8FewRowExperts) and operator.interleaved_out
+    is_int8, pairs, output = operator.is_int8, n * top_k, operator.output
+    packs = isinstance(output, PackedOutput)
+    order = isinstance(output, PackedOutput) and output.interleaved
     with function(scheduled=True) as build:
         size = (n if operator.is_gate_up else pairs, operator.cols)
         x = left_args(build, size, operator.in_dtype, is_int8)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from tvm import tirx
 
 from gemma4_compile.operators.activation_quantization import GROUP, WORD, quantized_specs
-from gemma4_compile.operators.int8_linear import Int8ExpertDown, Int8ExpertGateUp
+from gemma4_compile.operators.int8_experts import Int8ExpertDown, Int8ExpertGateUp
 from gemma4_compile.operators.moe import routed_begin, routed_width
 from gemma4_compile.operators.tir import LocalVar, bind, function, store, when
 from gemma4_compile.operators.types import Expr, Index

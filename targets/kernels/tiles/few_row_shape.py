@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from math import gcd
 
 from gemma4_compile.operators.activation_quantization import GROUP
-from gemma4_compile.operators.int8_linear import takes_int8
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.quantization.recipe import ROW_ALIGNMENT
 from gemma4_compile.targets.kernels.tiles.tensor_cores import BYTE_ROWS, WARP
@@ -178,7 +177,7 @@ def fills_tensor_cores(rows: int, spec: TargetSpec) -> bool:
 
 def reads_tiles(layout: WeightLayout, spec: TargetSpec) -> bool:
     """Return whether a matmul on packed rows has tensor cores for any number of rows."""
-    fits = takes_int8(layout) and fills_tensor_cores(layout.rows, spec)
+    fits = layout.takes_int8 and fills_tensor_cores(layout.rows, spec)
     return fits and not rows_without_tensor_cores(layout, spec)
 
 

@@ -12,7 +12,7 @@ import pytest
 from gemma4_compile.operators.activation_quantization import GROUP, QuantizedCombine, QuantizedNorm
 from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.int8_linear import Int8ExpertDown, Int8ExpertGateUp
+from gemma4_compile.operators.int8_experts import Int8ExpertDown, Int8ExpertGateUp
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.prologues import Combine, Norm
 from gemma4_compile.operators.rows import ONE

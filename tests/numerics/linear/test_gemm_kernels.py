@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from gemma4_compile.operators.activation_quantization import QuantizeRows
-from gemma4_compile.operators.activations import PACKED
+from gemma4_compile.operators.activations import INT8, PACKED
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.int8_linear import Int8ExpertGemm
+from gemma4_compile.operators.expert_linear import ExpertGemm
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.targets import target_spec
@@ -47,7 +47,9 @@ INT8_OPERATORS = [
         CHUNK, WeightLayout(8, "float16", GROUP, 160, (200,)), PACKED, Epilogue.GELU_PAIRS.value
     ),
     # Experts in two parts, groups that end within a step.
-    Int8ExpertGemm(WeightLayout(4, "float16", GROUP, 96, (80 * 4, 80 * 2)), 80, 6, 3, PACKED),
+    ExpertGemm(
+        WeightLayout(4, "float16", GROUP, 96, (80 * 4, 80 * 2)), 80, 6, 3, PACKED, activations=INT8
+    ),
     QuantizeRows(CHUNK, 96, "float16", True),
     QuantizeRows(CHUNK, 1312, "float32", False),
 ]

@@ -21,7 +21,7 @@ from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.examples import MOVED_BYTES
-from gemma4_compile.operators.int8_linear import Int8ExpertDown, Int8ExpertGateUp
+from gemma4_compile.operators.int8_experts import Int8ExpertDown, Int8ExpertGateUp
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.prologues import Combine, Norm, Routed
 from gemma4_compile.operators.rows import CHUNK, ONE

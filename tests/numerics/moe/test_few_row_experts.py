@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from gemma4_compile.operators.activation_quantization import GROUP
-from gemma4_compile.operators.activations import PACKED
+from gemma4_compile.operators.activations import FLOAT32, INT8, PACKED, PackedOutput
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.few_row_experts import FewRowExperts, Int8FewRowExperts
+from gemma4_compile.operators.few_row_experts import FewRowExperts
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.tuning import FewRowTuning
@@ -48,9 +48,12 @@ def exact(
 
 def int8(
     bits: int, cols: int, splits: tuple[int, ...], rows: int, top_k: int = 8, **more: Any
-) -> Int8FewRowExperts:
+) -> FewRowExperts:
     layout = WeightLayout(bits, "float16", GROUP, cols, splits)
-    return Int8FewRowExperts(layout, rows, 12, top_k, PACKED, most_rows=MOST, **more)
+    packed = more.pop("packed_out", False)
+    output = PackedOutput(more.pop("interleaved_out", False)) if packed else FLOAT32
+    parts = {"activations": INT8, "output": output, **more}
+    return FewRowExperts(layout, rows, 12, top_k, PACKED, most_rows=MOST, **parts)
 
 
 def quantized(bits: int, dtype: str, cols: int, *splits: int) -> WeightLayout:
@@ -88,7 +91,7 @@ def numbered_cases(operators: Sequence[tuple[int, FewRowExperts]]) -> list[Kerne
 
 
 def exact_operators() -> list[FewRowExperts]:
-    return [one for one in OPERATORS if not isinstance(one, Int8FewRowExperts)]
+    return [one for one in OPERATORS if not one.is_int8]
 
 
 @pytest.mark.parametrize("name", CHOICES)
@@ -122,8 +125,8 @@ def test_packed_pairs_are_multiplied_with_their_experts(bits: int) -> None:
     out = np.zeros((ids.size, EXPERT_ROWS), np.float32)
 
     weights = (tensors, PARTS[1], fields(bits, "float16", PARTS[1], PACKED))
-    more: dict[str, Any] = {"epilogue": DOWN, "most_rows": MOST}
-    run_in_calls(Int8FewRowExperts, [words, scales, ids], weights, 1, out, **more)
+    more: dict[str, Any] = {"epilogue": DOWN, "most_rows": MOST, "activations": INT8}
+    run_in_calls(FewRowExperts, [words, scales, ids], weights, 1, out, **more)
 
     close(out, np.einsum("prc,pc->pr", matrices[ids.reshape(-1)], x))
 

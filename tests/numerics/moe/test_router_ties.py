@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gemma4_compile.operators.int8_linear import Int8ExpertGateUp
+from gemma4_compile.operators.int8_experts import Int8ExpertGateUp
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.moe import PermuteByExpert, Router, TopKExperts
 from gemma4_compile.operators.rows import ONE

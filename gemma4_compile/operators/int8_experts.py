@@ -1,8 +1,4 @@
-"""Matmuls on vectors that are rounded to int8 by groups.
-
-The rounding: activation_quantization.py. Definitions multiply the rounded vector in float32;
-kernels sum products of integers within a group, which is exact.
-"""
+"""Matmuls of one position with its experts, on vectors that are rounded to int8 by groups."""
 
 from __future__ import annotations
 
@@ -12,18 +8,15 @@ from typing import ClassVar
 from tvm import te, tirx
 
 from gemma4_compile.operators.activation_quantization import (
-    GROUP,
     moved_share,
     pack,
     packed_placeholders,
     rounded,
     unpack,
 )
-from gemma4_compile.operators.activations import PACKED
-from gemma4_compile.operators.base import Operator, te_prim_func
+from gemma4_compile.operators.base import te_prim_func
 from gemma4_compile.operators.examples import own_vector_error
-from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, ExpertGemm
-from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp
 from gemma4_compile.operators.math import gelu_tanh
 from gemma4_compile.operators.moe import (
     chosen_ids,
@@ -31,42 +24,10 @@ from gemma4_compile.operators.moe import (
     routed_begin,
     routed_width,
 )
-from gemma4_compile.operators.types import Index
-
-PACKED_ROWS = 2 * GROUP  # gate and up rows of one group of results
-
-
-def takes_int8(layout: WeightLayout) -> bool:
-    """Return whether quantised vectors can meet a matrix: it has a scale for each group."""
-    return layout.takes_int8 and layout.group_size == GROUP
-
-
-class Int8Sums(Operator):
-    """Errors of sums whose vector the kernel rounds to int8 itself, unless it comes packed."""
-
-    layout: WeightLayout
-    in_dtype: str
-
-    @property
-    def packs(self) -> bool:
-        return True
-
-    def tolerance(self, result: str) -> float:
-        # The new residual and the router's scores are made in float32.
-        own = 0.0 if result in ("out", "routed") else self._own_error
-        return super().tolerance(result) + own
-
-    def moved_share(self) -> float:
-        return moved_share(self._own_error)
-
-    @property
-    def _own_error(self) -> float:
-        own = self.in_dtype != PACKED
-        return own_vector_error(self.in_dtype, self.layout.cols, True) if own else 0.0
 
 
 @dataclass(frozen=True)
-class Int8ExpertGateUp(Int8Sums, ExpertGateUp):
+class Int8ExpertGateUp(ExpertGateUp):
     """`TopKExperts` and `ExpertGateUp` on a rounded vector, packed for `Int8ExpertDown`.
 
     Arguments: the result of `RouterScores`, which holds x; the tensors of all row splits. Results:
@@ -75,6 +36,21 @@ class Int8ExpertGateUp(Int8Sums, ExpertGateUp):
 
     kind: ClassVar[str] = "int8_expert_gate_up"
     interleaved_out: bool = False
+
+    @property
+    def packs(self) -> bool:
+        return True
+
+    def tolerance(self, result: str) -> float:
+        return super().tolerance(result) + self._own_error
+
+    def moved_share(self) -> float:
+        return moved_share(self._own_error)
+
+    @property
+    def _own_error(self) -> float:
+        """The error of the vector that the kernel rounds itself."""
+        return own_vector_error(self.in_dtype, self.cols, True)
 
     def definition(self) -> tirx.PrimFunc:
         assert not self.accumulate, "all experts are in one call"
@@ -132,17 +108,3 @@ class Int8ExpertDown(ExpertDown):
             name="y",
         )
         return te_prim_func([words, scales, ids, scores, expert_scale, *weights, y])
-
-
-@dataclass(frozen=True)
-class Int8ExpertGemm(ExpertGemm):
-    """`ExpertGemm` on packed rows.
-
-    Arguments: words, scales of x; then as `ExpertGemm` from the order on.
-    """
-
-    kind: ClassVar[str] = "int8_expert_gemm"
-
-    def left(self, rows: Index) -> tuple[list[te.Tensor], te.Tensor]:
-        words, scales = packed_placeholders(self.cols, rows)
-        return [words, scales], unpack(words, scales, self.layout.products.interleaved)
