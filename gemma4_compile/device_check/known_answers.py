@@ -3,7 +3,8 @@
 A browser's graphics driver may be wrong in ways that no feature or limit shows: subgroups smaller
 than the kernels were made for, a miscompiled loop, 16-bit floats that overflow. The library carries
 a few of its own kernels' inputs, as parameters of a generator (`known_inputs`), and samples of what
-their operators' definitions make of them. `web/src/known_answers.ts` runs and compares them.
+their operators' definitions make of them. `web/src/selftest/known_answers.ts` runs and compares
+them.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Element i of a buffer is ``(offset + (hash >> (32 - bits))) * step``, where hash
 ``(seed, i % period)``, masked if asked; the period is `PERIOD`, less what several spreads by steps
 leave over. `step` is a power of two and the integer has at most 11 bits where the buffer holds
 floats, 24 where those are never float16, so that every value is exact in them and in JavaScript's
-numbers. `web/src/known_inputs.ts` is the same in TypeScript; a test compares bytes.
+numbers. `web/src/selftest/known_inputs.ts` is the same in TypeScript; a test compares bytes.
 """
 
 from __future__ import annotations

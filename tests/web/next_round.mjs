@@ -1,7 +1,7 @@
 // Runs the kernels between rounds of guesses on Dawn in Node. usage: node next_round.mjs JOB.json
 //
 // Job: {modules, output, cases: [{sizes: {stride, state, rotary}, rows, buffers: {NAME: words}}]}. `modules` holds
-// web/src/next_round.ts and native.ts as JavaScript. The device has the limits that every device has. result.json:
+// what it needs of web/src as JavaScript. The device has the limits that every device has. result.json:
 // {found: [{NAME: words}]}, the buffers of each case after `gather_guesses` on so many rows and `next_round`.
 import path from "node:path";
 import { pathToFileURL } from "node:url";

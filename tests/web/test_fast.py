@@ -133,7 +133,9 @@ def test_a_thousand_replies_leave_nothing_behind(play: Play) -> None:
 
 def test_versions_are_those_that_the_module_was_made_for() -> None:
     """Another client or runtime: run these tests with it, read what changed, then raise it here."""
-    made_for = dict(re.findall(r'(\w+): "([^"]+)"', (ROOT / "web/src/versions.ts").read_text()))
+    made_for = dict(
+        re.findall(r'(\w+): "([^"]+)"', (ROOT / "web/src/library/versions.ts").read_text())
+    )
     web = json.loads((HERE / "package.json").read_text())["dependencies"]
     page = json.loads((ROOT / "examples/web/package.json").read_text())["dependencies"]
     project = (ROOT / "pyproject.toml").read_text()

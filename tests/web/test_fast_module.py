@@ -22,9 +22,9 @@ PACKED = {
     "dist/choose/fits.d.ts",
     "dist/choose/options.d.ts",
     "dist/choose/provenance.d.ts",
-    "dist/drafter_options.d.ts",
     "dist/fast.d.ts",
     "dist/fast.js",
+    "dist/speculative/drafter_options.d.ts",
     "dist/stats.d.ts",
 }
 USER = """

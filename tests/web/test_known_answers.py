@@ -31,7 +31,7 @@ from tests.web.compiled import DRAFTED, SEEING_LITTLE, TINY, Compiler
 from tests.web.dawn import HERE, TIMEOUT_S, VulkanDriver, library_of, run_driver
 
 ROOT = HERE.parents[1]
-MODULES = ("known_answers", "known_inputs", "subgroup_size")
+MODULES = ("selftest/known_answers", "selftest/known_inputs", "gpu/subgroup_size")
 BUNDLER = ROOT / "examples" / "web" / "node_modules" / ".bin" / "rolldown"
 SMALL_SUBGROUP = 4
 

@@ -129,7 +129,7 @@ def test_the_browser_module_s_own_kernels_become_pipelines(
 ) -> None:
     if not BUNDLER.is_file():
         pytest.skip("npm packages are not installed: run `npm ci` in web (make setup does)")
-    source, made = WEB / "src" / "next_round.ts", tmp_path / "next_round.mjs"
+    source, made = WEB / "src" / "speculative" / "next_round.ts", tmp_path / "next_round.mjs"
     done = run_within(TIMEOUT_S, [BUNDLER, source, "--format=esm", f"--outfile={made}"])
     assert done.returncode == 0, done.stderr
     script = f"import('{made.as_uri()}').then((it) => process.stdout.write(it.ROUND_KERNELS))"

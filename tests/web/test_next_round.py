@@ -1,4 +1,4 @@
-"""The kernels between two rounds of guesses (`web/src/next_round.ts`) on Dawn, against NumPy."""
+"""The kernels between two rounds (`web/src/speculative/next_round.ts`) on Dawn, against NumPy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.dawn
 
 WEB = HERE.parents[1] / "web"
 BUNDLER = WEB / "node_modules" / ".bin" / "esbuild"
-MODULES = ("next_round", "native")
+MODULES = ("speculative/next_round", "gpu/native")
 
 MAX_ROWS = 9
 TABLE_ROWS = 128
@@ -111,7 +111,14 @@ def found(tmp_path_factory: pytest.TempPathFactory, lavapipe: VulkanDriver) -> l
         pytest.skip("npm packages are not installed: run `npm ci` in web (make setup does)")
     folder: Path = tmp_path_factory.mktemp("next-round")
     sources = [str(WEB / "src" / f"{name}.ts") for name in MODULES]
-    command = [str(BUNDLER), *sources, "--bundle", "--format=esm", f"--outdir={folder}"]
+    command = [
+        str(BUNDLER),
+        *sources,
+        "--bundle",
+        "--format=esm",
+        "--entry-names=[name]",
+        f"--outdir={folder}",
+    ]
     done = run_within(TIMEOUT_S, command)
     assert done.returncode == 0, done.stderr
     (folder / "package.json").write_text('{"type": "module"}')

@@ -7,19 +7,19 @@
 // through WebAssembly. This module is between the client, the library and the device: it keeps bind groups,
 // records a decode step once, runs several steps ahead with the numbers that the client is going to draw, and hands
 // the client what it asks for. What it does not know it leaves alone.
-import { type DriverExports, readInterface } from "./abi";
+import { type DriverExports, readInterface } from "./library/abi";
 import { type Choice, type ChooseOptions, chooseLibrary as choose, type JudgedAdapter } from "./choose";
 import { MEASURED_DEVICE } from "./choose/measured_device";
-import { Device, type Owner } from "./device";
-import { tryDrafter } from "./drafter";
-import type { DrafterOptions } from "./drafter_options";
-import { Library } from "./library";
+import { Device, type Owner } from "./gpu/device";
+import { tryDrafter } from "./speculative/drafter";
+import type { DrafterOptions } from "./speculative/drafter_options";
+import { Library } from "./library/library";
 import { because, counts, type Stats } from "./stats";
-import { withSubgroupMatrices } from "./subgroup_matrices";
-import { withSubgroupSize } from "./subgroup_size";
+import { withSubgroupMatrices } from "./gpu/subgroup_matrices";
+import { withSubgroupSize } from "./gpu/subgroup_size";
 
 export type { Choice, ChooseOptions, JudgedAdapter, Measured } from "./choose";
-export type { DrafterOptions } from "./drafter_options";
+export type { DrafterOptions } from "./speculative/drafter_options";
 export type { Stats } from "./stats";
 
 type Instantiate = (source: BufferSource | WebAssembly.Module, imports?: WebAssembly.Imports) => Promise<unknown>;

@@ -1,7 +1,7 @@
 // A package with several libraries, and devices that are made up by what they offer, compute and take.
 import type { Surroundings } from "../src/choose/choose";
 import { hexDigest } from "../src/kept";
-import { samplePositions } from "../src/known_inputs";
+import { samplePositions } from "../src/selftest/known_inputs";
 
 const PACKED = "packed_4x8_integer_dot_product";
 

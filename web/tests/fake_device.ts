@@ -1,5 +1,5 @@
 // A GPU device that writes down what it is asked for.
-import type { Native } from "../src/native";
+import type { Native } from "../src/gpu/native";
 
 export interface Asked {
   readonly calls: string[];

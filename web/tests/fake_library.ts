@@ -1,8 +1,8 @@
 // A library whose functions are those of a test: TVM's C interface over a memory of its own.
-import type { DriverExports, Handle, Interface } from "../src/abi";
-import { BufferState } from "../src/buffers";
-import type { Device } from "../src/device";
-import { Library } from "../src/library";
+import type { DriverExports, Handle, Interface } from "../src/library/abi";
+import { BufferState } from "../src/gpu/buffers";
+import type { Device } from "../src/gpu/device";
+import { Library } from "../src/library/library";
 import { fakeBuffer } from "./fake_device";
 
 export const OBJECT = 70;

@@ -1,10 +1,10 @@
 // A device in the place of the one that runs rounds: it does what the kernels do, in the order of the submissions.
-import type { Dependent } from "../src/buffers";
-import type { FirstRound, RoundOwner } from "../src/round_kernels";
-import type { Library } from "../src/library";
-import type { Native } from "../src/native";
-import { MAX_ROWS, RECORD_BYTES, TABLE_ROWS } from "../src/next_round";
-import { RoundTable } from "../src/round_table";
+import type { Dependent } from "../src/gpu/buffers";
+import type { FirstRound, RoundOwner } from "../src/speculative/round_kernels";
+import type { Library } from "../src/library/library";
+import type { Native } from "../src/gpu/native";
+import { MAX_ROWS, RECORD_BYTES, TABLE_ROWS } from "../src/speculative/next_round";
+import { RoundTable } from "../src/speculative/round_table";
 
 export interface DoneRound {
   readonly position: number;

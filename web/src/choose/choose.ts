@@ -1,9 +1,9 @@
 // Which of a package's libraries runs here, right and fastest.
 import { hexDigest, type Store } from "../kept";
-import { PassedTests } from "../known_answer_store";
-import { testedAdapter, type AdapterText, type KnownAnswers } from "../known_answers";
+import { PassedTests } from "../selftest/known_answer_store";
+import { testedAdapter, type AdapterText, type KnownAnswers } from "../selftest/known_answers";
 import { counts } from "../stats";
-import { WrongLibraries } from "../wrong_libraries";
+import { WrongLibraries } from "../selftest/wrong_libraries";
 import { Contest } from "./contest";
 import { byExpectation, deviceDescriptor, isSmallerThan, lacking, traitsOf, type Traits } from "./fits";
 import { KeptChoice, type Kept } from "./kept_choice";

@@ -1,7 +1,7 @@
 // Keeps what was chosen for a package on a device, so that it is measured once. A choice is renewed when the package's
 // libraries, the device or the browser changes, and after a while: browsers do not tell the driver's version.
 import { hexDigest, keep, type Store } from "../kept";
-import type { AdapterText } from "../known_answers";
+import type { AdapterText } from "../selftest/known_answers";
 import type { WebLibrary } from "./provenance";
 
 /** The cache's name. */

@@ -1,7 +1,7 @@
 // What a model library says in its file, before anything of it runs: its metadata, and the WGSL text of its kernels.
 //
 // Both are strings of TVM's serialised module in the data of the .wasm: eight bytes of length, then the text.
-import { type KnownAnswers, parseKnownAnswers } from "../known_answer_format";
+import { type KnownAnswers, parseKnownAnswers } from "../selftest/known_answer_format";
 
 const METADATA = '{"artifact": {';
 const MOST_METADATA = 1 << 24;

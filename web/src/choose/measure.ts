@@ -1,6 +1,6 @@
 // How fast and how right a library is on a device, by those of its kernels with known answers that a decoded token
 // costs most: a few launches of each, in one submission.
-import { PassedTests } from "../known_answer_store";
+import { PassedTests } from "../selftest/known_answer_store";
 import {
   KnownAnswerTest,
   padded,
@@ -9,10 +9,10 @@ import {
   workgroupsOf,
   type AdapterText,
   type Keeper,
-} from "../known_answers";
-import { byteSize, type Case, type KnownAnswers } from "../known_answer_format";
-import { elementsOf } from "../known_inputs";
-import { pinSubgroupSize } from "../subgroup_size";
+} from "../selftest/known_answers";
+import { byteSize, type Case, type KnownAnswers } from "../selftest/known_answer_format";
+import { elementsOf } from "../selftest/known_inputs";
+import { pinSubgroupSize } from "../gpu/subgroup_size";
 import { bindingTypes, type LibraryFile } from "./library_file";
 
 /** Why nothing is known of a library's speed. */

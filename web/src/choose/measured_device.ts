@@ -1,6 +1,6 @@
 // The device of a measurement, which chooseLibrary opens for itself.
-import { nativeOf } from "../native";
-import { Waits, withWaits } from "../waits";
+import { nativeOf } from "../gpu/native";
+import { Waits, withWaits } from "../gpu/waits";
 
 /** Names a device that the module leaves alone: it would first look for the timer that ends waits. */
 export const MEASURED_DEVICE = "gemma4-web: chooseLibrary";

@@ -1,0 +1,125 @@
+// Runs steps ahead of the client: one after the other, or rounds of guesses where the library has a drafter.
+import { Ahead, type Entry, type Forerunner, type Sampling } from "../replay/ahead";
+import { DraftPace } from "../speculative/draft_pace";
+import type { Recorded } from "../replay/recorder";
+import { RoundKernels, type RoundOwner } from "../speculative/round_kernels";
+import { Rounds } from "../speculative/rounds";
+import { because } from "../stats";
+import type { Tables } from "../replay/tables";
+
+export interface RecordedStep {
+  readonly decode: Recorded;
+  readonly softmax: Recorded;
+  readonly sample: Recorded;
+}
+
+export class Lookahead implements Forerunner {
+  private readonly ahead: Ahead;
+  private rounds: Rounds | undefined;
+  private pace: DraftPace | undefined;
+  private active: Forerunner;
+
+  constructor(
+    private readonly owner: RoundOwner,
+    tables: Tables,
+    step: RecordedStep,
+  ) {
+    const { decode, softmax, sample } = step;
+    const launches = tables.slots.map((slot) => [decode, softmax, sample].flatMap(({ record }) => record.bind(slot)));
+    this.ahead = new Ahead(owner.device, tables, launches, owner.library.random, this.room, this.wrote);
+    this.active = this.ahead;
+  }
+
+  private readonly room = (): number => this.owner.library.exports.gemma4_driver_room(this.owner.state);
+  private readonly wrote = (length: number): void =>
+    void this.owner.library.exports.gemma4_driver_wrote(this.owner.state, length);
+
+  get sampling(): Sampling | undefined {
+    return this.ahead.sampling;
+  }
+
+  set sampling(sampling: Sampling | undefined) {
+    this.ahead.sampling = sampling;
+    if (this.rounds) this.rounds.sampling = sampling;
+  }
+
+  get isRunning(): boolean {
+    return this.active.isRunning;
+  }
+
+  take(position: number, token: number): Entry | undefined {
+    const entry = this.active.take(position, token);
+    if (entry && this.active === this.ahead) this.pace?.noteStep();
+    return entry;
+  }
+
+  start(token: number, position: number): boolean {
+    this.discard();
+    this.openRounds();
+    const isForRounds = this.rounds !== undefined && this.wantsRounds();
+    this.active = isForRounds ? this.rounds! : this.ahead;
+    return this.active.start(token, position);
+  }
+
+  /** Where the other way is to go on, what is on its way is the last. */
+  refill(position: number): void {
+    if (this.rounds && (this.active === this.rounds) !== this.wantsRounds()) return;
+    this.active.refill(position);
+  }
+
+  pause(): void {
+    this.active.pause();
+  }
+
+  discard(): void {
+    this.active.discard();
+  }
+
+  destroy(): void {
+    this.ahead.destroy();
+    this.endRounds();
+  }
+
+  private wantsRounds(): boolean {
+    return this.pace!.wantsRounds(this.ahead.msPerToken);
+  }
+
+  private openRounds(): void {
+    const { library } = this.owner;
+    if (this.pace && this.pace.fixed !== library.drafts) this.endRounds();
+    if (this.rounds || library.drafter === 0) return;
+    try {
+      const kernels = new RoundKernels(this.owner, { bufferGone: () => this.endRounds() });
+      const pace = new DraftPace(library.mostDrafts, library.drafts);
+      this.rounds = new Rounds(this.owner, kernels, pace, {
+        length: () => library.exports.gemma4_driver_length(this.owner.state),
+        room: this.room,
+        wrote: this.wrote,
+        plainMs: () => this.ahead.msPerToken,
+        version: () => library.exports.gemma4_driver_version(this.owner.state),
+        failed: (error) => this.giveUp(error),
+      });
+      this.rounds.sampling = this.sampling;
+      this.pace = pace;
+    } catch (error) {
+      this.giveUp(error);
+    }
+  }
+
+  /** Goes on without guesses and the drafter. */
+  private giveUp(error: unknown): void {
+    because(`no tokens are guessed: ${error instanceof Error ? error.message : String(error)}`);
+    this.endRounds();
+    this.owner.library.releaseDrafter();
+  }
+
+  /**
+   * Also where another conversation has given the drafter up, and its weights go: the step from the record needs none of
+   * them. Tokens of rounds that were submitted are kept by who took them.
+   */
+  private endRounds(): void {
+    this.active = this.ahead;
+    this.rounds?.destroy();
+    this.rounds = this.pace = undefined;
+  }
+}
