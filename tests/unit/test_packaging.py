@@ -15,6 +15,7 @@ SOURCE_FOLDERS = ("gemma4_compile", "model_spec", "quantization", "targets")
 
 # What `make wheel` builds and puts there, in place of the true files.
 MADE = (
+    "gemma4_compile/gemma4_web/choose/options.d.ts",
     "gemma4_compile/gemma4_web/fast.d.ts",
     "gemma4_compile/gemma4_web/fast.js",
     "gemma4_compile/page/assets/index-1a2b.js",
