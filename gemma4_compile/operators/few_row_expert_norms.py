@@ -37,6 +37,8 @@ class QuantizedBranchNorms(FewRows, Operator):
     Attributes
     ----------
     interleaved, experts_interleaved : order of the bytes of either
+    experts : of the router whose scores are made beside the norms; 0 without one. Then also an
+        argument: projection (experts, width) router_dtype; and a result: scores (rows, experts) f32
     """
 
     kind: ClassVar[str] = "quantized_branch_norms"
@@ -45,6 +47,18 @@ class QuantizedBranchNorms(FewRows, Operator):
     interleaved: bool
     experts_interleaved: bool
     most_rows: int = 1
+    experts: int = 0
+    factor: float = 1.0
+    router_dtype: str = "float32"
+
+    @property
+    def name(self) -> str:
+        return "routed_branch_norms" if self.experts else self.kind
+
+    @property
+    def routed_norm(self) -> RoutedNorm:
+        """The norm and the router of one position."""
+        return RoutedNorm(self.width, self.eps, self.experts, self.factor, self.router_dtype)
 
     @property
     def packs(self) -> bool:
@@ -52,7 +66,12 @@ class QuantizedBranchNorms(FewRows, Operator):
 
     def definition(self) -> tirx.PrimFunc:
         args, out, packed = self.norms()
-        return te_prim_func([*args, out, *packed])
+        if not self.experts:
+            return te_prim_func([*args, out, *packed])
+        shape = (self.experts, self.width)
+        projection = te.placeholder(shape, self.router_dtype, name="projection")
+        _, scores = router_scores(out, args[2], projection, out.shape[0], self.eps, self.factor)
+        return te_prim_func([*args, projection, out, *packed, scores])
 
     def norms(self) -> tuple[list[te.Tensor], te.Tensor, list[te.Tensor]]:
         """Arguments, r', and words and scales of both norms."""
@@ -74,32 +93,6 @@ class QuantizedBranchNorms(FewRows, Operator):
         dense = packed(DENSE_NORM, self.interleaved)
         experts = packed(EXPERT_NORM, self.experts_interleaved)
         return [y, residual, vectors], out, [*dense, *experts]
-
-
-@dataclass(frozen=True)
-class RoutedBranchNorms(QuantizedBranchNorms):
-    """`QuantizedBranchNorms`, and `FewRowRouterScores` of the same residual next to it.
-
-    Arguments: as there; projection (experts, width) router_dtype. Results: as there; scores
-    (rows, experts) f32.
-    """
-
-    kind: ClassVar[str] = "routed_branch_norms"
-    experts: int = 0
-    factor: float = 1.0
-    router_dtype: str = "float32"
-
-    @property
-    def routed_norm(self) -> RoutedNorm:
-        """The norm and the router of one position."""
-        return RoutedNorm(self.width, self.eps, self.experts, self.factor, self.router_dtype)
-
-    def definition(self) -> tirx.PrimFunc:
-        args, out, packed = self.norms()
-        shape = (self.experts, self.width)
-        projection = te.placeholder(shape, self.router_dtype, name="projection")
-        _, scores = router_scores(out, args[2], projection, out.shape[0], self.eps, self.factor)
-        return te_prim_func([*args, projection, out, *packed, scores])
 
 
 @dataclass(frozen=True)

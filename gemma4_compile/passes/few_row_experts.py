@@ -39,7 +39,6 @@ from gemma4_compile.operators.expert_linear import ExpertGemm
 from gemma4_compile.operators.few_row_expert_norms import (
     FewRowExpertNorm,
     QuantizedBranchNorms,
-    RoutedBranchNorms,
 )
 from gemma4_compile.operators.few_row_experts import FewRowExperts
 from gemma4_compile.operators.few_row_router import FewRowRouterScores, FewRowTopKExperts
@@ -55,7 +54,6 @@ from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.passes.operator_graph import (
     OperatorCall,
     OperatorGraph,
-    fields_of,
     is_call_of,
     result_vars,
 )
@@ -170,8 +168,8 @@ def _score_beside_norm(
     norm, old = graph.producer(residual), scores.operator
     if not is_call_of(norm, QuantizedBranchNorms) or not norm.args[2].same_as(vectors):
         return
-    operator = RoutedBranchNorms(
-        **fields_of(norm.operator),
+    operator = replace(
+        norm.operator,
         experts=old.experts,
         factor=old.factor,
         router_dtype=old.weight_dtype,

@@ -60,7 +60,6 @@ from gemma4_compile.passes.operator_graph import (
     AnyCall,
     OperatorCall,
     OperatorGraph,
-    fields_of,
     is_call_of,
     result_vars,
 )
@@ -141,8 +140,18 @@ def _norm_in_attention(
     args = [projected, *cache, positions, q_norm, before.args[-1]]
     if prepare.owns_kv or prepare.has_copies or not limits.binds(args, len(attention.results)):
         return
+    plain = attention.operator
     fused = NormedFewRowAttention(
-        **fields_of(attention.operator),
+        rows=plain.rows,
+        heads=plain.heads,
+        kv_heads=plain.kv_heads,
+        head_dim=plain.head_dim,
+        window=plain.window,
+        cache_dtype=plain.cache_dtype,
+        cache_rows=plain.cache_rows,
+        splits=plain.splits,
+        grain=plain.grain,
+        most_rows=plain.most_rows,
         pairs=prepare.pairs,
         rotary_offset=prepare.rotary_offset,
         rotary_total=prepare.rotary_total,

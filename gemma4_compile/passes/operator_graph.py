@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Generic, TypeGuard, TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeGuard, TypeVar
 
 import tvm
 from tvm import relax, tirx
@@ -142,15 +142,6 @@ def is_call_of(step: Step | None, kind: type[Op]) -> TypeGuard[OperatorCall[Op]]
 def result_vars(name: str, specs: Sequence[TensorSpec]) -> list[relax.Var]:
     """New variables for results."""
     return [relax.DataflowVar(name, relax.TensorType(list(shape), dtype)) for shape, dtype in specs]
-
-
-def fields_of(operator: Operator, in_dtype: str | None = None) -> dict[str, Any]:
-    """An operator's fields for another one that begins with them and, if named, takes a dtype.
-
-    Of any type, as they become arguments of a class that only the caller knows.
-    """
-    values = {item.name: getattr(operator, item.name) for item in fields(operator)}
-    return values if in_dtype is None else {**values, "in_dtype": in_dtype}
 
 
 def rewrite(module: tvm.IRModule, change: Callable[[OperatorGraph], None]) -> tvm.IRModule:

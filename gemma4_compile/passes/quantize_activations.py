@@ -51,7 +51,6 @@ from gemma4_compile.passes.operator_graph import (
     AnyCall,
     OperatorCall,
     OperatorGraph,
-    fields_of,
     is_call_of,
     result_vars,
 )
@@ -208,8 +207,17 @@ def _quantize_experts(
     width = first.expert_rows // 2
     words, scales = result_vars("product", quantized_specs(width, first.top_k))
     interleaved = second.layout.products.interleaved
-    new_gate_up = Int8ExpertGateUp(**fields_of(first, first.in_dtype), interleaved_out=interleaved)
-    new_down = Int8ExpertDown(**fields_of(second, PACKED))
+    new_gate_up = Int8ExpertGateUp(
+        first.layout,
+        first.expert_rows,
+        first.experts,
+        first.top_k,
+        first.in_dtype,
+        interleaved_out=interleaved,
+    )
+    new_down = Int8ExpertDown(
+        second.layout, second.expert_rows, second.experts, second.top_k, PACKED
+    )
     expert_scale = choice.args[1]
     graph.replace(
         [choice, gate_up],

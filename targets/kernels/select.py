@@ -15,6 +15,7 @@ from tvm import tirx
 from gemma4_compile.operators.activations import Int8
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.bounded_linear import BoundedLinear
+from gemma4_compile.operators.few_row_expert_norms import QuantizedBranchNorms
 from gemma4_compile.operators.few_row_experts import FewRowExperts
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.prologues import Combine, Norm, Routed
@@ -162,8 +163,6 @@ ONE_KERNEL: Mapping[str, Factory] = {
     "few_row_router_scores": make_few_row_router_scores,
     "few_row_top_k_experts": make_top_k_experts,
     "few_row_expert_norm": make_few_row_expert_norm,
-    "quantized_branch_norms": make_quantized_branch_norms,
-    "routed_branch_norms": make_routed_branch_norms,
     # attention
     "qk_norm_rope_cache": make_qk_norm_rope_cache,
     "decode_attention": make_decode_attention,
@@ -243,6 +242,10 @@ def select(operator: Operator, spec: TargetSpec) -> Factory:
             return few_row_expert_tensor_cores.make_few_row_expert_tensor_cores
         case FewRowExperts():
             return make_few_row_experts
+        case QuantizedBranchNorms(experts=0):
+            return make_quantized_branch_norms
+        case QuantizedBranchNorms():
+            return make_routed_branch_norms
         case PatchAttention():
             if tensor_core_patches.fits_tensor_cores(operator, spec):
                 return tensor_core_patches.make_tensor_core_attention

@@ -17,7 +17,6 @@ from gemma4_compile.operators.expert_linear import ExpertGemm
 from gemma4_compile.operators.few_row_expert_norms import (
     FewRowExpertNorm,
     QuantizedBranchNorms,
-    RoutedBranchNorms,
 )
 from gemma4_compile.operators.few_row_experts import FewRowExperts
 from gemma4_compile.operators.few_row_router import FewRowRouterScores, FewRowTopKExperts
@@ -157,7 +156,7 @@ def test_both_branches_inputs_are_rounded_by_the_norm_before_them() -> None:
     packed = quantized_specs(64, N)
 
     def expected(x: Tensors) -> list[nn.Tensor]:
-        norms = RoutedBranchNorms(64, 1e-6, True, False, MOST, EXPERTS, 0.125, "float16")
+        norms = QuantizedBranchNorms(64, 1e-6, True, False, MOST, EXPERTS, 0.125, "float16")
         args = [x[name] for name in ("y", "residual", "vectors", "projection")]
         *normed, scores = call(norms, args, ROWS, *packed, *packed, ((N, EXPERTS), F32))
         choice = FewRowTopKExperts(EXPERTS, TOP_K, MOST)

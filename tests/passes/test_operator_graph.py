@@ -11,14 +11,13 @@ from gemma4_compile.operators.base import emit_inplace
 from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import ResidualNorm, RmsNorm
-from gemma4_compile.operators.rows import CHUNK, ONE
+from gemma4_compile.operators.rows import ONE
 from gemma4_compile.operators.sampling import LogitBias
 from gemma4_compile.passes.operator_graph import (
     AnyCall,
     OperatorCall,
     OperatorGraph,
     Other,
-    fields_of,
     is_call_of,
     result_vars,
     rewrite,
@@ -249,12 +248,6 @@ def test_new_results_have_their_shapes_and_types() -> None:
     assert first.ty.shape[0].same_as(n)
     assert (str(second.ty.dtype), int(second.ty.shape[0])) == ("int32", 1)
     assert not first.same_as(second)
-
-
-def test_fields_go_over_to_an_operator_that_has_them_as_well() -> None:
-    linear = Linear(rows=CHUNK, layout=LAYOUT, in_dtype="float16", suppressed=(3,))
-    other = BoundedLinear(**fields_of(linear, F32))
-    assert other == BoundedLinear(rows=CHUNK, layout=LAYOUT, in_dtype=F32, suppressed=(3,))
 
 
 def test_control_flow_in_a_block_is_an_error() -> None:

@@ -16,7 +16,6 @@ from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.few_row_expert_norms import (
     FewRowExpertNorm,
     QuantizedBranchNorms,
-    RoutedBranchNorms,
 )
 from gemma4_compile.operators.moe import BRANCH_NORM, DENSE_NORM, EXPERT_NORM, VECTORS
 from gemma4_compile.operators.norms import ExpertNormVector, NormVector
@@ -68,11 +67,11 @@ def make_quantized_branch_norms(operator: QuantizedBranchNorms, spec: TargetSpec
     return build.result
 
 
-def make_routed_branch_norms(operator: RoutedBranchNorms, spec: TargetSpec) -> tirx.PrimFunc:
+def make_routed_branch_norms(operator: QuantizedBranchNorms, spec: TargetSpec) -> tirx.PrimFunc:
     """`make_quantized_branch_norms`, and a block for each row and expert that makes its score.
 
     A block that scores knows the row's norm from sums of its own (router_blocks.py). Grid: 1 +
-    experts x rows. Shared: as there, and two vectors a thread. Definition: `RoutedBranchNorms`.
+    experts x rows. Shared: as there, and two vectors a thread. Definition: `QuantizedBranchNorms`.
     """
     width, n = operator.width, symbolic_rows(None)
     threads = row_threads(width // WORD, spec.max_threads_per_block)

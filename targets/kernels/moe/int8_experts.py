@@ -1,6 +1,6 @@
 """Matmuls of one position with the chosen experts, on int8 vectors.
 
-The parts are those of int8_gemv.py. Definitions: gemma4_compile/operators/int8_linear.py.
+The parts are those of int8_gemv.py. Definitions: gemma4_compile/operators/int8_experts.py.
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ from gemma4_compile.operators.few_row_attention import (
     NormedFewRowAttention,
 )
 from gemma4_compile.operators.rows import CHUNK
-from gemma4_compile.passes.operator_graph import fields_of
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.attention.few_rows import few_row_shape
 from gemma4_compile.types import Array
@@ -44,7 +43,7 @@ def few(
 def normed(attention: FewRowAttention, pairs: int, offset: int = 0) -> NormedFewRowAttention:
     """The attention, which norms and rotates its queries itself."""
     return NormedFewRowAttention(
-        **fields_of(attention), pairs=pairs, rotary_offset=offset, rotary_total=320, eps=1e-6
+        **vars(attention), pairs=pairs, rotary_offset=offset, rotary_total=320, eps=1e-6
     )
 
 

@@ -15,7 +15,6 @@ from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.few_row_expert_norms import (
     FewRowExpertNorm,
     QuantizedBranchNorms,
-    RoutedBranchNorms,
 )
 from gemma4_compile.operators.few_row_router import FewRowRouterScores
 from gemma4_compile.operators.moe import (
@@ -47,8 +46,8 @@ OPERATORS: list[Operator] = [
     FewRowExpertNorm(288, EPS, 2, PACKED, True, MOST, tiled=True),
     QuantizedBranchNorms(2816, EPS, True, True, MOST),
     QuantizedBranchNorms(288, EPS, False, True, MOST),
-    RoutedBranchNorms(2816, EPS, True, True, MOST, 128, 2816**-0.5, "float16"),
-    RoutedBranchNorms(288, EPS, False, True, MOST, 5, 0.1, "float32"),
+    QuantizedBranchNorms(2816, EPS, True, True, MOST, 128, 2816**-0.5, "float16"),
+    QuantizedBranchNorms(288, EPS, False, True, MOST, 5, 0.1, "float32"),
 ]
 
 
@@ -100,7 +99,7 @@ def test_branches_are_normed_and_rounded() -> None:
 
 
 def test_the_router_s_scores_are_those_of_the_residual() -> None:
-    operator = RoutedBranchNorms(WIDTH, EPS, True, False, MOST, 7, 0.1, "float16")
+    operator = QuantizedBranchNorms(WIDTH, EPS, True, False, MOST, 7, 0.1, "float16")
     case = make_case(operator, 1, rows=5)
     y, residual, vectors, projection = case.arrays[:4]
     *normed, scores = case.expected
