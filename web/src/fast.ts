@@ -9,11 +9,13 @@
 // the client what it asks for. What it does not know it leaves alone.
 import { type DriverExports, readInterface } from "./library/abi";
 import { type Choice, type ChooseOptions, chooseLibrary as choose, type JudgedAdapter } from "./choose";
+import { forgetChoices } from "./choose/kept_choice";
 import { MEASURED_DEVICE } from "./choose/measured_device";
 import { Device, type Owner } from "./gpu/device";
 import { tryDrafter } from "./speculative/drafter";
 import type { DrafterOptions } from "./speculative/drafter_options";
-import { Library } from "./library/library";
+import { Library, type LibraryHost } from "./library/library";
+import { DeviceTest } from "./selftest/device_test";
 import { because, counts, type Stats } from "./stats";
 import { withSubgroupMatrices } from "./gpu/subgroup_matrices";
 import { withSubgroupSize } from "./gpu/subgroup_size";
@@ -44,6 +46,11 @@ const owner: Owner = {
     return true;
   },
   isCalling: () => active !== undefined,
+};
+
+const host: LibraryHost = {
+  enter,
+  gateOf: (metadata, device) => DeviceTest.of(metadata, device, () => forgetChoices()),
 };
 
 function remember<T extends object>(set: Set<WeakRef<T>>, item: T): void {
@@ -87,7 +94,7 @@ function openLibrary(exports: WebAssembly.Exports): Library | undefined {
     because(found);
     return undefined;
   }
-  const library = new Library(exports as unknown as DriverExports, found, enter);
+  const library = new Library(exports as unknown as DriverExports, found, host);
   remember(libraries, library);
   counts.libraries += 1;
   return library;

@@ -127,7 +127,7 @@ export function fakeLibrary(device?: Device): FakeLibrary {
       return 0;
     },
   } as unknown as DriverExports;
-  const library = new Library(exports, {} as Interface, () => undefined);
+  const library = new Library(exports, {} as Interface, { enter: () => undefined, gateOf: () => undefined });
   library.device = device;
   library.bufferOf = (handle) => buffers.get(handle);
   return { library, calls, released, buffers, define, object, tensor, array };

@@ -1,8 +1,8 @@
 // One GPU device that a recognised library uses: methods of our own on this object and its queue, never on prototypes.
 import { BindGroups, noteLayout } from "./bind_groups";
 import { BufferState, stateOf } from "./buffers";
-import type { DeviceTest } from "../selftest/device_test";
 import { CommandList, Encoder, type EncoderHost } from "./encoder";
+import type { KernelGate } from "./kernel_gate";
 import { type Native, nativeOf } from "./native";
 import { type Command, type Launch, Stream } from "./stream";
 import { counts } from "../stats";
@@ -40,8 +40,8 @@ export class Device implements EncoderHost {
   readonly kernelNames = new WeakMap<GPUComputePipeline, string>();
   /** Launches that are encoded now, if somebody records them; undefined inside: something else was encoded. */
   recording: { launches: Launch[]; isClean: boolean; isDry?: boolean } | undefined;
-  /** The known-answer test of the library's kernels. */
-  test: DeviceTest | undefined;
+  /** Of the library's kernels. */
+  gate: KernelGate | undefined;
   /** Called when the client begins to wait for the host's copy of something. */
   onWait: (() => void) | undefined;
   isLost = false;
@@ -160,7 +160,7 @@ export class Device implements EncoderHost {
     }
   }
 
-  /** Kernels pass the known-answer test on their way to the client. */
+  /** Kernels pass the gate on their way to the client. */
   private overridePipelines(): void {
     const { device } = this;
     const { createPipelineLayout, createShaderModule, createComputePipelineAsync } = device;
@@ -174,14 +174,14 @@ export class Device implements EncoderHost {
     device.createShaderModule = (descriptor) =>
       createShaderModule.call(
         device,
-        this.test ? { ...descriptor, code: this.test.pinned(descriptor.code) } : descriptor,
+        this.gate ? { ...descriptor, code: this.gate.pinned(descriptor.code) } : descriptor,
       );
     device.createComputePipelineAsync = async (descriptor) => {
       const pipeline = await createComputePipelineAsync.call(device, descriptor);
       const layout = descriptor.layout === "auto" ? undefined : layouts.get(descriptor.layout);
       if (descriptor.compute.entryPoint) this.kernelNames.set(pipeline, descriptor.compute.entryPoint);
       if (layout && descriptor.compute.entryPoint)
-        await this.test?.check(descriptor.compute.entryPoint, pipeline, layout);
+        await this.gate?.check(descriptor.compute.entryPoint, pipeline, layout);
       return pipeline;
     };
   }

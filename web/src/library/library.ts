@@ -2,7 +2,7 @@
 import { type DriverExports, type Handle, type Interface, isNoted, roleOf, type Role, stringAt } from "./abi";
 import { type BufferState, stateOf } from "../gpu/buffers";
 import type { Device } from "../gpu/device";
-import { DeviceTest } from "../selftest/device_test";
+import type { KernelGate } from "../gpu/kernel_gate";
 import { Kernels } from "./kernels";
 import type { RoundPipelines } from "../speculative/next_round";
 import { RandomNumbers } from "./random";
@@ -24,6 +24,14 @@ export interface Call {
 }
 
 type SafeCall = (self: number, args: number, count: number, result: number) => number;
+
+/** What a library is given by who opens it. */
+export interface LibraryHost {
+  /** Whose callback runs from now on; returns whose did. */
+  enter(library: Library | undefined): Library | undefined;
+  /** What the kernels of a library with these metadata pass; undefined for nothing. */
+  gateOf(metadata: string, device: Device): KernelGate | undefined;
+}
 
 export class Library {
   device: Device | undefined;
@@ -60,7 +68,7 @@ export class Library {
   constructor(
     readonly exports: DriverExports,
     readonly found: Interface,
-    private readonly enter: (library: Library | undefined) => Library | undefined,
+    private readonly host: LibraryHost,
   ) {}
 
   makePlain(): void {
@@ -106,9 +114,9 @@ export class Library {
   /** The client reads the library's metadata, which describe the test of the device. */
   private describe(handle: Handle, args: number, count: number, result: number): number {
     const status = this.run(handle, args, count, result);
-    if (status !== 0 || !this.device || this.device.test) return status;
+    if (status !== 0 || !this.device || this.device.gate) return status;
     const text = this.text(result);
-    if (text !== undefined) this.device.test = DeviceTest.of(text, this.device);
+    if (text !== undefined) this.device.gate = this.host.gateOf(text, this.device);
     return status;
   }
 
@@ -228,7 +236,7 @@ export class Library {
   // --- Calls of the library into the client's runtime ---
 
   calledBack(original: SafeCall, self: number, args: number, count: number, result: number): number {
-    const before = this.enter(this);
+    const before = this.host.enter(this);
     this.callbacks += 1;
     const { device } = this;
     if (device) device.lastCreated = undefined;
@@ -255,7 +263,7 @@ export class Library {
       return status;
     } finally {
       this.callbacks -= 1;
-      this.enter(before);
+      this.host.enter(before);
     }
   }
 

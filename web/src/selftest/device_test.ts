@@ -1,7 +1,7 @@
 // The known-answer test of a library on its device, while the client makes the pipelines: a wrong device fails the
 // load with a message, instead of talking nonsense later.
-import { forgetChoices } from "../choose/kept_choice";
 import type { Device } from "../gpu/device";
+import type { KernelGate } from "../gpu/kernel_gate";
 import {
   KnownAnswerTest,
   parseKnownAnswers,
@@ -15,7 +15,7 @@ import { pinSubgroupSize } from "../gpu/subgroup_size";
 import { because, counts } from "../stats";
 import { WrongLibraries } from "./wrong_libraries";
 
-export class DeviceTest {
+export class DeviceTest implements KernelGate {
   private test: KnownAnswerTest | undefined;
   private readonly tested: AdapterText;
   private hasPassed = false;
@@ -24,16 +24,20 @@ export class DeviceTest {
   private constructor(
     private readonly device: Device,
     private readonly answers: KnownAnswers,
+    private readonly onWrong: () => Promise<void>,
   ) {
     this.tested = testedAdapter(device.adapter, device.device.features);
     this.isReady = this.prepare();
   }
 
-  /** The test that a library's metadata describes; undefined if it describes none that the module understands. */
-  static of(metadata: string, device: Device): DeviceTest | undefined {
+  /**
+   * The test that a library's metadata describes; undefined if it describes none that the module understands.
+   * `onWrong` comes before the load fails.
+   */
+  static of(metadata: string, device: Device, onWrong: () => Promise<void>): DeviceTest | undefined {
     try {
       const answers = parseKnownAnswers(metadata);
-      if (answers) return new DeviceTest(device, answers);
+      if (answers) return new DeviceTest(device, answers, onWrong);
       because("the library brings no known answers: the device is not tested");
     } catch (error) {
       because(`the library's known answers cannot be read: ${String(error)}`);
@@ -53,7 +57,7 @@ export class DeviceTest {
     counts.deviceTestMs = this.test?.milliseconds ?? 0;
     if (problem) {
       await (await WrongLibraries.open())?.add(this.answers, this.tested);
-      await forgetChoices();
+      await this.onWrong();
       counts.device = problem.message;
       throw new Error(problem.message);
     }

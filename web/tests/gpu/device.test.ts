@@ -42,6 +42,42 @@ beforeEach(() => {
   device = new Device(made, {} as GPUAdapterInfo, { claims: () => true, isCalling: () => false });
 });
 
+describe("a kernel on its way to the client", () => {
+  const compiled: string[] = [];
+  const wrong = "computes wrong results";
+
+  beforeEach(() => {
+    compiled.length = 0;
+    device.device.createShaderModule = ({ code }) => ({ label: String(compiled.push(code)) }) as GPUShaderModule;
+    device.device.createBuffer({ size: 4, usage: GPUBufferUsage.STORAGE }); // the library claims the device
+  });
+
+  const load = (entryPoint: string) => {
+    const layout = device.device.createBindGroupLayout({ entries: [] });
+    return device.device.createComputePipelineAsync({
+      layout: device.device.createPipelineLayout({ bindGroupLayouts: [layout] }),
+      compute: { module: device.device.createShaderModule({ code: "fn" }), entryPoint },
+    });
+  };
+
+  it("passes the gate, which changes its text and may refuse it", async () => {
+    device.gate = {
+      pinned: (code) => `${code} pinned`,
+      check: async (kernel) => {
+        if (kernel === "wrong_kernel") throw new Error(wrong);
+      },
+    };
+    await load("right_kernel");
+    await expect(load("wrong_kernel")).rejects.toThrow(wrong);
+    expect(compiled).toEqual(["fn pinned", "fn pinned"]);
+  });
+
+  it("is left as it is where there is none", async () => {
+    await load("wrong_kernel");
+    expect(compiled).toEqual(["fn"]);
+  });
+});
+
 describe("waiting for the queue", () => {
   it("is spared once between a prompt and the draw from it", async () => {
     device.device.createBuffer({ size: 4, usage: GPUBufferUsage.STORAGE });

@@ -1,5 +1,6 @@
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { choose } from "../../src/choose/choose";
+import { forgetChoices } from "../../src/choose/kept_choice";
 import { LibraryFile } from "../../src/choose/library_file";
 import type { Device } from "../../src/gpu/device";
 import { DeviceTest } from "../../src/selftest/device_test";
@@ -13,11 +14,8 @@ const HARDWARE: FakeHardware = { features: ["shader-f16"], subgroups: [32, 32] }
 async function load(browser: FakeBrowser, name: string): Promise<void> {
   const { adapter } = browser;
   const device = await adapter.requestDevice({ requiredFeatures: [] });
-  const test = DeviceTest.of(new LibraryFile(libraryFile(name)).metadata()!, {
-    device,
-    adapter: adapter.info,
-    native: { ...device, ...device.queue },
-  } as unknown as Device)!;
+  const driven = { device, adapter: adapter.info, native: { ...device, ...device.queue } } as unknown as Device;
+  const test = DeviceTest.of(new LibraryFile(libraryFile(name)).metadata()!, driven, () => forgetChoices())!;
   for (const kernel of ["decode", "attend", "prompt"]) {
     const pipeline = { library: name, entry: `${kernel}_kernel` } as unknown as GPUComputePipeline;
     await test.check(`${kernel}_kernel`, pipeline, [] as unknown as GPUBindGroupLayout);
