@@ -11,6 +11,7 @@ import { type DriverExports, readInterface } from "./library/abi";
 import { type Choice, type ChooseOptions, chooseLibrary as choose, type JudgedAdapter } from "./choose";
 import { forgetChoices } from "./choose/kept_choice";
 import { MEASURED_DEVICE } from "./choose/measured_device";
+import { StepDriver } from "./driver/step_driver";
 import { Device, type Owner } from "./gpu/device";
 import { tryDrafter } from "./speculative/drafter";
 import type { DrafterOptions } from "./speculative/drafter_options";
@@ -50,6 +51,7 @@ const owner: Owner = {
 
 const host: LibraryHost = {
   enter,
+  driverOf: (conversation, onEnd) => StepDriver.create(conversation, onEnd),
   gateOf: (metadata, device) => DeviceTest.of(metadata, device, () => forgetChoices()),
 };
 

@@ -127,7 +127,8 @@ export function fakeLibrary(device?: Device): FakeLibrary {
       return 0;
     },
   } as unknown as DriverExports;
-  const library = new Library(exports, {} as Interface, { enter: () => undefined, gateOf: () => undefined });
+  const host = { enter: () => undefined, gateOf: () => undefined, driverOf: () => undefined };
+  const library = new Library(exports, {} as Interface, host);
   library.device = device;
   library.bufferOf = (handle) => buffers.get(handle);
   return { library, calls, released, buffers, define, object, tensor, array };

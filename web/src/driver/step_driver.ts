@@ -7,7 +7,7 @@ import type { Handle, Role } from "../library/abi";
 import type { Entry, Forerunner } from "../replay/ahead";
 import type { BufferState, Dependent, HostRead, Keeper } from "../gpu/buffers";
 import type { Device } from "../gpu/device";
-import type { Call, Library } from "../library/library";
+import type { Call, Conversation, Driver, Library } from "../library/library";
 import { Lookahead } from "./lookahead";
 import { type Recorded, Recorder } from "../replay/recorder";
 import { type Region, Scratch } from "../replay/recording";
@@ -30,7 +30,7 @@ const MAX_PATIENCE = 64;
 /** After a new seed two numbers are needed; after so many tokens the generator is another one. */
 const MAX_UNPREDICTED = 16;
 
-export class StepDriver implements Dependent, Keeper {
+export class StepDriver implements Driver, Dependent, Keeper {
   private readonly recorded = new Map<Role, Recorded>();
   private readonly scratch: Scratch;
   private readonly recorder: Recorder;
@@ -51,13 +51,8 @@ export class StepDriver implements Dependent, Keeper {
   private version = 0; // of the state, at the last step
   private hasEnded = false;
 
-  static create(
-    library: Library,
-    device: Device,
-    state: Handle,
-    params: Handle,
-    onEnd: () => void,
-  ): StepDriver | undefined {
+  static create(conversation: Conversation, onEnd: () => void): StepDriver | undefined {
+    const { library, device, state, params } = conversation;
     const buffers = library.buffersOfState(state);
     if (!buffers) {
       because("the state is not one of gemma4-compile, or its buffers are not known");

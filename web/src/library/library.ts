@@ -6,7 +6,6 @@ import type { KernelGate } from "../gpu/kernel_gate";
 import { Kernels } from "./kernels";
 import type { RoundPipelines } from "../speculative/next_round";
 import { RandomNumbers } from "./random";
-import { StepDriver } from "../driver/step_driver";
 import { because, counts } from "../stats";
 
 /** An argument or result as TVM passes it. */
@@ -25,19 +24,38 @@ export interface Call {
 
 type SafeCall = (self: number, args: number, count: number, result: number) => number;
 
+/** A state and weights that the client decodes with. */
+export interface Conversation {
+  readonly library: Library;
+  readonly device: Device;
+  readonly state: Handle;
+  readonly params: Handle;
+}
+
+/** Answers the calls of a conversation's steps. */
+export interface Driver {
+  /** Whether a call of `role` on this buffer belongs to the step that is under way. */
+  owns(role: Role, buffer: BufferState): boolean;
+  call(role: Role, call: Call): number;
+  /** Its end, after which what the client holds is right. */
+  finish(): void;
+}
+
 /** What a library is given by who opens it. */
 export interface LibraryHost {
   /** Whose callback runs from now on; returns whose did. */
   enter(library: Library | undefined): Library | undefined;
   /** What the kernels of a library with these metadata pass; undefined for nothing. */
   gateOf(metadata: string, device: Device): KernelGate | undefined;
+  /** The driver of a conversation, which calls `onEnd` at its end; undefined where there can be none. */
+  driverOf(conversation: Conversation, onEnd: () => void): Driver | undefined;
 }
 
 export class Library {
   device: Device | undefined;
   private readonly roles = new Map<Handle, Role>();
   private readonly buffers = new Map<number, GPUBuffer>();
-  private readonly drivers = new Map<string, StepDriver>();
+  private readonly drivers = new Map<string, Driver>();
   /** References to give back when the library is entered the next time: not while it frees something. */
   private readonly released: Handle[] = [];
   words = new Int32Array(0);
@@ -200,7 +218,7 @@ export class Library {
     return true;
   }
 
-  private driverFor(role: Role, args: number, count: number): StepDriver | undefined {
+  private driverFor(role: Role, args: number, count: number): Driver | undefined {
     const { types, any_bytes } = this.found;
     const at = (i: number) => this.value(args + i * any_bytes);
     if (role !== "decode") {
@@ -217,7 +235,8 @@ export class Library {
     const key = `${state},${params}`;
     let driver = this.drivers.get(key);
     if (!driver) {
-      const made = StepDriver.create(this, this.device!, state, params, () => this.drivers.delete(key));
+      const conversation = { library: this, device: this.device!, state, params };
+      const made = this.host.driverOf(conversation, () => this.drivers.delete(key));
       if (!made) return undefined;
       driver = made;
       this.drivers.set(key, driver);
@@ -227,9 +246,9 @@ export class Library {
   }
 
   /** Of the sampler's calls on logits that are nobody's: a prompt's, whose sample shows the random numbers. */
-  private lastDriver: StepDriver | undefined;
+  private lastDriver: Driver | undefined;
 
-  driverEnded(driver: StepDriver): void {
+  driverEnded(driver: Driver): void {
     if (this.lastDriver === driver) this.lastDriver = undefined;
   }
 
