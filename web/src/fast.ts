@@ -13,6 +13,7 @@ import { forgetChoices } from "./choose/kept_choice";
 import { MEASURED_DEVICE } from "./choose/measured_device";
 import { StepDriver } from "./driver/step_driver";
 import { Device, type Owner } from "./gpu/device";
+import { Drafter } from "./speculative/drafter_state";
 import { tryDrafter } from "./speculative/drafter";
 import type { DrafterOptions } from "./speculative/drafter_options";
 import { Library, type LibraryHost } from "./library/library";
@@ -178,7 +179,12 @@ export function disable(): void {
   if (!counts.enabled) return;
   counts.enabled = false;
   because("disable() was called");
-  for (const library of libraries) library.deref()?.makePlain();
+  for (const reference of libraries) {
+    const library = reference.deref();
+    if (!library) continue;
+    library.makePlain();
+    Drafter.of(library).release();
+  }
   for (const device of devices) device.deref()?.makePlain();
 }
 

@@ -85,12 +85,12 @@ export class Lookahead implements Forerunner {
   }
 
   private openRounds(): void {
-    const { library } = this.owner;
-    if (this.pace && this.pace.fixed !== library.drafts) this.endRounds();
-    if (this.rounds || library.drafter === 0) return;
+    const { library, drafter } = this.owner;
+    if (this.pace && this.pace.fixed !== drafter.drafts) this.endRounds();
+    if (this.rounds || drafter.weights === 0) return;
     try {
       const kernels = new RoundKernels(this.owner, { bufferGone: () => this.endRounds() });
-      const pace = new DraftPace(library.mostDrafts, library.drafts);
+      const pace = new DraftPace(drafter.mostDrafts, drafter.drafts);
       this.rounds = new Rounds(this.owner, kernels, pace, {
         length: () => library.exports.gemma4_driver_length(this.owner.state),
         room: this.room,
@@ -110,7 +110,7 @@ export class Lookahead implements Forerunner {
   private giveUp(error: unknown): void {
     because(`no tokens are guessed: ${error instanceof Error ? error.message : String(error)}`);
     this.endRounds();
-    this.owner.library.releaseDrafter();
+    this.owner.drafter.release();
   }
 
   /**

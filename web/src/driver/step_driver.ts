@@ -11,6 +11,7 @@ import type { Call, Conversation, Driver, Library } from "../library/library";
 import { Lookahead } from "./lookahead";
 import { type Recorded, Recorder } from "../replay/recorder";
 import { type Region, Scratch } from "../replay/recording";
+import { Drafter } from "../speculative/drafter_state";
 import { because, counts } from "../stats";
 import { encode, type ReadyLaunch } from "../gpu/stream";
 import { Tables } from "../replay/tables";
@@ -329,7 +330,7 @@ export class StepDriver implements Driver, Dependent, Keeper {
     };
     this.tables = tables;
     const { params, stateBuffers } = this;
-    const owner = { library, device, state, params, stateBuffers };
+    const owner = { library, drafter: Drafter.of(library), device, state, params, stateBuffers };
     this.ahead = new Lookahead(owner, tables, { decode, softmax, sample });
   }
 

@@ -4,7 +4,6 @@ import { type BufferState, stateOf } from "../gpu/buffers";
 import type { Device } from "../gpu/device";
 import type { KernelGate } from "../gpu/kernel_gate";
 import { Kernels } from "./kernels";
-import type { RoundPipelines } from "../speculative/next_round";
 import { RandomNumbers } from "./random";
 import { because, counts } from "../stats";
 
@@ -71,15 +70,6 @@ export class Library {
   private scratchAddress = 0;
   /** The virtual machine, of which functions can be asked for. */
   machine: Handle = 0;
-  /** Weights of the drafter, if it was given one. */
-  drafter: Handle = 0;
-  drafterBytes = 0;
-  /** Guesses of every round; undefined for as many as pay. */
-  drafts: number | undefined;
-  /** Guesses of a round, at most: a prefill chunk less one, which rings hold besides a window. */
-  mostDrafts = 0;
-  /** Of its device, with a drafter. */
-  roundPipelines: RoundPipelines | undefined;
   private isPlain = false;
   private callbacks = 0; // that run now
 
@@ -91,7 +81,6 @@ export class Library {
 
   makePlain(): void {
     for (const driver of [...this.drivers.values()]) driver.finish();
-    this.releaseDrafter();
     this.isPlain = true;
   }
 
@@ -103,14 +92,6 @@ export class Library {
 
   releaseLater(handle: Handle): void {
     this.released.push(handle);
-  }
-
-  /** Lets go of the drafter's weights, which no record uses any more. */
-  releaseDrafter(): void {
-    if (this.drafter === 0) return;
-    this.releaseLater(this.drafter);
-    this.drafter = 0;
-    counts.drafterBytes -= this.drafterBytes;
   }
 
   // --- Calls of the client into the library ---

@@ -4,6 +4,7 @@ import type { DrafterOptions, FetchFile } from "./drafter_options";
 import { hexDigest } from "../kept";
 import type { Library } from "../library/library";
 import type { Native } from "../gpu/native";
+import { Drafter } from "./drafter_state";
 import { makeRoundPipelines, MAX_DRAFTS, MAX_ROWS } from "./next_round";
 import { because, counts } from "../stats";
 
@@ -175,14 +176,15 @@ export async function loadDrafter(libraries: readonly Library[], url: string, op
       const wanted = parametersOf(candidate);
       return wanted.length > 0 && wanted.length === stored.size && wanted.every((one) => stored.has(describe(one)));
     });
-  const library = takers.find((one) => one.drafter === 0 && !underWay.has(one)) ?? takers[0];
+  const library = takers.find((one) => Drafter.of(one).weights === 0 && !underWay.has(one)) ?? takers[0];
   if (!library) throw new Error("no loaded model takes these weights: load the package first, of the same build");
-  library.drafts = drafts;
-  library.mostDrafts = Math.min(MAX_DRAFTS, (metadataOf(library).prefill_chunk_size ?? MAX_ROWS) - 1);
-  if (library.mostDrafts < 1) throw new Error("chunks of one token leave no room for guesses");
+  const drafter = Drafter.of(library);
+  drafter.drafts = drafts;
+  drafter.mostDrafts = Math.min(MAX_DRAFTS, (metadataOf(library).prefill_chunk_size ?? MAX_ROWS) - 1);
+  if (drafter.mostDrafts < 1) throw new Error("chunks of one token leave no room for guesses");
   // Who asked before hears of a failure, which is no reason not to try again: its files may have come another way.
   for (let other = underWay.get(library); other; other = underWay.get(library)) await other.catch(() => undefined);
-  if (library.drafter !== 0) return;
+  if (drafter.weights !== 0) return;
   const loading = load(library, get, base, shards, files);
   underWay.set(library, loading);
   await loading.finally(() => underWay.delete(library));
@@ -195,7 +197,8 @@ async function load(
   shards: readonly Shard[],
   files: Provenance["files"],
 ): Promise<void> {
-  library.roundPipelines ??= await makeRoundPipelines(library.device!.native);
+  const drafter = Drafter.of(library);
+  drafter.roundPipelines ??= await makeRoundPipelines(library.device!.native);
   await checkRoom(
     library.device!.native,
     shards.flatMap(({ records }) => records),
@@ -208,10 +211,10 @@ async function load(
       check(library);
       for (const weight of shard.records) tensors.set(weight.name, upload(library, calls, weight, bytes));
     }
-    library.drafter = calls.array(parametersOf(library).map(({ name }) => tensors.get(name)!));
-    library.drafterBytes = shards.reduce((sum, { nbytes }) => sum + nbytes, 0);
-    counts.drafterBytes += library.drafterBytes;
-    void library.device!.device.lost.then(() => library.releaseDrafter());
+    drafter.weights = calls.array(parametersOf(library).map(({ name }) => tensors.get(name)!));
+    drafter.bytes = shards.reduce((sum, { nbytes }) => sum + nbytes, 0);
+    counts.drafterBytes += drafter.bytes;
+    void library.device!.device.lost.then(() => drafter.release());
     const names = shards.map(({ dataPath }) => `${dataPath}?${files[dataPath]!.sha256}`);
     if (get === cached) await dropOthers(base, [INDEX_FILE, PROVENANCE_FILE, ...names]).catch(() => undefined);
   } finally {

@@ -9,6 +9,7 @@ import type { BufferState, Dependent } from "../gpu/buffers";
 import { Calls } from "../library/calls";
 import type { Device } from "../gpu/device";
 import type { Library } from "../library/library";
+import type { Drafter } from "./drafter_state";
 import {
   bindRoundKernel,
   CELLS,
@@ -24,6 +25,7 @@ import type { Launch, ReadyLaunch } from "../gpu/stream";
 
 export interface RoundOwner {
   readonly library: Library;
+  readonly drafter: Drafter;
   readonly device: Device;
   readonly state: Handle;
   readonly params: Handle;
@@ -82,10 +84,10 @@ export class RoundKernels {
     private readonly owner: RoundOwner,
     private readonly dependent: Dependent,
   ) {
-    const { library, device, state } = owner;
+    const { library, drafter, device, state } = owner;
     this.calls = Calls.of(library);
-    if (!library.roundPipelines) throw new Error("the kernels between rounds are not there");
-    this.pipelines = library.roundPipelines;
+    if (!drafter.roundPipelines) throw new Error("the kernels between rounds are not there");
+    this.pipelines = drafter.roundPipelines;
     this.scratch = new Scratch(device.native);
     this.functions = {
       embed: this.calls.compiled(EMBED),
@@ -285,7 +287,7 @@ export class RoundKernels {
       const launches = this.launchesOf(() => {
         const embedded = calls.call(functions.embed, [calls.object(token), calls.object(owner.params)]).handle;
         made.push(embedded);
-        const args = [embedded, hidden, positions, owner.state, owner.library.drafter];
+        const args = [embedded, hidden, positions, owner.state, owner.drafter.weights];
         const result = calls.call(
           functions.draft,
           args.map((object) => calls.object(object)),

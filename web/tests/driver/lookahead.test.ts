@@ -23,7 +23,7 @@ let length: number;
 let ring: number[];
 let sizes: number[]; // steps of submissions without guesses
 let released: number;
-let library: { drafter: number; drafts?: number; mostDrafts: number };
+let drafter: { weights: number; drafts?: number; mostDrafts: number };
 let lookahead: Lookahead;
 
 /** Copies arrive in their order, each after the time that it takes. */
@@ -76,23 +76,25 @@ beforeEach(() => {
       copyBufferToBuffer: (from: object, _: number, to: GPUBuffer & FakeStaging) => copied(from, to, tables),
     }),
   });
-  library = {
-    random: { state: 77 },
-    drafter: 5,
+  drafter = {
+    weights: 5,
     mostDrafts: 8,
-    releaseDrafter: () => {
+    release: () => {
       released += 1;
-      library.drafter = 0;
+      drafter.weights = 0;
     },
+  } as typeof drafter;
+  const library = {
+    random: { state: 77 },
     exports: {
       gemma4_driver_length: () => length,
       gemma4_driver_room: () => 4096 - length,
       gemma4_driver_wrote: () => 0,
       gemma4_driver_version: () => version,
     },
-  } as typeof library;
+  };
   const stream = { flush: () => undefined, submit: () => undefined };
-  const owner = { library, state: 1, device: { native, stream } } as unknown as RoundOwner;
+  const owner = { library, drafter, state: 1, device: { native, stream } } as unknown as RoundOwner;
   const recorded = { record: { bind: () => [] } };
   const step = { decode: recorded, softmax: recorded, sample: recorded } as unknown as RecordedStep;
   lookahead = new Lookahead(owner, tables, step);
@@ -163,7 +165,7 @@ describe("tokens ahead of the client", () => {
     const at = { token: 5, position: 20 };
     await say(30, at);
     Object.assign(device, { fails: false });
-    library.drafter = 6;
+    drafter.weights = 6;
     at.token += 1; // another reply
     await say(30, at);
     expect(device.rounds.length).toBeGreaterThan(5);
@@ -177,7 +179,7 @@ describe("tokens ahead of the client", () => {
     const entry = lookahead.take(at.position, at.token)!;
     lookahead.refill(at.position);
     const rounds = device.rounds.length;
-    library.drafter = 0;
+    drafter.weights = 0;
     device.dependent!.bufferGone(); // its weights, in the middle of a step
     await entry.read.arrival;
     expect(entry.read.value()).toBe(next(at.token, at.position));
@@ -189,7 +191,7 @@ describe("tokens ahead of the client", () => {
   it("are as many in a round as was asked for last, from the next reply on", async () => {
     const at = { token: 5, position: 20 };
     for (const drafts of [2, 5]) {
-      library.drafts = drafts;
+      drafter.drafts = drafts;
       device.rounds = [];
       await say(30, at);
       at.token += 1; // another reply
@@ -198,13 +200,13 @@ describe("tokens ahead of the client", () => {
   });
 
   it("are no more than the library's rings have room for", async () => {
-    [library.drafts, library.mostDrafts] = [5, 3];
+    [drafter.drafts, drafter.mostDrafts] = [5, 3];
     await say(30);
     expect(new Set(device.rounds.map(({ rows }) => rows))).toEqual(new Set([1, 4]));
   });
 
   it("are never guessed where that was asked for", async () => {
-    library.drafts = 0;
+    drafter.drafts = 0;
     await say(40);
     expect(device.rounds).toEqual([]);
     expect(counts.guessedSteps).toBe(0);

@@ -1,6 +1,7 @@
 import { afterEach, beforeAll, beforeEach, describe, expect, it, vi } from "vitest";
 import type { Device } from "../../src/gpu/device";
 import { loadDrafter, tryDrafter } from "../../src/speculative/drafter";
+import { Drafter } from "../../src/speculative/drafter_state";
 import { counts } from "../../src/stats";
 import { type FakeLibrary, fakeLibrary } from "../fake_library";
 
@@ -27,6 +28,7 @@ let files: Record<string, unknown>;
 let asked: [string, string | undefined][];
 let written: [GPUBuffer, number[]][];
 let fake: FakeLibrary;
+let drafter: Drafter;
 let refusal: string; // of the kernels between rounds
 let loses: () => void; // the device
 let fits: boolean; // into the device's memory
@@ -77,6 +79,7 @@ beforeEach(() => {
   });
   fake = fakeLibrary({ native: { writeBuffer, ...shaders }, device: { lost } } as unknown as Device);
   fake.library.readMetadata = () => JSON.stringify({ drafter: { params: PARAMETERS } });
+  drafter = Drafter.of(fake.library);
 });
 afterEach(() => void vi.unstubAllGlobals());
 
@@ -92,10 +95,10 @@ describe("a drafter", () => {
     const byBuffer = new Map(written);
     const content = tensors.map((tensor) => byBuffer.get(fake.buffers.get(tensor)!.buffer));
     expect(content).toEqual([[24, 25, 26, 0], [...SHARD.subarray(0, 16)]]);
-    expect(fake.library.drafter).toBeGreaterThan(0);
+    expect(drafter.weights).toBeGreaterThan(0);
     expect(fake.released).toEqual(expect.arrayContaining(tensors)); // the array holds them
     expect(counts.drafterBytes).toBe(SHARD.length);
-    expect(fake.library.drafts).toBe(4);
+    expect(drafter.drafts).toBe(4);
   });
 
   it("guesses at most a chunk less one", async () => {
@@ -106,7 +109,7 @@ describe("a drafter", () => {
     ]) {
       fake.library.readMetadata = () => JSON.stringify({ ...metadata, prefill_chunk_size: chunk });
       await load();
-      expect(fake.library.mostDrafts).toBe(most);
+      expect(drafter.mostDrafts).toBe(most);
     }
   });
 
@@ -119,7 +122,7 @@ describe("a drafter", () => {
     await load();
     await load({ drafts: 2 });
     expect(asked.filter(([url]) => url.endsWith(NAME))).toHaveLength(1);
-    expect([counts.drafterBytes, fake.library.drafts]).toEqual([SHARD.length, 2]);
+    expect([counts.drafterBytes, drafter.drafts]).toEqual([SHARD.length, 2]);
   });
 
   it("is loaded once for two that ask at the same time, with the guesses of the later one", async () => {
@@ -129,7 +132,7 @@ describe("a drafter", () => {
     ];
     expect(await Promise.all(asking)).toEqual([true, true]);
     expect(asked.filter(([url]) => url.endsWith(NAME))).toHaveLength(1);
-    expect([counts.drafterBytes, fake.library.drafts, counts.reasons]).toEqual([SHARD.length, 2, []]);
+    expect([counts.drafterBytes, drafter.drafts, counts.reasons]).toEqual([SHARD.length, 2, []]);
   });
 
   it("is loaded for each of two models that ask at the same time", async () => {
@@ -137,7 +140,7 @@ describe("a drafter", () => {
     second.library.readMetadata = fake.library.readMetadata;
     const both = [second.library, fake.library];
     await Promise.all([loadDrafter(both, URL_, { fetch: answer }), loadDrafter(both, URL_, { fetch: answer })]);
-    expect(both.map(({ drafter }) => drafter > 0)).toEqual([true, true]);
+    expect(both.map((library) => Drafter.of(library).weights > 0)).toEqual([true, true]);
     expect(counts.drafterBytes).toBe(2 * SHARD.length);
   });
 
@@ -148,14 +151,14 @@ describe("a drafter", () => {
     await expect(first).rejects.toThrow("no longer wanted");
     await Promise.all(others);
     expect(asked.filter(([url]) => url.endsWith(NAME))).toHaveLength(1);
-    expect([counts.drafterBytes, fake.library.drafts]).toEqual([SHARD.length, 3]);
+    expect([counts.drafterBytes, drafter.drafts]).toEqual([SHARD.length, 3]);
   });
 
   it("goes with its device", async () => {
     await load();
     loses();
     await Promise.resolve();
-    expect([fake.library.drafter, counts.drafterBytes]).toEqual([0, 0]);
+    expect([drafter.weights, counts.drafterBytes]).toEqual([0, 0]);
   });
 
   it.each<[string, () => void, RegExp]>([
@@ -167,7 +170,7 @@ describe("a drafter", () => {
       return answer(url, sha256);
     };
     await expect(load({ fetch })).rejects.toThrow(words);
-    expect([fake.library.drafter, counts.drafterBytes, written]).toEqual([0, 0, []]);
+    expect([drafter.weights, counts.drafterBytes, written]).toEqual([0, 0, []]);
   });
 
   it("is not asked for where the module is switched off", async () => {
@@ -222,7 +225,7 @@ describe("a drafter", () => {
   ])("%s is refused", async (_, change, words) => {
     change();
     await expect(load()).rejects.toThrow(words);
-    expect([fake.library.drafter, counts.drafterBytes]).toEqual([0, 0]);
+    expect([drafter.weights, counts.drafterBytes]).toEqual([0, 0]);
     const made = [...fake.buffers.keys()];
     expect(fake.released).toEqual(expect.arrayContaining(made));
   });
@@ -262,7 +265,7 @@ describe("its shards in the browser", () => {
 
   it("are fetched once, and the lists each time", async () => {
     await loadDrafter([fake.library], URL_, {});
-    fake.library.drafter = 0;
+    drafter.weights = 0;
     asked = [];
     await loadDrafter([fake.library], URL_, {});
     expect(asked.map(([url]) => url)).toEqual([`${URL_}/drafter-tensor-cache.json`, `${URL_}/provenance.json`]);
@@ -273,7 +276,7 @@ describe("its shards in the browser", () => {
     await expect(loadDrafter([fake.library], URL_, {})).rejects.toThrow("expected 28 bytes, found 27");
     files[NAME] = SHARD;
     await loadDrafter([fake.library], URL_, {});
-    expect(fake.library.drafter).toBeGreaterThan(0);
+    expect(drafter.weights).toBeGreaterThan(0);
   });
 
   it("go when the package has others, and those of other packages stay", async () => {

@@ -2,6 +2,7 @@ import { beforeEach, describe, expect, it, vi } from "vitest";
 import type { Group } from "../../src/gpu/bind_groups";
 import { BufferState } from "../../src/gpu/buffers";
 import type { Device } from "../../src/gpu/device";
+import { Drafter } from "../../src/speculative/drafter_state";
 import {
   MAX_DRAFTS,
   MAX_ROWS,
@@ -27,6 +28,7 @@ interface Bound {
 }
 
 let fake: FakeLibrary;
+let drafter: Drafter;
 let device: Device;
 let written: { buffer: GPUBuffer; offset: number; bytes: Uint8Array }[];
 let stateBuffers: BufferState[];
@@ -55,7 +57,7 @@ function kernel(name: string, reads: readonly BufferState[], writes: readonly Bu
 }
 
 function make(): RoundKernels {
-  const owner = { library: fake.library, device, state: fake.object(), params: fake.object(), stateBuffers };
+  const owner = { library: fake.library, drafter, device, state: fake.object(), params: fake.object(), stateBuffers };
   return new RoundKernels(owner as unknown as RoundOwner, { bufferGone: () => undefined });
 }
 
@@ -79,8 +81,9 @@ beforeEach(() => {
   fake = fakeLibrary(device);
   const { library, buffers, tensor } = fake;
   library.machine = fake.object();
-  library.drafter = fake.object();
-  library.roundPipelines = Object.fromEntries(
+  drafter = Drafter.of(library);
+  drafter.weights = fake.object();
+  drafter.roundPipelines = Object.fromEntries(
     ["gather_guesses", "next_round"].map((label) => [label, { label, getBindGroupLayout: () => ({}) }]),
   ) as unknown as RoundPipelines;
   stateBuffers = [16, 64, 1024].map((bytes) => new BufferState(fakeBuffer(bytes)));
@@ -286,7 +289,7 @@ describe("a library that cannot be recorded", () => {
   });
 
   it("is one whose device has no kernels between rounds", () => {
-    fake.library.roundPipelines = undefined;
+    drafter.roundPipelines = undefined;
     expect(make).toThrow("the kernels between rounds are not there");
   });
 
