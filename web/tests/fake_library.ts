@@ -1,14 +1,30 @@
 // A library whose functions are those of a test: TVM's C interface over a memory of its own.
-import type { DriverExports, Handle, Interface } from "../src/library/abi";
+import { ABI, type DriverExports, type Handle, type Interface } from "../src/library/abi";
 import { BufferState } from "../src/gpu/buffers";
 import type { Device } from "../src/gpu/device";
 import { Library } from "../src/library/library";
+import { MADE_FOR } from "../src/library/versions";
 import { fakeBuffer } from "./fake_device";
 
 export const OBJECT = 70;
 export const TENSOR = 71;
 const TEXT = 8;
 const ANY_BYTES = 16;
+
+/** What a library says of itself. */
+export const INTERFACE: Interface = {
+  abi: ABI,
+  tvm: MADE_FOR.tvm,
+  functions: {
+    prefill: "prefill_tokens",
+    decode: "decode",
+    softmax: "softmax_with_temperature",
+    sample: "sample_with_top_p",
+    metadata: "_metadata",
+  },
+  types: { int: 1, float: 3, raw_string: 8, string: 65, function: 66, tensor: 67, object_from: 64 },
+  any_bytes: 16,
+};
 
 /** An argument: a text, a number, or an object by its address. */
 export type Given = string | number;

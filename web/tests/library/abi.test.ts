@@ -1,20 +1,8 @@
 import { describe, expect, it } from "vitest";
-import { ABI, type Interface, readInterface, roleOf } from "../../src/library/abi";
+import { ABI, readInterface, roleOf } from "../../src/library/abi";
 import { MADE_FOR } from "../../src/library/versions";
+import { INTERFACE } from "../fake_library";
 
-const INTERFACE: Interface = {
-  abi: ABI,
-  tvm: MADE_FOR.tvm,
-  functions: {
-    prefill: "prefill_tokens",
-    decode: "decode",
-    softmax: "softmax_with_temperature",
-    sample: "sample_with_top_p",
-    metadata: "_metadata",
-  },
-  types: { int: 1, float: 3, raw_string: 8, string: 65, function: 66, tensor: 67, object_from: 64 },
-  any_bytes: 16,
-};
 const ADDRESS = 64;
 
 /** The exports of a library that describes itself with `text`: every function but those that it lacks. */
