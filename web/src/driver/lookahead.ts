@@ -1,5 +1,5 @@
 // Runs steps ahead of the client: one after the other, or rounds of guesses where the library has a drafter.
-import { Ahead, type Entry, type Forerunner, type Sampling } from "../replay/ahead";
+import { MultiStep, type Entry, type StepScheduler, type Sampling } from "../replay/multi_step";
 import { DraftPace } from "../speculative/draft_pace";
 import type { Recorded } from "../replay/recorder";
 import { RoundKernels, type RoundOwner } from "../speculative/round_kernels";
@@ -13,11 +13,11 @@ export interface RecordedStep {
   readonly sample: Recorded;
 }
 
-export class Lookahead implements Forerunner {
-  private readonly ahead: Ahead;
+export class Lookahead implements StepScheduler {
+  private readonly ahead: MultiStep;
   private rounds: Rounds | undefined;
   private pace: DraftPace | undefined;
-  private active: Forerunner;
+  private active: StepScheduler;
 
   constructor(
     private readonly owner: RoundOwner,
@@ -26,7 +26,7 @@ export class Lookahead implements Forerunner {
   ) {
     const { decode, softmax, sample } = step;
     const launches = tables.slots.map((slot) => [decode, softmax, sample].flatMap(({ record }) => record.bind(slot)));
-    this.ahead = new Ahead(owner.device, tables, launches, owner.library.random, this.room, this.wrote);
+    this.ahead = new MultiStep(owner.device, tables, launches, owner.library.random, this.room, this.wrote);
     this.active = this.ahead;
   }
 

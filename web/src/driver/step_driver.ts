@@ -4,7 +4,7 @@
 // the recorded calls are kept and handed out again as long as nobody else holds them. A step that ran ahead leaves
 // nothing in them: whoever looks at one makes the module run that step again, into them.
 import type { Handle, Role } from "../library/abi";
-import type { Entry, Forerunner } from "../replay/ahead";
+import type { Entry, StepScheduler } from "../replay/multi_step";
 import type { BufferState, Dependent, HostRead, Keeper } from "../gpu/buffers";
 import type { Device } from "../gpu/device";
 import type { Call, Conversation, Driver, Library } from "../library/library";
@@ -36,7 +36,7 @@ export class StepDriver implements Driver, Dependent, Keeper {
   private readonly scratch: Scratch;
   private readonly recorder: Recorder;
   private tables: Tables | undefined;
-  private ahead: Forerunner | undefined;
+  private ahead: StepScheduler | undefined;
   private single: Record<Role, ReadyLaunch[]> | undefined;
   private readonly replayedIn: Record<Role, number> = { decode: 0, softmax: 0, sample: 0 }; // submissions
   private prepared: GPUCommandBuffer | undefined;
@@ -229,7 +229,7 @@ export class StepDriver implements Driver, Dependent, Keeper {
 
   private startAhead(token: number, position: number): Entry | undefined {
     const { ahead } = this;
-    if (ahead!.isRunning) this.lookElsewhere(); // the client goes on with another token
+    if (ahead!.isRunning) this.backOff(); // the client goes on with another token
     if (this.undisturbedTokens < this.patience || this.recorded.size < 3) return undefined;
     if (this.library.random.state === undefined && ++this.unpredicted === MAX_UNPREDICTED) {
       because("the client draws random numbers that the module cannot foresee: no steps run ahead");
@@ -242,7 +242,7 @@ export class StepDriver implements Driver, Dependent, Keeper {
   private repeat(): void {
     const { current, phase, tables } = this;
     this.current = undefined;
-    this.lookElsewhere();
+    this.backOff();
     counts.repeatedSteps += 1;
     this.replay("decode", () => tables!.writeStep(current!.input()!, current!.position));
     if (phase < Phase.Probabilities) return;
@@ -252,7 +252,7 @@ export class StepDriver implements Driver, Dependent, Keeper {
   }
 
   /** Running ahead was in vain: it is tried again after more tokens than the last time. */
-  private lookElsewhere(): void {
+  private backOff(): void {
     this.ahead!.discard();
     this.patience = Math.min(MAX_PATIENCE, this.patience * 2);
     this.undisturbedTokens = 0;
@@ -336,7 +336,7 @@ export class StepDriver implements Driver, Dependent, Keeper {
 
   /** Whether nobody but the module holds the results that a step would write. */
   private isFree(): boolean {
-    return this.hasNoOtherHolder() || (this.library.letGo() && this.hasNoOtherHolder());
+    return this.hasNoOtherHolder() || (this.library.releaseArguments() && this.hasNoOtherHolder());
   }
 
   private hasNoOtherHolder(): boolean {

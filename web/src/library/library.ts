@@ -189,7 +189,7 @@ export class Library {
    * Makes TVM's virtual machine let go of the last call's arguments, which it holds until its next call; false if it
    * cannot be asked to, as within a call: the machine's calls do not nest.
    */
-  letGo(): boolean {
+  releaseArguments(): boolean {
     if (this.metadata === 0 || this.callbacks > 0) return false;
     const result = this.scratch;
     this.copyIn(result, new Int32Array(4));

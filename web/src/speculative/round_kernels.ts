@@ -4,7 +4,7 @@
 // the model runs on all tokens at once, and a token is drawn from each row of logits. Two kernels of the module's own
 // (next_round.ts) prepare the round that follows, so that it can be submitted before this one is read.
 import type { Handle } from "../library/abi";
-import type { Sampling } from "../replay/ahead";
+import type { Sampling } from "../replay/multi_step";
 import type { BufferState, Dependent } from "../gpu/buffers";
 import { Calls } from "../library/calls";
 import type { Device } from "../gpu/device";

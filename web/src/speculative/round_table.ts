@@ -3,7 +3,7 @@
 // It is a ring. A write to it comes after the rounds that were submitted before it and before those that follow (the
 // queue's order), so that it is enough that no row is overwritten which a later round may still pick.
 import type { DriverExports, Handle } from "../library/abi";
-import { bits } from "../replay/ahead";
+import { bits } from "../replay/multi_step";
 import type { Library } from "../library/library";
 import type { Native } from "../gpu/native";
 import { TABLE_ROWS } from "./next_round";

@@ -6,7 +6,7 @@
 // Where a round begins the device finds out by itself (next_round.ts): several rounds are on their way, and the host
 // reads of each, when it is done, where it began and what it came to. Before that it knows only how far a round may go,
 // if all guesses before it come true, and asks for room for that.
-import { BATCH_MS, type Entry, type Forerunner, Waiting } from "../replay/ahead";
+import { BATCH_MS, type Entry, type StepScheduler, StepQueue } from "../replay/multi_step";
 import type { DraftPace } from "./draft_pace";
 import { MAX_ROWS, readRecord, RECORD_BYTES, type RoundRecord } from "./next_round";
 import type { RoundKernels, RoundOwner } from "./round_kernels";
@@ -42,7 +42,7 @@ interface Round {
   record?: RoundRecord | undefined;
 }
 
-export class Rounds extends Waiting implements Forerunner {
+export class Rounds extends StepQueue implements StepScheduler {
   /** Submitted and not read, in the order of the device. */
   private onTheirWay: Round[] = [];
   /** Where the first of these begins, or the next one; undefined if none is to follow the first. */

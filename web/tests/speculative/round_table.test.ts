@@ -1,5 +1,5 @@
 import { beforeEach, describe, expect, it, vi } from "vitest";
-import { bits } from "../../src/replay/ahead";
+import { bits } from "../../src/replay/multi_step";
 import type { Library } from "../../src/library/library";
 import type { Native } from "../../src/gpu/native";
 import { TABLE_ROWS } from "../../src/speculative/next_round";

@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
-import { bits } from "../../src/replay/ahead";
+import { bits } from "../../src/replay/multi_step";
 import { DraftPace } from "../../src/speculative/draft_pace";
 import { nextState, uniformOf } from "../../src/library/random";
 import type { RoundKernels, RoundOwner } from "../../src/speculative/round_kernels";

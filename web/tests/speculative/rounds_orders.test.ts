@@ -1,6 +1,6 @@
 // Rounds on their way while a client does this and that: orders of events at random.
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
-import { bits } from "../../src/replay/ahead";
+import { bits } from "../../src/replay/multi_step";
 import { DraftPace } from "../../src/speculative/draft_pace";
 import { nextState, uniformOf } from "../../src/library/random";
 import type { RoundKernels, RoundOwner } from "../../src/speculative/round_kernels";

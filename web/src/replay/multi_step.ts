@@ -20,7 +20,7 @@ export interface Entry extends StepInputs {
 }
 
 /** Runs steps before the client asks for them. */
-export interface Forerunner {
+export interface StepScheduler {
   readonly isRunning: boolean;
   /** The client's sampling, as it last was. */
   sampling: Sampling | undefined;
@@ -46,7 +46,7 @@ export interface Sampling {
 export const bits = (value: number): number => new Int32Array(Float32Array.of(value).buffer)[0]!;
 
 /** Steps that the client has not asked for yet, the next one first. */
-export class Waiting {
+export class StepQueue {
   sampling: Sampling | undefined;
   protected entries: Entry[] = [];
 
@@ -71,7 +71,7 @@ export class Waiting {
   }
 }
 
-export class Ahead extends Waiting implements Forerunner {
+export class MultiStep extends StepQueue implements StepScheduler {
   private slot = 0;
   private batchSize = FIRST_BATCH;
   private randomState = 0;
