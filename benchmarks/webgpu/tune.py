@@ -33,6 +33,8 @@ from gemma4_compile.errors import LoweringError
 from gemma4_compile.model_spec.drafter.config import read_drafter
 from gemma4_compile.model_spec.modality import TEXT_ONLY
 from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.operators.activation_quantization import QuantizedCombine, QuantizedNorm
+from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import Operator, operator_of
 from gemma4_compile.operators.expert_linear import ExpertRows
 from gemma4_compile.operators.linear import Linear
@@ -246,6 +248,8 @@ def _kind_of(operator: Operator) -> str:
     """An operator's kind; in front of a matmul's its parts."""
     if isinstance(operator, ExpertRows):
         return ("int8_" if operator.is_int8 else "") + operator.kind
+    if isinstance(operator, QuantizedNorm | QuantizedCombine | CombineSplits):
+        return operator.name
     if not isinstance(operator, Linear):
         return operator.kind
     few = "few_row_" if isinstance(operator.rows, Few) else ""

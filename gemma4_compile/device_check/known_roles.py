@@ -47,6 +47,10 @@ def _has(operator: Operator, prologue: type[Prologue] | UnionType) -> bool:
     return isinstance(operator, Linear) and isinstance(operator.prologue, prologue)
 
 
+def _is_of_few(operator: Operator) -> bool:
+    return isinstance(rows_of(operator), Few)
+
+
 def _weights(operator: Operator) -> Hashable:
     layout = vars(operator)["layout"]
     return layout.form, layout.bits, layout.dtype
@@ -66,7 +70,10 @@ ROLES = (
     Role(
         "attention's combination",
         ("combine_splits", "quantized_combine", "linear"),
-        accepts=lambda operator: not isinstance(operator, Linear) or _has(operator, Combine),
+        accepts=lambda operator: (
+            rows_of(operator) == ONE
+            and (not isinstance(operator, Linear) or _has(operator, Combine))
+        ),
     ),
     Role(
         "matmul of one token",
@@ -84,16 +91,20 @@ ROLES = (
     Role(
         "matmul of guesses",
         ("linear",),
-        accepts=lambda operator: isinstance(rows_of(operator), Few),
+        accepts=_is_of_few,
         variant=_weights,
     ),
-    Role("norms of guesses", ("quantized_few_row_norm",)),
+    Role("norms of guesses", ("quantized_norm",), accepts=_is_of_few),
     Role(
         "attention of guesses",
         ("few_row_attention", "normed_few_row_attention"),
         variant=lambda operator: (operator.kind, vars(operator)["window"] is None),
     ),
-    Role("attention's combination of guesses", ("combine_few_rows", "quantized_few_row_combine")),
+    Role(
+        "attention's combination of guesses",
+        ("combine_splits", "quantized_combine"),
+        accepts=_is_of_few,
+    ),
     Role("softmax", ("softmax_partials",), variant=rows_of),
     Role("rows without padding", ("kept_rows",), variant=rows_of),
     Role("angles without padding", ("shifted_rotary",), variant=rows_of),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import ClassVar, Protocol, TypeVar, get_type_hints, runtime_checkable
 
@@ -18,6 +18,7 @@ from tvm.relax.frontend import nn
 from tvm.tirx.buffer import is_buffer_var
 
 from gemma4_compile.operators.examples import MOVED_BYTES, SUM_F32, Sizes, random_values
+from gemma4_compile.operators.rows import Few
 from gemma4_compile.operators.spreads import Spread, spreads_of
 from gemma4_compile.operators.types import Index
 from gemma4_compile.types import Array
@@ -89,6 +90,9 @@ class Operator(ABC):
     def example_inputs(self, rng: np.random.Generator, sizes: Sizes) -> tuple[Array | int, ...]:
         """Inputs, in-place arguments and outputs of the definition, in its order."""
         args: list[Array | int] = []
+        rows = vars(self).get("rows")
+        if isinstance(rows, Few):
+            sizes = replace(sizes, rows=rows.count(sizes.rows))
         for param in self.prim_func().params:
             if not is_buffer_var(param):
                 args.append(3)  # the layer whose per-layer inputs are read

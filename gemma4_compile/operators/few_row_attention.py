@@ -6,29 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.attention import DecodeAttention, SplitAttention
-from gemma4_compile.operators.attention_splits import LOWEST, CombineSplits
-from gemma4_compile.operators.base import symbolic_rows
-from gemma4_compile.operators.examples import Sizes, example_lse
+from gemma4_compile.operators.attention_splits import declare_row_splits
 from gemma4_compile.operators.few_rows import FewRows
-from gemma4_compile.operators.heads import Splits, norm_and_rotate
-from gemma4_compile.operators.math import as_f32, f32
-from gemma4_compile.operators.tir import FunctionBuilder, LocalVar, bind, function, i32, store
+from gemma4_compile.operators.heads import norm_and_rotate
+from gemma4_compile.operators.tir import FunctionBuilder, bind, function, i32, store
 from gemma4_compile.operators.types import Buffer, Expr, Index
-from gemma4_compile.types import Array
-
-
-def declare_row_splits(
-    build: FunctionBuilder, operator: Splits, rows: Index, dtype: str
-) -> tuple[Buffer, Buffer]:
-    """`declare_splits` for rows: o_partial (rows, splits, heads, head_dim), split_lse (..., 2)."""
-    splits, heads, dim = operator.splits, operator.heads, operator.head_dim
-    o_partial = build.arg("o_partial", (rows, splits, heads, dim), dtype)
-    return o_partial, build.arg("split_lse", (rows, splits, heads, 2), "float32")
 
 
 @dataclass(frozen=True)
@@ -123,40 +109,3 @@ class NormedFewRowAttention(FewRowAttention, DecodeAttention):
             return own, 0
 
         return prepared
-
-
-@dataclass(frozen=True)
-class CombineFewRows(FewRows, CombineSplits):
-    """`CombineSplits` of each of at most `most_rows` rows.
-
-    Arguments: o_partial (rows, splits, heads, head_dim) out_dtype; split_lse (rows, splits, heads,
-    2) f32. Result: (rows, heads * head_dim) out_dtype.
-    """
-
-    kind: ClassVar[str] = "combine_few_rows"
-    most_rows: int = 1
-
-    def example_input(
-        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
-    ) -> Array | None:
-        if name != "split_lse":
-            return None
-        return np.stack([example_lse(shape[1:], LOWEST, rng) for _ in range(shape[0])])
-
-    def definition(self) -> tirx.PrimFunc:
-        rows, dim = symbolic_rows(None), self.head_dim
-        with function(scheduled=False) as build:
-            o_partial, split_lse = declare_row_splits(build, self, rows, self.out_dtype)
-            out = build.arg("out", (rows, self.heads * dim), self.out_dtype)
-            with T.serial(0, rows) as i, T.serial(0, self.heads) as h, T.serial(0, dim) as d:
-                highest = LocalVar("float32", f32(LOWEST))
-                with T.serial(0, self.splits) as s:
-                    highest.set(tirx.max(highest.value, split_lse[i, s, h, 0]))
-                total, weights = LocalVar("float32", f32(0.0)), LocalVar("float32", f32(0.0))
-                with T.serial(0, self.splits) as s:
-                    share = tirx.exp(split_lse[i, s, h, 0] - highest.value)
-                    weight = bind(share * split_lse[i, s, h, 1])
-                    total.add(weight * as_f32(o_partial[i, s, h, d]))
-                    weights.add(weight)
-                store(out, (total.value / weights.value).astype(self.out_dtype), i, h * dim + d)
-        return build.result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -270,9 +270,6 @@ class Linear(Operator):
         return (
             quantized_specs(self.outputs) if self.packed_out else [((1, self.outputs), "float32")]
         )
-
-    def example_inputs(self, rng: np.random.Generator, sizes: Sizes) -> tuple[Array | int, ...]:
-        return super().example_inputs(rng, replace(sizes, rows=self.rows.count(sizes.rows)))
 
     def example_input(
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes

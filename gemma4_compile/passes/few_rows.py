@@ -37,19 +37,21 @@ from dataclasses import replace
 from tvm import relax
 
 from gemma4_compile.model_spec.layers.attention import AttentionOptions
-from gemma4_compile.operators.activation_quantization import GROUP, PACKED_ROWS, QuantizeRows
+from gemma4_compile.operators.activation_quantization import (
+    GROUP,
+    PACKED_ROWS,
+    QuantizedCombine,
+    QuantizedNorm,
+    QuantizeRows,
+)
 from gemma4_compile.operators.activations import PackedOutput
 from gemma4_compile.operators.attention import PrefillAttention, QkNormRopeCache
+from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import TensorSpec
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.few_row_attention import (
-    CombineFewRows,
     FewRowAttention,
     NormedFewRowAttention,
-)
-from gemma4_compile.operators.few_row_quantization import (
-    QuantizedFewRowCombine,
-    QuantizedFewRowNorm,
 )
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.norms import ResidualNorm
@@ -120,7 +122,7 @@ def _in_splits(
         ((rows, splits, heads, 2), "float32"),
     ]
     results = result_vars("splits", specs)
-    combine = CombineFewRows(heads, dim, splits, dtype, most)
+    combine = CombineSplits(heads, dim, splits, dtype, Few(most))
     return [
         OperatorCall(partial, attention.args, results),
         OperatorCall(combine, list(results), attention.results),
@@ -177,10 +179,11 @@ def _quantize_in_producer(
     is_residual = is_call_of(before, ResidualNorm) and len(before.results) == 1
     if not is_residual and graph.reader_count(before.results[-1]) != 1:
         return
-    if is_call_of(before, CombineFewRows) and before.operator.head_dim % GROUP == 0:
+    if is_call_of(before, CombineSplits) and before.operator.head_dim % GROUP == 0:
+        assert isinstance(before.operator.rows, Few), "of the rows that are rounded"
         splits = before.operator
-        combine = QuantizedFewRowCombine(
-            splits.heads, splits.head_dim, splits.splits, splits.out_dtype, order, most
+        combine = QuantizedCombine(
+            splits.heads, splits.head_dim, splits.splits, splits.out_dtype, order, Few(most)
         )
         graph.replace([before, quantize], [OperatorCall(combine, before.args, quantize.results)])
         return
@@ -189,8 +192,8 @@ def _quantize_in_producer(
     norm, residual = before.operator, before.results[0]
     if graph.is_read_between(residual, before, quantize):
         return
-    fused = QuantizedFewRowNorm(
-        norm.width, norm.eps, norm.scaled, order, most, normed=not is_residual
+    fused = QuantizedNorm(
+        norm.width, norm.eps, norm.scaled, order, rows=Few(most), normed=not is_residual
     )
     call = OperatorCall(fused, before.args, [residual, *quantize.results])
     graph.replace([before, quantize], [call])

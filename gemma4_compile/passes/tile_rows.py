@@ -21,16 +21,14 @@ from gemma4_compile.operators.activation_quantization import (
     GROUP,
     TILE_ROWS,
     WORD,
+    QuantizedCombine,
+    QuantizedNorm,
     QuantizeRows,
     tiles_of,
 )
 from gemma4_compile.operators.activations import PACKED, Int8, PackedOutput
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.few_row_expert_norms import FewRowExpertNorm
-from gemma4_compile.operators.few_row_quantization import (
-    QuantizedFewRowCombine,
-    QuantizedFewRowNorm,
-)
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.rows import Few
 from gemma4_compile.passes.fusion_limits import FusionLimits
@@ -68,7 +66,9 @@ def tile_rows(graph: OperatorGraph, limits: FusionLimits) -> None:
 
 def _in_tiles(operator: Operator, limits: FusionLimits) -> Operator | None:
     """The operator that makes the same rows in tiles; None where there is none."""
-    if isinstance(operator, QuantizeRows | QuantizedFewRowNorm | QuantizedFewRowCombine):
+    if isinstance(operator, QuantizeRows):
+        return replace(operator, tiled=True)
+    if isinstance(operator, QuantizedNorm | QuantizedCombine) and isinstance(operator.rows, Few):
         return replace(operator, tiled=True)
     if isinstance(operator, FewRowExpertNorm) and operator.packs:
         return replace(operator, tiled=True)

@@ -12,14 +12,16 @@ from typing import Any
 
 from tvm import tirx
 
+from gemma4_compile.operators.activation_quantization import QuantizedCombine, QuantizedNorm
 from gemma4_compile.operators.activations import Int8
+from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.few_row_expert_norms import QuantizedBranchNorms
 from gemma4_compile.operators.few_row_experts import FewRowExperts
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.prologues import Combine, Norm, Routed
-from gemma4_compile.operators.rows import Chunk, Few
+from gemma4_compile.operators.rows import ONE, Chunk, Few
 from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.targets.kernels.attention import (
     subgroup_matrix_patches,
@@ -144,10 +146,6 @@ ONE_KERNEL: Mapping[str, Factory] = {
     "embedding": make_embedding,
     # rounding to int8
     "quantize_rows": make_quantize_rows,
-    "quantized_norm": make_quantized_norm,
-    "quantized_combine": make_quantized_combine,
-    "quantized_few_row_norm": make_quantized_few_row_norm,
-    "quantized_few_row_combine": make_quantized_few_row_combine,
     # experts
     "router": make_router,
     "router_scores": make_router_scores,
@@ -167,7 +165,6 @@ ONE_KERNEL: Mapping[str, Factory] = {
     "qk_norm_rope_cache": make_qk_norm_rope_cache,
     "decode_attention": make_decode_attention,
     "split_attention": make_split_attention,
-    "combine_splits": make_combine_splits,
     "prefill_attention": make_prefill_attention,
     "picture_prefill_attention": make_prefill_attention,
     "last_visible_rows": make_last_visible_rows,
@@ -175,7 +172,6 @@ ONE_KERNEL: Mapping[str, Factory] = {
     "shifted_rotary": make_shifted_rotary,
     "few_row_attention": make_few_row_attention,
     "normed_few_row_attention": make_few_row_attention,
-    "combine_few_rows": make_combine_few_rows,
     "patch_qk_norm_rope": make_patch_qk_norm_rope,
     "relative_attention": make_relative_attention,
     # norms
@@ -242,6 +238,12 @@ def select(operator: Operator, spec: TargetSpec) -> Factory:
             return few_row_expert_tensor_cores.make_few_row_expert_tensor_cores
         case FewRowExperts():
             return make_few_row_experts
+        case QuantizedNorm(rows=rows):
+            return make_quantized_norm if rows == ONE else make_quantized_few_row_norm
+        case QuantizedCombine(rows=rows):
+            return make_quantized_combine if rows == ONE else make_quantized_few_row_combine
+        case CombineSplits(rows=rows):
+            return make_combine_splits if rows == ONE else make_combine_few_rows
         case QuantizedBranchNorms(experts=0):
             return make_quantized_branch_norms
         case QuantizedBranchNorms():

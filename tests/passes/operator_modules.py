@@ -8,6 +8,8 @@ import tvm
 from tvm import relax
 from tvm.relax.frontend import nn
 
+from gemma4_compile.operators.activation_quantization import QuantizedCombine, QuantizedNorm
+from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import Operator, TensorSpec, emit
 from gemma4_compile.operators.expert_linear import ExpertRows
 from gemma4_compile.operators.linear import Linear, WeightLayout
@@ -64,6 +66,8 @@ def kind_of(operator: Operator) -> str:
     """An operator's kind, and in front of a matmul's its parts."""
     if isinstance(operator, ExpertRows):
         return ("int8_" if operator.is_int8 else "") + operator.kind
+    if isinstance(operator, QuantizedNorm | QuantizedCombine | CombineSplits):
+        return operator.name
     if not isinstance(operator, Linear):
         return operator.kind
     few = "few_row_" if isinstance(operator.rows, Few) else ""

@@ -14,16 +14,19 @@ from gemma4_compile import abi
 from gemma4_compile.build import build_module, calls_of, decoder_options
 from gemma4_compile.model_spec.component import FEW_ROWS_ATTR
 from gemma4_compile.model_spec.layers.attention import AttentionOptions
-from gemma4_compile.operators.activation_quantization import QuantizeRows, quantized_specs
+from gemma4_compile.operators.activation_quantization import (
+    QuantizedNorm,
+    QuantizeRows,
+    quantized_specs,
+)
 from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.attention import PrefillAttention, QkNormRopeCache
+from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import TensorSpec
 from gemma4_compile.operators.few_row_attention import (
-    CombineFewRows,
     FewRowAttention,
     NormedFewRowAttention,
 )
-from gemma4_compile.operators.few_row_quantization import QuantizedFewRowNorm
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.operators.rows import CHUNK, Few
@@ -120,7 +123,7 @@ def test_attention_is_in_splits_of_its_keys() -> None:
         operator = FewRowAttention(**common, splits=6, grain=8, most_rows=MOST)
         results = ((N, 6, 4, 16), "float16"), ((N, 6, 4, 2), F32)
         partial = call(operator, [x[name] for name in inputs], *results)
-        combine = CombineFewRows(4, 16, 6, "float16", MOST)
+        combine = CombineSplits(4, 16, 6, "float16", Few(MOST))
         return call(combine, partial, ((N, 64), "float16"))
 
     limits = replace(LIMITS, few_rows=options)
@@ -163,7 +166,7 @@ def test_attention_norms_its_queries_itself(max_buffers: int, has_copies: bool) 
         operator = NormedFewRowAttention(**common, **rotation, window=40, splits=1, most_rows=MOST)
         names = ("projected", "key", "value", "positions", "q_norm", "rotary")
         partial = call(operator, [x[name] for name in names], *results)
-        return call(CombineFewRows(4, 16, 1, F32, MOST), partial, attended)
+        return call(CombineSplits(4, 16, 1, F32, Few(MOST)), partial, attended)
 
     limits = replace(LIMITS, max_buffers=max_buffers)
     after = rewritten(of_few_rows(module(SHARED_INPUTS, before)), limits, few_rows)
@@ -190,7 +193,7 @@ def test_a_norm_quantises_its_rows_itself() -> None:
         return [residual, *call(rounding, [hidden], *PACKED_SPECS)]
 
     def expected(x: Tensors) -> list[nn.Tensor]:
-        norm = QuantizedFewRowNorm(64, 1e-6, False, True, MOST)
+        norm = QuantizedNorm(64, 1e-6, False, True, rows=Few(MOST))
         return call(norm, [x[name] for name in NORM_INPUTS], ROWS, *PACKED_SPECS)
 
     after = rewritten(of_few_rows(module(NORM_INPUTS, before)), LIMITS, few_rows)
@@ -209,7 +212,7 @@ def test_a_residual_that_is_rounded_as_it_is(is_read_before: bool) -> None:
         return [residual, *early, *packed]
 
     def expected(x: Tensors) -> list[nn.Tensor]:
-        norm = QuantizedFewRowNorm(64, 1e-6, False, True, MOST, normed=False)
+        norm = QuantizedNorm(64, 1e-6, False, True, rows=Few(MOST), normed=False)
         return call(norm, [x[name] for name in inputs], ROWS, *PACKED_SPECS)
 
     few = of_few_rows(module(inputs, before))

@@ -10,14 +10,15 @@ from tvm.relax.frontend import nn
 
 from gemma4_compile import abi
 from gemma4_compile.build import build_module, calls_of, decoder_options
-from gemma4_compile.operators.activation_quantization import QuantizeRows, quantized_specs
+from gemma4_compile.operators.activation_quantization import (
+    QuantizedCombine,
+    QuantizedNorm,
+    QuantizeRows,
+    quantized_specs,
+)
 from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.base import TensorSpec
 from gemma4_compile.operators.few_row_expert_norms import FewRowExpertNorm
-from gemma4_compile.operators.few_row_quantization import (
-    QuantizedFewRowCombine,
-    QuantizedFewRowNorm,
-)
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.rows import CHUNK, Few
 from gemma4_compile.passes.fusion_limits import FusionLimits, fusion_limits
@@ -46,7 +47,7 @@ INPUTS = {
 
 
 def norm(x: Tensors, tiled: bool = False) -> list[nn.Tensor]:
-    operator = QuantizedFewRowNorm(WIDTH, 1e-6, False, True, MOST, tiled=tiled)
+    operator = QuantizedNorm(WIDTH, 1e-6, False, True, rows=Few(MOST), tiled=tiled)
     args = [x[name] for name in ("y", "residual", "w_branch", "w_next")]
     return call(operator, args, ((N, WIDTH), F32), *quantized_specs(WIDTH, N, tiled))
 
@@ -129,11 +130,11 @@ def test_a_product_that_tensor_cores_do_not_make_stays() -> None:
     assert_same(rewritten(made, limits, tile_rows), made)
 
 
-Tiled = QuantizeRows | QuantizedFewRowCombine | FewRowExpertNorm
+Tiled = QuantizeRows | QuantizedCombine | FewRowExpertNorm
 MADE: dict[str, tuple[Tiled, list[TensorSpec], list[TensorSpec]]] = {
     "rounding": (QuantizeRows(CHUNK, WIDTH, F32, True), [((N, WIDTH), F32)], []),
     "combine": (
-        QuantizedFewRowCombine(1, WIDTH, 3, F32, True, MOST),
+        QuantizedCombine(1, WIDTH, 3, F32, True, Few(MOST)),
         [((N, 3, 1, WIDTH), F32), ((N, 3, 1, 2), F32)],
         [],
     ),

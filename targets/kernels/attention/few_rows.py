@@ -15,13 +15,11 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.operators.attention_splits import LOWEST
+from gemma4_compile.operators.attention_splits import LOWEST, CombineSplits, declare_row_splits
 from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.few_row_attention import (
-    CombineFewRows,
     FewRowAttention,
     NormedFewRowAttention,
-    declare_row_splits,
 )
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import (
@@ -265,10 +263,10 @@ def _attend(
                 attention.store_empty(args.o_partial, args.split_lse, split, first)
 
 
-def make_combine_few_rows(operator: CombineFewRows, spec: TargetSpec) -> tirx.PrimFunc:
+def make_combine_few_rows(operator: CombineSplits, spec: TargetSpec) -> tirx.PrimFunc:
     """`make_combine_splits` for each row.
 
-    Grid: heads * slices of channels x rows. Definition: `CombineFewRows.definition`.
+    Grid: heads * slices of channels x rows. Definition: `CombineSplits.definition`.
     """
     dim, heads, n = operator.head_dim, operator.heads, symbolic_rows(None)
     shape = combine_shape(dim, operator.splits, spec)

@@ -1,6 +1,6 @@
 """Norm and combine of a few rows, which round their result to int8 in the same launch.
 
-Definitions: gemma4_compile/operators/few_row_quantization.py.
+Definitions: gemma4_compile/operators/activation_quantization.py.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from collections.abc import Sequence
 
 from tvm import tirx
 
-from gemma4_compile.operators.activation_quantization import WORD, quantized_specs
-from gemma4_compile.operators.base import symbolic_rows
-from gemma4_compile.operators.few_row_attention import declare_row_splits
-from gemma4_compile.operators.few_row_quantization import (
-    QuantizedFewRowCombine,
-    QuantizedFewRowNorm,
+from gemma4_compile.operators.activation_quantization import (
+    WORD,
+    QuantizedCombine,
+    QuantizedNorm,
+    quantized_specs,
 )
+from gemma4_compile.operators.attention_splits import declare_row_splits
+from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.norms import NormVector
 from gemma4_compile.operators.tir import FunctionBuilder, bind, function, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
@@ -84,11 +85,11 @@ def norm_threads(width: int, spec: TargetSpec) -> int:
     return -(-vec4s // (each * spec.simd_width)) * spec.simd_width
 
 
-def make_quantized_few_row_norm(operator: QuantizedFewRowNorm, spec: TargetSpec) -> tirx.PrimFunc:
+def make_quantized_few_row_norm(operator: QuantizedNorm, spec: TargetSpec) -> tirx.PrimFunc:
     """The norms of `make_quantized_norm`, of each row, and their rounding.
 
     Grid: rows, of tiles all. Shared: a vector a thread, and a float32 a vec4. Definition:
-    `QuantizedFewRowNorm`.
+    `QuantizedNorm`.
     """
     width, n = operator.width, symbolic_rows(None)
     threads = norm_threads(width, spec)
@@ -109,12 +110,10 @@ def make_quantized_few_row_norm(operator: QuantizedFewRowNorm, spec: TargetSpec)
     return build.result
 
 
-def make_quantized_few_row_combine(
-    operator: QuantizedFewRowCombine, spec: TargetSpec
-) -> tirx.PrimFunc:
+def make_quantized_few_row_combine(operator: QuantizedCombine, spec: TargetSpec) -> tirx.PrimFunc:
     """`make_quantized_combine` for each row.
 
-    Grid: heads * slices of channels x rows, of tiles all. Definition: `QuantizedFewRowCombine`.
+    Grid: heads * slices of channels x rows, of tiles all. Definition: `QuantizedCombine`.
     """
     heads, dim, n = operator.heads, operator.head_dim, symbolic_rows(None)
     shape = combine_shape(dim, operator.splits, spec)

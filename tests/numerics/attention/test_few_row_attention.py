@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from gemma4_compile.operators.attention import PrefillAttention, QkNormRopeCache
+from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.examples import SUM_F32
 from gemma4_compile.operators.few_row_attention import (
-    CombineFewRows,
     FewRowAttention,
     NormedFewRowAttention,
 )
-from gemma4_compile.operators.rows import CHUNK
+from gemma4_compile.operators.rows import CHUNK, Few
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.attention.few_rows import few_row_shape
 from gemma4_compile.types import Array
@@ -80,10 +80,10 @@ def cases_of(name: str) -> list[KernelCase]:
     return [make_case(SHAPES[name], n, n, rows[n]) for n in LENGTHS]
 
 
-def combinations() -> list[CombineFewRows]:
+def combinations() -> list[CombineSplits]:
     shapes = [(8, 512, 128), (3, 256, 1), (2, 16, 7), (5, 20, 300)]
     return [
-        CombineFewRows(heads, dim, splits, dtype, MOST)
+        CombineSplits(heads, dim, splits, dtype, Few(MOST))
         for (heads, dim, splits), dtype in zip(shapes, ["float16", "float32"] * 2, strict=True)
     ]
 
@@ -119,7 +119,12 @@ def test_splits_put_together_are_the_attention_of_a_chunk(name: str, before: int
     )
     found, expected = np.zeros_like(q), np.zeros_like(q)
 
-    run(CombineFewRows(heads, dim, operator.splits, "float32", MOST), o_partial, split_lse, found)
+    run(
+        CombineSplits(heads, dim, operator.splits, "float32", Few(MOST)),
+        o_partial,
+        split_lse,
+        found,
+    )
     run(chunk, q, key, value, positions, expected)
 
     np.testing.assert_allclose(found, expected, rtol=0, atol=SUM_F32 * np.abs(expected).max())

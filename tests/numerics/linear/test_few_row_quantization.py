@@ -8,15 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gemma4_compile.operators.activation_quantization import QuantizeRows
-from gemma4_compile.operators.few_row_attention import CombineFewRows
-from gemma4_compile.operators.few_row_quantization import (
-    PackedRows,
-    QuantizedFewRowCombine,
-    QuantizedFewRowNorm,
+from gemma4_compile.operators.activation_quantization import (
+    QuantizedCombine,
+    QuantizedNorm,
+    QuantizeRows,
 )
+from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.norms import ResidualNorm
-from gemma4_compile.operators.rows import CHUNK
+from gemma4_compile.operators.rows import CHUNK, Few
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.linear.few_row_quantize import norm_threads
 from gemma4_compile.types import Array
@@ -27,20 +26,21 @@ from tests.numerics.kernel_cases import KernelCase, differences, make_case
 from tests.web.dawn import SUBGROUP, VulkanDriver
 
 MOST = 9
-TILED: list[PackedRows | QuantizeRows] = [
+Packing = QuantizeRows | QuantizedNorm | QuantizedCombine
+TILED: list[Packing] = [
     QuantizeRows(CHUNK, 288, "float32", True, tiled=True),
     QuantizeRows(CHUNK, 1312, "float16", False, tiled=True),
-    QuantizedFewRowNorm(1536, 1e-6, True, True, MOST, tiled=True),
-    QuantizedFewRowNorm(288, 1e-6, False, False, MOST, normed=False, tiled=True),
-    QuantizedFewRowCombine(3, 96, 7, "float16", True, MOST, tiled=True),
+    QuantizedNorm(1536, 1e-6, True, True, rows=Few(MOST), tiled=True),
+    QuantizedNorm(288, 1e-6, False, False, rows=Few(MOST), normed=False, tiled=True),
+    QuantizedCombine(3, 96, 7, "float16", True, Few(MOST), tiled=True),
 ]
-OPERATORS: list[PackedRows | QuantizeRows] = [
-    QuantizedFewRowNorm(288, 1e-6, False, False, MOST),
-    QuantizedFewRowNorm(1536, 1e-6, True, True, MOST),
-    QuantizedFewRowCombine(3, 96, 7, "float16", True, MOST),
-    QuantizedFewRowCombine(2, 256, 20, "float32", False, MOST),
-    QuantizedFewRowNorm(5376, 1e-6, True, False, MOST),
-    QuantizedFewRowNorm(1536, 1e-6, False, True, MOST, normed=False),
+OPERATORS: list[Packing] = [
+    QuantizedNorm(288, 1e-6, False, False, rows=Few(MOST)),
+    QuantizedNorm(1536, 1e-6, True, True, rows=Few(MOST)),
+    QuantizedCombine(3, 96, 7, "float16", True, Few(MOST)),
+    QuantizedCombine(2, 256, 20, "float32", False, Few(MOST)),
+    QuantizedNorm(5376, 1e-6, True, False, rows=Few(MOST)),
+    QuantizedNorm(1536, 1e-6, False, True, rows=Few(MOST), normed=False),
     *TILED,
 ]
 
@@ -51,7 +51,7 @@ def cases() -> list[KernelCase]:
 
 @pytest.mark.parametrize("scaled", [False, True])
 def test_a_norm_is_a_norm_and_its_rounding(scaled: bool) -> None:
-    operator = QuantizedFewRowNorm(288, 1e-6, scaled, True, MOST)
+    operator = QuantizedNorm(288, 1e-6, scaled, True, rows=Few(MOST))
     case = make_case(operator, 1, rows=5)
     *args, _, _, _ = case.arrays
     out, words, scales = case.expected
@@ -66,7 +66,7 @@ def test_a_norm_is_a_norm_and_its_rounding(scaled: bool) -> None:
 
 
 def test_a_residual_that_is_not_normed_is_rounded_itself() -> None:
-    case = make_case(QuantizedFewRowNorm(288, 1e-6, False, True, MOST, normed=False), 1, rows=5)
+    case = make_case(QuantizedNorm(288, 1e-6, False, True, rows=Few(MOST), normed=False), 1, rows=5)
     out, words, scales = case.expected
     same, packed = np.zeros_like(out), (np.zeros_like(words), np.zeros_like(scales))
 
@@ -78,14 +78,14 @@ def test_a_residual_that_is_not_normed_is_rounded_itself() -> None:
 
 
 def test_a_combine_is_a_combine_and_its_rounding() -> None:
-    operator = QuantizedFewRowCombine(3, 96, 7, "float32", True, MOST)
+    operator = QuantizedCombine(3, 96, 7, "float32", True, Few(MOST))
     case = make_case(operator, 1, rows=4)
     o_partial, split_lse, _, _ = case.arrays
     words, scales = case.expected
     x = np.zeros((4, 3 * 96), np.float32)
     packed = np.zeros_like(words), np.zeros_like(scales)
 
-    run(CombineFewRows(3, 96, 7, "float32", MOST), o_partial, split_lse, x)
+    run(CombineSplits(3, 96, 7, "float32", Few(MOST)), o_partial, split_lse, x)
     run(QuantizeRows(CHUNK, 288, "float32", True), x, *packed)
 
     np.testing.assert_allclose(scales, packed[1], rtol=1e-6)
@@ -103,10 +103,8 @@ def in_tiles(words: Array) -> Array:
 
 @pytest.mark.parametrize("rows", [1, 5, 8, 9])
 @pytest.mark.parametrize("operator", TILED)
-def test_tiles_are_the_rows_in_another_order(
-    operator: PackedRows | QuantizeRows, rows: int
-) -> None:
-    assert isinstance(operator, QuantizeRows | QuantizedFewRowNorm | QuantizedFewRowCombine)
+def test_tiles_are_the_rows_in_another_order(operator: Packing, rows: int) -> None:
+    assert isinstance(operator, Packing)
     case, plain = (
         make_case(one, 3, rows=rows) for one in (operator, replace(operator, tiled=False))
     )
