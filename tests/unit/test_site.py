@@ -24,7 +24,8 @@ def write_package(folder: Path, *targets: str) -> Path:
     for name in names:
         (folder / name).write_text(name)
     (folder / "notes.txt").write_text("not of the package")
-    record = {"limits": "default", "activations": "float", "float16": None, "requirements": {}}
+    form = {"limits": "default", "activations": "float", "float16": None}
+    record: dict[str, object] = {**form, "requirements": {}}
     values = {
         "schema": "gemma4_compile.package",
         "schema_version": 1,
