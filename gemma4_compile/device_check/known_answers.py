@@ -34,7 +34,6 @@ from gemma4_compile.errors import LoweringError
 from gemma4_compile.operators.activation_quantization import WORD as BYTES
 from gemma4_compile.operators.base import Operator, operator_from
 from gemma4_compile.operators.examples import Sizes
-from gemma4_compile.operators.few_rows import FewRows
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.rows import CHUNK, ONE, Few
 from gemma4_compile.operators.sampling import SampleTopP, SoftmaxPartials, TopPHistogram
@@ -59,7 +58,7 @@ _DRAW_MARGIN = 2.0**-21  # far above the rounding of sums, far below a token's s
 def _sizes(operator: Operator, chunk: int) -> Sizes:
     ring = vars(operator).get("cache_rows") is not None
     most = _ROWS
-    if isinstance(operator, FewRows) or isinstance(vars(operator).get("rows"), Few):
+    if isinstance(vars(operator).get("rows"), Few):
         most = _FEW_ROWS
     elif isinstance(operator, SoftmaxPartials | TopPHistogram | SampleTopP):
         most = _DRAWN_ROWS

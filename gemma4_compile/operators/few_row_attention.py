@@ -11,15 +11,14 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.attention import DecodeAttention, SplitAttention
 from gemma4_compile.operators.attention_splits import declare_row_splits
-from gemma4_compile.operators.few_rows import FewRows
 from gemma4_compile.operators.heads import norm_and_rotate
 from gemma4_compile.operators.tir import FunctionBuilder, bind, function, i32, store
 from gemma4_compile.operators.types import Buffer, Expr, Index
 
 
 @dataclass(frozen=True)
-class FewRowAttention(FewRows, SplitAttention):
-    """Causal (and sliding) attention of at most `most_rows` rows, in splits of their keys.
+class FewRowAttention(SplitAttention):
+    """Causal (and sliding) attention of a few rows, in splits of their keys.
 
     The rows' own keys are in the KV state. The keys that any row sees are divided among the splits,
     which all rows share; of a split a row sees those that are in its window and not after it.
@@ -31,7 +30,6 @@ class FewRowAttention(FewRows, SplitAttention):
     """
 
     kind: ClassVar[str] = "few_row_attention"
-    most_rows: int = 1
 
     def definition(self) -> tirx.PrimFunc:
         rows, dim = self.rows.extent(), self.head_dim

@@ -13,8 +13,7 @@ from tvm import te, tirx
 
 from gemma4_compile.operators.activation_quantization import pack
 from gemma4_compile.operators.activations import PACKED
-from gemma4_compile.operators.base import Operator, symbolic_rows, te_prim_func
-from gemma4_compile.operators.few_rows import FewRows
+from gemma4_compile.operators.base import Operator, te_prim_func
 from gemma4_compile.operators.moe import (
     BRANCH_NORM,
     DENSE_NORM,
@@ -24,10 +23,11 @@ from gemma4_compile.operators.moe import (
     router_scores,
 )
 from gemma4_compile.operators.norms import ExpertNormVector, inverse_rms, residual_sum
+from gemma4_compile.operators.rows import FEWEST, Rows
 
 
 @dataclass(frozen=True)
-class QuantizedBranchNorms(FewRows, Operator):
+class QuantizedBranchNorms(Operator):
     """`ResidualNorm` before a dense branch and experts, and the experts' norm of `Router`, packed.
 
     ``r' = r + norm(y; v[BRANCH_NORM])``. Arguments: y, r (rows, width) f32; v (4, width) f32.
@@ -46,7 +46,7 @@ class QuantizedBranchNorms(FewRows, Operator):
     eps: float
     interleaved: bool
     experts_interleaved: bool
-    most_rows: int = 1
+    rows: Rows = FEWEST
     experts: int = 0
     factor: float = 1.0
     router_dtype: str = "float32"
@@ -75,7 +75,7 @@ class QuantizedBranchNorms(FewRows, Operator):
 
     def norms(self) -> tuple[list[te.Tensor], te.Tensor, list[te.Tensor]]:
         """Arguments, r', and words and scales of both norms."""
-        rows, width = symbolic_rows(None), self.width
+        rows, width = self.rows.extent(), self.width
         y = te.placeholder((rows, width), "float32", name="y")
         residual = te.placeholder((rows, width), "float32", name="residual")
         vectors = te.placeholder((VECTORS, width), "float32", name="vectors")
@@ -96,7 +96,7 @@ class QuantizedBranchNorms(FewRows, Operator):
 
 
 @dataclass(frozen=True)
-class FewRowExpertNorm(FewRows, Operator):
+class FewRowExpertNorm(Operator):
     """`CombineExperts` and the `ExpertResidualNorm` that reads its result.
 
     Arguments: the dense branch (rows, width) f32; the experts' outputs (rows * top_k, width) f32;
@@ -111,7 +111,7 @@ class FewRowExpertNorm(FewRows, Operator):
     top_k: int
     next_dtype: str
     interleaved: bool = False
-    most_rows: int = 1
+    rows: Rows = FEWEST
     tiled: bool = False
 
     @property
@@ -119,7 +119,7 @@ class FewRowExpertNorm(FewRows, Operator):
         return self.next_dtype == PACKED
 
     def definition(self) -> tirx.PrimFunc:
-        rows, top_k, width = symbolic_rows(None), self.top_k, self.width
+        rows, top_k, width = self.rows.extent(), self.top_k, self.width
         outputs = te.placeholder((rows * top_k, width), "float32", name="outputs")
         weights = te.placeholder((rows, top_k), "float32", name="weights")
         k = te.reduce_axis((0, top_k), name="k")

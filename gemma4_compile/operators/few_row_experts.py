@@ -12,16 +12,16 @@ from tvm import te, tirx
 
 from gemma4_compile.operators.activation_quantization import pack
 from gemma4_compile.operators.activations import FLOAT32, Output, PackedOutput
-from gemma4_compile.operators.base import symbolic_rows, te_prim_func
+from gemma4_compile.operators.base import te_prim_func
 from gemma4_compile.operators.expert_linear import ExpertRows
-from gemma4_compile.operators.few_rows import FewRows
 from gemma4_compile.operators.math import as_f32, f32, gelu_tanh
+from gemma4_compile.operators.rows import FEWEST, Rows
 from gemma4_compile.operators.types import Expr, Index
 
 
 @dataclass(frozen=True)
-class FewRowExperts(FewRows, ExpertRows):
-    """Matmul of the (position, slot) pairs of at most `most_rows` positions with their experts.
+class FewRowExperts(ExpertRows):
+    """Matmul of the (position, slot) pairs of a few positions with their experts.
 
     Pair ``p = position * top_k + slot`` is multiplied with expert ``ids[position, slot]``, and is
     row p of the result. With epilogue GELU_PAIRS (gate and up) it reads row ``position`` of x
@@ -33,7 +33,7 @@ class FewRowExperts(FewRows, ExpertRows):
     """
 
     kind: ClassVar[str] = "few_row_experts"
-    most_rows: int = 1
+    rows: Rows = FEWEST
     output: Output = FLOAT32
 
     @property
@@ -45,7 +45,7 @@ class FewRowExperts(FewRows, ExpertRows):
         return isinstance(self.output, PackedOutput)
 
     def definition(self) -> tirx.PrimFunc:
-        rows, layout, top_k = symbolic_rows(None), self.layout, self.top_k
+        rows, layout, top_k = self.rows.extent(), self.layout, self.top_k
         args, x = self.left(rows if self.is_gate_up else rows * top_k)
         ids = te.placeholder((rows, top_k), "int32", name="ids")
         weights = layout.placeholders()

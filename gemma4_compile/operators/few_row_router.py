@@ -8,15 +8,15 @@ from typing import ClassVar
 from tvm import te, tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.operators.base import Operator, symbolic_rows, te_prim_func
-from gemma4_compile.operators.few_rows import FewRows
+from gemma4_compile.operators.base import Operator, te_prim_func
 from gemma4_compile.operators.moe import EXPERT_NORM, VECTORS, choose_experts, router_scores
+from gemma4_compile.operators.rows import FEWEST, Rows
 from gemma4_compile.operators.tir import function, store
 from gemma4_compile.operators.types import Expr
 
 
 @dataclass(frozen=True)
-class FewRowRouterScores(FewRows, Operator):
+class FewRowRouterScores(Operator):
     """The first half of `Router`: a block a row and expert, so that the projection is read at once.
 
     Arguments: x (rows, width) f32; vectors (4, width) f32; projection (experts, width)
@@ -31,10 +31,10 @@ class FewRowRouterScores(FewRows, Operator):
     factor: float
     weight_dtype: str
     hidden_dtype: str | None
-    most_rows: int = 1
+    rows: Rows = FEWEST
 
     def definition(self) -> tirx.PrimFunc:
-        rows, width, experts = symbolic_rows(None), self.width, self.experts
+        rows, width, experts = self.rows.extent(), self.width, self.experts
         x = te.placeholder((rows, width), "float32", name="x")
         vectors = te.placeholder((VECTORS, width), "float32", name="vectors")
         projection = te.placeholder((experts, width), self.weight_dtype, name="projection")
@@ -50,7 +50,7 @@ class FewRowRouterScores(FewRows, Operator):
 
 
 @dataclass(frozen=True)
-class FewRowTopKExperts(FewRows, Operator):
+class FewRowTopKExperts(Operator):
     """The second half of `Router`.
 
     Arguments: scores (rows, experts) f32; expert_scale (experts,) f32. Results: ids (rows, top_k)
@@ -60,10 +60,10 @@ class FewRowTopKExperts(FewRows, Operator):
     kind: ClassVar[str] = "few_row_top_k_experts"
     experts: int
     top_k: int
-    most_rows: int = 1
+    rows: Rows = FEWEST
 
     def definition(self) -> tirx.PrimFunc:
-        rows = symbolic_rows(None)
+        rows = self.rows.extent()
         with function(scheduled=False) as build:
             given = build.arg("scores", (rows, self.experts), "float32")
             expert_scale = build.arg("expert_scale", (self.experts,), "float32")

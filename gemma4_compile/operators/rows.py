@@ -59,4 +59,10 @@ class Chunk(Rows):
     form: str = "chunk"
 
 
-ONE, CHUNK = One(), Chunk()
+def most_of(rows: Rows) -> int:
+    """The most rows of a few."""
+    assert isinstance(rows, Few), "chosen for them"
+    return rows.most
+
+
+ONE, FEWEST, CHUNK = One(), Few(), Chunk()

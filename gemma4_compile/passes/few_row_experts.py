@@ -49,6 +49,7 @@ from gemma4_compile.operators.moe import (
     Router,
 )
 from gemma4_compile.operators.norms import ResidualNorm
+from gemma4_compile.operators.rows import Few
 from gemma4_compile.passes.few_rows import rounding_of
 from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.passes.operator_graph import (
@@ -99,7 +100,7 @@ def _by_ids(graph: OperatorGraph, gemm: OperatorCall[ExpertGemm], most: int) -> 
         old.accumulate,
         old.epilogue,
         old.activations,
-        most,
+        Few(most),
     )
     graph.replace([gemm], [OperatorCall(operator, args, gemm.results)])
     if not any(graph.reader_count(result) for result in permute.results):
@@ -133,7 +134,7 @@ def _quantize_branches(
     if dense is None or experts is None or not norm.args[2].same_as(router.args[1]):
         return
     orders = dense.operator.interleaved, experts.operator.interleaved
-    operator = QuantizedBranchNorms(norm.operator.width, norm.operator.eps, *orders, most)
+    operator = QuantizedBranchNorms(norm.operator.width, norm.operator.eps, *orders, Few(most))
     results = [norm.results[0], *dense.results, *experts.results]
     if not limits.binds(norm.args, len(results)):
         return
@@ -151,11 +152,11 @@ def _divide_router(graph: OperatorGraph, router: OperatorCall[Router], most: int
     fields = old.width, old.experts, old.eps, old.factor, old.weight_dtype
     (scores,) = result_vars("scores", [((rows, old.experts), "float32")])
     first = OperatorCall(
-        FewRowRouterScores(*fields, dtype, most),
+        FewRowRouterScores(*fields, dtype, Few(most)),
         [residual, vectors, projection],
         [scores] if dtype is None else [scores, hidden],
     )
-    choice = FewRowTopKExperts(old.experts, old.top_k, most)
+    choice = FewRowTopKExperts(old.experts, old.top_k, Few(most))
     second = OperatorCall(choice, [scores, expert_scale], [ids, weights])
     graph.replace([router], [first, second])
 
@@ -190,7 +191,7 @@ def _combine_in_norm(
         return
     old = norm.operator
     operator = FewRowExpertNorm(
-        old.width, old.eps, combine.operator.top_k, old.next_dtype, most_rows=most
+        old.width, old.eps, combine.operator.top_k, old.next_dtype, rows=Few(most)
     )
     call = OperatorCall(operator, [norm.args[0], *combine.args, *norm.args[2:]], norm.results)
     if not limits.binds(call.args, len(call.results)):

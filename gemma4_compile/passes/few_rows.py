@@ -55,7 +55,7 @@ from gemma4_compile.operators.few_row_attention import (
 )
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.norms import ResidualNorm
-from gemma4_compile.operators.rows import CHUNK, Chunk, Few
+from gemma4_compile.operators.rows import Chunk, Few
 from gemma4_compile.passes.fuse_norm_linear import int8_matmuls, matmuls
 from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.passes.operator_graph import (
@@ -104,7 +104,7 @@ def _in_splits(
     heads, dim, dtype = operator.heads, operator.head_dim, operator.out_dtype
     splits = options.splits_of_rows(operator.window, operator.kv_heads, dim, most)
     partial = FewRowAttention(
-        rows=CHUNK,
+        rows=Few(most),
         heads=heads,
         kv_heads=operator.kv_heads,
         head_dim=dim,
@@ -113,7 +113,6 @@ def _in_splits(
         cache_rows=operator.cache_rows,
         splits=splits,
         grain=options.grain_of(dim),
-        most_rows=most,
     )
     assert operator.cache_dtype == dtype, "both are the dtype of the activations"
     rows = attention.args[0].ty.shape[0]
@@ -153,7 +152,6 @@ def _norm_in_attention(
         cache_rows=plain.cache_rows,
         splits=plain.splits,
         grain=plain.grain,
-        most_rows=plain.most_rows,
         pairs=prepare.pairs,
         rotary_offset=prepare.rotary_offset,
         rotary_total=prepare.rotary_total,

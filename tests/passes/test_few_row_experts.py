@@ -30,7 +30,7 @@ from gemma4_compile.operators.moe import (
     Router,
 )
 from gemma4_compile.operators.norms import ResidualNorm
-from gemma4_compile.operators.rows import CHUNK
+from gemma4_compile.operators.rows import CHUNK, Few
 from gemma4_compile.passes.few_row_experts import few_row_experts
 from gemma4_compile.passes.split_matmuls import split_matmuls
 from tests.passes.operator_modules import (
@@ -96,7 +96,7 @@ def test_experts_are_found_by_their_ids(int8: bool) -> None:
         form, dtype = (INT8, PACKED) if int8 else (FLOATS, F32)
 
         def matmul(epilogue: str, layout: WeightLayout) -> Operator:
-            operator = FewRowExperts(layout, 64, EXPERTS, TOP_K, dtype, most_rows=MOST)
+            operator = FewRowExperts(layout, 64, EXPERTS, TOP_K, dtype, rows=Few(MOST))
             return replace(operator, epilogue=epilogue, activations=form)
 
         if not int8:
@@ -135,10 +135,11 @@ ROUTED = ("vectors", "projection", "expert_scale")
 
 def halves_of_router(args: list[nn.Tensor], dtype: str | None) -> list[nn.Tensor]:
     *scored, expert_scale = args
-    first = FewRowRouterScores(64, EXPERTS, 1e-6, 0.125, "float16", dtype, MOST)
+    first = FewRowRouterScores(64, EXPERTS, 1e-6, 0.125, "float16", dtype, Few(MOST))
     scores, *hidden = call(first, scored, ((N, EXPERTS), F32), *([] if dtype is None else [ROWS]))
     return (
-        call(FewRowTopKExperts(EXPERTS, TOP_K, MOST), [scores, expert_scale], *CHOICE[:2]) + hidden
+        call(FewRowTopKExperts(EXPERTS, TOP_K, Few(MOST)), [scores, expert_scale], *CHOICE[:2])
+        + hidden
     )
 
 
@@ -156,15 +157,15 @@ def test_both_branches_inputs_are_rounded_by_the_norm_before_them() -> None:
     packed = quantized_specs(64, N)
 
     def expected(x: Tensors) -> list[nn.Tensor]:
-        norms = QuantizedBranchNorms(64, 1e-6, True, False, MOST, EXPERTS, 0.125, "float16")
+        norms = QuantizedBranchNorms(64, 1e-6, True, False, Few(MOST), EXPERTS, 0.125, "float16")
         args = [x[name] for name in ("y", "residual", "vectors", "projection")]
         *normed, scores = call(norms, args, ROWS, *packed, *packed, ((N, EXPERTS), F32))
-        choice = FewRowTopKExperts(EXPERTS, TOP_K, MOST)
+        choice = FewRowTopKExperts(EXPERTS, TOP_K, Few(MOST))
         chosen = call(choice, [scores, x["expert_scale"]], *CHOICE[:2])
         return [*normed[:3], *chosen, *normed[3:]]
 
     def expected_of_nine(x: Tensors) -> list[nn.Tensor]:
-        norms = QuantizedBranchNorms(64, 1e-6, True, False, MOST)
+        norms = QuantizedBranchNorms(64, 1e-6, True, False, Few(MOST))
         args = [x[name] for name in ("y", "residual", "vectors")]
         residual, *rounded = call(norms, args, ROWS, *packed, *packed)
         routed = [residual, *(x[name] for name in ROUTED)]
@@ -223,8 +224,8 @@ def test_the_norm_after_a_layer_adds_its_experts_up(int8: bool) -> None:
     def expected(x: Tensors) -> list[nn.Tensor]:
         args = [x[name] for name in END_INPUTS]
         if not int8:
-            return call(FewRowExpertNorm(64, 1e-6, TOP_K, F32, most_rows=MOST), args, ROWS, ROWS)
-        operator = FewRowExpertNorm(64, 1e-6, TOP_K, PACKED, True, MOST)
+            return call(FewRowExpertNorm(64, 1e-6, TOP_K, F32, rows=Few(MOST)), args, ROWS, ROWS)
+        operator = FewRowExpertNorm(64, 1e-6, TOP_K, PACKED, True, Few(MOST))
         return call(operator, args, ROWS, *quantized_specs(64, N))
 
     after = rewritten(end_of_layer(int8), LIMITS, few_row_experts)

@@ -109,7 +109,7 @@ def test_attention_is_in_splits_of_its_keys() -> None:
         "positions": ((4,), "int32"),
     }
     common: dict[str, Any] = {
-        "rows": CHUNK, "heads": 4, "kv_heads": 2, "head_dim": 16, "window": 40,
+        "rows": Few(MOST), "heads": 4, "kv_heads": 2, "head_dim": 16, "window": 40,
         "cache_dtype": "float16", "cache_rows": 64,
     }  # fmt: skip
     options = AttentionOptions(sliding_splits=8, full_splits=2, max_blocks=10, split_channels=128)
@@ -120,7 +120,7 @@ def test_attention_is_in_splits_of_its_keys() -> None:
 
     def divided(x: Tensors) -> list[nn.Tensor]:
         # One row's window is five splits of eight keys; nine rows see eight keys more.
-        operator = FewRowAttention(**common, splits=6, grain=8, most_rows=MOST)
+        operator = FewRowAttention(**common, splits=6, grain=8)
         results = ((N, 6, 4, 16), "float16"), ((N, 6, 4, 2), F32)
         partial = call(operator, [x[name] for name in inputs], *results)
         combine = CombineSplits(4, 16, 6, "float16", Few(MOST))
@@ -146,7 +146,7 @@ SHARED_INPUTS: dict[str, TensorSpec] = {
 def test_attention_norms_its_queries_itself(max_buffers: int, has_copies: bool) -> None:
     """A layer that has no keys of its own; eight buffers are all that some browsers bind."""
     common: dict[str, Any] = {
-        "rows": CHUNK, "heads": 4, "kv_heads": 2, "head_dim": 16, "cache_dtype": F32,
+        "rows": Few(MOST), "heads": 4, "kv_heads": 2, "head_dim": 16, "cache_dtype": F32,
         "cache_rows": 64,
     }  # fmt: skip
     rotation: dict[str, Any] = {"pairs": 8, "rotary_offset": 4, "rotary_total": 12, "eps": 1e-6}
@@ -163,7 +163,7 @@ def test_attention_norms_its_queries_itself(max_buffers: int, has_copies: bool) 
         return call(operator, [q, x["key"], x["value"], x["positions"]], attended)
 
     def expected(x: Tensors) -> list[nn.Tensor]:
-        operator = NormedFewRowAttention(**common, **rotation, window=40, splits=1, most_rows=MOST)
+        operator = NormedFewRowAttention(**common, **rotation, window=40, splits=1)
         names = ("projected", "key", "value", "positions", "q_norm", "rotary")
         partial = call(operator, [x[name] for name in names], *results)
         return call(CombineSplits(4, 16, 1, F32, Few(MOST)), partial, attended)

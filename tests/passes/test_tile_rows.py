@@ -139,7 +139,7 @@ MADE: dict[str, tuple[Tiled, list[TensorSpec], list[TensorSpec]]] = {
         [],
     ),
     "norm after experts": (
-        FewRowExpertNorm(WIDTH, 1e-6, 2, PACKED, True, MOST),
+        FewRowExpertNorm(WIDTH, 1e-6, 2, PACKED, True, Few(MOST)),
         [
             ((N, WIDTH), F32),
             ((N * 2, WIDTH), F32),

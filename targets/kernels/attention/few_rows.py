@@ -22,6 +22,7 @@ from gemma4_compile.operators.few_row_attention import (
     NormedFewRowAttention,
 )
 from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.rows import most_of
 from gemma4_compile.operators.tir import (
     FunctionBuilder,
     bind,
@@ -168,9 +169,9 @@ def few_row_shape(
 
     Fewer where the blocks of a step of `rows` would be too few to fill the device.
     """
-    most = min(queries, operator.most_rows * operator.heads)
+    most = min(queries, most_of(operator.rows) * operator.heads)
     counts = [1 << power for power in reversed(range(most.bit_length()))]
-    all_queries = operator.splits * operator.heads * min(rows, operator.most_rows)
+    all_queries = operator.splits * operator.heads * min(rows, most_of(operator.rows))
     aim = spec.tuning.few_rows.attention_blocks
     fills = [count for count in counts if all_queries // count >= aim]
     return shape_of_heads(operator, spec, [*fills, 1] if 1 not in fills else fills)
@@ -208,8 +209,8 @@ def make_few_row_attention(operator: FewRowAttention, spec: TargetSpec) -> tirx.
     """
     tuning = spec.tuning.few_rows
     usual = many = few_row_shape(operator, spec, tuning.queries)
-    if tuning.many_queries and operator.most_rows > NOT_MANY:
-        many = few_row_shape(operator, spec, tuning.many_queries, operator.most_rows)
+    if tuning.many_queries and most_of(operator.rows) > NOT_MANY:
+        many = few_row_shape(operator, spec, tuning.many_queries, most_of(operator.rows))
     with function(scheduled=True) as build:
         args = _Arguments.declared(build, operator)
         if many == usual:

@@ -24,6 +24,7 @@ from gemma4_compile.operators.activations import PackedOutput
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.math import as_f32, gelu_tanh
 from gemma4_compile.operators.packings import ProductPacking
+from gemma4_compile.operators.rows import most_of
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import (
@@ -38,7 +39,7 @@ from gemma4_compile.targets.kernels.common.blocks import (
 from gemma4_compile.targets.kernels.common.builtins import dot4
 from gemma4_compile.targets.kernels.common.vectors import WIDEST, Vectors
 from gemma4_compile.targets.kernels.common.weights import WeightReader
-from gemma4_compile.targets.kernels.linear.few_row_matmul import FewRowMatmul, most_rows
+from gemma4_compile.targets.kernels.linear.few_row_matmul import FewRowMatmul
 from gemma4_compile.targets.kernels.linear.few_row_shape import (
     OWN_ROWS,
     FewRowShape,
@@ -107,7 +108,7 @@ def make_few_row_gemv(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
 
     Definition: the operator's `definition`.
     """
-    most = most_rows(operator)
+    most = most_of(operator.rows)
     with function(scheduled=True) as build:
         matmul = FewRowMatmul.declared(build, operator)
         multiply_rows(matmul, min(most, spec.tuning.few_rows.rows), most, spec)
@@ -137,7 +138,7 @@ def _direct_rows(operator: Linear, spec: TargetSpec) -> int:
     output = operator.output
     if operator.tiled or (isinstance(output, PackedOutput) and output.tiled):
         return 0  # only tensor cores read such rows
-    return min(most_rows(operator), rows_without_tensor_cores(operator.layout, spec))
+    return min(most_of(operator.rows), rows_without_tensor_cores(operator.layout, spec))
 
 
 def multiply_rows(matmul: FewRowMatmul, most: int, bound: int, spec: TargetSpec) -> None:

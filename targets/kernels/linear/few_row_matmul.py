@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from gemma4_compile.operators.activations import PACKED, PackedOutput
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import Linear
-from gemma4_compile.operators.rows import Few
 from gemma4_compile.operators.tir import FunctionBuilder
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import Block
@@ -17,12 +16,6 @@ from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.few_row_quantize import matmul_results
 from gemma4_compile.targets.kernels.linear.gemm import left_args
 from gemma4_compile.targets.kernels.prologues.packed_products import pack_products
-
-
-def most_rows(operator: Linear) -> int:
-    """The most rows of x."""
-    assert isinstance(operator.rows, Few), "chosen for it"
-    return operator.rows.most
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from gemma4_compile.operators.activation_quantization import GROUP, PACKED_ROWS
 from gemma4_compile.operators.activations import PackedOutput
 from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.few_row_experts import FewRowExperts
+from gemma4_compile.operators.rows import most_of
 from gemma4_compile.operators.tir import bind, function, i32, materialize, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.quantization.recipe import ROW_ALIGNMENT
@@ -102,7 +103,7 @@ def make_few_row_experts(operator: FewRowExperts, spec: TargetSpec) -> tirx.Prim
             mine, is_first = _pairs_of(operator, ids, expert, pair, count)
             slot, base = bind(tirx.floordiv(thread, lanes)), bind(operator.first_row(expert))
             number, sums = bind(tirx.floormod(thread, lanes)), RowSums(shape, block)
-            values = shared((operator.most_rows * GROUP,)) if packs else None
+            values = shared((most_of(operator.rows) * GROUP,)) if packs else None
             with each_part(parts) as part:
                 first = bind((index * parts + part) * tile)
                 owned = [first + m * slots + slot for m in range(OWN_ROWS)]
@@ -112,12 +113,12 @@ def make_few_row_experts(operator: FewRowExperts, spec: TargetSpec) -> tirx.Prim
                     [bind(base + tirx.min(row, rows - 1)) for row in owned],
                     base,
                     count,
-                    operator.most_rows,
+                    most_of(operator.rows),
                     pairs=mine,
                     reads_pairs=not operator.is_gate_up,
                     needed=is_first & operator.holds(expert),
                 )
-                totals = no_totals(operator.most_rows)
+                totals = no_totals(most_of(operator.rows))
                 if is_int8:
                     add_int8(lane, weights, x[0], x[1], totals)
                 else:
@@ -185,7 +186,7 @@ def _pairs_of(
     NONE for positions that did not, or that there are not, and for all if `pair` is not the first.
     """
     top_k, found = operator.top_k, []
-    for i in range(operator.most_rows):
+    for i in range(most_of(operator.rows)):
         position = bind(tirx.min(i32(i), count - 1))
         own = i32(NONE)
         for k, is_own in slots_of(ids, position, top_k, expert):

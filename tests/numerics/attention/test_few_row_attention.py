@@ -35,9 +35,16 @@ def few(
 ) -> FewRowAttention:
     ring = None if window is None else window + 33
     return FewRowAttention(
-        rows=CHUNK, heads=heads, kv_heads=kv_heads, head_dim=dim, window=window, cache_rows=ring,
-        splits=splits, grain=grain, most_rows=MOST, **{"cache_dtype": "float16", **fields},
-    )  # fmt: skip
+        rows=Few(MOST),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=dim,
+        window=window,
+        cache_rows=ring,
+        splits=splits,
+        grain=grain,
+        **{"cache_dtype": "float16", **fields},
+    )
 
 
 def normed(attention: FewRowAttention, pairs: int, offset: int = 0) -> NormedFewRowAttention:

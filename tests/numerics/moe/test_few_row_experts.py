@@ -15,6 +15,7 @@ from gemma4_compile.operators.activations import FLOAT32, INT8, PACKED, PackedOu
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.few_row_experts import FewRowExperts
 from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.operators.rows import Few
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.tuning import FewRowTuning
 from tests.fixed_scheme import FixedLayout
@@ -43,7 +44,7 @@ def exact(
     layout: WeightLayout, rows: int, in_dtype: str, top_k: int = 8, **more: Any
 ) -> FewRowExperts:
     """Twelve experts unless some are in other calls."""
-    return FewRowExperts(layout, rows, 12, top_k, in_dtype, most_rows=MOST, **more)
+    return FewRowExperts(layout, rows, 12, top_k, in_dtype, rows=Few(MOST), **more)
 
 
 def int8(
@@ -53,7 +54,7 @@ def int8(
     packed = more.pop("packed_out", False)
     output = PackedOutput(more.pop("interleaved_out", False)) if packed else FLOAT32
     parts = {"activations": INT8, "output": output, **more}
-    return FewRowExperts(layout, rows, 12, top_k, PACKED, most_rows=MOST, **parts)
+    return FewRowExperts(layout, rows, 12, top_k, PACKED, rows=Few(MOST), **parts)
 
 
 def quantized(bits: int, dtype: str, cols: int, *splits: int) -> WeightLayout:
@@ -108,7 +109,7 @@ def test_pairs_are_multiplied_with_their_experts(
     out = np.zeros((ids.size, EXPERT_ROWS), np.float32)
 
     layout = fields(bits, dtype, parts, "float32")
-    weights, most = (tensors, parts, layout), {"most_rows": len(ids)}
+    weights, most = (tensors, parts, layout), {"rows": Few(len(ids))}
     run_in_calls(FewRowExperts, [x, ids], weights, calls, gated, **most)
     run_in_calls(FewRowExperts, [y, ids], weights, calls, out, epilogue=DOWN, **most)
 
@@ -125,7 +126,7 @@ def test_packed_pairs_are_multiplied_with_their_experts(bits: int) -> None:
     out = np.zeros((ids.size, EXPERT_ROWS), np.float32)
 
     weights = (tensors, PARTS[1], fields(bits, "float16", PARTS[1], PACKED))
-    more: dict[str, Any] = {"epilogue": DOWN, "most_rows": MOST, "activations": INT8}
+    more: dict[str, Any] = {"epilogue": DOWN, "rows": Few(MOST), "activations": INT8}
     run_in_calls(FewRowExperts, [words, scales, ids], weights, 1, out, **more)
 
     close(out, np.einsum("prc,pc->pr", matrices[ids.reshape(-1)], x))

@@ -25,7 +25,7 @@ from gemma4_compile.operators.moe import (
     ExpertResidualNorm,
 )
 from gemma4_compile.operators.norms import ResidualNorm, RmsNorm
-from gemma4_compile.operators.rows import CHUNK
+from gemma4_compile.operators.rows import CHUNK, Few
 from gemma4_compile.targets import target_spec
 from gemma4_compile.types import Array
 from tests.marks import LIMITS, shares
@@ -36,18 +36,18 @@ from tests.web.dawn import SUBGROUP, VulkanDriver
 
 MOST, WIDTH, EPS = 9, 288, 1e-6
 FLOATS: list[Operator] = [
-    FewRowExpertNorm(1030, EPS, 3, "float16", most_rows=MOST),
-    FewRowExpertNorm(2816, EPS, 8, "float32", most_rows=MOST),
+    FewRowExpertNorm(1030, EPS, 3, "float16", rows=Few(MOST)),
+    FewRowExpertNorm(2816, EPS, 8, "float32", rows=Few(MOST)),
 ]
 OPERATORS: list[Operator] = [
     *FLOATS,
-    FewRowExpertNorm(2816, EPS, 8, PACKED, True, MOST),
-    FewRowExpertNorm(288, EPS, 2, PACKED, False, MOST),
-    FewRowExpertNorm(288, EPS, 2, PACKED, True, MOST, tiled=True),
-    QuantizedBranchNorms(2816, EPS, True, True, MOST),
-    QuantizedBranchNorms(288, EPS, False, True, MOST),
-    QuantizedBranchNorms(2816, EPS, True, True, MOST, 128, 2816**-0.5, "float16"),
-    QuantizedBranchNorms(288, EPS, False, True, MOST, 5, 0.1, "float32"),
+    FewRowExpertNorm(2816, EPS, 8, PACKED, True, Few(MOST)),
+    FewRowExpertNorm(288, EPS, 2, PACKED, False, Few(MOST)),
+    FewRowExpertNorm(288, EPS, 2, PACKED, True, Few(MOST), tiled=True),
+    QuantizedBranchNorms(2816, EPS, True, True, Few(MOST)),
+    QuantizedBranchNorms(288, EPS, False, True, Few(MOST)),
+    QuantizedBranchNorms(2816, EPS, True, True, Few(MOST), 128, 2816**-0.5, "float16"),
+    QuantizedBranchNorms(288, EPS, False, True, Few(MOST), 5, 0.1, "float32"),
 ]
 
 
@@ -76,7 +76,7 @@ def assert_packed(found: Sequence[Array], expected: Sequence[Array], operator: O
 
 
 def test_branches_are_normed_and_rounded() -> None:
-    operator = QuantizedBranchNorms(WIDTH, EPS, True, False, MOST)
+    operator = QuantizedBranchNorms(WIDTH, EPS, True, False, Few(MOST))
     case = make_case(operator, 1, rows=5)
     y, residual, vectors = case.arrays[:3]
     out, *packed = case.expected
@@ -99,15 +99,15 @@ def test_branches_are_normed_and_rounded() -> None:
 
 
 def test_the_router_s_scores_are_those_of_the_residual() -> None:
-    operator = QuantizedBranchNorms(WIDTH, EPS, True, False, MOST, 7, 0.1, "float16")
+    operator = QuantizedBranchNorms(WIDTH, EPS, True, False, Few(MOST), 7, 0.1, "float16")
     case = make_case(operator, 1, rows=5)
     y, residual, vectors, projection = case.arrays[:4]
     *normed, scores = case.expected
     branches = [np.zeros_like(one) for one in normed]
     same = np.zeros_like(scores)
 
-    run(QuantizedBranchNorms(WIDTH, EPS, True, False, MOST), y, residual, vectors, *branches)
-    router = FewRowRouterScores(WIDTH, 7, EPS, 0.1, "float16", None, MOST)
+    run(QuantizedBranchNorms(WIDTH, EPS, True, False, Few(MOST)), y, residual, vectors, *branches)
+    router = FewRowRouterScores(WIDTH, 7, EPS, 0.1, "float16", None, Few(MOST))
     run(router, branches[0], vectors, projection, same)
 
     for found, expected in zip((*normed, scores), (*branches, same), strict=True):
@@ -116,7 +116,7 @@ def test_the_router_s_scores_are_those_of_the_residual() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", PACKED])
 def test_experts_are_added_up_normed_and_rounded(dtype: str) -> None:
-    operator = FewRowExpertNorm(WIDTH, EPS, 3, dtype, True, MOST)
+    operator = FewRowExpertNorm(WIDTH, EPS, 3, dtype, True, Few(MOST))
     case = make_case(operator, 1, rows=5)
     dense, outputs, weights, *others = case.arrays[:7]
     out, *results = case.expected

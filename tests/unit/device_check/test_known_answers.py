@@ -310,8 +310,8 @@ def test_steps_of_guesses_are_tested_beside_those_of_one_token() -> None:
     """With more rows than a block of a matmul takes, and fewer than the step may have."""
     layout = WeightLayout(4, "float32", 32, 96, (40,))
     common: dict[str, Any] = {
-        "rows": Chunk(), "heads": 2, "kv_heads": 1, "head_dim": 32, "window": 40,
-        "cache_dtype": "float32", "cache_rows": 64, "splits": 2, "grain": 8, "most_rows": 9,
+        "rows": Few(9), "heads": 2, "kv_heads": 1, "head_dim": 32, "window": 40,
+        "cache_dtype": "float32", "cache_rows": 64, "splits": 2, "grain": 8,
     }  # fmt: skip
     rotation: dict[str, Any] = {"pairs": 16, "rotary_total": 16, "eps": 1e-6}
     made: dict[str, Any] = {
