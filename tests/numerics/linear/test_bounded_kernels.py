@@ -11,6 +11,7 @@ from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.tuning import GemmTuning
 from tests.marks import LIMITS, shares
@@ -26,7 +27,7 @@ def bounded(
     layout: WeightLayout, dtype: str, epilogue: str = NONE, **fields: object
 ) -> BoundedLinear:
     values = {"clipped": True, "out_dtype": F32, **fields}
-    return BoundedLinear(None, layout, dtype, epilogue, **values)  # type: ignore[arg-type]
+    return BoundedLinear(CHUNK, layout, dtype, epilogue, **values)  # type: ignore[arg-type]
 
 
 OPERATORS = (
