@@ -361,9 +361,7 @@ def test_plan_that_cannot_be_built_is_shown_and_refused(
     assert cli.main(["gemma-4-31B-it", "--plan", "--context", "100000"]) == 2
     captured = capsys.readouterr()
     assert "100,000" in captured.out
-    hint = captured.err.splitlines()[-1]  # `default` keeps keys and values in float32
-    assert hint.startswith("hint: --context 16384 fits; with --libraries f16,int8,")
-    assert hint.endswith(" --context 32768 fits")
+    assert "\nhint: --context 16384 fits; with --libraries f16,int8," in captured.err
 
 
 def test_plan_of_a_hub_model_downloads_its_config_alone(
