@@ -33,12 +33,8 @@ from gemma4_compile.errors import LoweringError
 from gemma4_compile.model_spec.drafter.config import read_drafter
 from gemma4_compile.model_spec.modality import TEXT_ONLY
 from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.operators.activation_quantization import QuantizedCombine, QuantizedNorm
-from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import Operator, operator_of
-from gemma4_compile.operators.expert_linear import ExpertRows
-from gemma4_compile.operators.linear import Linear
-from gemma4_compile.operators.rows import ONE, Chunk, Few
+from gemma4_compile.operators.rows import ONE, Chunk
 from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.passes.check_limits import check_limits
 from gemma4_compile.passes.lowering import tir_pipeline
@@ -231,7 +227,7 @@ def _cases(
     for operator, launches in found.items():
         is_chunk = isinstance(getattr(operator, "rows", ONE), Chunk)
         is_meant = bool(family.few) or is_chunk == family.is_prefill
-        if _kind_of(operator) not in family.kinds or not is_meant:
+        if operator.variant not in family.kinds or not is_meant:
             continue
         if family.blocks and launches == 1:
             continue  # before or after the layers: another number of rows, and little time
@@ -242,19 +238,6 @@ def _cases(
             for context in (contexts if sees_context else contexts[:1])
         ]
     return cases
-
-
-def _kind_of(operator: Operator) -> str:
-    """An operator's kind; in front of a matmul's its parts."""
-    if isinstance(operator, ExpertRows):
-        return ("int8_" if operator.is_int8 else "") + operator.kind
-    if isinstance(operator, QuantizedNorm | QuantizedCombine | CombineSplits):
-        return operator.name
-    if not isinstance(operator, Linear):
-        return operator.kind
-    few = "few_row_" if isinstance(operator.rows, Few) else ""
-    form = "int8_" if operator.is_int8 else ""
-    return operator.prologue.prefix + few + form + operator.kind
 
 
 def choose(lines: Sequence[dict[str, Any]], weights: Mapping[str, float]) -> dict[str, Any]:

@@ -228,6 +228,10 @@ class QuantizedNorm(Operator):
         return self.kind if isinstance(self.rows, One) else "quantized_few_row_norm"
 
     @property
+    def variant(self) -> str:
+        return self.name
+
+    @property
     def norm(self) -> NormVector | ExpertNormVector:
         """The norm whose result is rounded."""
         return norm_vector(self.width, self.eps, self.scaled, True, self.branches)
@@ -283,6 +287,10 @@ class QuantizedCombine(Operator):
     @property
     def name(self) -> str:
         return self.kind if isinstance(self.rows, One) else "quantized_few_row_combine"
+
+    @property
+    def variant(self) -> str:
+        return self.name
 
     @property
     def packs(self) -> bool:

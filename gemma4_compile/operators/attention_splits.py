@@ -81,6 +81,10 @@ class CombineSplits(Operator):
     def name(self) -> str:
         return self.kind if isinstance(self.rows, One) else "combine_few_rows"
 
+    @property
+    def variant(self) -> str:
+        return self.name
+
     def example_input(
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
     ) -> Array | None:

@@ -69,6 +69,11 @@ class Operator(ABC):
         """Name of the kernel; operators that differ may share it, the module makes it unique."""
         return self.kind
 
+    @property
+    def variant(self) -> str:
+        """The kind, with what rows and parts say in front: by it kernels are counted and tuned."""
+        return self.kind
+
     @abstractmethod
     def definition(self) -> tirx.PrimFunc:
         """The definition as an unscheduled PrimFunc.

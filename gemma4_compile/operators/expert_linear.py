@@ -156,8 +156,12 @@ class ExpertRows(OverExperts):
     activations: Activations = FLOATS
 
     @property
-    def name(self) -> str:
+    def variant(self) -> str:
         return f"int8_{self.kind}" if self.is_int8 else self.kind
+
+    @property
+    def name(self) -> str:
+        return self.variant
 
     @property
     def is_int8(self) -> bool:

@@ -213,6 +213,12 @@ class Linear(Operator):
         return self.prologue.prefix + few + self.product_name
 
     @property
+    def variant(self) -> str:
+        few = "few_row_" if isinstance(self.rows, Few) else ""
+        form = "int8_" if self.is_int8 else ""
+        return self.prologue.prefix + few + form + self.kind
+
+    @property
     def product_name(self) -> str:
         """The name without the prologue's."""
         product = "gemv" if isinstance(self.rows, One) else "gemm"

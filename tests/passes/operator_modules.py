@@ -8,12 +8,8 @@ import tvm
 from tvm import relax
 from tvm.relax.frontend import nn
 
-from gemma4_compile.operators.activation_quantization import QuantizedCombine, QuantizedNorm
-from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import Operator, TensorSpec, emit
-from gemma4_compile.operators.expert_linear import ExpertRows
-from gemma4_compile.operators.linear import Linear, WeightLayout
-from gemma4_compile.operators.rows import Few
+from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.passes.operator_graph import OperatorCall, OperatorGraph, rewrite
 
@@ -62,24 +58,11 @@ def rewritten(before: tvm.IRModule, limits: FusionLimits, *passes: Pass) -> tvm.
     return after
 
 
-def kind_of(operator: Operator) -> str:
-    """An operator's kind, and in front of a matmul's its parts."""
-    if isinstance(operator, ExpertRows):
-        return ("int8_" if operator.is_int8 else "") + operator.kind
-    if isinstance(operator, QuantizedNorm | QuantizedCombine | CombineSplits):
-        return operator.name
-    if not isinstance(operator, Linear):
-        return operator.kind
-    few = "few_row_" if isinstance(operator.rows, Few) else ""
-    form = "int8_" if operator.is_int8 else ""
-    return operator.prologue.prefix + few + form + operator.kind
-
-
 def kinds(after: tvm.IRModule) -> list[str]:
     """Kinds of the operators that `main` calls, in order; built-in operators by their name."""
     graph = OperatorGraph(after, "main")
     return [
-        kind_of(step.operator) if isinstance(step, OperatorCall) else step.binding.value.op.name
+        step.operator.variant if isinstance(step, OperatorCall) else step.binding.value.op.name
         for step in graph.steps
         if isinstance(step, OperatorCall) or isinstance(step.binding.value, relax.Call)
     ]
