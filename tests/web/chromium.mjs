@@ -1,5 +1,5 @@
 // A browser for a driver: headless Chromium, or Firefox (firefox.mjs); with WebGPU in software and a fresh profile, for caches
-// go by URL. Chromium's is on SwiftShader, unless CHROMIUM_PRELOAD names the library made of lavapipe_for_chromium.c.
+// go by URL. Chromium's is on SwiftShader, unless CHROMIUM_PRELOAD names the libraries of conftest.py.
 // CHROMIUM_FLAGS takes the place of SwiftShader's flags, and CHROMIUM_LIBS names a folder of shared libraries for the browser
 // alone: for a machine with a GPU.
 import fs from "node:fs/promises";

@@ -18,6 +18,7 @@ from tests.web.cpu_runtime import QUANT, Questions, Runtime, find_questions
 from tests.web.dawn import (
     HERE,
     LAVAPIPE,
+    LAVAPIPE_PRELOAD,
     SUBGROUP,
     SWIFTSHADER,
     TIMEOUT_S,
@@ -42,8 +43,19 @@ def _require_driver(driver: VulkanDriver) -> VulkanDriver:
 
 
 @pytest.fixture(scope="session")
-def lavapipe() -> VulkanDriver:
+def lavapipe(lavapipe_passes: Path) -> VulkanDriver:
+    del lavapipe_passes
     return _require_driver(LAVAPIPE)
+
+
+@pytest.fixture(scope="session")
+def lavapipe_passes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What lets lavapipe compile kernels faster, named to every process that tests start."""
+    _require_driver(LAVAPIPE)
+    library = _preloaded("lavapipe_passes", tmp_path_factory)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(LAVAPIPE_PRELOAD, str(library))
+        yield library
 
 
 @pytest.fixture(scope="session")
@@ -62,17 +74,19 @@ def chromium() -> str:
 
 
 @pytest.fixture(scope="session")
-def browser(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def browser(
+    chromium: str, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[str]:
     """Chromium; its WebGPU computes on lavapipe where that is installed, else on SwiftShader."""
     with pytest.MonkeyPatch.context() as patch:
         description = LAVAPIPE.find()
         if description is not None and "CHROMIUM_FLAGS" not in os.environ:
-            shared = shared_folder(tmp_path_factory)
+            passes = request.getfixturevalue("lavapipe_passes")
             for name, value in lavapipe_environment(SUBGROUP).items():
                 patch.setenv(name, value)
             patch.setenv("LAVAPIPE", json.loads(description.read_text())["ICD"]["library_path"])
-            library = made_once(shared / "lavapipe_for_chromium.so", _compile_preloaded)
-            patch.setenv("CHROMIUM_PRELOAD", str(library))
+            library = _preloaded("lavapipe_for_chromium", tmp_path_factory)
+            patch.setenv("CHROMIUM_PRELOAD", f"{library}:{passes}")
         yield chromium
 
 
@@ -85,10 +99,15 @@ def firefox(lavapipe: VulkanDriver) -> str:
     return found
 
 
-def _compile_preloaded(library: Path) -> None:
-    source = HERE / "lavapipe_for_chromium.c"
-    arguments = ["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"]
-    zig.run(arguments, library.parent, library.with_name("zig"))
+def _preloaded(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compile a file of C that is here as a library to preload, once a run."""
+
+    def make(library: Path) -> None:
+        source = str(HERE / f"{name}.c")
+        arguments = ["cc", "-shared", "-fPIC", "-O1", "-o", str(library), source, "-ldl"]
+        zig.run(arguments, library.parent, library.with_name(f"zig-{name}"))
+
+    return made_once(shared_folder(tmp_path_factory) / f"{name}.so", make)
 
 
 @pytest.fixture(scope="session")

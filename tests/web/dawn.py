@@ -22,6 +22,8 @@ TIMEOUT_S = 540  # of a driver: below the limit of a test (pyproject.toml), whic
 # kernel with barriers in a third of the time that it takes for 8.
 SUBGROUP = 4
 WORD_BITS = 32
+LAVAPIPE_PRELOAD = "LAVAPIPE_PRELOAD"
+"""The environment's name of a library to preload where lavapipe computes (`lavapipe_passes.c`)."""
 
 Float32Array = NDArray[np.float32]
 Step = Mapping[str, Any]
@@ -55,8 +57,10 @@ class VulkanDriver:
         """In which Dawn finds this driver and no other; `subgroup` is lavapipe's."""
         description = self.find()
         assert description is not None, f"{self.name} is not installed"
+        preloaded = os.environ.get(LAVAPIPE_PRELOAD)
         return {
             **os.environ,
+            **({"LD_PRELOAD": preloaded} if preloaded else {}),
             "VK_ICD_FILENAMES": str(description),
             "VK_DRIVER_FILES": str(description),
             **lavapipe_environment(subgroup),
