@@ -59,6 +59,11 @@ class Chunk(Rows):
     form: str = "chunk"
 
 
+def rows_of_extent(extent: Index) -> Rows:
+    """The form of a tensor's rows by their number: one, or those of a chunk."""
+    return ONE if isinstance(extent, int) and extent == 1 else CHUNK
+
+
 def most_of(rows: Rows) -> int:
     """The most rows of a few."""
     assert isinstance(rows, Few), "chosen for them"

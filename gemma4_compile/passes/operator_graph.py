@@ -44,6 +44,22 @@ class Other:
 
     binding: relax.Binding
 
+    @property
+    def results(self) -> list[relax.Var]:
+        """The variable."""
+        return [self.binding.var]
+
+    @property
+    def args(self) -> list[relax.Expr]:
+        """What a built-in operator is called with; nothing of any other value."""
+        value = self.binding.value
+        return list(value.args) if isinstance(value, relax.Call) else []
+
+    def is_call_of(self, built_in: str) -> bool:
+        """Return whether the value is a call of a built-in operator, ``relax.add``."""
+        value = self.binding.value
+        return isinstance(value, relax.Call) and value.op == tvm.ir.Op.get(built_in)
+
 
 AnyCall = OperatorCall[Operator]
 Step = AnyCall | Other
@@ -67,12 +83,7 @@ class OperatorGraph:
         attrs = self._function.attrs or {}
         self.few_rows = int(attrs[FEW_ROWS_ATTR]) if FEW_ROWS_ATTR in attrs else None
         self.steps: list[Step] = list(_steps(module, self._function))
-        self._producers = {
-            result: step
-            for step in self.steps
-            if isinstance(step, OperatorCall)
-            for result in step.results
-        }
+        self._producers = {result: step for step in self.steps for result in step.results}
         self._readers = Counter(var for step in self.steps for var in _reads(step))
         self._readers.update(_variables(self._function.body.body))
 
@@ -82,7 +93,17 @@ class OperatorGraph:
 
     def producer(self, tensor: relax.Expr) -> AnyCall | None:
         """The call that makes a tensor, or None for parameters and results of anything else."""
-        return self._producers.get(tensor) if isinstance(tensor, relax.Var) else None
+        step = self._producers.get(tensor) if isinstance(tensor, relax.Var) else None
+        return step if isinstance(step, OperatorCall) else None
+
+    def built_in(self, tensor: relax.Expr, name: str) -> Other | None:
+        """The call of a built-in operator that makes a tensor, if one of this name does."""
+        step = self._producers.get(tensor) if isinstance(tensor, relax.Var) else None
+        return step if isinstance(step, Other) and step.is_call_of(name) else None
+
+    def calls_of_built_in(self, name: str) -> list[Other]:
+        """Calls of a built-in operator, in order."""
+        return [step for step in self.steps if isinstance(step, Other) and step.is_call_of(name)]
 
     def reader_count(self, tensor: relax.Var) -> int:
         """Return how often a tensor is read, by the function's result, too."""
@@ -95,12 +116,12 @@ class OperatorGraph:
         calls = (step for step in self.steps if isinstance(step, OperatorCall))
         return next((call for call in calls if tensor in _reads(call)), None)
 
-    def is_read_between(self, tensor: relax.Var, first: AnyCall, last: AnyCall) -> bool:
+    def is_read_between(self, tensor: relax.Var, first: Step, last: Step) -> bool:
         """Return whether a step between two calls reads a tensor."""
         begin, end = self.steps.index(first) + 1, self.steps.index(last)
         return any(tensor in _reads(step) for step in self.steps[begin:end])
 
-    def replace(self, olds: Sequence[AnyCall], news: Sequence[Step]) -> None:
+    def replace(self, olds: Sequence[Step], news: Sequence[Step]) -> None:
         """Put `news` in the place of the last of `olds`, and take the others out."""
         at = self.steps.index(olds[-1])
         self.steps[at : at + 1] = news
@@ -112,8 +133,7 @@ class OperatorGraph:
                 del self._producers[result]
         for new in news:
             self._readers.update(_reads(new))
-            if isinstance(new, OperatorCall):
-                self._producers.update(dict.fromkeys(new.results, new))
+            self._producers.update(dict.fromkeys(new.results, new))
 
     def write(self, builder: relax.BlockBuilder) -> relax.Function:
         """The function as it is now; `builder` gets the PrimFuncs that it calls."""

@@ -20,7 +20,8 @@ from gemma4_compile.model_spec.component import ExportOptions
 from gemma4_compile.model_spec.drafter.config import DrafterConfig
 from gemma4_compile.model_spec.drafter.layer_plan import drafter_plans
 from gemma4_compile.model_spec.drafter.parameters import STEM, head_name
-from gemma4_compile.model_spec.layers.norm import Vector, rms_norm
+from gemma4_compile.model_spec.layers.attention import AttentionContext
+from gemma4_compile.model_spec.layers.norm import Norm, Vector
 from gemma4_compile.model_spec.matrices import Matrices
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.decoder import DecoderLayer, Stream
@@ -59,7 +60,7 @@ class Drafter(nn.Module):
     def __init__(self, config: Gemma4Config, matrices: Matrices, options: ExportOptions) -> None:
         drafter = config.drafter
         assert drafter is not None, "a package with a drafter"
-        self.config, self.dtype = drafter, options.activation_dtype
+        self.config = drafter
         self.layout = kv_layout(
             config,
             layer_plans(config),
@@ -74,7 +75,7 @@ class Drafter(nn.Module):
                 for plan in drafter_plans(drafter, config)
             ]
         )
-        self.norm = Vector(drafter.hidden_size)
+        self.norm = Norm(drafter.hidden_size, drafter.rms_norm_eps, options.activation_dtype)
         self.post_projection = matrices.matrix(f"{STEM}post_projection")
         head = matrices.matrix(f"{STEM}{head_name(drafter)}")
         if drafter.ties_head:
@@ -95,15 +96,13 @@ class Drafter(nn.Module):
             # A guess sees the rows before its position, and not its own.
             own = nn.Tensor.from_const(np.array([0, 0, 1, 0], np.int32))
             kv.positions = nn.op.subtract(kv.positions, own)
-        eps = self.config.rms_norm_eps
         residual = self.pre_projection.matmul(nn.op.concat([embedding, hidden], dim=1), ONE)
-        normed = rms_norm(residual, self.layers[0].input_layernorm, ONE, eps, self.dtype)
-        stream = Stream(residual, normed, None, ONE)
-        following = [*(layer.input_layernorm for layer in self.layers), self.norm][1:]
-        for layer, next_norm in zip(self.layers, following, strict=True):
-            stream = layer.forward(stream, kv, next_norm, False)
-        token, candidates = self._head(stream.hidden)
-        return (token, self.post_projection.matmul(stream.hidden, ONE), *candidates)
+        stream, context = Stream(residual), AttentionContext(kv)
+        for layer in self.layers:
+            stream = layer(stream, context)
+        normed = self.norm(stream.residual)
+        token, candidates = self._head(normed)
+        return (token, self.post_projection.matmul(normed, ONE), *candidates)
 
     def _head(self, hidden: nn.Tensor) -> tuple[nn.Tensor, list[nn.Tensor]]:
         """The best token (1,) int32; all logits, and of which tokens where clusters chose them."""

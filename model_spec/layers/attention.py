@@ -25,7 +25,7 @@ from gemma4_compile.operators.base import (
     emit_inplace,
 )
 from gemma4_compile.operators.picture_attention import LastVisibleRows, PicturePrefillAttention
-from gemma4_compile.operators.rows import ONE, Chunk, One, Rows
+from gemma4_compile.operators.rows import ONE, Chunk, One, Rows, rows_of_extent
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,24 @@ class SplitFields(TypedDict):
     grain: int
 
 
+@dataclass(frozen=True)
+class AttentionContext:
+    """What the layers of one call attend to.
+
+    Attributes
+    ----------
+    kv : keys and values
+    last_rows : (rows,) int32, the last row of the chunk that each row sees on sliding layers; None
+        where that is the row itself. The chunk's last row never sees more than itself.
+    cut_at : index of the layer behind which nobody reads other rows of a chunk than the last: it
+        writes K and V of all, but only the last position attends; None for no layer
+    """
+
+    kv: KvTensors
+    last_rows: nn.Tensor | None = None
+    cut_at: int | None = None
+
+
 def last_visible_rows(modality: nn.Tensor) -> nn.Tensor:
     """The last row of a chunk that each row sees where pictures see themselves: (n,) int32."""
     return emit(LastVisibleRows(), [modality], [(tuple(modality.shape), "int32")])[0]
@@ -143,36 +161,16 @@ class Attention(nn.Module):
             self.k_norm = Vector(plan.head_dim)
         self.o_proj = matrices.matrix(f"{prefix}.o_proj")
 
-    def forward(
-        self,
-        hidden: nn.Tensor,
-        kv: KvTensors,
-        rows: Rows,
-        last_row_only: bool,
-        last_rows: nn.Tensor | None = None,
-    ) -> nn.Tensor:
-        """Attend.
-
-        Parameters
-        ----------
-        hidden : (rows, hidden_size), the normed input
-        rows : number of positions, None for a prefill chunk
-        last_row_only : K and V of all rows are written, but only the last position attends
-        last_rows : (rows,) int32, the last row of the chunk that each row sees on sliding layers;
-            None where that is the row itself. The chunk's last row never sees more than itself.
-
-        Returns
-        -------
-        nn.Tensor
-            (rows or 1, hidden_size) float32, before the post-attention norm.
-        """
+    def __call__(self, hidden: nn.Tensor, context: AttentionContext) -> nn.Tensor:
+        """(rows, hidden_size) -> (rows, hidden_size) float32; one row at and behind `cut_at`."""
+        kv, rows = context.kv, rows_of_extent(hidden.shape[0])
         qkv = self.qkv_proj.matmul(hidden, rows)
         if isinstance(rows, One):
             return self.o_proj.matmul(self._combine(*self._decode(qkv, kv)), ONE)
         q = self._prepare(qkv, kv, rows)
-        if isinstance(rows, Chunk) and last_row_only:
+        if isinstance(rows, Chunk) and context.cut_at == self.plan.index:
             return self.o_proj.matmul(self._combine(*self._last_row(take_last_row(q), kv)), ONE)
-        return self.o_proj.matmul(self._chunk(q, kv, rows, last_rows), rows)
+        return self.o_proj.matmul(self._chunk(q, kv, rows, context.last_rows), rows)
 
     def _rotary_fields(self, kv: KvTensors) -> RotaryFields:
         plan = self.plan

@@ -6,7 +6,7 @@ from tvm.relax.frontend import nn
 
 from gemma4_compile.model_spec.matrices import Matrices
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.rows import Rows
+from gemma4_compile.operators.rows import rows_of_extent
 
 
 class FeedForward(nn.Module):
@@ -23,7 +23,8 @@ class FeedForward(nn.Module):
         self.gate_up_proj = matrices.matrix(f"{prefix}.gate_up_proj")
         self.down_proj = matrices.matrix(f"{prefix}.down_proj")
 
-    def forward(self, hidden: nn.Tensor, rows: Rows) -> nn.Tensor:
+    def __call__(self, hidden: nn.Tensor) -> nn.Tensor:
         """(rows, hidden_size) -> (rows, hidden_size) float32."""
+        rows = rows_of_extent(hidden.shape[0])
         gated = self.gate_up_proj.matmul(hidden, rows, Epilogue.GELU_PAIRS)
         return self.down_proj.matmul(gated, rows)

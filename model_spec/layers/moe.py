@@ -13,15 +13,13 @@ from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.moe import (
     EXPERT_TILE,
     CombineExperts,
-    ExpertResidualNorm,
     PermuteByExpert,
     Router,
     RouterScores,
     TopKExperts,
     routed_width,
 )
-from gemma4_compile.operators.norms import ResidualNorm
-from gemma4_compile.operators.rows import One, Rows
+from gemma4_compile.operators.rows import One, Rows, rows_of_extent
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,6 @@ def run_experts(
     experts: ExpertWeights,
     norms: NormStack,
     residual: nn.Tensor,
-    rows: Rows,
 ) -> nn.Tensor:
     """The experts' branch of the residual, before its norm: (rows, hidden_size) float32.
 
@@ -79,6 +76,7 @@ def run_experts(
     norms : as `Router` takes them
     residual : (rows, hidden_size) float32
     """
+    rows = rows_of_extent(residual.shape[0])
     if isinstance(rows, One):
         return _run_one(sizes, router, experts, norms, residual)
     top_k, (n, width) = sizes.top_k, residual.shape
@@ -133,33 +131,3 @@ def _route(
         (tuple(x.shape), sizes.dtype),
     ]
     return emit(operator, args, specs)
-
-
-def add_attention(
-    sizes: MoeSizes, residual: nn.Tensor, attended: nn.Tensor, norms: NormStack, rows: Rows
-) -> tuple[nn.Tensor, nn.Tensor]:
-    """``r' = residual + norm(attended)``, (rows, hidden_size) float32, and its norm for the MLP."""
-    shape, count = tuple(residual.shape), int(norms.weight.shape[0])
-    operator = ResidualNorm(rows, sizes.hidden_size, sizes.eps, False, sizes.dtype, count)
-    specs: list[TensorSpec] = [(shape, "float32"), (shape, sizes.dtype)]
-    new_residual, hidden = emit(operator, [attended, residual, norms.weight], specs)
-    return new_residual, hidden
-
-
-def add_branches(
-    sizes: MoeSizes,
-    residual: nn.Tensor,
-    dense: nn.Tensor,
-    chosen: nn.Tensor,
-    norms: NormStack,
-    scalar: Vector,
-    next_norm: Vector,
-    rows: Rows,
-) -> tuple[nn.Tensor, nn.Tensor]:
-    """``r' = (residual + norm(norm(dense) + norm(chosen))) * scalar`` and ``next_norm(r')``."""
-    shape = tuple(residual.shape)
-    operator = ExpertResidualNorm(rows, sizes.hidden_size, sizes.eps, sizes.dtype)
-    args = [dense, chosen, residual, norms.weight, scalar.weight, next_norm.weight]
-    specs: list[TensorSpec] = [(shape, "float32"), (shape, sizes.dtype)]
-    new_residual, hidden = emit(operator, args, specs)
-    return new_residual, hidden

@@ -10,7 +10,6 @@ residual stream is float32 in every recipe.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 from tvm import tirx
@@ -18,23 +17,25 @@ from tvm.relax.frontend import nn
 
 from gemma4_compile import abi
 from gemma4_compile.model_spec.component import ExportOptions
-from gemma4_compile.model_spec.layers.attention import Attention, last_visible_rows
+from gemma4_compile.model_spec.layers.attention import (
+    Attention,
+    AttentionContext,
+    last_visible_rows,
+)
 from gemma4_compile.model_spec.layers.mlp import FeedForward
 from gemma4_compile.model_spec.layers.moe import (
     ExpertWeights,
     MoeSizes,
     RouterWeights,
-    add_attention,
-    add_branches,
     run_experts,
 )
 from gemma4_compile.model_spec.layers.norm import (
+    Norm,
     NormStack,
+    StackedNorm,
     Vector,
-    add_normed,
-    add_normed_and_norm,
     rms_norm,
-    take_last_row,
+    rows_like,
 )
 from gemma4_compile.model_spec.matrices import Matrices
 from gemma4_compile.model_spec.text.config import Gemma4Config
@@ -49,8 +50,8 @@ from gemma4_compile.model_spec.text.parameters import HEAD
 from gemma4_compile.model_spec.text.per_layer_embedding import inject, per_layer_inputs
 from gemma4_compile.model_spec.text.scales import embedding_scale
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.moe import VECTORS
-from gemma4_compile.operators.rows import CHUNK, ONE, Chunk, One, Rows
+from gemma4_compile.operators.moe import BRANCH_NORM, DENSE_NORM, VECTORS
+from gemma4_compile.operators.rows import CHUNK, ONE, Rows, rows_of_extent
 
 
 @dataclass(frozen=True)
@@ -60,26 +61,16 @@ class Stream:
     Attributes
     ----------
     residual : (rows, hidden_size) float32
-    hidden : (rows, hidden_size) activation dtype, the normed input of the next layer
     ple : (rows, layers * ple width) float32, per-layer inputs of all layers, or None
-    rows : number of positions, None for a prefill chunk
-    last_rows : (rows,) int32, the last row of the chunk that each row sees on sliding layers, or
-        None where that is the row itself
     """
 
     residual: nn.Tensor
-    hidden: nn.Tensor
-    ple: nn.Tensor | None
-    rows: Rows
-    last_rows: nn.Tensor | None = None
+    ple: nn.Tensor | None = None
 
-    def last_row(self) -> Stream:
-        """Only the last position, where nobody reads the others."""
-        if not isinstance(self.rows, Chunk):
-            return self
-        residual = take_last_row(self.residual)
-        ple = None if self.ple is None else take_last_row(self.ple)
-        return Stream(residual, self.hidden, ple, ONE)
+    def rows_of(self, attended: nn.Tensor) -> tuple[nn.Tensor, nn.Tensor | None]:
+        """Residual and per-layer inputs of the rows that attended: of all, or of the last."""
+        ple = self.ple
+        return rows_like(self.residual, attended), None if ple is None else rows_like(ple, attended)
 
 
 class LayerConfig(Protocol):
@@ -98,8 +89,6 @@ class LayerConfig(Protocol):
 class DecoderLayer(nn.Module):
     """Attention, MLP and per-layer input, each between two norms.
 
-    `forward` ends with the norm that the next layer (or the head) begins with.
-
     Parameters
     ----------
     stem : of the parameters' names, before the layer's own
@@ -113,49 +102,34 @@ class DecoderLayer(nn.Module):
         options: ExportOptions,
         stem: str = "",
     ) -> None:
-        hidden, prefix = config.hidden_size, f"{stem}layers.{plan.index}"
-        self.plan, self.eps, self.dtype = plan, config.rms_norm_eps, options.activation_dtype
-        self.input_layernorm = Vector(hidden)
+        prefix, dtype = f"{stem}layers.{plan.index}", options.activation_dtype
+        width = config.hidden_size, config.rms_norm_eps
+        self.plan = plan
+        self.input_layernorm = Norm(*width, dtype)
         self.self_attn = Attention(
-            f"{prefix}.self_attn", plan, matrices, self.eps, self.dtype, options.attention
+            f"{prefix}.self_attn", plan, matrices, width[1], dtype, options.attention
         )
-        self.post_attention_layernorm = Vector(hidden)
-        self.pre_feedforward_layernorm = Vector(hidden)
+        self.post_attention_layernorm = Norm(*width)
+        self.pre_feedforward_layernorm = Norm(*width, dtype)
         self.mlp = FeedForward(f"{prefix}.mlp", matrices)
-        self.post_feedforward_layernorm = Vector(hidden)
+        self.post_feedforward_layernorm = Norm(*width)
         if config.hidden_size_per_layer_input:
             self.per_layer_input_gate = matrices.matrix(f"{prefix}.per_layer_input_gate")
             self.per_layer_projection = matrices.matrix(f"{prefix}.per_layer_projection")
-            self.post_per_layer_input_norm = Vector(hidden)
+            self.post_per_layer_input_norm = Norm(*width)
         self.layer_scalar = Vector(1)
 
-    def forward(
-        self, stream: Stream, kv: KvTensors, next_norm: Vector, last_row_only: bool
-    ) -> Stream:
-        """Run the layer.
-
-        Parameters
-        ----------
-        stream : state before the layer
-        next_norm : the weight of the norm that follows the layer
-        last_row_only : nobody reads the other rows of the result (K and V are written for all)
-        """
-        attended = self.self_attn.forward(
-            stream.hidden, kv, stream.rows, last_row_only, stream.last_rows
-        )
-        stream = stream.last_row() if last_row_only else stream
-        rows, ple = stream.rows, stream.ple
-        add = partial(add_normed_and_norm, rows=rows, eps=self.eps, dtype=self.dtype)
-        norm, mlp_norm = self.post_attention_layernorm, self.pre_feedforward_layernorm
-        residual, hidden = add(stream.residual, attended, norm, mlp_norm)
-        branch, norm = self.mlp.forward(hidden, rows), self.post_feedforward_layernorm
+    def __call__(self, stream: Stream, context: AttentionContext) -> Stream:
+        """Run the layer."""
+        attended = self.self_attn(self.input_layernorm(stream.residual), context)
+        h, ple = stream.rows_of(attended)
+        h = h + self.post_attention_layernorm(attended)
+        h = h + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(h)))
         if ple is not None:
-            residual = add_normed(residual, branch, norm, rows, self.eps)
             gate, projection = self.per_layer_input_gate, self.per_layer_projection
-            branch = inject(gate, projection, residual, ple, self.plan.index, rows)
-            norm = self.post_per_layer_input_norm
-        residual, hidden = add(residual, branch, norm, next_norm, scalar=self.layer_scalar)
-        return Stream(residual, hidden, ple, rows, stream.last_rows)
+            injected = inject(gate, projection, h, ple, self.plan.index)
+            h = h + self.post_per_layer_input_norm(injected)
+        return Stream(h * self.layer_scalar.weight, ple)
 
 
 class MoeDecoderLayer(nn.Module):
@@ -168,7 +142,7 @@ class MoeDecoderLayer(nn.Module):
         eps, dtype = config.rms_norm_eps, options.activation_dtype
         self.plan = plan
         self.sizes = MoeSizes(hidden, config.num_experts, config.top_k_experts, eps, dtype)
-        self.input_layernorm = Vector(hidden)
+        self.input_layernorm = Norm(hidden, eps, dtype)
         self.self_attn = Attention(
             f"{prefix}.self_attn", plan, matrices, eps, dtype, options.attention
         )
@@ -178,24 +152,22 @@ class MoeDecoderLayer(nn.Module):
         self.experts = ExpertWeights(f"{prefix}.experts", matrices)
         self.post_feedforward_layernorms = NormStack(3, hidden)
         self.layer_scalar = Vector(1)
+        before, after = self.pre_feedforward_vectors, self.post_feedforward_layernorms
+        self._norm_attended = StackedNorm(before, BRANCH_NORM, eps)
+        self._norm_for_mlp = StackedNorm(before, DENSE_NORM, eps, dtype)
+        self._norm_dense, self._norm_chosen, self._norm_both = (
+            StackedNorm(after, row, eps) for row in range(3)
+        )
 
-    def forward(
-        self, stream: Stream, kv: KvTensors, next_norm: Vector, last_row_only: bool
-    ) -> Stream:
-        """Run the layer; parameters as of `DecoderLayer.forward`."""
-        attended = self.self_attn.forward(
-            stream.hidden, kv, stream.rows, last_row_only, stream.last_rows
-        )
-        stream = stream.last_row() if last_row_only else stream
-        sizes, norms, rows = self.sizes, self.pre_feedforward_vectors, stream.rows
-        residual, hidden = add_attention(sizes, stream.residual, attended, norms, rows)
-        dense = self.mlp.forward(hidden, rows)
-        chosen = run_experts(sizes, self.router, self.experts, norms, residual, rows)
-        norms, scalar = self.post_feedforward_layernorms, self.layer_scalar
-        residual, hidden = add_branches(
-            sizes, residual, dense, chosen, norms, scalar, next_norm, rows
-        )
-        return Stream(residual, hidden, None, rows, stream.last_rows)
+    def __call__(self, stream: Stream, context: AttentionContext) -> Stream:
+        """Run the layer."""
+        attended = self.self_attn(self.input_layernorm(stream.residual), context)
+        h, _ = stream.rows_of(attended)
+        h = h + self._norm_attended(attended)
+        dense = self.mlp(self._norm_for_mlp(h))
+        chosen = run_experts(self.sizes, self.router, self.experts, self.pre_feedforward_vectors, h)
+        h = h + self._norm_both(self._norm_dense(dense) + self._norm_chosen(chosen))
+        return Stream(h * self.layer_scalar.weight)
 
 
 class Gemma4ForCausalLM(nn.Module):
@@ -217,11 +189,13 @@ class Gemma4ForCausalLM(nn.Module):
         if config.hidden_size_per_layer_input:
             self.embed_tokens_per_layer = matrices.matrix("embed_tokens_per_layer")
             self.per_layer_model_projection = matrices.matrix("per_layer_model_projection")
-            self.per_layer_projection_norm = Vector(config.hidden_size_per_layer_input)
+            self.per_layer_projection_norm = Norm(
+                config.hidden_size_per_layer_input, config.rms_norm_eps
+            )
         # A config has experts or per-layer embeddings, not both (config.py).
         layer = MoeDecoderLayer if config.num_experts else DecoderLayer
         self.layers = nn.ModuleList([layer(plan, config, matrices, options) for plan in plans])
-        self.norm = Vector(config.hidden_size)
+        self.norm = Norm(config.hidden_size, config.rms_norm_eps, options.activation_dtype)
         if not config.ties_head:
             self.lm_head = matrices.matrix(HEAD)
 
@@ -257,7 +231,7 @@ class Gemma4ForCausalLM(nn.Module):
             is_text = nn.op.equal(kinds, nn.Tensor.from_scalar(abi.MODALITY_TEXT, "int32"))
             pad = nn.Tensor.from_scalar(max(self.config.pad_token_id, 0), "int32")
             tokens = nn.op.where(is_text, tokens, pad)
-        logits, probes = self._decode_stream(residual, tokens, tensors, CHUNK, last_rows)
+        logits, probes = self._decode_stream(residual, tokens, tensors, last_rows)
         return logits, kv, *probes
 
     def decode_tokens(self, ids: nn.Tensor, kv: nn.Object) -> tuple[nn.Tensor | nn.Object, ...]:
@@ -266,7 +240,7 @@ class Gemma4ForCausalLM(nn.Module):
         residual = self._embed(tokens, ONE)
         if self.layout.padding_slot is not None:
             tensors.count_padding(residual, ONE)
-        logits, probes = self._decode_stream(residual, tokens, tensors, ONE)
+        logits, probes = self._decode_stream(residual, tokens, tensors)
         return logits, kv, *probes
 
     def verify_tokens(
@@ -283,9 +257,9 @@ class Gemma4ForCausalLM(nn.Module):
         tensors = KvTensors(self.layout, kv)
         if self.layout.padding_slot is not None:  # there is none among guesses
             tensors.count_padding(residual, CHUNK)
-        stream, _ = self._layers_stream(residual, tokens, tensors, CHUNK, None, keeps_rows=True)
-        logits = self._head(stream.hidden, CHUNK)
-        normed = rms_norm(stream.residual, self.norm, CHUNK, config.rms_norm_eps, "float32")
+        *_, last = self._streams(residual, tokens, AttentionContext(tensors))
+        logits = self._head(self.norm(last))
+        normed = rms_norm(last, self.norm.weight, config.rms_norm_eps, "float32")
         return nn.op.reshape(logits, (1, length, config.vocab_size)), normed, kv
 
     def create_kv_cache(
@@ -318,9 +292,7 @@ class Gemma4ForCausalLM(nn.Module):
     def _embed(self, ids: nn.Tensor, rows: Rows) -> nn.Tensor:
         return self.embed_tokens.take(ids, rows, embedding_scale(self.config))
 
-    def _per_layer_inputs(
-        self, ids: nn.Tensor, residual: nn.Tensor, rows: Rows
-    ) -> nn.Tensor | None:
+    def _per_layer_inputs(self, ids: nn.Tensor, residual: nn.Tensor) -> nn.Tensor | None:
         if not self.config.hidden_size_per_layer_input:
             return None
         return per_layer_inputs(
@@ -330,7 +302,6 @@ class Gemma4ForCausalLM(nn.Module):
             self.per_layer_projection_norm,
             ids,
             residual,
-            rows,
         )
 
     def _decode_stream(
@@ -338,52 +309,30 @@ class Gemma4ForCausalLM(nn.Module):
         residual: nn.Tensor,
         tokens: nn.Tensor,
         kv: KvTensors,
-        rows: Rows,
         last_rows: nn.Tensor | None = None,
     ) -> tuple[nn.Tensor, list[nn.Tensor]]:
         """Logits after the last position, and with `probe` its residual stream after each layer."""
-        stream, streams = self._layers_stream(residual, tokens, kv, rows, last_rows)
-        logits = self._head(stream.hidden, ONE)
-        probes = [_last_row(stream) for stream in streams] if self.options.probe else []
+        context = AttentionContext(kv, last_rows, cut_at=self.last_owner)
+        streams = self._streams(residual, tokens, context)
+        logits = self._head(self.norm(streams[-1]))
+        probes = [rows_like(x, logits) for x in streams] if self.options.probe else []
         return nn.op.reshape(logits, (1, 1, self.config.vocab_size)), probes
 
-    def _head(self, hidden: nn.Tensor, rows: Rows) -> nn.Tensor:
+    def _head(self, hidden: nn.Tensor) -> nn.Tensor:
         """Logits (rows, vocab) of normed states."""
-        cap = self.config.final_logit_softcapping
+        cap, rows = self.config.final_logit_softcapping, rows_of_extent(hidden.shape[0])
         epilogue = Epilogue.NONE if cap is None else Epilogue.SOFTCAP
         head = self.embed_tokens if self.config.ties_head else self.lm_head
         return head.matmul(
             hidden, rows, epilogue, cap=cap or 0.0, suppressed=self.options.suppressed
         )
 
-    def _layers_stream(
-        self,
-        residual: nn.Tensor,
-        tokens: nn.Tensor,
-        kv: KvTensors,
-        rows: Rows,
-        last_rows: nn.Tensor | None,
-        *,
-        keeps_rows: bool = False,
-    ) -> tuple[Stream, list[Stream]]:
-        """The state after all layers, and that after each of them.
-
-        Where the last owner of keys and values leaves the last position alone, unless `keeps_rows`.
-        """
-        config = self.config
-        ple = self._per_layer_inputs(tokens, residual, rows)
-        eps, dtype = config.rms_norm_eps, self.options.activation_dtype
-        hidden = rms_norm(residual, self.layers[0].input_layernorm, rows, eps, dtype)
-        stream = Stream(residual, hidden, ple, rows, last_rows)
-        following = [*(layer.input_layernorm for layer in self.layers), self.norm][1:]
-        streams = []
-        for layer, next_norm in zip(self.layers, following, strict=True):
-            last_row_only = layer.plan.index == self.last_owner and not keeps_rows
-            stream = layer.forward(stream, kv, next_norm, last_row_only)
-            streams.append(stream)
-        return stream, streams
-
-
-def _last_row(stream: Stream) -> nn.Tensor:
-    """The residual stream of the last position: (1, hidden_size)."""
-    return stream.residual if isinstance(stream.rows, One) else take_last_row(stream.residual)
+    def _streams(
+        self, residual: nn.Tensor, tokens: nn.Tensor, context: AttentionContext
+    ) -> list[nn.Tensor]:
+        """The residual stream after each layer."""
+        stream, streams = Stream(residual, self._per_layer_inputs(tokens, residual)), []
+        for layer in self.layers:
+            stream = layer(stream, context)
+            streams.append(stream.residual)
+        return streams

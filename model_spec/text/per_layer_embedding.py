@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tvm.relax.frontend import nn
 
-from gemma4_compile.model_spec.layers.norm import Vector
+from gemma4_compile.model_spec.layers.norm import Norm
 from gemma4_compile.model_spec.matrices import Matrix
 from gemma4_compile.model_spec.parameters import folded_scale
 from gemma4_compile.model_spec.text.config import Gemma4Config
@@ -19,17 +19,16 @@ from gemma4_compile.model_spec.text.scales import (
 from gemma4_compile.operators.base import emit
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.norms import PerLayerInputs
-from gemma4_compile.operators.rows import Rows
+from gemma4_compile.operators.rows import rows_of_extent
 
 
 def per_layer_inputs(
     config: Gemma4Config,
     table: Matrix,
     projection: Matrix,
-    norm: Vector,
+    norm: Norm,
     ids: nn.Tensor,
     embeddings: nn.Tensor,
-    rows: Rows,
 ) -> nn.Tensor:
     """Per-layer inputs of every layer.
 
@@ -47,7 +46,7 @@ def per_layer_inputs(
     nn.Tensor
         (rows, layers * hidden_size_per_layer_input) float32; layer i owns its i-th run of columns.
     """
-    scale = per_layer_embedding_scale(config)
+    scale, rows = per_layer_embedding_scale(config), rows_of_extent(ids.shape[0])
     tokens = table.take(ids, rows, 1.0)
     context = projection.matmul(embeddings, rows)
     operator = PerLayerInputs(
@@ -68,10 +67,10 @@ def inject(
     x: nn.Tensor,
     ple: nn.Tensor,
     layer: int,
-    rows: Rows,
 ) -> nn.Tensor:
     """``Wproj (gelu(Wgate x) * ple_layer)`` before its norm: (rows, hidden_size) float32.
 
     The input is the raw residual stream, which has no bound: it stays float32 in every recipe.
     """
+    rows = rows_of_extent(x.shape[0])
     return projection.matmul(gate.matmul(x, rows, Epilogue.GELU_GATE, ple=ple, layer=layer), rows)

@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from tvm.relax.frontend import nn
 
 from gemma4_compile.model_spec.layers.norm import (
+    Norm,
     NormStack,
     Vector,
-    add_normed,
-    add_normed_and_norm,
-    rms_norm,
 )
 from gemma4_compile.model_spec.matrices import Matrices
 from gemma4_compile.model_spec.vision.config import CHANNELS, VisionConfig
@@ -26,7 +24,6 @@ from gemma4_compile.model_spec.vision.projection import Projection
 from gemma4_compile.operators.base import emit
 from gemma4_compile.operators.bounded_linear import CLIPS
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.operators.vision import PatchRotary, PixelPatches, PoolPatches
 from gemma4_compile.operators.vision_attention import PatchAttention, PatchQkNormRope
 
@@ -71,7 +68,7 @@ class PatchAttentionLayer(nn.Module):
         self.q_norm, self.k_norm = Vector(config.head_dim), Vector(config.head_dim)
         self.o_proj = ClippedLinear(f"{prefix}.o_proj", config, matrices)
 
-    def forward(self, hidden: nn.Tensor, picture: Picture) -> nn.Tensor:
+    def __call__(self, hidden: nn.Tensor, picture: Picture) -> nn.Tensor:
         """(patches, hidden_size) -> (patches, hidden_size) float32."""
         config, rows, dtype = self.config, hidden.shape[0], self.dtype
         heads, dim = config.num_attention_heads, config.head_dim
@@ -97,7 +94,7 @@ class PatchFeedForward(nn.Module):
             self.gate_up_proj = matrices.matrix(f"{prefix}.gate_up_proj")
         self.down_proj = ClippedLinear(f"{prefix}.down_proj", config, matrices)
 
-    def forward(self, hidden: nn.Tensor) -> nn.Tensor:
+    def __call__(self, hidden: nn.Tensor) -> nn.Tensor:
         """(patches, hidden_size) -> (patches, hidden_size) float32."""
         return self.down_proj.forward(self._gated(hidden))
 
@@ -111,30 +108,21 @@ class PatchFeedForward(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Attention and MLP, each between two norms; ends with the norm that the next begins with."""
+    """Attention and MLP, each between two norms."""
 
     def __init__(self, prefix: str, config: VisionConfig, matrices: Matrices, dtype: str) -> None:
-        hidden = config.hidden_size
-        self.eps, self.dtype = config.rms_norm_eps, dtype
-        self.input_layernorm = Vector(hidden)
-        self.post_attention_layernorm = Vector(hidden)
-        self.pre_feedforward_layernorm = Vector(hidden)
-        self.post_feedforward_layernorm = Vector(hidden)
+        hidden, eps = config.hidden_size, config.rms_norm_eps
+        self.input_layernorm = Norm(hidden, eps, dtype)
+        self.post_attention_layernorm = Norm(hidden, eps)
+        self.pre_feedforward_layernorm = Norm(hidden, eps, dtype)
+        self.post_feedforward_layernorm = Norm(hidden, eps)
         self.self_attn = PatchAttentionLayer(f"{prefix}.self_attn", config, matrices, dtype)
         self.mlp = PatchFeedForward(f"{prefix}.mlp", config, matrices, dtype)
 
-    def forward(
-        self, residual: nn.Tensor, hidden: nn.Tensor, picture: Picture, next_norm: Vector | None
-    ) -> tuple[nn.Tensor, nn.Tensor]:
-        """The residual stream after the layer, and its norm, which the last layer has none of."""
-        eps, dtype = self.eps, self.dtype
-        branch = self.self_attn.forward(hidden, picture)
-        norm, mlp_norm = self.post_attention_layernorm, self.pre_feedforward_layernorm
-        residual, hidden = add_normed_and_norm(residual, branch, norm, mlp_norm, CHUNK, eps, dtype)
-        branch, norm = self.mlp.forward(hidden), self.post_feedforward_layernorm
-        if next_norm is None:
-            return add_normed(residual, branch, norm, CHUNK, eps), hidden
-        return add_normed_and_norm(residual, branch, norm, next_norm, CHUNK, eps, dtype)
+    def __call__(self, x: nn.Tensor, picture: Picture) -> nn.Tensor:
+        """The residual stream (patches, hidden_size) float32 after the layer."""
+        h = x + self.post_attention_layernorm(self.self_attn(self.input_layernorm(x), picture))
+        return h + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(h)))
 
 
 class PatchEmbedder(nn.Module):
@@ -162,15 +150,11 @@ class Encoder(nn.Module):
         names = [f"{prefix}.layers.{index}" for index in range(config.num_hidden_layers)]
         self.layers = nn.ModuleList([EncoderLayer(n, config, matrices, dtype) for n in names])
 
-    def forward(self, residual: nn.Tensor, picture: Picture) -> nn.Tensor:
+    def __call__(self, x: nn.Tensor, picture: Picture) -> nn.Tensor:
         """(patches, hidden_size) -> (patches, hidden_size) float32."""
-        layers = list(self.layers)
-        first = layers[0]
-        hidden = rms_norm(residual, first.input_layernorm, CHUNK, first.eps, first.dtype)
-        norms = [layer.input_layernorm for layer in layers[1:]]
-        for layer, next_norm in zip(layers, [*norms, None], strict=True):
-            residual, hidden = layer.forward(residual, hidden, picture, next_norm)
-        return residual
+        for layer in self.layers:
+            x = layer(x, picture)
+        return x
 
 
 class VisionTower(nn.Module):
@@ -190,7 +174,7 @@ class VisionTower(nn.Module):
         rotary = PatchRotary(dim, config.rope_theta, pooling)
         spec = ((blocks * pooling**2, dim // 2, 2), "float32")
         picture = Picture(positions, emit(rotary, [positions], [spec])[0])
-        x = self.encoder.forward(self.patch_embedder.forward(pixels, positions), picture)
+        x = self.encoder(self.patch_embedder.forward(pixels, positions), picture)
         pool = PoolPatches(width, pooling, config.rms_norm_eps, config.standardize, self.dtype)
         vectors = [self.standardize.weight] if config.standardize else []
         return emit(pool, [positions, x, *vectors], [((blocks, width), self.dtype)])[0]

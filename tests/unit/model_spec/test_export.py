@@ -22,7 +22,6 @@ from gemma4_compile.model_spec.layers.norm import Vector, rms_norm
 from gemma4_compile.model_spec.matrices import Matrices
 from gemma4_compile.model_spec.parameters import Parameter, Role, Source
 from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.operators.rows import ONE
 from gemma4_compile.quantization.matrix import StoredMatrices
 from tests.models import E2B_LIKE, config_file
 
@@ -39,7 +38,7 @@ class Scaled(nn.Module):
         self.read = Vector(width)
 
     def forward(self, x: nn.Tensor) -> nn.Tensor:
-        return rms_norm(x, self.read, ONE, 1e-6, "float32")
+        return rms_norm(x, self.read.weight, 1e-6, "float32")
 
     def double(self, x: nn.Tensor) -> nn.Tensor:
         return nn.op.add(x, x)

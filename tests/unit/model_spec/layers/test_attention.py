@@ -8,7 +8,7 @@ import pytest
 import tvm
 from tvm.relax.frontend import nn
 
-from gemma4_compile.model_spec.layers.attention import Attention, AttentionOptions
+from gemma4_compile.model_spec.layers.attention import Attention, AttentionContext, AttentionOptions
 from gemma4_compile.model_spec.text.attention_config import AttentionKind
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.kv_cache import KvTensors, kv_layout
@@ -77,7 +77,8 @@ def attended(
     def body(hidden: nn.Tensor, kv: nn.Object) -> nn.Tensor:
         tensors = KvTensors(layout, kv)
         before = tensors.get(plan.kv_slot)
-        result = attention.forward(hidden, tensors, ONE if rows == 1 else CHUNK, last_row_only)
+        cut_at = plan.index if last_row_only else None
+        result = attention(hidden, AttentionContext(tensors, cut_at=cut_at))
         if written is not None:
             written.append(tensors.get(plan.kv_slot) is not before)
         return result

@@ -33,7 +33,7 @@ def test_two_launches_and_a_float32_product(rows: int | None, recipe: str, dtype
     of: Rows = ONE if rows == 1 else CHUNK
 
     def body(x: nn.Tensor) -> nn.Tensor:
-        return mlp.forward(x, of)
+        return mlp(x)
 
     x = tensor("n" if rows is None else rows, HIDDEN, dtype=dtype)
     gate_up, down = operators(exported([mlp], body, x=x))
@@ -49,7 +49,7 @@ def test_gate_and_up_are_rows_in_turn() -> None:
     mlp = FeedForward("layers.0.mlp", matrices_of(CONFIG))
 
     def body(x: nn.Tensor) -> nn.Tensor:
-        return mlp.forward(x, CHUNK)
+        return mlp(x)
 
     gate, up, down = random(1, INNER, HIDDEN), random(2, INNER, HIDDEN), random(3, HIDDEN, INNER)
     gate_up = np.stack([gate, up], axis=1).reshape(2 * INNER, HIDDEN)

@@ -11,13 +11,10 @@ from gemma4_compile.model_spec.layers.moe import (
     ExpertWeights,
     MoeSizes,
     RouterWeights,
-    add_attention,
-    add_branches,
     run_experts,
 )
-from gemma4_compile.model_spec.layers.norm import NormStack, Vector
+from gemma4_compile.model_spec.layers.norm import NormStack
 from gemma4_compile.operators.moe import VECTORS
-from gemma4_compile.operators.rows import CHUNK, ONE
 from tests.models import MOE_LIKE
 from tests.unit.model_spec.exported import (
     Array,
@@ -44,7 +41,7 @@ def branch(rows: int | None, recipe: str = "f32", sizes: MoeSizes = SIZES) -> tv
     experts = ExpertWeights("layers.0.experts", matrices)
 
     def body(residual: nn.Tensor) -> nn.Tensor:
-        return run_experts(sizes, router, experts, norms, residual, ONE if rows == 1 else CHUNK)
+        return run_experts(sizes, router, experts, norms, residual)
 
     shape = tensor("n" if rows is None else rows, WIDTH)
     return exported([router, experts, norms], body, residual=shape)
@@ -114,41 +111,3 @@ def test_a_chunk_and_one_position_compute_the_same() -> None:
     np.testing.assert_allclose(chunk, right, rtol=1e-4, atol=1e-4)
     (one,) = run(branch(1), X[2:3], PARAMETERS)
     np.testing.assert_allclose(one, right[2:3], rtol=1e-4, atol=1e-4)
-
-
-def test_attention_is_added_before_the_dense_mlp_s_norm() -> None:
-    norms = NormStack(VECTORS, WIDTH)
-
-    def body(residual: nn.Tensor, attended: nn.Tensor) -> tuple[nn.Tensor, nn.Tensor]:
-        return add_attention(SIZES, residual, attended, norms, CHUNK)
-
-    shape = tensor("n", WIDTH)
-    module = exported([norms], body, residual=shape, attended=shape)
-    assert kinds(module) == ["residual_norm"]
-    attended, stack = random(6, 5, WIDTH), PARAMETERS[4]
-    residual, hidden = run(module, X, attended, [stack])
-    total = X + rms_normed(attended, stack[0])
-    np.testing.assert_allclose(residual, total, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(hidden, rms_normed(total, stack[1]), rtol=1e-4, atol=1e-5)
-
-
-def test_both_branches_are_normed_alone_and_together() -> None:
-    norms, scalar, following = NormStack(3, WIDTH), Vector(1), Vector(WIDTH)
-
-    def body(
-        residual: nn.Tensor, dense: nn.Tensor, chosen: nn.Tensor
-    ) -> tuple[nn.Tensor, nn.Tensor]:
-        return add_branches(SIZES, residual, dense, chosen, norms, scalar, following, CHUNK)
-
-    shape = tensor("n", WIDTH)
-    module = exported([norms, scalar, following], body, residual=shape, dense=shape, chosen=shape)
-    assert kinds(module) == ["expert_residual_norm"]
-    dense, chosen, stack, last = (
-        random(i, *s) for i, s in enumerate([(5, WIDTH)] * 2 + [(3, WIDTH), (WIDTH,)], 7)
-    )
-    half = np.array([0.5], np.float32)
-    residual, hidden = run(module, X, dense, chosen, [stack, half, last])
-    both = rms_normed(dense, stack[0]) + rms_normed(chosen, stack[1])
-    total = (X + rms_normed(both, stack[2])) / 2
-    np.testing.assert_allclose(residual, total, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(hidden, rms_normed(total, last), rtol=1e-4, atol=1e-5)

@@ -7,19 +7,27 @@ import pytest
 from tvm.relax.frontend import nn
 
 from gemma4_compile.model_spec.layers.norm import (
+    Norm,
     NormStack,
+    StackedNorm,
     Vector,
-    add_normed,
-    add_normed_and_norm,
-    rms_norm,
+    rows_like,
     take_last_row,
 )
-from gemma4_compile.operators.rows import CHUNK
-from tests.unit.model_spec.exported import exported, kinds, random, rms_normed, run, tensor
+from gemma4_compile.operators.norms import RmsNorm
+from gemma4_compile.operators.rows import CHUNK, ONE, Rows
+from tests.unit.model_spec.exported import (
+    exported,
+    kinds,
+    operators,
+    random,
+    rms_normed,
+    run,
+    tensor,
+)
 
 WIDTH, EPS = 8, 1e-3
-X, BRANCH = random(0, 3, WIDTH), random(1, 3, WIDTH)
-WEIGHT, NEXT, SCALAR = random(2, WIDTH), random(3, WIDTH), np.array([0.5], np.float32)
+X, WEIGHT = random(0, 3, WIDTH), random(2, WIDTH)
 
 
 def test_weights_are_float32() -> None:
@@ -30,10 +38,10 @@ def test_weights_are_float32() -> None:
 
 @pytest.mark.parametrize(("dtype", "rtol"), [("float32", 1e-5), ("float16", 1e-3)])
 def test_a_norm_multiplies_by_its_weight_and_not_by_one_more(dtype: str, rtol: float) -> None:
-    norm = Vector(WIDTH)
+    norm = Norm(WIDTH, EPS, dtype)
 
     def body(x: nn.Tensor) -> nn.Tensor:
-        return rms_norm(x, norm, CHUNK, EPS, dtype)
+        return norm(x)
 
     module = exported([norm], body, x=tensor("n", WIDTH))
     (found,) = run(module, X, [WEIGHT])
@@ -41,35 +49,38 @@ def test_a_norm_multiplies_by_its_weight_and_not_by_one_more(dtype: str, rtol: f
     np.testing.assert_allclose(found, rms_normed(X, WEIGHT, EPS), rtol=rtol)
 
 
-def test_a_branch_is_normed_and_added() -> None:
-    norm = Vector(WIDTH)
+def test_a_norm_of_stacked_weights_is_that_of_its_row() -> None:
+    stack = NormStack(3, WIDTH)
+    norms = [StackedNorm(stack, row, EPS) for row in (2, 0)]
 
-    def body(residual: nn.Tensor, branch: nn.Tensor) -> nn.Tensor:
-        return add_normed(residual, branch, norm, CHUNK, EPS)
+    def body(x: nn.Tensor) -> tuple[nn.Tensor, ...]:
+        return tuple(norm(x) for norm in norms)
 
-    shape = tensor(3, WIDTH)
-    module = exported([norm], body, residual=shape, branch=shape)
-    assert kinds(module) == ["residual_norm"]
-    (found,) = run(module, X, BRANCH, [WEIGHT])
-    np.testing.assert_allclose(found, X + rms_normed(BRANCH, WEIGHT, EPS), rtol=1e-5, atol=1e-6)
+    weights = random(4, 3, WIDTH)
+    found = run(exported([stack], body, x=tensor("n", WIDTH)), X, [weights])
+    for values, row in zip(found, (2, 0), strict=True):
+        np.testing.assert_allclose(values, rms_normed(X, weights[row], EPS), rtol=1e-5)
 
 
-@pytest.mark.parametrize("scaled", [False, True])
-def test_the_sum_is_scaled_before_the_next_norm(scaled: bool) -> None:
-    norm, following, scalar = Vector(WIDTH), Vector(WIDTH), Vector(1)
+@pytest.mark.parametrize(("count", "rows"), [(1, ONE), (3, CHUNK), ("n", CHUNK)])
+def test_the_form_of_rows_is_that_of_the_tensor(count: int | str, rows: Rows) -> None:
+    norm = Norm(WIDTH, EPS)
 
-    def body(residual: nn.Tensor, branch: nn.Tensor) -> tuple[nn.Tensor, nn.Tensor]:
-        factor = scalar if scaled else None
-        return add_normed_and_norm(residual, branch, norm, following, CHUNK, EPS, "float16", factor)
+    def body(x: nn.Tensor) -> nn.Tensor:
+        return norm(x)
 
-    shape = tensor("n", WIDTH)
-    module = exported([norm, following, scalar], body, residual=shape, branch=shape)
-    assert kinds(module) == ["residual_norm"]
-    residual, hidden = run(module, X, BRANCH, [WEIGHT, NEXT, SCALAR])
-    expected = (X + rms_normed(BRANCH, WEIGHT, EPS)) * (SCALAR[0] if scaled else 1)
-    np.testing.assert_allclose(residual, expected, rtol=1e-5, atol=1e-6)
-    assert (str(residual.dtype), str(hidden.dtype)) == ("float32", "float16")
-    np.testing.assert_allclose(hidden, rms_normed(expected, NEXT, EPS), rtol=2e-3, atol=1e-3)
+    (operator,) = operators(exported([norm], body, x=tensor(count, WIDTH)))
+    assert operator == RmsNorm(rows, WIDTH, EPS, "float32")
+
+
+@pytest.mark.parametrize(
+    ("count", "other", "found"), [("n", "n", []), (1, 1, []), ("n", 1, ["take_last_row"])]
+)
+def test_rows_like_those_that_are_left(
+    count: int | str, other: int | str, found: list[str]
+) -> None:
+    shapes = {"x": tensor(count, WIDTH), "other": tensor(other, WIDTH)}
+    assert kinds(exported([], rows_like, **shapes)) == found
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

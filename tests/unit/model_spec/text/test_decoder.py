@@ -33,8 +33,8 @@ OPTIONS = ExportOptions("float16", 16, 1, AttentionOptions(2, 4))
 ATTENTION = ["linear", "decode_attention", "combine_splits", "linear"]
 CHUNK = ["linear", "qk_norm_rope_cache", "prefill_attention", "linear"]
 LAST_ROW = ["linear", "qk_norm_rope_cache", "take_last_row", "split_attention", "combine_splits"]
-MLP = ["residual_norm", "linear", "linear", "residual_norm"]
-INJECTED = [*MLP, "linear", "linear", "residual_norm"]
+MLP = ["rms_norm", "rms_norm", "linear", "linear", "rms_norm"]  # attention's is the first
+INJECTED = [*MLP, "linear", "linear", "rms_norm"]
 BEFORE = ["embedding", "linear", "per_layer_inputs"]
 
 
@@ -49,34 +49,35 @@ def rows_of(operator: Operator) -> object:
 
 
 def test_a_step_of_a_plain_model() -> None:
-    layer = [*ATTENTION, *MLP]
+    layer = ["rms_norm", *ATTENTION, *MLP]
     assert kinds(made("dense").module, abi.DECODE) == [
-        *("embedding", "rms_norm", *(layer * 6), "linear")
+        *("embedding", *(layer * 6), "rms_norm", "linear")
     ]
 
 
 def test_a_step_with_per_layer_embeddings() -> None:
-    layer = [*ATTENTION, *INJECTED]
+    layer = ["rms_norm", *ATTENTION, *INJECTED]
     assert kinds(made("e2b").module, abi.DECODE) == [
-        *("embedding", *BEFORE, "rms_norm", *(layer * 7), "linear")
+        *("embedding", *BEFORE, *(layer * 7), "rms_norm", "linear")
     ]
 
 
 def test_a_step_with_experts() -> None:
     experts = ["router_scores", "top_k_experts", "expert_gate_up", "expert_down"]
-    layer = [*ATTENTION, "residual_norm", "linear", "linear", *experts, "expert_residual_norm"]
+    norms, mlp = ["rms_norm"] * 3, ["rms_norm", "rms_norm", "linear", "linear"]
+    layer = ["rms_norm", *ATTENTION, *mlp, *experts, *norms]
     assert kinds(made("moe").module, abi.DECODE) == [
-        *("embedding", "rms_norm", *(layer * 4), "linear")
+        *("embedding", *(layer * 4), "rms_norm", "linear")
     ]
 
 
 def test_layers_that_share_keys_run_on_the_last_position_alone() -> None:
     found = operators(made("e2b").module, abi.PREFILL)
-    whole, shared = [*CHUNK, *INJECTED], [*ATTENTION, *INJECTED]
+    whole, shared = ["rms_norm", *CHUNK, *INJECTED], ["rms_norm", *ATTENTION, *INJECTED]
     # The last owner: residual and per-layer inputs are cut as well.
-    last_owner = [*LAST_ROW, "linear", "take_last_row", "take_last_row", *INJECTED]
+    last_owner = ["rms_norm", *LAST_ROW, "linear", "take_last_row", "take_last_row", *INJECTED]
     assert [operator.kind for operator in found] == [
-        *(*BEFORE, "rms_norm", *(whole * 2), *last_owner, *(shared * 4), "linear")
+        *(*BEFORE, *(whole * 2), *last_owner, *(shared * 4), "rms_norm", "linear")
     ]
     begin = len(BEFORE) + 1 + 2 * len(whole) + len(LAST_ROW)
     assert {rows_of(operator) for operator in found[begin:]} == {ONE, "none"}
@@ -84,9 +85,9 @@ def test_layers_that_share_keys_run_on_the_last_position_alone() -> None:
 
 
 def test_without_sharing_only_the_last_layer_is_cut() -> None:
-    last = [*LAST_ROW, "linear", "take_last_row", *MLP]
+    last = ["rms_norm", *LAST_ROW, "linear", "take_last_row", *MLP]
     assert kinds(made("dense").module, abi.PREFILL) == [
-        *("rms_norm", *([*CHUNK, *MLP] * 5), *last, "linear")
+        *(*(["rms_norm", *CHUNK, *MLP] * 5), *last, "rms_norm", "linear")
     ]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tvm.relax.frontend import nn
 
-from gemma4_compile.model_spec.layers.norm import Vector
+from gemma4_compile.model_spec.layers.norm import Norm
 from gemma4_compile.model_spec.text.per_layer_embedding import inject, per_layer_inputs
 from gemma4_compile.model_spec.text.scales import per_layer_embedding_scale
 from gemma4_compile.operators.epilogue import Epilogue
@@ -44,10 +44,10 @@ def test_a_token_s_row_and_its_embedding_s_projection(
     matrices = matrices_of(config)
     table = matrices.matrix("embed_tokens_per_layer")
     projection = matrices.matrix("per_layer_model_projection")
-    norm = Vector(width)
+    norm = Norm(width, config.rms_norm_eps)
 
     def body(ids: nn.Tensor, embeddings: nn.Tensor) -> nn.Tensor:
-        return per_layer_inputs(config, table, projection, norm, ids, embeddings, CHUNK)
+        return per_layer_inputs(config, table, projection, norm, ids, embeddings)
 
     inputs = {"ids": tensor("n", dtype="int32"), "embeddings": tensor("n", config.hidden_size)}
     module = exported([table, projection, norm], body, **inputs)
@@ -73,7 +73,7 @@ def test_a_layer_s_run_of_columns_gates(rows: int | None) -> None:
     of: Rows = ONE if rows == 1 else CHUNK
 
     def body(x: nn.Tensor, ple: nn.Tensor) -> nn.Tensor:
-        return inject(gate, projection, x, ple, layer, of)
+        return inject(gate, projection, x, ple, layer)
 
     count: int | str = "n" if rows is None else rows
     shapes = {"x": tensor(count, config.hidden_size), "ple": tensor(count, 7 * width)}
