@@ -24,8 +24,8 @@ from benchmarks.environment import environment
 from benchmarks.synthetic_checkpoint import SyntheticCheckpoint, config_json, write_tensors
 from gemma4_compile.checkpoint.match import match, row_reader
 from gemma4_compile.checkpoint.safetensors_file import read_header
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.parameters import Parameter
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.package.shards import write_weights
 from gemma4_compile.quantization.recipe import storage_plan

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gemma4_compile.model_spec.text.config import PRESETS_DIR
+from gemma4_compile.model_spec.config.gemma4 import PRESETS_DIR
 
 # hidden_size, intermediate_size, num_attention_heads, and whether the head is clustered.
 SIZES = {

@@ -20,8 +20,8 @@ from tokenizers import Tokenizer
 from benchmarks.quantizers import QUANTIZERS, Float32Array
 from benchmarks.synthetic_checkpoint import config_json
 from gemma4_compile import abi
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.parameters import Role, Source
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.package.artifacts import TensorCache, read_artifact
 from gemma4_compile.quantization.recipe import storage_plan

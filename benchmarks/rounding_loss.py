@@ -23,7 +23,7 @@ from benchmarks.frontier_picture import picture
 from benchmarks.quantizers import QUANTIZERS, Float32Array
 from benchmarks.rounded_models import HEAVY_DEGREES, PARTS, WEIGHTS, Subject, heavy, matrices, tiny
 from benchmarks.synthetic_checkpoint import config_json
-from gemma4_compile.model_spec.text.config import Gemma4Config, preset_names
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config, preset_names
 from gemma4_compile.runtime.package import read_provenance
 
 RESULTS = Path(__file__).resolve().parent / "results" / "quantizers.jsonl"

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from gemma4_compile.model_spec.config.gemma4 import PRESETS_DIR, Gemma4Config
 from gemma4_compile.model_spec.parameters import Source
-from gemma4_compile.model_spec.text.config import PRESETS_DIR, Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.tiny.checkpoint import TOKENIZER_FILES, shipped_file
 

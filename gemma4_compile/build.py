@@ -16,8 +16,8 @@ from gemma4_compile.device_check.known_answers import known_answers
 from gemma4_compile.media.sizes import CLIENT_BLOCKS, DEFAULT_BUDGET
 from gemma4_compile.model_spec.component import Component, ExportOptions, model_parameters
 from gemma4_compile.model_spec.components import ALL_COMPONENTS
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.export import export_module
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.operators.base import description_of
 from gemma4_compile.passes.attach_metadata import AttachMetadata
 from gemma4_compile.passes.check_limits import kernel_use

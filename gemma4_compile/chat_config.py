@@ -9,7 +9,7 @@ from gemma4_compile.checkpoint.chat_files import ChatFiles
 from gemma4_compile.checkpoint.match import Checkpoint
 from gemma4_compile.compilation import MODEL_TYPE, Compilation
 from gemma4_compile.confined.conversation import Trial
-from gemma4_compile.model_spec.text.config_variants import NO_TOKEN
+from gemma4_compile.model_spec.config.variants import NO_TOKEN
 from gemma4_compile.package import artifacts
 from gemma4_compile.package.client_form import Difference, differences, find_form
 from gemma4_compile.package.conversation import (

@@ -22,9 +22,9 @@ from gemma4_compile.checkpoint.safetensors_file import TensorInfo
 from gemma4_compile.checkpoint.sources import TINY, ModelSource
 from gemma4_compile.device_kinds import DeviceType
 from gemma4_compile.media.settings import MEDIA, MediaSettings
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.drafter.parameters import STEM
 from gemma4_compile.model_spec.parameters import Role
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.package import artifacts, interface
 from gemma4_compile.package.libraries import LibraryRecord
 from gemma4_compile.package.media import settings_of

@@ -29,7 +29,7 @@ from gemma4_compile.checkpoint.sources import TINY, open_source
 from gemma4_compile.checkpoint.suppressed_tokens import suppressed_tokens
 from gemma4_compile.errors import UsageError
 from gemma4_compile.library_set import target_and_recipe
-from gemma4_compile.model_spec.text.config import preset_names
+from gemma4_compile.model_spec.config.gemma4 import preset_names
 from gemma4_compile.operators.base import Operator, operator_from
 from gemma4_compile.passes.check_limits import kernel_use
 from gemma4_compile.passes.kernel_launch import kernel_launches

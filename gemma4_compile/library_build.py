@@ -19,7 +19,7 @@ from gemma4_compile.compilation import MODEL_TYPE, Compilation, LibraryPlan, pro
 from gemma4_compile.dump import Dump
 from gemma4_compile.errors import Gemma4CompileError, TargetError
 from gemma4_compile.media.sizes import client_blocks
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.package import interface
 from gemma4_compile.package.digest import package_digest
 from gemma4_compile.package.libraries import LibraryRecord

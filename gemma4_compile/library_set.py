@@ -8,7 +8,7 @@ from dataclasses import replace
 from gemma4_compile import abi, options
 from gemma4_compile.compilation import LibraryPlan
 from gemma4_compile.errors import ArtifactError, Gemma4CompileError, UsageError
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.package.artifacts import Provenance, read_artifact
 from gemma4_compile.package.libraries import library_file
 from gemma4_compile.package.partial_build import SHARD_SIZE

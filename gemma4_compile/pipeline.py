@@ -47,8 +47,8 @@ from gemma4_compile.library_set import (
 )
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import ALL_COMPONENTS
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.parameters import Parameter
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.package import files, interface
 from gemma4_compile.package.libraries import LibraryRecord, library_file, together
 from gemma4_compile.package.output_directory import (

@@ -9,8 +9,8 @@ from gemma4_compile import options
 from gemma4_compile.checkpoint.input_files import Lock
 from gemma4_compile.errors import UsageError
 from gemma4_compile.media.sizes import BUDGETS, DEFAULT_BUDGET, SHAPES, WIDE
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.modality import TEXT_ONLY, Modality
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.package.partial_build import PartialBuild
 from gemma4_compile.quantization.recipe_file import Overrides
 from gemma4_compile.targets.libraries import LibraryForm

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import tvm
 
 from gemma4_compile.media.sizes import CLIENT_BLOCKS, DEFAULT_BUDGET
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.layers.attention import AttentionOptions
 from gemma4_compile.model_spec.matrices import Matrices
 from gemma4_compile.model_spec.parameters import Parameter
-from gemma4_compile.model_spec.text.config import Gemma4Config
 
 # Bounds of symbolic lengths: memory is planned for them, once, so that prompts of many lengths do
 # not each leave buffers of their own in the client's pool.

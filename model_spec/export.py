@@ -9,8 +9,8 @@ from tvm import relax
 
 from gemma4_compile.model_spec.component import Component, Exported, ExportOptions
 from gemma4_compile.model_spec.components import ALL_COMPONENTS
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.matrices import Matrices
-from gemma4_compile.model_spec.text.config import Gemma4Config
 
 _PARAMETERS = "packed_params"  # the name that nn.Module.export_tvm gives the tuple
 

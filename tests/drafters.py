@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save_file
 
-from gemma4_compile.model_spec.drafter.config import DrafterConfig, read_drafter
+from gemma4_compile.model_spec.config.drafter import DrafterConfig, read_drafter
 from gemma4_compile.tiny.architecture import tensor_shapes
 from tests import models
 from tests.models import tensor_name

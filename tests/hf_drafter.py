@@ -18,7 +18,7 @@ from transformers.models.gemma4_unified_assistant import (
     modeling_gemma4_unified_assistant,
 )
 
-from gemma4_compile.model_spec.text.attention_config import AttentionKind
+from gemma4_compile.model_spec.config.attention import AttentionKind
 from gemma4_compile.tiny.architecture import HEAD
 from tests.drafters import Drafter
 from tests.hf import Float32Array, Ids

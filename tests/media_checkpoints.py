@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 from transformers.models import gemma4, gemma4_unified
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.tiny.checkpoint import TOKENIZER_FILES, shipped_file
 from gemma4_compile.tiny.safetensors_file import write_safetensors
 from tests import models, sounds, vision_models

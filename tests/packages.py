@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pytest
 
 from gemma4_compile import abi
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.parameters import Arrangement, Parameter
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.pipeline import Summary, compile_model
 from gemma4_compile.progress import ByteProgress, Reporter

@@ -30,8 +30,8 @@ from gemma4_compile import abi
 from gemma4_compile.build import build_module, decoder_options
 from gemma4_compile.model_spec.audio.component import AUDIO
 from gemma4_compile.model_spec.audio.parameters import parameter_table
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.modality import Modality
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.passes.lowering import generate, lower
 from gemma4_compile.quantization.convert import conversion_steps
 from gemma4_compile.quantization.recipe import StoredParameter, storage_plan

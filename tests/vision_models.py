@@ -28,8 +28,8 @@ from tvm import relax
 from gemma4_compile import abi
 from gemma4_compile.build import decoder_options
 from gemma4_compile.media.sizes import CLIENT_BLOCKS
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.modality import Modality
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.vision.component import VISION
 from gemma4_compile.passes.lowering import generate, lower
 from gemma4_compile.quantization.convert import conversion_steps

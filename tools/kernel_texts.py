@@ -29,8 +29,8 @@ from tvm import relax, tirx
 from benchmarks.drafter_config import drafter_values
 from gemma4_compile.build import build_module, decoder_options
 from gemma4_compile.library_set import target_and_recipe
-from gemma4_compile.model_spec.drafter.config import read_drafter
-from gemma4_compile.model_spec.text.config import Gemma4Config, preset_names
+from gemma4_compile.model_spec.config.drafter import read_drafter
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config, preset_names
 from gemma4_compile.options import DEFAULT_PREFILL_CHUNK
 from gemma4_compile.passes.kernel_sources import kernel_source
 from gemma4_compile.passes.lowering import lower

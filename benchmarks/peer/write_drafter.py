@@ -22,10 +22,10 @@ from benchmarks.peer.write_gguf import (
     rope_divisors,
     write_file,
 )
-from gemma4_compile.model_spec.drafter.config import DrafterConfig, read_drafter
+from gemma4_compile.model_spec.config.drafter import DrafterConfig, read_drafter
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.drafter.layer_plan import drafter_plans
-from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.text.layer_plan import LayerPlan
+from gemma4_compile.model_spec.layers.plan import LayerPlan
 
 ARCHITECTURE = "gemma4-assistant"
 

@@ -23,9 +23,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from gemma4_compile.model_spec.text.attention_config import AttentionKind
-from gemma4_compile.model_spec.text.config import Gemma4Config, preset_names
-from gemma4_compile.model_spec.text.layer_plan import LayerPlan, layer_plans
+from gemma4_compile.model_spec.config.attention import AttentionKind
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config, preset_names
+from gemma4_compile.model_spec.layers.plan import LayerPlan
+from gemma4_compile.model_spec.text.layer_plan import layer_plans
 from gemma4_compile.system.files import write_at
 
 MAGIC, VERSION, ALIGNMENT = b"GGUF", 3, 32

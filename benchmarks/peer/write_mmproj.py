@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.peer.write_gguf import ALIGNMENT, Kind, Metadata, Tensor, matrix, ones, write_file
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config, preset_names
+from gemma4_compile.model_spec.config.vision import CHANNELS, VisionConfig
 from gemma4_compile.model_spec.modality import Modality
-from gemma4_compile.model_spec.text.config import Gemma4Config, preset_names
-from gemma4_compile.model_spec.vision.config import CHANNELS, VisionConfig
 
 MOSTLY_F16 = 1  # general.file_type
 # Of clipped linears: far beyond what random values reach, so that clips take their time.

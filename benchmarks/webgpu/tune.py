@@ -30,9 +30,9 @@ from benchmarks.webgpu.candidates import CANDIDATES, Family
 from gemma4_compile import abi
 from gemma4_compile.build import build_module, calls_of, decoder_options
 from gemma4_compile.errors import LoweringError
-from gemma4_compile.model_spec.drafter.config import read_drafter
+from gemma4_compile.model_spec.config.drafter import read_drafter
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.modality import TEXT_ONLY
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.operators.base import Operator, operator_of
 from gemma4_compile.operators.rows import ONE, Chunk
 from gemma4_compile.operators.vision_attention import PatchAttention

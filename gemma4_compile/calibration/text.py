@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from gemma4_compile import given_text
 from gemma4_compile.confined.conversation import ConversationError, load_tokenizer
 from gemma4_compile.errors import CheckpointError, UsageError
-from gemma4_compile.model_spec.text.config_variants import NO_TOKEN
+from gemma4_compile.model_spec.config.variants import NO_TOKEN
 from gemma4_compile.verification.prompt import encode
 
 PROMPTS_FILE = Path(__file__).parent / "prompts.txt"

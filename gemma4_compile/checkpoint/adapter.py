@@ -25,8 +25,8 @@ from gemma4_compile.checkpoint.safetensors_file import TensorInfo, computed
 from gemma4_compile.checkpoint.spellings import usual_name, usual_tensors
 from gemma4_compile.errors import CheckpointError, printable
 from gemma4_compile.model_spec.components import COMPONENTS
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.text.component import TEXT
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import HEAD
 from gemma4_compile.process import warn
 

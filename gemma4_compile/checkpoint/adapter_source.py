@@ -29,8 +29,8 @@ from gemma4_compile.checkpoint.safetensors_file import TensorInfo, read_header
 from gemma4_compile.checkpoint.spellings import usual_name, usual_tensors
 from gemma4_compile.checkpoint.weight_files import listing
 from gemma4_compile.errors import CheckpointError, printable
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.text.component import TEXT
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.process import warn
 from gemma4_compile.regular_files import MAX_TOKENIZER_BYTES
 

@@ -27,11 +27,11 @@ from gemma4_compile.checkpoint.sources import (
     warn_of_unknown,
 )
 from gemma4_compile.errors import CheckpointError, ConfigError
+from gemma4_compile.model_spec.config.drafter import DrafterConfig, read_drafter
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.drafter.component import DRAFTER
-from gemma4_compile.model_spec.drafter.config import DrafterConfig, read_drafter
 from gemma4_compile.model_spec.drafter.layer_plan import check_fit
 from gemma4_compile.model_spec.drafter.parameters import ORDERING, STEM
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.regular_files import MAX_TOKENIZER_BYTES
 from gemma4_compile.system.files import scratch_folder
 

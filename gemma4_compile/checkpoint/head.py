@@ -13,8 +13,8 @@ import numpy as np
 
 from gemma4_compile.checkpoint.safetensors_file import FLOAT_DTYPES, TensorInfo, read_rows
 from gemma4_compile.checkpoint.spellings import usual_tensors
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.text.component import TEXT
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import HEAD
 from gemma4_compile.process import warn
 from gemma4_compile.quantization.convert import row_blocks

@@ -38,9 +38,9 @@ from gemma4_compile.checkpoint.weight_files import open_tensors
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.model_spec.component import Component
 from gemma4_compile.model_spec.components import COMPONENTS
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
+from gemma4_compile.model_spec.config.variants import DEQUANTISE
 from gemma4_compile.model_spec.parameters import Source
-from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.text.config_variants import DEQUANTISE
 from gemma4_compile.model_spec.text.parameters import HEAD
 from gemma4_compile.regular_files import MAX_JSON_BYTES, MAX_TOKENIZER_BYTES
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemma4_compile.model_spec.text.config import preset_names
+from gemma4_compile.model_spec.config.gemma4 import preset_names
 
 _OWNER, _TRAINED = "google/", "-qat-q4_0-unquantized"
 

@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gemma4_compile.errors import CheckpointError
-from gemma4_compile.model_spec.config_fields import is_integer_of_64_bits
+from gemma4_compile.model_spec.config.fields import is_integer_of_64_bits
 from gemma4_compile.package.client_form import ClientForm
 from gemma4_compile.sampling_ranges import SAMPLING_RANGES, SamplingValueError, read_sampling
 

@@ -8,9 +8,9 @@ from gemma4_compile.checkpoint.match import vocabulary_of
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.media.settings import AudioSettings, ImageSettings, MediaSettings
 from gemma4_compile.media.sizes import WIDE, client_blocks
-from gemma4_compile.model_spec.audio.config import SAMPLE_RATE_HZ, UnifiedAudioConfig
+from gemma4_compile.model_spec.config.audio import SAMPLE_RATE_HZ, UnifiedAudioConfig
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.modality import Modality
-from gemma4_compile.model_spec.text.config import Gemma4Config
 
 _ROWS_A_SECOND = 25
 _FIRST_FRAME = 160  # samples of a tower's spectrum before the first that fills a frame's end

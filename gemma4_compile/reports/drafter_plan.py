@@ -8,9 +8,9 @@ from math import prod
 from tvm import DataType
 
 from gemma4_compile.errors import QuantizationError
+from gemma4_compile.model_spec.config.drafter import MAX_VERIFIED
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.drafter.component import DRAFTER
-from gemma4_compile.model_spec.drafter.config import MAX_VERIFIED
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.layer_plan import layer_plans
 from gemma4_compile.operators.sampling import TopPHistogram
 from gemma4_compile.passes.fusion_limits import few_row_options

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.drafter.component import DRAFTER
 from gemma4_compile.model_spec.parameters import Parameter, Role
-from gemma4_compile.model_spec.text.config import Gemma4Config
 
 KINDS: Mapping[str, str] = {
     "attention": "attention",

@@ -15,12 +15,13 @@ from gemma4_compile.media.sizes import BUDGETS, DEFAULT_BUDGET
 from gemma4_compile.model_spec.audio.component import AUDIO
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import ALL_COMPONENTS, COMPONENTS
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
+from gemma4_compile.model_spec.config.vision import VisionConfig
+from gemma4_compile.model_spec.layers.kv_cache import KvLayout
 from gemma4_compile.model_spec.parameters import Parameter
-from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.text.kv_cache import KvLayout, kv_layout
+from gemma4_compile.model_spec.text.kv_layout import kv_layout
 from gemma4_compile.model_spec.text.layer_plan import layer_plans
 from gemma4_compile.model_spec.vision.component import VISION
-from gemma4_compile.model_spec.vision.config import VisionConfig
 from gemma4_compile.model_spec.vision.memory import largest_budget
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter, storage_plan
 from gemma4_compile.quantization.scheme import DTYPE_BYTES

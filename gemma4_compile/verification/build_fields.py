@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from gemma4_compile import abi
 from gemma4_compile.media.settings import MEDIA, MediaSettings, media_settings
 from gemma4_compile.media.sizes import BUDGETS, DEFAULT_BUDGET
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.modality import Modality
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.package.artifacts import Build, ChatConfig
 from gemma4_compile.package.fields import Fields
 from gemma4_compile.package.interface import DEVICE, DRAFTER

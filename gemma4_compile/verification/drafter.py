@@ -22,12 +22,12 @@ from gemma4_compile.checkpoint.sources import TINY
 from gemma4_compile.compilation import drafter_provenance
 from gemma4_compile.errors import CheckpointError, UsageError
 from gemma4_compile.library_set import package_splits
+from gemma4_compile.model_spec.config.attention import AttentionKind
+from gemma4_compile.model_spec.config.drafter import DrafterConfig
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.drafter.component import DRAFTER
-from gemma4_compile.model_spec.drafter.config import DrafterConfig
 from gemma4_compile.model_spec.drafter.parameters import STEM
 from gemma4_compile.model_spec.drafter.reference import Guess, guess
-from gemma4_compile.model_spec.text.attention_config import AttentionKind
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.scales import embedding_scale
 from gemma4_compile.package.artifacts import Build, TensorCache, read_artifact
 from gemma4_compile.package.interface import DRAFTER as ENTRY

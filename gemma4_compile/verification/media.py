@@ -12,11 +12,11 @@ import numpy.typing as npt
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.media.inputs import Picture
 from gemma4_compile.model_spec.audio.component import AUDIO
-from gemma4_compile.model_spec.audio.config import AudioConfig
+from gemma4_compile.model_spec.config.audio import AudioConfig
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
+from gemma4_compile.model_spec.config.vision import VisionConfig
 from gemma4_compile.model_spec.parameters import Source
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.vision.component import VISION
-from gemma4_compile.model_spec.vision.config import VisionConfig
 from gemma4_compile.quantization.convert import RowReader
 from gemma4_compile.quantization.quality import Thresholds
 from gemma4_compile.quantization.recipe import StoredParameter

@@ -11,8 +11,8 @@ from tokenizers import Tokenizer
 from gemma4_compile import given_text
 from gemma4_compile.confined.conversation import ConversationError, load_tokenizer
 from gemma4_compile.errors import ArtifactError, UsageError, is_panic
-from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.text.config_variants import NO_TOKEN
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
+from gemma4_compile.model_spec.config.variants import NO_TOKEN
 from gemma4_compile.runtime.prompt import longest_token_bytes
 from gemma4_compile.verification.runners import Step
 

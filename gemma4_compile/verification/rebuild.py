@@ -19,7 +19,7 @@ from gemma4_compile.errors import (
     VerificationError,
     printable,
 )
-from gemma4_compile.model_spec.text.config import preset_names
+from gemma4_compile.model_spec.config.gemma4 import preset_names
 from gemma4_compile.package.artifacts import Build, Provenance, read_artifact
 from gemma4_compile.package.files import hash_file
 from gemma4_compile.package.interface import DRAFTER

@@ -26,8 +26,8 @@ from gemma4_compile.compilation import config_digest
 from gemma4_compile.errors import UsageError
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import COMPONENTS
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.parameters import Parameter
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.progress import Reporter
 from gemma4_compile.quantization.convert import RowReader
 from gemma4_compile.quantization.recipe import Recipe

@@ -19,8 +19,8 @@ from gemma4_compile.media.settings import media_settings
 from gemma4_compile.media.sizes import WIDE
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import COMPONENTS
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.modality import TEXT_ONLY, Modality
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.package import files
 from gemma4_compile.package.artifacts import (
     Build,

@@ -19,8 +19,8 @@ from gemma4_compile.checkpoint.files import TOKENIZER_FILE
 from gemma4_compile.confined.conversation import ConversationError, load_tokenizer
 from gemma4_compile.confined.dialogues import Said
 from gemma4_compile.errors import CheckpointError, UsageError
-from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.text.config_variants import NO_TOKEN
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
+from gemma4_compile.model_spec.config.variants import NO_TOKEN
 from gemma4_compile.runtime.prompt import longest_token_bytes
 from gemma4_compile.types import JsonObject
 from gemma4_compile.verification.prompt import TEXT_FILE, encode

@@ -42,7 +42,7 @@ from gemma4_compile.media.inputs import Picture, Sound
 from gemma4_compile.media.limits import SAMPLE_RATE_HZ
 from gemma4_compile.media.preprocess import Pixels
 from gemma4_compile.model_spec.audio.parameters import TOWER as AUDIO_TOWER
-from gemma4_compile.model_spec.vision.config import CHANNELS
+from gemma4_compile.model_spec.config.vision import CHANNELS
 from gemma4_compile.model_spec.vision.parameters import EMBED, EMBEDDER, PREFIX
 from gemma4_compile.model_spec.vision.parameters import TOWER as VISION_TOWER
 from gemma4_compile.quantization.convert import RowReader

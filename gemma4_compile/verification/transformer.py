@@ -19,7 +19,7 @@ import transformers
 from transformers.models.gemma4.modeling_gemma4 import Gemma4TextModel
 from transformers.models.gemma4_unified.modeling_gemma4_unified import Gemma4UnifiedTextModel
 
-from gemma4_compile.model_spec.text.attention_config import AttentionKind
+from gemma4_compile.model_spec.config.attention import AttentionKind
 from gemma4_compile.quantization.convert import RowReader
 from gemma4_compile.runtime.media_prompt import Prompt
 from gemma4_compile.types import JsonObject

@@ -6,7 +6,7 @@ from gemma4_compile.model_spec.audio.export import export_audio
 from gemma4_compile.model_spec.audio.memory import activation_memory
 from gemma4_compile.model_spec.audio.parameters import parameter_table
 from gemma4_compile.model_spec.component import Component
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 
 
 def is_unused(source: str, config: Gemma4Config) -> bool:

@@ -14,15 +14,15 @@ from __future__ import annotations
 from tvm.relax.frontend import nn
 
 from gemma4_compile import abi
-from gemma4_compile.model_spec.audio.config import AudioConfig, UnifiedAudioConfig
 from gemma4_compile.model_spec.audio.mel import log_mel
 from gemma4_compile.model_spec.audio.parameters import PROJECTION
 from gemma4_compile.model_spec.audio.sizes import MAX_SAMPLES
 from gemma4_compile.model_spec.audio.tower import AudioTower
 from gemma4_compile.model_spec.audio.unified import normed_frames
 from gemma4_compile.model_spec.component import VAR_BOUNDS_ATTR, Exported, ExportOptions
+from gemma4_compile.model_spec.config.audio import AudioConfig, UnifiedAudioConfig
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.matrices import Matrices
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.operators.rows import CHUNK
 
 

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from tvm.relax.frontend import nn
 
-from gemma4_compile.model_spec.audio.config import SAMPLE_RATE_HZ
 from gemma4_compile.model_spec.audio.sizes import FRAME, HOP, mel_frames
+from gemma4_compile.model_spec.config.audio import SAMPLE_RATE_HZ
 from gemma4_compile.operators.audio_features import (
     LogMel,
     Magnitude,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tvm import DataType
 
-from gemma4_compile.model_spec.audio.config import AudioConfig
 from gemma4_compile.model_spec.audio.mel import BANDS
 from gemma4_compile.model_spec.audio.parameters import FEED_FORWARD
 from gemma4_compile.model_spec.audio.sizes import MAX_ROWS
 from gemma4_compile.model_spec.component import ActivationMemory
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.audio import AudioConfig
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.operators.audio_features import halved
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import prod
 
-from gemma4_compile.model_spec.audio.config import AudioConfig
 from gemma4_compile.model_spec.audio.mel import BANDS
+from gemma4_compile.model_spec.config.audio import AudioConfig
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.parameters import Arrangement, Parameter, Role, Source
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.operators.audio_features import KERNEL, halved
 from gemma4_compile.operators.conformer import BOUNDS
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from gemma4_compile.model_spec.audio.config import AudioConfig, UnifiedAudioConfig
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.audio import AudioConfig, UnifiedAudioConfig
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.text.reference import linear, rms_norm
 
 Float32Array = npt.NDArray[np.float32]

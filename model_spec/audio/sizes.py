@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemma4_compile.model_spec.audio.config import (
+from gemma4_compile.model_spec.config.audio import (
     SAMPLE_RATE_HZ,
     AnyAudioConfig,
     UnifiedAudioConfig,

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from tvm.relax.frontend import nn
 
-from gemma4_compile.model_spec.audio.config import AudioConfig
 from gemma4_compile.model_spec.audio.mel import BANDS
 from gemma4_compile.model_spec.audio.parameters import TOWER
+from gemma4_compile.model_spec.config.audio import AudioConfig
 from gemma4_compile.model_spec.layers.norm import NormStack, Vector
 from gemma4_compile.model_spec.matrices import Matrices
 from gemma4_compile.operators.audio_features import KERNEL, SubsampleConv, halved

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tvm.relax.frontend import nn
 
-from gemma4_compile.model_spec.audio.config import UnifiedAudioConfig
 from gemma4_compile.model_spec.audio.mel import sound_frames
 from gemma4_compile.model_spec.audio.sizes import sound_rows
+from gemma4_compile.model_spec.config.audio import UnifiedAudioConfig
 from gemma4_compile.operators.base import emit
 from gemma4_compile.operators.conformer import ClippedNorm
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gemma4_compile.model_spec.component import Component
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.drafter.export import export_drafter
 from gemma4_compile.model_spec.drafter.memory import activation_memory
 from gemma4_compile.model_spec.drafter.parameters import STEM, parameter_table
-from gemma4_compile.model_spec.text.config import Gemma4Config
 
 
 def is_unused(source: str, config: Gemma4Config) -> bool:

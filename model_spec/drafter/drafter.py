@@ -17,15 +17,16 @@ import numpy as np
 from tvm.relax.frontend import nn
 
 from gemma4_compile.model_spec.component import ExportOptions
-from gemma4_compile.model_spec.drafter.config import DrafterConfig
+from gemma4_compile.model_spec.config.drafter import DrafterConfig
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.drafter.layer_plan import drafter_plans
 from gemma4_compile.model_spec.drafter.parameters import STEM, head_name
 from gemma4_compile.model_spec.layers.attention import AttentionContext
+from gemma4_compile.model_spec.layers.kv_cache import KvTensors
 from gemma4_compile.model_spec.layers.norm import Norm, Vector
 from gemma4_compile.model_spec.matrices import Matrices
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.decoder import DecoderLayer, Stream
-from gemma4_compile.model_spec.text.kv_cache import KvTensors, kv_layout
+from gemma4_compile.model_spec.text.kv_layout import kv_layout
 from gemma4_compile.model_spec.text.layer_plan import layer_plans
 from gemma4_compile.operators.base import emit
 from gemma4_compile.operators.drafting import (

@@ -6,9 +6,9 @@ from tvm.relax.frontend import nn
 
 from gemma4_compile import abi
 from gemma4_compile.model_spec.component import Exported, ExportOptions
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.drafter.drafter import DrafterFunctions
 from gemma4_compile.model_spec.matrices import Matrices
-from gemma4_compile.model_spec.text.config import Gemma4Config
 
 
 def export_drafter(config: Gemma4Config, matrices: Matrices, options: ExportOptions) -> Exported:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from gemma4_compile.errors import ConfigError
-from gemma4_compile.model_spec.drafter.config import DrafterConfig
-from gemma4_compile.model_spec.text.attention_config import AttentionKind
-from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.text.layer_plan import LayerPlan, layer_plans
+from gemma4_compile.model_spec.config.attention import AttentionKind
+from gemma4_compile.model_spec.config.drafter import DrafterConfig
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
+from gemma4_compile.model_spec.layers.plan import LayerPlan
+from gemma4_compile.model_spec.text.layer_plan import layer_plans
 
 
 def _sources(target: Gemma4Config) -> dict[AttentionKind, LayerPlan]:

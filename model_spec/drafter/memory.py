@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import DataType
 
 from gemma4_compile.model_spec.component import ActivationMemory
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 
 
 def activation_memory(config: Gemma4Config, dtype: str) -> ActivationMemory:

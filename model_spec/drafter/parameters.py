@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gemma4_compile.model_spec.drafter.config import DrafterConfig
+from gemma4_compile.model_spec.config.drafter import DrafterConfig
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.drafter.layer_plan import drafter_plans
+from gemma4_compile.model_spec.layers.plan import LayerPlan
 from gemma4_compile.model_spec.parameters import Parameter, Role, Source
-from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.text.layer_plan import LayerPlan
 from gemma4_compile.model_spec.text.parameters import (
     HEAD,
     attention_parameters,

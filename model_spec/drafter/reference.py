@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gemma4_compile.model_spec.drafter.config import DrafterConfig
-from gemma4_compile.model_spec.text.attention_config import AttentionKind
+from gemma4_compile.model_spec.config.attention import AttentionKind
+from gemma4_compile.model_spec.config.drafter import DrafterConfig
 from gemma4_compile.model_spec.text.reference import (
     attend,
     feed_forward,

@@ -7,10 +7,10 @@ from typing import TypedDict
 
 from tvm.relax.frontend import nn
 
+from gemma4_compile.model_spec.layers.kv_cache import KvTensors
 from gemma4_compile.model_spec.layers.norm import Vector, take_last_row
+from gemma4_compile.model_spec.layers.plan import LayerPlan
 from gemma4_compile.model_spec.matrices import Matrices
-from gemma4_compile.model_spec.text.kv_cache import KvTensors
-from gemma4_compile.model_spec.text.layer_plan import LayerPlan
 from gemma4_compile.operators.attention import (
     DecodeAttention,
     PrefillAttention,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from gemma4_compile.model_spec.component import Component
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
+from gemma4_compile.model_spec.config.kv_sharing import first_shared_layer
 from gemma4_compile.model_spec.text.export import export_text
-from gemma4_compile.model_spec.text.kv_sharing import first_shared_layer
 from gemma4_compile.model_spec.text.memory import activation_memory
 from gemma4_compile.model_spec.text.parameters import HEAD, parameter_table
 

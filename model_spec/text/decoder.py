@@ -17,11 +17,13 @@ from tvm.relax.frontend import nn
 
 from gemma4_compile import abi
 from gemma4_compile.model_spec.component import ExportOptions
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.layers.attention import (
     Attention,
     AttentionContext,
     last_visible_rows,
 )
+from gemma4_compile.model_spec.layers.kv_cache import KvTensors, create_kv_state, take_rows
 from gemma4_compile.model_spec.layers.mlp import FeedForward
 from gemma4_compile.model_spec.layers.moe import (
     ExpertWeights,
@@ -37,15 +39,10 @@ from gemma4_compile.model_spec.layers.norm import (
     rms_norm,
     rows_like,
 )
+from gemma4_compile.model_spec.layers.plan import LayerPlan
 from gemma4_compile.model_spec.matrices import Matrices
-from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.text.kv_cache import (
-    KvTensors,
-    create_kv_state,
-    kv_layout,
-    take_rows,
-)
-from gemma4_compile.model_spec.text.layer_plan import LayerPlan, layer_plans
+from gemma4_compile.model_spec.text.kv_layout import kv_layout
+from gemma4_compile.model_spec.text.layer_plan import layer_plans
 from gemma4_compile.model_spec.text.parameters import HEAD
 from gemma4_compile.model_spec.text.per_layer_embedding import inject, per_layer_inputs
 from gemma4_compile.model_spec.text.scales import embedding_scale

@@ -11,9 +11,9 @@ from gemma4_compile.model_spec.component import (
     Exported,
     ExportOptions,
 )
-from gemma4_compile.model_spec.drafter.config import MAX_VERIFIED
+from gemma4_compile.model_spec.config.drafter import MAX_VERIFIED
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.matrices import Matrices
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.decoder import Gemma4ForCausalLM
 from gemma4_compile.model_spec.text.sampler import SamplerModule, SamplerOptions
 

@@ -1,51 +1,12 @@
-"""Description of each decoder layer, resolved once from the config.
-
-Its kind, heads, window, MLP width, and whose keys it reads.
-"""
+"""The plan of each decoder layer, resolved once from the config."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gemma4_compile.errors import ConfigError
-from gemma4_compile.model_spec.text.attention_config import AttentionKind, RopeParameters
-from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.text.kv_sharing import kv_sources
-
-
-@dataclass(frozen=True)
-class RotaryPlan:
-    """RoPE of one attention kind.
-
-    ``inv_freq[j] = theta ** (-2 j / head_dim)`` for ``j < pairs``; the other pairs are not rotated.
-    ``offset`` is where the kind's pairs start in the rotary table of the KV state (sliding pairs
-    first).
-    """
-
-    head_dim: int
-    pairs: int
-    theta: float
-    offset: int
-
-
-@dataclass(frozen=True)
-class LayerPlan:
-    """One decoder layer.
-
-    ``window`` is None for full attention; ``kv_slot`` counts the layers that own K and V.
-    """
-
-    index: int
-    kind: AttentionKind
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    window: int | None
-    intermediate_size: int
-    kv_slot: int
-    owns_kv: bool
-    value_is_key: bool
-    rotary: RotaryPlan
+from gemma4_compile.model_spec.config.attention import AttentionKind, RopeParameters
+from gemma4_compile.model_spec.config.kv_sharing import kv_sources
+from gemma4_compile.model_spec.config.text import TextConfig
+from gemma4_compile.model_spec.layers.plan import LayerPlan, RotaryPlan
 
 
 def _rotary_plan(rope: RopeParameters, head_dim: int, offset: int) -> RotaryPlan:
@@ -57,7 +18,7 @@ def _rotary_plan(rope: RopeParameters, head_dim: int, offset: int) -> RotaryPlan
     return RotaryPlan(head_dim=head_dim, pairs=pairs, theta=rope.rope_theta, offset=offset)
 
 
-def _head_dim_of(config: Gemma4Config, kind: AttentionKind) -> int | None:
+def _head_dim_of(config: TextConfig, kind: AttentionKind) -> int | None:
     """The head_dim that all layers of `kind` share, or None when there is no such layer."""
     found = {
         dim for dim, layer in zip(config.head_dim, config.layer_types, strict=True) if layer is kind
@@ -70,7 +31,7 @@ def _head_dim_of(config: Gemma4Config, kind: AttentionKind) -> int | None:
     return found.pop() if found else None
 
 
-def rotary_plans(config: Gemma4Config) -> dict[AttentionKind, RotaryPlan]:
+def rotary_plans(config: TextConfig) -> dict[AttentionKind, RotaryPlan]:
     """The rotary table's kinds in the order in which it holds their pairs: sliding, then full."""
     plans: dict[AttentionKind, RotaryPlan] = {}
     offset = 0
@@ -85,7 +46,7 @@ def rotary_plans(config: Gemma4Config) -> dict[AttentionKind, RotaryPlan]:
     return plans
 
 
-def layer_plans(config: Gemma4Config) -> tuple[LayerPlan, ...]:
+def layer_plans(config: TextConfig) -> tuple[LayerPlan, ...]:
     """Resolve every layer.
 
     The last ``num_kv_shared_layers`` layers own no K and V: each reads those of the last owning

@@ -5,11 +5,11 @@ from __future__ import annotations
 from tvm import DataType
 
 from gemma4_compile.model_spec.component import ActivationMemory
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.text import TextConfig
 from gemma4_compile.model_spec.text.layer_plan import layer_plans
 
 
-def activation_memory(config: Gemma4Config, dtype: str) -> ActivationMemory:
+def activation_memory(config: TextConfig, dtype: str) -> ActivationMemory:
     """Bytes of a position's activations in `dtype` where they are bounded."""
     f32, item = 4, DataType(dtype).bits // 8
     plans = layer_plans(config)

@@ -5,9 +5,10 @@ Which checkpoint tensors become which model parameter, in which shape and with w
 
 from __future__ import annotations
 
+from gemma4_compile.model_spec.config.text import TextConfig
+from gemma4_compile.model_spec.layers.plan import LayerPlan
 from gemma4_compile.model_spec.parameters import Arrangement, Parameter, Role, Source, folded_scale
-from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.text.layer_plan import LayerPlan, layer_plans
+from gemma4_compile.model_spec.text.layer_plan import layer_plans
 from gemma4_compile.model_spec.text.scales import per_layer_embedding_scale
 
 HEAD = "lm_head"
@@ -72,7 +73,7 @@ def _stack(name: str, experts: int, rows: int, cols: int, arrangement: Arrangeme
     return Parameter(name, Role.EXPERTS, shape, (source,), arrangement, row_group=rows)
 
 
-def _experts(prefix: str, config: Gemma4Config) -> list[Parameter]:
+def _experts(prefix: str, config: TextConfig) -> list[Parameter]:
     hidden, experts, width = config.hidden_size, config.num_experts, config.moe_intermediate_size
     router = f"{prefix}.router"
 
@@ -125,7 +126,7 @@ def layer_scalar(prefix: str) -> Parameter:
     return Parameter(scalar, Role.VECTOR, (1,), (Source(scalar, (1,)),))
 
 
-def _layer(plan: LayerPlan, config: Gemma4Config) -> list[Parameter]:
+def _layer(plan: LayerPlan, config: TextConfig) -> list[Parameter]:
     prefix, hidden, width = f"layers.{plan.index}", config.hidden_size, plan.intermediate_size
     table = [
         vector(f"{prefix}.input_layernorm", hidden),
@@ -148,7 +149,7 @@ def _layer(plan: LayerPlan, config: Gemma4Config) -> list[Parameter]:
     return table
 
 
-def parameter_table(config: Gemma4Config) -> tuple[Parameter, ...]:
+def parameter_table(config: TextConfig) -> tuple[Parameter, ...]:
     """Every parameter of the model, in the order in which the packed library takes them.
 
     The scale of the per-layer embedding is folded into its table where that is exact (16 for 256

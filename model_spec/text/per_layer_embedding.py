@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from tvm.relax.frontend import nn
 
+from gemma4_compile.model_spec.config.text import TextConfig
 from gemma4_compile.model_spec.layers.norm import Norm
 from gemma4_compile.model_spec.matrices import Matrix
 from gemma4_compile.model_spec.parameters import folded_scale
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.scales import (
     PER_LAYER_INPUT_SCALE,
     per_layer_embedding_scale,
@@ -23,7 +23,7 @@ from gemma4_compile.operators.rows import rows_of_extent
 
 
 def per_layer_inputs(
-    config: Gemma4Config,
+    config: TextConfig,
     table: Matrix,
     projection: Matrix,
     norm: Norm,

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gemma4_compile import abi
-from gemma4_compile.model_spec.text.attention_config import AttentionKind, RopeParameters
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.attention import AttentionKind, RopeParameters
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.text.scales import (
     PER_LAYER_INPUT_SCALE,
     embedding_scale,

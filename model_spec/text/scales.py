@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from gemma4_compile.errors import ConfigError
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.text import TextConfig
 
 
 def round_to_dtype(value: float, dtype: str) -> float:
@@ -32,17 +32,17 @@ def round_to_dtype(value: float, dtype: str) -> float:
     )
 
 
-def embedding_scale(config: Gemma4Config) -> float:
+def embedding_scale(config: TextConfig) -> float:
     """Factor of the token embedding: sqrt(hidden_size), 39.25 for 1536 in bfloat16."""
     return round_to_dtype(math.sqrt(config.hidden_size), config.dtype)
 
 
-def per_layer_embedding_scale(config: Gemma4Config) -> float:
+def per_layer_embedding_scale(config: TextConfig) -> float:
     """Factor of the per-layer embedding's token half: sqrt(hidden_size_per_layer_input)."""
     return round_to_dtype(math.sqrt(config.hidden_size_per_layer_input), config.dtype)
 
 
-def per_layer_projection_scale(config: Gemma4Config) -> float:
+def per_layer_projection_scale(config: TextConfig) -> float:
     """Factor of the per-layer embedding's context half (a Python float in transformers)."""
     return float(config.hidden_size) ** -0.5
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemma4_compile.model_spec.component import Component
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.vision.export import export_vision
 from gemma4_compile.model_spec.vision.memory import picture_memory
 from gemma4_compile.model_spec.vision.parameters import (

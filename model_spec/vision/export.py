@@ -6,13 +6,13 @@ from tvm.relax.frontend import nn
 
 from gemma4_compile import abi
 from gemma4_compile.model_spec.component import VAR_BOUNDS_ATTR, Exported, ExportOptions
-from gemma4_compile.model_spec.matrices import Matrices
-from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.vision.config import (
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
+from gemma4_compile.model_spec.config.vision import (
     CHANNELS,
     AnyVisionConfig,
     UnifiedVisionConfig,
 )
+from gemma4_compile.model_spec.matrices import Matrices
 from gemma4_compile.model_spec.vision.picture import ClientPicture, with_padding
 from gemma4_compile.model_spec.vision.tower import TowerEmbedder
 from gemma4_compile.model_spec.vision.unified import UnifiedEmbedder

@@ -6,8 +6,8 @@ from tvm import DataType
 
 from gemma4_compile.media.sizes import BUDGETS, DEFAULT_BUDGET
 from gemma4_compile.model_spec.component import ActivationMemory
-from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.vision.config import CHANNELS, UnifiedVisionConfig, VisionConfig
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
+from gemma4_compile.model_spec.config.vision import CHANNELS, UnifiedVisionConfig, VisionConfig
 
 
 def picture_memory(config: Gemma4Config, dtype: str) -> ActivationMemory:

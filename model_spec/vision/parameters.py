@@ -5,9 +5,9 @@ Sources keep their whole names in the checkpoint: its parts have prefixes of the
 
 from __future__ import annotations
 
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
+from gemma4_compile.model_spec.config.vision import CHANNELS, UnifiedVisionConfig, VisionConfig
 from gemma4_compile.model_spec.parameters import Arrangement, Parameter, Role, Source
-from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.vision.config import CHANNELS, UnifiedVisionConfig, VisionConfig
 
 PREFIX = "model."
 """Of sources; parameters are named without it."""

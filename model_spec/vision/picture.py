@@ -9,7 +9,7 @@ import numpy as np
 from tvm.relax.frontend import nn
 
 from gemma4_compile.media.sizes import client_size
-from gemma4_compile.model_spec.vision.config import CHANNELS, AnyVisionConfig
+from gemma4_compile.model_spec.config.vision import CHANNELS, AnyVisionConfig
 from gemma4_compile.operators.base import emit
 from gemma4_compile.operators.padded_rows import PADDING
 from gemma4_compile.operators.picture import (

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gemma4_compile.errors import ConfigError
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
+from gemma4_compile.model_spec.config.vision import UnifiedVisionConfig, VisionConfig
 from gemma4_compile.model_spec.text.reference import gelu, rms_norm
-from gemma4_compile.model_spec.vision.config import UnifiedVisionConfig, VisionConfig
 
 Float32Array = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from tvm.relax.frontend import nn
 
+from gemma4_compile.model_spec.config.vision import CHANNELS, VisionConfig
 from gemma4_compile.model_spec.layers.norm import (
     Norm,
     NormStack,
     Vector,
 )
 from gemma4_compile.model_spec.matrices import Matrices
-from gemma4_compile.model_spec.vision.config import CHANNELS, VisionConfig
 from gemma4_compile.model_spec.vision.parameters import TOWER
 from gemma4_compile.model_spec.vision.projection import Projection
 from gemma4_compile.operators.base import emit

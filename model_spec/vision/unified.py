@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from tvm.relax.frontend import nn
 
+from gemma4_compile.model_spec.config.vision import CHANNELS, UnifiedVisionConfig
 from gemma4_compile.model_spec.layers.norm import NormStack
 from gemma4_compile.model_spec.matrices import Matrices
-from gemma4_compile.model_spec.vision.config import CHANNELS, UnifiedVisionConfig
 from gemma4_compile.model_spec.vision.parameters import EMBEDDER
 from gemma4_compile.model_spec.vision.projection import Projection
 from gemma4_compile.operators.base import emit

@@ -27,7 +27,7 @@ from gemma4_compile.checkpoint.match import Checkpoint, match
 from gemma4_compile.checkpoint.safetensors_file import read_header
 from gemma4_compile.checkpoint.suppressed_tokens import suppressed_tokens
 from gemma4_compile.errors import Gemma4CompileError
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.text.layer_plan import layer_plans
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.package.artifacts import ChatConfig, Provenance, TensorCache

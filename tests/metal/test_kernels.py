@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import tvm
 
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.bounded_linear import BoundedLinear

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import tvm
 
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.operators.base import Operator
 from tests import models
 from tests.metal import emulator

@@ -9,7 +9,7 @@ from itertools import chain
 
 import numpy as np
 
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.operators.activation_quantization import QuantizedNorm
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import Operator

@@ -13,7 +13,7 @@ from tvm.tirx.buffer import is_buffer_var
 
 from gemma4_compile.build import build_module, decoder_options
 from gemma4_compile.device_check.comparison import allowed_error, example_arguments, is_packed
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.operators.base import Operator, operator_of
 from gemma4_compile.operators.examples import Sizes

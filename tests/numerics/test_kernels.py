@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.operators.sampling import RUN, SampleTopP, TopPHistogram
 from gemma4_compile.targets import target_spec
 from tests.marks import LIMITS

@@ -18,9 +18,9 @@ from tvm.ir.transform import Pass
 
 from gemma4_compile import abi
 from gemma4_compile.build import build_module, decoder_options
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.model_spec.text.component import TEXT
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.passes.attach_metadata import AttachMetadata
 from gemma4_compile.passes.lowering import generate, lower

@@ -10,9 +10,9 @@ from tvm import tirx
 from tvm.relax.frontend import nn
 
 from gemma4_compile import abi
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.layers import attention
-from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.text.kv_cache import KvTensors
+from gemma4_compile.model_spec.layers.kv_cache import KvTensors
 from gemma4_compile.operators import picture_attention
 from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.base import emit

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader
 from gemma4_compile.checkpoint.quantised.read import dequantised
 from gemma4_compile.checkpoint.safetensors_file import read_header, read_rows
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from tests import models
 
 pytestmark = pytest.mark.parity

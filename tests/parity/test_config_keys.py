@@ -10,8 +10,8 @@ import pytest
 transformers = pytest.importorskip("transformers")
 
 from gemma4_compile.errors import ConfigError  # noqa: E402
-from gemma4_compile.model_spec.text.config import Gemma4Config  # noqa: E402
-from gemma4_compile.model_spec.text.config_keys import (  # noqa: E402
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config  # noqa: E402
+from gemma4_compile.model_spec.config.keys import (  # noqa: E402
     IGNORED_KEYS,
     IGNORED_TOP_KEYS,
     TEXT_DEFAULTS,

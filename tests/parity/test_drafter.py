@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gemma4_compile.model_spec.config.attention import AttentionKind
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.drafter.reference import guess
-from gemma4_compile.model_spec.text.attention_config import AttentionKind
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.reference import forward
 from gemma4_compile.model_spec.text.scales import embedding_scale
 from gemma4_compile.runtime import Engine, Package

@@ -14,7 +14,7 @@ from transformers import Gemma4AssistantForCausalLM
 from gemma4_compile.checkpoint.drafter import match_drafter, open_drafter, with_drafter
 from gemma4_compile.checkpoint.match import row_reader
 from gemma4_compile.errors import CheckpointError
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from tests import models
 from tests.drafters import drafter_config, random_weights, write_drafter
 from tests.hf import Float32Array

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.text import reference
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from tests import hf, models, tolerances
 from tests.models import Form
 

@@ -13,9 +13,9 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from gemma4_compile.model_spec.drafter.config import read_drafter  # noqa: E402
+from gemma4_compile.model_spec.config.drafter import read_drafter  # noqa: E402
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config  # noqa: E402
 from gemma4_compile.model_spec.modality import Modality  # noqa: E402
-from gemma4_compile.model_spec.text.config import Gemma4Config  # noqa: E402
 
 PRESETS = sorted((Path(__file__).parents[2] / "model_spec" / "presets").glob("*.json"))
 SECTIONS = ("text_config", "vision_config", "audio_config")

@@ -24,8 +24,8 @@ from gemma4_compile.checkpoint.spellings import (
     WRAPPERS,
 )
 from gemma4_compile.model_spec.components import COMPONENTS
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.drafter.component import DRAFTER
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from tests import drafters, media_checkpoints, models
 
 pytestmark = pytest.mark.parity

@@ -15,8 +15,8 @@ from tvm import relax, tirx
 from gemma4_compile import abi
 from gemma4_compile.build import decoder_options, library_report
 from gemma4_compile.model_spec.component import Exported
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.export import export_module
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.passes.fuse import fuse
 from gemma4_compile.passes.lowering import lower

@@ -17,7 +17,7 @@ from gemma4_compile.build import (
     kernel_descriptions,
 )
 from gemma4_compile.device_kinds import DeviceType
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.operators.base import operator_from
 from gemma4_compile.passes.fusion_limits import attention_options
 from gemma4_compile.quantization.schemes import RECIPES

@@ -13,7 +13,7 @@ from gemma4_compile import cli
 from gemma4_compile.build import LibraryReport
 from gemma4_compile.checkpoint import hub
 from gemma4_compile.errors import CheckpointError, InterruptedRunError, UsageError
-from gemma4_compile.model_spec.text.config import PRESETS_DIR
+from gemma4_compile.model_spec.config.gemma4 import PRESETS_DIR
 from gemma4_compile.pipeline import Summary
 from gemma4_compile.progress import Reporter
 from gemma4_compile.request import CompileRequest

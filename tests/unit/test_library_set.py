@@ -14,7 +14,7 @@ from gemma4_compile.library_set import (
     package_targets,
     target_and_recipe,
 )
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.package.artifacts import Provenance
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.targets.libraries import LIBRARIES, fitting_forms

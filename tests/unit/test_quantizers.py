@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.quantizers import CODEBOOK, QUANTIZERS, Float32Array
 from benchmarks.rounding_loss import choose, points, stored_bytes
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.reports.plan import make_plan
 from gemma4_compile.targets import target_spec
 

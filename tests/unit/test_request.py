@@ -9,8 +9,8 @@ import pytest
 
 from gemma4_compile import options
 from gemma4_compile.errors import UsageError
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.modality import ALL_MODALITIES, TEXT_ONLY, Modality
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.request import AUTO, CompileRequest, image_tokens, modalities_of
 
 REQUEST = CompileRequest("tiny", "cpu", "f32", Path("out"))

@@ -14,7 +14,7 @@ from benchmarks.synthetic_checkpoint import (
     write_checkpoint,
 )
 from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from tests.models import E2B_LIKE, MOE_LIKE, config_file
 
 

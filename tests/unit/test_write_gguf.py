@@ -20,7 +20,7 @@ from benchmarks.peer.write_gguf import (
     tensors,
     write_gguf,
 )
-from gemma4_compile.model_spec.text.config import Gemma4Config, preset_names
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config, preset_names
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from tests.models import E2B_LIKE, MOE_LIKE, config_file
 

@@ -8,10 +8,10 @@ import pytest
 
 from benchmarks.drafter_config import SIZES, drafter_values
 from benchmarks.peer import write_drafter, write_mmproj
-from gemma4_compile.model_spec.drafter.config import read_drafter
+from gemma4_compile.model_spec.config.drafter import read_drafter
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.drafter.layer_plan import drafter_plans
 from gemma4_compile.model_spec.modality import Modality
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.vision.parameters import parameter_table
 
 TOWERS = ("gemma-4-E2B-it", "gemma-4-E4B-it", "gemma-4-26B-A4B-it", "gemma-4-31B-it")

@@ -20,9 +20,9 @@ import pytest
 from benchmarks.drafter_config import drafter_values
 from gemma4_compile.build import build_module, decoder_options
 from gemma4_compile.media.sizes import DEFAULT_BUDGET, client_blocks
-from gemma4_compile.model_spec.drafter.config import read_drafter
+from gemma4_compile.model_spec.config.drafter import read_drafter
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config, preset_names
 from gemma4_compile.model_spec.modality import TEXT_ONLY
-from gemma4_compile.model_spec.text.config import Gemma4Config, preset_names
 from gemma4_compile.passes.kernel_sources import kernel_sources
 from gemma4_compile.passes.lowering import generate, lower
 from gemma4_compile.quantization.schemes import RECIPES

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from gemma4_compile import abi
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.package.artifacts import Provenance, TensorCache, read_artifact
 from gemma4_compile.package.libraries import LibraryRecord

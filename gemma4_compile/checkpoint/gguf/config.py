@@ -16,8 +16,8 @@ from gemma4_compile.checkpoint.gguf.header import Entry
 from gemma4_compile.checkpoint.gguf.metadata import Metadata
 from gemma4_compile.checkpoint.safetensors_file import Float32Array
 from gemma4_compile.errors import CheckpointError, printable
-from gemma4_compile.model_spec.text.attention_config import AttentionKind
-from gemma4_compile.model_spec.text.config import MAX_LAYERS
+from gemma4_compile.model_spec.config.attention import AttentionKind
+from gemma4_compile.model_spec.config.text import MAX_LAYERS
 from gemma4_compile.process import warn
 from gemma4_compile.types import JsonObject
 

@@ -28,7 +28,7 @@ from gemma4_compile.checkpoint.safetensors_file import (
     read_stored,
 )
 from gemma4_compile.errors import CheckpointError, ConfigError
-from gemma4_compile.model_spec.config_fields import ConfigFields
+from gemma4_compile.model_spec.config.fields import ConfigFields
 
 _STATE = "weight.quant_state.bitsandbytes__"
 _ENDS = (

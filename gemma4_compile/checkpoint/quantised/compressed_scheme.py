@@ -8,8 +8,8 @@ from math import ceil
 
 from gemma4_compile.checkpoint.quantised.packed import BITS
 from gemma4_compile.errors import ConfigError
-from gemma4_compile.model_spec.config_fields import ConfigFields
-from gemma4_compile.model_spec.text.config_variants import QAT_HINT, WHOLE_HINT
+from gemma4_compile.model_spec.config.fields import ConfigFields
+from gemma4_compile.model_spec.config.variants import QAT_HINT, WHOLE_HINT
 
 KEY = "quantization_config"
 _MAX_GROUPS = 256

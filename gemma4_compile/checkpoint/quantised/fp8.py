@@ -10,7 +10,7 @@ from gemma4_compile.checkpoint.quantised.packed import E4M3, bytes_as
 from gemma4_compile.checkpoint.quantised.scaled import Scaled
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo, computed
 from gemma4_compile.errors import ConfigError
-from gemma4_compile.model_spec.config_fields import ConfigFields
+from gemma4_compile.model_spec.config.fields import ConfigFields
 
 KEY = "quantization_config"
 _SCALES = ("weight_scale_inv", "weight_scale")

@@ -26,8 +26,8 @@ from gemma4_compile.checkpoint.quantised.packed import (
 from gemma4_compile.checkpoint.quantised.scaled import Scaled
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo, computed
 from gemma4_compile.errors import ConfigError
-from gemma4_compile.model_spec.config_fields import ConfigFields
-from gemma4_compile.model_spec.text.config_variants import WHOLE_HINT
+from gemma4_compile.model_spec.config.fields import ConfigFields
+from gemma4_compile.model_spec.config.variants import WHOLE_HINT
 
 KEY = "quantization_config"
 _ENDS = ("qweight", "qzeros", "scales", "g_idx")

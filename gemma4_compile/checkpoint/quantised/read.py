@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from gemma4_compile.checkpoint.quantised import bitsandbytes, compressed, fp8, gptq, mlx
 from gemma4_compile.checkpoint.quantised.modules import Weights
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo
-from gemma4_compile.model_spec.text.config_variants import quantised_by
+from gemma4_compile.model_spec.config.variants import quantised_by
 from gemma4_compile.process import warn
 
 KEYS = ("quantization", "quantization_config")

@@ -11,7 +11,7 @@ import pytest
 import tvm
 import tvm_ffi
 
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.operators.activation_quantization import (
     QuantizedCombine,
     QuantizedNorm,

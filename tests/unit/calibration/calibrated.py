@@ -11,7 +11,7 @@ import numpy as np
 
 from gemma4_compile import abi
 from gemma4_compile.calibration.calibrate import calibrating
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.package.artifacts import TensorCache, read_artifact
 from gemma4_compile.pipeline import compile_model

@@ -22,7 +22,7 @@ from gemma4_compile.checkpoint.drafter import (
 )
 from gemma4_compile.checkpoint.match import Checkpoint
 from gemma4_compile.errors import CheckpointError, ConfigError, Gemma4CompileError
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.tiny import checkpoint
 from tests import models
 from tests.drafters import drafter_config, random_weights, write_drafter

@@ -12,7 +12,7 @@ import pytest
 from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader
 from gemma4_compile.checkpoint.sources import open_source
 from gemma4_compile.errors import CheckpointError
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.tiny.safetensors_file import write_safetensors
 from tests.models import (
     E2B_LIKE,

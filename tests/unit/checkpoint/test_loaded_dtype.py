@@ -13,7 +13,7 @@ import pytest
 
 from gemma4_compile.checkpoint.drafter import open_drafter
 from gemma4_compile.checkpoint.sources import open_source
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.text.scales import embedding_scale
 from gemma4_compile.tiny import materialize, materialize_drafter
 from gemma4_compile.tiny.safetensors_file import write_safetensors

@@ -18,8 +18,8 @@ from gemma4_compile.checkpoint.chat_files import read_chat_template
 from gemma4_compile.checkpoint.match import Checkpoint, _checked_tensor, match, row_reader
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo
 from gemma4_compile.errors import CheckpointError
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.parameters import Source
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.tiny.safetensors_file import write_safetensors
 from tests.models import E2B_LIKE, Form, random_weights, write_checkpoint
 

@@ -10,7 +10,10 @@ import tvm
 from tvm import relax
 from tvm.relax.frontend import nn
 
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
+from gemma4_compile.model_spec.layers.kv_cache import KvLayout
+from gemma4_compile.model_spec.text.kv_layout import kv_layout
+from gemma4_compile.model_spec.text.layer_plan import layer_plans
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.operators.base import Operator, operator_of
 from gemma4_compile.quantization.matrix import StoredMatrices
@@ -28,6 +31,11 @@ def tensor(*shape: int | str, dtype: str = "float32") -> nn.spec.Tensor:
 
 def config_of(text: Mapping[str, Any]) -> Gemma4Config:
     return Gemma4Config.from_dict(config_file(text, "hub", "float32"))
+
+
+def layout_of(text: dict[str, Any], dtype: str = "float16", chunk: int = 16) -> KvLayout:
+    config = config_of(text)
+    return kv_layout(config, layer_plans(config), dtype, chunk)
 
 
 def matrices_of(config: Gemma4Config, recipe: str = "f32") -> StoredMatrices:

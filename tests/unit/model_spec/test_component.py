@@ -27,9 +27,9 @@ from gemma4_compile.model_spec.component import (
     model_parameters,
 )
 from gemma4_compile.model_spec.components import COMPONENTS
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.matrices import Matrices
 from gemma4_compile.model_spec.parameters import Parameter, Role, Source
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.scales import embedding_scale
 from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.passes.lowering import generate, lower

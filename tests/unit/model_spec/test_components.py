@@ -6,8 +6,8 @@ import pytest
 
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import COMPONENTS
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config, preset_names
 from gemma4_compile.model_spec.text.component import TEXT
-from gemma4_compile.model_spec.text.config import Gemma4Config, preset_names
 
 
 def test_the_decoder_is_the_first() -> None:

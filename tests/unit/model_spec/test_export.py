@@ -16,12 +16,12 @@ from gemma4_compile.model_spec.component import (
     Exported,
     ExportOptions,
 )
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.export import export_module
 from gemma4_compile.model_spec.layers.attention import AttentionOptions
 from gemma4_compile.model_spec.layers.norm import Vector, rms_norm
 from gemma4_compile.model_spec.matrices import Matrices
 from gemma4_compile.model_spec.parameters import Parameter, Role, Source
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.quantization.matrix import StoredMatrices
 from tests.models import E2B_LIKE, config_file
 

@@ -15,8 +15,8 @@ from gemma4_compile.media.settings import (
     media_settings,
 )
 from gemma4_compile.media.sizes import SHAPES, client_blocks
-from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.vision.config import UnifiedVisionConfig
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
+from gemma4_compile.model_spec.config.vision import UnifiedVisionConfig
 from gemma4_compile.model_spec.vision.picture import ClientPicture
 from gemma4_compile.package.artifacts import TensorRecord, canonical_json, parameter_schema_id
 from gemma4_compile.package.interface import (

@@ -14,8 +14,8 @@ from gemma4_compile.media.settings import (
     MediaSettings,
     media_settings,
 )
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.modality import Modality
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.package.media import check_tokens, settings_of
 
 IMAGE = ImageSettings(begin=255_999, soft=258_880, end=258_882, video=258_884, max_budget=560)

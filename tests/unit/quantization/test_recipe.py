@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from gemma4_compile.errors import QuantizationError
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config, preset_names
 from gemma4_compile.model_spec.parameters import Parameter, Role, Source
-from gemma4_compile.model_spec.text.config import Gemma4Config, preset_names
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.quantization.dense import DenseScheme
 from gemma4_compile.quantization.groups import GroupScheme

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gemma4_compile.model_spec.drafter.config import read_drafter
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.drafter import read_drafter
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.reports.drafter_plan import plan_drafter
 from gemma4_compile.reports.plan import make_plan
 from gemma4_compile.reports.plan_report import plan_json, plan_text
 from gemma4_compile.targets import target_spec
-from tests.unit.model_spec.drafter.test_config import E2B
+from tests.unit.model_spec.config.test_drafter import E2B
 
 WEBGPU = target_spec("webgpu")
 

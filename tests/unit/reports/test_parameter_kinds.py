@@ -9,7 +9,7 @@ import pytest
 
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import COMPONENTS
-from gemma4_compile.model_spec.text.config import Gemma4Config, preset_names
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config, preset_names
 from gemma4_compile.reports.parameter_kinds import KINDS, kind_name, kind_of, read_per_token
 from gemma4_compile.reports.plan import BuildPlan, make_plan
 from gemma4_compile.reports.plan_report import plan_json, plan_text

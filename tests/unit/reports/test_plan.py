@@ -9,10 +9,10 @@ import pytest
 
 from gemma4_compile.errors import LoweringError, QuantizationError, UsageError
 from gemma4_compile.media.sizes import BUDGETS
-from gemma4_compile.model_spec.audio.config import AudioConfig
+from gemma4_compile.model_spec.config.audio import AudioConfig
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config, preset_names
+from gemma4_compile.model_spec.config.vision import VisionConfig
 from gemma4_compile.model_spec.modality import Modality
-from gemma4_compile.model_spec.text.config import Gemma4Config, preset_names
-from gemma4_compile.model_spec.vision.config import VisionConfig
 from gemma4_compile.reports.parameter_kinds import KINDS
 from gemma4_compile.reports.plan import BuildPlan, make_plan
 from gemma4_compile.targets import target_spec

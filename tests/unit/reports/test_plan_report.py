@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.modality import Modality
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.reports.plan import BuildPlan, make_plan
 from gemma4_compile.reports.plan_report import plan_json, plan_text, size

@@ -11,9 +11,9 @@ from tokenizers import Tokenizer
 from gemma4_compile.checkpoint.drafter import match_drafter, open_drafter, with_drafter
 from gemma4_compile.checkpoint.match import Checkpoint, match
 from gemma4_compile.model_spec.audio.component import AUDIO
+from gemma4_compile.model_spec.config.attention import AttentionKind
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.drafter.parameters import parameter_table
-from gemma4_compile.model_spec.text.attention_config import AttentionKind
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.vision.component import VISION
 from gemma4_compile.tiny import checkpoint, materialize, materialize_drafter
 from gemma4_compile.tiny.architecture import tensor_shapes

@@ -9,8 +9,8 @@ import pytest
 
 from gemma4_compile.checkpoint.json_text import parse_object
 from gemma4_compile.errors import ArtifactError
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.modality import Modality
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.package.artifacts import ChatConfig
 from gemma4_compile.package.media import settings_of
 from gemma4_compile.tiny.checkpoint import shipped_file

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gemma4_compile.errors import ArtifactError, UsageError
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.verification.prompt import TEXT_FILE, other_chunk, read_prompt, read_text
 from tests import models
 from tests.packages import config_of

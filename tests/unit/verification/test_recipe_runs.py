@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gemma4_compile.errors import UsageError
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.parameters import Parameter
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.quantization.recipe_file import with_overrides
 from gemma4_compile.verification.recipe_runs import Subject, open_runs
 from tests import models

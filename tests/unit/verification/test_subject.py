@@ -17,8 +17,8 @@ from gemma4_compile import abi
 from gemma4_compile.checkpoint.match import Checkpoint
 from gemma4_compile.errors import ArtifactError, CheckpointError
 from gemma4_compile.media.settings import ImageSettings, MediaSettings
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.modality import Modality
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.package.artifacts import Provenance, read_artifact
 from gemma4_compile.package.files import write_json
 from gemma4_compile.progress import ByteProgress

@@ -16,7 +16,7 @@ from gemma4_compile.media.inputs import Picture, Sound
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import COMPONENTS
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.package.media import settings_of
 from gemma4_compile.quantization.convert import RowReader
 from gemma4_compile.runtime.media_prompt import Prompt, Run

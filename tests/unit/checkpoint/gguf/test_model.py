@@ -16,7 +16,7 @@ from gemma4_compile.checkpoint.match import match, row_reader
 from gemma4_compile.checkpoint.safetensors_file import check_unchanged
 from gemma4_compile.checkpoint.sources import ModelSource, open_source
 from gemma4_compile.errors import CheckpointError
-from gemma4_compile.model_spec.text.config import Gemma4Config, preset_names
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config, preset_names
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.tiny.architecture import HEAD, tensor_shapes
 from tests import models

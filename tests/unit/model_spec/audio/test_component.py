@@ -18,8 +18,8 @@ from gemma4_compile.model_spec.audio.component import AUDIO
 from gemma4_compile.model_spec.audio.parameters import parameter_table
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import COMPONENTS
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.text.component import TEXT
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.quantization.convert import conversion_steps
 from gemma4_compile.quantization.recipe import storage_plan
 from gemma4_compile.quantization.schemes import RECIPES

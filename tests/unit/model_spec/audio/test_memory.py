@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gemma4_compile.model_spec.audio.memory import activation_memory
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.modality import Modality
-from gemma4_compile.model_spec.text.config import Gemma4Config
 
 SOUNDS = {Modality.TEXT, Modality.AUDIO}
 

@@ -7,9 +7,9 @@ from math import prod
 import pytest
 
 from gemma4_compile.model_spec.audio.parameters import parameter_table
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.model_spec.parameters import Arrangement, Parameter, Role
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.quantization.dense import DenseScheme
 from gemma4_compile.quantization.recipe import storage_plan
 from gemma4_compile.quantization.schemes import RECIPES

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from gemma4_compile.model_spec.audio.config import AudioTokens, UnifiedAudioConfig
 from gemma4_compile.model_spec.audio.sizes import (
     MAX_SAMPLES,
     mel_frames,
     min_samples,
     sound_rows,
 )
+from gemma4_compile.model_spec.config.audio import AudioTokens, UnifiedAudioConfig
 from tests import sounds
 
 UNIFIED = UnifiedAudioConfig(640, 1e-6, AudioTokens(1, 2, 3))

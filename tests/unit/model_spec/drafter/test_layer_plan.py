@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gemma4_compile.errors import ConfigError
-from gemma4_compile.model_spec.drafter.config import read_drafter
+from gemma4_compile.model_spec.config.drafter import read_drafter
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.drafter.layer_plan import check_fit, drafter_plans
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.layer_plan import layer_plans
 from tests import models
 from tests.drafters import drafter_config

@@ -7,12 +7,12 @@ from math import prod
 
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import ALL_COMPONENTS, COMPONENTS
-from gemma4_compile.model_spec.drafter.config import read_drafter
+from gemma4_compile.model_spec.config.drafter import read_drafter
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.drafter.parameters import ORDERING, parameter_table
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from tests import models
 from tests.drafters import drafter_config, random_weights
-from tests.unit.model_spec.drafter.test_config import E2B
+from tests.unit.model_spec.config.test_drafter import E2B
 
 
 def drafted(kind: str) -> Gemma4Config:

@@ -8,11 +8,13 @@ import pytest
 import tvm
 from tvm.relax.frontend import nn
 
+from gemma4_compile.model_spec.config.attention import AttentionKind
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.layers.attention import Attention, AttentionContext, AttentionOptions
-from gemma4_compile.model_spec.text.attention_config import AttentionKind
-from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.text.kv_cache import KvTensors, kv_layout
-from gemma4_compile.model_spec.text.layer_plan import LayerPlan, layer_plans
+from gemma4_compile.model_spec.layers.kv_cache import KvTensors
+from gemma4_compile.model_spec.layers.plan import LayerPlan
+from gemma4_compile.model_spec.text.kv_layout import kv_layout
+from gemma4_compile.model_spec.text.layer_plan import layer_plans
 from gemma4_compile.operators.attention import DecodeAttention, PrefillAttention, QkNormRopeCache
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.rows import CHUNK, ONE

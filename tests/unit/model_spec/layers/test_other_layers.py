@@ -13,12 +13,13 @@ from tvm.relax.frontend import nn
 
 from gemma4_compile.model_spec.component import ExportOptions
 from gemma4_compile.model_spec.layers.attention import AttentionContext, AttentionOptions
+from gemma4_compile.model_spec.layers.kv_cache import KvTensors
 from gemma4_compile.model_spec.layers.mlp import FeedForward
 from gemma4_compile.model_spec.layers.norm import Norm
 from gemma4_compile.model_spec.matrices import Matrices
 from gemma4_compile.model_spec.parameters import Parameter, Role, Source
 from gemma4_compile.model_spec.text.decoder import DecoderLayer, Stream
-from gemma4_compile.model_spec.text.kv_cache import KvTensors, kv_layout
+from gemma4_compile.model_spec.text.kv_layout import kv_layout
 from gemma4_compile.model_spec.text.layer_plan import layer_plans
 from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.passes.fuse import fuse

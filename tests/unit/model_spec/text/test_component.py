@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.text.component import TEXT, is_unused
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table
 
 E2B = Gemma4Config.from_preset("gemma-4-E2B-it")  # 35 layers, of which 15 own keys

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from gemma4_compile.errors import ConfigError
-from gemma4_compile.model_spec.text.attention_config import AttentionKind
-from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.text.layer_plan import LayerPlan, layer_plans, rotary_plans
+from gemma4_compile.model_spec.config.attention import AttentionKind
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
+from gemma4_compile.model_spec.layers.plan import LayerPlan
+from gemma4_compile.model_spec.text.layer_plan import layer_plans, rotary_plans
 
 SLIDING, FULL = AttentionKind.SLIDING, AttentionKind.FULL
 

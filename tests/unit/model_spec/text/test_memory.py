@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.text.memory import activation_memory
 from tests.models import DENSE_LIKE, E2B_LIKE, MOE_LIKE, config_file
 

@@ -6,8 +6,8 @@ from math import prod
 
 import pytest
 
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.parameters import Arrangement, Parameter, Role
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table
 
 # Elements of the text model as transformers 5.24.0 builds it on the meta device, head tied.

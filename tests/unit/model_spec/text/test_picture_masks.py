@@ -11,10 +11,10 @@ from tvm import tirx
 
 from gemma4_compile import abi
 from gemma4_compile.build import build_module, calls_of, decoder_options
+from gemma4_compile.model_spec.config.attention import AttentionKind
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.modality import TEXT_ONLY, Modality
-from gemma4_compile.model_spec.text.attention_config import AttentionKind
 from gemma4_compile.model_spec.text.component import TEXT
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.operators.base import operator_of
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import target_spec

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gemma4_compile.errors import ConfigError
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.text.scales import (
     embedding_scale,
     per_layer_embedding_scale,

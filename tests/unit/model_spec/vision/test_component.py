@@ -15,7 +15,7 @@ from gemma4_compile.checkpoint.nonfinite import finite_reader
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import COMPONENTS
-from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.quantization.recipe import storage_plan
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import target_spec

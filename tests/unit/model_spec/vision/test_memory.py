@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gemma4_compile.media.sizes import DEFAULT_BUDGET
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.modality import Modality
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.vision.memory import largest_budget, picture_memory
 
 MIB = 1 << 20

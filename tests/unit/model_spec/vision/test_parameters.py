@@ -6,8 +6,8 @@ import pytest
 
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import COMPONENTS
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.modality import Modality
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.vision.component import VISION
 
 PICTURES = frozenset({Modality.TEXT, Modality.IMAGE})

@@ -15,8 +15,8 @@ from gemma4_compile.media.sizes import (
     client_blocks,
     client_size,
 )
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.modality import Modality
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.vision.picture import ClientPicture
 from gemma4_compile.operators.picture import mark_row, mark_words
 

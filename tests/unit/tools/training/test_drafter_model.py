@@ -7,9 +7,9 @@ import json
 import numpy as np
 import torch
 
-from gemma4_compile.model_spec.drafter.config import read_drafter
+from gemma4_compile.model_spec.config.attention import AttentionKind
+from gemma4_compile.model_spec.config.drafter import read_drafter
 from gemma4_compile.model_spec.drafter.reference import guess
-from gemma4_compile.model_spec.text.attention_config import AttentionKind
 from gemma4_compile.tiny import checkpoint
 from tools.training.tiny import model as tiny_model
 from tools.training.tiny.drafter_model import DrafterModel, drafter_config, read_target

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from gemma4_compile.errors import Gemma4CompileError, LoweringError
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.parameters import Role
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.layer_plan import layer_plans
 from gemma4_compile.operators.activation_quantization import QuantizedCombine, QuantizeRows
 from gemma4_compile.operators.attention import PrefillAttention, SplitAttention

@@ -1,6 +1,6 @@
-"""The decoder's side of the KV state.
+"""A decoder's side of the KV state.
 
-Its layout, its creation, and its tensors within one exported function.
+What a layout is, the state's creation, and its tensors within one exported function.
 
 The state itself is C++ (targets/native/kv_state.cc). Only layers that own K and V have a slot; a
 sliding layer keeps a ring of its window and one prefill chunk, a full layer the whole context.
@@ -19,14 +19,10 @@ from tvm import relax, tirx
 from tvm.relax.frontend import nn
 
 from gemma4_compile import abi
-from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.text.layer_plan import LayerPlan, rotary_plans
 from gemma4_compile.operators.base import emit, emit_inplace
-from gemma4_compile.operators.padded_rows import BITS, DIGITS, KeptRows, ShiftedRotary
+from gemma4_compile.operators.padded_rows import BITS, KeptRows, ShiftedRotary
 from gemma4_compile.operators.rows import Rows
 from gemma4_compile.types import Array
-
-RING_ALIGNMENT = 32
 
 
 @dataclass(frozen=True)
@@ -69,38 +65,6 @@ class KvLayout:
         return sum(
             2 * item * (s.rows or context_length) * s.kv_heads * s.head_dim for s in self.slots
         )
-
-
-def kv_layout(
-    config: Gemma4Config,
-    plans: Sequence[LayerPlan],
-    dtype: str,
-    prefill_chunk: int,
-    *,
-    pads_pictures: bool = False,
-) -> KvLayout:
-    """The layout for one prefill chunk length: rings hold window + chunk - 1 rows, rounded up.
-
-    `pads_pictures` : the client does, where the model takes any
-    """
-    counts_padding = pads_pictures and config.vision is not None
-    slots = []
-    for plan in plans:
-        if plan.owns_kv:
-            rows = None
-            if plan.window is not None:
-                rows = -(-(plan.window + prefill_chunk - 1) // RING_ALIGNMENT) * RING_ALIGNMENT
-            slots.append(KvSlot(plan.num_key_value_heads, plan.head_dim, rows, plan.window))
-    rotary: list[int] = []
-    kinds = rotary_plans(config).values()
-    for kind in kinds:
-        (bits,) = struct.unpack("<q", struct.pack("<d", kind.theta))
-        rotary += [kind.head_dim, kind.pairs, bits]
-    padding_slot = len(slots) if counts_padding else None
-    if counts_padding:
-        slots.append(KvSlot(1, DIGITS, None, None))
-    pairs = sum(kind.pairs for kind in kinds)
-    return KvLayout(tuple(slots), dtype, tuple(rotary), pairs, padding_slot)
 
 
 def frequencies(layout: KvLayout) -> Array:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gemma4_compile.errors import ConfigError, printable
-from gemma4_compile.model_spec.config_fields import ConfigFields
-from gemma4_compile.model_spec.text.config_keys import ONLY_VALUES
+from gemma4_compile.model_spec.config.fields import ConfigFields
+from gemma4_compile.model_spec.config.keys import ONLY_VALUES
 
 # The multimodal model types and those of their text decoders.
 TEXT_TYPES: Mapping[str, str] = {

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from gemma4_compile.errors import ConfigError
-from gemma4_compile.model_spec.config_fields import ConfigFields
-from gemma4_compile.model_spec.text.attention_config import (
+from gemma4_compile.model_spec.config.attention import (
     AttentionKind,
     read_heads,
     read_layer_types,
     read_rope,
 )
+from gemma4_compile.model_spec.config.fields import ConfigFields
 from tests.unit.model_spec.configs import F, S, text_config
 
 KINDS = (AttentionKind.SLIDING, AttentionKind.FULL)

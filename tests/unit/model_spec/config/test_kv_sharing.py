@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gemma4_compile.model_spec.text.kv_sharing import first_shared_layer, kv_sources
+from gemma4_compile.model_spec.config.kv_sharing import first_shared_layer, kv_sources
 
 
 def test_the_last_layers_are_the_ones_that_share() -> None:

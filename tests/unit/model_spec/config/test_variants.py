@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gemma4_compile.errors import ConfigError
-from gemma4_compile.model_spec.config_fields import ConfigFields
-from gemma4_compile.model_spec.text.config_keys import TOP_DEFAULTS
-from gemma4_compile.model_spec.text.config_variants import (
+from gemma4_compile.model_spec.config.fields import ConfigFields
+from gemma4_compile.model_spec.config.keys import TOP_DEFAULTS
+from gemma4_compile.model_spec.config.variants import (
     TEXT_TYPES,
     first_given,
     refuse_variants,

@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gemma4_compile.errors import ConfigError
-from gemma4_compile.model_spec.config_fields import ConfigFields
-from gemma4_compile.model_spec.text.attention_config import (
+from gemma4_compile.model_spec.config.attention import (
     MAX_HEADS,
     AttentionKind,
     RopeParameters,
@@ -20,8 +19,9 @@ from gemma4_compile.model_spec.text.attention_config import (
     read_layer_types,
     read_rope,
 )
-from gemma4_compile.model_spec.text.config_keys import IGNORED_KEYS, TEXT_DEFAULTS, TOP_DEFAULTS
-from gemma4_compile.model_spec.text.config_variants import (
+from gemma4_compile.model_spec.config.fields import ConfigFields
+from gemma4_compile.model_spec.config.keys import IGNORED_KEYS, TEXT_DEFAULTS, TOP_DEFAULTS
+from gemma4_compile.model_spec.config.variants import (
     refuse_variants,
     stored_dtype,
     ties_head,

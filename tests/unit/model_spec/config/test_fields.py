@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gemma4_compile.errors import ConfigError
-from gemma4_compile.model_spec.config_fields import ConfigFields
+from gemma4_compile.model_spec.config.fields import ConfigFields
 
 
 def test_paths_lead_to_the_key() -> None:

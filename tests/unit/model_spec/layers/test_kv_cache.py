@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 import numpy as np
@@ -12,38 +11,14 @@ from tvm import relax, tirx
 from tvm.relax.frontend import nn
 
 from gemma4_compile import abi
-from gemma4_compile.model_spec.text.kv_cache import (
-    RING_ALIGNMENT,
-    KvLayout,
-    KvSlot,
+from gemma4_compile.model_spec.layers.kv_cache import (
     KvTensors,
     create_kv_state,
     frequencies,
-    kv_layout,
     shifts,
 )
-from gemma4_compile.model_spec.text.layer_plan import layer_plans
-from tests.models import DENSE_LIKE, E2B_LIKE
-from tests.unit.model_spec.exported import STATE, config_of, exported
-
-
-def layout_of(text: dict[str, Any], dtype: str = "float16", chunk: int = 16) -> KvLayout:
-    config = config_of(text)
-    return kv_layout(config, layer_plans(config), dtype, chunk)
-
-
-def test_only_layers_that_own_keys_have_a_slot() -> None:
-    sliding, full = KvSlot(1, 32, 32, 8), KvSlot(1, 64, None, None)
-    assert layout_of(E2B_LIKE).slots == (sliding, sliding, full)
-    assert [slot.kv_heads for slot in layout_of(DENSE_LIKE).slots] == [4, 4, 2, 4, 4, 2]
-
-
-@pytest.mark.parametrize(("chunk", "rows"), [(1, 32), (25, 32), (26, 64), (512, 544)])
-def test_a_ring_holds_its_window_and_a_chunk(chunk: int, rows: int) -> None:
-    found = layout_of(E2B_LIKE, chunk=chunk).slots[0].rows
-    assert found == rows
-    assert rows % RING_ALIGNMENT == 0
-    assert rows >= 8 + chunk - 1
+from tests.models import E2B_LIKE
+from tests.unit.model_spec.exported import STATE, exported, layout_of
 
 
 @pytest.mark.parametrize(("dtype", "item"), [("float16", 2), ("float32", 4)])
@@ -56,13 +31,6 @@ def test_bytes_of_keys_and_values(dtype: str, item: int) -> None:
 
 def test_the_state_gets_four_numbers_a_slot() -> None:
     assert layout_of(E2B_LIKE).flat() == [*(1, 32, 32, 8), *(1, 32, 32, 8), *(1, 64, 0, 0)]
-
-
-def test_the_rotary_table_has_both_kinds() -> None:
-    layout = layout_of(E2B_LIKE)
-    bits = [struct.unpack("<q", struct.pack("<d", theta))[0] for theta in (1e4, 1e6)]
-    assert layout.rotary == (32, 16, bits[0], 64, 8, bits[1])
-    assert layout.rotary_pairs == 24
 
 
 def test_turns_of_padding_are_those_of_the_frequencies() -> None:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gemma4_compile.errors import ConfigError
-from gemma4_compile.model_spec.config_fields import ConfigFields
-from gemma4_compile.model_spec.text.config_keys import IGNORED_TOWER_KEYS
+from gemma4_compile.model_spec.config.fields import ConfigFields
+from gemma4_compile.model_spec.config.keys import IGNORED_TOWER_KEYS
 
 CHANNELS = 3  # of a pixel: red, green, blue
 MAX_LAYERS = 256

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from gemma4_compile.errors import ConfigError
-from gemma4_compile.model_spec.text.attention_config import AttentionKind
-from gemma4_compile.model_spec.text.config import Gemma4Config, preset_names
-from gemma4_compile.model_spec.text.config_keys import IGNORED_KEYS, IGNORED_TOP_KEYS
+from gemma4_compile.model_spec.config.attention import AttentionKind
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config, preset_names
+from gemma4_compile.model_spec.config.keys import IGNORED_KEYS, IGNORED_TOP_KEYS
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from tests.unit.model_spec.configs import (
     MOE,

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from gemma4_compile.errors import ConfigError
-from gemma4_compile.model_spec.modality import TEXT_ONLY, Modality
-from gemma4_compile.model_spec.text.config import Gemma4Config, preset_names
-from gemma4_compile.model_spec.vision.config import (
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config, preset_names
+from gemma4_compile.model_spec.config.vision import (
     AnyVisionConfig,
     ImageTokens,
     UnifiedVisionConfig,
     VisionConfig,
 )
+from gemma4_compile.model_spec.modality import TEXT_ONLY, Modality
 from tests.unit.model_spec.configs import hub_config, unified_config
 
 IMAGE = frozenset({Modality.TEXT, Modality.IMAGE})

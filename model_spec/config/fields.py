@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from gemma4_compile.errors import ConfigError
-from gemma4_compile.model_spec.text.config_keys import NULL_IS_DEFAULT
+from gemma4_compile.model_spec.config.keys import NULL_IS_DEFAULT
 
 MAX_TOKEN_IDS = 256  # of one key; the released configs have up to 3
 

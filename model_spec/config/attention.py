@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gemma4_compile.errors import ConfigError
-from gemma4_compile.model_spec.config_fields import ConfigFields
-from gemma4_compile.model_spec.text.config_keys import FULL_ATTENTION_EVERY
+from gemma4_compile.model_spec.config.fields import ConfigFields
+from gemma4_compile.model_spec.config.keys import FULL_ATTENTION_EVERY
 
 MAX_HEADS = 1 << 10
 MAX_HEAD_DIM = 1 << 12

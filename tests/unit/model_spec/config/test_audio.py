@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from gemma4_compile.errors import ConfigError
-from gemma4_compile.model_spec.audio.config import (
+from gemma4_compile.model_spec.config.audio import (
     AnyAudioConfig,
     AudioConfig,
     AudioTokens,
     UnifiedAudioConfig,
 )
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.modality import Modality
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from tests.unit.model_spec.configs import hub_config, unified_config
 
 AUDIO = frozenset({Modality.TEXT, Modality.AUDIO})

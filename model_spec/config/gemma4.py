@@ -1,0 +1,145 @@
+"""Gemma4Config: the checkpoint's `config.json` as frozen, checked fields.
+
+The only place where the released sizes differ: no later stage asks for a model's name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from gemma4_compile.errors import ConfigError
+from gemma4_compile.model_spec.config.audio import AnyAudioConfig, read_audio
+from gemma4_compile.model_spec.config.drafter import DrafterConfig
+from gemma4_compile.model_spec.config.fields import ConfigFields
+from gemma4_compile.model_spec.config.keys import (
+    IGNORED_KEYS,
+    IGNORED_TOP_KEYS,
+    TEXT_DEFAULTS,
+    TOP_DEFAULTS,
+)
+from gemma4_compile.model_spec.config.text import TextConfig, read_text
+from gemma4_compile.model_spec.config.variants import (
+    TEXT_TYPES,
+    check_pad,
+    refuse_variants,
+    unsupported_type,
+)
+from gemma4_compile.model_spec.config.vision import AnyVisionConfig, read_vision
+from gemma4_compile.model_spec.modality import TEXT_ONLY, Modality
+
+PRESETS_DIR = Path(__file__).parents[1] / "presets"
+
+_SECTIONS = {Modality.IMAGE: "vision_config", Modality.AUDIO: "audio_config"}
+
+
+@dataclass(frozen=True)
+class Gemma4Config(TextConfig):
+    """The text decoder, and the sections of the other inputs that a package takes.
+
+    Attributes
+    ----------
+    vision, audio : None where a package takes no pictures, no sounds
+    drafter : of a checkpoint of its own; None where a package has none
+    """
+
+    vision: AnyVisionConfig | None = None
+    audio: AnyAudioConfig | None = None
+    drafter: DrafterConfig | None = None
+
+    @property
+    def modalities(self) -> frozenset[Modality]:
+        """Inputs of a package of this config."""
+        given = {Modality.IMAGE: self.vision, Modality.AUDIO: self.audio}
+        return TEXT_ONLY | {modality for modality, section in given.items() if section is not None}
+
+    @property
+    def whole_images(self) -> bool:
+        """Return whether the rows of a picture see each other, so that no chunk may cut it."""
+        return self.bidirectional_images and self.vision is not None
+
+    @classmethod
+    def from_dict(
+        cls,
+        values: Mapping[str, object],
+        unknown: Callable[[list[str]], None] = lambda names: None,
+        modalities: Collection[Modality] | None = TEXT_ONLY,
+    ) -> Gemma4Config:
+        """Read a parsed `config.json`: the hub's form, or transformers 5.24's `per_layer_config`.
+
+        What is not given has transformers' default.
+
+        Parameters
+        ----------
+        unknown : is given the keys that neither we nor transformers know, if there are any
+        modalities : inputs whose sections are read; None for all that there are
+
+        Raises
+        ------
+        ConfigError
+            For an impossible value (by name), or an unsupported variant.
+        """
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"config.json: expected a JSON object, found {type(values).__name__}")
+        top = ConfigFields(values, "", TOP_DEFAULTS)
+        model_type = top.get("model_type")
+        if not isinstance(model_type, str):
+            raise unsupported_type(model_type)
+        if model_type in TEXT_TYPES:
+            defaults = TEXT_DEFAULTS[TEXT_TYPES[model_type]]
+            text = top.fields("text_config", defaults)
+            text.fixed("model_type", TEXT_TYPES[model_type])
+        elif model_type in TEXT_TYPES.values():
+            top = text = ConfigFields(values, "", TEXT_DEFAULTS[model_type])
+            text.get("model_type")
+        else:
+            raise unsupported_type(model_type)
+        refuse_variants(top, text)
+        config = cls(**vars(read_text(top, text)))
+        names = text.unknown(IGNORED_KEYS)
+        wanted = modalities
+        if wanted is None:
+            wanted = {kind for kind, name in _SECTIONS.items() if top.get(name) is not None}
+        if Modality.IMAGE in wanted:
+            config = replace(config, vision=read_vision(top, config.vocab_size, names))
+        if Modality.AUDIO in wanted:
+            config = replace(config, audio=read_audio(top, config.vocab_size, names))
+        _check_media_tokens(config)
+        has_media = config.vision is not None or config.audio is not None
+        check_pad(config.pad_token_id, is_read=has_media and config.hidden_size_per_layer_input > 0)
+        if top is not text:
+            names += top.unknown(IGNORED_TOP_KEYS)
+        if names:
+            unknown(names)
+        return config
+
+    @classmethod
+    def from_preset(
+        cls, name: str, modalities: Collection[Modality] | None = TEXT_ONLY
+    ) -> Gemma4Config:
+        """Read the config of a released size, by the last part of its hub id (`gemma-4-E2B-it`)."""
+        if name not in preset_names():
+            raise ConfigError(
+                f"there is no preset `{name}`", hint=f"presets: {', '.join(preset_names())}"
+            )
+        values = json.loads((PRESETS_DIR / f"{name}.json").read_text("utf-8"))
+        return cls.from_dict(values, modalities=modalities)
+
+
+def preset_names() -> tuple[str, ...]:
+    """Names of the configs that ship with the package."""
+    return tuple(sorted(path.stem for path in PRESETS_DIR.glob("*.json")))
+
+
+def _check_media_tokens(config: Gemma4Config) -> None:
+    """Refuse one id for two tokens: which medium takes its place could not be told."""
+    seen: dict[int, str] = {}
+    for kind, part in ((Modality.IMAGE, config.vision), (Modality.AUDIO, config.audio)):
+        tokens = {} if part is None else asdict(part.tokens)
+        for name, token in tokens.items():
+            what = f"`{name}` of {kind.value} input"
+            if token in seen:
+                raise ConfigError(f"config.json has token {token} as {seen[token]} and as {what}")
+            seen[token] = what

@@ -1,0 +1,46 @@
+"""The slots and the rotary table that a config's layers need of the KV state."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
+from gemma4_compile.model_spec.layers.kv_cache import KvLayout, KvSlot
+from gemma4_compile.model_spec.layers.plan import LayerPlan
+from gemma4_compile.model_spec.text.layer_plan import rotary_plans
+from gemma4_compile.operators.padded_rows import DIGITS
+
+RING_ALIGNMENT = 32
+
+
+def kv_layout(
+    config: Gemma4Config,
+    plans: Sequence[LayerPlan],
+    dtype: str,
+    prefill_chunk: int,
+    *,
+    pads_pictures: bool = False,
+) -> KvLayout:
+    """The layout for one prefill chunk length: rings hold window + chunk - 1 rows, rounded up.
+
+    `pads_pictures` : the client does, where the model takes any
+    """
+    counts_padding = pads_pictures and config.vision is not None
+    slots = []
+    for plan in plans:
+        if plan.owns_kv:
+            rows = None
+            if plan.window is not None:
+                rows = -(-(plan.window + prefill_chunk - 1) // RING_ALIGNMENT) * RING_ALIGNMENT
+            slots.append(KvSlot(plan.num_key_value_heads, plan.head_dim, rows, plan.window))
+    rotary: list[int] = []
+    kinds = rotary_plans(config).values()
+    for kind in kinds:
+        (bits,) = struct.unpack("<q", struct.pack("<d", kind.theta))
+        rotary += [kind.head_dim, kind.pairs, bits]
+    padding_slot = len(slots) if counts_padding else None
+    if counts_padding:
+        slots.append(KvSlot(1, DIGITS, None, None))
+    pairs = sum(kind.pairs for kind in kinds)
+    return KvLayout(tuple(slots), dtype, tuple(rotary), pairs, padding_slot)
