@@ -20,9 +20,9 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks.environment import environment
-from gemma4_compile.pipeline import compile_model
+from gemma4_compile.compile.pipeline import compile_model
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.progress import ByteProgress
-from gemma4_compile.request import CompileRequest
 from gemma4_compile.system.limits import peak_of_children_bytes
 
 RESULTS = Path(__file__).resolve().parent / "results" / "compile_library.jsonl"

@@ -28,12 +28,12 @@ from benchmarks.guessed_replies import GuessedReplies, accepted_by_coin
 from benchmarks.samples import summary
 from benchmarks.synthetic_package import synthetic_package
 from gemma4_compile import abi
-from gemma4_compile.chat_options import AUTO, parse_drafts
+from gemma4_compile.options.chat import AUTO, parse_drafts
 from gemma4_compile.package.artifacts import Provenance, read_artifact
-from gemma4_compile.runtime.device import Device
-from gemma4_compile.runtime.draft_pace import tokens_of_round
-from gemma4_compile.runtime.engine import Engine
-from gemma4_compile.runtime.package import Package
+from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.engine.engine import Engine
+from gemma4_compile.runtime.package.package import Package
+from gemma4_compile.runtime.speculative.draft_pace import tokens_of_round
 
 RESULTS = Path(__file__).resolve().parent / "results" / "native.jsonl"
 TEMPERATURE, TOP_P = 1.0, 0.95

@@ -26,7 +26,7 @@ from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.package.artifacts import TensorCache, read_artifact
 from gemma4_compile.quantization.recipe import storage_plan
 from gemma4_compile.quantization.recipe_file import with_overrides
-from gemma4_compile.runtime.package import read_provenance
+from gemma4_compile.runtime.package.package import read_provenance
 from gemma4_compile.targets import target_spec
 from gemma4_compile.verification.stored_weights import StoredWeights
 from gemma4_compile.verification.subject import overrides_of

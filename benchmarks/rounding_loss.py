@@ -24,7 +24,7 @@ from benchmarks.quantizers import QUANTIZERS, Float32Array
 from benchmarks.rounded_models import HEAVY_DEGREES, PARTS, WEIGHTS, Subject, heavy, matrices, tiny
 from benchmarks.synthetic_checkpoint import config_json
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config, preset_names
-from gemma4_compile.runtime.package import read_provenance
+from gemma4_compile.runtime.package.package import read_provenance
 
 RESULTS = Path(__file__).resolve().parent / "results" / "quantizers.jsonl"
 SHAPE = (1024, 1024)

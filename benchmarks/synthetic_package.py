@@ -9,9 +9,9 @@ from typing import Any
 from benchmarks.random_weights import Weight, vocabulary_of, write_shards
 from gemma4_compile import abi
 from gemma4_compile.package.artifacts import ChatConfig, Provenance, TensorCache, read_artifact
-from gemma4_compile.runtime.device import Device
-from gemma4_compile.runtime.native_library import NativeLibrary
-from gemma4_compile.runtime.package import Package
+from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.library.native_library import NativeLibrary
+from gemma4_compile.runtime.package.package import Package
 
 SHARD_BYTES = 1 << 30
 

@@ -29,10 +29,10 @@ from benchmarks.tower_operations import picture_operations, sound_operations
 from gemma4_compile import abi
 from gemma4_compile.package.artifacts import Provenance, read_artifact
 from gemma4_compile.package.interface import device_of
-from gemma4_compile.runtime.cuda_graph import NotRecordableError, Watch, record
-from gemma4_compile.runtime.cuda_runtime import DEFAULT_STREAM, CudaRuntime
-from gemma4_compile.runtime.device import Device
-from gemma4_compile.runtime.native_library import NativeLibrary
+from gemma4_compile.runtime.device.cuda_graph import NotRecordableError, Watch, record
+from gemma4_compile.runtime.device.cuda_runtime import DEFAULT_STREAM, CudaRuntime
+from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.library.native_library import NativeLibrary
 
 RESULTS = Path(__file__).resolve().parent / "results" / "native.jsonl"
 TOWERS = ("vision_", "embed_vision.", "audio_")

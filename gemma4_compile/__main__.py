@@ -2,7 +2,7 @@
 
 import sys
 
-from gemma4_compile.start import run_compile
+from gemma4_compile.cli.start import run_compile
 
 if __name__ == "__main__":
     sys.exit(run_compile())

@@ -21,24 +21,30 @@ from pathlib import Path
 import tvm
 from tvm import tirx
 
-from gemma4_compile import abi, options
-from gemma4_compile.build import build_module, calls_of, decoder_options, kernel_descriptions
+from gemma4_compile import abi
 from gemma4_compile.checkpoint.drafter import open_drafter, with_drafter
 from gemma4_compile.checkpoint.local_path import local_path
 from gemma4_compile.checkpoint.sources import TINY, open_source
 from gemma4_compile.checkpoint.suppressed_tokens import suppressed_tokens
+from gemma4_compile.compile.build import (
+    build_module,
+    calls_of,
+    decoder_options,
+    kernel_descriptions,
+)
+from gemma4_compile.compile.library_set import target_and_recipe
+from gemma4_compile.compile.pipeline import lengths
+from gemma4_compile.compile.request import CompileRequest, modalities_of
 from gemma4_compile.errors import UsageError
-from gemma4_compile.library_set import target_and_recipe
 from gemma4_compile.model_spec.config.gemma4 import preset_names
 from gemma4_compile.operators.base import Operator, operator_from
+from gemma4_compile.options import compile as options
+from gemma4_compile.options.process import Parser, non_empty, run_command
 from gemma4_compile.passes.check_limits import kernel_use
 from gemma4_compile.passes.kernel_launch import kernel_launches
 from gemma4_compile.passes.kernel_sources import kernel_source
 from gemma4_compile.passes.lowering import lower
-from gemma4_compile.pipeline import lengths
-from gemma4_compile.process import Parser, non_empty, run_command
 from gemma4_compile.quantization.recipe_file import with_overrides
-from gemma4_compile.request import CompileRequest, modalities_of
 from gemma4_compile.targets import TargetSpec
 from gemma4_compile.targets.kernels.select import select
 from gemma4_compile.targets.libraries import LIBRARIES, fitting_forms

@@ -20,7 +20,7 @@ from gemma4_compile.errors import QuantizationError, UsageError
 from gemma4_compile.model_spec.parameters import Parameter
 from gemma4_compile.quantization.recipe import FIXED_ROLES, Recipe
 from gemma4_compile.quantization.schemes import RECIPES, SCHEMES
-from gemma4_compile.regular_files import read_stream
+from gemma4_compile.system.regular_files import read_stream
 
 MAX_FILE_BYTES = 1 << 20
 MAX_PATTERNS = 1024  # each is held against every parameter

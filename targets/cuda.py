@@ -9,9 +9,9 @@ from pathlib import Path
 import tvm_ffi
 from tvm import relax
 
-from gemma4_compile import nvidia
 from gemma4_compile.device_kinds import DeviceType
 from gemma4_compile.errors import TargetError
+from gemma4_compile.system import nvidia
 from gemma4_compile.targets import cpu
 from gemma4_compile.targets.cuda_intrinsics import LowerCudaIntrinsics
 from gemma4_compile.targets.cuda_launch_bounds import BoundRegisters

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gemma4_compile.pipeline import compile_model
-from gemma4_compile.request import CompileRequest
+from gemma4_compile.compile.pipeline import compile_model
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.runtime import Engine, Package
-from gemma4_compile.runtime.generation import Generation, Generator
-from gemma4_compile.runtime.sampling import SamplingOptions, make_sampler
+from gemma4_compile.runtime.engine.generation import Generation, Generator
+from gemma4_compile.runtime.sampling.sampling import SamplingOptions, make_sampler
 from gemma4_compile.targets.spec import NATIVE
 from tests import drafters, models, packages, routing
 from tests.drafters import Drafter

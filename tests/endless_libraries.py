@@ -11,8 +11,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from gemma4_compile import cli, library_build, library_worker
-from gemma4_compile.library_build import LibraryJob
+from gemma4_compile.cli import compile as cli
+from gemma4_compile.compile import library_build, library_worker
+from gemma4_compile.compile.library_build import LibraryJob
 from gemma4_compile.targets.linker import zig
 
 NOTES = "GEMMA4_TEST_NOTES"

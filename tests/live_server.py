@@ -15,15 +15,15 @@ import openai
 import uvicorn
 from starlette.routing import BaseRoute
 
-from gemma4_compile.chat_template import ChatTemplate
 from gemma4_compile.media.settings import MediaSettings
-from gemma4_compile.runtime.sampling import SamplingOptions
+from gemma4_compile.runtime.sampling.sampling import SamplingOptions
 from gemma4_compile.runtime.server.api import api_routes
 from gemma4_compile.runtime.server.app import create_app
 from gemma4_compile.runtime.server.body import Limits
 from gemma4_compile.runtime.server.connections import ConnectionLimits, server_config
 from gemma4_compile.runtime.server.service import Model, Service
 from gemma4_compile.runtime.server.worker import Worker
+from gemma4_compile.template.chat_template import ChatTemplate
 from tests.scripted_engine import (
     END_OF_TURN,
     VOCABULARY,

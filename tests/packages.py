@@ -15,14 +15,14 @@ import numpy.typing as npt
 import pytest
 
 from gemma4_compile import abi
+from gemma4_compile.compile.pipeline import Summary, compile_model
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.parameters import Arrangement, Parameter
 from gemma4_compile.model_spec.text.parameters import parameter_table
-from gemma4_compile.pipeline import Summary, compile_model
 from gemma4_compile.progress import ByteProgress, Reporter
 from gemma4_compile.quantization.recipe import StoredParameter, storage_plan
 from gemma4_compile.quantization.schemes import RECIPES
-from gemma4_compile.request import CompileRequest
 from gemma4_compile.runtime import Package
 from gemma4_compile.targets import spec
 from tests import models

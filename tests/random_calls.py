@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from gemma4_compile.runtime.grammar import JsonGrammar
-from gemma4_compile.runtime.reply import MarkIds, ReplyParser
-from gemma4_compile.runtime.sampling import Sampler, SamplingOptions
+from gemma4_compile.runtime.grammar.grammar import JsonGrammar
+from gemma4_compile.runtime.reply.reply import MarkIds, ReplyParser
+from gemma4_compile.runtime.sampling.sampling import Sampler, SamplingOptions
 from tests.scripted_engine import END_OF_TURN, VOCABULARY, encode, tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from gemma4_compile.media.settings import MediaSettings
-from gemma4_compile.runtime.generation import Generator
+from gemma4_compile.runtime.engine.generation import Generator
 from gemma4_compile.tiny.checkpoint import shipped_file
 
 Float32Array = npt.NDArray[np.float32]

@@ -11,9 +11,9 @@ import tvm_ffi
 from gemma4_compile import abi
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.runtime import Engine
-from gemma4_compile.runtime.device import usable
-from gemma4_compile.runtime.media_rows import MediaRows
-from gemma4_compile.runtime.package import Package
+from gemma4_compile.runtime.device.device import usable
+from gemma4_compile.runtime.engine.media_rows import MediaRows
+from gemma4_compile.runtime.package.package import Package
 from tests.media_files import SETTINGS
 
 

@@ -27,7 +27,7 @@ from transformers.models.gemma4_unified.modeling_gemma4_unified import (
 from tvm import relax
 
 from gemma4_compile import abi
-from gemma4_compile.build import build_module, decoder_options
+from gemma4_compile.compile.build import build_module, decoder_options
 from gemma4_compile.model_spec.audio.component import AUDIO
 from gemma4_compile.model_spec.audio.parameters import parameter_table
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemma4_compile import library_worker
+from gemma4_compile.compile import library_worker
 from tests.packages import unoptimised
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from transformers.models.gemma4_unified.modeling_gemma4_unified import Gemma4Uni
 from tvm import relax
 
 from gemma4_compile import abi
-from gemma4_compile.build import decoder_options
+from gemma4_compile.compile.build import decoder_options
 from gemma4_compile.media.sizes import CLIENT_BLOCKS
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.modality import Modality

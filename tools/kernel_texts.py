@@ -27,14 +27,14 @@ import tvm
 from tvm import relax, tirx
 
 from benchmarks.drafter_config import drafter_values
-from gemma4_compile.build import build_module, decoder_options
-from gemma4_compile.library_set import target_and_recipe
+from gemma4_compile.compile.build import build_module, decoder_options
+from gemma4_compile.compile.library_set import target_and_recipe
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.model_spec.config.drafter import read_drafter
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config, preset_names
-from gemma4_compile.options import DEFAULT_PREFILL_CHUNK
+from gemma4_compile.options.compile import DEFAULT_PREFILL_CHUNK
 from gemma4_compile.passes.kernel_sources import kernel_source
 from gemma4_compile.passes.lowering import lower
-from gemma4_compile.request import CompileRequest
 from gemma4_compile.targets.libraries import LIBRARIES
 from gemma4_compile.targets.spec import TargetSpec
 from tools.imports import ROOT

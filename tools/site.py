@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError, Gemma4CompileError, UsageError
-from gemma4_compile.runtime.package import check_whole, read_provenance
+from gemma4_compile.runtime.package.package import check_whole, read_provenance
 from gemma4_compile.runtime.server.model_list import MODELS_FILE, model_entry
 from gemma4_compile.runtime.server.pages import find_page
 

@@ -28,7 +28,7 @@ from benchmarks.drafter_config import drafter_values
 from benchmarks.tower_operations import BLOCK_PATCHES
 from benchmarks.webgpu.candidates import CANDIDATES, Family
 from gemma4_compile import abi
-from gemma4_compile.build import build_module, calls_of, decoder_options
+from gemma4_compile.compile.build import build_module, calls_of, decoder_options
 from gemma4_compile.errors import LoweringError
 from gemma4_compile.model_spec.config.drafter import read_drafter
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config

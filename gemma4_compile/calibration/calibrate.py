@@ -24,7 +24,12 @@ from gemma4_compile.checkpoint.files import TOKENIZER_FILE
 from gemma4_compile.checkpoint.match import Checkpoint, row_reader
 from gemma4_compile.checkpoint.nonfinite import finite_reader
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo
-from gemma4_compile.compilation import Calibration, Compilation, fingerprint, matched_tensors
+from gemma4_compile.compile.compilation import (
+    Calibration,
+    Compilation,
+    fingerprint,
+    matched_tensors,
+)
 from gemma4_compile.errors import UsageError
 from gemma4_compile.model_spec.parameters import Role
 from gemma4_compile.operators.packings import NIBBLES

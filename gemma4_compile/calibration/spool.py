@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save
 
-from gemma4_compile import regular_files
 from gemma4_compile.checkpoint.safetensors_file import (
     Float32Array,
     TensorInfo,
@@ -28,6 +27,7 @@ from gemma4_compile.checkpoint.safetensors_file import (
 from gemma4_compile.errors import ArtifactError, CheckpointError, InterruptedRunError
 from gemma4_compile.package.output_directory import is_locked, write_errors
 from gemma4_compile.quantization.groups import GroupScheme
+from gemma4_compile.system import regular_files
 from gemma4_compile.types import Array
 
 _LOCK, _TEXT = ".lock", "text.json"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from gemma4_compile import given_text
 from gemma4_compile.confined.conversation import ConversationError, load_tokenizer
 from gemma4_compile.errors import CheckpointError, UsageError
 from gemma4_compile.model_spec.config.variants import NO_TOKEN
+from gemma4_compile.options import given_text
 from gemma4_compile.verification.prompt import encode
 
 PROMPTS_FILE = Path(__file__).parent / "prompts.txt"

@@ -28,7 +28,7 @@ from gemma4_compile.model_spec.components import COMPONENTS
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.text.component import TEXT
 from gemma4_compile.model_spec.text.parameters import HEAD
-from gemma4_compile.process import warn
+from gemma4_compile.options.process import warn
 
 _FRONT = TEXT.prefixes[0]
 _EMBEDDING, _HEAD = f"{_FRONT}embed_tokens.weight", f"{HEAD}.weight"

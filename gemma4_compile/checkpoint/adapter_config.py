@@ -16,7 +16,7 @@ from pathlib import Path
 from gemma4_compile.checkpoint.files import read_json
 from gemma4_compile.checkpoint.kinds import ADAPTER_CONFIG, MERGE_HINT
 from gemma4_compile.errors import CheckpointError, printable
-from gemma4_compile.process import warn
+from gemma4_compile.options.process import warn
 
 _SHOWN, _SHOWN_LETTERS = 8, 80
 _MAX_NAMES = 100_000  # tokens, modules or patterns that a field lists

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gemma4_compile import regular_files
 from gemma4_compile.checkpoint import hub, kinds
 from gemma4_compile.checkpoint.adapter import Adapter, apply_adapter
 from gemma4_compile.checkpoint.adapter_config import (
@@ -31,8 +30,9 @@ from gemma4_compile.checkpoint.weight_files import listing
 from gemma4_compile.errors import CheckpointError, printable
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.text.component import TEXT
-from gemma4_compile.process import warn
-from gemma4_compile.regular_files import MAX_TOKENIZER_BYTES
+from gemma4_compile.options.process import warn
+from gemma4_compile.system import regular_files
+from gemma4_compile.system.regular_files import MAX_TOKENIZER_BYTES
 
 OPTION = "--adapter"
 MAX_ADAPTERS = 16

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemma4_compile.chat_template import DEFAULT, TOOL_USE, special_tokens, templates_of
 from gemma4_compile.checkpoint.files import (
     TEMPLATE_FILE,
     TOKENIZER_CONFIG_FILE,
@@ -21,6 +20,7 @@ from gemma4_compile.checkpoint.files import (
 )
 from gemma4_compile.confined.conversation import ConversationError, Trial, try_conversation
 from gemma4_compile.errors import CheckpointError
+from gemma4_compile.template.chat_template import DEFAULT, TOOL_USE, special_tokens, templates_of
 from gemma4_compile.types import JsonObject
 
 MAP_FILE = "special_tokens_map.json"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gemma4_compile import regular_files, tiny
+from gemma4_compile import tiny
 from gemma4_compile.checkpoint import hub
 from gemma4_compile.checkpoint.files import CONFIG_FILE, TOKENIZER_FILE, read_json
 from gemma4_compile.checkpoint.gguf.files import is_model
@@ -32,8 +32,9 @@ from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.drafter.component import DRAFTER
 from gemma4_compile.model_spec.drafter.layer_plan import check_fit
 from gemma4_compile.model_spec.drafter.parameters import ORDERING, STEM
-from gemma4_compile.regular_files import MAX_TOKENIZER_BYTES
+from gemma4_compile.system import regular_files
 from gemma4_compile.system.files import scratch_folder
+from gemma4_compile.system.regular_files import MAX_TOKENIZER_BYTES
 
 OPTION = "--drafter"
 

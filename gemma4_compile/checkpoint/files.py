@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gemma4_compile import regular_files
 from gemma4_compile.checkpoint.beginnings import BEGIN_BYTES, check_is_file_itself
 from gemma4_compile.checkpoint.json_text import MAX_VALUES, parse_object
 from gemma4_compile.errors import CheckpointError
-from gemma4_compile.regular_files import MAX_JSON_BYTES
+from gemma4_compile.system import regular_files
+from gemma4_compile.system.regular_files import MAX_JSON_BYTES
 
 CONFIG_FILE = "config.json"
 GENERATION_FILE = "generation_config.json"

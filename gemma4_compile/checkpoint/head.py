@@ -16,7 +16,7 @@ from gemma4_compile.checkpoint.spellings import usual_tensors
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.text.component import TEXT
 from gemma4_compile.model_spec.text.parameters import HEAD
-from gemma4_compile.process import warn
+from gemma4_compile.options.process import warn
 from gemma4_compile.quantization.convert import row_blocks
 
 _EMBEDDING, _HEAD = "embed_tokens.weight", f"{HEAD}.weight"

@@ -40,8 +40,8 @@ from gemma4_compile.checkpoint.hub_errors import clear_errors, http_status, warn
 from gemma4_compile.checkpoint.kinds import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Listing
 from gemma4_compile.checkpoint.weight_files import shard_files
 from gemma4_compile.errors import CheckpointError
-from gemma4_compile.process import warn
-from gemma4_compile.regular_files import MAX_JSON_BYTES, MAX_TOKENIZER_BYTES
+from gemma4_compile.options.process import warn
+from gemma4_compile.system.regular_files import MAX_JSON_BYTES, MAX_TOKENIZER_BYTES
 
 NEEDED_FILES = (
     CONFIG_FILE,

@@ -12,7 +12,7 @@ from huggingface_hub import constants, get_token
 from huggingface_hub import errors as hub_errors
 
 from gemma4_compile.errors import CheckpointError, Gemma4CompileError, printable
-from gemma4_compile.process import warn
+from gemma4_compile.options.process import warn
 
 _SHOWN_LETTERS = 200
 _AGAIN = "run the same command again: finished files are kept"

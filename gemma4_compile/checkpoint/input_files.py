@@ -13,12 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemma4_compile import abi, regular_files
+from gemma4_compile import abi
 from gemma4_compile.checkpoint.files import CONFIG_FILE, GENERATION_FILE
 from gemma4_compile.checkpoint.hub import NEEDED_FILES
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo
 from gemma4_compile.errors import ArtifactError, CheckpointError
 from gemma4_compile.progress import Reporter
+from gemma4_compile.system import regular_files
 from gemma4_compile.types import JsonObject
 
 Files = Mapping[str, Path]

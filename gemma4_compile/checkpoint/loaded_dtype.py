@@ -13,7 +13,7 @@ from gemma4_compile.checkpoint.safetensors_file import TensorInfo
 from gemma4_compile.checkpoint.weight_files import open_tensors
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.model_spec.config.variants import DEFAULT_DTYPE, DTYPES, names_dtype
-from gemma4_compile.process import warn
+from gemma4_compile.options.process import warn
 
 _FLOATS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
 

@@ -42,7 +42,7 @@ from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.config.variants import DEQUANTISE
 from gemma4_compile.model_spec.parameters import Source
 from gemma4_compile.model_spec.text.parameters import HEAD
-from gemma4_compile.regular_files import MAX_JSON_BYTES, MAX_TOKENIZER_BYTES
+from gemma4_compile.system.regular_files import MAX_JSON_BYTES, MAX_TOKENIZER_BYTES
 
 _CONVOLUTIONS = (".conv.weight", ".depthwise_conv1d.weight")  # of the audio tower
 # A tokenizer has up to so much for each token of the model; the released ones a fifth of it, and

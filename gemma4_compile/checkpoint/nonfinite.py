@@ -13,10 +13,10 @@ import numpy as np
 
 from gemma4_compile.checkpoint.match import row_reader
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo
-from gemma4_compile.parallel import in_order
 from gemma4_compile.progress import Reporter
 from gemma4_compile.quantization.convert import RowReader, row_blocks
 from gemma4_compile.quantization.scheme import Float32Array
+from gemma4_compile.system.parallel import in_order
 
 Counts = Mapping[str, int]
 """Weights that are not finite, by checkpoint tensor; of tensors that have some."""

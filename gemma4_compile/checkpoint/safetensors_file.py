@@ -16,10 +16,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from gemma4_compile import regular_files
 from gemma4_compile.checkpoint.beginnings import BEGIN_BYTES, check_is_file_itself
 from gemma4_compile.checkpoint.json_text import parse_object
 from gemma4_compile.errors import CheckpointError
+from gemma4_compile.system import regular_files
 from gemma4_compile.system.files import read_at
 
 Float32Array = npt.NDArray[np.float32]

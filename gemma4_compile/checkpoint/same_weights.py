@@ -8,9 +8,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from gemma4_compile import regular_files
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo, check_stamp, read_rows
 from gemma4_compile.errors import CheckpointError
+from gemma4_compile.system import regular_files
 
 SAMPLE_BYTES = 4096
 _COMPARED_BYTES = 8 << 20

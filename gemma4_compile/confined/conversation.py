@@ -16,12 +16,12 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from gemma4_compile.chat_template import ChatTemplate
 from gemma4_compile.confined.dialogues import DIALOGUES, NEEDED, Dialogue
 from gemma4_compile.confined.limits import command, environment, start_folder
 from gemma4_compile.errors import Gemma4CompileError, UsageError, is_panic
-from gemma4_compile.regular_files import MAX_TOKENIZER_BYTES, read_regular
 from gemma4_compile.system.limits import limit_memory, time_limit, took_too_long
+from gemma4_compile.system.regular_files import MAX_TOKENIZER_BYTES, read_regular
+from gemma4_compile.template.chat_template import ChatTemplate
 from gemma4_compile.types import JsonObject
 
 LOAD_SECONDS = 60  # five million words take ten

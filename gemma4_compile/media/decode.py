@@ -15,8 +15,8 @@ from gemma4_compile.confined.limits import command, environment, start_folder
 from gemma4_compile.confined.media import MEMORY_BYTES, SECONDS
 from gemma4_compile.errors import MediaError, UsageError, printable
 from gemma4_compile.media.limits import INSTALL
-from gemma4_compile.regular_files import open_regular
 from gemma4_compile.system.limits import took_too_long
+from gemma4_compile.system.regular_files import open_regular
 
 Pixels = npt.NDArray[np.uint8]
 Samples = npt.NDArray[np.float32]

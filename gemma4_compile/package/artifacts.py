@@ -19,7 +19,7 @@ from gemma4_compile.checkpoint.json_text import parse_object
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.package.fields import COMPILE_AGAIN, PLAIN_NAME, Fields
 from gemma4_compile.package.libraries import LibraryRecord, read_libraries
-from gemma4_compile.regular_files import MAX_JSON_BYTES, read_regular
+from gemma4_compile.system.regular_files import MAX_JSON_BYTES, read_regular
 from gemma4_compile.types import JsonObject
 
 PACKAGE_SCHEMA = "gemma4_compile.package"

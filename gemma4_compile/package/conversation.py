@@ -33,8 +33,12 @@ from collections.abc import Mapping, Sequence
 
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.model_spec.config.fields import is_integer_of_64_bits
+from gemma4_compile.options.sampling_ranges import (
+    SAMPLING_RANGES,
+    SamplingValueError,
+    read_sampling,
+)
 from gemma4_compile.package.client_form import ClientForm
-from gemma4_compile.sampling_ranges import SAMPLING_RANGES, SamplingValueError, read_sampling
 
 BEGIN_TURN = "<|turn>"
 END_TURN = "<turn|>"

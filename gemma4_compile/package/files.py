@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from gemma4_compile import abi, regular_files
+from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.package.artifacts import Provenance
 from gemma4_compile.package.libraries import LibraryRecord
 from gemma4_compile.package.output_directory import LOCK_FILE, PROGRESS_FILE, write_errors
+from gemma4_compile.system import regular_files
 from gemma4_compile.system.files import link_file
 from gemma4_compile.types import JsonObject
 

@@ -19,10 +19,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
-from gemma4_compile import abi, regular_files
+from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError, InterruptedRunError, UsageError
 from gemma4_compile.package.artifacts import Provenance, read_artifact
-from gemma4_compile.system import files, locks, names
+from gemma4_compile.system import files, locks, names, regular_files
 
 LOCK_FILE = ".lock"
 PROGRESS_FILE = "progress.json"

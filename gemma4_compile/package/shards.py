@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gemma4_compile import abi, regular_files
+from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.package.artifacts import Shard, TensorCache, TensorRecord
 from gemma4_compile.package.files import FileHash, hash_file
@@ -27,7 +27,6 @@ from gemma4_compile.package.output_directory import (
     SHARD_PATTERN,
     write_errors,
 )
-from gemma4_compile.parallel import in_order
 from gemma4_compile.progress import ByteProgress
 from gemma4_compile.quantization.convert import (
     ConversionStep,
@@ -37,7 +36,9 @@ from gemma4_compile.quantization.convert import (
 )
 from gemma4_compile.quantization.recipe import RowSplit, StoredParameter
 from gemma4_compile.quantization.scheme import StoredTensor
+from gemma4_compile.system import regular_files
 from gemma4_compile.system.files import replace_file, write_at
+from gemma4_compile.system.parallel import in_order
 
 SHARD_BYTES = 32 << 20
 _SHARD = "params_shard_"

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gemma4_compile.chat_template import named_tokens
 from gemma4_compile.package.prompt_checks import Finding
+from gemma4_compile.template.chat_template import named_tokens
 
 # Others are of a model, and tokenize as that model does.
 _BY_THE_FILE = ("PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend")

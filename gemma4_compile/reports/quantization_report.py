@@ -17,9 +17,9 @@ from gemma4_compile.checkpoint.drafter import match_drafter, open_drafter, with_
 from gemma4_compile.checkpoint.match import match
 from gemma4_compile.checkpoint.nonfinite import Counts, nonfinite_lines, open_reader
 from gemma4_compile.checkpoint.sources import open_source
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import ALL_COMPONENTS
-from gemma4_compile.parallel import in_order
 from gemma4_compile.progress import Reporter
 from gemma4_compile.quantization.convert import (
     RowReader,
@@ -38,7 +38,7 @@ from gemma4_compile.reports.exact_groups import (
     exact_lines,
     four_bits,
 )
-from gemma4_compile.request import CompileRequest
+from gemma4_compile.system.parallel import in_order
 from gemma4_compile.types import JsonObject
 
 OUTLIER = 4.0  # a group's largest weight over its root mean square; 32 normal ones have 2.4

@@ -10,28 +10,28 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gemma4_compile.chat_options import check, empty_question, make_parser
 from gemma4_compile.errors import ArtifactError, UsageError
-from gemma4_compile.given_text import read_stdin, read_text, utf8
 from gemma4_compile.media.decode import check_readable
 from gemma4_compile.media.inputs import check_modality
-from gemma4_compile.process import check_open, run_command
-from gemma4_compile.runtime.bench import measure, table
-from gemma4_compile.runtime.chat import Chat
-from gemma4_compile.runtime.completion import TextCompletion
-from gemma4_compile.runtime.console import Console
-from gemma4_compile.runtime.diagnose import diagnose
-from gemma4_compile.runtime.dialogue import Dialogue
-from gemma4_compile.runtime.drafting import check_drafts
-from gemma4_compile.runtime.engine import Engine
-from gemma4_compile.runtime.grammar import Grammars, JsonGrammar
-from gemma4_compile.runtime.history import KeptHistory, history_path
-from gemma4_compile.runtime.integrity import Check
-from gemma4_compile.runtime.lines import Lines, PipedLines, TerminalLines, is_terminal
-from gemma4_compile.runtime.package import Package, read_provenance
-from gemma4_compile.runtime.sampling import make_sampler
-from gemma4_compile.runtime.token_engine import TokenChooser
-from gemma4_compile.runtime.tune import tune, tuning_table
+from gemma4_compile.options.chat import check, empty_question, make_parser
+from gemma4_compile.options.given_text import read_stdin, read_text, utf8
+from gemma4_compile.options.process import check_open, run_command
+from gemma4_compile.runtime.chat.chat import Chat
+from gemma4_compile.runtime.chat.completion import TextCompletion
+from gemma4_compile.runtime.check.bench import measure, table
+from gemma4_compile.runtime.check.diagnose import diagnose
+from gemma4_compile.runtime.check.tune import tune, tuning_table
+from gemma4_compile.runtime.engine.engine import Engine
+from gemma4_compile.runtime.grammar.grammar import Grammars, JsonGrammar
+from gemma4_compile.runtime.package.integrity import Check
+from gemma4_compile.runtime.package.package import Package, read_provenance
+from gemma4_compile.runtime.sampling.sampling import make_sampler
+from gemma4_compile.runtime.sampling.token_engine import TokenChooser
+from gemma4_compile.runtime.speculative.drafting import check_drafts
+from gemma4_compile.runtime.terminal.console import Console
+from gemma4_compile.runtime.terminal.dialogue import Dialogue
+from gemma4_compile.runtime.terminal.history import KeptHistory, history_path
+from gemma4_compile.runtime.terminal.lines import Lines, PipedLines, TerminalLines, is_terminal
 from gemma4_compile.system.limits import peak_memory_bytes
 
 _SCHEMA_HINT = 'give a file like {"type": "object", "properties": {"answer": {"type": "string"}}}'

@@ -19,9 +19,9 @@ from gemma4_compile.checkpoint.drafter import DrafterSource, match_drafter, open
 from gemma4_compile.checkpoint.match import row_reader
 from gemma4_compile.checkpoint.nonfinite import finite_reader
 from gemma4_compile.checkpoint.sources import TINY
-from gemma4_compile.compilation import drafter_provenance
+from gemma4_compile.compile.compilation import drafter_provenance
+from gemma4_compile.compile.library_set import package_splits
 from gemma4_compile.errors import CheckpointError, UsageError
-from gemma4_compile.library_set import package_splits
 from gemma4_compile.model_spec.config.attention import AttentionKind
 from gemma4_compile.model_spec.config.drafter import DrafterConfig
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from gemma4_compile.errors import UsageError
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.parameters import Parameter
-from gemma4_compile.options import DEFAULT_QUANT
+from gemma4_compile.options.compile import DEFAULT_QUANT
+from gemma4_compile.planning.parameter_kinds import read_per_token
 from gemma4_compile.progress import Reporter
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter, storage_plan
 from gemma4_compile.quantization.recipe_file import (
@@ -21,7 +22,6 @@ from gemma4_compile.quantization.recipe_file import (
     with_overrides,
 )
 from gemma4_compile.quantization.schemes import RECIPES
-from gemma4_compile.reports.parameter_kinds import read_per_token
 from gemma4_compile.types import JsonObject
 from gemma4_compile.verification.measures import TextMeasures
 from gemma4_compile.verification.recipe_runs import Subject, open_runs

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from gemma4_compile import abi
 from gemma4_compile.errors import UsageError, VerificationError
 from gemma4_compile.media.settings import media_settings
+from gemma4_compile.options.verify import DEFAULT_STEPS
 from gemma4_compile.package import files
 from gemma4_compile.package.artifacts import Provenance
 from gemma4_compile.package.interface import device_of
@@ -69,7 +70,6 @@ from gemma4_compile.verification.torch_parts import (
     choose_device,
     load_transformers,
 )
-from gemma4_compile.verify_options import DEFAULT_STEPS
 
 Float32Array = npt.NDArray[np.float32]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from gemma4_compile import given_text
 from gemma4_compile.confined.conversation import ConversationError, load_tokenizer
 from gemma4_compile.errors import ArtifactError, UsageError, is_panic
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.config.variants import NO_TOKEN
-from gemma4_compile.runtime.prompt import longest_token_bytes
+from gemma4_compile.options import given_text
+from gemma4_compile.runtime.prompt.prompt import longest_token_bytes
 from gemma4_compile.verification.runners import Step
 
 TEXT_FILE = Path(__file__).parent / "text.txt"

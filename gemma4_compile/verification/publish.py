@@ -20,13 +20,13 @@ from gemma4_compile.checkpoint.hub_errors import clear_errors
 from gemma4_compile.checkpoint.hub_id import is_hub_id
 from gemma4_compile.checkpoint.local_path import local_path
 from gemma4_compile.checkpoint.sources import TINY
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.package.artifacts import Provenance, read_artifact
 from gemma4_compile.progress import Reporter
-from gemma4_compile.regular_files import MAX_JSON_BYTES
-from gemma4_compile.request import CompileRequest
-from gemma4_compile.runtime.integrity import hash_files
-from gemma4_compile.runtime.package import check_whole, read_provenance
+from gemma4_compile.runtime.package.integrity import hash_files
+from gemma4_compile.runtime.package.package import check_whole, read_provenance
+from gemma4_compile.system.regular_files import MAX_JSON_BYTES
 from gemma4_compile.verification.model_card import LICENCE_FILE, MARK, Published, model_card
 from gemma4_compile.verification.weights_licence import CARD, licence_of
 

@@ -12,6 +12,8 @@ from gemma4_compile.checkpoint.gguf.opening import FROM_DIRECTORY, TOKENIZER_ENT
 from gemma4_compile.checkpoint.hub_id import is_hub_id
 from gemma4_compile.checkpoint.input_files import Lock, read_inputs
 from gemma4_compile.checkpoint.sources import TINY
+from gemma4_compile.compile.pipeline import compile_model
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import (
     ArtifactError,
     InterruptedRunError,
@@ -25,11 +27,9 @@ from gemma4_compile.package.files import hash_file
 from gemma4_compile.package.interface import DRAFTER
 from gemma4_compile.package.libraries import LibraryRecord, numerics_files
 from gemma4_compile.package.partial_build import CALIBRATION
-from gemma4_compile.pipeline import compile_model
 from gemma4_compile.progress import Reporter
-from gemma4_compile.regular_files import resolved
-from gemma4_compile.request import CompileRequest
 from gemma4_compile.system.files import scratch_folder
+from gemma4_compile.system.regular_files import resolved
 from gemma4_compile.targets.libraries import LibraryForm
 from gemma4_compile.targets.spec import NATIVE
 from gemma4_compile.verification.adapters import adapters_of

@@ -22,12 +22,13 @@ from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader
 from gemma4_compile.checkpoint.same_weights import sample_hash
 from gemma4_compile.checkpoint.sources import ModelSource, open_source
 from gemma4_compile.checkpoint.suppressed_tokens import suppressed_tokens
-from gemma4_compile.compilation import config_digest
+from gemma4_compile.compile.compilation import config_digest
 from gemma4_compile.errors import UsageError
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import COMPONENTS
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.parameters import Parameter
+from gemma4_compile.options.verify import AUTO, DEFAULT_TEXT_TOKENS, TEXTS
 from gemma4_compile.progress import Reporter
 from gemma4_compile.quantization.convert import RowReader
 from gemma4_compile.quantization.recipe import Recipe
@@ -36,7 +37,6 @@ from gemma4_compile.verification.prompt import read_text
 from gemma4_compile.verification.recipe_weights import EXACT, RecipeWeights
 from gemma4_compile.verification.texts import GIVEN, FormText, open_reader
 from gemma4_compile.verification.torch_parts import choose_device, load_forms, load_transformers
-from gemma4_compile.verify_options import AUTO, DEFAULT_TEXT_TOKENS, TEXTS
 
 if TYPE_CHECKING:  # they need torch and transformers
     from gemma4_compile.verification.form_measures import FormMeasures

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from gemma4_compile.model_spec.parameters import Parameter
-from gemma4_compile.parallel import in_order
 from gemma4_compile.quantization.convert import BLOCK_BYTES, RowReader, named_by_checkpoint
 from gemma4_compile.quantization.dense import DenseScheme
 from gemma4_compile.quantization.recipe import Recipe
 from gemma4_compile.quantization.scheme import Scheme
+from gemma4_compile.system.parallel import in_order
 
 Float32Array = npt.NDArray[np.float32]
 

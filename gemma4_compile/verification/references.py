@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gemma4_compile.progress import Reporter
 from gemma4_compile.quantization.convert import RowReader
-from gemma4_compile.runtime.media_prompt import Prompt
+from gemma4_compile.runtime.engine.media_prompt import Prompt
 from gemma4_compile.verification.forms import FormTrial
 from gemma4_compile.verification.measures import TextMeasures
 from gemma4_compile.verification.prompt import Prompt as Text

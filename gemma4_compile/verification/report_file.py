@@ -7,9 +7,9 @@ from pathlib import Path
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.package.output_directory import write_errors
-from gemma4_compile.regular_files import check_regular, write_new
 from gemma4_compile.system.files import replace_file
 from gemma4_compile.system.names import check_new_name
+from gemma4_compile.system.regular_files import check_regular, write_new
 
 OPTION = "--output"
 

@@ -12,11 +12,11 @@ import numpy.typing as npt
 import tvm_ffi
 
 from gemma4_compile.device_kinds import BROWSER
-from gemma4_compile.runtime.choice import main_library
-from gemma4_compile.runtime.device import Device
-from gemma4_compile.runtime.engine import Engine
-from gemma4_compile.runtime.native_library import Forward
-from gemma4_compile.runtime.round_steps import PlainRounds
+from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.engine.engine import Engine
+from gemma4_compile.runtime.library.native_library import Forward
+from gemma4_compile.runtime.library.round_steps import PlainRounds
+from gemma4_compile.runtime.package.choice import main_library
 from gemma4_compile.verification.runners import find_node_modules, on_dawn
 
 Float32Array = npt.NDArray[np.float32]

@@ -22,12 +22,12 @@ from gemma4_compile.device_kinds import BROWSER
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.media.inputs import Picture, Sound
 from gemma4_compile.package.artifacts import ChatConfig, Provenance, read_artifact
-from gemma4_compile.runtime.choice import is_for_browsers, main_library
-from gemma4_compile.runtime.device import Device
-from gemma4_compile.runtime.engine import Engine
-from gemma4_compile.runtime.media_prompt import Prompt
-from gemma4_compile.runtime.native_library import Forward
-from gemma4_compile.runtime.steps import PlainSteps
+from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.engine.engine import Engine
+from gemma4_compile.runtime.engine.media_prompt import Prompt
+from gemma4_compile.runtime.library.native_library import Forward
+from gemma4_compile.runtime.library.steps import PlainSteps
+from gemma4_compile.runtime.package.choice import is_for_browsers, main_library
 from gemma4_compile.system.files import scratch_folder
 from gemma4_compile.types import JsonObject
 

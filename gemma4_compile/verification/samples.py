@@ -17,7 +17,7 @@ from gemma4_compile.media.inputs import Picture, Sound
 from gemma4_compile.media.preprocess import Pixels
 from gemma4_compile.media.settings import ImageSettings, MediaSettings
 from gemma4_compile.media.sizes import target_size
-from gemma4_compile.runtime.media_prompt import Prompt, Rows
+from gemma4_compile.runtime.engine.media_prompt import Prompt, Rows
 from gemma4_compile.verification.runners import Embed, Job, Step
 
 Float32Array = npt.NDArray[np.float32]

@@ -12,15 +12,18 @@ from gemma4_compile import abi
 from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader
 from gemma4_compile.checkpoint.nonfinite import finite_reader
 from gemma4_compile.checkpoint.sources import ModelSource, open_source
-from gemma4_compile.compilation import config_digest
+from gemma4_compile.compile.compilation import config_digest
+from gemma4_compile.compile.library_set import package_splits
+from gemma4_compile.compile.pipeline import compile_model
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import CheckpointError, ConfigError
-from gemma4_compile.library_set import package_splits
 from gemma4_compile.media.settings import media_settings
 from gemma4_compile.media.sizes import WIDE
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import COMPONENTS
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.modality import TEXT_ONLY, Modality
+from gemma4_compile.options.verify import AUTO, DEFAULT_STEPS, DEFAULT_TEXT_TOKENS, TEXTS
 from gemma4_compile.package import files
 from gemma4_compile.package.artifacts import (
     Build,
@@ -30,21 +33,18 @@ from gemma4_compile.package.artifacts import (
     read_artifact,
 )
 from gemma4_compile.package.partial_build import MODALITIES, NONFINITE, SHARD_SIZE
-from gemma4_compile.pipeline import compile_model
 from gemma4_compile.progress import ByteProgress, Reporter
 from gemma4_compile.quantization.convert import RowReader
 from gemma4_compile.quantization.recipe import StoredParameter, storage_plan
 from gemma4_compile.quantization.recipe_file import Overrides, with_overrides
-from gemma4_compile.request import CompileRequest
-from gemma4_compile.runtime.integrity import ByteCount, Check, check_files
-from gemma4_compile.runtime.package import check_whole, read_provenance
+from gemma4_compile.runtime.package.integrity import ByteCount, Check, check_files
+from gemma4_compile.runtime.package.package import check_whole, read_provenance
 from gemma4_compile.system.files import point_to
 from gemma4_compile.targets.spec import NATIVE
 from gemma4_compile.verification.adapters import adapters_of, check_adapters
 from gemma4_compile.verification.build_fields import check_build, check_fits
 from gemma4_compile.verification.named_library import with_main
 from gemma4_compile.verification.stored_weights import StoredWeights
-from gemma4_compile.verify_options import AUTO, DEFAULT_STEPS, DEFAULT_TEXT_TOKENS, TEXTS
 
 
 @dataclass(frozen=True)

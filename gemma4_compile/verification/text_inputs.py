@@ -17,7 +17,7 @@ from transformers.models.gemma4_unified.modeling_gemma4_unified import (
 )
 
 from gemma4_compile.media.inputs import Picture
-from gemma4_compile.runtime.media_prompt import Prompt
+from gemma4_compile.runtime.engine.media_prompt import Prompt
 from gemma4_compile.verification.attention_blocks import Untyped
 
 Float32Array = npt.NDArray[np.float32]

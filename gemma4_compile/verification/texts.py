@@ -13,7 +13,6 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from gemma4_compile.chat_template import ChatTemplate
 from gemma4_compile.checkpoint.chat_files import ChatFiles
 from gemma4_compile.checkpoint.files import TOKENIZER_FILE
 from gemma4_compile.confined.conversation import ConversationError, load_tokenizer
@@ -21,10 +20,11 @@ from gemma4_compile.confined.dialogues import Said
 from gemma4_compile.errors import CheckpointError, UsageError
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.config.variants import NO_TOKEN
-from gemma4_compile.runtime.prompt import longest_token_bytes
+from gemma4_compile.options.verify import CHAT, CODE, DOCUMENT, SCRIPT
+from gemma4_compile.runtime.prompt.prompt import longest_token_bytes
+from gemma4_compile.template.chat_template import ChatTemplate
 from gemma4_compile.types import JsonObject
 from gemma4_compile.verification.prompt import TEXT_FILE, encode
-from gemma4_compile.verify_options import CHAT, CODE, DOCUMENT, SCRIPT
 
 FOLDER = Path(__file__).parent / "texts"
 GIVEN = "given"  # the text of --text

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from types import ModuleType
 
 from gemma4_compile.errors import UsageError
-from gemma4_compile.verify_options import CPU, CUDA
+from gemma4_compile.options.verify import CPU, CUDA
 
 _INSTALL_HINT = "pip install 'gemma4-compile[verify]'"
 

@@ -21,7 +21,7 @@ from transformers.models.gemma4_unified.modeling_gemma4_unified import Gemma4Uni
 
 from gemma4_compile.model_spec.config.attention import AttentionKind
 from gemma4_compile.quantization.convert import RowReader
-from gemma4_compile.runtime.media_prompt import Prompt
+from gemma4_compile.runtime.engine.media_prompt import Prompt
 from gemma4_compile.types import JsonObject
 from gemma4_compile.verification import towers
 from gemma4_compile.verification.attention_blocks import BLOCKS, Untyped

@@ -14,7 +14,7 @@ from huggingface_hub import errors as hub_errors
 from gemma4_compile.checkpoint.hub_access import CLIENT, ask
 from gemma4_compile.checkpoint.hub_errors import clear_errors
 from gemma4_compile.errors import UsageError
-from gemma4_compile.regular_files import MAX_JSON_BYTES, read_regular
+from gemma4_compile.system.regular_files import MAX_JSON_BYTES, read_regular
 from gemma4_compile.targets.linker.licences import apache_licence
 
 LICENCE_NAMES = ("LICENSE", "LICENSE.md", "LICENSE.txt", "LICENCE", "COPYING")

@@ -9,8 +9,8 @@ import tvm_ffi
 from tvm import relax
 
 from gemma4_compile import abi
-from gemma4_compile.cache_folder import cache_folder
 from gemma4_compile.errors import TargetError
+from gemma4_compile.system.cache_folder import cache_folder
 from gemma4_compile.system.files import replace_file, scratch_folder
 from gemma4_compile.targets.linker import object_cache, zig
 from gemma4_compile.targets.linker.cpp_library import cpp_library

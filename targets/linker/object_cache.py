@@ -22,15 +22,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from gemma4_compile.cache_folder import WAY_OUT, UnsafeFolderError, own_cache_folder
 from gemma4_compile.errors import TargetError
-from gemma4_compile.regular_files import (
+from gemma4_compile.system import files, locks
+from gemma4_compile.system.cache_folder import WAY_OUT, UnsafeFolderError, own_cache_folder
+from gemma4_compile.system.regular_files import (
     check_own_directory,
     open_lock,
     open_regular,
     read_regular,
 )
-from gemma4_compile.system import files, locks
 
 logger = logging.getLogger(__name__)
 

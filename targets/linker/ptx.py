@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemma4_compile.errors import TargetError
-from gemma4_compile.nvidia import INSTALL, wheel_folders
 from gemma4_compile.system.files import scratch_folder
+from gemma4_compile.system.nvidia import INSTALL, wheel_folders
 
 REPORTED_LINES = 20
 OPTIONS = (

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gemma4_compile.cache_folder import cache_folder
 from gemma4_compile.errors import TargetError
 from gemma4_compile.system import processes
+from gemma4_compile.system.cache_folder import cache_folder
 
 logger = logging.getLogger(__name__)
 

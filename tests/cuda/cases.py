@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from gemma4_compile.errors import UsageError
-from gemma4_compile.runtime import ContextFullError, Engine, steps
-from gemma4_compile.runtime.cuda_graph import Replayed
-from gemma4_compile.runtime.cuda_runtime import CudaError, CudaRuntime, Readback
-from gemma4_compile.runtime.device import Device
-from gemma4_compile.runtime.drafting import RoundChooser
-from gemma4_compile.runtime.native_library import NativeLibrary
-from gemma4_compile.runtime.sampling import Sampler, SamplingOptions
+from gemma4_compile.runtime import ContextFullError, Engine
+from gemma4_compile.runtime.device.cuda_graph import Replayed
+from gemma4_compile.runtime.device.cuda_runtime import CudaError, CudaRuntime, Readback
+from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.library import steps
+from gemma4_compile.runtime.library.native_library import NativeLibrary
+from gemma4_compile.runtime.sampling.sampling import Sampler, SamplingOptions
+from gemma4_compile.runtime.speculative.drafting import RoundChooser
 from tests.cuda import few_rows
 from tests.cuda.launches import CUDA, PROMPT, Step, half, intermediates, launches_of
 from tests.cuda.library import Launch

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile.cache_folder import cache_folder
-from gemma4_compile.request import CompileRequest
+from gemma4_compile.compile.request import CompileRequest
+from gemma4_compile.system.cache_folder import cache_folder
 from gemma4_compile.targets.linker import ptx, zig
 from tests.packages import compile_small
 

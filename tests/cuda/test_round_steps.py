@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile.runtime.cuda_graph import SWITCH
+from gemma4_compile.runtime.device.cuda_graph import SWITCH
 from tests.cuda import fake
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile.runtime.cuda_graph import SWITCH
-from gemma4_compile.runtime.device import Device
-from gemma4_compile.runtime.steps import graphs_wanted
+from gemma4_compile.runtime.device.cuda_graph import SWITCH
+from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.library.steps import graphs_wanted
 from tests.cuda import fake
 
 

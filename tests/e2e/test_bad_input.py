@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from gemma4_compile import cli
+from gemma4_compile.cli import compile as cli
 from gemma4_compile.tiny.safetensors_file import write_safetensors
 from tests.models import E2B_LIKE, random_weights, write_checkpoint
 

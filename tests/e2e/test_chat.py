@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from gemma4_compile.runtime import Chat, ContextFullError, Engine, Reply, Sampler, SamplingOptions
-from gemma4_compile.runtime.engine import Float32Array
-from gemma4_compile.runtime.prompt import Message
+from gemma4_compile.runtime.engine.engine import Float32Array
+from gemma4_compile.runtime.prompt.prompt import Message
 from tests.packages import list_files
 
 Chooser = Callable[[Float32Array], int]

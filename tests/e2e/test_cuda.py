@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gemma4_compile import abi
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import ArtifactError
-from gemma4_compile.request import CompileRequest
 from gemma4_compile.runtime import Chat, Engine, Sampler, SamplingOptions
-from gemma4_compile.runtime.device import Device
+from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.targets.linker import ptx
 from tests.packages import compile_small
 from tests.tiny_answers import CONVERSATIONS

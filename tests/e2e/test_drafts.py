@@ -11,9 +11,9 @@ import pytest
 
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.runtime import Engine, Package, cli
-from gemma4_compile.runtime.bench import measure, table
-from gemma4_compile.runtime.generation import Generation
-from gemma4_compile.runtime.sampling import SamplingOptions, candidates
+from gemma4_compile.runtime.check.bench import measure, table
+from gemma4_compile.runtime.engine.generation import Generation
+from gemma4_compile.runtime.sampling.sampling import SamplingOptions, candidates
 from gemma4_compile.runtime.server.answers import usage
 from tests import hf, models
 from tests.drafted import CONTEXT, GREEDY, Drafted, Replies, drafted_package, knows, let_guess

@@ -10,7 +10,7 @@ import pytest
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.runtime import ContextFullError, Engine
-from gemma4_compile.runtime.native_library import NativeLibrary
+from gemma4_compile.runtime.library.native_library import NativeLibrary
 
 
 @pytest.fixture(scope="module")

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
+from gemma4_compile.compile.pipeline import compile_model
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import ArtifactError, CheckpointError
 from gemma4_compile.package.output_directory import LOCK_FILE
-from gemma4_compile.pipeline import compile_model
 from gemma4_compile.progress import ByteProgress
-from gemma4_compile.request import CompileRequest
 from tests import models
 from tests.packages import Silent
 

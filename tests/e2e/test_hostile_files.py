@@ -22,18 +22,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gemma4_compile import cli
 from gemma4_compile.checkpoint.match import Checkpoint, match
 from gemma4_compile.checkpoint.safetensors_file import read_header
 from gemma4_compile.checkpoint.suppressed_tokens import suppressed_tokens
+from gemma4_compile.cli import compile as cli
+from gemma4_compile.compile.pipeline import compile_model
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import Gemma4CompileError
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.text.layer_plan import layer_plans
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.package.artifacts import ChatConfig, Provenance, TensorCache
 from gemma4_compile.package.conversation import chat_template_config
-from gemma4_compile.pipeline import compile_model
-from gemma4_compile.request import CompileRequest
 from gemma4_compile.tiny.safetensors_file import write_safetensors
 from tests import models
 from tests.marks import slow_unless

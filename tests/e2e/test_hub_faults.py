@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from gemma4_compile.pipeline import compile_model
-from gemma4_compile.request import CompileRequest
+from gemma4_compile.compile.pipeline import compile_model
+from gemma4_compile.compile.request import CompileRequest
 from tests import models
 from tests.packages import Silent
 

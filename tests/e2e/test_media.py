@@ -11,13 +11,13 @@ import numpy.typing as npt
 import pytest
 
 from gemma4_compile import abi
+from gemma4_compile.compile.pipeline import compile_model
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import UsageError
 from gemma4_compile.media.inputs import Medium, Picture, Sound
 from gemma4_compile.media.preprocess import scaled
-from gemma4_compile.pipeline import compile_model
-from gemma4_compile.request import CompileRequest
 from gemma4_compile.runtime import Chat
-from gemma4_compile.runtime.media_prompt import Run
+from gemma4_compile.runtime.engine.media_prompt import Run
 from tests import media_checkpoints, tolerances
 from tests.marks import slow_unless
 from tests.media_checkpoints import KINDS, Truth, with_room

@@ -10,8 +10,8 @@ import pytest
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.runtime import Engine
-from gemma4_compile.runtime.device import Device
-from gemma4_compile.runtime.native_library import NativeLibrary
+from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.library.native_library import NativeLibrary
 
 CHAT_WITHOUT_COMPILER = """
 import sys

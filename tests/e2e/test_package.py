@@ -14,8 +14,9 @@ import pytest
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.package.files import finish
-from gemma4_compile.runtime import Chat, Engine, Package, conversation_check
-from gemma4_compile.runtime.integrity import Check
+from gemma4_compile.runtime import Chat, Engine, Package
+from gemma4_compile.runtime.package import conversation_check
+from gemma4_compile.runtime.package.integrity import Check
 from gemma4_compile.tiny.checkpoint import shipped_file
 from tests.packages import list_files
 

@@ -23,7 +23,7 @@ SMALL = {
 PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv.pop(1))
-from gemma4_compile.cli import main
+from gemma4_compile.cli.compile import main
 sys.exit(main(sys.argv[1:]))
 """
 ENVIRONMENTS = {

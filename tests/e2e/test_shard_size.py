@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.package.artifacts import TensorCache, read_artifact
-from gemma4_compile.request import CompileRequest
 from gemma4_compile.runtime import Chat, Sampler, SamplingOptions
 from tests.packages import CONTEXT_LENGTH, compile_small
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from gemma4_compile.runtime import Chat, Engine, Package, Sampler
-from gemma4_compile.runtime.generation import Generation, Generator
-from gemma4_compile.runtime.prompt import Message, PromptBuilder
-from gemma4_compile.runtime.sampling import make_sampler
-from gemma4_compile.runtime.tool_calls import ToolCall
+from gemma4_compile.runtime.engine.generation import Generation, Generator
+from gemma4_compile.runtime.prompt.prompt import Message, PromptBuilder
+from gemma4_compile.runtime.reply.tool_calls import ToolCall
+from gemma4_compile.runtime.sampling.sampling import make_sampler
 from tests.web.compiled import TINY, Compiler
 from tools.training.tiny.tools import PAGE_CALCULATOR
 

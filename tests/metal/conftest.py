@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import tvm
 
-from gemma4_compile.runtime import device
+from gemma4_compile.runtime.device import device
 from gemma4_compile.targets import TARGETS, Target, cpu
 
 

@@ -18,7 +18,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from gemma4_compile.cache_folder import cache_folder
+from gemma4_compile.system.cache_folder import cache_folder
 from gemma4_compile.targets import TargetSpec, cpu, metal
 from gemma4_compile.targets.linker import link as linker
 from gemma4_compile.targets.linker import runtime_objects, zig

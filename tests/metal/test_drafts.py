@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from gemma4_compile import abi
-from gemma4_compile.runtime import Engine, Package, device
-from gemma4_compile.runtime.kernel_check import check_kernels, kernels_of
-from gemma4_compile.runtime.native_library import NativeLibrary
+from gemma4_compile.runtime import Engine, Package
+from gemma4_compile.runtime.check.kernel_check import check_kernels, kernels_of
+from gemma4_compile.runtime.device import device
+from gemma4_compile.runtime.library.native_library import NativeLibrary
 from tests import models, tolerances
 from tests.drafted import drafted_package, let_guess
 from tests.marks import slow_unless

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tvm import relax
 
-from gemma4_compile.build import build_module, decoder_options
+from gemma4_compile.compile.build import build_module, decoder_options
 from gemma4_compile.passes.lowering import generate, lower
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import link, target_spec

@@ -10,9 +10,9 @@ import pytest
 
 from gemma4_compile import abi
 from gemma4_compile.runtime import Engine, Package
-from gemma4_compile.runtime.device import Device
-from gemma4_compile.runtime.kernel_check import kernels_of
-from gemma4_compile.runtime.native_library import NativeLibrary
+from gemma4_compile.runtime.check.kernel_check import kernels_of
+from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.targets import TARGETS, Target, cpu, target_spec
 from gemma4_compile.targets.tuning import FewRowTensorCoreTuning
 from gemma4_compile.types import JsonObject

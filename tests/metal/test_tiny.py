@@ -13,10 +13,11 @@ import pytest
 
 from gemma4_compile import abi
 from gemma4_compile.package.artifacts import read_artifact
-from gemma4_compile.runtime import Chat, Engine, Sampler, SamplingOptions, device
-from gemma4_compile.runtime.kernel_check import check_kernels, kernels_of
-from gemma4_compile.runtime.native_library import NativeLibrary
-from gemma4_compile.runtime.package import Package
+from gemma4_compile.runtime import Chat, Engine, Sampler, SamplingOptions
+from gemma4_compile.runtime.check.kernel_check import check_kernels, kernels_of
+from gemma4_compile.runtime.device import device
+from gemma4_compile.runtime.library.native_library import NativeLibrary
+from gemma4_compile.runtime.package.package import Package
 from tests import packages
 from tests.metal import emulator
 from tests.tiny_answers import CONVERSATIONS

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tvm import tirx
 from tvm.tirx.buffer import is_buffer_var
 
-from gemma4_compile.build import build_module, decoder_options
+from gemma4_compile.compile.build import build_module, decoder_options
 from gemma4_compile.device_check.comparison import allowed_error, example_arguments, is_packed
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table

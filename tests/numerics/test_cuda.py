@@ -10,8 +10,8 @@ import pytest
 
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.operators.picture_attention import LastVisibleRows
-from gemma4_compile.runtime.device import Device
-from gemma4_compile.runtime.native_library import NativeLibrary
+from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.targets import link, target_spec
 from gemma4_compile.targets.kernels import make_kernel
 from gemma4_compile.targets.linker import ptx

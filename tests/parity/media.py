@@ -17,7 +17,8 @@ import numpy.typing as npt
 from tvm.ir.transform import Pass
 
 from gemma4_compile import abi
-from gemma4_compile.build import build_module, decoder_options
+from gemma4_compile.compile.build import build_module, decoder_options
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.model_spec.text.component import TEXT
@@ -26,11 +27,10 @@ from gemma4_compile.passes.attach_metadata import AttachMetadata
 from gemma4_compile.passes.lowering import generate, lower
 from gemma4_compile.quantization.recipe import Recipe, storage_plan
 from gemma4_compile.quantization.schemes import RECIPES
-from gemma4_compile.request import CompileRequest
 from gemma4_compile.runtime import Engine, Package
-from gemma4_compile.runtime.chunks import chunks
-from gemma4_compile.runtime.device import view
-from gemma4_compile.runtime.native_library import NativeLibrary
+from gemma4_compile.runtime.device.device import view
+from gemma4_compile.runtime.engine.chunks import chunks
+from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.targets import TargetSpec, link, target_spec
 from tests import hf_media, models, packages, tolerances
 from tests.hf_media import Context

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from gemma4_compile.chat_template import templates_of
 from gemma4_compile.checkpoint.chat_files import ChatFiles, read_chat_template
 from gemma4_compile.errors import CheckpointError
+from gemma4_compile.template.chat_template import templates_of
 from gemma4_compile.tiny.checkpoint import TOKENIZER_FILES, shipped_file
 
 pytestmark = pytest.mark.parity

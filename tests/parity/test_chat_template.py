@@ -8,9 +8,9 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from gemma4_compile.chat_template import ChatTemplate
-from gemma4_compile.runtime.prompt import Message, PromptBuilder
-from gemma4_compile.runtime.tool_calls import ToolCall
+from gemma4_compile.runtime.prompt.prompt import Message, PromptBuilder
+from gemma4_compile.runtime.reply.tool_calls import ToolCall
+from gemma4_compile.template.chat_template import ChatTemplate
 from gemma4_compile.tiny.checkpoint import TOKENIZER_FILES, shipped_file
 
 pytestmark = pytest.mark.parity

@@ -15,7 +15,7 @@ from gemma4_compile.model_spec.drafter.reference import guess
 from gemma4_compile.model_spec.text.reference import forward
 from gemma4_compile.model_spec.text.scales import embedding_scale
 from gemma4_compile.runtime import Engine, Package
-from gemma4_compile.runtime.round_steps import PlainRounds
+from gemma4_compile.runtime.library.round_steps import PlainRounds
 from tests import drafters, hf, hf_drafter, models
 from tests.drafted import Drafted, drafted_package
 from tests.hf import Float32Array

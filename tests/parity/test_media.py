@@ -11,7 +11,7 @@ import pytest
 from gemma4_compile import abi
 from gemma4_compile.errors import UsageError
 from gemma4_compile.model_spec.text import reference
-from gemma4_compile.runtime.chunks import whole_rows
+from gemma4_compile.runtime.engine.chunks import whole_rows
 from tests import hf_media, models, tolerances
 from tests.hf_media import Context
 from tests.marks import slow_unless

@@ -11,10 +11,10 @@ import pytest
 from transformers import AutoTokenizer
 from transformers.utils import chat_template_utils
 
-from gemma4_compile import template_environment
-from gemma4_compile.chat_template import ChatTemplate, special_tokens
 from gemma4_compile.errors import UsageError
-from gemma4_compile.runtime.prompt import Message
+from gemma4_compile.runtime.prompt.prompt import Message
+from gemma4_compile.template import environment as template_environment
+from gemma4_compile.template.chat_template import ChatTemplate, special_tokens
 from gemma4_compile.tiny.checkpoint import TOKENIZER_FILES, shipped_file
 
 pytestmark = pytest.mark.parity

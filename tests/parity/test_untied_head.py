@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gemma4_compile import library_set
+from gemma4_compile.compile import library_set
 from gemma4_compile.runtime import Engine, Package
 from gemma4_compile.targets import TargetSpec, target_spec
 from tests import models, packages

@@ -10,11 +10,11 @@ import pytest
 import tvm_ffi
 
 from gemma4_compile import abi
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.model_spec.modality import Modality
-from gemma4_compile.request import CompileRequest
 from gemma4_compile.runtime import Package
-from gemma4_compile.runtime.device import Device
-from gemma4_compile.runtime.native_library import NativeLibrary
+from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.tiny.safetensors_file import write_safetensors
 from tests import models, tolerances
 from tests.packages import CONTEXT_LENGTH, compile_small

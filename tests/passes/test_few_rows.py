@@ -11,7 +11,7 @@ from tvm import tirx
 from tvm.relax.frontend import nn
 
 from gemma4_compile import abi
-from gemma4_compile.build import build_module, calls_of, decoder_options
+from gemma4_compile.compile.build import build_module, calls_of, decoder_options
 from gemma4_compile.model_spec.component import FEW_ROWS_ATTR
 from gemma4_compile.model_spec.layers.attention import AttentionOptions
 from gemma4_compile.operators.activation_quantization import (

@@ -12,12 +12,12 @@ from tvm import relax, tirx
 
 from benchmarks.drafter_config import drafter_values
 from gemma4_compile import abi
-from gemma4_compile.build import build_module, decoder_options, library_report
+from gemma4_compile.compile.build import build_module, decoder_options, library_report
 from gemma4_compile.model_spec.config.drafter import read_drafter
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config, preset_names
 from gemma4_compile.passes.lowering import lower, virtual_machine_passes
+from gemma4_compile.planning.plan import make_plan
 from gemma4_compile.quantization.schemes import RECIPES
-from gemma4_compile.reports.plan import make_plan
 from gemma4_compile.targets import target_spec
 from tests.marks import slow_unless
 

@@ -13,7 +13,7 @@ import pytest
 from tvm import relax, tirx
 
 from gemma4_compile import abi
-from gemma4_compile.build import decoder_options, library_report
+from gemma4_compile.compile.build import decoder_options, library_report
 from gemma4_compile.model_spec.component import Exported
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.export import export_module

@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from gemma4_compile import options
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.operators import base
 from gemma4_compile.operators.base import TensorSpec
 from gemma4_compile.operators.pointwise import Pointwise
 from gemma4_compile.operators.types import Buffer, Expr, Index
+from gemma4_compile.options import compile as options
 from gemma4_compile.quantization.schemes import recipe_of
-from gemma4_compile.request import CompileRequest
 from gemma4_compile.targets import TARGETS, libraries, target_spec
 from gemma4_compile.targets.kernels.common.pointwise import make_pointwise
 from tests.models import DENSE_LIKE, write_checkpoint

@@ -11,16 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile import (
-    chat_options,
-    kernels,
-    library_options,
-    options,
-    serve_options,
-    verify_options,
-)
+from gemma4_compile import kernels
 from gemma4_compile.errors import UsageError
-from gemma4_compile.process import Parser
+from gemma4_compile.options import chat as chat_options
+from gemma4_compile.options import compile as options
+from gemma4_compile.options import libraries as library_options
+from gemma4_compile.options import serve as serve_options
+from gemma4_compile.options import verify as verify_options
+from gemma4_compile.options.process import Parser
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import TARGETS
 

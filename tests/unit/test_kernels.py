@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from gemma4_compile import abi, kernels
-from gemma4_compile.build import library_report
+from gemma4_compile.compile.build import library_report
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.passes.kernel_sources import kernel_source, kernel_sources
 from gemma4_compile.passes.lowering import generate
-from gemma4_compile.request import CompileRequest
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.select import select
 from tests import drafters, models

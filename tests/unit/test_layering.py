@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tools.imports import ROOT, SOURCE_FOLDERS, SOURCES, imports, parsed, part_of
 
 MAX_LINES = 400
@@ -14,65 +16,26 @@ MAX_EXPLICIT_ANY = (
 
 # A module imports from its own layer and the ones above it in this list, never from one below.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    (
-        "__init__",
-        "errors",
-        "abi",
-        "cache_folder",
-        "chat_template",
-        "device_kinds",
-        "given_text",
-        "nvidia",
-        "process",
-        "progress",
-        "regular_files",
-        "system",
-        "template_content",
-        "template_environment",
-        "template_watch",
-        "types",
-    ),
-    (
-        "chat_options",
-        "confined",
-        "library_options",
-        "media",
-        "options",
-        "parallel",
-        "publish_options",
-        "sampling_ranges",
-        "serve_options",
-        "terminal",
-        "tiny",
-        "verify_options",
-    ),
+    ("__init__", "abi", "device_kinds", "errors", "progress", "types"),
+    ("system",),
+    ("confined", "media", "options", "template", "tiny"),
     ("operators",),
     ("model_spec",),
     ("quantization",),
     ("targets",),
     ("checkpoint", "passes"),
     ("package", "device_check"),
-    ("build", "dump", "request"),
+    ("planning",),
+    ("compile",),
     ("reports",),
-    (
-        "chat_config",
-        "compilation",
-        "library_build",
-        "library_set",
-        "library_worker",
-        "pipeline",
-    ),
     ("calibration", "verification"),
     ("cli", "kernels"),
-    ("__main__", "start"),
+    ("__main__",),
 )
 # The runtime is next to the layers: it runs packages and shares only names and file formats.
 RUNTIME_MAY_IMPORT = {
     "__init__",
     "abi",
-    "cache_folder",
-    "chat_options",
-    "chat_template",
     "checkpoint",
     "checkpoint.hub_access",
     "checkpoint.hub_errors",
@@ -81,21 +44,21 @@ RUNTIME_MAY_IMPORT = {
     "confined",
     "device_kinds",
     "errors",
-    "given_text",
     "media",
-    "nvidia",
+    "options",
+    "options.chat",
+    "options.given_text",
+    "options.process",
+    "options.sampling_ranges",
+    "options.serve",
     "package",
     "package.artifacts",
     "package.fields",
     "package.interface",
     "package.libraries",
-    "process",
-    "regular_files",
     "runtime",
-    "sampling_ranges",
-    "serve_options",
     "system",
-    "template_watch",
+    "template",
     "types",
 }
 
@@ -113,10 +76,10 @@ DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
         "gemma4_compile",
     ): "its modules `layers` and `streaming` need torch and transformers, which are an extra",
     (
-        "gemma4_compile/runtime/console.py",
+        "gemma4_compile/runtime/terminal/console.py",
         "gemma4_compile",
     ): "its `hub_package` loads the hub's client, which packages of this machine do without",
-    ("gemma4_compile/start.py", "gemma4_compile"): "Ctrl-C is to be taken before",
+    ("gemma4_compile/cli/start.py", "gemma4_compile"): "Ctrl-C is to be taken before",
     ("gemma4_compile/confined/schemas.py", "llguidance"): "an extra, in a process of its own",
     ("gemma4_compile/media/picture.py", "gemma4_compile"): "its `heif` needs PyAV",
     ("gemma4_compile/media/sound.py", "gemma4_compile"): "its `sound_track` needs PyAV",
@@ -138,7 +101,7 @@ def wrong_import(part: str, imported: str) -> str | None:
     target = part_of(imported)
     if part == "runtime":
         name = imported.removeprefix("gemma4_compile.")
-        whole = {"checkpoint", "package"}  # folders of which it knows single modules
+        whole = {"checkpoint", "options", "package"}  # folders of which it knows single modules
         known = name if target in whole else target
         return None if known in RUNTIME_MAY_IMPORT else "which the runtime does without"
     if target == part:
@@ -263,30 +226,50 @@ def test_any_is_counted_where_a_source_says_it() -> None:
     assert explicit_any("def f(company: Anything) -> object: ...") == 0
 
 
-# Folders of kernels: each imports from those before it alone.
-KERNEL_FOLDERS = (
-    ("common",),
-    ("prologues",),
-    ("tiles", "weights"),
-    ("attention", "audio", "linear", "norms", "sampling", "vision"),
-    ("moe",),
-    ("drafting",),
-)
+# Folders below one: each imports from those before it alone.
+FOLDERS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "gemma4_compile.targets.kernels": (
+        ("common",),
+        ("prologues",),
+        ("tiles", "weights"),
+        ("attention", "audio", "linear", "norms", "sampling", "vision"),
+        ("moe",),
+        ("drafting",),
+    ),
+    "gemma4_compile.runtime": (
+        ("device",),
+        ("library",),
+        ("sampling",),
+        ("package", "reply"),
+        ("speculative",),
+        ("engine",),
+        ("prompt",),
+        ("chat", "grammar"),
+        ("terminal",),
+        ("check",),
+        ("server",),
+    ),
+}
 
 
-def test_folders_of_kernels_import_from_those_before_them() -> None:
-    rank = {name: place for place, names in enumerate(KERNEL_FOLDERS) for name in names}
-    above = "gemma4_compile.targets.kernels."
-    folders = {SOURCES[module].parent.name for module in SOURCES if module.startswith(above)}
-    assert folders - {"kernels"} == set(rank)
+def folder_below(parent: str, module: str) -> str | None:
+    """The folder of `parent` that a module lies in; None of `parent`'s own modules and others."""
+    words = module.removeprefix(f"{parent}.").split(".")
+    is_below = module.startswith(f"{parent}.") and (
+        SOURCES[module].name == "__init__.py" or words[1:]
+    )
+    return words[0] if is_below else None
+
+
+@pytest.mark.parametrize("parent", FOLDERS)
+def test_folders_import_from_those_before_them(parent: str) -> None:
+    rank = {name: place for place, names in enumerate(FOLDERS[parent]) for name in names}
+    below = {module: name for module in SOURCES if (name := folder_below(parent, module))}
+    assert set(below.values()) == set(rank)
     wrong = [
         f"{module} imports {imported}"
-        for module in SOURCES
-        if module.startswith(above) and module.count(".") > above.count(".")
+        for module, own in below.items()
         for _, imported in imports(parsed(module))
-        if imported in SOURCES
-        and imported.startswith(above)
-        and (own := SOURCES[module].parent.name) != (other := SOURCES[imported].parent.name)
-        and rank[other] >= rank[own]
+        if (other := below.get(imported, own)) != own and rank[other] >= rank[own]
     ]
     assert not wrong, "\n".join(wrong)

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import gemma4_compile
-from gemma4_compile import chat_options, options
+from gemma4_compile.options import chat as chat_options
+from gemma4_compile.options import compile as options
 from gemma4_compile.runtime.server import pages
 from gemma4_compile.targets.linker import object_cache
 

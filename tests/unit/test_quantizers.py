@@ -9,7 +9,7 @@ import pytest
 from benchmarks.quantizers import CODEBOOK, QUANTIZERS, Float32Array
 from benchmarks.rounding_loss import choose, points, stored_bytes
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
-from gemma4_compile.reports.plan import make_plan
+from gemma4_compile.planning.plan import make_plan
 from gemma4_compile.targets import target_spec
 
 WEIGHTS = np.random.default_rng(3).standard_normal((16, 512)).astype(np.float32)

@@ -50,9 +50,10 @@ EXCEPTIONS: dict[str, str] = {
         (f"model_spec/audio/{name}.py" for name in ("export", "mel", "tower", "unified")),
         "tests/parity/test_audio_*.py; signatures: tests/unit/model_spec/audio/test_component.py",
     ),
+    "gemma4_compile/template/environment.py": "tests/parity/test_template_environment.py",
     "model_spec/drafter/export.py": "tests/unit/model_spec/drafter/test_component.py",
-    "gemma4_compile/runtime/drafting.py": "tests/e2e/test_drafts.py, on compiled packages",
-    "gemma4_compile/runtime/token_engine.py": "protocols without code; mypy reads them",
+    "gemma4_compile/runtime/speculative/drafting.py": "tests/e2e/test_drafts.py",
+    "gemma4_compile/runtime/sampling/token_engine.py": "protocols without code; mypy reads them",
     **dict.fromkeys(
         (f"gemma4_compile/verification/{name}.py" for name in ("references", "torch_parts")),
         "tests/unit/verification/test_numerics_report.py, on compiled packages",

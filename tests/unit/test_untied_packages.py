@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from gemma4_compile import abi
-from gemma4_compile.compilation import config_digest
+from gemma4_compile.compile.compilation import config_digest
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import UsageError
 from gemma4_compile.kernels import lower_library
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
-from gemma4_compile.request import CompileRequest
 from gemma4_compile.tiny.safetensors_file import write_safetensors
 from tests import drafters, models, packages
 from tests.marks import slow_unless

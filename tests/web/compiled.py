@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gemma4_compile.compile.pipeline import compile_model
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.model_spec.modality import TEXT_ONLY
-from gemma4_compile.pipeline import compile_model
 from gemma4_compile.quantization.schemes import RECIPES
-from gemma4_compile.request import CompileRequest
 from gemma4_compile.targets.libraries import LIBRARIES, fitting_forms
 from gemma4_compile.targets.spec import NATIVE
 from tests import models, routing

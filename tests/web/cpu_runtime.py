@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from gemma4_compile.runtime.engine import Engine
-from gemma4_compile.runtime.package import Package
+from gemma4_compile.runtime.engine.engine import Engine
+from gemma4_compile.runtime.package.package import Package
 from tests import tolerances
 
 QUANT = "q4f32"

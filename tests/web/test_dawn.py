@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gemma4_compile.passes.submit_towers import LAUNCHES
-from gemma4_compile.runtime.engine import Engine
+from gemma4_compile.runtime.engine.engine import Engine
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.spec import NATIVE, WORDS
 from tests import tolerances

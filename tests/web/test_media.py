@@ -14,14 +14,14 @@ import pytest
 import soundfile
 from PIL import Image
 
+from gemma4_compile.compile.pipeline import compile_model
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.media.inputs import Picture, Sound
 from gemma4_compile.media.settings import AudioSettings, ImageSettings
 from gemma4_compile.media.sizes import SQUARE, WIDE, client_size
 from gemma4_compile.operators.picture import mark_row
-from gemma4_compile.pipeline import compile_model
-from gemma4_compile.request import CompileRequest
 from gemma4_compile.runtime import Engine
-from gemma4_compile.runtime.media_prompt import Prompt, Run
+from gemma4_compile.runtime.engine.media_prompt import Prompt, Run
 from gemma4_compile.targets.spec import WORDS
 from tests import media_checkpoints
 from tests.packages import Silent

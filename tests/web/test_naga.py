@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from benchmarks.drafter_config import drafter_values
-from gemma4_compile.build import build_module, decoder_options
+from gemma4_compile.compile.build import build_module, decoder_options
 from gemma4_compile.media.sizes import DEFAULT_BUDGET, client_blocks
 from gemma4_compile.model_spec.config.drafter import read_drafter
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config, preset_names

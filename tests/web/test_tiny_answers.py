@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gemma4_compile.runtime import Package
-from gemma4_compile.runtime.prompt import Message, PromptBuilder
+from gemma4_compile.runtime.prompt.prompt import Message, PromptBuilder
 from gemma4_compile.targets.spec import NATIVE, WORDS
 from tests.marks import slow_unless
 from tests.tiny_answers import Conversation, few

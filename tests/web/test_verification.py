@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from gemma4_compile.compile.pipeline import compile_model
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.package.artifacts import read_artifact
-from gemma4_compile.pipeline import compile_model
-from gemma4_compile.request import CompileRequest
 from gemma4_compile.verification.numerics_report import verify_package
 from gemma4_compile.verification.runners import run_on_dawn
 from gemma4_compile.verification.subject import VerifyRequest

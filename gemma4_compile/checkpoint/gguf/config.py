@@ -18,7 +18,7 @@ from gemma4_compile.checkpoint.safetensors_file import Float32Array
 from gemma4_compile.errors import CheckpointError, printable
 from gemma4_compile.model_spec.config.attention import AttentionKind
 from gemma4_compile.model_spec.config.text import MAX_LAYERS
-from gemma4_compile.process import warn
+from gemma4_compile.options.process import warn
 from gemma4_compile.types import JsonObject
 
 USUAL_CHOSEN = 32

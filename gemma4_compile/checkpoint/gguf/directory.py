@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gemma4_compile import regular_files
 from gemma4_compile.checkpoint.chat_files import (
     ADDED_TOKENS_FILE,
     MAP_FILE,
@@ -33,7 +32,8 @@ from gemma4_compile.checkpoint.gguf.tokenizer import (
 )
 from gemma4_compile.checkpoint.match import vocabulary_of
 from gemma4_compile.errors import CheckpointError
-from gemma4_compile.regular_files import MAX_JSON_BYTES, MAX_TOKENIZER_BYTES
+from gemma4_compile.system import regular_files
+from gemma4_compile.system.regular_files import MAX_JSON_BYTES, MAX_TOKENIZER_BYTES
 from gemma4_compile.types import JsonObject
 
 _COPIED = (

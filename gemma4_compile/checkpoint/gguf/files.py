@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from gemma4_compile import regular_files
 from gemma4_compile.checkpoint.files import check_place
 from gemma4_compile.checkpoint.kinds import INDEX_FILE, SINGLE_FILE
 from gemma4_compile.errors import CheckpointError, printable
+from gemma4_compile.system import regular_files
 
 SUFFIX = ".gguf"
 MAGIC = b"GGUF"

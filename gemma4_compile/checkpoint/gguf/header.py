@@ -17,12 +17,12 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from gemma4_compile import regular_files
 from gemma4_compile.checkpoint.beginnings import BEGIN_BYTES, check_is_file_itself
 from gemma4_compile.checkpoint.gguf.files import MAGIC
 from gemma4_compile.checkpoint.gguf.types import BlockType, block_type
 from gemma4_compile.checkpoint.safetensors_file import MAX_TENSORS, Stamp, stamp_of
 from gemma4_compile.errors import CheckpointError
+from gemma4_compile.system import regular_files
 
 Value = int | float | bool | str | list[str] | npt.NDArray[np.generic]
 """Of metadata; arrays of numbers stay as they are in the file."""

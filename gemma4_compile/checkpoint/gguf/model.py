@@ -24,7 +24,7 @@ from gemma4_compile.checkpoint.safetensors_file import (
 )
 from gemma4_compile.errors import CheckpointError, printable
 from gemma4_compile.model_spec.config.variants import DTYPES
-from gemma4_compile.process import warn
+from gemma4_compile.options.process import warn
 from gemma4_compile.types import JsonObject
 
 _SHOWN = 60

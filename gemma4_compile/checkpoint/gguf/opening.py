@@ -21,7 +21,7 @@ from gemma4_compile.checkpoint.hub_id import is_hub_id
 from gemma4_compile.checkpoint.match import Checkpoint, read_generation_config
 from gemma4_compile.errors import CheckpointError, UsageError, printable
 from gemma4_compile.model_spec.modality import TEXT_ONLY, Modality
-from gemma4_compile.process import warn
+from gemma4_compile.options.process import warn
 
 KIND = "gguf"
 """Of a model, in provenance."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from gemma4_compile.checkpoint.gguf.metadata import Metadata
 from gemma4_compile.errors import CheckpointError, printable
-from gemma4_compile.process import warn
+from gemma4_compile.options.process import warn
 from gemma4_compile.types import JsonObject
 
 MODEL = "gemma4"

@@ -8,7 +8,7 @@ from gemma4_compile.checkpoint.quantised import bitsandbytes, compressed, fp8, g
 from gemma4_compile.checkpoint.quantised.modules import Weights
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo
 from gemma4_compile.model_spec.config.variants import quantised_by
-from gemma4_compile.process import warn
+from gemma4_compile.options.process import warn
 
 KEYS = ("quantization", "quantization_config")
 """MLX has the first, or both with the same content."""

@@ -7,11 +7,11 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gemma4_compile.runtime.declared_values import as_declared
-from gemma4_compile.runtime.generation import Generation
-from gemma4_compile.runtime.reply import Event, ReasoningDelta, TextDelta
+from gemma4_compile.runtime.engine.generation import Generation
+from gemma4_compile.runtime.reply.declared_values import as_declared
+from gemma4_compile.runtime.reply.reply import Event, ReasoningDelta, TextDelta
+from gemma4_compile.runtime.reply.tool_calls import ToolCall
 from gemma4_compile.runtime.server.logprobs import ReplyLogprobs
-from gemma4_compile.runtime.tool_calls import ToolCall
 from gemma4_compile.types import JsonObject
 
 

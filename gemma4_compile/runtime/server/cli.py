@@ -16,27 +16,8 @@ from starlette.routing import BaseRoute
 
 from gemma4_compile.media.inputs import check_modality
 from gemma4_compile.media.settings import MediaSettings
-from gemma4_compile.package.artifacts import Provenance
-from gemma4_compile.process import run_command, warn
-from gemma4_compile.runtime.choice import candidates, for_pages, is_for_browsers
-from gemma4_compile.runtime.console import Console
-from gemma4_compile.runtime.drafter_files import without_drafter
-from gemma4_compile.runtime.engine import Engine
-from gemma4_compile.runtime.generation import Generator
-from gemma4_compile.runtime.hub_snapshot import forgetting_damage, hub_package_of
-from gemma4_compile.runtime.integrity import Check, check_sizes
-from gemma4_compile.runtime.package import read_provenance
-from gemma4_compile.runtime.prompt import NO_TEMPLATE
-from gemma4_compile.runtime.server.address import address_of, is_loopback, take_address
-from gemma4_compile.runtime.server.api import api_routes
-from gemma4_compile.runtime.server.app import create_app
-from gemma4_compile.runtime.server.body import Limits
-from gemma4_compile.runtime.server.connections import connections_for, server_config
-from gemma4_compile.runtime.server.host_names import EVERY_NAME, HostNames
-from gemma4_compile.runtime.server.pages import PACKAGE_PATH, find_page, folder_routes
-from gemma4_compile.runtime.server.service import Model, Service
-from gemma4_compile.runtime.server.worker import Worker
-from gemma4_compile.serve_options import (
+from gemma4_compile.options.process import run_command, warn
+from gemma4_compile.options.serve import (
     API_KEY_VARIABLE,
     BODY_MIB,
     BROWSER,
@@ -49,6 +30,25 @@ from gemma4_compile.serve_options import (
     make_parser,
     media_hosts,
 )
+from gemma4_compile.package.artifacts import Provenance
+from gemma4_compile.runtime.engine.engine import Engine
+from gemma4_compile.runtime.engine.generation import Generator
+from gemma4_compile.runtime.package.choice import candidates, for_pages, is_for_browsers
+from gemma4_compile.runtime.package.drafter_files import without_drafter
+from gemma4_compile.runtime.package.hub_snapshot import forgetting_damage, hub_package_of
+from gemma4_compile.runtime.package.integrity import Check, check_sizes
+from gemma4_compile.runtime.package.package import read_provenance
+from gemma4_compile.runtime.prompt.prompt import NO_TEMPLATE
+from gemma4_compile.runtime.server.address import address_of, is_loopback, take_address
+from gemma4_compile.runtime.server.api import api_routes
+from gemma4_compile.runtime.server.app import create_app
+from gemma4_compile.runtime.server.body import Limits
+from gemma4_compile.runtime.server.connections import connections_for, server_config
+from gemma4_compile.runtime.server.host_names import EVERY_NAME, HostNames
+from gemma4_compile.runtime.server.pages import PACKAGE_PATH, find_page, folder_routes
+from gemma4_compile.runtime.server.service import Model, Service
+from gemma4_compile.runtime.server.worker import Worker
+from gemma4_compile.runtime.terminal.console import Console
 
 _WAY_WITHOUT_KEY = "put a proxy that asks for a password in front"
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Set
 from typing import Any, TypeVar, overload
 
 from gemma4_compile.errors import printable
+from gemma4_compile.options.sampling_ranges import SamplingValueError, read_sampling
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.asks import Ask
-from gemma4_compile.sampling_ranges import SamplingValueError, read_sampling
 
 T = TypeVar("T")
 
@@ -169,7 +169,7 @@ class Fields:
         return value
 
     def sampling(self, field: str, default: float, highest: float | None = None) -> Any:
-        """A sampling parameter; its range is that of `gemma4_compile.sampling_ranges`."""
+        """A sampling parameter; its range is that of `gemma4_compile.options.sampling_ranges`."""
         value = self._values.get(field)
         if value is None:
             return default

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gemma4_compile.errors import UsageError
+from gemma4_compile.options.serve import allowed_hosts
 from gemma4_compile.runtime.server.api_error import ApiError
-from gemma4_compile.serve_options import allowed_hosts
 
 EVERY_NAME = "*"
 _LONGEST_NAME = 253  # of DNS

@@ -17,7 +17,7 @@ from gemma4_compile.media.file_kinds import is_picture, kind_of_file
 from gemma4_compile.media.inputs import Medium, Picture, Sound, check_taken, load
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.media.sizes import BUDGETS
-from gemma4_compile.runtime.prompt import Message
+from gemma4_compile.runtime.prompt.prompt import Message
 from gemma4_compile.runtime.server import asks
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.fetch import Fetcher, FetchError

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gemma4_compile.errors import UsageError
-from gemma4_compile.runtime.declarations import SchemaWriter
-from gemma4_compile.runtime.grammar import is_installed
-from gemma4_compile.runtime.prompt import Message
+from gemma4_compile.runtime.grammar.grammar import is_installed
+from gemma4_compile.runtime.prompt.prompt import Message
+from gemma4_compile.runtime.reply.declarations import SchemaWriter
+from gemma4_compile.runtime.reply.tool_calls import ToolCall
 from gemma4_compile.runtime.server import asks
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.body import parse_json
@@ -21,7 +22,6 @@ from gemma4_compile.runtime.server.media import (
     kind_of_part,
     read_medium,
 )
-from gemma4_compile.runtime.tool_calls import ToolCall
 
 MAX_TOOLS = 128
 _ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -41,7 +41,7 @@ _OTHERS = {"thinking": "reasoning", "tool_name": "name"}
 _OTHER_ROLES = {"function": "tool"}
 _TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 _THOUGHTS = {"thinking": "thinking", "reasoning": "text", "redacted_thinking": "text"}
-# As `gemma4_compile.runtime.tool_calls` reads it; without what may be part of a control token.
+# As `gemma4_compile.runtime.reply.tool_calls` reads it; without what a control token may hold.
 _TOOL_NAME = re.compile(r"(?!.*(?:<\||\|>))[^\s{}()\[\],'\"=]{1,256}")
 _DECLARED = {"description", "name", "parameters", "response", "strict"}
 _CHOICES = ("any", "auto", "none", "required")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gemma4_compile.package.artifacts import Provenance
-from gemma4_compile.runtime.hub_snapshot import hub_package_of
+from gemma4_compile.runtime.package.hub_snapshot import hub_package_of
 from gemma4_compile.types import JsonObject
 
 MODELS_FILE = "models.json"

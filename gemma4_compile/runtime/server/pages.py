@@ -16,7 +16,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from gemma4_compile import abi
-from gemma4_compile.runtime.package import read_provenance
+from gemma4_compile.runtime.package.package import read_provenance
 from gemma4_compile.runtime.server.model_list import MODELS_FILE, model_list
 
 PACKAGE_PATH = "/package/"

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.requests import ChatRequest, CompletionRequest
-from gemma4_compile.template_watch import SlowRenderingError, Watch
+from gemma4_compile.template.watch import SlowRenderingError, Watch
 
 SHORT_SECONDS, LONG_SECONDS = 0.2, 30.0
 """Of computing: what a template takes for a prompt, waiting left out."""

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypedDict
 
-from gemma4_compile.runtime.prompt import Message
-from gemma4_compile.runtime.sampling import PENALTIES, SamplingOptions
+from gemma4_compile.options.sampling_ranges import API_MAX_TEMPERATURE, SAMPLING_RANGES
+from gemma4_compile.runtime.prompt.prompt import Message
+from gemma4_compile.runtime.sampling.sampling import PENALTIES, SamplingOptions
 from gemma4_compile.runtime.server import asks, thinking
 from gemma4_compile.runtime.server.fields import Fields, Ignored
 from gemma4_compile.runtime.server.media import GivenMedium
@@ -20,7 +21,6 @@ from gemma4_compile.runtime.server.messages import (
     read_tools,
 )
 from gemma4_compile.runtime.server.response_format import read_schema
-from gemma4_compile.sampling_ranges import API_MAX_TEMPERATURE, SAMPLING_RANGES
 
 MAX_STOP_STRINGS = 64
 MAX_STOP_CHARACTERS = 256

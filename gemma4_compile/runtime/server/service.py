@@ -8,17 +8,17 @@ from functools import partial
 
 from tokenizers import Tokenizer
 
-from gemma4_compile.chat_template import ChatTemplate
 from gemma4_compile.errors import Gemma4CompileError
 from gemma4_compile.media.settings import MediaSettings
-from gemma4_compile.runtime.engine import ContextFullError
-from gemma4_compile.runtime.generation import Generation, Generator
-from gemma4_compile.runtime.grammar import Grammars
-from gemma4_compile.runtime.logprobs import AnswerTokens
-from gemma4_compile.runtime.package import Package
-from gemma4_compile.runtime.prompt import NO_TEMPLATE, PromptBuilder
-from gemma4_compile.runtime.reply import MarkIds
-from gemma4_compile.runtime.sampling import SamplingOptions, make_sampler
+from gemma4_compile.runtime.engine.engine import ContextFullError
+from gemma4_compile.runtime.engine.generation import Generation, Generator
+from gemma4_compile.runtime.engine.logprobs import AnswerTokens
+from gemma4_compile.runtime.grammar.grammar import Grammars
+from gemma4_compile.runtime.package.package import Package
+from gemma4_compile.runtime.prompt.prompt import NO_TEMPLATE, PromptBuilder
+from gemma4_compile.runtime.reply.reply import MarkIds
+from gemma4_compile.runtime.sampling.sampling import SamplingOptions, make_sampler
+from gemma4_compile.runtime.sampling.token_engine import TokenChooser
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.fields import Ignored
 from gemma4_compile.runtime.server.logprobs import ReplyLogprobs
@@ -31,8 +31,8 @@ from gemma4_compile.runtime.server.requests import (
     Settings,
 )
 from gemma4_compile.runtime.server.worker import Place, Ticket, Worker
-from gemma4_compile.runtime.token_engine import TokenChooser
-from gemma4_compile.template_watch import SlowRenderingError, Watch
+from gemma4_compile.template.chat_template import ChatTemplate
+from gemma4_compile.template.watch import SlowRenderingError, Watch
 
 Constraint = Callable[[TokenChooser], TokenChooser]
 """Makes a chooser that takes only what a grammar allows, for one reply."""

@@ -11,8 +11,8 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from gemma4_compile.runtime.generation import Generation, Generator, PromptProgress
-from gemma4_compile.runtime.reply import Event
+from gemma4_compile.runtime.engine.generation import Generation, Generator, PromptProgress
+from gemma4_compile.runtime.reply.reply import Event
 from gemma4_compile.runtime.server.api_error import ApiError
 
 Starter = Callable[[Generator], Generation]

@@ -11,13 +11,13 @@ import numpy as np
 
 from gemma4_compile import abi
 from gemma4_compile.calibration.calibrate import calibrating
+from gemma4_compile.compile.pipeline import compile_model
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.package.artifacts import TensorCache, read_artifact
-from gemma4_compile.pipeline import compile_model
 from gemma4_compile.quantization.recipe import storage_plan
 from gemma4_compile.quantization.schemes import RECIPES, SCHEMES
-from gemma4_compile.request import CompileRequest
 from gemma4_compile.verification.stored_weights import StoredWeights
 from tests import models
 from tests.packages import Silent

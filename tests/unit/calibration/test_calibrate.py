@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gemma4_compile import abi, cli
+from gemma4_compile import abi
 from gemma4_compile.calibration.calibrate import calibrating
+from gemma4_compile.cli import compile as cli
+from gemma4_compile.compile.pipeline import compile_model
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import QuantizationError, UsageError
 from gemma4_compile.package.partial_build import NONFINITE
-from gemma4_compile.pipeline import compile_model
-from gemma4_compile.request import CompileRequest
 from tests import models
 from tests.packages import Silent
 from tests.unit.calibration.calibrated import TEXT, checkpoint, compiled, plain

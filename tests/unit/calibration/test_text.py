@@ -42,7 +42,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_a_file_that_is_too_long_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gemma4_compile.given_text.MAX_TEXT_BYTES", 10)
+    monkeypatch.setattr("gemma4_compile.options.given_text.MAX_TEXT_BYTES", 10)
     (tmp_path / "text").write_text("a" * 11)
     with pytest.raises(UsageError, match="--calibrate: cannot read"):
         read_file(tmp_path / "text")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gemma4_compile.checkpoint.float16_range import LARGEST, check_norms
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import QuantizationError
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import COMPONENTS
@@ -15,7 +16,6 @@ from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.parameters import Parameter, Role
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.quantization.schemes import RECIPES
-from gemma4_compile.request import CompileRequest
 from gemma4_compile.targets.libraries import fitting_forms
 from gemma4_compile.tiny.safetensors_file import write_safetensors
 from tests import models

@@ -12,14 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gemma4_compile import abi, cli, pipeline
+from gemma4_compile import abi
 from gemma4_compile.checkpoint.match import Checkpoint
 from gemma4_compile.checkpoint.nonfinite import count_nonfinite, finite_reader, nonfinite_lines
+from gemma4_compile.cli import compile as cli
+from gemma4_compile.compile import pipeline
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import QuantizationError, UsageError
 from gemma4_compile.package.artifacts import read_artifact
 from gemma4_compile.progress import ByteProgress
 from gemma4_compile.quantization import convert
-from gemma4_compile.request import CompileRequest
 from tests import models
 from tests.packages import Silent, compile_small
 

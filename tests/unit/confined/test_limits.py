@@ -16,7 +16,7 @@ from gemma4_compile.confined.conversation import try_conversation
 from gemma4_compile.confined.limits import command, start_folder
 from gemma4_compile.errors import MediaError
 from gemma4_compile.media.decode import decode_image
-from gemma4_compile.runtime.schema_process import SchemaServer
+from gemma4_compile.runtime.grammar.schema_process import SchemaServer
 from tests.scripted_engine import VOCABULARY, tiny_tokenizer
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the limit of memory is Linux's")

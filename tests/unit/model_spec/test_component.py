@@ -16,8 +16,8 @@ from tvm import relax
 from tvm.relax.frontend import nn
 
 from gemma4_compile import abi
-from gemma4_compile.build import build_module, decoder_options
 from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader
+from gemma4_compile.compile.build import build_module, decoder_options
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.model_spec.component import (
     ActivationMemory,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gemma4_compile import options
 from gemma4_compile.model_spec.modality import ALL_MODALITIES, TEXT_ONLY, Modality
+from gemma4_compile.options import compile as options
 
 
 def test_the_option_has_the_same_names() -> None:

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from gemma4_compile.chat_template import ChatTemplate
 from gemma4_compile.confined.conversation import Trial
 from gemma4_compile.confined.dialogues import DIALOGUES
 from gemma4_compile.errors import UsageError
 from gemma4_compile.package.client_form import ClientForm, Difference, differences, find_form
 from gemma4_compile.package.conversation import GEMMA
+from gemma4_compile.template.chat_template import ChatTemplate
 from gemma4_compile.tiny.checkpoint import shipped_file
 from tests.unit.package.test_conversation import THOUGHT_TEMPLATE, Client, conv_template_of
 

@@ -11,12 +11,12 @@ from typing import TypedDict, cast
 import pytest
 
 from gemma4_compile import tiny
-from gemma4_compile.chat_template import ChatTemplate
 from gemma4_compile.confined.conversation import Trial
 from gemma4_compile.confined.dialogues import DIALOGUES
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.package import conversation
 from gemma4_compile.package.client_form import ClientForm, find_form
+from gemma4_compile.template.chat_template import ChatTemplate
 
 TINY = Path(tiny.__file__).parent / "files"
 TOKENIZER = json.loads((TINY / "tokenizer.json").read_text())

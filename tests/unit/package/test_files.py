@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import pytest
 
-from gemma4_compile import abi, regular_files
+from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.package.artifacts import Provenance
 from gemma4_compile.package.files import (
@@ -26,6 +26,7 @@ from gemma4_compile.package.files import (
     write_text,
 )
 from gemma4_compile.package.output_directory import LOCK_FILE, PROGRESS_FILE
+from gemma4_compile.system import regular_files
 
 
 def test_a_file_of_any_size_is_hashed_whole(tmp_path: Path) -> None:

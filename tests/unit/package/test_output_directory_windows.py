@@ -127,7 +127,7 @@ def test_a_place_in_another_spelling_is_the_same(
     """A disk that takes `Model` for `model`: the link is the other spelling, left as it is."""
     (tmp_path / "model").mkdir()
     (tmp_path / "Model").symlink_to("model")
-    monkeypatch.setattr("gemma4_compile.regular_files.resolved", lambda path: path)
+    monkeypatch.setattr("gemma4_compile.system.regular_files.resolved", lambda path: path)
     with pytest.raises(UsageError, match="would replace the checkpoint"):
         check_place(tmp_path / "Model", [tmp_path / "model"])
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile import options
 from gemma4_compile.errors import QuantizationError, UsageError
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.parameters import Role
 from gemma4_compile.model_spec.text.parameters import parameter_table
+from gemma4_compile.options import compile as options
 from gemma4_compile.quantization.recipe import storage_plan
 from gemma4_compile.quantization.recipe_file import (
     MAX_PATTERN_LETTERS,

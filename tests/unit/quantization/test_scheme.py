@@ -13,10 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gemma4_compile import abi, cli, options
-from gemma4_compile.build import build_module, decoder_options, kernel_descriptions
+from gemma4_compile import abi
+from gemma4_compile.cli import compile as cli
+from gemma4_compile.compile.build import build_module, decoder_options, kernel_descriptions
 from gemma4_compile.model_spec.text.reference import forward
 from gemma4_compile.operators.base import operator_from
+from gemma4_compile.options import compile as options
 from gemma4_compile.passes.kernel_sources import kernel_sources
 from gemma4_compile.passes.lowering import generate, lower
 from gemma4_compile.quantization import schemes

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.quantization.groups import exact_groups
 from gemma4_compile.quantization.schemes import SCHEMES
 from gemma4_compile.reports.exact_groups import Exact, FourBits, exact_lines
 from gemma4_compile.reports.quantization_report import ParameterLoss, report_model, report_text
-from gemma4_compile.request import CompileRequest
 from gemma4_compile.tiny.safetensors_file import rounded
 from tests import models
 from tests.packages import Silent

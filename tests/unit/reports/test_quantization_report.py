@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gemma4_compile import cli
+from gemma4_compile.cli import compile as cli
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import QuantizationError
 from gemma4_compile.quantization.groups import GroupScheme, dequantize, quantize
 from gemma4_compile.reports.quantization_report import ParameterLoss, report_model, report_text
-from gemma4_compile.request import CompileRequest
 from tests import models
 from tests.packages import Silent
 

@@ -15,7 +15,7 @@ import pytest
 
 from gemma4_compile.runtime import Chat, Sampler
 from gemma4_compile.runtime.cli import main
-from gemma4_compile.runtime.reply import TextDelta
+from gemma4_compile.runtime.reply.reply import TextDelta
 from tests.packages import list_files
 from tests.scripted_engine import END_OF_TURN, encode
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile.cache_folder import cache_folder
+from gemma4_compile.system.cache_folder import cache_folder
 
 _OPTIONS = (
     *("--python-version", "3.11", "--only-binary=:all:", "--no-deps"),

@@ -12,11 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gemma4_compile import abi, cli, kernels, library_options, options
+from gemma4_compile import abi, kernels
+from gemma4_compile.cli import compile as cli
 from gemma4_compile.model_spec.text.reference import forward
+from gemma4_compile.options import compile as options
+from gemma4_compile.options import libraries as library_options
 from gemma4_compile.package.interface import device_of
 from gemma4_compile.runtime import Engine
-from gemma4_compile.runtime.package import Package
+from gemma4_compile.runtime.package.package import Package
 from gemma4_compile.targets import TARGETS, cpu, metal
 from gemma4_compile.targets.target import Target
 from gemma4_compile.verification.runners import run_here, runner_for

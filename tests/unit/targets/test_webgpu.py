@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile.cache_folder import cache_folder
 from gemma4_compile.errors import TargetError
+from gemma4_compile.system.cache_folder import cache_folder
 from gemma4_compile.targets import link, target_spec, webgpu
 from gemma4_compile.targets.linker.wasm_file import MAGIC, read_interface
 from tests.unit.targets.kv_library import CacheOfLayer, RotaryKind, build

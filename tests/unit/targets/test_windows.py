@@ -18,7 +18,7 @@ import pytest
 import tvm_ffi
 from tvm import relax
 
-from gemma4_compile.runtime.library_file import machine_of
+from gemma4_compile.runtime.library.library_file import machine_of
 from gemma4_compile.targets import cpu
 from gemma4_compile.targets.linker import link as linker
 from gemma4_compile.targets.linker.runtime_objects import NATIVE, OBJECTS, runtime_objects

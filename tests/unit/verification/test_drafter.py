@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from gemma4_compile import abi
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import CheckpointError, UsageError
 from gemma4_compile.package.artifacts import read_artifact
 from gemma4_compile.package.files import hash_file, write_json
-from gemma4_compile.request import CompileRequest
 from gemma4_compile.verification import numerics_report, subject
 from gemma4_compile.verification.numerics_report import verify_package
 from gemma4_compile.verification.report import table

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gemma4_compile.cli import verify as cli
 from gemma4_compile.errors import UsageError
-from gemma4_compile.verification import cli, fit
+from gemma4_compile.verification import fit
 from gemma4_compile.verification.fit import FitRequest, Sensitivity, Sizes, choose, fit_bits
 from gemma4_compile.verification.frontier import FrontierRequest, compare_recipes
 from gemma4_compile.verification.parts import Part

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from gemma4_compile import options, verify_options
+from gemma4_compile.options import compile as options
+from gemma4_compile.options import verify as verify_options
 from gemma4_compile.types import JsonObject
 from gemma4_compile.verification.fit_table import fit_table
 

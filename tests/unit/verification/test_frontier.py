@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gemma4_compile.cli import verify as cli
 from gemma4_compile.errors import CheckpointError, QuantizationError, UsageError
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import COMPONENTS
 from gemma4_compile.quantization.recipe_file import with_overrides
-from gemma4_compile.verification import cli
 from gemma4_compile.verification.frontier import (
     FrontierRequest,
     compare_recipes,

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from gemma4_compile import abi
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import CheckpointError, VerificationError
 from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.model_spec.parameters import Parameter, Role, Source
@@ -19,7 +20,6 @@ from gemma4_compile.package.artifacts import read_artifact
 from gemma4_compile.package.files import hash_file, write_json
 from gemma4_compile.quantization.recipe import storage_plan
 from gemma4_compile.quantization.schemes import RECIPES
-from gemma4_compile.request import CompileRequest
 from gemma4_compile.verification import subject
 from gemma4_compile.verification.media import compare_weights
 from gemma4_compile.verification.numerics_report import verify_package

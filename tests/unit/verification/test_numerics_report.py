@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from gemma4_compile import abi
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import ArtifactError, CheckpointError, UsageError
+from gemma4_compile.options.verify import TEXTS
 from gemma4_compile.package.artifacts import Provenance, read_artifact
 from gemma4_compile.package.files import hash_file, write_json
-from gemma4_compile.request import CompileRequest
 from gemma4_compile.verification import numerics_report, subject
 from gemma4_compile.verification.numerics_report import verify_package
 from gemma4_compile.verification.subject import VerifyRequest
-from gemma4_compile.verify_options import TEXTS
 from tests import models
 from tests.packages import Silent, compile_small
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from gemma4_compile import abi
-from gemma4_compile.cli import main
+from gemma4_compile.cli.compile import main
 from gemma4_compile.errors import ArtifactError, CheckpointError, UsageError
-from gemma4_compile.runtime.hub_package import fetch_package
+from gemma4_compile.runtime.package.hub_package import fetch_package
 from gemma4_compile.verification.model_card import LICENCE_FILE, MARK
 from gemma4_compile.verification.publish import PublishRequest, publish
 from tests.hub_server import MODEL, HubServer, serve

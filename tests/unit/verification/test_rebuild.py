@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
-from gemma4_compile import abi, cli
+from gemma4_compile import abi
 from gemma4_compile.checkpoint.input_files import INPUTS
+from gemma4_compile.cli import compile as cli
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import (
     ArtifactError,
     CheckpointError,
@@ -25,7 +27,6 @@ from gemma4_compile.model_spec.modality import ALL_MODALITIES
 from gemma4_compile.package.files import write_json
 from gemma4_compile.package.libraries import LIBRARY_ALONE
 from gemma4_compile.package.partial_build import CALIBRATION
-from gemma4_compile.request import CompileRequest
 from gemma4_compile.targets.spec import WORDS
 from gemma4_compile.verification import rebuild as module_under_test
 from gemma4_compile.verification.rebuild import RebuildRequest, rebuild

@@ -13,7 +13,7 @@ from gemma4_compile.device_kinds import CPU
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.media.inputs import Picture, Sound
 from gemma4_compile.media.settings import AudioSettings, ImageSettings
-from gemma4_compile.runtime.media_prompt import Prompt, Rows
+from gemma4_compile.runtime.engine.media_prompt import Prompt, Rows
 from gemma4_compile.verification.runners import (
     INSTALL,
     Embed,
@@ -75,7 +75,7 @@ def test_the_web_runtime_has_one_driver(call: str) -> None:
 
 
 def test_a_missing_device_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gemma4_compile.runtime.device.NATIVE_KINDS", {"cpu": CPU})
+    monkeypatch.setattr("gemma4_compile.runtime.device.device.NATIVE_KINDS", {"cpu": CPU})
     with pytest.raises(ArtifactError, match="packages for `metal` do not run here"):
         runner_for("metal", None)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gemma4_compile import abi
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.model_spec.parameters import Role
 from gemma4_compile.model_spec.text.parameters import parameter_table
@@ -15,7 +16,6 @@ from gemma4_compile.package.artifacts import TensorCache, read_artifact
 from gemma4_compile.quantization.groups import GroupScheme, dequantize, quantize
 from gemma4_compile.quantization.recipe import storage_plan
 from gemma4_compile.quantization.schemes import RECIPES
-from gemma4_compile.request import CompileRequest
 from gemma4_compile.verification.stored_weights import StoredWeights
 from tests import models, packages
 

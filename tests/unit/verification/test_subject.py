@@ -15,6 +15,7 @@ import pytest
 
 from gemma4_compile import abi
 from gemma4_compile.checkpoint.match import Checkpoint
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import ArtifactError, CheckpointError
 from gemma4_compile.media.settings import ImageSettings, MediaSettings
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
@@ -22,7 +23,6 @@ from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.package.artifacts import Provenance, read_artifact
 from gemma4_compile.package.files import write_json
 from gemma4_compile.progress import ByteProgress
-from gemma4_compile.request import CompileRequest
 from gemma4_compile.verification import subject
 from gemma4_compile.verification.subject import (
     Subject,

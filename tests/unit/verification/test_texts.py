@@ -10,8 +10,8 @@ import pytest
 
 from gemma4_compile.checkpoint.chat_files import ChatFiles
 from gemma4_compile.errors import CheckpointError
+from gemma4_compile.options.verify import CHAT, CODE, DOCUMENT, SCRIPT, TEXTS
 from gemma4_compile.verification.texts import FOLDER, FormText, Reader, open_reader
-from gemma4_compile.verify_options import CHAT, CODE, DOCUMENT, SCRIPT, TEXTS
 from tests import models
 from tests.packages import config_of
 

@@ -19,7 +19,7 @@ from gemma4_compile.model_spec.components import COMPONENTS
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.package.media import settings_of
 from gemma4_compile.quantization.convert import RowReader
-from gemma4_compile.runtime.media_prompt import Prompt, Run
+from gemma4_compile.runtime.engine.media_prompt import Prompt, Run
 from tests import media_checkpoints, tolerances
 from tests.marks import slow_unless
 from tests.media_checkpoints import IDS, KINDS, Truth

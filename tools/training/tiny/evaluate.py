@@ -21,9 +21,9 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from gemma4_compile.pipeline import compile_model
+from gemma4_compile.compile.pipeline import compile_model
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.progress import ByteProgress
-from gemma4_compile.request import CompileRequest
 from gemma4_compile.runtime import Engine
 from gemma4_compile.targets.spec import ACTIVATIONS
 from gemma4_compile.tiny.checkpoint import shipped_file

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from gemma4_compile.pipeline import compile_model
-from gemma4_compile.request import CompileRequest
+from gemma4_compile.compile.pipeline import compile_model
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.runtime import Engine, Package
-from gemma4_compile.runtime.draft_pace import Drafting
-from gemma4_compile.runtime.generation import Generator
-from gemma4_compile.runtime.sampling import SamplingOptions, make_sampler
+from gemma4_compile.runtime.engine.generation import Generator
+from gemma4_compile.runtime.sampling.sampling import SamplingOptions, make_sampler
+from gemma4_compile.runtime.speculative.draft_pace import Drafting
 from gemma4_compile.tiny.checkpoint import shipped_file
 from tools.training.tiny.evaluate import PREFILL_CHUNK, Silent, Task, tasks
 from tools.training.tiny.further import all_evaluation_dialogues

@@ -17,10 +17,10 @@ from gemma4_compile.checkpoint.drafter import check_tokenizer, match_drafter, op
 from gemma4_compile.checkpoint.gguf.opening import Tokenizer
 from gemma4_compile.checkpoint.match import row_reader
 from gemma4_compile.checkpoint.sources import open_source
+from gemma4_compile.compile.pipeline import compile_model
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import CheckpointError, Gemma4CompileError, UsageError
 from gemma4_compile.model_spec.modality import Modality
-from gemma4_compile.pipeline import compile_model
-from gemma4_compile.request import CompileRequest
 from tests import drafters, models
 from tests.gguf_files import Type, add_config, all_of, divisors, gguf_name, of_name, write_gguf
 from tests.packages import Silent

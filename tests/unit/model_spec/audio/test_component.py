@@ -9,10 +9,10 @@ import pytest
 import tvm
 
 from gemma4_compile import abi
-from gemma4_compile.build import build_module, decoder_options
 from gemma4_compile.checkpoint.float16_range import check_norms
 from gemma4_compile.checkpoint.match import match, row_reader
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo, read_header
+from gemma4_compile.compile.build import build_module, decoder_options
 from gemma4_compile.errors import CheckpointError, QuantizationError
 from gemma4_compile.model_spec.audio.component import AUDIO
 from gemma4_compile.model_spec.audio.parameters import parameter_table

@@ -9,9 +9,9 @@ import pytest
 import tvm
 
 from gemma4_compile import abi
-from gemma4_compile.build import build_module, decoder_options
 from gemma4_compile.checkpoint.match import match
 from gemma4_compile.checkpoint.safetensors_file import read_header
+from gemma4_compile.compile.build import build_module, decoder_options
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.model_spec.component import VAR_BOUNDS_ATTR, model_parameters
 from gemma4_compile.model_spec.components import ALL_COMPONENTS, COMPONENTS

@@ -10,7 +10,7 @@ import tvm
 from tvm import tirx
 
 from gemma4_compile import abi
-from gemma4_compile.build import build_module, calls_of, decoder_options
+from gemma4_compile.compile.build import build_module, calls_of, decoder_options
 from gemma4_compile.model_spec.config.attention import AttentionKind
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.modality import TEXT_ONLY, Modality

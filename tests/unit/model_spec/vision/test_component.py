@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from gemma4_compile import abi
-from gemma4_compile.build import build_module, decoder_options
 from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader
 from gemma4_compile.checkpoint.nonfinite import finite_reader
+from gemma4_compile.compile.build import build_module, decoder_options
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import COMPONENTS

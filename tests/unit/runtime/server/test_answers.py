@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from gemma4_compile.runtime.generation import FinishReason, Generation, Generator
-from gemma4_compile.runtime.reply import ReasoningDelta, TextDelta
+from gemma4_compile.runtime.engine.generation import FinishReason, Generation, Generator
+from gemma4_compile.runtime.reply.reply import ReasoningDelta, TextDelta
+from gemma4_compile.runtime.reply.tool_calls import ToolCall
 from gemma4_compile.runtime.server.answers import ChatAnswer, TextAnswer, finish_reason, usage
 from gemma4_compile.runtime.server.logprobs import ReplyLogprobs
-from gemma4_compile.runtime.tool_calls import ToolCall
 from tests.scripted_engine import ScriptedEngine, encode, greedy, tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gemma4_compile.runtime.sampling import SamplingOptions
+from gemma4_compile.runtime.sampling.sampling import SamplingOptions
 from gemma4_compile.runtime.server import asks
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.asks import Ask

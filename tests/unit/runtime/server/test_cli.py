@@ -16,10 +16,10 @@ import openai
 import pytest
 
 from gemma4_compile.errors import UsageError
+from gemma4_compile.options.serve import API_KEY_VARIABLE
 from gemma4_compile.package import files
 from gemma4_compile.runtime.server import cli
 from gemma4_compile.runtime.server.cli import main
-from gemma4_compile.serve_options import API_KEY_VARIABLE
 from tests.serving import serving
 
 ANSWER = "I am tiny, a very small Gemma 4 model that ships with gemma4-compile."

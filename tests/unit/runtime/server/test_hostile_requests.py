@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from gemma4_compile.runtime.detokenizer import StreamingDetokenizer
-from gemma4_compile.runtime.prompt import PromptBuilder
+from gemma4_compile.runtime.prompt.prompt import PromptBuilder
+from gemma4_compile.runtime.reply.detokenizer import StreamingDetokenizer
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.body import Limits
 from gemma4_compile.runtime.server.requests import read_completion_request
 from gemma4_compile.runtime.server.service import Service
 from gemma4_compile.runtime.server.worker import Worker
-from gemma4_compile.template_watch import Watch
+from gemma4_compile.template.watch import Watch
 from tests import live_server, scripted_engine
 from tests.live_server import LOCAL, Live, serving_script
 from tests.scripted_engine import ScriptedEngine, encode, tiny_tokenizer

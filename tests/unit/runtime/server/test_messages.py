@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from gemma4_compile.runtime.prompt import Message
+from gemma4_compile.runtime.prompt.prompt import Message
+from gemma4_compile.runtime.reply.tool_calls import ToolCall, parse_tool_call
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.fields import Fields, Ignored
 from gemma4_compile.runtime.server.messages import (
@@ -15,7 +16,6 @@ from gemma4_compile.runtime.server.messages import (
     read_tool_choice,
     read_tools,
 )
-from gemma4_compile.runtime.tool_calls import ToolCall, parse_tool_call
 
 
 def read(*messages: Any, most: int = 10) -> tuple[Message, ...]:

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from gemma4_compile.runtime.prompt import Message
-from gemma4_compile.runtime.sampling import SamplingOptions
+from gemma4_compile.runtime.prompt.prompt import Message
+from gemma4_compile.runtime.reply.tool_calls import ToolCall
+from gemma4_compile.runtime.sampling.sampling import SamplingOptions
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.fields import Ignored
 from gemma4_compile.runtime.server.requests import (
@@ -15,7 +16,6 @@ from gemma4_compile.runtime.server.requests import (
     read_chat_request,
     read_completion_request,
 )
-from gemma4_compile.runtime.tool_calls import ToolCall
 
 DEFAULTS = SamplingOptions(temperature=0.7, top_k=64, top_p=0.95)
 USER = {"role": "user", "content": "Hi"}

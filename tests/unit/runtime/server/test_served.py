@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile.runtime import choice, library_file
-from gemma4_compile.runtime.package import read_provenance
+from gemma4_compile.options.serve import make_parser
+from gemma4_compile.runtime.library import library_file
+from gemma4_compile.runtime.package import choice
+from gemma4_compile.runtime.package.package import read_provenance
 from gemma4_compile.runtime.server import cli
-from gemma4_compile.serve_options import make_parser
 from tests.libraries import ELF_X86, MACH_O_ARM, WASM, record, with_libraries
 from tests.serving import serving
 

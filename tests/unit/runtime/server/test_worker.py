@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from gemma4_compile.errors import ArtifactError
-from gemma4_compile.runtime.generation import Generation, Generator
-from gemma4_compile.runtime.reply import TextDelta
+from gemma4_compile.runtime.engine.generation import Generation, Generator
+from gemma4_compile.runtime.reply.reply import TextDelta
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.worker import Ticket, Worker
 from tests.scripted_engine import ScriptedEngine, encode, greedy, scripted_generator

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile.cache_folder import cache_folder
 from gemma4_compile.errors import TargetError
+from gemma4_compile.system.cache_folder import cache_folder
 from gemma4_compile.targets.linker import object_cache
 from tests.child import first_line
 

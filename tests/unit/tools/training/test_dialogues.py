@@ -7,8 +7,8 @@ from random import Random
 import pytest
 from tokenizers import Tokenizer
 
-from gemma4_compile.chat_template import ChatTemplate
-from gemma4_compile.runtime.prompt import Message
+from gemma4_compile.runtime.prompt.prompt import Message
+from gemma4_compile.template.chat_template import ChatTemplate
 from gemma4_compile.tiny import checkpoint
 from tools.training.tiny.dialogues import Dialogue, evaluation_dialogues, recall, training_dialogue
 from tools.training.tiny.numbers import add, divide, multiply, story, subtract

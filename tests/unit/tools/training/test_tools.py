@@ -3,9 +3,9 @@ from __future__ import annotations
 import json
 from random import Random
 
-from gemma4_compile.chat_template import ChatTemplate
-from gemma4_compile.runtime.prompt import Message
-from gemma4_compile.runtime.tool_calls import ToolCall
+from gemma4_compile.runtime.prompt.prompt import Message
+from gemma4_compile.runtime.reply.tool_calls import ToolCall
+from gemma4_compile.template.chat_template import ChatTemplate
 from gemma4_compile.tiny import checkpoint
 from tools.training.tiny.further import using_tools
 from tools.training.tiny.tools import ASK, PAGE_CALCULATOR, make_tool

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from gemma4_compile.compile.pipeline import compile_model
+from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import Gemma4CompileError, LoweringError
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.parameters import Role
@@ -21,11 +23,9 @@ from gemma4_compile.operators.attention import PrefillAttention, SplitAttention
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.rows import ONE, Chunk
 from gemma4_compile.passes.fusion_limits import attention_options
-from gemma4_compile.pipeline import compile_model
+from gemma4_compile.planning.plan import make_plan
 from gemma4_compile.quantization.groups import GroupScheme
 from gemma4_compile.quantization.schemes import RECIPES
-from gemma4_compile.reports.plan import make_plan
-from gemma4_compile.request import CompileRequest
 from gemma4_compile.targets import TARGETS, TargetSpec, target_spec
 from gemma4_compile.targets.kernels import make_kernel
 from gemma4_compile.targets.kernels.attention.decode_shape import decode_shape

@@ -1,0 +1,159 @@
+"""The chat part of a package: tried, made and held against the checkpoint's chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gemma4_compile.checkpoint.chat_files import ChatFiles
+from gemma4_compile.checkpoint.match import Checkpoint
+from gemma4_compile.compile.compilation import MODEL_TYPE, Compilation
+from gemma4_compile.confined.conversation import Trial
+from gemma4_compile.model_spec.config.variants import NO_TOKEN
+from gemma4_compile.options.process import warn
+from gemma4_compile.package import artifacts
+from gemma4_compile.package.client_form import Difference, differences, find_form
+from gemma4_compile.package.conversation import (
+    GEMMA,
+    added_tokens,
+    chat_template_config,
+    declared_stops,
+)
+from gemma4_compile.package.media import check_tokens
+from gemma4_compile.package.prompt_checks import prompt_findings
+from gemma4_compile.package.token_checks import token_findings
+from gemma4_compile.progress import Reporter
+from gemma4_compile.types import JsonObject
+
+_SHOWN = 60  # characters of a system message, or a token
+_SHOWN_TOKENS = 8
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """How a package holds conversations.
+
+    Attributes
+    ----------
+    files : the checkpoint's templates and special tokens
+    config : `mlc-chat-config.json`
+    differences : of the client's prompts; empty where no client makes any
+    tokenizer : `tokenizer.json`, where it is another than the checkpoint's
+    """
+
+    files: ChatFiles
+    config: JsonObject
+    differences: Sequence[Difference]
+    tokenizer: JsonObject | None
+
+    def provenance(self) -> list[JsonObject] | None:
+        """The entry of provenance; None where there is nothing to note."""
+        return [one.to_json() for one in self.differences] or None
+
+
+def make_conversation(
+    build: Compilation, checkpoint: Checkpoint, reporter: Reporter
+) -> Conversation:
+    """Try tokenizer and chat template, and make the client's conversation of them.
+
+    Raises
+    ------
+    CheckpointError
+        If they hold no conversation.
+    """
+    tokenizer, left_out = checkpoint.tokenizer(build.config.vocab_size)
+    if left_out:
+        shown = ", ".join(f"`{name[:_SHOWN]}`" for name in left_out[:_SHOWN_TOKENS])
+        reporter.stage(
+            f"tokens without a row in the model are text here: {shown}"
+            + (f" and {len(left_out) - _SHOWN_TOKENS} more" if left_out[_SHOWN_TOKENS:] else "")
+        )
+    check_tokens(build.media, tokenizer)
+    chat = ChatFiles.read(checkpoint.path)
+    trial = chat.try_conversation(build.config.vocab_size)
+    for finding in token_findings(tokenizer, chat.tokenizer_config, chat.more_tokens):
+        warn(finding.message, finding.hint)
+    tokens = added_tokens(tokenizer)
+    bos = build.config.bos_token_id
+    if bos == NO_TOKEN:  # the tokenizer may know it
+        bos = tokens.get(chat.special_tokens.get("bos_token", GEMMA.bos), NO_TOKEN)
+    form = None
+    if chat.template is not None:
+        form = find_form(trial, _name(tokens, bos)) or GEMMA
+    conversation = chat_template_config(
+        vocab_size=build.config.vocab_size,
+        bos_token_id=bos,
+        eos_token_ids=build.config.eos_token_id,
+        tokenizer=tokenizer,
+        generation_config=build.source.generation_config,
+        form=form,
+    )
+    config = artifacts.ChatConfig(
+        model_type=MODEL_TYPE,
+        quantization=build.quantization,
+        vocab_size=build.config.vocab_size,
+        context_window_size=build.context_length,
+        prefill_chunk_size=build.prefill_chunk,
+        tokenizer_files=tuple(
+            file.name for file in checkpoint.tokenizer_files() if file.name.startswith("tokenizer")
+        ),
+        conversation={**conversation, "pad_token_id": max(build.config.pad_token_id, 0)},
+    ).to_json()
+    found: list[Difference] = []
+    if form is not None and build.serves_browsers:
+        found = list(differences(form, trial))
+        if form.default_system:
+            own = form.default_system[:_SHOWN]
+            reporter.stage(f"in browsers the chat template's own system message holds too: {own!r}")
+    _report_stops(build, conversation, reporter)
+    _report(trial, chat, tokens, build, conversation, found)
+    return Conversation(chat, config, found, tokenizer if left_out else None)
+
+
+def _report_stops(build: Compilation, conversation: JsonObject, reporter: Reporter) -> None:
+    """Say which ids of the files end no reply, and where none does."""
+    stops = conversation["conv_template"]["stop_token_ids"]
+    declared = declared_stops(build.source.generation_config, build.config.eos_token_id)
+    if dropped := [str(token_id) for token_id in declared if token_id not in stops]:
+        more = f" and {len(dropped) - _SHOWN_TOKENS} more" if dropped[_SHOWN_TOKENS:] else ""
+        reporter.stage(
+            f"`eos_token_id` {', '.join(dropped[:_SHOWN_TOKENS])}{more}: no tokens of the model, "
+            "which end no reply"
+        )
+    if not stops:
+        warn(
+            "no token ends a reply: the checkpoint names none that the model has",
+            "replies go on up to their limit; give `stop` in requests, or `eos_token_id` in "
+            "generation_config.json",
+        )
+
+
+def _name(added: Mapping[str, int], token_id: int) -> str:
+    return next((name for name, known in added.items() if known == token_id), GEMMA.bos)
+
+
+def _report(
+    trial: Trial,
+    chat: ChatFiles,
+    tokens: Mapping[str, int],
+    build: Compilation,
+    conversation: JsonObject,
+    found: Sequence[Difference],
+) -> None:
+    """Warn of what changes replies, and nothing else would tell."""
+    stops = conversation["conv_template"]["stop_token_ids"]
+    bos = conversation["bos_token_id"]
+    for finding in prompt_findings(trial, chat.template, tokens, bos, stops):
+        warn(finding.message, finding.hint)
+    if build.serves_browsers and "strftime_now" in (chat.template or ""):
+        warn(
+            "the chat template asks for the date, and in browsers its prompts keep today's",
+            "compile the package again now and then, or take a template without a date",
+        )
+    if found:
+        more = f" (and {len(found) - 1} more, in provenance.json)" if found[1:] else ""
+        warn(
+            f"in browsers prompts differ from the checkpoint's chat template: {found[0]}{more}",
+            "replies may differ from other programs'; a package for cpu, cuda or metal follows the "
+            "template, and docs/web.md has what the client can write",
+        )

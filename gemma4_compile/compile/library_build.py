@@ -1,0 +1,217 @@
+"""Compile the libraries of a package: one after the other, or in a few processes at once."""
+
+from __future__ import annotations
+
+import contextlib
+import copyreg
+import pickle
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from gemma4_compile.compile.build import LibraryOptions, LibraryReport, build_executable
+from gemma4_compile.compile.compilation import MODEL_TYPE, Compilation, LibraryPlan, provenance_of
+from gemma4_compile.compile.dump import Dump
+from gemma4_compile.compile.request import CompileRequest
+from gemma4_compile.errors import Gemma4CompileError, TargetError
+from gemma4_compile.media.sizes import client_blocks
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
+from gemma4_compile.package import interface
+from gemma4_compile.package.digest import package_digest
+from gemma4_compile.package.libraries import LibraryRecord
+from gemma4_compile.progress import Reporter
+from gemma4_compile.quantization.recipe import Recipe, StoredParameter
+from gemma4_compile.system.limits import machine_memory_bytes
+from gemma4_compile.system.parallel import workers
+from gemma4_compile.system.processes import OWN_GROUP
+from gemma4_compile.targets import TargetSpec, link
+from gemma4_compile.types import JsonObject
+
+WORKER = "gemma4_compile.compile.library_worker"
+FEWEST = 3
+"""Libraries of a process of its own: to start one takes as long as half a library."""
+PROCESS_BYTES = 3 << 30
+"""Memory of the machine for each process, of which the largest released model takes a third."""
+_SECONDS_TO_END = 5
+
+
+@dataclass(frozen=True)
+class LibraryJob:
+    """One library to compile and link into `path`; plain values, so that a process can be given it.
+
+    Attributes
+    ----------
+    plan : the storage plan
+    """
+
+    config: Gemma4Config
+    plan: tuple[StoredParameter, ...]
+    recipe: Recipe
+    target: TargetSpec
+    options: LibraryOptions
+    path: Path
+
+
+def _proxy(values: dict[object, object]) -> MappingProxyType[object, object]:
+    """A read-only view, as configs hold them: `pickle` knows none."""
+    return MappingProxyType(values)
+
+
+copyreg.pickle(MappingProxyType, lambda proxy: (_proxy, (dict(proxy),)))
+
+
+def make_library(job: LibraryJob, reporter: Reporter | None = None) -> LibraryReport:
+    """Compile and link; errors as `build_executable` and `link`."""
+    executable, report = build_executable(job.config, job.plan, job.recipe, job.target, job.options)
+    link(executable, job.path, job.target, None if reporter is None else reporter.stage)
+    return report
+
+
+def build_libraries(
+    build: Compilation,
+    records: Sequence[LibraryRecord],
+    directory: Path,
+    request: CompileRequest,
+    reporter: Reporter,
+) -> LibraryReport:
+    """Make every library of a compilation; returns the report of the first.
+
+    Parameters
+    ----------
+    records : of the compilation's libraries, which name their files
+    """
+    names = [record.name for record in records]
+    count = f"the model library for {build.libraries[0].target.name}"
+    if len(names) > 1:
+        count = f"{len(names)} model libraries: {', '.join(names)}"
+    reporter.stage(f"compiling {count}")
+    jobs = [
+        _job(build, library, directory / record.file, request)
+        for library, record in zip(build.libraries, records, strict=True)
+    ]
+    others = 0 if request.dump_ir else processes(len(jobs)) - 1
+    waiting = deque(range(len(jobs)))
+    with contextlib.ExitStack() as stack:
+        threads = stack.enter_context(ThreadPoolExecutor(max(others, 1)))
+        started = [
+            threads.submit(_give, stack.enter_context(_process(jobs)), waiting)
+            for _ in range(others)
+        ]
+        reports = []
+        while waiting:
+            reports.append(make_library(jobs[waiting.popleft()], reporter))
+            for done in started:
+                if done.done():
+                    done.result()  # raises what went wrong there
+        for process in started:
+            process.result()
+    return reports[0]
+
+
+def processes(libraries: int) -> int:
+    """How many processes compile so many libraries at once: by cores and memory, this one too."""
+    most = min(workers(), machine_memory_bytes() // PROCESS_BYTES, libraries // FEWEST)
+    return max(1, most)
+
+
+@contextlib.contextmanager
+def _process(jobs: Sequence[LibraryJob]) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that can make any of the libraries, and is gone when the block ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", WORKER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        **OWN_GROUP,  # Ctrl-C is for this process, which ends that one
+    )
+    try:
+        assert process.stdin is not None, "asked for"
+        with contextlib.suppress(BrokenPipeError):  # it ended: `_give` says so
+            pickle.dump(tuple(jobs), process.stdin)
+            process.stdin.flush()
+        yield process
+    finally:
+        _end(process)
+
+
+def _give(process: subprocess.Popen[bytes], waiting: deque[int]) -> None:
+    """Let a process make what is waiting, from the end; raises what it has raised.
+
+    Neighbours in the list are alike, and a process that has made one has most of the other's
+    kernels: so this one begins at the other end.
+    """
+    assert process.stdin is not None, "asked for"
+    assert process.stdout is not None, "asked for"
+    try:
+        while (error := pickle.load(process.stdout)) is None:  # of our own process
+            try:
+                index = waiting.pop()
+            except IndexError:
+                return
+            process.stdin.write(bytes([index]))
+            process.stdin.flush()
+    except (EOFError, OSError, ValueError, pickle.UnpicklingError):
+        raise TargetError(
+            f"a process that compiles libraries ended with exit code {process.wait()}",
+            hint="name fewer with --libraries, which are compiled one after the other",
+        ) from None
+    assert isinstance(error, Gemma4CompileError), "all else ends the process"
+    raise error
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()  # by which it knows that nobody waits for it
+    try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_SECONDS_TO_END)
+    finally:
+        process.kill()  # nothing where it has ended
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def _job(
+    build: Compilation, library: LibraryPlan, path: Path, request: CompileRequest
+) -> LibraryJob:
+    own = build.of(library)
+    dump = None
+    if request.dump_ir:
+        is_one = len(build.libraries) == 1
+        dump = Dump(request.dump_ir if is_one else request.dump_ir / library.name)
+    options = LibraryOptions(
+        context_length=own.context_length,
+        prefill_chunk=own.prefill_chunk,
+        metadata=_metadata(own),
+        suppressed=own.suppressed,
+        dump=dump.phase if dump else None,
+        dump_kernel=dump.kernel if dump else None,
+        probe=request.probe,
+        image_rows=own.numbers.image_tokens,
+        client_blocks=client_blocks(own.numbers.image_tokens, own.image_shape),
+        package=package_digest(provenance_of(own), own.source.checkpoint),
+    )
+    return LibraryJob(own.config, own.storage, own.recipe, own.target, options, path)
+
+
+def _metadata(build: Compilation) -> JsonObject:
+    """The library's `_metadata`."""
+    plan = build.numbers
+    return interface.library_metadata(
+        model_type=MODEL_TYPE,
+        quantization=build.quantization,
+        context_length=build.context_length,
+        prefill_chunk=build.prefill_chunk,
+        tensors=build.tensors,
+        drafter=[tensor for stored in build.drafter_storage for tensor in stored.tensors],
+        required_features=plan.features,
+        largest_binding_bytes=plan.largest_binding_bytes,
+        device_memory_bytes=plan.device_memory_bytes,
+        media=build.media,
+    )

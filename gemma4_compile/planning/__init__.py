@@ -1,0 +1,1 @@
+"""What a package will need, known before it is compiled."""

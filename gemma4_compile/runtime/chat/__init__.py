@@ -1,0 +1,1 @@
+"""Conversations on one engine, and as files."""

@@ -1,0 +1,1 @@
+"""Speed, faults and kernels of a package on this machine."""

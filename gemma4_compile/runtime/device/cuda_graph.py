@@ -1,0 +1,297 @@
+"""CUDA graphs: what a call launches is recorded once, and launched again as one graph.
+
+A decode step is some hundred launches, all of which are the same from step to step: the token, its
+position and the rotary values lie in fixed memory. The host takes longer to issue them one by one
+than a GPU takes to run them.
+
+A graph holds addresses, so everything that they point to has to stay: weights and state belong to
+the engine, and the intermediate results of the recorded call are kept out of TVM's pool for as long
+as the graph is. They are found by a second virtual machine of the same library, whose instrument
+sees every allocation; the one that runs everything else has no instrument and no cost.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Generic, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import tvm_ffi
+
+from gemma4_compile.runtime.device.cuda_runtime import DEFAULT_STREAM, CudaError, CudaRuntime
+from gemma4_compile.runtime.device.device import Device
+
+SWITCH = "GEMMA4_CUDA_GRAPHS"
+"""Environment variable; 0 leaves graphs off."""
+
+_RELAXED = 2  # cudaStreamCaptureModeRelaxed: an allocation does not end the capture
+_KERNEL = 0  # cudaGraphNodeTypeKernel
+_ALLOCATE = "vm.builtin.alloc_storage"
+_BUILTIN = "vm.builtin."
+# What the virtual machine does on the host alone. Anything else, such as a copy, might be done once
+# while recording and never again.
+_HOST_ONLY = frozenset(
+    _BUILTIN + name
+    for name in (
+        "alloc_shape_heap",
+        "alloc_storage",
+        "alloc_tensor",
+        "check_prim_value_info",
+        "check_shape_info",
+        "check_tensor_info",
+        "check_tuple_info",
+        "copy",  # of a reference
+        "kill_object",
+        "make_shape",
+        "make_tuple",
+        "match_prim_value",
+        "match_shape",
+        "null_value",
+        "reshape",
+        "tuple_getitem",
+        "tuple_reset_item",
+    )
+)
+
+_log = logging.getLogger("gemma4_compile.cuda")
+
+Output: TypeAlias = "tvm_ffi.Tensor | tuple[tvm_ffi.Tensor, ...]"
+OutputT = TypeVar("OutputT", bound=Output)
+
+
+class NotRecordableError(Exception):
+    """A call cannot become a graph; the message gives the reason."""
+
+
+class Watch:
+    """Instrument of a virtual machine: keeps what a recorded call allocates.
+
+    It must not refer to the machine, which refers to it: such a cycle would never be freed.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[object] | None = None
+        self._unknown = ""
+
+    @contextmanager
+    def recording(self) -> Iterator[list[object]]:
+        """Collect allocations; NotRecordableError at the end if something else was done."""
+        self._kept, self._unknown = [], ""
+        try:
+            yield self._kept
+        finally:
+            self._kept = None
+        if self._unknown:
+            raise NotRecordableError(f"the library calls `{self._unknown}`")
+
+    def __call__(
+        self, _function: object, name: str, before: bool, result: object, *_: object
+    ) -> int:
+        """Take note of one call of the machine, which is made in any case."""
+        if self._kept is None:
+            return 0
+        if before and name.startswith(_BUILTIN) and name not in _HOST_ONLY:
+            self._unknown = name
+        elif not before and name == _ALLOCATE:
+            self._kept.append(result)
+        return 0
+
+
+class Graph(Generic[OutputT]):
+    """Recorded launches, ready to run; they are freed with this object.
+
+    Attributes
+    ----------
+    output : what the recorded call returned, tensors; every launch writes them anew
+    kernels : launches in it
+    """
+
+    def __init__(
+        self, cuda: CudaRuntime, executable: ctypes.c_void_p, output: OutputT, kernels: int
+    ) -> None:
+        self._cuda = cuda
+        self._executable = executable
+        self._kept: list[object] = []
+        self.output = output
+        self.kernels = kernels
+
+    def keep(self, objects: list[object]) -> None:
+        """Let objects live as long as the graph."""
+        self._kept = objects
+
+    def launch(self) -> None:
+        """Run it after all work that the device was given before."""
+        self._cuda.launch_graph(self._executable, DEFAULT_STREAM)
+
+    def __del__(self) -> None:
+        self._cuda.code("cudaGraphExecDestroy", self._executable)
+
+
+def record(
+    cuda: CudaRuntime, device: Device, watch: Watch, action: Callable[[], OutputT]
+) -> Graph[OutputT]:
+    """Record what a call launches; nothing of it runs.
+
+    Parameters
+    ----------
+    watch : of the virtual machine that the call uses
+    action : the call; it has been made before, so that every kernel is loaded
+
+    Raises
+    ------
+    NotRecordableError
+        If something else than launches would be recorded, or the driver refuses.
+    """
+    stream = graph = None
+    try:
+        stream = cuda.make("cudaStreamCreateWithFlags", 1)  # does not wait for the default stream
+        with watch.recording() as kept:
+            cuda.call("cudaStreamBeginCapture", stream, ctypes.c_int(_RELAXED))
+            try:
+                with _without_collection(), device.stream(stream.value or 0):
+                    output = action()
+            finally:
+                graph = ctypes.c_void_p()
+                ended = cuda.code("cudaStreamEndCapture", stream, ctypes.byref(graph))
+            cuda.check("cudaStreamEndCapture", ended)
+        kernels = _count_kernels(cuda, graph)
+        executable = cuda.make("cudaGraphInstantiate", graph, ctypes.c_ulonglong(0))
+    except NotRecordableError:
+        raise
+    except Exception as error:  # the call has worked without a graph, so it will again
+        raise NotRecordableError((str(error) or type(error).__name__).splitlines()[0]) from error
+    finally:
+        if graph:
+            cuda.code("cudaGraphDestroy", graph)
+        if stream:
+            cuda.code("cudaStreamDestroy", stream)
+    result = Graph(cuda, executable, output, kernels)
+    result.keep(kept)
+    return result
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Put garbage collection off: it could free device memory, which waits for the device."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _count_kernels(cuda: CudaRuntime, graph: ctypes.c_void_p) -> int:
+    """The nodes of a graph; NotRecordableError if one is no kernel."""
+    count = ctypes.c_size_t()
+    cuda.call("cudaGraphGetNodes", graph, None, ctypes.byref(count))
+    nodes = (ctypes.c_void_p * count.value)()
+    cuda.call("cudaGraphGetNodes", graph, nodes, ctypes.byref(count))
+    for node in nodes:
+        kind = ctypes.c_int()
+        cuda.call("cudaGraphNodeGetType", ctypes.c_void_p(node), ctypes.byref(kind))
+        if kind.value != _KERNEL:
+            raise NotRecordableError(f"it holds something else than kernels (type {kind.value})")
+    if not nodes:
+        raise NotRecordableError("nothing was launched")
+    return len(nodes)
+
+
+class Replayed(Generic[OutputT]):
+    """A call on fixed tensors that is recorded when it is first made, and replayed from then on.
+
+    Called with other tensors, it is recorded anew. Where a graph cannot be had, or does not give
+    what the plain call gives, byte for byte, every call is a plain one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        plain: Callable[..., OutputT],
+        watched: Callable[..., OutputT],
+        watch: Watch,
+        cuda: CudaRuntime,
+        device: Device,
+    ) -> None:
+        """Take a call in two forms.
+
+        Parameters
+        ----------
+        name : of the call, for the log
+        plain : the call, from tensors to a tensor or several
+        watched : the same on the virtual machine that `watch` sees
+        """
+        self._name = name
+        self._plain = plain
+        self._watched = watched
+        self._watch = watch
+        self._cuda = cuda
+        self._device = device
+        self._graph: Graph[OutputT] | None = None
+        self._inputs: Sequence[tvm_ffi.Tensor] = ()
+        self._refused = False
+
+    @property
+    def output(self) -> OutputT | None:
+        """Result of a replayed call; None where there is no graph."""
+        return None if self._graph is None else self._graph.output
+
+    @property
+    def kernels(self) -> int:
+        """Launches of the graph; 0 where there is none."""
+        return 0 if self._graph is None else self._graph.kernels
+
+    def __call__(self, *inputs: tvm_ffi.Tensor) -> OutputT:
+        """The call's result; a replayed one is right until the next call."""
+        if self._graph is not None:
+            if all(a is b for a, b in zip(inputs, self._inputs, strict=True)):
+                try:
+                    self._graph.launch()
+                    return self._graph.output
+                except CudaError as error:
+                    self._refuse(str(error))
+            self._graph = None
+        output = self._plain(*inputs)
+        if not self._refused:
+            self._record(inputs, output)
+        return output
+
+    def _record(self, inputs: Sequence[tvm_ffi.Tensor], expected: OutputT) -> None:
+        """Record the call that has just been made, and run it once more to compare."""
+        try:
+            graph = record(self._cuda, self._device, self._watch, lambda: self._watched(*inputs))
+            graph.launch()
+            if not _equal(self._device, graph.output, expected):
+                raise NotRecordableError("it gives other values than the plain launches")
+        except (NotRecordableError, CudaError) as error:
+            self._refuse(str(error))
+            return
+        self._graph, self._inputs = graph, inputs
+
+    def _refuse(self, reason: str) -> None:
+        self._graph, self._refused = None, True
+        _log.warning(
+            "no CUDA graph for the %s, whose launches the host issues one by one: %s",
+            self._name,
+            reason,
+        )
+
+
+def _equal(device: Device, found: Output, expected: Output) -> bool:
+    """Return whether tensors hold the same bytes."""
+    pairs = zip(_tensors(found), _tensors(expected), strict=True)
+    return all(np.array_equal(_bytes(device, a), _bytes(device, b)) for a, b in pairs)
+
+
+def _tensors(output: Output) -> tuple[tvm_ffi.Tensor, ...]:
+    return output if isinstance(output, tuple) else (output,)
+
+
+def _bytes(device: Device, tensor: tvm_ffi.Tensor) -> npt.NDArray[np.uint8]:
+    return np.ravel(device.read(tensor)).view(np.uint8)

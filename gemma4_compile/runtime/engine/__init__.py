@@ -1,0 +1,1 @@
+"""The engine: prompts in chunks, media as rows, decode, one reply after another."""

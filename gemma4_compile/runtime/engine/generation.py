@@ -1,0 +1,399 @@
+"""Generates one reply after another on one engine; prompts that begin alike share their state."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator as Steps
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol, runtime_checkable
+
+from tokenizers import Tokenizer
+
+from gemma4_compile.media.settings import MediaSettings
+from gemma4_compile.runtime.engine.chunks import chunks, whole_rows
+from gemma4_compile.runtime.engine.engine import ContextFullError, Float32Array
+from gemma4_compile.runtime.engine.media_prompt import Prompt
+from gemma4_compile.runtime.reply.reply import (
+    Event,
+    MarkIds,
+    PlainParser,
+    ReasoningDelta,
+    ReplyParser,
+    TextDelta,
+)
+from gemma4_compile.runtime.reply.stop_strings import StopStrings
+from gemma4_compile.runtime.reply.tool_calls import ToolCall
+from gemma4_compile.runtime.sampling.sampling import Sampler
+from gemma4_compile.runtime.sampling.token_engine import (
+    DraftingEngine,
+    DrawingEngine,
+    TokenChooser,
+    TokenEngine,
+)
+from gemma4_compile.runtime.speculative.draft_pace import Drafting, DraftPace
+from gemma4_compile.runtime.speculative.drafting import RoundChooser
+
+CONTEXT_HINT = (
+    "say less, or make room: up to the package's own with --context-length, beyond it with "
+    "gemma4-compile --context"
+)
+_OPEN_TOOL_RESPONSE = "<|tool_response>"
+
+
+@runtime_checkable
+class PromptReader(Protocol):
+    """A `TokenChooser` that counts what was said."""
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        """Hear of a new reply after these ids, before its first token is chosen."""
+
+
+FinishReason = Literal["stop", "length", "context", "interrupted"]
+
+
+@dataclass(frozen=True)
+class PromptProgress:
+    """A chunk of the prompt is done: `done` of its `total` tokens are in the state."""
+
+    done: int
+    total: int
+
+
+class Generator:
+    """An engine, the ids that its state holds, and the media among them.
+
+    Attributes
+    ----------
+    drafting : what became of guesses, of all replies so far
+    pace : how many tokens are guessed in a round; None where there is no drafter
+    """
+
+    def __init__(
+        self,
+        engine: TokenEngine,
+        tokenizer: Tokenizer,
+        stop_ids: frozenset[int],
+        media: MediaSettings | None = None,
+    ) -> None:
+        """Take an engine over, whatever it holds.
+
+        Parameters
+        ----------
+        stop_ids : tokens that end a reply; the one that asks for a tool's result always does
+        media : what the engine's package takes besides text
+        """
+        self._whole = media is not None and media.whole_images
+        self.engine = engine
+        self.tokenizer = tokenizer
+        response = tokenizer.token_to_id(_OPEN_TOOL_RESPONSE)
+        self.stop_ids = stop_ids if response is None else stop_ids | {response}
+        self._held: list[int] = []  # as `Prompt.keys` numbers them
+        self._in_forward = False  # stays so where Ctrl-C or an error ended a forward
+        self.drafting = Drafting()
+        self.pace: DraftPace | None = None
+        if isinstance(engine, DraftingEngine) and engine.most_drafts:
+            self.pace = DraftPace.of(engine.drafts, engine.most_drafts)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.engine.clear()
+        self._held = []
+        self._in_forward = False
+
+    def start(
+        self,
+        prompt: Sequence[int],
+        chooser: TokenChooser,
+        *,
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+        plain: bool = False,
+    ) -> Generation:
+        """Begin a reply; it runs as the returned object is iterated.
+
+        Parameters
+        ----------
+        prompt : ids of the whole prompt; a `Prompt` where there are media among them
+        chooser : a `Sampler`
+        max_tokens : most tokens of the reply; None for as many as fit
+        stop : texts that end the answer
+        plain : take everything as the answer's text, reasoning and calls included
+
+        Raises
+        ------
+        ContextFullError
+            If the prompt does not fit; nothing changes then.
+        UsageError
+            If a picture that must be whole does not fit into a chunk; nothing changes then.
+        """
+        if len(prompt) > self.engine.context_length:
+            raise ContextFullError(
+                f"the context is full: this conversation takes {len(prompt)} tokens, and the "
+                f"context holds {self.engine.context_length}",
+                hint=CONTEXT_HINT,
+            )
+        ids = Prompt.of(prompt)
+        self.cut(ids, 0)
+        parser: ReplyParser | PlainParser = PlainParser(self.tokenizer)
+        if not plain:
+            in_reasoning = MarkIds.of(self.tokenizer).reasoning_is_open(ids)
+            parser = ReplyParser(self.tokenizer, in_reasoning=in_reasoning)
+        return Generation(self, ids, chooser, max_tokens, StopStrings(stop), parser)
+
+    def cut(self, prompt: Prompt, begin: int) -> list[slice]:
+        """The chunks of a prompt from `begin` on; UsageError as of `start`."""
+        most = min(self.engine.prefill_chunk, self.engine.context_length)
+        rest = prompt.modalities()[begin:]
+        found = chunks(rest, most, whole_images=self._whole)
+        return [slice(begin + part.start, begin + part.stop) for part in found]
+
+    def rewind(self, prompt: Sequence[int]) -> int:
+        """Bring the state back to what it shares with `prompt`; return how many tokens that is.
+
+        At least one token of the prompt is left to run, for its logits.
+        """
+        prompt = Prompt.of(prompt)
+        keys = prompt.keys()
+        limit = min(len(self._held), len(keys) - 1)
+        shared = next((i for i in range(limit) if self._held[i] != keys[i]), limit)
+        if self._whole:
+            shared = whole_rows(prompt.modalities(), shared)
+        interrupted = self._in_forward or self.engine.length != len(self._held)
+        if interrupted or shared == 0 or not self.engine.pop(len(self._held) - shared):
+            self.clear()
+            shared = 0
+        self._held = keys[:shared]
+        return shared
+
+    def prefill(self, ids: Sequence[int]) -> Float32Array:
+        """Add one chunk; return the logits after it."""
+        self._in_forward = True
+        logits = self.engine.prefill(ids)
+        self._held += Prompt.of(ids).keys()
+        self._in_forward = False
+        return logits
+
+    def decode(self, token_id: int) -> Float32Array:
+        """Add one token; return the logits after it."""
+        self._in_forward = True
+        logits = self.engine.decode(token_id)
+        self._held.append(token_id)
+        self._in_forward = False
+        return logits
+
+    def tokens(self, logits: Float32Array, chooser: TokenChooser) -> Steps[int, None, None]:
+        """Tokens of a reply, without end; each is in the state once the next is asked for."""
+        options = chooser.device_options if isinstance(chooser, Sampler) else None
+        engine = self.engine
+        if isinstance(engine, DraftingEngine) and engine.most_drafts:
+            yield from self._drafted(engine, logits, chooser)
+        if options is None or not isinstance(engine, DrawingEngine) or not engine.draws_on_device:
+            while True:
+                token_id = chooser(logits)
+                yield token_id
+                logits = self.decode(token_id)
+        assert isinstance(chooser, Sampler), "others have no options"
+        with closing(engine.sampled(*options, chooser.random)) as drawn:
+            while True:
+                self._in_forward = True
+                token_id = next(drawn)
+                self._in_forward = False
+                yield token_id
+                self._held.append(token_id)
+
+    def _drafted(
+        self, engine: DraftingEngine, logits: Float32Array, chooser: TokenChooser
+    ) -> Steps[int, None, None]:
+        """As `tokens`, several of them by a forward where guesses come true."""
+        pace = self.pace
+        assert pace is not None, "made with the generator"
+        rounds = RoundChooser(engine, chooser)
+        token_id = rounds.first(logits)
+        while True:
+            yield token_id
+            if not pace.count:
+                token_id = yield from self._undrafted(rounds, pace, token_id)
+                continue
+            begin = time.perf_counter()
+            self._in_forward = True
+            guesses, choose = rounds.advance(token_id, pace.count)
+            self._held.append(token_id)
+            accepted = 0
+            outside = 0.0  # seconds that the reader of the tokens takes
+            try:
+                while True:
+                    token_id = choose(accepted)
+                    if accepted == len(guesses) or token_id != guesses[accepted]:
+                        break
+                    left = time.perf_counter()
+                    yield token_id
+                    outside += time.perf_counter() - left
+                    self._held.append(token_id)
+                    accepted += 1
+            finally:
+                engine.accept(accepted)
+                self._in_forward = False
+                self.drafting.note(len(guesses), accepted)
+            pace.note_round(len(guesses), accepted, time.perf_counter() - begin - outside)
+
+    def _undrafted(
+        self, rounds: RoundChooser, pace: DraftPace, token_id: int
+    ) -> Steps[int, None, int]:
+        """Tokens after this one without guesses; return the one that the next round begins with."""
+        with closing(rounds.steps(token_id)) as steps:
+            while True:
+                begin = time.perf_counter()
+                self._in_forward = True
+                following = next(steps)
+                self._held.append(token_id)
+                self._in_forward = False
+                self.drafting.steps += 1
+                pace.note_step(time.perf_counter() - begin)
+                if pace.count:
+                    return following
+                yield following
+                token_id = following
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether no further token fits."""
+        return len(self._held) == self.engine.context_length
+
+
+class Generation:
+    """A reply in the making: iterate over its events, once.
+
+    Attributes
+    ----------
+    token_ids : what was generated, stop token left out
+    text, reasoning, tool_calls : its parts so far, as the events gave them
+    finish_reason : a stop token or text, `max_tokens`, the end of the context, or a reader who
+        stopped reading
+    prompt_tokens, reused_tokens : length of the prompt, and how much of it the state already held
+    first_token_s : seconds until the first token was chosen
+    decode_s : seconds from then to the end
+    drafting : the counts of its guesses, once it has ended; None where there is no drafter
+    single_call, tells_reuse : whether its first call ends it, and `reused_tokens` is told and not
+        left at 0; may be set until it is iterated
+    """
+
+    def __init__(
+        self,
+        generator: Generator,
+        prompt: Prompt,
+        chooser: TokenChooser,
+        max_tokens: int | None,
+        stop: StopStrings,
+        parser: ReplyParser | PlainParser,
+    ) -> None:
+        self._generator = generator
+        self._prompt = prompt
+        self._chooser = chooser
+        self._max_tokens = max_tokens
+        self._stop = stop
+        self._parser = parser
+        self.token_ids: list[int] = []
+        self.text = ""
+        self.reasoning = ""
+        self.tool_calls: list[ToolCall] = []
+        self.finish_reason: FinishReason = "interrupted"
+        self.prompt_tokens = len(prompt)
+        self.reused_tokens = 0
+        self.first_token_s = 0.0
+        self.decode_s = 0.0
+        self.drafting = None if generator.pace is None else Drafting()
+        self.single_call, self.tells_reuse = False, True
+        self._events = self._run()
+
+    def __iter__(self) -> Iterator[Event | PromptProgress]:
+        """The events, as they come."""
+        return self._events
+
+    def close(self) -> None:
+        """Stop here; what came so far is kept."""
+        self._events.close()
+
+    @property
+    def decode_tokens_per_s(self) -> float:
+        """Speed after the first token; 0 where there was no second one."""
+        return (len(self.token_ids) - 1) / self.decode_s if len(self.token_ids) > 1 else 0.0
+
+    def _run(self) -> Steps[Event | PromptProgress, None, None]:
+        before = replace(self._generator.drafting)
+        try:
+            yield from self._reply()
+        finally:  # the generator's counts go on with the next reply
+            if self.drafting is not None:
+                self.drafting = self._generator.drafting.since(before)
+
+    def _reply(self) -> Steps[Event | PromptProgress, None, None]:
+        begin = time.perf_counter()
+        if isinstance(self._chooser, PromptReader):
+            self._chooser.begin(self._prompt)
+        logits = yield from self._prefill()
+        with closing(self._generator.tokens(logits, self._chooser)) as tokens:
+            stopped = yield from self._answer(tokens, begin)
+        reason, self.finish_reason = self.finish_reason, "interrupted"
+        if not stopped:
+            stopped = yield from self._emit(self._parser.finish())
+        rest = self._stop.flush()
+        if rest:
+            self.text += rest
+            yield TextDelta(rest)
+        self.finish_reason = "stop" if stopped else reason
+
+    def _answer(self, tokens: Iterator[int], begin: float) -> Steps[Event, None, bool]:
+        """Tokens until one ends the reply; return whether a stop text or a call did."""
+        for token_id in tokens:
+            now = time.perf_counter()
+            if not self.token_ids:
+                self.first_token_s = now - begin
+            self.decode_s = now - begin - self.first_token_s
+            if token_id in self._generator.stop_ids:
+                self.finish_reason = "stop"
+                break
+            self.token_ids.append(token_id)
+            stopped = yield from self._emit(self._parser.push(token_id))
+            if stopped:
+                self.finish_reason = "stop"
+                return True
+            if len(self.token_ids) == self._max_tokens:
+                self.finish_reason = "length"
+                break
+            if self._generator.is_full:
+                self.finish_reason = "context"
+                break
+        return False
+
+    def _prefill(self) -> Steps[PromptProgress, None, Float32Array]:
+        done = self._generator.rewind(self._prompt)
+        self.reused_tokens = done if self.tells_reuse else 0
+        logits = None
+        for part in self._generator.cut(self._prompt, done):
+            logits = self._generator.prefill(self._prompt.part(part.start, part.stop))
+            yield PromptProgress(part.stop, len(self._prompt))
+        assert logits is not None, "a rewind leaves at least one token to run"
+        return logits
+
+    def _emit(self, events: list[Event]) -> Steps[Event, None, bool]:
+        """Pass events on; return whether a stop text, or the only call, ended the answer."""
+        for event in events:
+            if isinstance(event, TextDelta):
+                text, stopped = self._stop.push(event.text)
+                self.text += text
+                if text:
+                    yield TextDelta(text)
+                if stopped:
+                    return True
+                continue
+            if isinstance(event, ReasoningDelta):
+                self.reasoning += event.text
+            else:
+                self.tool_calls.append(event)
+            yield event
+            if self.single_call and self.tool_calls:
+                return True
+        return False

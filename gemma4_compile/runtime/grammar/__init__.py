@@ -1,0 +1,1 @@
+"""Replies held to a JSON schema or to tool calls."""

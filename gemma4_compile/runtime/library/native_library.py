@@ -1,0 +1,109 @@
+"""Loads a compiled model library into this process, with TVM's runtime alone."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import tvm_ffi
+
+from gemma4_compile.device_kinds import DeviceType
+from gemma4_compile.errors import ArtifactError
+from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.library.library_file import (
+    is_for_another_machine,
+    machine_of,
+    this_machine,
+)
+from gemma4_compile.system.files import path_for_tvm
+from gemma4_compile.system.regular_files import check_regular
+
+Forward: TypeAlias = "Callable[..., tvm_ffi.Array[Any]]"
+"""A step of the model, whose results are of several types: logits, the state, a probe's tensors."""
+
+_POOLED_ALLOCATOR = 2  # of TVM's virtual machine
+
+
+class NativeLibrary:
+    """A loaded model library: its compiled functions, and those of the state linked into it."""
+
+    def __init__(self, path: Path, device: Device | None = None) -> None:
+        """Load the library for a device, by default the CPU; ArtifactError if that fails."""
+        device = device or Device.open("cpu")
+        try:
+            check_regular(path.stat())  # to load a pipe would never end
+            machine = machine_of(path)
+            if is_for_another_machine(machine):
+                raise OSError(f"it is for {machine}, and this machine is {this_machine()}")
+            self._module = tvm_ffi.load_module(_path_for_tvm(path))
+            self._machine = _machine(self._module, device)
+        except (OSError, RuntimeError, AttributeError) as error:
+            raise ArtifactError(
+                f"cannot load the model library `{path}`: {error}",
+                hint=f"compile it again with `--target {device.name}` on this kind of machine",
+            ) from error
+        self._device = device
+
+    def watched(self, instrument: Callable[..., int]) -> NativeLibrary:
+        """The same library in a virtual machine that reports its calls to `instrument`.
+
+        It is called before and after every call: the function, its name, whether it is before, the
+        result, and the arguments.
+        """
+        other = copy.copy(self)
+        other._machine = _machine(self._module, self._device)
+        other._machine["set_instrument"](tvm_ffi.convert(instrument))
+        return other
+
+    def compiled_function(self, name: str) -> tvm_ffi.Function:
+        """A function that was compiled from the model.
+
+        Raises
+        ------
+        ArtifactError
+            If the library has no such function.
+        """
+        return _find(self._machine, name)
+
+    def linked_function(self, name: str) -> tvm_ffi.Function:
+        """A C++ function that was linked into the library.
+
+        Raises
+        ------
+        ArtifactError
+            If the library has no such function.
+        """
+        return _find(self._module, name)
+
+
+def _path_for_tvm(path: Path) -> str:
+    try:
+        return path_for_tvm(path)
+    except OSError as error:
+        raise ArtifactError(
+            f"cannot load the model library `{path}`: {error.strerror}",
+            hint="move the package to a folder whose path has plain letters alone",
+        ) from error
+
+
+def _machine(module: tvm_ffi.Module, device: Device) -> tvm_ffi.Module:
+    """A virtual machine for the library's functions."""
+    machine = module["vm_load_executable"]()
+    # Shapes are computed on the CPU, which is last.
+    devices = [device.type] if device.is_cpu else [device.type, DeviceType.CPU]
+    machine["vm_initialization"](
+        *(value for kind in devices for value in (kind, 0, _POOLED_ALLOCATOR))
+    )
+    return machine
+
+
+def _find(module: tvm_ffi.Module, name: str) -> tvm_ffi.Function:
+    try:
+        return module.get_function(name, query_imports=True)
+    except AttributeError as error:
+        raise ArtifactError(
+            f"the model library has no function `{name}`",
+            hint="it was compiled by another version of gemma4-compile: compile it again",
+        ) from error

@@ -1,0 +1,134 @@
+"""Calls for every token: a decode step, and the draw of the next token from its logits."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TypeAlias
+
+import numpy as np
+import tvm_ffi
+
+from gemma4_compile import abi
+from gemma4_compile.runtime.device.cuda_graph import SWITCH, Replayed, Watch
+from gemma4_compile.runtime.device.cuda_runtime import CudaError, CudaRuntime, Readback
+from gemma4_compile.runtime.device.device import Device, view
+from gemma4_compile.runtime.library.native_library import Forward, NativeLibrary
+
+Parameters: TypeAlias = "tvm_ffi.Array[tvm_ffi.Tensor]"
+"""The weights, as the library takes them."""
+
+_log = logging.getLogger("gemma4_compile.cuda")
+
+
+class PlainSteps:
+    """The calls as they are: the host issues every launch."""
+
+    kernels = (0, 0)
+
+    def __init__(
+        self,
+        library: NativeLibrary,
+        device: Device,
+        state: tvm_ffi.Object,
+        params: Parameters,
+        vocab_size: int,
+    ) -> None:
+        """Take the library's functions, and what all steps share."""
+        self._decode: Forward = library.compiled_function(abi.DECODE)
+        self._softmax = library.compiled_function(abi.SOFTMAX)
+        self._sort = library.compiled_function(abi.ARGSORT)
+        self._sample = library.compiled_function(abi.SAMPLE_TOP_P)
+        self._state = state
+        self._params = params
+        self._flat = (1, vocab_size)
+        self._first = device.place(np.zeros(1, np.int32))
+
+    def forward(self, ids: tvm_ffi.Tensor) -> tvm_ffi.Tensor:
+        """Logits (1, 1, vocab_size) after a token, given as int32 (1, 1)."""
+        return self._decode(ids, self._state, self._params)[0]
+
+    def draw(
+        self,
+        logits: tvm_ffi.Tensor,
+        temperature: tvm_ffi.Tensor,
+        uniform: tvm_ffi.Tensor,
+        top_p: tvm_ffi.Tensor,
+    ) -> tvm_ffi.Tensor:
+        """A token, int32 (1,), drawn from logits with numbers that are float32 (1,)."""
+        probs = view(self._softmax(logits, temperature), self._flat)
+        _, order = self._sort(probs)
+        return self._sample(probs, order, uniform, self._first, top_p)
+
+
+class GraphSteps:
+    """The same calls as CUDA graphs, one for the step and one for the draw after it."""
+
+    def __init__(
+        self,
+        library: NativeLibrary,
+        device: Device,
+        state: tvm_ffi.Object,
+        params: Parameters,
+        vocab_size: int,
+    ) -> None:
+        """Prepare; each graph is recorded when it is first needed."""
+        cuda, watch = CudaRuntime(), Watch()
+        self._plain = PlainSteps(library, device, state, params, vocab_size)
+        watched = PlainSteps(library.watched(watch), device, state, params, vocab_size)
+        self.forward = Replayed(
+            "decode step", self._plain.forward, watched.forward, watch, cuda, device
+        )
+        self._draw = Replayed("sampler", self._plain.draw, watched.draw, watch, cuda, device)
+
+    def draw(
+        self,
+        logits: tvm_ffi.Tensor,
+        temperature: tvm_ffi.Tensor,
+        uniform: tvm_ffi.Tensor,
+        top_p: tvm_ffi.Tensor,
+    ) -> tvm_ffi.Tensor:
+        """As the plain one; logits of a prefill lie elsewhere each time and are drawn so."""
+        if logits is self.forward.output:
+            return self._draw(logits, temperature, uniform, top_p)
+        return self._plain.draw(logits, temperature, uniform, top_p)
+
+    @property
+    def kernels(self) -> tuple[int, int]:
+        """Launches of the two graphs; 0 where there is none."""
+        return self.forward.kernels, self._draw.kernels
+
+
+def graphs_wanted(device: Device, choice: bool | None) -> bool:
+    """Return whether to use CUDA graphs: by choice, else unless the environment forbids it."""
+    wanted = os.environ.get(SWITCH, "1") != "0" if choice is None else choice
+    return wanted and device.kind.records_graphs
+
+
+def token_steps(
+    library: NativeLibrary,
+    device: Device,
+    state: tvm_ffi.Object,
+    params: Parameters,
+    vocab_size: int,
+    *,
+    graphs: bool,
+) -> PlainSteps | GraphSteps:
+    """The calls of every token, as CUDA graphs if they are wanted and CUDA can be reached."""
+    if graphs:
+        try:
+            return GraphSteps(library, device, state, params, vocab_size)
+        except CudaError as error:
+            _log.warning("no CUDA graphs, so that the host issues each launch: %s", error)
+    return PlainSteps(library, device, state, params, vocab_size)
+
+
+def token_readback(device: Device) -> Readback | None:
+    """A way for tokens to the host that the next step needs not wait for; on CUDA only."""
+    if not device.kind.reads_beside:
+        return None
+    try:
+        return Readback(CudaRuntime())
+    except CudaError as error:
+        _log.warning("each token is waited for before the next step is launched: %s", error)
+        return None

@@ -1,0 +1,1 @@
+"""Packages: opened, fetched, checked, and which of their libraries runs."""

@@ -1,0 +1,1 @@
+"""A reply as its tokens come: text, reasoning, tool calls, where it ends."""

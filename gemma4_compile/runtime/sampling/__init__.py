@@ -1,0 +1,1 @@
+"""The next token from logits, and the interfaces that generation needs."""

@@ -1,0 +1,1 @@
+"""Speculative decoding: the drafter, and how many tokens it drafts."""

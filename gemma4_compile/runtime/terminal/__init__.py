@@ -1,0 +1,1 @@
+"""`gemma4-chat` in a terminal: what is typed and what is shown."""

@@ -1,0 +1,127 @@
+"""Libraries made at once in processes are those made one after the other, and errors come back."""
+
+from __future__ import annotations
+
+import copyreg
+import io
+import os
+import pickle
+from collections import deque
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from gemma4_compile import abi
+from gemma4_compile.checkpoint.sources import TINY
+from gemma4_compile.compile import library_build
+from gemma4_compile.compile.pipeline import compile_model
+from gemma4_compile.compile.request import CompileRequest
+from gemma4_compile.errors import LoweringError, TargetError
+from gemma4_compile.package.artifacts import Provenance, read_artifact
+from gemma4_compile.targets.libraries import LIBRARIES
+from tests.packages import Silent, unoptimised
+
+NAMES = ("default", "f16", "h200")
+
+
+def _compile(output: Path, names: tuple[str, ...] = NAMES, **more: object) -> Provenance:
+    forms = tuple(LIBRARIES[name] for name in names)
+    asked = CompileRequest(
+        *(TINY, "webgpu", "q4f16", output),
+        context_length=64,
+        libraries=forms,
+        **more,  # type: ignore[arg-type]
+    )
+    with unoptimised():
+        compile_model(asked, Silent())
+    return Provenance.from_json(read_artifact(output / abi.PROVENANCE_FILE))
+
+
+def test_processes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library_build, "workers", lambda: 16)
+    monkeypatch.setattr(library_build, "machine_memory_bytes", lambda: 64 << 30)
+    assert [library_build.processes(count) for count in (1, 2, 5, 6, 9)] == [1, 1, 1, 2, 3]
+    monkeypatch.setattr(library_build, "machine_memory_bytes", lambda: 0)
+    assert library_build.processes(9) == 1
+
+
+def test_read_only_views_can_be_sent() -> None:
+    assert MappingProxyType in copyreg.dispatch_table
+    assert pickle.loads(pickle.dumps(MappingProxyType({1: 2}))) == {1: 2}
+
+
+def test_a_set_has_the_shards_and_libraries_of_single_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library_build, "processes", lambda count: min(count, 2))
+    monkeypatch.setattr(library_build, "WORKER", "tests.unoptimised_worker")
+    several = _compile(tmp_path / "several")
+    assert [(one.name, one.file) for one in several.libraries] == [
+        ("default", "model.wasm"),
+        ("f16", "model-f16.wasm"),
+        ("h200", "model-h200.wasm"),
+    ]
+    one = _compile(tmp_path / "one", ("h200",))
+    shards = {name: file for name, file in one.files.items() if name.startswith("params_shard")}
+    assert shards
+    assert shards.items() <= several.files.items()
+    assert one.files["model.wasm"] == several.files["model-h200.wasm"]
+
+
+def test_others_stay_where_one_is_renewed(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    before = _compile(package, ("default",))
+    both = _compile(package, ("h200",), only="library")
+    assert [one.name for one in both.libraries] == ["default", "h200"]
+    assert both.files["model.wasm"] == before.files["model.wasm"]
+    assert both.build["limits"] == "default", "of the main one"
+    again = _compile(package, ("default", "h200"), only="library")
+    assert again.files["model-h200.wasm"] == both.files["model-h200.wasm"]
+    weights = _compile(package, ("default",), only="weights")
+    assert weights.libraries == again.libraries
+
+
+class _Worker:
+    """A process that gives these answers."""
+
+    def __init__(self, *answers: Exception | None) -> None:
+        self.stdin = io.BytesIO()
+        self.stdout = io.BytesIO(b"".join(map(pickle.dumps, answers)))
+
+    def wait(self) -> int:
+        return 9
+
+    def give(self, waiting: deque[int]) -> list[int]:
+        library_build._give(self, waiting)  # type: ignore[arg-type]
+        return list(self.stdin.getvalue())
+
+
+def test_a_process_makes_what_is_waiting_from_the_end() -> None:
+    waiting = deque([3, 4, 5])
+    assert _Worker(None, None, None, None).give(waiting) == [5, 4, 3]
+    assert not waiting
+    assert _Worker(None).give(waiting) == []
+
+
+def test_what_a_process_raises_is_raised() -> None:
+    waiting = deque([3, 4, 5])
+    with pytest.raises(LoweringError, match="too large"):
+        _Worker(None, None, LoweringError("too large")).give(waiting)
+    assert list(waiting) == [3]
+    with pytest.raises(TargetError, match="ended with exit code 9"):
+        _Worker(None).give(waiting)
+
+
+def test_ctrl_c_is_for_who_started_a_process_which_ends_it() -> None:
+    with library_build._process(()) as process:
+        assert os.getpgid(process.pid) != os.getpgid(0), "a terminal sends it to a group"
+    assert process.returncode is not None
+
+
+def test_errors_of_a_process_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library_build, "processes", lambda count: min(count, 2))
+    monkeypatch.setattr(library_build, "WORKER", "gemma4_compile.no_such_module")
+    with pytest.raises(TargetError, match="a process that compiles libraries ended with exit code"):
+        _compile(tmp_path / "package", ("default", "f16"), only="library")
+    assert list(tmp_path.iterdir()) == [], "nothing is left"

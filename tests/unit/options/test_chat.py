@@ -1,0 +1,109 @@
+"""Arguments of the commands that run packages: known without TVM, NumPy or the package."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from gemma4_compile.options import chat as chat_options
+from gemma4_compile.runtime.package.integrity import Check
+
+LOADS_NOTHING = """
+import sys
+from gemma4_compile.cli import start
+sys.argv = sys.argv[1:]
+command = {each: getattr(start, f"run_{each[7:]}") for each in
+           ("gemma4-chat", "gemma4-serve", "gemma4-verify")}[sys.argv[0]]
+try:
+    code = command()
+except SystemExit as end:
+    code = end.code
+print(code, sorted({"tvm", "tvm_ffi", "numpy", "tokenizers", "starlette"} & set(sys.modules)))
+"""
+MOST_CPU_S = 0.5
+
+
+def test_the_words_of_check_are_the_runtimes() -> None:
+    assert tuple(check.value for check in Check) == chat_options.CHECKS
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        ("gemma4-chat --version", 0, "gemma4-chat 0."),
+        ("gemma4-chat --debug --version", 0, "gemma4-chat 0."),
+        ("gemma4-chat -h", 0, "usage: gemma4-chat"),
+        ("gemma4-chat", 2, "required: DIR"),
+        ("gemma4-chat x --fast", 2, "unrecognized arguments: --fast"),
+        ("gemma4-chat x --top-k -1", 2, "--top-k: expected an integer from 0"),
+        ("gemma4-chat x --temperature nan", 2, "--temperature: expected a number from 0 to 100"),
+        ("gemma4-chat x --top-p 2", 2, "--top-p: expected"),
+        ("gemma4-chat x --seed -1", 2, "--seed: expected 0 or more"),
+        ("gemma4-chat x --max-tokens 0", 2, "--max-tokens: expected at least 1"),
+        ("gemma4-chat x --context-length 0", 2, "--context-length: expected at least 1"),
+        ("gemma4-chat x --check never", 2, "invalid choice"),
+        ("gemma4-chat x --draft many", 2, "--draft: expected auto or a number from 0 to 8"),
+        ("gemma4-serve x --draft 9", 2, "--draft: expected 0 to 8, found 9"),
+        ("gemma4-chat x --greedy --temperature 1", 2, "exclude each other"),
+        ("gemma4-chat x --prompt a --prompt-file b", 2, "not allowed with argument"),
+        ("gemma4-chat x --prompt=", 2, "the question is empty"),
+        ("gemma4-chat x --raw --thinking --json-schema f", 2, "--thinking, --json-schema cannot"),
+        ("gemma4-chat x --image", 2, "--image: expected one argument"),
+        ("gemma4-chat x --image-tokens 300 --image f", 2, "invalid choice"),
+        ("gemma4-chat x --raw --image f --audio g", 2, "--image, --audio cannot be with it"),
+        ("gemma4-chat x --bench --image f", 2, "conversation: --image cannot be with it"),
+        ("gemma4-chat x --bench --prompt a --raw", 2, "--prompt, --raw cannot be with it"),
+        ("gemma4-chat x --bench --diagnose", 2, "--bench stands instead of a conversation"),
+        ("gemma4-chat x --diagnose f --thinking", 2, "--thinking cannot be with it"),
+        ("gemma4-serve --version", 0, "gemma4-serve 0."),
+        ("gemma4-serve --help", 0, "usage: gemma4-serve"),
+        ("gemma4-serve", 2, "required: DIR"),
+        ("gemma4-serve x --port 70000", 2, "--port: expected 0 to 65535"),
+        ("gemma4-serve x --port many", 2, "invalid int value"),
+        ("gemma4-serve x --queue -1", 2, "--queue: expected"),
+        ("gemma4-serve x --allow-origin example.org", 2, "--allow-origin: expected an origin"),
+        ("gemma4-serve x --page nowhere", 2, "has no `index.html`"),
+        ("gemma4-serve x --context-length 0", 2, "--context-length: expected at least 1"),
+        ("gemma4-verify --version", 0, "gemma4-verify 0."),
+        ("gemma4-verify --help", 0, "usage: gemma4-verify"),
+        ("gemma4-verify x", 2, "required: --reference"),
+        ("gemma4-verify x --reference tiny --steps 0", 2, "--steps: expected at least 1"),
+    ],
+)
+def test_what_needs_no_package_loads_nothing(command: str, code: int, said: str) -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, "-c", LOADS_NOTHING, *command.split()],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert said in done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == f"{code} []"
+    taken = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert taken < MOST_CPU_S
+
+
+def test_files_keep_the_order_in_which_they_were_given() -> None:
+    parser = chat_options.make_parser()
+    given = parser.parse_args(
+        ["x", "--image", "a", "--audio", "b", "--video", "c", "--image", "d"]
+    ).attachments
+    assert [(kind, path.name) for kind, path in given] == [
+        ("image", "a"),
+        ("audio", "b"),
+        ("video", "c"),
+        ("image", "d"),
+    ]
+    assert parser.parse_args(["x"]).attachments == []
+
+
+def test_auto_is_the_number_of_guesses_that_there_is_by_default() -> None:
+    parser = chat_options.make_parser()
+    found = [parser.parse_args(["x", *more]).draft for more in ([], ["--draft", "auto"])]
+    assert found == [None, None]
+    assert parser.parse_args(["x", "--draft", "4"]).draft == 4

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from gemma4_compile.errors import UsageError
+from gemma4_compile.runtime.check.bench import DECODED, REPEATS, measure, table
+from gemma4_compile.runtime.engine.engine import Float32Array
+from gemma4_compile.system.limits import peak_memory_bytes
+from tests.scripted_engine import VOCABULARY, ScriptedEngine
+
+PREFILL_S, DECODE_S = 0.5, 0.125  # of a chunk and of a token
+
+
+class TimedEngine(ScriptedEngine):
+    """Tells time by what it is asked to do."""
+
+    now = 0.0
+
+    def prefill(self, ids: Sequence[int]) -> Float32Array:
+        self.now += PREFILL_S
+        return super().prefill(ids)
+
+    def decode(self, token_id: int) -> Float32Array:
+        self.now += DECODE_S
+        return super().decode(token_id)
+
+
+def test_speeds_are_those_of_the_engine() -> None:
+    engine = TimedEngine([], context_length=600, prefill_chunk=64)
+    first, second = measure(engine, VOCABULARY, lambda: engine.now)
+    assert (first.context, second.context) == (128, 512)
+    assert first.first_token_s == 2 * PREFILL_S
+    assert first.prefill_tokens_per_s == pytest.approx(64 / PREFILL_S)
+    assert second.prefill_tokens_per_s == pytest.approx(64 / PREFILL_S)
+    assert first.decode_tokens_per_s == pytest.approx(1 / DECODE_S)
+    assert first.repeats == REPEATS
+    assert engine.length == 0
+
+
+def test_a_slow_device_is_not_measured_for_ever() -> None:
+    engine = TimedEngine([], context_length=40_000, prefill_chunk=2)
+    (only,) = measure(engine, VOCABULARY, lambda: engine.now)  # 36 seconds a run
+    assert (only.context, only.repeats) == (128, 1)
+
+
+def test_a_short_context_is_measured_at_what_fits() -> None:
+    engine = TimedEngine([], context_length=DECODED + 3)
+    (only,) = measure(engine, VOCABULARY, lambda: engine.now)
+    assert only.context == 3
+    with pytest.raises(UsageError, match="too short to measure"):
+        next(measure(TimedEngine([], context_length=DECODED), VOCABULARY))
+
+
+def test_the_table_has_a_line_for_each_length() -> None:
+    engine = TimedEngine([], context_length=600)
+    lines = table(list(measure(engine, VOCABULARY, lambda: engine.now))).splitlines()
+    assert [line.split()[0] for line in lines] == ["prompt", "128", "512"]
+
+
+def test_memory_is_more_than_nothing() -> None:
+    peak = peak_memory_bytes()
+    assert peak is not None
+    assert 2**20 < peak < 2**40

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gemma4_compile.errors import UsageError
+from gemma4_compile.runtime.grammar.call_schema import refused
+from gemma4_compile.runtime.grammar.call_schema_merge import SchemaReader, constraints, fits
+
+ROOT = {"$defs": {"a/b": {"type": "integer"}, "list": [{"const": 1}]}}
+
+
+def reader() -> SchemaReader:
+    return SchemaReader(ROOT, refused)
+
+
+def test_what_describes_a_value_asks_for_nothing() -> None:
+    words = {"title": "t", "description": "d", "default": 1, "examples": [1], "discriminator": {}}
+    assert constraints({**words, "type": "string"}) == {"type": "string"}
+
+
+@pytest.mark.parametrize(
+    ("pointer", "found"),
+    [
+        ("#/$defs/a~1b", {"type": "integer"}),
+        ("#/%24defs/a~1b", {"type": "integer"}),
+        ("#/$defs/list/0", {"const": 1}),
+        ("#", ROOT),
+    ],
+)
+def test_references_point_into_the_declaration(pointer: str, found: Any) -> None:
+    assert reader().target(pointer, "f") == found
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "both"),
+    [
+        ({"minimum": 1}, {"minimum": 2, "maximum": 3}, {"minimum": 2, "maximum": 3}),
+        ({"type": "number"}, {"type": "integer"}, {"type": ["integer"]}),
+        ({"type": "string"}, {"type": "integer"}, False),
+        ({"enum": [1, 2, 3]}, {"enum": [3, 2]}, {"enum": [2, 3]}),
+        ({"required": ["a"]}, {"required": ["b", "a"]}, {"required": ["a", "b"]}),
+        (True, {"const": 1}, {"const": 1}),
+        (False, {"const": 1}, False),
+        (
+            {"properties": {"a": True}, "additionalProperties": False},
+            {"properties": {"b": True}},
+            {"properties": {"a": True, "b": False}, "additionalProperties": False},
+        ),
+    ],
+)
+def test_two_schemas_of_one_value_become_one(one: Any, two: Any, both: Any) -> None:
+    assert reader().merged(one, two, "f") == both
+
+
+def test_two_patterns_of_one_value_are_refused() -> None:
+    with pytest.raises(UsageError, match="two different `pattern`"):
+        reader().merged({"pattern": "a"}, {"pattern": "b"}, "f")
+
+
+def test_constants_are_held_to_types_and_bounds() -> None:
+    assert fits(1.0, ["integer"], {})
+    assert not fits(1.5, ["integer"], {})
+    assert not fits(True, ["integer"], {})
+    assert not fits("abc", None, {"maxLength": 2})
+    assert not fits(3, None, {"maximum": 2})
