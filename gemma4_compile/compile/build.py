@@ -25,6 +25,7 @@ from gemma4_compile.passes.fuse import fuse
 from gemma4_compile.passes.fusion_limits import attention_options
 from gemma4_compile.passes.kernel_sources import kernel_sources
 from gemma4_compile.passes.lowering import generate, lower
+from gemma4_compile.passes.watched import AfterPass, watched
 from gemma4_compile.quantization.matrix import StoredMatrices
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter, storage_plan
 from gemma4_compile.targets.spec import TargetSpec
@@ -43,6 +44,7 @@ class LibraryOptions:
     metadata : what `_metadata` returns, besides the descriptions of the kernels
     suppressed : ids of tokens that the model must not emit
     dump : called with a name and the module's text after each phase, or None
+    dump_each : called so after every pass, in place of every phase
     dump_kernel : called with a file's name and the text of a kernel for its device, or None
     probe : the forward functions return the residual stream after every layer, too
     package : names the package whose keys and values a checkpoint of the KV state holds
@@ -55,6 +57,7 @@ class LibraryOptions:
     metadata: Mapping[str, object]
     suppressed: tuple[int, ...] = ()
     dump: Callable[[str, str], None] | None = None
+    dump_each: bool = False
     dump_kernel: Callable[[str, str], None] | None = None
     probe: bool = False
     package: str = ""
@@ -101,6 +104,7 @@ def build_module(
     options: ExportOptions,
     plan: Sequence[StoredParameter] | None = None,
     components: Sequence[Component] = ALL_COMPONENTS,
+    after: AfterPass | None = None,
 ) -> tvm.IRModule:
     """The model's exported functions with the fusions of a target.
 
@@ -108,6 +112,7 @@ def build_module(
     ----------
     options : made by `decoder_options`
     plan : the storage plan; without it, that of the recipe with the target's binding limit
+    after : is given the exported module, and then what each fusion leaves
     """
     if plan is None:
         plan = storage_plan(model_parameters(config, components), recipe, target.max_binding_bytes)
@@ -116,7 +121,9 @@ def build_module(
     assert exported.parameters == planned, (
         "the modules declare their parameters in the order of the storage plan"
     )
-    return fuse(exported.module, target)
+    if after is not None:
+        after("export", exported.module)
+    return fuse(exported.module, target, after)
 
 
 def calls_of(module: tvm.IRModule, function: str) -> list[str]:
@@ -183,9 +190,12 @@ def build_executable(
         If a kernel breaks a limit of the target.
     """
 
-    def dump(name: str) -> None:
+    def dump(name: str, module: tvm.IRModule) -> None:
         if options.dump:  # the text of a whole module takes half a second
             options.dump(name, module.script())
+
+    each = dump if options.dump_each else None
+    phase = None if options.dump_each else dump
 
     decoder = decoder_options(
         recipe,
@@ -196,18 +206,22 @@ def build_executable(
         package=options.package,
     )
     exports = replace(decoder, image_rows=options.image_rows, client_blocks=options.client_blocks)
-    module = build_module(config, recipe, target, exports, plan)
+    module = build_module(config, recipe, target, exports, plan, after=each)
     kernels = kernel_descriptions(module)
     metadata = {**options.metadata, "kernels": kernels}
-    dump("model")
-    module = lower(module, target)
+    if phase:
+        phase("model", module)
+    with watched(each):
+        module = lower(module, target)
     if target.known_answers and not options.probe:
         metadata["known_answers"] = known_answers(module, kernels, target, options.prefill_chunk)
     attach: Pass = AttachMetadata(json.dumps(metadata, sort_keys=True))
     module = attach(module)
-    dump("kernels")
+    if phase:
+        phase("kernels", module)
     report = library_report(module)
-    executable = generate(module, target)
+    with watched(each):
+        executable = generate(module, target)
     if options.dump_kernel:
         for file, text in kernel_sources(executable, target).items():
             options.dump_kernel(file, text)

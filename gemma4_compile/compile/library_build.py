@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from gemma4_compile.compile.build import LibraryOptions, LibraryReport, build_executable
 from gemma4_compile.compile.compilation import MODEL_TYPE, Compilation, LibraryPlan, provenance_of
-from gemma4_compile.compile.dump import Dump
+from gemma4_compile.compile.dump import Dump, begin_dump
 from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import Gemma4CompileError, TargetError
 from gemma4_compile.media.sizes import client_blocks
@@ -94,6 +94,8 @@ def build_libraries(
         _job(build, library, directory / record.file, request)
         for library, record in zip(build.libraries, records, strict=True)
     ]
+    if request.dump_ir:
+        begin_dump(request.dump_ir.beside(request.output))
     others = 0 if request.dump_ir else processes(len(jobs)) - 1
     waiting = deque(range(len(jobs)))
     with contextlib.ExitStack() as stack:
@@ -184,13 +186,16 @@ def _job(
     dump = None
     if request.dump_ir:
         is_one = len(build.libraries) == 1
-        dump = Dump(request.dump_ir if is_one else request.dump_ir / library.name)
+        folder = request.dump_ir.beside(request.output)
+        digits = 3 if request.dump_ir.each else 2
+        dump = Dump(folder if is_one else folder / library.name, digits)
     options = LibraryOptions(
         context_length=own.context_length,
         prefill_chunk=own.prefill_chunk,
         metadata=_metadata(own),
         suppressed=own.suppressed,
         dump=dump.phase if dump else None,
+        dump_each=request.dump_ir is not None and request.dump_ir.each,
         dump_kernel=dump.kernel if dump else None,
         probe=request.probe,
         image_rows=own.numbers.image_tokens,

@@ -36,6 +36,7 @@ from gemma4_compile.compile.compilation import (
     with_kept_calibration,
     with_origins,
 )
+from gemma4_compile.compile.dump import check_dump
 from gemma4_compile.compile.library_build import build_libraries
 from gemma4_compile.compile.library_set import (
     check_plans,
@@ -281,6 +282,8 @@ def compile_model(
     request = with_shard_size(request)
     check_place(request.output, _directories(request))
     check_output(request.output, force=request.force)
+    if request.dump_ir is not None:
+        check_dump(request.dump_ir.beside(request.output))
     weights = request.only != "library"
     if request.only != "weights":
         check_tools(form.target for form in requested_forms(request))

@@ -11,6 +11,7 @@ from gemma4_compile.media.sizes import BUDGETS, DEFAULT_BUDGET, SHAPES, WIDE
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.modality import TEXT_ONLY, Modality
 from gemma4_compile.options import compile as options
+from gemma4_compile.options.dump import DumpOption
 from gemma4_compile.package.partial_build import PartialBuild
 from gemma4_compile.quantization.recipe_file import Overrides
 from gemma4_compile.targets.libraries import LibraryForm
@@ -34,7 +35,7 @@ class CompileRequest:
     revision: str | None = None
     force: bool = False
     shard_bytes: int | None = None  # most of a file of weights
-    dump_ir: Path | None = None
+    dump_ir: DumpOption | None = None
     activations: str = AUTO
     float16: str = NATIVE  # how kernels read float16 weights
     modalities: frozenset[Modality] | None = TEXT_ONLY  # None: all that the checkpoint has

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.media.sizes import BUDGETS, DEFAULT_BUDGET, SHAPES, WIDE
+from gemma4_compile.options.dump import dump_option
 from gemma4_compile.options.libraries import (
     ALL,
     DEFAULT_LIMITS,
@@ -232,7 +233,11 @@ def _add_build(group: Options) -> None:
         "`@mlc-ai/web-runtime` are (default: ./node_modules)",
     )
     group.add_argument(
-        "--dump-ir", type=path, metavar="DIR", help="write each phase's IR and kernel sources"
+        "--dump-ir",
+        type=dump_option,
+        metavar="DIR",
+        help="write each phase's IR and kernel sources; `each`, or `each:DIR`: the IR after every "
+        "pass, into OUTPUT-ir or DIR",
     )
 
 
@@ -291,7 +296,8 @@ def check(arguments: argparse.Namespace) -> None:
         raise UsageError(
             "the following arguments are required: -o/--output", hint=f"for example: {example}"
         )
-    for option, given in (("--dump-ir", arguments.dump_ir), ("--recipe", arguments.recipe)):
+    dump = None if arguments.dump_ir is None else arguments.dump_ir.beside(arguments.output)
+    for option, given in (("--dump-ir", dump), ("--recipe", arguments.recipe)):
         if given is not None and _resolved(option, given).is_relative_to(
             _resolved("-o", arguments.output)
         ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import tvm
 
@@ -17,6 +18,7 @@ from gemma4_compile.passes.operator_graph import OperatorGraph, rewrite
 from gemma4_compile.passes.quantize_activations import quantize_activations, quantize_unfused
 from gemma4_compile.passes.split_matmuls import split_matmuls
 from gemma4_compile.passes.tile_rows import tile_rows
+from gemma4_compile.passes.watched import AfterPass
 from gemma4_compile.targets.spec import TargetSpec
 
 Fusion = Callable[[OperatorGraph, FusionLimits], None]
@@ -35,12 +37,20 @@ FUSIONS: Sequence[Fusion] = (
 )
 
 
-def fuse(module: tvm.IRModule, target: TargetSpec) -> tvm.IRModule:
-    """Rewrite the exported functions for a target."""
+def fuse(module: tvm.IRModule, target: TargetSpec, after: AfterPass | None = None) -> tvm.IRModule:
+    """Rewrite the exported functions for a target.
+
+    Parameters
+    ----------
+    after : is given the module as each fusion leaves it
+    """
     limits = fusion_limits(target)
 
-    def change(graph: OperatorGraph) -> None:
-        for fusion in FUSIONS:
+    def change(graph: OperatorGraph, fusions: Sequence[Fusion] = FUSIONS) -> None:
+        for fusion in fusions:
             fusion(graph, limits)
 
+    if after is not None:  # from the beginning each time: one graph has all of them, as below
+        for last, fusion in enumerate(FUSIONS, 1):
+            after(fusion.__name__, rewrite(module, partial(change, fusions=FUSIONS[:last])))
     return rewrite(module, change)

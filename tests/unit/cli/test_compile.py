@@ -16,6 +16,7 @@ from gemma4_compile.compile.pipeline import Summary
 from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import CheckpointError, InterruptedRunError, UsageError
 from gemma4_compile.model_spec.config.gemma4 import PRESETS_DIR
+from gemma4_compile.options.dump import DumpOption
 from gemma4_compile.progress import Reporter
 from gemma4_compile.targets.libraries import LIBRARIES
 
@@ -51,8 +52,7 @@ def pipeline(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
 def test_defaults(pipeline: Pipeline) -> None:
     assert cli.main(MINIMUM) == 0
     model = "google/gemma-4-E2B-it-qat-q4_0-unquantized"
-    request = CompileRequest(model, "cpu", "q4f16", Path("out"), libraries=CPU)
-    assert pipeline.request == request
+    assert pipeline.request == CompileRequest(model, "cpu", "q4f16", Path("out"), libraries=CPU)
 
 
 def test_every_option_reaches_the_pipeline(pipeline: Pipeline) -> None:
@@ -74,7 +74,7 @@ def test_every_option_reaches_the_pipeline(pipeline: Pipeline) -> None:
         only="weights",
         revision="r",
         force=True,
-        dump_ir=Path("ir"),
+        dump_ir=DumpOption(Path("ir")),
         allow_nonfinite=True,
     )
 
