@@ -81,9 +81,9 @@ class Clip(_Bounded, Pointwise):
     width: int
     in_dtype: str
     out_dtype: str
-    after: bool
-    silu: bool
-    before: bool
+    after: bool = False
+    silu: bool = False
+    before: bool = False
 
     @property
     def outputs(self) -> int:
@@ -148,7 +148,7 @@ class GatedConv(_Bounded, Pointwise):
     kind: ClassVar[str] = "gated_conv"
     width: int
     taps: int
-    clips: bool
+    clips: bool = False
 
     @property
     def outputs(self) -> int:
@@ -260,7 +260,7 @@ class RelativeAttention(_Bounded):
     head_dim: int
     context: int
     cap: float
-    clips: bool
+    clips: bool = False
 
     @property
     def width(self) -> int:

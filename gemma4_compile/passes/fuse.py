@@ -10,6 +10,7 @@ import tvm
 from gemma4_compile.passes.few_row_experts import few_row_experts
 from gemma4_compile.passes.few_rows import few_rows
 from gemma4_compile.passes.fuse_attention_combine import fuse_attention_combine
+from gemma4_compile.passes.fuse_clips import fuse_clips
 from gemma4_compile.passes.fuse_norm_linear import fuse_norm_linear
 from gemma4_compile.passes.fuse_residual_norm import fuse_residual_norm
 from gemma4_compile.passes.fuse_router import fuse_router
@@ -25,6 +26,7 @@ Fusion = Callable[[OperatorGraph, FusionLimits], None]
 
 FUSIONS: Sequence[Fusion] = (
     fuse_residual_norm,  # those after it know norms and additions in one
+    fuse_clips,
     quantize_activations,
     fuse_router,  # takes norms that the next one would take
     fuse_norm_linear,

@@ -23,7 +23,6 @@ from gemma4_compile.operators.audio_features import KERNEL, SubsampleConv, halve
 from gemma4_compile.operators.base import emit
 from gemma4_compile.operators.conformer import (
     BOUNDS,
-    AddClipped,
     Clip,
     ClippedNorm,
     GatedConv,
@@ -53,193 +52,144 @@ def relative_positions(config: AudioConfig) -> Float32Array:
 
 
 class ClippedLinear(nn.Module):
-    """A matmul whose input and result may be clipped, which its neighbours do."""
+    """A matmul that clips what it takes and what it gives, where the tower clips.
 
-    def __init__(self, prefix: str, config: AudioConfig, matrices: Matrices) -> None:
+    Parameters
+    ----------
+    dtype : of the matmul's input
+    """
+
+    def __init__(
+        self, prefix: str, config: AudioConfig, matrices: Matrices, dtype: str = "float32"
+    ) -> None:
+        self.dtype = dtype
         self.linear = matrices.matrix(f"{prefix}.linear")
         self.bounds = Vector(BOUNDS) if config.use_clipped_linears else None
 
-    def forward(self, x: nn.Tensor) -> nn.Tensor:
+    def __call__(self, x: nn.Tensor) -> nn.Tensor:
         """(rows, inputs) -> (rows, outputs) float32."""
-        return self.linear.matmul(x, CHUNK)
+        return self._clip(self.linear.matmul(self._clip(x, self.dtype, before=True), CHUNK))
+
+    def _clip(self, x: nn.Tensor, dtype: str = "float32", *, before: bool = False) -> nn.Tensor:
+        """The input in the matmul's dtype, or the result, within its bounds."""
+        clips = self.bounds is not None
+        if not clips and x.dtype == dtype:
+            return x
+        operator = Clip(
+            int(x.shape[1]), x.dtype, dtype, after=clips and not before, before=clips and before
+        )
+        bounds = [] if self.bounds is None else [self.bounds.weight]
+        return emit(operator, [x, *bounds], [(tuple(x.shape), dtype)])[0]
 
 
-def _bounds(*linears: ClippedLinear | None) -> list[nn.Tensor]:
-    return [one.bounds.weight for one in linears if one is not None and one.bounds is not None]
+def silu(x: nn.Tensor) -> nn.Tensor:
+    """``x * sigmoid(x)``, float32."""
+    operator = Clip(int(x.shape[1]), "float32", "float32", silu=True)
+    return emit(operator, [x], [(tuple(x.shape), "float32")])[0]
 
 
-def clip(
-    x: nn.Tensor,
-    dtype: str,
-    after: ClippedLinear | None = None,
-    before: ClippedLinear | None = None,
-    *,
-    silu: bool = False,
-) -> nn.Tensor:
-    """``bound(silu(bound(x)))`` in `dtype`, with the bounds of the neighbouring matmuls."""
-    has_after, has_before = bool(_bounds(after)), bool(_bounds(before))
-    if not (has_after or has_before or silu) and x.dtype == dtype:
-        return x
-    operator = Clip(int(x.shape[1]), x.dtype, dtype, has_after, silu, has_before)
-    return emit(operator, [x, *_bounds(after, before)], [(tuple(x.shape), dtype)])[0]
+class ClampedNorm(nn.Module):
+    """``x / rms(x) * w`` of x within plus and minus `limit`, in `dtype`."""
 
+    def __init__(
+        self, size: int, eps: float = EPS, dtype: str = "float32", limit: float = 0.0
+    ) -> None:
+        self.weight = nn.Parameter((size,), "float32")
+        self.eps, self.dtype, self.limit = eps, dtype, limit
 
-def norm(
-    x: nn.Tensor,
-    dtype: str,
-    weight: Vector | None = None,
-    *,
-    eps: float = EPS,
-    bias: nn.Tensor | None = None,
-    after: ClippedLinear | None = None,
-    before: ClippedLinear | None = None,
-    silu: bool = False,
-    limit: float = 0.0,
-    residual: nn.Tensor | None = None,
-    factor: float = 1.0,
-) -> nn.Tensor:
-    """``residual + factor * bound(silu(norm(clamp(bound(x) + bias))))``: see `ClippedNorm`."""
-    operator = ClippedNorm(
-        width=int(x.shape[1]),
-        eps=eps,
-        out_dtype=dtype,
-        weighted=weight is not None,
-        biased=bias is not None,
-        after=bool(_bounds(after)),
-        before=bool(_bounds(before)),
-        silu=silu,
-        limit=limit,
-        factor=0.0 if residual is None else factor,
-    )
-    args = [
-        x,
-        *([] if bias is None else [bias]),
-        *_bounds(after),
-        *([] if weight is None else [weight.weight]),
-        *_bounds(before),
-        *([] if residual is None or not factor else [residual]),
-    ]
-    return emit(operator, args, [(tuple(x.shape), dtype)])[0]
+    def __call__(self, x: nn.Tensor) -> nn.Tensor:
+        """(rows, size) float32 to the same in `dtype`."""
+        operator = ClippedNorm(int(x.shape[1]), self.eps, self.dtype, limit=self.limit)
+        return emit(operator, [x, self.weight], [(tuple(x.shape), self.dtype)])[0]
 
 
 class FeedForward(nn.Module):
     """``x + factor * norm(W2 silu(W1 norm(x)))``."""
 
     def __init__(self, prefix: str, config: AudioConfig, matrices: Matrices, dtype: str) -> None:
-        self.config, self.dtype = config, dtype
-        self.pre_layer_norm = Vector(config.hidden_size)
-        self.ffw_layer_1 = ClippedLinear(f"{prefix}.ffw_layer_1", config, matrices)
+        hidden, limit = config.hidden_size, config.gradient_clipping
+        self.factor = config.residual_weight
+        self.pre_layer_norm = ClampedNorm(hidden, dtype=dtype, limit=limit)
+        self.ffw_layer_1 = ClippedLinear(f"{prefix}.ffw_layer_1", config, matrices, dtype)
         self.ffw_layer_2 = ClippedLinear(f"{prefix}.ffw_layer_2", config, matrices)
-        self.post_layer_norm = Vector(config.hidden_size)
+        self.post_layer_norm = ClampedNorm(hidden, limit=limit)
 
-    def forward(self, x: nn.Tensor) -> nn.Tensor:
+    def __call__(self, x: nn.Tensor) -> nn.Tensor:
         """(rows, hidden_size) float32 to the same."""
-        first, second, limit = self.ffw_layer_1, self.ffw_layer_2, self.config.gradient_clipping
-        hidden = norm(x, self.dtype, self.pre_layer_norm, limit=limit, before=first)
-        inner = clip(first.forward(hidden), "float32", first, second, silu=True)
-        return norm(
-            second.forward(inner),
-            "float32",
-            self.post_layer_norm,
-            after=second,
-            limit=limit,
-            residual=x,
-            factor=self.config.residual_weight,
-        )
+        y = self.ffw_layer_2(silu(self.ffw_layer_1(self.pre_layer_norm(x))))
+        return x + self.post_layer_norm(y) * self.factor
 
 
 class Attention(nn.Module):
     """Attention to the last rows, with relative positions."""
 
-    def __init__(self, prefix: str, config: AudioConfig, matrices: Matrices) -> None:
+    def __init__(self, prefix: str, config: AudioConfig, matrices: Matrices, dtype: str) -> None:
         self.config = config
-        self.q_proj, self.k_proj, self.v_proj, self.post = (
-            ClippedLinear(f"{prefix}.{name}", config, matrices)
-            for name in ("q_proj", "k_proj", "v_proj", "post")
+        self.q_proj, self.k_proj, self.v_proj = (
+            ClippedLinear(f"{prefix}.{name}_proj", config, matrices, dtype) for name in "qkv"
         )
+        self.post = ClippedLinear(f"{prefix}.post", config, matrices)
         self.relative_k_proj = matrices.matrix(f"{prefix}.relative_k_proj")
         self.per_dim_scale = Vector(config.head_dim)
 
-    def forward(self, hidden: nn.Tensor) -> nn.Tensor:
-        """(rows, hidden_size) to the same in float32, without the bounds of `post`'s result."""
+    def __call__(self, hidden: nn.Tensor) -> nn.Tensor:
+        """(rows, hidden_size) to the same in float32."""
         config, projections = self.config, (self.q_proj, self.k_proj, self.v_proj)
-        q, k, v = (one.forward(clip(hidden, hidden.dtype, before=one)) for one in projections)
+        q, k, v = (projection(hidden) for projection in projections)
         positions = nn.Tensor.from_const(relative_positions(config))
         operator = RelativeAttention(
             heads=config.num_attention_heads,
             head_dim=config.head_dim,
             context=config.attention_context,
             cap=config.attention_logit_cap,
-            clips=config.use_clipped_linears,
         )
         relative = self.relative_k_proj.matmul(positions, CHUNK)
-        args = [q, k, v, relative, self.per_dim_scale.weight, *_bounds(*projections, self.post)]
-        return self.post.forward(emit(operator, args, [(tuple(q.shape), "float32")])[0])
+        args = [q, k, v, relative, self.per_dim_scale.weight]
+        return self.post(emit(operator, args, [(tuple(q.shape), "float32")])[0])
 
 
 class LightConv(nn.Module):
     """``x + Wend silu(norm(conv(glu(Wstart norm(x)))))``, a causal convolution by channel."""
 
     def __init__(self, prefix: str, config: AudioConfig, matrices: Matrices, dtype: str) -> None:
-        self.config, self.dtype = config, dtype
-        self.pre_layer_norm = Vector(config.hidden_size)
-        self.linear_start = ClippedLinear(f"{prefix}.linear_start", config, matrices)
-        self.depthwise_conv1d = NormStack(config.hidden_size, config.conv_kernel_size)
-        self.conv_norm = Vector(config.hidden_size)
-        self.linear_end = ClippedLinear(f"{prefix}.linear_end", config, matrices)
+        hidden, eps, taps = config.hidden_size, config.rms_norm_eps, config.conv_kernel_size
+        self.pre_layer_norm = ClampedNorm(hidden, eps, dtype)
+        self.linear_start = ClippedLinear(f"{prefix}.linear_start", config, matrices, dtype)
+        self.depthwise_conv1d = NormStack(hidden, taps)
+        self.conv_norm = ClampedNorm(hidden, eps, limit=config.gradient_clipping)
+        self.linear_end = ClippedLinear(f"{prefix}.linear_end", config, matrices, dtype)
 
-    def forward(self, x: nn.Tensor) -> nn.Tensor:
+    def __call__(self, x: nn.Tensor) -> nn.Tensor:
         """(rows, hidden_size) float32 to the same."""
-        config, start, end = self.config, self.linear_start, self.linear_end
-        eps, clips = config.rms_norm_eps, config.use_clipped_linears
-        shape = tuple(x.shape)
-        pairs = start.forward(norm(x, self.dtype, self.pre_layer_norm, eps=eps, before=start))
-        operator = GatedConv(config.hidden_size, config.conv_kernel_size, clips)
-        args = [pairs, self.depthwise_conv1d.weight, *_bounds(start)]
-        (mixed,) = emit(operator, args, [(shape, "float32")])
-        hidden = norm(
-            mixed,
-            self.dtype,
-            self.conv_norm,
-            eps=eps,
-            limit=config.gradient_clipping,
-            silu=True,
-            before=end,
-        )
-        add = AddClipped(config.hidden_size, clips)
-        return emit(add, [end.forward(hidden), x, *_bounds(end)], [(shape, "float32")])[0]
+        mixed = self._conv(self.linear_start(self.pre_layer_norm(x)))
+        return x + self.linear_end(silu(self.conv_norm(mixed)))
+
+    def _conv(self, pairs: nn.Tensor) -> nn.Tensor:
+        weight = self.depthwise_conv1d.weight
+        width, taps = map(int, weight.shape)
+        spec = ((pairs.shape[0], width), "float32")
+        return emit(GatedConv(width, taps), [pairs, weight], [spec])[0]
 
 
 class ConformerLayer(nn.Module):
     """Half a feed-forward block, attention, convolution, the other half, a norm."""
 
     def __init__(self, prefix: str, config: AudioConfig, matrices: Matrices, dtype: str) -> None:
-        hidden = config.hidden_size
-        self.config, self.dtype = config, dtype
+        hidden, limit = config.hidden_size, config.gradient_clipping
         self.feed_forward1 = FeedForward(f"{prefix}.feed_forward1", config, matrices, dtype)
-        self.norm_pre_attn = Vector(hidden)
-        self.self_attn = Attention(f"{prefix}.self_attn", config, matrices)
-        self.norm_post_attn = Vector(hidden)
+        self.norm_pre_attn = ClampedNorm(hidden, dtype=dtype, limit=limit)
+        self.self_attn = Attention(f"{prefix}.self_attn", config, matrices, dtype)
+        self.norm_post_attn = ClampedNorm(hidden, limit=limit)
         self.lconv1d = LightConv(f"{prefix}.lconv1d", config, matrices, dtype)
         self.feed_forward2 = FeedForward(f"{prefix}.feed_forward2", config, matrices, dtype)
-        self.norm_out = Vector(hidden)
+        self.norm_out = ClampedNorm(hidden, limit=limit)
 
-    def forward(self, x: nn.Tensor) -> nn.Tensor:
+    def __call__(self, x: nn.Tensor) -> nn.Tensor:
         """(rows, hidden_size) float32 to the same."""
-        limit = self.config.gradient_clipping
-        x = self.feed_forward1.forward(x)
-        hidden = norm(x, self.dtype, self.norm_pre_attn, limit=limit)
-        x = norm(
-            self.self_attn.forward(hidden),
-            "float32",
-            self.norm_post_attn,
-            after=self.self_attn.post,
-            limit=limit,
-            residual=x,
-        )
-        x = self.lconv1d.forward(x)
-        x = self.feed_forward2.forward(x)
-        return norm(x, "float32", self.norm_out, limit=limit)
+        x = self.feed_forward1(x)
+        x = x + self.norm_post_attn(self.self_attn(self.norm_pre_attn(x)))
+        x = self.feed_forward2(self.lconv1d(x))
+        return self.norm_out(x)
 
 
 class SubsampleLayer(nn.Module):
@@ -294,7 +244,7 @@ class AudioTower(nn.Module):
         """(frames, BANDS) float32 -> (rows, output_dim) in the activation dtype."""
         x = self.subsample_conv_projection.forward(spectrum)
         for layer in self.layers:
-            x = layer.forward(x)
-        x = self.output_proj.matmul(x, CHUNK)
-        bias, eps = self.output_bias.weight, self.config.rms_norm_eps
-        return norm(x, self.dtype, bias=bias, eps=eps)
+            x = layer(x)
+        x = self.output_proj.matmul(x, CHUNK) + self.output_bias.weight
+        norm = ClippedNorm(int(x.shape[1]), self.config.rms_norm_eps, self.dtype, weighted=False)
+        return emit(norm, [x], [(tuple(x.shape), self.dtype)])[0]
