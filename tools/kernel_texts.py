@@ -3,6 +3,7 @@
     python -m tools.kernel_texts before.json                 of all sizes, recipes and profiles
     python -m tools.kernel_texts now.json --against before.json
     python -m tools.kernel_texts now.json --against before.json --quick
+    python -m tools.kernel_texts towers.json --towers    with the functions for pictures and sounds
 
 Needs configs alone. A record holds, of each library, a hash of every kernel's text for its device
 and one of every exported function: what it launches, in order, on which arguments. Names that only
@@ -32,6 +33,7 @@ from gemma4_compile.compile.library_set import target_and_recipe
 from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.model_spec.config.drafter import read_drafter
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config, preset_names
+from gemma4_compile.model_spec.modality import TEXT_ONLY
 from gemma4_compile.options.compile import DEFAULT_PREFILL_CHUNK
 from gemma4_compile.passes.kernel_sources import kernel_source
 from gemma4_compile.passes.lowering import lower
@@ -66,11 +68,18 @@ class LibraryCase:
     preset: str
     quant: str
     profile: str
+    towers: bool = False
 
     @property
     def name(self) -> str:
         """Its name in a record."""
-        return f"{self.preset}/{self.quant}/{self.profile}"
+        return f"{self.preset}/{self.quant}/{self.profile}{'/towers' * self.towers}"
+
+    @property
+    def config(self) -> Gemma4Config:
+        """The released size with its drafter and, if asked for, its towers."""
+        config = Gemma4Config.from_preset(self.preset, None if self.towers else TEXT_ONLY)
+        return replace(config, drafter=read_drafter(drafter_values(self.preset)))
 
     @property
     def request(self) -> CompileRequest:
@@ -91,11 +100,6 @@ def all_cases() -> list[LibraryCase]:
         for profile in profiles
         if (quant, profile) != ("q4f32", "default")  # without float16 that is `f16`
     ]
-
-
-def with_drafter(preset: str) -> Gemma4Config:
-    """A released size with its towers and its drafter."""
-    return replace(Gemma4Config.from_preset(preset), drafter=read_drafter(drafter_values(preset)))
 
 
 class Texts:
@@ -144,7 +148,7 @@ def record_of(case: LibraryCase, texts: Texts) -> dict[str, dict[str, str]]:
     """Hashes of one library: of its kernels by name, of its functions by name."""
     spec, recipe = target_and_recipe(case.request)
     options = decoder_options(recipe, spec, DEFAULT_PREFILL_CHUNK)
-    module = lower(build_module(with_drafter(case.preset), recipe, spec, options), spec)
+    module = lower(build_module(case.config, recipe, spec, options), spec)
     functions = {var.name_hint: func for var, func in module.functions_items()}
     kernels = {
         name: texts.hash_of(func, spec)
@@ -184,8 +188,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--against", type=Path, help="the record to compare with")
     parser.add_argument("--quick", action="store_true", help="five libraries instead of all")
     parser.add_argument("--only", default="", help="libraries whose name holds this")
+    parser.add_argument("--towers", action="store_true", help="of models with their towers")
     options = parser.parse_args(argv)
     cases = [LibraryCase(*case) for case in QUICK] if options.quick else all_cases()
+    cases = [replace(case, towers=options.towers) for case in cases]
     texts = Texts(options.record.with_name("texts.json"))
     now: Record = {}
     for case in cases:

@@ -83,3 +83,13 @@ def test_differences(now: dict[str, dict[str, dict[str, str]]], found: list[str]
 
 def test_the_quick_cases_are_of_all() -> None:
     assert {LibraryCase(*case) for case in QUICK} <= set(all_cases())
+
+
+def test_towers_are_recorded_where_they_are_asked_for() -> None:
+    case = LibraryCase("gemma-4-E2B-it", "q4f16", "f16")
+    towers = LibraryCase("gemma-4-E2B-it", "q4f16", "f16", towers=True)
+    assert (case.name, towers.name) == ("gemma-4-E2B-it/q4f16/f16", f"{case.name}/towers")
+    assert case.config.drafter is not None
+    assert case.config.vision is case.config.audio is None
+    assert towers.config.vision is not None
+    assert towers.config.audio is not None
