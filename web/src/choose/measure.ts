@@ -13,6 +13,7 @@ import {
 import { byteSize, type Case, type KnownAnswers } from "../selftest/known_answer_format";
 import { elementsOf } from "../selftest/known_inputs";
 import { pinSubgroupSize } from "../gpu/subgroup_size";
+import { nextTurn } from "../gpu/waits";
 import { bindingTypes, type LibraryFile } from "./library_file";
 
 /** Why nothing is known of a library's speed. */
@@ -194,13 +195,13 @@ class Measurement {
     const rounds = Math.max(1, Math.min(MOST_ROUNDS, wanted));
     if (this.isOver || now() + (rounds * this.microseconds) / 1000 > end) return NO_TIME;
     this.microseconds = (await this.time(rounds)) / rounds;
-    await new Promise((resolve) => setTimeout(resolve, 0)); // waits of a lost device end, too
+    await nextTurn(); // waits of a lost device end, too
     return this.isLost ? LOST : this.microseconds;
   }
 
   /** What an error says of the library: that it is wrong only where the device is there and refuses its kernel. */
   private async failureOf(error: unknown): Promise<Failure> {
-    await new Promise((resolve) => setTimeout(resolve, 0)); // a loss may be told after what it broke
+    await nextTurn(); // a loss may be told after what it broke
     if (this.isLost) return LOST;
     const isRefused = error instanceof Refused && !NOT_ITS_FAULT.test(error.message);
     return { kind: isRefused ? "wrong" : "unknown", message: String((error as Error).message ?? error) };

@@ -32,8 +32,8 @@ export class Waits {
   private changed = 0;
   private due = 0;
   private timerDue = Infinity;
-  /** Whether timers come late: the event loop's turns take their place until one is punctual. */
-  private isThrottled = false;
+  /** Whether timers may come late: the event loop's turns take their place until one is punctual. */
+  private isThrottled: boolean;
   private channel: MessageChannel | undefined;
   /** After the device was destroyed: that it is told of. */
   ended: Promise<undefined> | undefined;
@@ -42,7 +42,9 @@ export class Waits {
   constructor(
     private readonly device: Waiting,
     private isTimed = false,
-  ) {}
+  ) {
+    this.isThrottled = isTimed; // until a timer shows that it is not: the tab may have been opened behind others
+  }
 
   /** Counts a wait of the device's until it ends. */
   until<T>(wait: Promise<T>): Promise<T> {
@@ -91,7 +93,7 @@ export class Waits {
     if (alone < TIMER_MS) alone = await this.timed(buffer); // a period begins where a read ends
     if (alone < TIMER_MS) return false;
     this.isTimed = true;
-    this.isThrottled = true; // until a timer shows that it is not: the tab may have been opened behind others
+    this.isThrottled = true; // as in the constructor
     return (await this.timed(buffer)) * QUICKER <= alone;
   }
 
@@ -146,6 +148,18 @@ export class Waits {
     this.device.submit([]);
     this.schedule();
   }
+}
+
+/** The event loop's next turn, also where timers come late. */
+export function nextTurn(): Promise<void> {
+  const { port1, port2 } = new MessageChannel();
+  return new Promise((resolve) => {
+    port1.onmessage = () => {
+      port1.close();
+      resolve();
+    };
+    port2.postMessage(0);
+  });
 }
 
 /** A device's own methods, whose waits are counted. */

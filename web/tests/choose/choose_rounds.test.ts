@@ -181,4 +181,19 @@ describe("the device of a measurement", () => {
     timed.stop();
     vi.useRealTimers();
   });
+
+  it("is polled in a tab that nobody sees, whose timers come too late", async () => {
+    const timed = fakeTimedDevice(1e9);
+    const adapter = { features: new Set(), requestDevice: async () => timed.asDevice() } as unknown as GPUAdapter;
+    const device = (await openMeasured(adapter, { requiredFeatures: [] }))!;
+    vi.stubGlobal("setTimeout", () => 0);
+    await device.queue.onSubmittedWorkDone();
+    timed.stop();
+  });
+
+  it("gives its times in such a tab, too", async () => {
+    const { visit } = await visits({ speed: { h200: 200, int8: 20 } });
+    vi.stubGlobal("setTimeout", () => 0);
+    expect(await visit()).toMatchObject({ name: "int8", why: expect.stringMatching(/^the fastest here: 60 us/) });
+  });
 });
