@@ -31,6 +31,12 @@ def headings(path: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in lines}
 
 
+def test_links_of_the_npm_package_stay_in_it() -> None:
+    """Its page is shown where the repository's other files are not."""
+    links = re.findall(r"\]\(([^)]+)\)", (ROOT / "web" / "README.md").read_text())
+    assert [link for link in links if link.startswith("..")] == []
+
+
 def test_links_point_to_what_exists() -> None:
     wrong = []
     for page in pages():
