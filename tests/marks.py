@@ -16,6 +16,23 @@ def slow_unless(is_quick: Callable[..., bool], values: Iterable[Any]) -> list[An
     return [_marked(is_quick, value if isinstance(value, tuple) else (value,)) for value in values]
 
 
+def under_limits(values: Iterable[Any], *others: str) -> list[Any]:
+    """Pair parameters with device limits: each with "default", the quick ones with `others` too.
+
+    Limits change how many threads and buffers a kernel has, whatever else its shape has that is
+    odd: all shapes under one of them and some of every kind under the others show both. `values`
+    are those of `shares` or `slow_unless`; `others` is `compat` if none is given.
+    """
+    params = list(values)
+    return [
+        pytest.param(*one.values, limits, id=one.id and f"{one.id}-{limits}", marks=marks)
+        for limits in ("default", *(others or ("compat",)))
+        for one in params
+        if limits == "default" or not one.marks
+        for marks in [one.marks if limits == "default" else pytest.mark.slow]
+    ]
+
+
 def shares(values: Iterable[Any], step: int) -> list[Any]:
     """Return two lists of numbers and values: every `step`-th, and the others for `make test-all`.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +31,7 @@ ROWS = 19  # of a prefill chunk: no multiple of any tile
 BEFORE = 1200  # positions before it: every ring has wrapped
 CAPACITY = 1300
 UPDATED_TOKENS = 9
+SIZE = re.compile(r"\d{2,}(\.\d+)?(e-?\d+)?")  # of no bits, no parts and no branches
 SIZES = Sizes(ROWS, BEFORE, CAPACITY, CHUNK)
 
 
@@ -67,6 +69,14 @@ def operators(
             if operator is not None:
                 found[operator] = None
     return tuple(found)
+
+
+def one_of_a_form(found: Iterable[Operator]) -> list[Operator]:
+    """Of operators that differ in sizes alone the first: odd sizes and tiles have other tests."""
+    forms: dict[str, Operator] = {}
+    for operator in found:
+        forms.setdefault(SIZE.sub("N", repr(operator)), operator)
+    return list(forms.values())
 
 
 def make_case(operator: Operator, seed: int, before: int = BEFORE, rows: int = ROWS) -> KernelCase:

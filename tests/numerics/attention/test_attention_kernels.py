@@ -12,7 +12,7 @@ from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.rows import ONE, Chunk
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.attention.decode_shape import decode_shape
-from tests.marks import LIMITS, shares, slow_unless
+from tests.marks import shares, slow_unless, under_limits
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import KernelCase, differences, make_case
 from tests.web.dawn import VulkanDriver
@@ -66,16 +66,19 @@ PADDED_DECODE = [
 PADDED_LENGTHS = (333, 0, 64, 65, 1200, 1)
 
 
-@pytest.mark.parametrize("limits", LIMITS)
-@pytest.mark.parametrize("name", slow_unless(lambda name: name in QUICK_DECODE, DECODE))
+@pytest.mark.parametrize(
+    ("name", "limits"), under_limits(slow_unless(lambda name: name in QUICK_DECODE, DECODE))
+)
 def test_one_position_at_every_length(
     name: str, limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:
     check([make_case(DECODE[name], n, n) for n in LENGTHS], limits, lavapipe, tmp_path)
 
 
-@pytest.mark.parametrize("limits", LIMITS)
-@pytest.mark.parametrize("share", shares(zip(PADDED_DECODE, PADDED_LENGTHS, strict=True), 3))
+@pytest.mark.parametrize(
+    ("share", "limits"),
+    under_limits(shares(zip(PADDED_DECODE, PADDED_LENGTHS, strict=True), 3)),
+)
 def test_keys_that_no_lanes_divide(
     share: list[tuple[int, tuple[DecodeAttention, int]]],
     limits: str,
@@ -88,10 +91,11 @@ def test_keys_that_no_lanes_divide(
     check(cases, limits, lavapipe, tmp_path)
 
 
-@pytest.mark.parametrize("limits", LIMITS)
 @pytest.mark.parametrize(
-    "shapes",
-    slow_unless(lambda shapes: len(shapes) == 1, [[(70, 168)], [(None, 128), (70, 128)]]),
+    ("shapes", "limits"),
+    under_limits(
+        slow_unless(lambda shapes: len(shapes) == 1, [[(70, 168)], [(None, 128), (70, 128)]])
+    ),
 )
 def test_one_position_with_its_query_ready(
     shapes: list[tuple[int | None, int]], limits: str, lavapipe: VulkanDriver, tmp_path: Path
@@ -111,8 +115,7 @@ MERGED = [
 ]
 
 
-@pytest.mark.parametrize("limits", LIMITS)
-@pytest.mark.parametrize("share", shares(MERGED, 3))
+@pytest.mark.parametrize(("share", "limits"), under_limits(shares(MERGED, 3)))
 def test_merging_any_number_of_splits(
     share: list[tuple[int, tuple[CombineSplits, int]]],
     limits: str,
@@ -137,8 +140,9 @@ CHUNK = {
 QUICK_CHUNK = ("26B sliding", "groups of three", "heads of two vectors", "heads of 26 vectors")
 
 
-@pytest.mark.parametrize("limits", LIMITS)
-@pytest.mark.parametrize("name", slow_unless(lambda name: name in QUICK_CHUNK, CHUNK))
+@pytest.mark.parametrize(
+    ("name", "limits"), under_limits(slow_unless(lambda name: name in QUICK_CHUNK, CHUNK))
+)
 def test_a_chunk_at_every_length(
     name: str, limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:

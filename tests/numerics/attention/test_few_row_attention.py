@@ -20,7 +20,7 @@ from gemma4_compile.operators.rows import CHUNK, Few
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.attention.few_rows import few_row_shape
 from gemma4_compile.types import Array
-from tests.marks import LIMITS, slow_unless
+from tests.marks import slow_unless, under_limits
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.definitions import run
 from tests.numerics.kernel_cases import KernelCase, differences, make_case
@@ -147,8 +147,9 @@ def test_a_row_that_sees_nothing_of_a_split_says_so() -> None:
 
 
 @pytest.mark.dawn
-@pytest.mark.parametrize("limits", LIMITS)
-@pytest.mark.parametrize("name", slow_unless(lambda name: name in QUICK_SHAPES, SHAPES))
+@pytest.mark.parametrize(
+    ("name", "limits"), under_limits(slow_unless(lambda name: name in QUICK_SHAPES, SHAPES))
+)
 def test_rows_at_every_length(
     name: str, limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ from gemma4_compile.operators.vision_attention import PatchAttention, PatchQkNor
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.kernels.attention.patch_shape import head_shape
 from gemma4_compile.targets.tuning import PatchAttentionTuning
-from tests.marks import LIMITS, shares
+from tests.marks import shares, under_limits
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import differences, make_case
 from tests.web.dawn import SUBGROUP, VulkanDriver
@@ -31,8 +31,7 @@ OPERATORS = (
 
 
 @pytest.mark.dawn
-@pytest.mark.parametrize("limits", LIMITS)
-@pytest.mark.parametrize("share", shares(OPERATORS, 4))
+@pytest.mark.parametrize(("share", "limits"), under_limits(shares(OPERATORS, 4)))
 def test_every_kernel_computes_its_definition(
     share: list[tuple[int, Operator]], limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ from gemma4_compile.operators.picture_attention import (
 )
 from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.targets import target_spec
-from tests.marks import LIMITS, slow_unless
+from tests.marks import LIMITS, slow_unless, under_limits
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.definitions import run
 from tests.numerics.kernel_cases import CAPACITY, Array, KernelCase, differences
@@ -94,8 +94,9 @@ def all_rows_cases() -> list[KernelCase]:
 
 
 @pytest.mark.dawn
-@pytest.mark.parametrize("limits", LIMITS)
-@pytest.mark.parametrize("name", slow_unless(lambda name: "B" not in name, SHAPES))
+@pytest.mark.parametrize(
+    ("name", "limits"), under_limits(slow_unless(lambda name: "B" not in name, SHAPES))
+)
 def test_a_chunk_with_pictures(
     name: str, limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ from gemma4_compile.operators.drafting import (
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.targets import target_spec
 from tests.fixed_scheme import FixedLayout
-from tests.marks import LIMITS, shares
+from tests.marks import shares, under_limits
 from tests.numerics.attention.test_attention_kernels import decode
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.definitions import run
@@ -141,8 +141,10 @@ def test_logits_are_products_with_the_rows(accumulate: bool) -> None:
 
 
 @pytest.mark.dawn
-@pytest.mark.parametrize("limits", [*LIMITS, pytest.param("subgroups-4", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("share", shares(range(len(OPERATORS) + len(ATTENTION)), 3))
+@pytest.mark.parametrize(
+    ("share", "limits"),
+    under_limits(shares(range(len(OPERATORS) + len(ATTENTION)), 3), "compat", "subgroups-4"),
+)
 def test_every_kernel_computes_its_definition(
     share: list[tuple[int, int]], limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.tuning import GemmTuning
-from tests.marks import LIMITS, shares
+from tests.marks import shares, under_limits
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import differences, make_case
 from tests.numerics.vision.test_vision_kernels import F16, F32, dense, eight_bits
@@ -42,8 +42,7 @@ OPERATORS = (
 
 
 @pytest.mark.dawn
-@pytest.mark.parametrize("limits", LIMITS)
-@pytest.mark.parametrize("share", shares(OPERATORS, 2))
+@pytest.mark.parametrize(("share", "limits"), under_limits(shares(OPERATORS, 2)))
 def test_every_kernel_computes_its_definition(
     share: list[tuple[int, Operator]], limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:

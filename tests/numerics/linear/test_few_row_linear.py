@@ -24,7 +24,7 @@ from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.tuning import FewRowTuning
 from gemma4_compile.types import Array
 from tests.fixed_scheme import FixedLayout
-from tests.marks import LIMITS, shares
+from tests.marks import shares, under_limits
 from tests.matmuls import int8_linear
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.definitions import run
@@ -162,8 +162,7 @@ def test_rows_that_it_rounds_itself(dtype: str) -> None:
 
 
 @pytest.mark.dawn
-@pytest.mark.parametrize("limits", LIMITS)
-@pytest.mark.parametrize("share", shares(OPERATORS, 3))
+@pytest.mark.parametrize(("share", "limits"), under_limits(shares(OPERATORS, 3)))
 def test_kernels_of_odd_shapes(
     share: list[tuple[int, FewRow]], limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:

@@ -28,10 +28,10 @@ from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.kernels.linear.int8_block import int8_shape, tiles_of_block
 from gemma4_compile.targets.spec import INT8
-from tests.marks import LIMITS, shares
+from tests.marks import shares, under_limits
 from tests.matmuls import int8_linear
 from tests.numerics.dawn_kernels import run_on_dawn
-from tests.numerics.kernel_cases import Array, differences, make_case, operators
+from tests.numerics.kernel_cases import Array, differences, make_case, one_of_a_form, operators
 from tests.numerics.test_kernels import PART_BYTES, config_of
 from tests.web.dawn import SUBGROUP, VulkanDriver
 
@@ -128,7 +128,7 @@ def odd_shapes() -> list[Operator]:
 def of_model(preset: str, limits: str) -> list[Operator]:
     """The int8 operators of a released size."""
     spec = replace(target_spec("webgpu", limits), activations=INT8)
-    found = operators(config_of(preset), "q4f16", spec, PART_BYTES)
+    found = one_of_a_form(operators(config_of(preset), "q4f16", spec, PART_BYTES))
     return [op for op in found if op.packs or op.kind.startswith(("int8", "quantized"))]
 
 
@@ -159,8 +159,7 @@ def test_a_byte_of_x_on_the_other_side_stays_within_the_bound(cols: int, rows: i
     assert MOVED_BYTES < max(shares) <= operator.moved_share()
 
 
-@pytest.mark.parametrize("limits", LIMITS)
-@pytest.mark.parametrize("share", shares(odd_shapes(), 3))
+@pytest.mark.parametrize(("share", "limits"), under_limits(shares(odd_shapes(), 3)))
 def test_kernels_of_odd_shapes(
     share: list[tuple[int, Operator]], limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ from gemma4_compile.operators.rows import Few
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.tuning import FewRowTuning
 from tests.fixed_scheme import FixedLayout
-from tests.marks import LIMITS, shares
+from tests.marks import shares, under_limits
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.definitions import values
 from tests.numerics.kernel_cases import KernelCase, differences, make_case
@@ -133,8 +133,7 @@ def test_packed_pairs_are_multiplied_with_their_experts(bits: int) -> None:
 
 
 @pytest.mark.dawn
-@pytest.mark.parametrize("limits", LIMITS)
-@pytest.mark.parametrize("share", shares(OPERATORS, 3))
+@pytest.mark.parametrize(("share", "limits"), under_limits(shares(OPERATORS, 3)))
 def test_kernels_of_odd_shapes(
     share: list[tuple[int, FewRowExperts]], limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:

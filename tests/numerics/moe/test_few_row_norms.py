@@ -28,7 +28,7 @@ from gemma4_compile.operators.norms import ResidualNorm, RmsNorm
 from gemma4_compile.operators.rows import CHUNK, Few
 from gemma4_compile.targets import target_spec
 from gemma4_compile.types import Array
-from tests.marks import LIMITS, shares
+from tests.marks import shares, under_limits
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.definitions import run
 from tests.numerics.kernel_cases import KernelCase, differences, make_case
@@ -133,8 +133,9 @@ def test_experts_are_added_up_normed_and_rounded(dtype: str) -> None:
 
 
 @pytest.mark.dawn
-@pytest.mark.parametrize("limits", [*LIMITS, pytest.param("subgroups", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("share", shares(OPERATORS, 2))
+@pytest.mark.parametrize(
+    ("share", "limits"), under_limits(shares(OPERATORS, 2), "compat", "subgroups")
+)
 def test_kernels(
     share: list[tuple[int, Operator]], limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:
