@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -42,6 +43,8 @@ from gemma4_compile.checkpoint.weight_files import shard_files
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.options.process import warn
 from gemma4_compile.system.regular_files import MAX_JSON_BYTES, MAX_TOKENIZER_BYTES
+
+_log = logging.getLogger(__name__)
 
 NEEDED_FILES = (
     CONFIG_FILE,
@@ -113,6 +116,7 @@ def _download(model: str, file: str, revision: str | None) -> str:
     """
     known = cached(model, file, revision)
     if known is not None and COMMIT.fullmatch(revision or ""):
+        _log.info("%s of %s: in the cache", file, model)
         return known
     size, reason = ask(model, file, revision, is_cached=known is not None)
     if reason is not None:
@@ -122,6 +126,7 @@ def _download(model: str, file: str, revision: str | None) -> str:
             warn_of_cache(model, Path(known).parent, reason)
         return known
     _check_size(model, file, size)
+    _log.info("%s of %s: asking the hub%s", file, model, "" if known is None else ", cached before")
     return huggingface_hub.hf_hub_download(model, file, revision=revision, **CLIENT)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -11,15 +12,24 @@ from tqdm import tqdm
 
 from gemma4_compile.progress import ByteProgress
 
+_log = logging.getLogger(__name__)
+
 SECONDS_BETWEEN_LINES = 10.0
 
 
 class Terminal:
     """A reporter for people."""
 
+    def __init__(self) -> None:
+        self._stage = "", 0.0  # the last one, and when it began
+
     def stage(self, text: str) -> None:
-        """Print what begins."""
+        """Print what begins; the log has how long the one before it took."""
         print(text, file=sys.stderr, flush=True)
+        before, began_s = self._stage
+        self._stage = text, time.monotonic()
+        if before:
+            _log.info("%.2f s: %s", self._stage[1] - began_s, before)
 
     @contextlib.contextmanager
     def progress(self, text: str, total_bytes: int) -> Iterator[ByteProgress]:

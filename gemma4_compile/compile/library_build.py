@@ -27,6 +27,7 @@ from gemma4_compile.package.libraries import LibraryRecord
 from gemma4_compile.progress import Reporter
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter
 from gemma4_compile.system.limits import machine_memory_bytes
+from gemma4_compile.system.log_lines import process_noted
 from gemma4_compile.system.parallel import workers
 from gemma4_compile.system.processes import OWN_GROUP
 from gemma4_compile.targets import TargetSpec, link
@@ -124,20 +125,21 @@ def processes(libraries: int) -> int:
 @contextlib.contextmanager
 def _process(jobs: Sequence[LibraryJob]) -> Iterator[subprocess.Popen[bytes]]:
     """A process that can make any of the libraries, and is gone when the block ends."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", WORKER],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        **OWN_GROUP,  # Ctrl-C is for this process, which ends that one
-    )
-    try:
-        assert process.stdin is not None, "asked for"
-        with contextlib.suppress(BrokenPipeError):  # it ended: `_give` says so
-            pickle.dump(tuple(jobs), process.stdin)
-            process.stdin.flush()
-        yield process
-    finally:
-        _end(process)
+    with process_noted(WORKER):
+        process = subprocess.Popen(
+            [sys.executable, "-m", WORKER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            **OWN_GROUP,  # Ctrl-C is for this process, which ends that one
+        )
+        try:
+            assert process.stdin is not None, "asked for"
+            with contextlib.suppress(BrokenPipeError):  # it ended: `_give` says so
+                pickle.dump(tuple(jobs), process.stdin)
+                process.stdin.flush()
+            yield process
+        finally:
+            _end(process)
 
 
 def _give(process: subprocess.Popen[bytes], waiting: deque[int]) -> None:

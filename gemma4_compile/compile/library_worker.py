@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from gemma4_compile.compile.library_build import make_library
 from gemma4_compile.errors import Gemma4CompileError
-from gemma4_compile.system import processes
+from gemma4_compile.system import logs, processes
 
 SECONDS_TO_END = 3.0
 """After which it ends where it is; who started it waits a little longer."""
@@ -42,6 +42,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group
     signal.signal(signal.SIGTERM, _terminate)
     answers, sys.stdout = sys.stdout.buffer, sys.stderr
+    logs.set_up()
     asked: queue.SimpleQueue[int] = queue.SimpleQueue()
     try:
         jobs = pickle.load(sys.stdin.buffer)  # of the process that started this one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -75,6 +76,8 @@ from gemma4_compile.quantization.recipe_file import check_overrides, with_overri
 from gemma4_compile.system.limits import peak_memory_bytes
 from gemma4_compile.targets import check_tools, library_licences
 from gemma4_compile.targets.libraries import wider_libraries
+
+_log = logging.getLogger(__name__)
 
 Calibrate = Callable[[Compilation, Reporter], Compilation]
 """Gives a compilation other values for some of its tensors."""
@@ -244,6 +247,8 @@ def _planned(
     libraries = library_plans(request, source.config, context, chunk)
     check_plans(libraries)
     main = libraries[0]
+    for one in libraries:
+        _log_plan(one)
     plan = storage_plan(table, recipe, main.numbers.split_bytes)
     suppressed = suppressed_tokens(source.generation_config, source.config.vocab_size)
     return Compilation(
@@ -260,6 +265,19 @@ def _planned(
         libraries=libraries,
         shard_bytes=request.shard_bytes,
         drafter=drafter,
+    )
+
+
+def _log_plan(library: LibraryPlan) -> None:
+    """Log what a library will need of its device."""
+    numbers = library.numbers
+    _log.info(
+        "library `%s`: %d bytes of weights, %d of keys and values; %d in all, %d in one binding",
+        library.name,
+        numbers.recipe.weights_bytes,
+        numbers.kv_bytes,
+        numbers.device_memory_bytes,
+        numbers.largest_binding_bytes,
     )
 
 

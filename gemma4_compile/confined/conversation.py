@@ -20,6 +20,7 @@ from gemma4_compile.confined.dialogues import DIALOGUES, NEEDED, Dialogue
 from gemma4_compile.confined.limits import command, environment, start_folder
 from gemma4_compile.errors import Gemma4CompileError, UsageError, is_panic
 from gemma4_compile.system.limits import limit_memory, time_limit, took_too_long
+from gemma4_compile.system.log_lines import process_noted
 from gemma4_compile.system.regular_files import MAX_TOKENIZER_BYTES, read_regular
 from gemma4_compile.template.chat_template import ChatTemplate
 from gemma4_compile.types import JsonObject
@@ -103,16 +104,17 @@ def try_conversation(
         "vocab_size": vocab_size,
     }
     try:
-        done = subprocess.run(
-            command("conversation"),
-            cwd=start_folder(),
-            env=environment(),
-            input=json.dumps(request).encode(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # panics; the process reports them itself
-            timeout=LOAD_SECONDS + CONVERSATION_SECONDS + _GRACE_SECONDS,
-            check=False,
-        )
+        with process_noted("confined: conversation"):
+            done = subprocess.run(
+                command("conversation"),
+                cwd=start_folder(),
+                env=environment(),
+                input=json.dumps(request).encode(),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,  # panics; the process reports them itself
+                timeout=LOAD_SECONDS + CONVERSATION_SECONDS + _GRACE_SECONDS,
+                check=False,
+            )
     except subprocess.TimeoutExpired as error:
         raise _failed(f"it takes more than {LOAD_SECONDS} s") from error
     if took_too_long(done.returncode):

@@ -16,6 +16,7 @@ from gemma4_compile.confined.media import MEMORY_BYTES, SECONDS
 from gemma4_compile.errors import MediaError, UsageError, printable
 from gemma4_compile.media.limits import INSTALL
 from gemma4_compile.system.limits import took_too_long
+from gemma4_compile.system.log_lines import process_noted
 from gemma4_compile.system.regular_files import open_regular
 
 Pixels = npt.NDArray[np.uint8]
@@ -108,17 +109,18 @@ def _run(
     kind: str, options: Mapping[str, object], name: str | None, given: bytes | int
 ) -> tuple[Mapping[str, object], bytes]:
     try:
-        done = subprocess.run(
-            command("media", kind, json.dumps(options)),
-            cwd=start_folder(),
-            env=environment(**_ONE_THREAD),
-            input=given if isinstance(given, bytes) else None,
-            stdin=given if isinstance(given, int) else None,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # warnings of the decoders
-            timeout=SECONDS[kind] + _GRACE_SECONDS,
-            check=False,
-        )
+        with process_noted(f"confined: {kind}"):
+            done = subprocess.run(
+                command("media", kind, json.dumps(options)),
+                cwd=start_folder(),
+                env=environment(**_ONE_THREAD),
+                input=given if isinstance(given, bytes) else None,
+                stdin=given if isinstance(given, int) else None,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,  # warnings of the decoders
+                timeout=SECONDS[kind] + _GRACE_SECONDS,
+                check=False,
+            )
     except subprocess.TimeoutExpired as error:
         raise _failed(name, f"to decode this {kind} takes more than {SECONDS[kind]} s") from error
     if took_too_long(done.returncode):

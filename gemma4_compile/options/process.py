@@ -29,6 +29,7 @@ from gemma4_compile.errors import (
     is_panic,
     printable,
 )
+from gemma4_compile.system import logs
 from gemma4_compile.system.processes import ends
 
 EXIT_FAILED = 1
@@ -176,7 +177,9 @@ def run_command(
     debug = "--debug" in (sys.argv[1:] if argv is None else argv)
     with Interruptions(once=interrupted is not None) as interruptions:
         try:
-            run(parser.parse_args(argv))
+            arguments = parser.parse_args(argv)
+            logs.set_up()
+            run(arguments)
             if sys.stdout is not None:  # None: closed by who started this
                 sys.stdout.flush()  # a reader that has gone is noticed here, not at the very end
         except BaseException as error:

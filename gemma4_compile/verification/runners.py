@@ -29,6 +29,7 @@ from gemma4_compile.runtime.library.native_library import Forward
 from gemma4_compile.runtime.library.steps import PlainSteps
 from gemma4_compile.runtime.package.choice import is_for_browsers, main_library
 from gemma4_compile.system.files import scratch_folder
+from gemma4_compile.system.log_lines import process_noted
 from gemma4_compile.types import JsonObject
 
 Float32Array = npt.NDArray[np.float32]
@@ -209,9 +210,9 @@ def on_dawn(
         path = Path(folder, "job.json")
         path.write_text(json.dumps(job), "utf-8", newline="\n")
         environment = {"XDG_RUNTIME_DIR": folder, **os.environ}  # Vulkan's loader asks for one
-        done = subprocess.run(
-            ["node", str(DRIVER), str(path)], capture_output=True, encoding="utf-8", env=environment
-        )
+        command = ["node", str(DRIVER), str(path)]
+        with process_noted("node, which runs the package"):
+            done = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment)
         result = Path(folder, "result.json")
         written = json.loads(result.read_text("utf-8")) if result.is_file() else {}
         if done.returncode != 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import lru_cache
 
 from tvm import tirx
@@ -10,6 +11,8 @@ from gemma4_compile.errors import LoweringError
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.targets.kernels.select import select
 from gemma4_compile.targets.spec import TargetSpec
+
+_log = logging.getLogger(__name__)
 
 
 @lru_cache(maxsize=1024)
@@ -26,4 +29,5 @@ def make_kernel(operator: Operator, spec: TargetSpec) -> tirx.PrimFunc:
     except KeyError:
         message = f"no `{spec.name}` kernel for operator `{operator.kind}`"
         raise LoweringError(message) from None
+    _log.debug("%s, %s: %s for %s", spec.name, spec.limits, factory.__name__, operator.kind)
     return factory(operator, spec)

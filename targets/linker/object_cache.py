@@ -82,10 +82,14 @@ def find_or_make(
     """
     prebuilt = PREBUILT / entry_name
     if _has_hashes(prebuilt, names):
+        logger.debug("objects that came with the package: %s", prebuilt.name)
         return [prebuilt / name for name in names]
     try:
         entry = own_cache_folder() / entry_name
-        if not is_whole(entry, names):
+        if is_whole(entry, names):
+            logger.debug("objects from the cache: %s", entry)
+        else:
+            logger.info("objects are not in the cache, and made: %s", entry)
             with _alone(entry.parent, progress):
                 _make(entry, names, make, progress)
     except UnsafeFolderError as error:

@@ -15,6 +15,7 @@ from pathlib import Path
 from gemma4_compile.errors import TargetError
 from gemma4_compile.system import processes
 from gemma4_compile.system.cache_folder import cache_folder
+from gemma4_compile.system.log_lines import process_noted
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ def run(
         raise TargetError(
             f"cannot run {command[0]}: {error.strerror}", hint="reinstall ziglang"
         ) from error
-    with process:
+    with process_noted(command[0]), process:
         try:
             while True:
                 try:

@@ -80,6 +80,10 @@ DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
         "gemma4_compile",
     ): "its `hub_package` loads the hub's client, which packages of this machine do without",
     ("gemma4_compile/cli/start.py", "gemma4_compile"): "Ctrl-C is to be taken before",
+    (
+        "gemma4_compile/system/logs.py",
+        "gemma4_compile",
+    ): "its `log_lines` loads `logging`, which --version does without",
     ("gemma4_compile/confined/schemas.py", "llguidance"): "an extra, in a process of its own",
     ("gemma4_compile/media/picture.py", "gemma4_compile"): "its `heif` needs PyAV",
     ("gemma4_compile/media/sound.py", "gemma4_compile"): "its `sound_track` needs PyAV",

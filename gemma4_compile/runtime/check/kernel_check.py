@@ -23,6 +23,7 @@ from gemma4_compile.errors import ArtifactError, Gemma4CompileError
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.system.files import scratch_folder
+from gemma4_compile.system.log_lines import process_noted
 from gemma4_compile.types import Array, JsonObject
 
 _MODULE = "gemma4_compile.device_check.expected_outputs"
@@ -93,6 +94,7 @@ def _expected_outputs() -> Iterator[_PlainAnswers]:
     with (
         scratch_folder(prefix="gemma4-") as folder,
         tempfile.TemporaryFile("w+", encoding="utf-8") as log,
+        process_noted(_MODULE),
         subprocess.Popen(
             [sys.executable, "-m", _MODULE, folder],
             stdin=subprocess.PIPE,

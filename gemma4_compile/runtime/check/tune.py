@@ -28,6 +28,7 @@ from gemma4_compile.runtime.package.tuned import keep_choice
 from gemma4_compile.runtime.sampling.token_engine import Float32Array
 from gemma4_compile.runtime.terminal.console import Console
 from gemma4_compile.system.files import scratch_folder
+from gemma4_compile.system.log_lines import process_noted
 
 _CHILD = "gemma4_compile.runtime.check.tune_run"
 LIMIT_S = 240.0
@@ -179,7 +180,10 @@ def _attempt(
     with scratch_folder(prefix="gemma4-") as folder:
         command = [sys.executable, "-m", _CHILD, str(directory.resolve()), name, once.value]
         command += [str(context_length or 0), str(KERNELS_S), folder]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:
+        with (
+            process_noted(f"{_CHILD}, library `{name}`"),
+            subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child,
+        ):
             try:
                 _, said = child.communicate(timeout=limit_s)
             except subprocess.TimeoutExpired:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 import tvm_ffi
 
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.runtime.library.native_library import NativeLibrary
+
+_log = logging.getLogger(__name__)
 
 _PAGE_SIZE = 16  # the client's argument; our state has no pages
 _SEQUENCE = 0
@@ -46,6 +50,7 @@ class KvState:
                 hint="make the context shorter, or close what else uses the device",
             ) from error
         self._add_sequence(self.handle, _SEQUENCE)
+        _log.info("keys and values: room for %d tokens on %s", context_length, device_name)
 
     @property
     def length(self) -> int:

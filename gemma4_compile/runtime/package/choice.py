@@ -6,6 +6,7 @@ Those that are not needed here may be missing: packages are copied without them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +24,8 @@ from gemma4_compile.runtime.library.library_file import (
     this_machine,
 )
 from gemma4_compile.runtime.package.tuned import kept_choice
+
+_log = logging.getLogger(__name__)
 
 _BROWSER_SUFFIX = ".wasm"
 FASTEST_FIRST = tuple(NATIVE_KINDS)
@@ -162,7 +165,9 @@ def choose_library(
     """
     natives = native_libraries(provenance)
     if named is not None:
-        return Choice(_named(directory, provenance, natives, named, open_device))
+        library = _named(directory, provenance, natives, named, open_device)
+        _log.info("library `%s`: --device %s", library.name, named)
+        return Choice(library)
     if not natives:
         found = ", ".join(one.file for one in provenance.libraries)
         raise ArtifactError(
@@ -170,6 +175,7 @@ def choose_library(
             hint=no_native_hint(provenance),
         )
     if len(natives) == 1:
+        _log.info("library `%s`: the package's only one for a process", natives[0].name)
         return Choice(natives[0])
     tried = list(candidates(directory, provenance, open_device))
     usable = [one for one in tried if one.device is not None]
@@ -179,10 +185,13 @@ def choose_library(
             + "; ".join(f"`{one.library.name}`: {one.lacks}" for one in tried),
             hint=_compile_hint(provenance, "cpu"),
         )
-    chosen = usable[0].library
+    chosen, kept = usable[0].library, None
     if len(usable) > 1:
         kept = kept_choice(directory, provenance, usable_devices(tried))
         chosen = next((one.library for one in usable if one.library.name == kept), chosen)
+    why = "kept by --tune" if chosen.name == kept else "the fastest device that works here"
+    lacks = "".join(f"; `{one.library.name}`: {one.lacks}" for one in tried if one.lacks)
+    _log.info("library `%s`: %s%s", chosen.name, why, lacks)
     rank = FASTEST_FIRST.index(chosen.device)
     return Choice(
         chosen,

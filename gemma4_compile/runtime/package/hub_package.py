@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import shlex
 import shutil
@@ -46,6 +47,8 @@ from gemma4_compile.runtime.package.integrity import (
 )
 from gemma4_compile.system.regular_files import MAX_JSON_BYTES
 
+_log = logging.getLogger(__name__)
+
 Wanted = Callable[[Provenance], Collection[str]]
 """Names of those files of a package that are needed here."""
 
@@ -79,6 +82,7 @@ def fetch_package(
         if not names:
             raise _not_for_here(model, revision, provenance)
         missing = [name for name in names if not _is_there(directory, name, provenance)]
+        _log.info("%s: %d files wanted, %d not in the cache", model, len(names), len(missing))
         if missing:
             _download(model, directory, provenance, missing, progress)
     return HubPackage(model, directory.name, directory)
@@ -234,6 +238,7 @@ def _download(
         progress(done, total)
         if os.path.lexists(directory / name):  # of another size than it should be
             forget_file(directory / name)
+        _log.info("downloading %s of %s, %d bytes", name, model, provenance.files[name][0])
         with _without_bars():
             path = Path(
                 huggingface_hub.hf_hub_download(model, name, revision=directory.name, **CLIENT)

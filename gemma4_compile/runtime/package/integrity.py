@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
@@ -41,6 +42,8 @@ from gemma4_compile.system.regular_files import (
 
 # Files that the runtime reads where they are, and how large they may be; none may lie there that
 # the package does not list.
+_log = logging.getLogger(__name__)
+
 _READ_FILES: Mapping[str, int] = {
     abi.CHAT_CONFIG_FILE: MAX_JSON_BYTES,
     abi.TENSOR_CACHE_FILE: MAX_JSON_BYTES,
@@ -143,6 +146,7 @@ def check_files(
         else:
             read += one.stats
     total, done = sum(stats[name].st_size for name in read), 0
+    _log.info("files of `%s` to hash: %d, %d bytes; others are known", directory, len(read), total)
 
     def advance(count: int) -> None:
         nonlocal done

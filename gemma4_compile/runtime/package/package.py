@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +48,8 @@ from gemma4_compile.template.chat_template import (
     templates_of,
 )
 from gemma4_compile.types import Array, JsonObject
+
+_log = logging.getLogger(__name__)
 
 _COMPILE_AGAIN = "compile the package again"
 
@@ -326,7 +330,7 @@ class Package:
         wanted = {name for name, _, _ in expected}
         shards = cache.shards
         total = sum(r.nbytes for shard in shards for r in shard.records if r.name in wanted)
-        placed, done = {}, 0
+        placed, done, begin = {}, 0, time.monotonic()
         for shard in shards:
             mapped = self._map(shard)
             for record in shard.records:
@@ -335,6 +339,8 @@ class Package:
                     done += record.nbytes
                     if progress is not None:
                         progress(done, total)
+        seconds = time.monotonic() - begin
+        _log.info("weights: %d tensors, %d bytes, %.2f s", len(placed), total, seconds)
         return [placed[name] for name, _, _ in expected]
 
     def map_weights(self) -> Iterator[tuple[str, Array]]:
