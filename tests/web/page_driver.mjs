@@ -94,10 +94,17 @@ async function openPage({ real }) {
 
 /** What a scenario works with. */
 function toolsFor(browser, server, real) {
-  const state = (page, ...kinds) =>
-    page
-      .locator(kinds.map((kind) => `body[data-state="${kind}"]`).join(", "))
-      .waitFor({ timeout: real ? 150_000 : STEP_MS });
+  const state = async (page, ...kinds) => {
+    try {
+      await page
+        .locator(kinds.map((kind) => `body[data-state="${kind}"]`).join(", "))
+        .waitFor({ timeout: real ? 150_000 : STEP_MS });
+    } catch (error) {
+      const found = await page.locator("body").getAttribute("data-state", { timeout: STEP_MS });
+      const words = await page.locator("#start").innerText({ timeout: STEP_MS });
+      throw new Error(`expected the state ${kinds}, found ${found}: ${words}`, { cause: error });
+    }
+  };
   return {
     job,
     server,

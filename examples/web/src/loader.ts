@@ -1,7 +1,7 @@
 // From an address to a model that answers: what the package needs, the download, the engine; and what
 // happens when one of them fails.
 import type { Session } from "./chat/session";
-import { missingBytes, storedPackages } from "./download/cache";
+import { isKept, missingBytes, storedPackages } from "./download/cache";
 import { download, type Progress } from "./download/download";
 import { RateMeter } from "./download/rate";
 import { Engine } from "./engine/engine";
@@ -25,8 +25,12 @@ const PAUSED = "paused";
 /** A second loss of the device within this time is not answered by starting again. */
 const CALM_MS = 60_000;
 
-/** Who names a package: the person, whoever put the page there, or whoever wrote a link to it. */
-export type Chooser = "person" | "page" | "link";
+/**
+ * Who names a package: the person, now or at an earlier visit, whoever put the page there, or whoever wrote a link to it.
+ *
+ * A link and an earlier visit open by themselves what the person agreed to, as it was then.
+ */
+export type Chooser = "person" | "before" | "page" | "link";
 
 export interface LoaderEvents {
   state(state: StartState): void;
@@ -43,6 +47,8 @@ export class Loader {
   private device: Device | undefined;
   private abort: AbortController | undefined;
   private downloading = false;
+  /** Ends when what was begun last neither writes nor starts any more. */
+  private loading: Promise<void> = Promise.resolve();
   private lostAt = -Infinity;
   private readonly ownership = new Ownership(() => this.onTaken());
 
@@ -65,7 +71,7 @@ export class Loader {
   /**
    * Reads a package, and goes on as far as nobody has to be asked.
    *
-   * A link to another host's package is asked about first. `digest`: of the package that the person agreed to.
+   * Another host's package that a link or an earlier visit names is asked about first. `digest`: of the package that the person agreed to.
    */
   async open(address: string, chooser: Chooser = "person", digest?: string): Promise<void> {
     this.unload();
@@ -76,15 +82,15 @@ export class Loader {
       this.events.state({ kind: "busy", text: "Looking at the package and the graphics device…" });
       this.device = await findDevice(this.session.settings.fast);
       const url = packageUrl(address, document.baseURI);
-      const stored = await storedPackages();
+      const isHere = await isKept(url);
+      const asks = chooser === "link" || chooser === "before" ? chooser : undefined;
       const isAgreed = (read: Package) =>
-        digest === undefined
-          ? chooser !== "link" || knows(this.session.settings, read, stored)
-          : read.digest === digest;
+        digest === undefined ? !asks || knows(this.session.settings, read, isHere) : read.digest === digest;
       const pack = await readPackage(url, isAgreed);
       if (!isAgreed(pack)) {
         const before = digest ?? this.session.settings.agreed[url];
-        this.events.state({ kind: "stranger", pack, changed: before !== undefined && before !== pack.digest });
+        const isChanged = before !== undefined && before !== pack.digest;
+        this.events.state({ kind: "stranger", pack, why: isChanged ? "changed" : (asks ?? "before") });
         return;
       }
       this.whole = await this.chosen(pack);
@@ -92,7 +98,7 @@ export class Loader {
       if (chooser !== "link" || isOwn(pack)) this.session.changeSettings({ lastPackage: url });
       if (chooser === "person" && !isOwn(pack)) this.session.changeSettings(remembered(this.session.settings, pack));
       const small = Math.max(totalBytes, requirements.weightsBytes) <= SMALL_BYTES;
-      await this.check(small || this.session.settings.accepted.includes(url));
+      await this.check(small || (isHere && this.session.settings.accepted.includes(url)));
     }, "Try again");
   }
 
@@ -176,6 +182,13 @@ export class Loader {
     await this.retry();
   }
 
+  /** The files of a package, or of all, are about to be removed: ends when this tab writes none of them any more. */
+  async removing(url?: string): Promise<void> {
+    if (this.session.engine || (url !== undefined && this.pack?.url !== url)) return;
+    this.abort?.abort();
+    await this.loading;
+  }
+
   /** The files of a package were removed while it may be in use. */
   removed(url: string): void {
     if (this.pack?.url !== url || this.session.engine) return;
@@ -191,30 +204,33 @@ export class Loader {
     return Math.min(chosen, pack.contextLength);
   }
 
-  private async load(): Promise<void> {
+  private load(): Promise<void> {
+    const abort = new AbortController();
+    this.abort = abort;
+    const load = this.downloadAndStart(abort.signal);
+    this.loading = load.catch(() => undefined);
+    return load;
+  }
+
+  private async downloadAndStart(signal: AbortSignal): Promise<void> {
     const pack = this.wanted();
     if (!(await this.ownership.take())) {
       this.events.state({ kind: "elsewhere" });
       return;
     }
-    const abort = new AbortController();
-    this.abort = abort;
     const awake = await keepAwake();
+    if (signal.aborted) {
+      void awake?.release();
+      return this.onEnded(signal);
+    }
     this.downloading = true;
     this.events.state({ kind: "progress", title: `Checking ${pack.title}`, share: 0, text: "", pausable: true });
     let missing: UserError | undefined;
     try {
-      missing = await download(pack, this.downloadReporter(pack), abort.signal);
+      missing = await download(pack, this.downloadReporter(pack), signal);
     } catch (error) {
-      if (!abort.signal.aborted) throw error;
-      if (abort.signal.reason !== PAUSED) return; // another package, or another tab
-      this.events.state({
-        kind: "failed",
-        title: "The download is paused.",
-        hint: "What has arrived is kept.",
-        retry: "Go on",
-      });
-      return;
+      if (!signal.aborted) throw error;
+      return this.onEnded(signal);
     } finally {
       this.downloading = false;
       void awake?.release();
@@ -229,12 +245,30 @@ export class Loader {
       });
     starting(0, "");
     let engine: Engine | undefined;
-    const options = { context: this.context(), fast: this.session.settings.fast, drafts: !missing };
-    engine = await Engine.start(pack, options, starting, (error) => this.onLost(error, engine));
-    if (abort.signal.aborted) return engine.dispose();
+    const options = { context: this.context(), fast: this.session.settings.fast, drafts: !missing, signal };
+    try {
+      engine = await Engine.start(pack, options, starting, (error) => this.onLost(error, engine));
+    } catch (error) {
+      if (!signal.aborted) throw error;
+    }
+    if (signal.aborted || !engine) {
+      engine?.dispose();
+      return this.onEnded(signal);
+    }
     this.session.engine = engine;
     this.events.state({ kind: "ready" });
     if (missing) this.events.failed(withoutGuesses(missing));
+  }
+
+  /** Somebody ended the load: another package or another tab shows itself. */
+  private onEnded(signal: AbortSignal): void {
+    if (signal.reason !== PAUSED) return;
+    this.events.state({
+      kind: "failed",
+      title: "The download is paused.",
+      hint: "What has arrived is kept.",
+      retry: "Go on",
+    });
   }
 
   private downloadReporter(pack: Package): (progress: Progress) => void {

@@ -111,6 +111,7 @@ async function main(): Promise<void> {
     failed: (error) => showError(error),
   });
   new SettingsDialog(session, {
+    removing: (url) => loader.removing(url),
     removed: (url) => loader.removed(url),
     review: () => void loader.review(),
     choose: () => void loader.choose(),
@@ -171,7 +172,7 @@ async function main(): Promise<void> {
   const placed = document.querySelector<HTMLMetaElement>('meta[name="gemma4-package"]')?.content;
   if (linked) await loader.open(linked, "link");
   else if (placed) await loader.open(placed, "page");
-  else if (settings.lastPackage) await loader.open(settings.lastPackage);
+  else if (settings.lastPackage) await loader.open(settings.lastPackage, "before");
   else await loader.choose();
 }
 

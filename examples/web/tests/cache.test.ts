@@ -1,6 +1,6 @@
 // Which entries of the browser's caches belong to a package.
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
-import { dropOtherVersions, keyOf, removePackage, storedPackages } from "../src/download/cache";
+import { dropOtherVersions, isKept, keyOf, removePackage, storedPackages } from "../src/download/cache";
 import type { Package } from "../src/package/package";
 
 const VERSION = "0123456789abcdef";
@@ -18,6 +18,7 @@ describe("the entries of a package", () => {
     stores = new Map();
     const open = async (name: string) => ({
       keys: async () => [...(stores.get(name) ?? [])].map((url) => ({ url })),
+      match: async (url: string) => (stores.get(name)?.has(url) ? new Response() : undefined),
       delete: async ({ url }: { url: string }) => stores.get(name)!.delete(url),
     });
     vi.stubGlobal("caches", { open });
@@ -32,7 +33,8 @@ describe("the entries of a package", () => {
     await removePackage(OUTER);
     expect(await storedPackages()).toEqual([...INNER].sort());
     expect(all()).toHaveLength(2 * INNER.length);
-    expect(all().filter((url) => url === `${OUTER}provenance.json`)).toEqual([]);
+    expect(await isKept(OUTER)).toBe(false);
+    expect(await Promise.all(INNER.map(isKept))).toEqual(INNER.map(() => true));
   });
 
   it("of another version go, and those of packages below its folder stay", async () => {

@@ -5,30 +5,50 @@ import type { Package } from "../src/package/package";
 
 afterEach(() => vi.unstubAllGlobals());
 
-it("tells the worker which library the page chose, and why", async () => {
-  const sent: ToWorker[] = [];
+const choice = { name: "int8", why: "the fastest here", isFixed: false };
+const pack = {
+  url: "https://example.org/model/",
+  version: "0123456789abcdef",
+  library: "model-int8.wasm",
+  requirements: { features: [] },
+  drafter: new Set(),
+  shards: new Set(),
+  choice,
+} as unknown as Package;
+const options = (signal: AbortSignal) => ({ context: 1024, fast: true, drafts: false, signal });
+
+/** What the page sends to its worker, which starts or loads for ever, and how often it was ended. */
+function fakeWorker(starts: boolean) {
+  const seen = { sent: [] as ToWorker[], ended: 0 };
   class FakeWorker {
     onmessage: ((event: unknown) => void) | undefined;
     postMessage(message: ToWorker): void {
-      sent.push(message);
-      this.onmessage?.({ data: { kind: "started", fast: {} } });
+      seen.sent.push(message);
+      if (starts) this.onmessage?.({ data: { kind: "started", fast: {} } });
     }
-    terminate(): void {}
+    terminate(): void {
+      seen.ended += 1;
+    }
   }
   vi.stubGlobal("Worker", FakeWorker);
   vi.stubGlobal("caches", { open: async () => ({ match: async () => new Response("library") }) });
-  const choice = { name: "int8", why: "the fastest here", isFixed: false };
-  const pack = {
-    url: "https://example.org/model/",
-    version: "0123456789abcdef",
-    library: "model-int8.wasm",
-    requirements: { features: [] },
-    drafter: new Set(),
-    shards: new Set(),
-    choice,
-  } as unknown as Package;
-  const options = { context: 1024, fast: true, drafts: false };
-  const engine = await Engine.start(pack, options, vi.fn(), vi.fn());
+  return seen;
+}
+
+it("tells the worker which library the page chose, and why", async () => {
+  const { sent } = fakeWorker(true);
+  const engine = await Engine.start(pack, options(new AbortController().signal), vi.fn(), vi.fn());
   expect(sent).toMatchObject([{ kind: "start", library: choice }]);
   engine.dispose();
+});
+
+it("ends its worker where the start is ended, which might go on reading what is removed", async () => {
+  const seen = fakeWorker(false);
+  const abort = new AbortController();
+  const start = Engine.start(pack, options(abort.signal), vi.fn(), vi.fn());
+  await vi.waitFor(() => expect(seen.sent).toHaveLength(1));
+  expect(seen.ended).toBe(0);
+  abort.abort();
+  await expect(start).rejects.toThrow(/unloaded/);
+  expect(seen.ended).toBeGreaterThan(0);
 });

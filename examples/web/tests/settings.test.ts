@@ -1,5 +1,5 @@
-import { describe, expect, it } from "vitest";
-import { settingsFrom } from "../src/chat/settings";
+import { afterEach, describe, expect, it, vi } from "vitest";
+import { loadSettings, saveSettings, settingsFrom } from "../src/chat/settings";
 
 describe("settings that were kept", () => {
   const defaults = settingsFrom({});
@@ -49,5 +49,21 @@ describe("settings that were kept", () => {
     const settings = settingsFrom(kept);
     expect(settings).toEqual(defaults);
     expect(settings.seed).toBeUndefined(); // by way of a prototype neither
+  });
+});
+
+describe("settings in two tabs", () => {
+  afterEach(() => vi.unstubAllGlobals());
+
+  it("are those that each changed: what one has read long ago does not come back", () => {
+    const stored = new Map<string, string>();
+    vi.stubGlobal("localStorage", {
+      getItem: (key: string) => stored.get(key) ?? null,
+      setItem: (key: string, value: string) => stored.set(key, value),
+    });
+    saveSettings({ known: ["https://a.b/"], theme: "dark", seed: 7 });
+    saveSettings({ known: ["https://c.d/"] }); // in one tab
+    saveSettings({ theme: "light", seed: undefined }); // in the other
+    expect(loadSettings()).toEqual({ ...settingsFrom({}), known: ["https://c.d/"], theme: "light" });
   });
 });

@@ -23,30 +23,39 @@ describe("a link", () => {
     ["https://page.example.other.example/p/", false],
     ["https://other.example/page.example/", false],
   ])("to %s opens by itself: %s", (url, wanted) => {
-    expect(knows(nothing, { url, digest: OLD }, [], OWN)).toBe(wanted);
+    expect(knows(nothing, { url, digest: OLD }, false, OWN)).toBe(wanted);
   });
 
   it("to an address of the page's host that leads on to another one is asked about", () => {
     const pack = { url: `${OWN}/p/`, digest: OLD, redirectedTo: "other.example" };
     expect(isOwn(pack, OWN)).toBe(false);
-    expect(knows(nothing, pack, [], OWN)).toBe(false);
-    expect(knows({ ...nothing, ...remembered(nothing, pack) }, pack, [], OWN)).toBe(true);
+    expect(knows(nothing, pack, true, OWN)).toBe(false);
+    expect(knows({ ...nothing, ...remembered(nothing, pack) }, pack, true, OWN)).toBe(true);
   });
 
   it("opens what the person agreed to, and asks where that has changed", () => {
     const kept = { ...nothing, ...remembered(nothing, STRANGER) };
-    expect(knows(kept, STRANGER, [], OWN)).toBe(true);
+    expect(knows(kept, STRANGER, true, OWN)).toBe(true);
     const changed = { ...STRANGER, digest: NEW };
-    expect(knows(kept, changed, [STRANGER.url], OWN)).toBe(false);
-    expect(knows({ ...kept, accepted: [STRANGER.url] }, changed, [], OWN)).toBe(false);
-    expect(knows({ ...kept, ...remembered(kept, changed) }, changed, [], OWN)).toBe(true);
-    expect(knows(forgotten(kept, STRANGER.url), STRANGER, [], OWN)).toBe(false);
+    expect(knows(kept, changed, true, OWN)).toBe(false);
+    expect(knows({ ...kept, accepted: [STRANGER.url] }, changed, true, OWN)).toBe(false);
+    expect(knows({ ...kept, ...remembered(kept, changed) }, changed, true, OWN)).toBe(true);
+    expect(knows(forgotten(kept, STRANGER.url), STRANGER, true, OWN)).toBe(false);
   });
 
   it("opens what was opened before hashes were kept", () => {
-    expect(knows({ ...nothing, known: [STRANGER.url] }, STRANGER, [], OWN)).toBe(true);
-    expect(knows(nothing, STRANGER, [STRANGER.url], OWN)).toBe(true);
-    expect(knows(nothing, { ...STRANGER, url: `${STRANGER.url}q/` }, [STRANGER.url], OWN)).toBe(false);
+    expect(knows({ ...nothing, known: [STRANGER.url] }, STRANGER, true, OWN)).toBe(true);
+    expect(knows({ ...nothing, accepted: [STRANGER.url] }, STRANGER, true, OWN)).toBe(true);
+    expect(knows({ ...nothing, known: [STRANGER.url] }, { ...STRANGER, url: `${STRANGER.url}q/` }, true, OWN)).toBe(
+      false,
+    );
+  });
+
+  it("asks where the files are gone, whatever the settings still say, and where only files are there", () => {
+    const kept = { ...remembered(nothing, STRANGER), accepted: [STRANGER.url] };
+    expect(knows(kept, STRANGER, false, OWN)).toBe(false);
+    expect(knows({ ...nothing, known: [STRANGER.url] }, STRANGER, false, OWN)).toBe(false);
+    expect(knows(nothing, STRANGER, true, OWN)).toBe(false);
   });
 
   it("is remembered among the latest ones only", () => {

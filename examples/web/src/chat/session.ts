@@ -184,7 +184,7 @@ export class Session {
 
   changeSettings(values: Partial<Settings>): void {
     Object.assign(this.settings, values);
-    saveSettings(this.settings);
+    saveSettings(values);
   }
 
   /** Takes the bytes of a picture or sound for a message to come. */

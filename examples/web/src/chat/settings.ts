@@ -98,9 +98,10 @@ function isAlike(value: unknown, own: unknown): boolean {
   return Object.values(value).every((each) => typeof each === kind);
 }
 
-export function saveSettings(settings: Settings): void {
+/** Keeps what has changed beside what other tabs have changed. */
+export function saveSettings(changed: Partial<Settings>): void {
   try {
-    localStorage.setItem(SETTINGS, JSON.stringify(settings));
+    localStorage.setItem(SETTINGS, JSON.stringify({ ...loadSettings(), ...changed }));
   } catch {
     // Storage is off or full: the settings hold until the page is closed.
   }

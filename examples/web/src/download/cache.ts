@@ -1,5 +1,6 @@
 // The client's caches, and which file belongs where in them.
 import { PACKAGES, TENSOR_CACHE, type Package } from "../package/package";
+import { PROVENANCE } from "../package/provenance";
 
 const CONFIG_SCOPE = "webllm/config";
 const MODEL_SCOPE = "webllm/model";
@@ -47,19 +48,24 @@ export async function dropOtherVersions(pack: Package): Promise<void> {
   );
 }
 
-/** Removes all that was downloaded from a package's folder. */
+/** Whether the small files of a package are kept: those of one that somebody agreed to open, until it is removed. */
+export async function isKept(url: string): Promise<boolean> {
+  return (await (await caches.open(PACKAGES)).match(url + PROVENANCE)) !== undefined;
+}
+
+/** Removes all that was downloaded from a package's folder; first what tells that somebody agreed to it. */
 export async function removePackage(url: string): Promise<void> {
-  const family = new URL("resolve/", url).href;
-  await drop((each) => each.startsWith(family) && VERSIONED.test(each.slice(family.length)));
   const known = await caches.open(PACKAGES);
   for (const request of await known.keys()) {
     // Files of the folder itself: another package may lie below it.
     if (request.url.startsWith(url) && !request.url.slice(url.length).includes("/")) await known.delete(request);
   }
+  const family = new URL("resolve/", url).href;
+  await drop((each) => each.startsWith(family) && VERSIONED.test(each.slice(family.length)));
 }
 
 export async function removeAllPackages(): Promise<void> {
-  for (const name of [...SCOPES, PACKAGES]) await caches.delete(name);
+  for (const name of [PACKAGES, ...SCOPES]) await caches.delete(name);
 }
 
 /** The folders of which anything is stored. */

@@ -68,30 +68,32 @@ export async function download(
   }
 }
 
-/** Runs an action on all files, some at a time; the first failure ends the others, too. */
+/**
+ * Runs an action on all files, some at a time; the first failure ends the others, too. None of them runs any more when it
+ * ends: whoever aborts a download to remove its files waits for that.
+ */
 async function inParallel(
   files: PackageFile[],
   signal: AbortSignal,
   run: (file: PackageFile, signal: AbortSignal) => Promise<void>,
 ): Promise<void> {
   const abort = new AbortController();
-  const stop = () => abort.abort(signal.reason);
-  signal.addEventListener("abort", stop);
+  const ended = AbortSignal.any([signal, abort.signal]);
   const queue = [...files];
+  const failures: unknown[] = [];
   const work = async () => {
-    for (let file = queue.shift(); file; file = queue.shift()) {
-      abort.signal.throwIfAborted();
-      await run(file, abort.signal);
+    try {
+      for (let file = queue.shift(); file; file = queue.shift()) {
+        ended.throwIfAborted();
+        await run(file, ended);
+      }
+    } catch (error) {
+      failures.push(error);
+      abort.abort();
     }
   };
-  try {
-    await Promise.all(Array.from({ length: PARALLEL }, work));
-  } catch (error) {
-    abort.abort();
-    throw error;
-  } finally {
-    signal.removeEventListener("abort", stop);
-  }
+  await Promise.all(Array.from({ length: PARALLEL }, work));
+  if (failures.length) throw failures[0];
 }
 
 /** The library's bytes as they were checked; the client gets them as a blob. */

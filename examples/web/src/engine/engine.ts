@@ -21,6 +21,8 @@ export interface StartOptions {
   fast: boolean;
   /** Guess tokens with the package's drafter, whose files are downloaded. */
   drafts: boolean;
+  /** Ends the start, and the worker with it. */
+  signal: AbortSignal;
 }
 
 export interface GenerationOptions extends Sampling {
@@ -70,20 +72,26 @@ export class Engine {
   /** Hands a downloaded package to the client. `report` gets the share that is done and what it is. */
   static async start(
     pack: Package,
-    { context, fast, drafts }: StartOptions,
+    { context, fast, drafts, signal }: StartOptions,
     report: (share: number, text: string) => void,
     onLost: (error: EngineLost) => void,
   ): Promise<Engine> {
     // The checked bytes themselves: the client would ask a server on localhost again.
-    const libraryUrl = URL.createObjectURL(await storedLibrary(pack));
+    const library = await storedLibrary(pack);
+    signal.throwIfAborted();
+    const libraryUrl = URL.createObjectURL(library);
     const worker = new Worker(new URL("./worker.ts", import.meta.url), { type: "module", name: "engine" });
     const engine = new Engine(worker, libraryUrl, context, onLost);
+    const stop = () => engine.dispose();
+    signal.addEventListener("abort", stop);
     try {
       await engine.load(pack, fast, drafts ? storedDrafter(pack) : undefined, report);
       return engine;
     } catch (error) {
       engine.dispose();
       throw asUserError(error, true);
+    } finally {
+      signal.removeEventListener("abort", stop);
     }
   }
 

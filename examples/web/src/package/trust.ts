@@ -1,4 +1,4 @@
-// Which packages a link opens unasked, and what is remembered of those that a person agreed to.
+// Which packages open unasked, and what is remembered of those that a person agreed to.
 import type { Settings } from "../chat/settings";
 import { hubModelOf } from "./address";
 import type { Package } from "./package";
@@ -21,16 +21,19 @@ export function placeOf(pack: Pick<Found, "url" | "redirectedTo">, own?: string)
 }
 
 /**
- * Whether a link may open a package: it is of the page's own host, or the one that the person opened before.
+ * Whether a package may open by itself: it is of the page's own host, or the one that the person agreed to.
  *
- * `stored`: the folders of which anything is stored.
+ * `isHere`: whether its small files are kept (`isKept` of cache.ts). Both have to say so. What the settings say may be what
+ * they said before the package was removed: a page that starts right after may read localStorage as it was, and another tab
+ * writes what it has read. And a file alone is nobody's agreement: it may have come after the removal.
  */
-export function knows(kept: Kept, pack: Found, stored: readonly string[], own?: string): boolean {
+export function knows(kept: Kept, pack: Found, isHere: boolean, own?: string): boolean {
   if (isOwn(pack, own)) return true;
+  if (!isHere) return false;
   const agreed = Object.hasOwn(kept.agreed, pack.url) ? kept.agreed[pack.url] : undefined;
   if (agreed !== undefined) return agreed === pack.digest;
   // Opened before hashes were remembered.
-  return [kept.known, kept.accepted, stored].some((urls) => urls.includes(pack.url));
+  return kept.known.includes(pack.url) || kept.accepted.includes(pack.url);
 }
 
 /** What to keep of a package that the person opened: the latest ones, with their hashes. */

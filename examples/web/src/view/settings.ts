@@ -26,7 +26,9 @@ const NUMBERS: NumberField[] = [
 ];
 
 export interface SettingsActions {
-  /** The files of a package were removed. */
+  /** The files of a package, or of all, are about to be removed: ends when nothing writes any more. */
+  removing(url?: string): Promise<void>;
+  /** They were. */
   removed(url: string): void;
   review(): void;
   choose(): void;
@@ -162,20 +164,23 @@ export class SettingsDialog {
   }
 
   private async remove(url: string): Promise<void> {
-    await removePackage(url);
+    await this.actions.removing(url);
     this.session.changeSettings(forgotten(this.session.settings, url));
+    await removePackage(url);
     this.actions.removed(url);
     await this.fillStorage();
   }
 
+  private async removeAll(): Promise<void> {
+    await this.actions.removing();
+    this.session.changeSettings({ accepted: [], known: [], agreed: {} });
+    await removeAllPackages();
+    if (this.session.pack) this.actions.removed(this.session.pack.url);
+    await this.fillStorage();
+  }
+
   private setUpClearing(): void {
-    byId("clear-models").addEventListener("click", () => {
-      void removeAllPackages().then(() => {
-        this.session.changeSettings({ accepted: [], known: [], agreed: {} });
-        if (this.session.pack) this.actions.removed(this.session.pack.url);
-        return this.fillStorage();
-      });
-    });
+    byId("clear-models").addEventListener("click", () => void this.removeAll());
     const all = byId<HTMLButtonElement>("clear-chats");
     const label = all.lastChild!; // after the icon
     const text = label.textContent;

@@ -13,7 +13,7 @@ import { icon } from "./icons";
 export type StartState =
   | { kind: "choose"; stored: string[]; offer: Offer }
   | { kind: "busy"; text: string }
-  | { kind: "stranger"; pack: Package; changed: boolean }
+  | { kind: "stranger"; pack: Package; why: keyof typeof QUESTIONS }
   | {
       kind: "check";
       pack: Package;
@@ -31,7 +31,7 @@ export type StartState =
 
 export interface StartActions {
   open(address: string): void;
-  /** Opens a package that a link named, if it is still the one with this hash. */
+  /** Opens a package that the page asked about, if it is still the one with this hash. */
   trust(url: string, digest: string): void;
   choose(): void;
   start(): void;
@@ -43,6 +43,13 @@ export interface StartActions {
   /** undefined: the one that the page chooses. */
   setLibrary(name: string | undefined): void;
 }
+
+/** Above a package that nobody agreed to as it is. */
+const QUESTIONS = {
+  link: "A link wants to open a package",
+  changed: "The package has changed meanwhile",
+  before: "Open this package again?",
+};
 
 const ALLOWANCES = [0, 2, 4, 8, 16, 24, 48].map((gigabytes) => gigabytes * GIB);
 
@@ -169,7 +176,7 @@ export class StartView {
     return [h("h3", {}, "Models"), h("ul", { class: "stored", id: "offer" }, ...items)];
   }
 
-  private drawStranger({ pack, changed }: Extract<StartState, { kind: "stranger" }>): HTMLElement[] {
+  private drawStranger({ pack, why }: Extract<StartState, { kind: "stranger" }>): HTMLElement[] {
     const facts: [string, string][] = [
       ["Host", new URL(pack.url).host + (pack.redirectedTo ? `, which leads on to ${pack.redirectedTo}` : "")],
       ["Folder", pack.url],
@@ -182,12 +189,12 @@ export class StartView {
       "Open it",
     );
     return [
-      h("h2", {}, icon("warning"), changed ? "The package has changed meanwhile" : "A link wants to open a package"),
+      h("h2", {}, icon("warning"), QUESTIONS[why]),
       h(
         "p",
         { class: "lead" },
         "It does not come from this page's host, and nobody has checked its name. Its library runs in this tab, and its answers " +
-          "are what its maker wants. Open it if you trust where the link came from.",
+          `are what its maker wants. Open it if you trust where ${why === "link" ? "the link came" : "it comes"} from.`,
       ),
       h(
         "dl",
