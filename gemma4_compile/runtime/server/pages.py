@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -60,6 +61,8 @@ ASK_AGAIN = "no-cache"
 # Weights do not get smaller, and a range is one of the file's own bytes.
 _INCOMPRESSIBLE = (".bin", ".png")
 _COMPRESSION_LEVEL = 5
+# RFC 9110, 14.1.2: offsets of a first and a last byte, the last one or both of a file's end.
+_BYTE_RANGE = re.compile(r"(?P<first>\d{1,18})-(?P<last>\d{1,18})?|-\d{1,18}", re.ASCII)
 
 _INSTALLED = Path(__file__).parents[2] / "page"
 _CHECKOUT = Path(__file__).parents[3] / "examples" / "web" / "dist"
@@ -193,8 +196,24 @@ class _Compressed:
         self._compressing = GZipMiddleware(files, compresslevel=_COMPRESSION_LEVEL)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        plain = scope["type"] != "http" or scope["path"].endswith(_INCOMPRESSIBLE)
-        if plain or "range" in Headers(scope=scope):
+        if scope["type"] != "http":
             await self._files(scope, receive, send)
-        else:
-            await self._compressing(scope, receive, send)
+            return
+        asked = Headers(scope=scope).getlist("range")
+        if asked and not (len(asked) == 1 and _is_range_set(asked[0])):
+            scope = {**scope, "headers": [each for each in scope["headers"] if each[0] != b"range"]}
+            asked = []
+        files = self._files if asked or scope["path"].endswith(_INCOMPRESSIBLE) else None
+        await (files or self._compressing)(scope, receive, send)
+
+
+def _is_range_set(value: str) -> bool:
+    """Whether a `Range` header has a meaning; RFC 9110, 14.2 lets a server ignore any other."""
+    unit, _, listed = value.partition("=")
+    if unit.strip().lower() != "bytes":
+        return False
+    found = [_BYTE_RANGE.fullmatch(each.strip()) for each in listed.split(",") if each.strip()]
+    return bool(found) and all(
+        each is not None and (not each["last"] or int(each["first"]) <= int(each["last"]))
+        for each in found
+    )

@@ -122,6 +122,29 @@ def test_a_download_goes_on_where_it_stopped(site: tuple[Path, Path]) -> None:
     assert body == (site[1] / "params_shard_0.bin").read_bytes()[4000:]
 
 
+@pytest.mark.parametrize(
+    ("asked", "status", "content_range"),
+    [
+        ("bytes=-96", 206, "bytes 4000-4095/4096"),
+        ("Bytes = 4000-9999", 206, "bytes 4000-4095/4096"),
+        ("bytes=, 4095-4095 ,", 206, "bytes 4095-4095/4096"),
+        ("bytes=4096-", 416, "bytes */4096"),
+        ("bytes=-0", 416, "bytes */4096"),
+        *((asked, 200, None) for asked in ("bytes=5-2", "bytes=0-1,5-2", "bytes=", "bytes", "0-5")),
+        *((asked, 200, None) for asked in ("items=0-5", "bytes=a-b", "bytes=1-2-3", "bytes=--1")),
+        ("bytes=" + "9" * 5000 + "-", 200, None),
+    ],
+)
+def test_a_range_that_means_nothing_is_ignored(
+    asked: str, status: int, content_range: str | None, site: tuple[Path, Path]
+) -> None:
+    with serving(folder_routes(*site)) as live:
+        found, headers, body = live.request("GET", "/package/params_shard_0.bin", Range=asked)
+    assert (found, headers.get("content-range")) == (status, content_range)
+    if status == 200:
+        assert body == (site[1] / "params_shard_0.bin").read_bytes()
+
+
 def test_only_what_gets_smaller_is_compressed(site: tuple[Path, Path]) -> None:
     with serving(folder_routes(*site)) as live:
         for path, compressed in (
