@@ -1,7 +1,7 @@
 """How many tokens are guessed in a round: as many as give most tokens a second, as measured.
 
-web/src/speculative/draft_pace.ts is the same for browsers; tests/unit/runtime/draft_paces.json
-holds both to the same numbers.
+web/src/speculative/draft_pace.ts is the same for browsers; draft_paces.json, beside this module's
+test, holds both to the same numbers.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ from gemma4_compile.options import compile as options
 from gemma4_compile.options import serve as serve_options
 from gemma4_compile.options import verify as verify_options
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MODULE = "a_module_that_is_loaded"
-SCRIPT = re.compile(r'^(gemma4-\w+) = "gemma4_compile\.start:(\w+)"$', re.MULTILINE)
+SCRIPT = re.compile(r'^(gemma4-\w+) = "gemma4_compile\.cli\.start:(\w+)"$', re.MULTILINE)
 
 
 def scripts() -> dict[str, Callable[[], int]]:

@@ -1,5 +1,5 @@
 // How many tokens to guess in a round: as many as give most tokens a second, as measured. The same as
-// gemma4_compile/runtime/speculative/draft_pace.py, which says why; tests/unit/runtime/draft_paces.json holds both to the same numbers.
+// gemma4_compile/runtime/speculative/draft_pace.py, which says why; draft_paces.json, beside its test, holds both to the same numbers.
 
 const FIRST = 3;
 const PAUSE = 64; // tokens without guesses, where they did not pay

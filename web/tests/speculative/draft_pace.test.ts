@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import traces from "../../../tests/unit/runtime/draft_paces.json";
+import traces from "../../../tests/unit/runtime/speculative/draft_paces.json";
 import { DraftPace } from "../../src/speculative/draft_pace";
 
 const PLAIN_MS = 10;

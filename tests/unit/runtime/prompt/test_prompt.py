@@ -142,7 +142,7 @@ def test_a_template_cannot_reach_python() -> None:
         hostile.render([Message("user", "x")])
 
 
-TOOL_TEMPLATE = (Path(__file__).parents[2] / "tool_template.jinja").read_text("utf-8")
+TOOL_TEMPLATE = (Path(__file__).parents[3] / "tool_template.jinja").read_text("utf-8")
 CALL = ToolCall("weather", {"city": "Rome", "days": [1, None]}, "c1")
 CALLED = '<|tool_call>call:weather{city:<|"|>Rome<|"|>,days:[1,null]}<tool_call|>'
 RESULT = '<|tool_response>response:weather{value:<|"|>sunny<|"|>}<tool_response|>'

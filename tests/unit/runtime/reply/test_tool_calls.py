@@ -61,7 +61,7 @@ def test_an_example_of_the_format() -> None:
 
 
 # Read by the page as well: examples/web/tests/reply.test.ts.
-DIALECTS = json.loads((Path(__file__).parents[2] / "call_dialects.json").read_text("utf-8"))
+DIALECTS = json.loads((Path(__file__).parents[3] / "call_dialects.json").read_text("utf-8"))
 
 
 @pytest.mark.parametrize("case", DIALECTS, ids=lambda case: case["why"])
