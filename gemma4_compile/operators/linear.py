@@ -42,7 +42,7 @@ from gemma4_compile.operators.packings import (
     product_packing,
 )
 from gemma4_compile.operators.prologues import PLAIN, MadeVector, Prologue
-from gemma4_compile.operators.rows import Few, One, Rows
+from gemma4_compile.operators.rows import One, Rows
 from gemma4_compile.operators.sampling import MASKED
 from gemma4_compile.operators.spreads import Spread, of_both_signs
 from gemma4_compile.operators.types import Buffer, Expr
@@ -209,14 +209,12 @@ class Linear(Operator):
 
     @property
     def name(self) -> str:
-        few = "few_row_" if isinstance(self.rows, Few) else ""
-        return self.prologue.prefix + few + self.product_name
+        return self.prologue.prefix + self.rows.prefix + self.product_name
 
     @property
     def variant(self) -> str:
-        few = "few_row_" if isinstance(self.rows, Few) else ""
         form = "int8_" if self.is_int8 else ""
-        return self.prologue.prefix + few + form + self.kind
+        return self.prologue.prefix + self.rows.prefix + form + self.kind
 
     @property
     def product_name(self) -> str:

@@ -19,7 +19,7 @@ from gemma4_compile.operators.base import (
 from gemma4_compile.operators.examples import Sizes, chosen_experts
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.norms import ExpertNormVector, inverse_rms, residual_sum
-from gemma4_compile.operators.rows import Rows
+from gemma4_compile.operators.rows import ONE, One, Rows
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.types import Array
@@ -157,11 +157,13 @@ def routed_vector(
 
 @dataclass(frozen=True)
 class RouterScores(Operator):
-    """The first half of `Router` for one position: as many blocks as experts read the projection.
+    """The first half of `Router`: as many blocks as experts, and rows, read the projection.
 
-    Arguments: x (1, width) f32; vectors (4, width) f32; projection (experts, width) weight_dtype.
-    Result: (1, `routed_width`) f32, the scores of the experts and, from `routed_begin` on,
-    ``norm(x; w)``: one buffer, as kernels that have this next to their own work bind no more.
+    Arguments: x (rows, width) f32; vectors (4, width) f32; projection (experts, width)
+    weight_dtype. Result for one position: (1, `routed_width`) f32, the scores of the experts and,
+    from `routed_begin` on, ``norm(x; w)``: one buffer, as kernels that have this next to their own
+    work bind no more. Results for a few: scores (rows, experts) f32; ``norm(x; w)`` (rows, width)
+    hidden_dtype, or nothing where that is None: who rounds the experts' input has normed it.
     """
 
     kind: ClassVar[str] = "router_scores"
@@ -170,14 +172,33 @@ class RouterScores(Operator):
     eps: float
     factor: float
     weight_dtype: str
+    hidden_dtype: str | None = None
+    rows: Rows = ONE
+
+    @property
+    def name(self) -> str:
+        return f"{self.rows.prefix}{self.kind}"
+
+    @property
+    def variant(self) -> str:
+        return self.name
 
     def definition(self) -> tirx.PrimFunc:
-        x = te.placeholder((1, self.width), "float32", name="x")
-        vectors = te.placeholder((VECTORS, self.width), "float32", name="vectors")
-        shape = (self.experts, self.width)
-        projection = te.placeholder(shape, self.weight_dtype, name="projection")
-        routed = routed_vector(x, vectors, projection, self.eps, self.factor)
-        return te_prim_func([x, vectors, projection, routed])
+        rows, width, dtype = self.rows.extent(), self.width, self.hidden_dtype
+        x = te.placeholder((rows, width), "float32", name="x")
+        vectors = te.placeholder((VECTORS, width), "float32", name="vectors")
+        projection = te.placeholder((self.experts, width), self.weight_dtype, name="projection")
+        args = [x, vectors, projection]
+        if isinstance(self.rows, One):
+            return te_prim_func([*args, routed_vector(*args, self.eps, self.factor)])
+        inverse, scores = router_scores(*args, rows, self.eps, self.factor)
+        if dtype is None:
+            return te_prim_func([*args, scores])
+
+        def normed(i: Expr, k: Expr) -> Expr:
+            return (x[i, k] * inverse[i] * vectors[EXPERT_NORM, k]).astype(dtype)
+
+        return te_prim_func([*args, scores, te.compute((rows, width), normed, name="hidden")])
 
 
 @dataclass(frozen=True)
@@ -217,28 +238,44 @@ class RoutedNorm:
 
 @dataclass(frozen=True)
 class TopKExperts(Operator):
-    """The second half of `Router` for one position.
+    """The second half of `Router`.
 
-    Arguments: the result of `RouterScores`; expert_scale (experts,) f32. Results: ids (1, top_k)
-    int32; weights (1, top_k) f32.
+    Arguments: the result of `RouterScores` that has the scores; expert_scale (experts,) f32.
+    Results: ids (rows, top_k) int32; weights (rows, top_k) f32.
     """
 
     kind: ClassVar[str] = "top_k_experts"
     experts: int
     top_k: int
     width: int
+    rows: Rows = ONE
+
+    @property
+    def name(self) -> str:
+        return f"{self.rows.prefix}{self.kind}"
+
+    @property
+    def variant(self) -> str:
+        return self.name
+
+    @property
+    def columns(self) -> int:
+        """Of the scores, with what comes after them."""
+        is_one = isinstance(self.rows, One)
+        return routed_width(self.experts, self.width) if is_one else self.experts
 
     def definition(self) -> tirx.PrimFunc:
+        rows = self.rows.extent()
         with function(scheduled=False) as build:
-            columns = routed_width(self.experts, self.width)
-            given = build.arg("scores", (1, columns), "float32")
+            given = build.arg("scores", (rows, self.columns), "float32")
             expert_scale = build.arg("expert_scale", (self.experts,), "float32")
-            ids = build.arg("ids", (1, self.top_k), "int32")
-            weights = build.arg("weights", (1, self.top_k), "float32")
-            scores = T.alloc_buffer((self.experts,), "float32", scope="local")
-            with T.serial(0, self.experts) as e:
-                store(scores, given[0, e], e)
-            choose_experts(self.experts, self.top_k, scores, expert_scale, ids, weights, 0)
+            ids = build.arg("ids", (rows, self.top_k), "int32")
+            weights = build.arg("weights", (rows, self.top_k), "float32")
+            with T.serial(0, rows) as i:
+                scores = T.alloc_buffer((self.experts,), "float32", scope="local")
+                with T.serial(0, self.experts) as e:
+                    store(scores, given[i, e], e)
+                choose_experts(self.experts, self.top_k, scores, expert_scale, ids, weights, i)
         return build.result
 
 

@@ -19,6 +19,11 @@ class Rows:
         """Return the class of rows from their fields."""
         return {vars(one)["form"]: one for one in cls.__subclasses__()}[values["form"]]
 
+    @property
+    def prefix(self) -> str:
+        """What the name of a kernel of them begins with."""
+        return ""
+
     def extent(self) -> Index:
         """The number, or a fresh symbolic variable for it."""
         return tirx.Var("n", "int64")
@@ -47,6 +52,10 @@ class Few(Rows):
 
     most: int = 1
     form: str = "few"
+
+    @property
+    def prefix(self) -> str:
+        return "few_row_"
 
     def count(self, rows: int) -> int:
         return min(rows, self.most)

@@ -11,8 +11,8 @@ Before::
 
 After::
 
-    scores, hidden = few_row_router_scores(residual, ...)
-    ids, weights = few_row_top_k_experts(scores, ...)
+    scores, hidden = router_scores(residual, ...)
+    ids, weights = top_k_experts(scores, ...)
     gated = few_row_experts(hidden, ids, weights)        in the order of the ids
     outputs = few_row_experts(gated, ids, weights)
     residual, x = few_row_expert_norm(dense, outputs, weights, residual, ...)
@@ -41,12 +41,13 @@ from gemma4_compile.operators.few_row_expert_norms import (
     QuantizedBranchNorms,
 )
 from gemma4_compile.operators.few_row_experts import FewRowExperts
-from gemma4_compile.operators.few_row_router import FewRowRouterScores, FewRowTopKExperts
 from gemma4_compile.operators.moe import (
     CombineExperts,
     ExpertResidualNorm,
     PermuteByExpert,
     Router,
+    RouterScores,
+    TopKExperts,
 )
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.operators.rows import Few
@@ -73,7 +74,7 @@ def few_row_experts(graph: OperatorGraph, limits: FusionLimits) -> None:
         _quantize_branches(graph, router, most, limits)
     for router in graph.calls(Router):
         _divide_router(graph, router, most)
-    for scores in graph.calls(FewRowRouterScores):
+    for scores in graph.calls(RouterScores):
         _score_beside_norm(graph, scores, limits)
     for norm in graph.calls(ExpertResidualNorm):
         _combine_in_norm(graph, norm, most, limits)
@@ -152,17 +153,17 @@ def _divide_router(graph: OperatorGraph, router: OperatorCall[Router], most: int
     fields = old.width, old.experts, old.eps, old.factor, old.weight_dtype
     (scores,) = result_vars("scores", [((rows, old.experts), "float32")])
     first = OperatorCall(
-        FewRowRouterScores(*fields, dtype, Few(most)),
+        RouterScores(*fields, dtype, Few(most)),
         [residual, vectors, projection],
         [scores] if dtype is None else [scores, hidden],
     )
-    choice = FewRowTopKExperts(old.experts, old.top_k, Few(most))
+    choice = TopKExperts(old.experts, old.top_k, old.width, Few(most))
     second = OperatorCall(choice, [scores, expert_scale], [ids, weights])
     graph.replace([router], [first, second])
 
 
 def _score_beside_norm(
-    graph: OperatorGraph, scores: OperatorCall[FewRowRouterScores], limits: FusionLimits
+    graph: OperatorGraph, scores: OperatorCall[RouterScores], limits: FusionLimits
 ) -> None:
     """Let the norm before both branches have the router's scores made in its launch."""
     residual, vectors, projection = scores.args

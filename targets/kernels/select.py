@@ -93,9 +93,6 @@ from gemma4_compile.targets.kernels.moe.few_row_norms import (
     make_quantized_branch_norms,
     make_routed_branch_norms,
 )
-from gemma4_compile.targets.kernels.moe.few_row_router import (
-    make_few_row_router_scores,
-)
 from gemma4_compile.targets.kernels.moe.int8_experts import (
     make_int8_expert_down,
     make_int8_expert_gate_up,
@@ -158,8 +155,6 @@ ONE_KERNEL: Mapping[str, Factory] = {
     "expert_residual_norm": make_expert_residual_norm,
     "int8_expert_gate_up": make_int8_expert_gate_up,
     "int8_expert_down": make_int8_expert_down,
-    "few_row_router_scores": make_few_row_router_scores,
-    "few_row_top_k_experts": make_top_k_experts,
     "few_row_expert_norm": make_few_row_expert_norm,
     # attention
     "qk_norm_rope_cache": make_qk_norm_rope_cache,

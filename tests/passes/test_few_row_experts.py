@@ -19,7 +19,6 @@ from gemma4_compile.operators.few_row_expert_norms import (
     QuantizedBranchNorms,
 )
 from gemma4_compile.operators.few_row_experts import FewRowExperts
-from gemma4_compile.operators.few_row_router import FewRowRouterScores, FewRowTopKExperts
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.moe import (
     EXPERT_TILE,
@@ -28,6 +27,8 @@ from gemma4_compile.operators.moe import (
     ExpertResidualNorm,
     PermuteByExpert,
     Router,
+    RouterScores,
+    TopKExperts,
 )
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.operators.rows import CHUNK, Few
@@ -135,10 +136,10 @@ ROUTED = ("vectors", "projection", "expert_scale")
 
 def halves_of_router(args: list[nn.Tensor], dtype: str | None) -> list[nn.Tensor]:
     *scored, expert_scale = args
-    first = FewRowRouterScores(64, EXPERTS, 1e-6, 0.125, "float16", dtype, Few(MOST))
+    first = RouterScores(64, EXPERTS, 1e-6, 0.125, "float16", dtype, Few(MOST))
     scores, *hidden = call(first, scored, ((N, EXPERTS), F32), *([] if dtype is None else [ROWS]))
     return (
-        call(FewRowTopKExperts(EXPERTS, TOP_K, Few(MOST)), [scores, expert_scale], *CHOICE[:2])
+        call(TopKExperts(EXPERTS, TOP_K, 64, Few(MOST)), [scores, expert_scale], *CHOICE[:2])
         + hidden
     )
 
@@ -160,7 +161,7 @@ def test_both_branches_inputs_are_rounded_by_the_norm_before_them() -> None:
         norms = QuantizedBranchNorms(64, 1e-6, True, False, Few(MOST), EXPERTS, 0.125, "float16")
         args = [x[name] for name in ("y", "residual", "vectors", "projection")]
         *normed, scores = call(norms, args, ROWS, *packed, *packed, ((N, EXPERTS), F32))
-        choice = FewRowTopKExperts(EXPERTS, TOP_K, Few(MOST))
+        choice = TopKExperts(EXPERTS, TOP_K, 64, Few(MOST))
         chosen = call(choice, [scores, x["expert_scale"]], *CHOICE[:2])
         return [*normed[:3], *chosen, *normed[3:]]
 

@@ -11,7 +11,6 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.base import symbolic_rows
-from gemma4_compile.operators.few_row_router import FewRowRouterScores, FewRowTopKExperts
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.moe import (
     EXPERT_NORM,
@@ -26,6 +25,7 @@ from gemma4_compile.operators.moe import (
     routed_width,
 )
 from gemma4_compile.operators.norms import ExpertNormVector
+from gemma4_compile.operators.rows import One
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import (
@@ -37,6 +37,7 @@ from gemma4_compile.targets.kernels.common.blocks import (
     launch,
     power_of_two_at_most,
     row_threads,
+    several,
     shared,
     strided,
     sum_over_lanes,
@@ -119,28 +120,38 @@ def _store_choice(
 def make_router_scores(operator: RouterScores, spec: TargetSpec) -> tirx.PrimFunc:
     """A block an expert, and each norms the position: all loads are under way at once.
 
-    Grid: experts. Shared: two float32 a thread. Reference: `RouterScores.definition`.
+    The blocks of the first expert write the normed row. Grid: experts x a few rows. Shared: two
+    float32 a thread. Reference: `RouterScores.definition`.
     """
-    width, experts = operator.width, operator.experts
+    width, experts, dtype = operator.width, operator.experts, operator.hidden_dtype
+    n, is_one = operator.rows.extent(), isinstance(operator.rows, One)
     threads = row_threads(width, spec.max_threads_per_block)
     with function(scheduled=True) as build:
-        x = build.arg("x", (1, width), "float32")
+        x = build.arg("x", (n, width), "float32")
         vectors = build.arg("vectors", (VECTORS, width), "float32")
         projection = build.arg("projection", (experts, width), operator.weight_dtype)
-        routed = build.arg("routed", (1, routed_width(experts, width)), "float32")
-        with launch(threads, experts) as (e, _, thread):
+        columns = routed_width(experts, width) if is_one else experts
+        scores = build.arg("scores", (n, columns), "float32")
+        hidden = None if dtype is None else build.arg("hidden", (n, width), dtype)
+        with launch(threads, experts, several(operator.rows, n)) as (e, row, thread):
             row_slice = RowSlice(Block(thread, threads, spec.simd_width), width)
-            mine, weight = row_slice.load(x, 0), row_slice.load(StackRow(vectors, EXPERT_NORM))
-            inverse = store_score(operator, row_slice, mine, vectors, projection, routed, 0, e)
-            with when(e == 0):
-                splat = row_slice.splat(inverse)
-                hidden = row_slice.map(lambda a, b: a * splat * b, mine, weight)
-                store_hidden(routed, hidden, experts, row_slice)
+            i, norm = 0 if is_one else row, StackRow(vectors, EXPERT_NORM)
+            mine, weight = row_slice.load(x, i), row_slice.load(norm) if is_one else []
+            inverse = store_score(operator, row_slice, mine, vectors, projection, scores, i, e)
+            if is_one or hidden is not None:
+                with when(e == 0):
+                    splat = row_slice.splat(inverse)
+                    weight = weight or row_slice.load(norm)
+                    normed = row_slice.map(lambda a, b: a * splat * b, mine, weight)
+                    if hidden is None:
+                        store_hidden(scores, normed, experts, row_slice)
+                    else:
+                        row_slice.store(hidden, normed, i)
     return build.result
 
 
 def store_score(
-    operator: RouterScores | FewRowRouterScores,
+    operator: RouterScores,
     row_slice: RowSlice,
     mine: Sequence[Expr],
     vectors: Buffer,
@@ -162,22 +173,16 @@ def store_score(
     return inverse
 
 
-def make_top_k_experts(
-    operator: TopKExperts | FewRowTopKExperts, spec: TargetSpec
-) -> tirx.PrimFunc:
+def make_top_k_experts(operator: TopKExperts, spec: TargetSpec) -> tirx.PrimFunc:
     """A block a position. Shared: an id for each chosen expert.
 
-    Grid: positions. Reference: `TopKExperts.definition`, `FewRowTopKExperts.definition`.
+    Grid: positions. Reference: `TopKExperts.definition`.
     """
     experts, top_k = operator.experts, operator.top_k
     threads = row_threads(experts, spec.max_threads_per_block)
-    is_one = isinstance(operator, TopKExperts)
-    n: Index = 1 if is_one else symbolic_rows(None)
-    columns = (
-        routed_width(experts, operator.width) if isinstance(operator, TopKExperts) else experts
-    )
+    n, is_one = operator.rows.extent(), isinstance(operator.rows, One)
     with function(scheduled=True) as build:
-        scores = build.arg("scores", (n, columns), "float32")
+        scores = build.arg("scores", (n, operator.columns), "float32")
         expert_scale = build.arg("expert_scale", (experts,), "float32")
         ids = build.arg("ids", (n, top_k), "int32")
         weights = build.arg("weights", (n, top_k), "float32")

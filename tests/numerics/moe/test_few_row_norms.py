@@ -16,13 +16,13 @@ from gemma4_compile.operators.few_row_expert_norms import (
     FewRowExpertNorm,
     QuantizedBranchNorms,
 )
-from gemma4_compile.operators.few_row_router import FewRowRouterScores
 from gemma4_compile.operators.moe import (
     DENSE_NORM,
     EXPERT_NORM,
     VECTORS,
     CombineExperts,
     ExpertResidualNorm,
+    RouterScores,
 )
 from gemma4_compile.operators.norms import ResidualNorm, RmsNorm
 from gemma4_compile.operators.rows import CHUNK, Few
@@ -107,7 +107,7 @@ def test_the_router_s_scores_are_those_of_the_residual() -> None:
     same = np.zeros_like(scores)
 
     run(QuantizedBranchNorms(WIDTH, EPS, True, False, Few(MOST)), y, residual, vectors, *branches)
-    router = FewRowRouterScores(WIDTH, 7, EPS, 0.1, "float16", None, Few(MOST))
+    router = RouterScores(WIDTH, 7, EPS, 0.1, "float16", None, Few(MOST))
     run(router, branches[0], vectors, projection, same)
 
     for found, expected in zip((*normed, scores), (*branches, same), strict=True):

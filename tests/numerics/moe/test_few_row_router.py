@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from gemma4_compile.operators.base import Operator
-from gemma4_compile.operators.few_row_router import FewRowRouterScores, FewRowTopKExperts
-from gemma4_compile.operators.moe import Router
+from gemma4_compile.operators.moe import Router, RouterScores, TopKExperts
 from gemma4_compile.operators.rows import CHUNK, Few
 from gemma4_compile.targets import target_spec
 from tests.marks import LIMITS
@@ -22,18 +21,18 @@ from tests.web.dawn import SUBGROUP, VulkanDriver
 MOST, WIDTH, EXPERTS, TOP_K = 9, 96, 16, 4
 EPS, FACTOR = 1e-6, 0.125
 OPERATORS: list[Operator] = [
-    FewRowRouterScores(2816, 128, EPS, 0.02, "float16", None, Few(MOST)),
-    FewRowRouterScores(288, 12, EPS, FACTOR, "float32", "float16", Few(MOST)),
-    FewRowRouterScores(70, 5, EPS, FACTOR, "float32", "float32", Few(MOST)),
-    FewRowTopKExperts(128, 8, Few(MOST)),
-    FewRowTopKExperts(12, 2, Few(MOST)),
-    FewRowTopKExperts(5, 1, Few(MOST)),
+    RouterScores(2816, 128, EPS, 0.02, "float16", None, Few(MOST)),
+    RouterScores(288, 12, EPS, FACTOR, "float32", "float16", Few(MOST)),
+    RouterScores(70, 5, EPS, FACTOR, "float32", "float32", Few(MOST)),
+    TopKExperts(128, 8, 0, Few(MOST)),
+    TopKExperts(12, 2, 0, Few(MOST)),
+    TopKExperts(5, 1, 0, Few(MOST)),
 ]
 
 
 def tied_case() -> KernelCase:
     """Rows of equal scores: the lower index wins."""
-    case = make_case(FewRowTopKExperts(EXPERTS, TOP_K, Few(MOST)), 1, rows=3)
+    case = make_case(TopKExperts(EXPERTS, TOP_K, WIDTH, Few(MOST)), 1, rows=3)
     args = tuple(arg.copy() for arg in case.arrays)
     args[0][0] = 1.0
     args[0][1] = np.repeat([0.5, 2.0], EXPERTS // 2)
@@ -57,9 +56,9 @@ def test_both_halves_are_the_router(dtype: str | None) -> None:
     scores, hidden = np.zeros((rows, EXPERTS), "f4"), np.zeros((rows, WIDTH), "f4")
     ids, weights = np.zeros((rows, TOP_K), "i4"), np.zeros((rows, TOP_K), "f4")
 
-    first = FewRowRouterScores(WIDTH, EXPERTS, EPS, FACTOR, "float32", dtype, Few(MOST))
+    first = RouterScores(WIDTH, EXPERTS, EPS, FACTOR, "float32", dtype, Few(MOST))
     run(first, x, vectors, projection, scores, *([] if dtype is None else [hidden]))
-    run(FewRowTopKExperts(EXPERTS, TOP_K, Few(MOST)), scores, expert_scale, ids, weights)
+    run(TopKExperts(EXPERTS, TOP_K, WIDTH, Few(MOST)), scores, expert_scale, ids, weights)
 
     np.testing.assert_array_equal(ids, whole.expected[0])
     np.testing.assert_allclose(weights, whole.expected[1], rtol=1e-5)
