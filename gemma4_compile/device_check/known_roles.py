@@ -10,6 +10,7 @@ from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.prologues import Combine, Prologue, Routed
 from gemma4_compile.operators.rows import CHUNK, ONE, Few, Rows
+from gemma4_compile.operators.split_attention import NormedQuery
 
 TIMED_BYTES = 12 << 20  # of a case by which libraries are timed: several are uploaded for a choice
 
@@ -51,6 +52,14 @@ def _is_of_few(operator: Operator) -> bool:
     return isinstance(rows_of(operator), Few)
 
 
+def _sees_pictures(operator: Operator) -> bool:
+    return bool(vars(operator)["sees_pictures"])
+
+
+def _norms_query(operator: Operator) -> bool:
+    return isinstance(vars(operator)["query"], NormedQuery)
+
+
 def _weights(operator: Operator) -> Hashable:
     layout = vars(operator)["layout"]
     return layout.form, layout.bits, layout.dtype
@@ -60,16 +69,21 @@ ROLES = (
     Role("norm", ("rms_norm",), accepts=lambda operator: rows_of(operator) == CHUNK),
     Role("int8 rounding", ("quantize_rows",)),
     Role("writing keys and values", ("qk_norm_rope_cache",)),
-    Role("attention of a prompt", ("prefill_attention",)),
-    Role("attention of a picture", ("picture_prefill_attention",)),
+    Role(
+        "attention of a prompt",
+        ("prefill_attention",),
+        accepts=lambda operator: not _sees_pictures(operator),
+    ),
+    Role("attention of a picture", ("prefill_attention",), accepts=_sees_pictures),
     Role(
         "attention of one token",
-        ("decode_attention",),
+        ("split_attention",),
+        accepts=lambda operator: rows_of(operator) == ONE and _norms_query(operator),
         variant=lambda operator: vars(operator)["window"] is None,
     ),
     Role(
         "attention's combination",
-        ("combine_splits", "quantized_combine", "linear"),
+        ("combine_splits", "linear"),
         accepts=lambda operator: (
             rows_of(operator) == ONE
             and (not isinstance(operator, Linear) or _has(operator, Combine))
@@ -97,12 +111,13 @@ ROLES = (
     Role("norms of guesses", ("quantized_norm",), accepts=_is_of_few),
     Role(
         "attention of guesses",
-        ("few_row_attention", "normed_few_row_attention"),
-        variant=lambda operator: (operator.kind, vars(operator)["window"] is None),
+        ("split_attention",),
+        accepts=_is_of_few,
+        variant=lambda operator: (_norms_query(operator), vars(operator)["window"] is None),
     ),
     Role(
         "attention's combination of guesses",
-        ("combine_splits", "quantized_combine"),
+        ("combine_splits",),
         accepts=_is_of_few,
     ),
     Role("softmax", ("softmax_partials",), variant=rows_of),

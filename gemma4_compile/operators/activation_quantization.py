@@ -16,20 +16,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 from tvm import te, tirx
 
-from gemma4_compile.operators.attention_splits import (
-    combined_splits,
-    example_splits,
-    splits_placeholders,
-)
 from gemma4_compile.operators.base import (
     Operator,
     TensorSpec,
     te_prim_func,
 )
-from gemma4_compile.operators.examples import MOVED_BYTES, Sizes
+from gemma4_compile.operators.examples import MOVED_BYTES
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.norms import (
     ExpertNormVector,
@@ -39,9 +33,7 @@ from gemma4_compile.operators.norms import (
     residual_sum,
 )
 from gemma4_compile.operators.rows import ONE, One, Rows
-from gemma4_compile.operators.spreads import LSE, Spread
 from gemma4_compile.operators.types import Expr, Index, IndexT
-from gemma4_compile.types import Array
 
 GROUP = 32
 LEVELS = 127
@@ -264,81 +256,3 @@ class QuantizedNorm(Operator):
 
         hidden = te.compute((rows, width), normed, name="hidden")
         return te_prim_func([*args, w_next, out, *pack(hidden, self.interleaved, self.tiled)])
-
-
-@dataclass(frozen=True)
-class QuantizedCombine(Operator):
-    """`CombineSplits`, its result packed.
-
-    Arguments: o_partial (splits, heads, head_dim) in_dtype; split_lse (splits, heads, 2) f32.
-    Results: words, scales of heads * head_dim channels. Of a few rows both arguments have these
-    before their other axes; words are in tiles with `tiled`.
-    """
-
-    kind: ClassVar[str] = "quantized_combine"
-    heads: int
-    head_dim: int
-    splits: int
-    in_dtype: str
-    interleaved: bool
-    rows: Rows = ONE
-    tiled: bool = False
-
-    @property
-    def name(self) -> str:
-        return self.kind if isinstance(self.rows, One) else "quantized_few_row_combine"
-
-    @property
-    def variant(self) -> str:
-        return self.name
-
-    @property
-    def packs(self) -> bool:
-        return True
-
-    def example_input(
-        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
-    ) -> Array | None:
-        return example_splits(self.rows, name, shape, rng)
-
-    def known_spreads(self, name: str, dtype: str) -> tuple[Spread, ...]:
-        is_lse = name == "split_lse" and isinstance(self.rows, One)
-        return LSE if is_lse else super().known_spreads(name, dtype)
-
-    def definition(self) -> tirx.PrimFunc:
-        if not isinstance(self.rows, One):
-            return self._of_rows()
-        o_partial, split_lse = splits_placeholders(self, self.in_dtype)
-        return te_prim_func(
-            [o_partial, split_lse, *pack(combined_splits(o_partial, split_lse), self.interleaved)]
-        )
-
-    def _of_rows(self) -> tirx.PrimFunc:
-        rows, splits, heads, dim = self.rows.extent(), self.splits, self.heads, self.head_dim
-        o_partial = te.placeholder((rows, splits, heads, dim), self.in_dtype, name="o_partial")
-        split_lse = te.placeholder((rows, splits, heads, 2), "float32", name="split_lse")
-        m, s, v = (te.reduce_axis((0, splits), name=name) for name in "msv")
-        highest = te.compute(
-            (rows, heads), lambda i, h: te.max(split_lse[i, m, h, 0], axis=m), name="highest"
-        )
-        weights = te.compute(
-            (rows, splits, heads),
-            lambda i, n, h: tirx.exp(split_lse[i, n, h, 0] - highest[i, h]) * split_lse[i, n, h, 1],
-            name="weights",
-        )
-        total = te.compute(
-            (rows, heads), lambda i, h: te.sum(weights[i, s, h], axis=s), name="total"
-        )
-        merged = te.compute(
-            (rows, heads, dim),
-            lambda i, h, d: te.sum(
-                weights[i, v, h] * o_partial[i, v, h, d].astype("float32"), axis=v
-            ),
-            name="merged",
-        )
-        x = te.compute(
-            (rows, heads * dim),
-            lambda i, j: merged[i, j // dim, j % dim] / total[i, j // dim],
-            name="x",
-        )
-        return te_prim_func([o_partial, split_lse, *pack(x, self.interleaved, self.tiled)])

@@ -15,7 +15,7 @@ import numpy as np
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.operators.attention_splits import LOWEST, declare_splits
+from gemma4_compile.operators.attention_splits import LOWEST
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.examples import (
     ATTENTION_F32,
@@ -26,6 +26,7 @@ from gemma4_compile.operators.examples import (
 )
 from gemma4_compile.operators.heads import CacheShape, Head, Put, QkvColumns, norm_and_rotate
 from gemma4_compile.operators.math import as_f32, f32
+from gemma4_compile.operators.picture_attention import example_last_rows
 from gemma4_compile.operators.rows import Rows
 from gemma4_compile.operators.spreads import LSE, Spread
 from gemma4_compile.operators.tir import FunctionBuilder, LocalVar, bind, function, i32, store
@@ -150,7 +151,7 @@ class QkNormRopeCache(Operator):
 
 
 @dataclass(frozen=True)
-class _OverCache(Operator):
+class OverCache(Operator):
     """Shapes of attention over the cache, and the keys that a position sees."""
 
     rows: Rows
@@ -160,8 +161,6 @@ class _OverCache(Operator):
     window: int | None
     cache_dtype: str
     cache_rows: int | None
-
-    kind: ClassVar[str] = "over_cache"
 
     @property
     def cache(self) -> CacheShape:
@@ -188,7 +187,7 @@ class _OverCache(Operator):
     def tolerance(self, result: str) -> float:
         return ATTENTION_F32
 
-    def _online(
+    def online(
         self, q: Buffer, key: Buffer, value: Buffer, i: Index, h: Expr, begin: Expr, end: Expr
     ) -> tuple[Buffer, LocalVar, LocalVar]:
         """Softmax-weighted sum over keys [begin, end): unnormalised, maximum, weight sum."""
@@ -215,17 +214,35 @@ class _OverCache(Operator):
 
 
 @dataclass(frozen=True)
-class PrefillAttention(_OverCache):
+class PrefillAttention(OverCache):
     """Causal (and sliding) attention of a chunk whose keys are already in the KV state.
 
     Arguments: q (rows, heads * head_dim) f32; key, value caches; positions (4,) int32. Result:
     (rows, heads * head_dim) out_dtype. Scores are q.k without any scale; KV head of query head h is
     ``h // (heads / kv_heads)``. `has_copies`: as of `QkNormRopeCache`.
+
+    With `sees_pictures` the rows of a block see one another, within the window: row i sees the keys
+    from the first of its window to that of row ``last_rows[i]`` of the chunk. They are one more
+    argument, the last: last_rows (rows,) int32, as `LastVisibleRows` makes them.
+
+    References
+    ----------
+    transformers 5.24.0, `create_masks_for_vision_model` of models/gemma4/modeling_gemma4.py. Only
+    sliding layers have it; the window bounds what comes before a row, not what comes after.
     """
 
     kind: ClassVar[str] = "prefill_attention"
     out_dtype: str = "float32"
     has_copies: bool = False
+    sees_pictures: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"picture_{self.kind}" if self.sees_pictures else self.kind
+
+    @property
+    def variant(self) -> str:
+        return self.name
 
     def position(self, positions: Buffer, position: Expr) -> Expr:
         """Position of a row; a copy has that of the first row that is kept."""
@@ -236,11 +253,19 @@ class PrefillAttention(_OverCache):
     ) -> Array | None:
         if self.has_copies and name == "positions":
             return kept_positions(self.rows, sizes)
+        if name == "last_rows":
+            last_rows = example_last_rows(*shape)
+            return np.maximum(last_rows, shape[0] // 3) if self.has_copies else last_rows
         return super().example_input(name, shape, rng, sizes)
+
+    def known_data(self, name: str, shape: tuple[int, ...], sizes: Sizes) -> Array | None:
+        if name == "last_rows":
+            return example_last_rows(*shape)
+        return super().known_data(name, shape, sizes)
 
     def declare_last_rows(self, build: FunctionBuilder, rows: Index) -> Buffer | None:
         """The argument with the last row that each row sees; None where that is the row itself."""
-        return None
+        return build.arg("last_rows", (rows,), "int32") if self.sees_pictures else None
 
     def definition(self) -> tirx.PrimFunc:
         rows, dim = self.rows.extent(), self.head_dim
@@ -257,138 +282,9 @@ class PrefillAttention(_OverCache):
                 last = position
                 if last_rows is not None:
                     last = bind(positions[2] - i32(rows) + last_rows[i])
-                total, _, weights = self._online(
+                total, _, weights = self.online(
                     q, key, value, i, h, self.first_key(position), last + 1
                 )
                 with T.serial(0, dim) as d:
                     store(out, (total[d] / weights.value).astype(self.out_dtype), i, h * dim + d)
-        return build.result
-
-
-@dataclass(frozen=True)
-class SplitAttention(_OverCache):
-    """Attention of the last position, in splits of its keys: the first half of a decode step.
-
-    Arguments: q (1, heads * head_dim) f32; key, value caches; positions (4,) int32. Results:
-    o_partial (splits, heads, head_dim) cache_dtype, each split's own attention, and split_lse
-    (splits, heads, 2) f32, its maximum and sum of weights. An empty split has outputs 0, maximum
-    `LOWEST` and sum 0. The number of splits does not depend on the position, so the launch is
-    always the same; a split holds a multiple of `grain` keys, so that few keys make few splits.
-    """
-
-    kind: ClassVar[str] = "split_attention"
-    splits: int = 1
-    grain: int = 1
-
-    def split_range(
-        self, position: Expr, split: Expr, first_position: Expr | None = None
-    ) -> tuple[Expr, Expr]:
-        """Keys [begin, end) of a split.
-
-        Of the positions from `first_position` to `position`, or of the one.
-        """
-        first = self.first_key(position if first_position is None else first_position)
-        count = position + 1 - first
-        whole = self.splits * self.grain
-        size = tirx.floordiv(count + i32(whole - 1), i32(whole)) * self.grain
-        begin = first + i32(split) * size
-        return tirx.min(begin, position + 1), tirx.min(begin + size, position + 1)
-
-    def _store_split(
-        self,
-        o_partial: Buffer,
-        split_lse: Buffer,
-        place: tuple[Expr, ...],
-        total: Buffer,
-        highest: LocalVar,
-        weights: LocalVar,
-    ) -> None:
-        is_empty = weights.value == f32(0.0)
-        share = bind(tirx.Select(is_empty, f32(0.0), f32(1.0) / weights.value))
-        with T.serial(0, self.head_dim) as d:
-            store(o_partial, (total[d] * share).astype(self.cache_dtype), *place, d)
-        store(split_lse, highest.value, *place, 0)
-        store(split_lse, weights.value, *place, 1)
-
-    def definition(self) -> tirx.PrimFunc:
-        dim = self.head_dim
-        with function(scheduled=False) as build:
-            q = build.arg("q", (1, self.heads * dim), "float32")
-            shape = self.cache.shape()
-            key = build.arg("key", shape, self.cache_dtype)
-            value = build.arg("value", shape, self.cache_dtype)
-            positions = build.arg("positions", (4,), "int32")
-            o_partial, split_lse = declare_splits(build, self, self.cache_dtype)
-            with T.serial(0, self.splits) as s, T.serial(0, self.heads) as h:
-                begin, end = (bind(bound) for bound in self.split_range(bind(positions[2] - 1), s))
-                total, highest, weights = self._online(q, key, value, 0, h, begin, end)
-                self._store_split(o_partial, split_lse, (s, h), total, highest, weights)
-        return build.result
-
-
-@dataclass(frozen=True)
-class DecodeAttention(SplitAttention):
-    """`QkNormRopeCache` and `SplitAttention` of one position in one launch.
-
-    Arguments: qkv (1, width) f32; q_norm (head_dim,); k_norm (head_dim,) if `owns_kv`; positions
-    (4,) int32; rotary (chunk, rotary_total, 2) f32; key and value caches, in place if `owns_kv`.
-    Results: o_partial and split_lse of `SplitAttention`.
-    """
-
-    kind: ClassVar[str] = "decode_attention"
-    pairs: int = 0
-    rotary_offset: int = 0
-    rotary_total: int = 0
-    eps: float = 0.0
-    owns_kv: bool = False
-    value_is_key: bool = False
-
-    @property
-    def head(self) -> Head:
-        """Norm and rotation of one head."""
-        return Head(self.head_dim, self.pairs, self.rotary_offset, self.eps)
-
-    @property
-    def columns(self) -> QkvColumns:
-        """Columns of the heads in qkv."""
-        return QkvColumns(self.heads, self.kv_heads, self.head_dim, self.owns_kv, self.value_is_key)
-
-    def definition(self) -> tirx.PrimFunc:
-        dim = self.head_dim
-        with function(scheduled=False) as build:
-            qkv = build.arg("qkv", (1, self.columns.width), "float32")
-            q_norm = build.arg("q_norm", (dim,), "float32")
-            k_norm = build.arg("k_norm", (dim,), "float32") if self.owns_kv else None
-            positions = build.arg("positions", (4,), "int32")
-            table = (tirx.Var("chunk", "int64"), self.rotary_total, 2)
-            rotary = build.arg("rotary", table, "float32")
-            shape = self.cache.shape()
-            key = build.arg("key", shape, self.cache_dtype)
-            value = build.arg("value", shape, self.cache_dtype)
-            o_partial, split_lse = declare_splits(build, self, self.cache_dtype)
-            position, step = bind(positions[2] - 1), bind(positions[1] - 1)
-            q = T.alloc_buffer((1, self.heads * dim), "float32", scope="local")
-            if self.owns_kv:
-                slot = bind(self.cache.row(position))
-                with T.serial(0, self.kv_heads) as g:
-                    k_column, v_column = self.columns.of_kv(g)
-                    for column, weight, turn, cache in (
-                        (k_column, k_norm, rotary, key),
-                        (v_column, None, None, value),
-                    ):
-
-                        def put(d: Expr, y: Expr, cache: Buffer = cache) -> None:
-                            store(cache, y.astype(self.cache_dtype), slot, g, d)
-
-                        norm_and_rotate(self.head, qkv, 0, column, weight, turn, step, put)
-            with T.serial(0, self.heads) as h:
-
-                def keep(d: Expr, y: Expr, first: Expr = h * dim) -> None:
-                    store(q, y, 0, first + d)
-
-                norm_and_rotate(self.head, qkv, 0, h * dim, q_norm, rotary, step, keep)
-            with T.serial(0, self.splits) as s, T.serial(0, self.heads) as h:
-                begin, end = (bind(bound) for bound in self.split_range(position, s))
-                total, highest, weights = self._online(q, key, value, 0, h, begin, end)
-                self._store_split(o_partial, split_lse, (s, h), total, highest, weights)
         return build.result

@@ -1,4 +1,4 @@
-"""Attention of a prefill chunk in which the rows of a picture see one another.
+"""Which rows a picture's rows see in a prefill chunk: those of their own picture.
 
 A block is a maximal run of picture rows (`abi.MODALITY_MEDIA`) inside the chunk. A chunk never cuts
 a picture, so that its future rows have their keys in the KV state when the first one attends.
@@ -15,11 +15,10 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile import abi
-from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.base import Operator, symbolic_rows
 from gemma4_compile.operators.examples import Sizes
-from gemma4_compile.operators.tir import FunctionBuilder, LocalVar, bind, function, i32, store
-from gemma4_compile.operators.types import Buffer, Expr, Index
+from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store
+from gemma4_compile.operators.types import Expr
 from gemma4_compile.types import Array
 
 
@@ -78,37 +77,3 @@ class LastVisibleRows(Operator):
                 end.set(tirx.Select(goes_on, end.value, i))
                 store(last_rows, end.value, i)
         return build.result
-
-
-@dataclass(frozen=True)
-class PicturePrefillAttention(PrefillAttention):
-    """`PrefillAttention` in which the rows of a block see one another, within the window.
-
-    Row i sees the keys from the first of its window to that of row ``last_rows[i]`` of the chunk.
-
-    Arguments: q (rows, heads * head_dim) f32; key, value caches; positions (4,) int32; last_rows
-    (rows,) int32, as `LastVisibleRows` makes them. Result: (rows, heads * head_dim) out_dtype.
-
-    References
-    ----------
-    transformers 5.24.0, `create_masks_for_vision_model` of models/gemma4/modeling_gemma4.py. Only
-    sliding layers have it; the window bounds what comes before a row, not what comes after.
-    """
-
-    kind: ClassVar[str] = "picture_prefill_attention"
-
-    def declare_last_rows(self, build: FunctionBuilder, rows: Index) -> Buffer:
-        return build.arg("last_rows", (rows,), "int32")
-
-    def example_input(
-        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
-    ) -> Array | None:
-        if name == "last_rows":
-            last_rows = example_last_rows(*shape)
-            return np.maximum(last_rows, shape[0] // 3) if self.has_copies else last_rows
-        return super().example_input(name, shape, rng, sizes)
-
-    def known_data(self, name: str, shape: tuple[int, ...], sizes: Sizes) -> Array | None:
-        if name == "last_rows":
-            return example_last_rows(*shape)
-        return super().known_data(name, shape, sizes)

@@ -24,6 +24,10 @@ class Rows:
         """What the name of a kernel of them begins with."""
         return ""
 
+    def lead(self, row: Index) -> tuple[Index, ...]:
+        """A row, or their number, in front of other axes; nothing for one position."""
+        return (row,)
+
     def extent(self) -> Index:
         """The number, or a fresh symbolic variable for it."""
         return tirx.Var("n", "int64")
@@ -38,6 +42,9 @@ class One(Rows):
     """The position of a decode step."""
 
     form: str = "one"
+
+    def lead(self, row: Index) -> tuple[Index, ...]:
+        return ()
 
     def extent(self) -> Index:
         return 1

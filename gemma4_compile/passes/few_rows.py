@@ -10,16 +10,16 @@ After::
 
     y = linear(x, weights)                      of rows that are Few
     y = int8_linear(words, scales, weights)
-    o_partial, split_lse = few_row_attention(q, key, value, positions)
-    y = combine_few_rows(o_partial, split_lse)
+    o_partial, split_lse = split_attention(q, key, value, positions)
+    y = combine_splits(o_partial, split_lse)
 
 A layer without keys of its own norms and rotates its queries in the same launch::
 
     q = qk_norm_rope_cache(projected, q_norm, positions, rotary)
-    o_partial, split_lse = few_row_attention(q, key, value, positions)
+    o_partial, split_lse = split_attention(q, key, value, positions)
 
-becomes ``normed_few_row_attention(projected, key, value, positions, q_norm, rotary)``. Where a
-matmul quantises what a norm or a combine makes for it alone::
+becomes ``split_attention(projected, key, value, positions, q_norm, rotary)`` with `NormedQuery`.
+Where a matmul quantises what a norm or a combine makes for it alone::
 
     residual, hidden = residual_norm(...)
     words, scales = quantize_rows(hidden)
@@ -40,7 +40,6 @@ from gemma4_compile.model_spec.layers.attention import AttentionOptions
 from gemma4_compile.operators.activation_quantization import (
     GROUP,
     PACKED_ROWS,
-    QuantizedCombine,
     QuantizedNorm,
     QuantizeRows,
 )
@@ -49,13 +48,10 @@ from gemma4_compile.operators.attention import PrefillAttention, QkNormRopeCache
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import TensorSpec
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.few_row_attention import (
-    FewRowAttention,
-    NormedFewRowAttention,
-)
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.operators.rows import Chunk, Few
+from gemma4_compile.operators.split_attention import NormedQuery, SplitAttention
 from gemma4_compile.passes.fuse_norm_linear import int8_matmuls, matmuls
 from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.passes.operator_graph import (
@@ -77,8 +73,9 @@ def few_rows(graph: OperatorGraph, limits: FusionLimits) -> None:
         return
     for attention in graph.calls(PrefillAttention):
         graph.replace([attention], _in_splits(attention, most, limits.few_rows))
-    for of_few in graph.calls(FewRowAttention):
-        _norm_in_attention(graph, of_few, limits)
+    for of_few in graph.calls(SplitAttention):
+        if not of_few.operator.is_one:
+            _norm_in_attention(graph, of_few, limits)
     for linear in matmuls(graph):
         if isinstance(linear.operator.rows, Chunk):
             operator = replace(linear.operator, rows=Few(most))
@@ -103,7 +100,7 @@ def _in_splits(
     operator = attention.operator
     heads, dim, dtype = operator.heads, operator.head_dim, operator.out_dtype
     splits = options.splits_of_rows(operator.window, operator.kv_heads, dim, most)
-    partial = FewRowAttention(
+    partial = SplitAttention(
         rows=Few(most),
         heads=heads,
         kv_heads=operator.kv_heads,
@@ -129,7 +126,7 @@ def _in_splits(
 
 
 def _norm_in_attention(
-    graph: OperatorGraph, attention: OperatorCall[FewRowAttention], limits: FusionLimits
+    graph: OperatorGraph, attention: OperatorCall[SplitAttention], limits: FusionLimits
 ) -> None:
     """Let an attention norm and rotate its queries, if its layer has no keys of its own."""
     q, *cache, positions = attention.args
@@ -141,22 +138,8 @@ def _norm_in_attention(
     args = [projected, *cache, positions, q_norm, before.args[-1]]
     if prepare.owns_kv or prepare.has_copies or not limits.binds(args, len(attention.results)):
         return
-    plain = attention.operator
-    fused = NormedFewRowAttention(
-        rows=plain.rows,
-        heads=plain.heads,
-        kv_heads=plain.kv_heads,
-        head_dim=plain.head_dim,
-        window=plain.window,
-        cache_dtype=plain.cache_dtype,
-        cache_rows=plain.cache_rows,
-        splits=plain.splits,
-        grain=plain.grain,
-        pairs=prepare.pairs,
-        rotary_offset=prepare.rotary_offset,
-        rotary_total=prepare.rotary_total,
-        eps=prepare.eps,
-    )
+    query = NormedQuery(prepare.pairs, prepare.rotary_offset, prepare.rotary_total, prepare.eps)
+    fused = replace(attention.operator, query=query)
     graph.replace([before, attention], [OperatorCall(fused, args, attention.results)])
 
 
@@ -178,11 +161,7 @@ def _quantize_in_producer(
     if not is_residual and graph.reader_count(before.results[-1]) != 1:
         return
     if is_call_of(before, CombineSplits) and before.operator.head_dim % GROUP == 0:
-        assert isinstance(before.operator.rows, Few), "of the rows that are rounded"
-        splits = before.operator
-        combine = QuantizedCombine(
-            splits.heads, splits.head_dim, splits.splits, splits.out_dtype, order, Few(most)
-        )
+        combine = replace(before.operator, output=PackedOutput(order))
         graph.replace([before, quantize], [OperatorCall(combine, before.args, quantize.results)])
         return
     if not is_call_of(before, ResidualNorm) or before.operator.stacked:

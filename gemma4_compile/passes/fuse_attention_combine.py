@@ -51,7 +51,7 @@ def combine_of(
     operator = linear.operator
     if not is_call_of(combine, CombineSplits) or operator.in_dtype == PACKED:
         return None
-    if not operator.is_plain:
+    if combine.operator.packs or not operator.is_plain:
         return None
     return combine if graph.reader_count(combine.results[0]) == 1 else None
 

@@ -25,7 +25,6 @@ from tvm import relax
 from gemma4_compile.operators.activation_quantization import (
     GROUP,
     PACKED_ROWS,
-    QuantizedCombine,
     QuantizedNorm,
     QuantizeRows,
     quantized_specs,
@@ -175,13 +174,8 @@ def _quantize_combine(
     if operator.head_dim % GROUP:  # a group of channels is in two heads
         _quantize_before(graph, linear)
         return
-    quantize = QuantizedCombine(
-        operator.heads,
-        operator.head_dim,
-        operator.splits,
-        operator.out_dtype,
-        linear.operator.layout.products.interleaved,
-    )
+    order = linear.operator.layout.products.interleaved
+    quantize = replace(operator, output=PackedOutput(order))
     packed = result_vars("quantized", quantized_specs(operator.heads * operator.head_dim))
     made = OperatorCall(quantize, combine.args, packed)
     graph.replace([combine, linear], [made, _on_packed(linear, packed)])

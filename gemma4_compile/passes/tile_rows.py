@@ -21,12 +21,12 @@ from gemma4_compile.operators.activation_quantization import (
     GROUP,
     TILE_ROWS,
     WORD,
-    QuantizedCombine,
     QuantizedNorm,
     QuantizeRows,
     tiles_of,
 )
 from gemma4_compile.operators.activations import PACKED, Int8, PackedOutput
+from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.few_row_expert_norms import FewRowExpertNorm
 from gemma4_compile.operators.linear import Linear
@@ -68,8 +68,11 @@ def _in_tiles(operator: Operator, limits: FusionLimits) -> Operator | None:
     """The operator that makes the same rows in tiles; None where there is none."""
     if isinstance(operator, QuantizeRows):
         return replace(operator, tiled=True)
-    if isinstance(operator, QuantizedNorm | QuantizedCombine) and isinstance(operator.rows, Few):
+    if isinstance(operator, QuantizedNorm) and isinstance(operator.rows, Few):
         return replace(operator, tiled=True)
+    if isinstance(operator, CombineSplits) and isinstance(operator.output, PackedOutput):
+        tiles = replace(operator.output, tiled=True)
+        return replace(operator, output=tiles) if isinstance(operator.rows, Few) else None
     if isinstance(operator, FewRowExpertNorm) and operator.packs:
         return replace(operator, tiled=True)
     if is_of_few(operator) and isinstance(operator.output, PackedOutput):

@@ -11,12 +11,7 @@ from gemma4_compile.model_spec.layers.kv_cache import KvTensors
 from gemma4_compile.model_spec.layers.norm import Vector, take_last_row
 from gemma4_compile.model_spec.layers.plan import LayerPlan
 from gemma4_compile.model_spec.matrices import Matrices
-from gemma4_compile.operators.attention import (
-    DecodeAttention,
-    PrefillAttention,
-    QkNormRopeCache,
-    SplitAttention,
-)
+from gemma4_compile.operators.attention import PrefillAttention, QkNormRopeCache
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import (
     Operator,
@@ -24,8 +19,9 @@ from gemma4_compile.operators.base import (
     emit,
     emit_inplace,
 )
-from gemma4_compile.operators.picture_attention import LastVisibleRows, PicturePrefillAttention
+from gemma4_compile.operators.picture_attention import LastVisibleRows
 from gemma4_compile.operators.rows import ONE, Chunk, One, Rows, rows_of_extent
+from gemma4_compile.operators.split_attention import NormedQuery, SplitAttention
 
 
 @dataclass(frozen=True)
@@ -200,7 +196,7 @@ class Attention(nn.Module):
         plan = self.plan
         args = [qkv, self.q_norm.weight, kv.positions, kv.rotary]
         if not plan.owns_kv:
-            reads_cache = isinstance(operator, DecodeAttention)
+            reads_cache = isinstance(operator, SplitAttention)
             cache = kv.get(plan.kv_slot) if reads_cache else ()
             return emit(operator, [*args, *cache], results)
         key, value = kv.get(plan.kv_slot)
@@ -226,8 +222,8 @@ class Attention(nn.Module):
         self, q: nn.Tensor, kv: KvTensors, rows: Rows, last_rows: nn.Tensor | None
     ) -> nn.Tensor:
         sees_pictures = last_rows is not None and self.plan.window is not None
-        kind = PicturePrefillAttention if sees_pictures else PrefillAttention
-        operator = kind(
+        operator = PrefillAttention(
+            sees_pictures=sees_pictures,
             rows=rows,
             window=self.plan.window,
             out_dtype=self.activation_dtype,
@@ -261,12 +257,12 @@ class Attention(nn.Module):
 
     def _decode(self, qkv: nn.Tensor, kv: KvTensors) -> tuple[nn.Tensor, ...]:
         """One position: norms, RoPE, the write of K and V, and the splits in one launch."""
-        operator = DecodeAttention(
+        operator = SplitAttention(
             rows=ONE,
             window=self.plan.window,
+            query=NormedQuery(**self._rotary_fields(kv)),
             **self._split_fields(),
             **self._cache_fields(kv),
-            **self._rotary_fields(kv),
         )
         return self._emit_with_cache(operator, qkv, kv, self._split_specs())
 

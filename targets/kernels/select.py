@@ -12,9 +12,8 @@ from typing import Any
 
 from tvm import tirx
 
-from gemma4_compile.operators.activation_quantization import QuantizedCombine, QuantizedNorm
+from gemma4_compile.operators.activation_quantization import QuantizedNorm
 from gemma4_compile.operators.activations import Int8
-from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.few_row_expert_norms import QuantizedBranchNorms
@@ -22,20 +21,15 @@ from gemma4_compile.operators.few_row_experts import FewRowExperts
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.prologues import Combine, Norm, Routed
 from gemma4_compile.operators.rows import ONE, Chunk, Few
+from gemma4_compile.operators.split_attention import SplitAttention
 from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.targets.kernels.attention import (
     subgroup_matrix_patches,
     tensor_core_patches,
 )
 from gemma4_compile.targets.kernels.attention.combine import make_combine_splits
-from gemma4_compile.targets.kernels.attention.decode import (
-    make_decode_attention,
-    make_split_attention,
-)
-from gemma4_compile.targets.kernels.attention.few_rows import (
-    make_combine_few_rows,
-    make_few_row_attention,
-)
+from gemma4_compile.targets.kernels.attention.decode import make_decode_attention
+from gemma4_compile.targets.kernels.attention.few_rows import make_few_row_attention
 from gemma4_compile.targets.kernels.attention.last_visible_rows import make_last_visible_rows
 from gemma4_compile.targets.kernels.attention.padded_rows import (
     make_kept_rows,
@@ -68,17 +62,13 @@ from gemma4_compile.targets.kernels.linear.few_row_gemv import (
     make_few_row_gemv,
     make_few_rows_on_tensor_cores,
 )
-from gemma4_compile.targets.kernels.linear.few_row_quantize import (
-    make_quantized_few_row_combine,
-    make_quantized_few_row_norm,
-)
 from gemma4_compile.targets.kernels.linear.gemm import make_gemm
 from gemma4_compile.targets.kernels.linear.gemv import make_gemv
 from gemma4_compile.targets.kernels.linear.int8_gemv import make_int8_gemv
 from gemma4_compile.targets.kernels.linear.normed_gemv import make_combined_gemv, make_normed_gemv
 from gemma4_compile.targets.kernels.linear.quantize_rows import (
     make_quantize_rows,
-    make_quantized_combine,
+    make_quantized_few_row_norm,
     make_quantized_norm,
 )
 from gemma4_compile.targets.kernels.moe import few_row_expert_tensor_cores
@@ -158,15 +148,11 @@ ONE_KERNEL: Mapping[str, Factory] = {
     "few_row_expert_norm": make_few_row_expert_norm,
     # attention
     "qk_norm_rope_cache": make_qk_norm_rope_cache,
-    "decode_attention": make_decode_attention,
-    "split_attention": make_split_attention,
+    "combine_splits": make_combine_splits,
     "prefill_attention": make_prefill_attention,
-    "picture_prefill_attention": make_prefill_attention,
     "last_visible_rows": make_last_visible_rows,
     "kept_rows": make_kept_rows,
     "shifted_rotary": make_shifted_rotary,
-    "few_row_attention": make_few_row_attention,
-    "normed_few_row_attention": make_few_row_attention,
     "patch_qk_norm_rope": make_patch_qk_norm_rope,
     "relative_attention": make_relative_attention,
     # norms
@@ -235,10 +221,8 @@ def select(operator: Operator, spec: TargetSpec) -> Factory:
             return make_few_row_experts
         case QuantizedNorm(rows=rows):
             return make_quantized_norm if rows == ONE else make_quantized_few_row_norm
-        case QuantizedCombine(rows=rows):
-            return make_quantized_combine if rows == ONE else make_quantized_few_row_combine
-        case CombineSplits(rows=rows):
-            return make_combine_splits if rows == ONE else make_combine_few_rows
+        case SplitAttention(rows=rows):
+            return make_decode_attention if rows == ONE else make_few_row_attention
         case QuantizedBranchNorms(experts=0):
             return make_quantized_branch_norms
         case QuantizedBranchNorms():

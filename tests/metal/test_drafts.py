@@ -73,5 +73,5 @@ def test_the_self_test_of_its_kernels_finds_no_fault(
 
     results = list(check_kernels(library, where, chosen, package.chat_config.prefill_chunk_size))
 
-    assert {result.kind for result in results} == {"linear", "few_row_attention", "combine_splits"}
+    assert {result.kind for result in results} == {"linear", "split_attention", "combine_splits"}
     assert not [result for result in results if result.problem]

@@ -59,7 +59,7 @@ def all_operators() -> tuple[Operator, ...]:
         config = Gemma4Config.from_dict(models.config_file(models.KINDS[kind], "hub", "float32"))
         wanted = ADDED.get((kind, quant), "").split()
         for operator in operators(config, quant, emulator.SPEC, PART_BYTES):
-            if not wanted or operator.kind in wanted:
+            if not wanted or operator.variant in wanted:
                 found[operator] = None
     # Metal binds so many buffers that a model's gate and up always have the router beside them.
     found[RouterScores(64, 8, 1e-6, 0.125, "float16")] = None

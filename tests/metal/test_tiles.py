@@ -73,7 +73,7 @@ def test_rows_have_the_logits_of_single_tokens(
     package = Package.open(made.package)
     kinds = tiled_kinds(package)
     assert "linear" in kinds
-    assert kinds & {"quantized_norm", "quantized_combine", "quantize_rows"}
+    assert kinds & {"quantized_norm", "combine_splits", "quantize_rows"}
     plain, engine = Engine(package, drafts=0), Engine(package)
     text = models.prompt(30 + sum(ROUNDS), seed=13).tolist()
     for one in (plain, engine):

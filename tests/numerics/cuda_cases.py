@@ -88,7 +88,7 @@ def _experts(quant: str, activations: str) -> Group:
     config = replace(config_of("gemma-4-26B-A4B-it"), num_experts=EXPERTS)
     found = operators(config, quant, spec, PART_BYTES)
     kinds = EXPERT_KINDS | {f"int8_{kind}" for kind in EXPERT_KINDS} | {TopKExperts.kind}
-    return _group([op for op in found if op.kind in kinds or _is_around_experts(op)], spec)
+    return _group([op for op in found if op.variant in kinds or _is_around_experts(op)], spec)
 
 
 def _is_around_experts(operator: Operator) -> bool:

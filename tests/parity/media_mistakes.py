@@ -16,7 +16,6 @@ from gemma4_compile.model_spec.layers.kv_cache import KvTensors
 from gemma4_compile.operators import picture_attention
 from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.base import emit
-from gemma4_compile.operators.picture_attention import PicturePrefillAttention
 from gemma4_compile.operators.rows import Rows
 from gemma4_compile.operators.tir import i32
 from gemma4_compile.operators.types import Expr
@@ -45,7 +44,8 @@ def _full_layers_open(monkeypatch: pytest.MonkeyPatch) -> None:
     ) -> nn.Tensor:
         if last_rows is None:
             return right(self, q, kv, rows, None)
-        operator = PicturePrefillAttention(
+        operator = PrefillAttention(
+            sees_pictures=True,
             rows=rows,
             window=self.plan.window,
             out_dtype=self.activation_dtype,
@@ -71,11 +71,14 @@ def _pictures_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
 def _window_without_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every row of a chunk sees as far back as the ring has rows."""
 
+    right = PrefillAttention.first_key
+
     def first_key(self: PrefillAttention, position: Expr) -> Expr:
-        assert self.window is not None
+        if not self.sees_pictures or self.window is None:
+            return right(self, position)
         return tirx.max(position - i32(2 * self.window - 1), i32(0))
 
-    monkeypatch.setattr(PicturePrefillAttention, "first_key", first_key)
+    monkeypatch.setattr(PrefillAttention, "first_key", first_key)
 
 
 MISTAKES: Mapping[str, MediaMistake] = {

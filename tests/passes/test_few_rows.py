@@ -23,13 +23,10 @@ from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.attention import PrefillAttention, QkNormRopeCache
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import TensorSpec
-from gemma4_compile.operators.few_row_attention import (
-    FewRowAttention,
-    NormedFewRowAttention,
-)
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.operators.rows import CHUNK, Few
+from gemma4_compile.operators.split_attention import NormedQuery, SplitAttention
 from gemma4_compile.passes.few_rows import few_rows
 from gemma4_compile.passes.fusion_limits import CPU_SPLITS, FusionLimits
 from gemma4_compile.passes.split_matmuls import split_matmuls
@@ -120,7 +117,7 @@ def test_attention_is_in_splits_of_its_keys() -> None:
 
     def divided(x: Tensors) -> list[nn.Tensor]:
         # One row's window is five splits of eight keys; nine rows see eight keys more.
-        operator = FewRowAttention(**common, splits=6, grain=8)
+        operator = SplitAttention(**common, splits=6, grain=8)
         results = ((N, 6, 4, 16), "float16"), ((N, 6, 4, 2), F32)
         partial = call(operator, [x[name] for name in inputs], *results)
         combine = CombineSplits(4, 16, 6, "float16", Few(MOST))
@@ -163,7 +160,7 @@ def test_attention_norms_its_queries_itself(max_buffers: int, has_copies: bool) 
         return call(operator, [q, x["key"], x["value"], x["positions"]], attended)
 
     def expected(x: Tensors) -> list[nn.Tensor]:
-        operator = NormedFewRowAttention(**common, **rotation, window=40, splits=1)
+        operator = SplitAttention(**common, window=40, splits=1, query=NormedQuery(**rotation))
         names = ("projected", "key", "value", "positions", "q_norm", "rotary")
         partial = call(operator, [x[name] for name in names], *results)
         return call(CombineSplits(4, 16, 1, F32, Few(MOST)), partial, attended)

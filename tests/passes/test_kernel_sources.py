@@ -15,13 +15,14 @@ from typing import TypedDict
 
 import pytest
 
-from gemma4_compile.operators.attention import DecodeAttention, PrefillAttention
+from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import RmsNorm
 from gemma4_compile.operators.prologues import Norm
 from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.operators.sampling import SampleTopP
+from gemma4_compile.operators.split_attention import NormedQuery, SplitAttention
 from gemma4_compile.passes.kernel_sources import kernel_source
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels import make_kernel
@@ -55,17 +56,13 @@ OPERATORS: Mapping[str, Operator] = {
         layout=WeightLayout(4, "float16", 32, 1536, (2560,)),
         in_dtype="float16",
     ),
-    "decode_attention": DecodeAttention(
+    "decode_attention": SplitAttention(
         **HEADS,
         rows=ONE,
         cache_dtype="float16",
         splits=8,
         grain=64,
-        pairs=128,
-        rotary_offset=0,
-        rotary_total=192,
-        eps=1e-6,
-        owns_kv=False,
+        query=NormedQuery(pairs=128, rotary_total=192, eps=1e-6),
     ),
     "prefill_attention": PrefillAttention(
         **HEADS, rows=CHUNK, cache_dtype="float16", out_dtype="float16"

@@ -8,12 +8,11 @@ from tvm import tirx
 from tvm.relax.frontend import nn
 
 from gemma4_compile.operators.activation_quantization import (
-    QuantizedCombine,
     QuantizedNorm,
     QuantizeRows,
     quantized_specs,
 )
-from gemma4_compile.operators.activations import PACKED
+from gemma4_compile.operators.activations import PACKED, PackedOutput
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp
@@ -149,7 +148,9 @@ def test_a_combine_that_nothing_fused_quantises_whole_groups(
 
     after = rewritten(module(inputs, before), LIMITS, *BOTH)
     assert kinds(after) == expected
-    operators = {"quantized_combine": QuantizedCombine(heads, head_dim, 2, "float16", True)}
+    operators = {
+        "quantized_combine": CombineSplits(heads, head_dim, 2, "float16", output=PackedOutput(True))
+    }
     if expected[0] in operators:
         assert operators[expected[0]].name in {var.name_hint for var in after.get_global_vars()}
 

@@ -11,12 +11,12 @@ from tvm.relax.frontend import nn
 from gemma4_compile import abi
 from gemma4_compile.compile.build import build_module, calls_of, decoder_options
 from gemma4_compile.operators.activation_quantization import (
-    QuantizedCombine,
     QuantizedNorm,
     QuantizeRows,
     quantized_specs,
 )
-from gemma4_compile.operators.activations import PACKED
+from gemma4_compile.operators.activations import PACKED, PackedOutput
+from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import TensorSpec
 from gemma4_compile.operators.few_row_expert_norms import FewRowExpertNorm
 from gemma4_compile.operators.linear import WeightLayout
@@ -130,11 +130,11 @@ def test_a_product_that_tensor_cores_do_not_make_stays() -> None:
     assert_same(rewritten(made, limits, tile_rows), made)
 
 
-Tiled = QuantizeRows | QuantizedCombine | FewRowExpertNorm
+Tiled = QuantizeRows | CombineSplits | FewRowExpertNorm
 MADE: dict[str, tuple[Tiled, list[TensorSpec], list[TensorSpec]]] = {
     "rounding": (QuantizeRows(CHUNK, WIDTH, F32, True), [((N, WIDTH), F32)], []),
     "combine": (
-        QuantizedCombine(1, WIDTH, 3, F32, True, Few(MOST)),
+        CombineSplits(1, WIDTH, 3, F32, Few(MOST), PackedOutput(True)),
         [((N, 3, 1, WIDTH), F32), ((N, 3, 1, 2), F32)],
         [],
     ),
@@ -155,6 +155,12 @@ MADE: dict[str, tuple[Tiled, list[TensorSpec], list[TensorSpec]]] = {
 """Other operators that make rows, with their arguments and what else they make."""
 
 
+def in_tiles(operator: Tiled) -> Tiled:
+    if isinstance(operator, CombineSplits):
+        return replace(operator, output=PackedOutput(True, tiled=True))
+    return replace(operator, tiled=True)
+
+
 @pytest.mark.parametrize("name", MADE)
 def test_whatever_makes_packed_rows_writes_them_in_tiles(name: str) -> None:
     operator, args, others = MADE[name]
@@ -162,7 +168,7 @@ def test_whatever_makes_packed_rows_writes_them_in_tiles(name: str) -> None:
 
     def of(x: Tensors, tiled: bool) -> list[nn.Tensor]:
         specs = [*others, *quantized_specs(WIDTH, N, tiled)]
-        made = replace(operator, tiled=tiled)
+        made = in_tiles(operator) if tiled else operator
         *rest, words, scales = call(made, [x[f"arg{i}"] for i in range(len(args))], *specs)
         return [*rest, *down([words, scales], own_weights(x), DOWN, tiled)]
 

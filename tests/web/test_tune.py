@@ -81,6 +81,6 @@ def test_steps_that_check_guesses_have_their_rows() -> None:
         patch.setitem(CANDIDATES, "few_rows", few)
         cases = list(prepare([PRESET], "q4f16", "default", ["few_rows"], (1023,)))
     kinds = {case.operator.split("(")[0] for case in cases}
-    assert kinds == {"Linear", "FewRowAttention", "CombineSplits"}
+    assert kinds == {"Linear", "SplitAttention", "CombineSplits"}
     assert {case.rows for case in cases} == {family.few}
     assert all(case.groups[0] * case.groups[1] > 0 for case in cases)

@@ -30,7 +30,7 @@ _MODULE = "gemma4_compile.device_check.expected_outputs"
 _COMPARED_BYTES = 2**26  # of arguments that a kernel must leave alone
 _FEWER = 2
 """Rows that a function of a few is tried with, too: it may have another kernel for as few."""
-_HAS_FEWER = ("linear", "few_row_attention", "normed_few_row_attention")
+_HAS_FEWER = ("linear", "split_attention")
 
 
 class CompilerMissingError(Gemma4CompileError):

@@ -10,9 +10,9 @@ from contextlib import AbstractContextManager, nullcontext
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.operators.attention import SplitAttention
 from gemma4_compile.operators.attention_splits import LOWEST
 from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.split_attention import SplitArguments, SplitAttention
 from gemma4_compile.operators.tir import LocalVar, bind, i32, materialize, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index, Operation
 from gemma4_compile.targets.kernels.attention.decode_shape import DecodeShape
@@ -33,9 +33,10 @@ class DecodeBlock:
     """One block's operands, registers and shared memory."""
 
     def __init__(
-        self, operator: SplitAttention, shape: DecodeShape, key: Buffer, value: Buffer, block: Block
+        self, operator: SplitAttention, shape: DecodeShape, args: SplitArguments, block: Block
     ) -> None:
-        self.operator, self.shape, self.key, self.value = operator, shape, key, value
+        self.operator, self.shape, self.args = operator, shape, args
+        self.key, self.value = args.key, args.value
         thread = block.thread
         self.block, self.thread, self.vectors = block, thread, shape.vectors
         heads, dim, dtype = shape.heads, operator.head_dim, operator.cache_dtype
@@ -69,6 +70,37 @@ class DecodeBlock:
                 h, place = tirx.floordiv(item, padding), tirx.floormod(item, padding)
                 nothing = vectors.splat(zero())
                 store(self.query, nothing, h, vectors.at(self.shape.columns + place))
+
+    def load_query(self, first: Expr) -> None:
+        """Copy the block's queries to shared memory; ends with a barrier."""
+        shape, vectors, dim = self.shape, self.vectors, self.operator.head_dim
+        with strided(self.block, shape.heads * shape.columns) as item:
+            h = bind(tirx.floordiv(item, shape.columns))
+            place = bind(tirx.floormod(item, shape.columns))
+            row, head = self._source_of(first + h)
+            values = self.args.q[row, vectors.from_channel(head * dim + place * vectors.size)]
+            store(self.query, values, h, vectors.at(place))
+        barrier()
+
+    def _source_of(self, query: Expr) -> tuple[Index, Expr]:
+        """Row and head of a query of the launch."""
+        return 0, query
+
+    def store_empty(self, split: Expr, first: Expr) -> None:
+        """The results of a split without keys."""
+        shape, vectors = self.shape, self.vectors
+        o_partial, split_lse = self.args.splits
+        with strided(self.block, shape.heads * shape.columns) as item:
+            query = first + tirx.floordiv(item, shape.columns)
+            column = tirx.floormod(item, shape.columns)
+            nothing = vectors.splat(tirx.const(0, self.operator.cache_dtype))
+            with self._if_exists(query):
+                store(o_partial, nothing, *self._place_of(split, query), vectors.at(column))
+        query = first + self.thread
+        with when(self.thread < shape.heads), self._if_exists(query):
+            place = self._place_of(split, query)
+            store(split_lse, f32(LOWEST), *place, 0)
+            store(split_lse, zero(), *place, 1)
 
     # --- Loads ---
 
@@ -123,6 +155,14 @@ class DecodeBlock:
                 with when(self._value_position(base, index) == position):
                     item = new_value[self.vectors.at(self.column)]
                     store(self.values, item, self.vectors.at(index))
+
+    def store_new(self, is_writer: Expr, position: Expr, g: Expr) -> None:
+        """Write the new position's key and value to the caches, in the block that is to."""
+        slot = materialize(self.operator.cache.row(position))
+        with when(is_writer & (self.thread < self.shape.columns)):
+            place = self.vectors.at(self.thread)
+            for new, target in zip(self.new or (), (self.key, self.value), strict=True):
+                store(target, new[place], slot, g, place)
 
     # --- Steps of a tile ---
 
@@ -242,12 +282,13 @@ class DecodeBlock:
         """The factor of a sum of weighted values."""
         return f32(1.0) / weight_sum
 
-    def finish(self, o_partial: Buffer, split_lse: Buffer, split: Expr, first: Expr) -> None:
+    def finish(self, split: Expr, first: Expr) -> None:
         """Add the groups' columns, through the memory of q, and store the split's results.
 
         `first` is the number of the block's first query.
         """
         shape, vectors, thread = self.shape, self.vectors, self.thread
+        o_partial, split_lse = self.args.splits
         place = vectors.at(self.column)
         with when(thread < self.scored):
             store(self.tops, self.weight_sum.value, below(thread, self.scored))

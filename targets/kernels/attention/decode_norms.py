@@ -6,10 +6,10 @@ from functools import partial
 
 from tvm import tirx
 
-from gemma4_compile.operators.attention import DecodeAttention
 from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.split_attention import SplitAttention
 from gemma4_compile.operators.tir import LocalVar, bind, store, when
-from gemma4_compile.operators.types import Buffer, Expr, Index
+from gemma4_compile.operators.types import Expr, Index
 from gemma4_compile.targets.kernels.attention.decode_block import DecodeBlock
 from gemma4_compile.targets.kernels.common.blocks import (
     add,
@@ -28,15 +28,12 @@ HELD = 6  # vectors that a thread holds of a pair: two of values, of weights, of
 class DecodeNorms:
     """Norms and rotations of the block's query heads and, where it owns them, of k and v."""
 
-    def __init__(
-        self,
-        operator: DecodeAttention,
-        block: DecodeBlock,
-        args: tuple[Buffer, Buffer, Buffer | None, Buffer],
-        step: Expr,
-    ) -> None:
+    def __init__(self, operator: SplitAttention, block: DecodeBlock, step: Expr) -> None:
         self.operator, self.block, self.step = operator, block, step
-        self.qkv, self.q_norm, self.k_norm, self.rotary = args
+        args = block.args
+        assert args.q_norm is not None, "a norm has a weight"
+        assert args.rotary is not None, "and a rotation"
+        self.q_norm, self.k_norm, self.rotary = args.q_norm, args.k_norm, args.rotary
         self.vectors, self.heads = block.vectors, block.shape.heads
         self.rows = self.heads + (2 if operator.owns_kv else 0)
         self.pairs = operator.head_dim // 2 // self.vectors.size  # of vectors
@@ -68,7 +65,7 @@ class DecodeNorms:
         store(self.squares, squares.value, thread)
         barrier()
         mean = self._sum_of_row(row) / f32(self.operator.head_dim)
-        inverse = LocalVar("float32", tirx.rsqrt(mean + f32(self.operator.eps)))
+        inverse = LocalVar("float32", tirx.rsqrt(mean + f32(self.operator.head.eps)))
         for iteration in self._iterations():
             low, high, low_weight, high_weight, cos, sin = map(
                 partial(self._held, iteration), range(6)
@@ -116,7 +113,7 @@ class DecodeNorms:
         turned = [self.operator.head.cos_sin(self.rotary, step, c) for c in channels]
         angles = [vectors.join(parts) for parts in zip(*turned, strict=True)]
         for index, half in enumerate(places):
-            self._hold(iteration, index, self.qkv[i, vectors.at(column + half)])
+            self._hold(iteration, index, self.block.args.q[i, vectors.at(column + half)])
             self._hold(iteration, 2 + index, self.q_norm[vectors.at(half)])
             self._hold(iteration, 4 + index, angles[index])
         k_norm = self.k_norm

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gemma4_compile.errors import LoweringError
-from gemma4_compile.operators.attention import SplitAttention
+from gemma4_compile.operators.split_attention import SplitAttention
 from gemma4_compile.targets.kernels.attention.head_dims import check_head_dim
 from gemma4_compile.targets.kernels.common.blocks import power_of_two_at_most
 from gemma4_compile.targets.kernels.common.vectors import Vectors
@@ -144,7 +144,7 @@ def shape_of_heads(
         if shape is not None:
             return shape
     raise LoweringError(
-        f"`{operator.kind}`: no block of `{spec.name}` holds heads of {operator.head_dim}"
+        f"`{operator.name}`: no block of `{spec.name}` holds heads of {operator.head_dim}"
     )
 
 

@@ -3,8 +3,8 @@
 A query is a query head of a row. The queries of one KV head are numbered row by row; a block takes
 some of them, as that of one position takes some query heads, and a split of the keys that any row
 sees. K and V are read once for all queries of a block, which norms and rotates them itself where
-the layer has no keys of its own. Definitions: those of the operators in
-gemma4_compile/operators/few_row_attention.py.
+the layer has no keys of its own. Definition:
+gemma4_compile/operators/split_attention.py.
 """
 
 from __future__ import annotations
@@ -15,37 +15,26 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.operators.attention_splits import LOWEST, CombineSplits, declare_row_splits
-from gemma4_compile.operators.base import symbolic_rows
-from gemma4_compile.operators.few_row_attention import (
-    FewRowAttention,
-    NormedFewRowAttention,
-)
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.rows import most_of
+from gemma4_compile.operators.split_attention import SplitArguments, SplitAttention
 from gemma4_compile.operators.tir import (
-    FunctionBuilder,
     bind,
     function,
     i32,
     materialize,
-    store,
     when,
 )
-from gemma4_compile.operators.types import Buffer, Expr, Index
+from gemma4_compile.operators.types import Expr, Index
 from gemma4_compile.targets.kernels.attention.decode_block import DecodeBlock
 from gemma4_compile.targets.kernels.attention.decode_norms import DecodeNorms
 from gemma4_compile.targets.kernels.attention.decode_shape import DecodeShape, shape_of_heads
 from gemma4_compile.targets.kernels.common.blocks import (
     Block,
-    barrier,
     launch,
     resident,
-    strided,
     zero,
 )
-from gemma4_compile.targets.kernels.common.row_slice import OneRow
-from gemma4_compile.targets.kernels.prologues.splits import combine_shape, combine_slice
 from gemma4_compile.targets.kernels.tiles.loaders import below
 from gemma4_compile.targets.spec import TargetSpec
 
@@ -84,14 +73,14 @@ class FewRowBlock(DecodeBlock):
 
     def __init__(
         self,
-        operator: FewRowAttention,
+        operator: SplitAttention,
         shape: DecodeShape,
-        cache: tuple[Buffer, Buffer],
+        args: SplitArguments,
         block: Block,
         queries: Queries,
         first: Expr,
     ) -> None:
-        super().__init__(operator, shape, *cache, block)
+        super().__init__(operator, shape, args, block)
         self.queries = queries
         weighed = tirx.floordiv(below(block.thread, self.scored), shape.packs)
         own = bind(queries.first_position + queries.row(first + weighed))
@@ -112,46 +101,15 @@ class FewRowBlock(DecodeBlock):
         total = bind(weight_sum)  # 0 where the query sees no key of the split
         return tirx.Select(total > zero(), f32(1.0) / tirx.max(total, f32(1e-30)), zero())
 
-    def load_query(self, q: Buffer, first: Expr) -> None:
-        """Copy the block's queries to shared memory; ends with a barrier."""
-        shape, vectors, dim = self.shape, self.vectors, self.operator.head_dim
-        self.pad_query()
-        with strided(self.block, shape.heads * shape.columns) as item:
-            h = bind(tirx.floordiv(item, shape.columns))
-            place = bind(tirx.floormod(item, shape.columns))
-            row, head = bind(self.queries.row(first + h)), bind(self.queries.head(first + h))
-            values = q[row, vectors.from_channel(head * dim + place * vectors.size)]
-            store(self.query, values, h, vectors.at(place))
-        barrier()
-
-    def store_empty(self, o_partial: Buffer, split_lse: Buffer, split: Expr, first: Expr) -> None:
-        """The results of a split without keys."""
-        shape, vectors, queries = self.shape, self.vectors, self.queries
-        with strided(self.block, shape.heads * shape.columns) as item:
-            query = bind(first + tirx.floordiv(item, shape.columns))
-            column = tirx.floormod(item, shape.columns)
-            nothing = vectors.splat(tirx.const(0, self.operator.cache_dtype))
-            with when(query < queries.count):
-                store(o_partial, nothing, *self._place_of(split, query), vectors.at(column))
-        query = bind(first + self.thread)
-        with when((self.thread < shape.heads) & (query < queries.count)):
-            place = self._place_of(split, query)
-            store(split_lse, f32(LOWEST), *place, 0)
-            store(split_lse, zero(), *place, 1)
+    def _source_of(self, query: Expr) -> tuple[Index, Expr]:
+        return bind(self.queries.row(query)), bind(self.queries.head(query))
 
 
 class FewRowNorms(DecodeNorms):
     """Norms and rotations of the block's queries, each of which is of a row of its own."""
 
-    def __init__(
-        self,
-        operator: NormedFewRowAttention,
-        block: FewRowBlock,
-        args: tuple[Buffer, Buffer, Buffer],
-        first_step: Expr,
-    ) -> None:
-        qkv, q_norm, rotary = args
-        super().__init__(operator, block, (qkv, q_norm, None, rotary), first_step)
+    def __init__(self, operator: SplitAttention, block: FewRowBlock, first_step: Expr) -> None:
+        super().__init__(operator, block, first_step)
         self._queries = block.queries
 
     def _place_in_call(self, row: Expr, first: Expr) -> tuple[Index, Expr]:
@@ -163,7 +121,7 @@ class FewRowNorms(DecodeNorms):
 
 
 def few_row_shape(
-    operator: FewRowAttention, spec: TargetSpec, queries: int, rows: int = USUAL_ROWS
+    operator: SplitAttention, spec: TargetSpec, queries: int, rows: int = USUAL_ROWS
 ) -> DecodeShape:
     """The shape of a block, which has a power of two of queries.
 
@@ -177,31 +135,7 @@ def few_row_shape(
     return shape_of_heads(operator, spec, [*fills, 1] if 1 not in fills else fills)
 
 
-@dataclass(frozen=True)
-class _Arguments:
-    """Arguments of the attention of `n` rows; `norm` are those of its norm, if it has one."""
-
-    n: Index
-    q: Buffer
-    cache: tuple[Buffer, Buffer]
-    positions: Buffer
-    norm: tuple[Buffer, Buffer] | None
-    o_partial: Buffer
-    split_lse: Buffer
-
-    @classmethod
-    def declared(cls, build: FunctionBuilder, operator: FewRowAttention) -> _Arguments:
-        n, shape = operator.rows.extent(), operator.cache.shape()
-        q = build.arg("q", (n, operator.heads * operator.head_dim), "float32")
-        key = build.arg("key", shape, operator.cache_dtype)
-        value = build.arg("value", shape, operator.cache_dtype)
-        positions = build.arg("positions", (4,), "int32")
-        norm = operator.declare_norm(build) if isinstance(operator, NormedFewRowAttention) else None
-        results = declare_row_splits(build, operator, n, operator.cache_dtype)
-        return cls(n, q, (key, value), positions, norm, *results)
-
-
-def make_few_row_attention(operator: FewRowAttention, spec: TargetSpec) -> tirx.PrimFunc:
+def make_few_row_attention(operator: SplitAttention, spec: TargetSpec) -> tirx.PrimFunc:
     """Online softmax over one split's keys, for some queries of one KV head.
 
     The host launches a kernel whose blocks have more queries where there are many rows. Definition:
@@ -212,7 +146,7 @@ def make_few_row_attention(operator: FewRowAttention, spec: TargetSpec) -> tirx.
     if tuning.many_queries and most_of(operator.rows) > NOT_MANY:
         many = few_row_shape(operator, spec, tuning.many_queries, most_of(operator.rows))
     with function(scheduled=True) as build:
-        args = _Arguments.declared(build, operator)
+        args = operator.declare(build)
         if many == usual:
             _attend(operator, spec, args, usual)
         else:
@@ -225,11 +159,11 @@ def make_few_row_attention(operator: FewRowAttention, spec: TargetSpec) -> tirx.
 
 
 def _attend(
-    operator: FewRowAttention, spec: TargetSpec, args: _Arguments, shape: DecodeShape
+    operator: SplitAttention, spec: TargetSpec, args: SplitArguments, shape: DecodeShape
 ) -> None:
     """Launch the kernel.
 
-    Grid: splits x KV heads * blocks of queries. Shared: as `make_split_attention`.
+    Grid: splits x KV heads * blocks of queries. Shared: as `make_decode_attention`.
     """
     n, positions, group = args.n, args.positions, operator.heads // operator.kv_heads
     blocks = tirx.floordiv(n * group + (shape.heads - 1), shape.heads)
@@ -245,43 +179,20 @@ def _attend(
         first = bind(tirx.floormod(part, per_head) * shape.heads)
         queries = Queries(g, group, bind(rows * group), first_position)
         block = Block(thread, shape.threads, spec.simd_width)
-        attention = FewRowBlock(operator, shape, args.cache, block, queries, first)
+        attention = FewRowBlock(operator, shape, args, block, queries, first)
         norms = None
-        if args.norm is not None and isinstance(operator, NormedFewRowAttention):
+        if operator.normed is not None:
             first_step = materialize(operator.step(positions, rows, i32(0)))
-            norms = FewRowNorms(operator, attention, (args.q, *args.norm), first_step)
+            norms = FewRowNorms(operator, attention, first_step)
         with T.If(begin < end):
             with T.Then():
                 attention.load_keys(begin, end - 1, g)
+                attention.pad_query()
                 if norms is None:
-                    attention.load_query(args.q, first)
+                    attention.load_query(first)
                 else:
-                    attention.pad_query()
                     norms.run(first, g)
                 attention.run(begin, end, end - 1, last, g)
-                attention.finish(args.o_partial, args.split_lse, split, first)
+                attention.finish(split, first)
             with T.Else():
-                attention.store_empty(args.o_partial, args.split_lse, split, first)
-
-
-def make_combine_few_rows(operator: CombineSplits, spec: TargetSpec) -> tirx.PrimFunc:
-    """`make_combine_splits` for each row.
-
-    Grid: heads * slices of channels x rows. Definition: `CombineSplits.definition`.
-    """
-    dim, heads, n = operator.head_dim, operator.heads, symbolic_rows(None)
-    shape = combine_shape(dim, operator.splits, spec)
-    vectors = shape.vectors
-    with function(scheduled=True) as build:
-        o_partial, split_lse = declare_row_splits(build, operator, n, operator.out_dtype)
-        out = build.arg("out", (n, heads * dim), operator.out_dtype)
-        with launch(shape.threads, heads * shape.slices, n) as (part, i, thread):
-            h = bind(tirx.floordiv(part, shape.slices))
-            slice_ = bind(tirx.floormod(part, shape.slices))
-            own = OneRow(o_partial, i), OneRow(split_lse, i)
-            combined = combine_slice(shape, *own, h, slice_, thread)
-            column = bind(slice_ * shape.width + thread)
-            with when((thread < shape.width) & (column < shape.columns)):
-                result = vectors.cast(combined, operator.out_dtype)
-                store(out, result, i, vectors.at(h * shape.columns + column))
-    return build.result
+                attention.store_empty(split, first)

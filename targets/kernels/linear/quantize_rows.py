@@ -10,24 +10,30 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.activation_quantization import (
     WORD,
-    QuantizedCombine,
     QuantizedNorm,
     QuantizeRows,
     quantized_specs,
 )
-from gemma4_compile.operators.attention_splits import declare_splits
+from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.norms import NormVector
 from gemma4_compile.operators.tir import bind, function, store, when
 from gemma4_compile.operators.types import Buffer, Expr
-from gemma4_compile.targets.kernels.common.blocks import Block, launch, row_threads
+from gemma4_compile.targets.kernels.common.blocks import (
+    REDUCTION_COLUMNS,
+    Block,
+    launch,
+    row_threads,
+)
 from gemma4_compile.targets.kernels.common.row_slice import RowSlice
 from gemma4_compile.targets.kernels.prologues.expert_norms import ExpertNormArguments
 from gemma4_compile.targets.kernels.prologues.packed_rows import (
     if_there_is,
+    packed_results,
+    store_rounded,
     store_word,
     written_rows,
 )
-from gemma4_compile.targets.kernels.prologues.splits import combine_shape, combine_slice
 from gemma4_compile.targets.kernels.prologues.vectors import (
     VEC4S,
     NormArguments,
@@ -35,6 +41,7 @@ from gemma4_compile.targets.kernels.prologues.vectors import (
     norm_scales,
     norm_squares,
     norm_vec4s,
+    norms_at_once,
     round_vec4s,
 )
 from gemma4_compile.targets.spec import TargetSpec
@@ -157,41 +164,36 @@ def make_quantized_norm(operator: QuantizedNorm, spec: TargetSpec) -> tirx.PrimF
     return build.result
 
 
-def make_quantized_combine(operator: QuantizedCombine, spec: TargetSpec) -> tirx.PrimFunc:
-    """`make_combine_splits`, and the rounding. Shared: also a float32 a vec4 of a slice.
+def norm_threads(width: int, spec: TargetSpec) -> int:
+    """Threads of a block for the norm of a row: all with as many vec4s, where a target says so."""
+    most, vec4s = spec.tuning.few_rows.norm_threads, width // WORD
+    if not most:
+        return row_threads(vec4s, spec.max_threads_per_block)
+    most = min(most, spec.max_threads_per_block, REDUCTION_COLUMNS * spec.simd_width)
+    each = -(-vec4s // most)
+    return -(-vec4s // (each * spec.simd_width)) * spec.simd_width
 
-    Reference: `QuantizedCombine.definition`.
+
+def make_quantized_few_row_norm(operator: QuantizedNorm, spec: TargetSpec) -> tirx.PrimFunc:
+    """The norms of `make_quantized_norm`, of each row, and their rounding.
+
+    Grid: rows, of tiles all. Shared: a vector a thread, and a float32 a vec4. Definition:
+    `QuantizedNorm`.
     """
-    heads, dim, splits = operator.heads, operator.head_dim, operator.splits
-    shape = combine_shape(dim, splits, spec)
-    width, vec4s = shape.width, dim // WORD
-    assert width % VEC4S == vec4s % VEC4S == 0, "a slice holds whole groups"
+    width, n = operator.width, symbolic_rows(None)
+    threads = norm_threads(width, spec)
     with function(scheduled=True) as build:
-        o_partial, split_lse = declare_splits(build, operator, operator.in_dtype)
-        words, scales = (
-            build.arg(name, *shape)
-            for name, shape in zip(("words", "scales"), quantized_specs(heads * dim), strict=True)
-        )
-        with launch(shape.threads, heads, shape.slices) as (head, slice_, thread):
-            block = Block(thread, shape.threads, spec.simd_width)
-            first = bind(head * vec4s + slice_ * width)
-            end = bind((head + 1) * vec4s)
-
-            def put_word(vec4: Expr, word: Expr) -> None:
-                with when(first + vec4 < end):
-                    store(words, word, 0, first + vec4)
-
-            def put_scale(group: Expr, scale: Expr) -> None:
-                with when(first + group * VEC4S < end):
-                    store(scales, scale, 0, tirx.floordiv(first, VEC4S) + group)
-
-            combined = bind(combine_slice(shape, o_partial, split_lse, head, slice_, thread))
-            round_vec4s(
-                [combined],
-                block,
-                width,
-                operator.interleaved,
-                put_word,
-                put_scale,
-            )
+        norm = NormVector(width, operator.eps, operator.scaled, operator.normed)
+        args = NormArguments.declare(build, norm, n)
+        out = build.arg("out", (n, width), "float32")
+        packed = packed_results(build, width, n, tiled=operator.tiled)
+        with launch(threads, written_rows(n, packed[0])) as (i, _, thread):
+            block = Block(thread, threads, spec.simd_width)
+            row_slice = RowSlice(block, width)
+            nexts = [] if args.w_next is None else [args.w_next]
+            with if_there_is(i, n, packed[0], block, width // WORD):
+                total, normed = norms_at_once(args, nexts, out, row_slice, i)
+                store_rounded(
+                    packed, i, row_slice, normed[0] if normed else total, operator.interleaved
+                )
     return build.result

@@ -28,17 +28,18 @@ from gemma4_compile.targets.kernels.common.blocks import (
     row_threads,
 )
 from gemma4_compile.targets.kernels.common.row_slice import RowSlice, StackRow
-from gemma4_compile.targets.kernels.linear.few_row_quantize import (
-    norm_threads,
-    packed_results,
-    store_rounded,
-)
+from gemma4_compile.targets.kernels.linear.quantize_rows import norm_threads
 from gemma4_compile.targets.kernels.prologues.expert_norms import (
     EXPERT_SUMS,
     ExpertNormArguments,
     expert_norm,
 )
-from gemma4_compile.targets.kernels.prologues.packed_rows import if_there_is, written_rows
+from gemma4_compile.targets.kernels.prologues.packed_rows import (
+    if_there_is,
+    packed_results,
+    store_rounded,
+    written_rows,
+)
 from gemma4_compile.targets.kernels.prologues.router_blocks import BesideRouter
 from gemma4_compile.targets.kernels.prologues.vectors import NormArguments, norms_at_once
 from gemma4_compile.targets.spec import TargetSpec

@@ -131,7 +131,7 @@ def make_router_scores(operator: RouterScores, spec: TargetSpec) -> tirx.PrimFun
         vectors = build.arg("vectors", (VECTORS, width), "float32")
         projection = build.arg("projection", (experts, width), operator.weight_dtype)
         columns = routed_width(experts, width) if is_one else experts
-        scores = build.arg("scores", (n, columns), "float32")
+        scores = build.arg("routed" if is_one else "scores", (n, columns), "float32")
         hidden = None if dtype is None else build.arg("hidden", (n, width), dtype)
         with launch(threads, experts, several(operator.rows, n)) as (e, row, thread):
             row_slice = RowSlice(Block(thread, threads, spec.simd_width), width)

@@ -5,17 +5,23 @@ The format: gemma4_compile/operators/activation_quantization.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.operators.activation_quantization import TILE_ROWS, tiles_of
-from gemma4_compile.operators.tir import bind, i32, store
+from gemma4_compile.operators.activation_quantization import (
+    TILE_ROWS,
+    WORD,
+    quantized_specs,
+    tiles_of,
+)
+from gemma4_compile.operators.tir import FunctionBuilder, bind, i32, store
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import Block, strided
-from gemma4_compile.targets.kernels.prologues.vectors import VEC4S
+from gemma4_compile.targets.kernels.common.row_slice import RowSlice
+from gemma4_compile.targets.kernels.prologues.vectors import VEC4S, round_vec4s
 
 
 def are_tiled(words: Buffer) -> bool:
@@ -70,3 +76,36 @@ def if_there_is(
             store_word(words, nothing, row, vec4)
         else:
             put_word(vec4, nothing)
+
+
+def packed_results(
+    build: FunctionBuilder, width: int, rows: Index, suffix: str = "", tiled: bool = False
+) -> list[Buffer]:
+    """Declare the packed result."""
+    specs = zip(("words", "scales"), quantized_specs(width, rows, tiled), strict=True)
+    return [build.arg(name + suffix, *spec) for name, spec in specs]
+
+
+def matmul_results(
+    build: FunctionBuilder, name: str, shape: tuple[Index, int], packs: bool, tiled: bool = False
+) -> list[Buffer]:
+    """Declare a matmul's result: words and scales where it is packed, else float32."""
+    rows, width = shape
+    if not packs:
+        return [build.arg(name, shape, "float32")]
+    return packed_results(build, width, rows, tiled=tiled)
+
+
+def store_rounded(
+    packed: Sequence[Buffer], i: Expr, row_slice: RowSlice, values: Sequence[Expr], order: bool
+) -> None:
+    """Round a block's slice of row i, by fours of channels, into words and scales."""
+    words, scales = packed
+    round_vec4s(
+        values,
+        row_slice.block,
+        row_slice.width // WORD,
+        order,
+        lambda vec4, word: store_word(words, word, i, vec4),
+        lambda group, own: store(scales, own, i, group),
+    )

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from gemma4_compile.operators.attention import DecodeAttention, PrefillAttention, SplitAttention
+from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.rows import ONE, Chunk
+from gemma4_compile.operators.split_attention import NormedQuery, SplitAttention
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.attention.decode_shape import decode_shape
 from tests.marks import shares, slow_unless, under_limits
@@ -31,14 +32,14 @@ def check(cases: list[KernelCase], limits: str, driver: VulkanDriver, folder: Pa
 
 def decode(
     heads: int, kv_heads: int, dim: int, window: int | None, splits: int, grain: int, **fields: Any
-) -> DecodeAttention:
+) -> SplitAttention:
     ring = None if window is None else window + 33
-    return DecodeAttention(
-        rows=ONE, heads=heads, kv_heads=kv_heads, head_dim=dim, window=window, cache_rows=ring,
-        splits=splits, grain=grain, pairs=max(1, dim // 8), rotary_offset=3,
-        rotary_total=3 + dim // 2, eps=1e-6,
-        **{"cache_dtype": "float16", "owns_kv": True, **fields},
-    )  # fmt: skip
+    dtype = fields.pop("cache_dtype", "float16")
+    sizes = {"pairs": max(1, dim // 8), "rotary_offset": 3, "rotary_total": 3 + dim // 2}
+    query = NormedQuery(**{**sizes, "eps": 1e-6, "owns_kv": True, **fields})
+    return SplitAttention(
+        ONE, heads, kv_heads, dim, window, dtype, ring, splits=splits, grain=grain, query=query
+    )
 
 
 DECODE = {
@@ -80,7 +81,7 @@ def test_one_position_at_every_length(
     under_limits(shares(zip(PADDED_DECODE, PADDED_LENGTHS, strict=True), 3)),
 )
 def test_keys_that_no_lanes_divide(
-    share: list[tuple[int, tuple[DecodeAttention, int]]],
+    share: list[tuple[int, tuple[SplitAttention, int]]],
     limits: str,
     lavapipe: VulkanDriver,
     tmp_path: Path,

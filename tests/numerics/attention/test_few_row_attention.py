@@ -12,11 +12,8 @@ import pytest
 from gemma4_compile.operators.attention import PrefillAttention, QkNormRopeCache
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.examples import SUM_F32
-from gemma4_compile.operators.few_row_attention import (
-    FewRowAttention,
-    NormedFewRowAttention,
-)
 from gemma4_compile.operators.rows import CHUNK, Few
+from gemma4_compile.operators.split_attention import NormedQuery, SplitAttention
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.attention.few_rows import few_row_shape
 from gemma4_compile.types import Array
@@ -32,9 +29,9 @@ LENGTHS = [0, 1, 63, 1200]  # positions before the rows
 
 def few(
     heads: int, kv_heads: int, dim: int, window: int | None, splits: int, grain: int, **fields: Any
-) -> FewRowAttention:
+) -> SplitAttention:
     ring = None if window is None else window + 33
-    return FewRowAttention(
+    return SplitAttention(
         rows=Few(MOST),
         heads=heads,
         kv_heads=kv_heads,
@@ -47,11 +44,9 @@ def few(
     )
 
 
-def normed(attention: FewRowAttention, pairs: int, offset: int = 0) -> NormedFewRowAttention:
+def normed(attention: SplitAttention, pairs: int, offset: int = 0) -> SplitAttention:
     """The attention, which norms and rotates its queries itself."""
-    return NormedFewRowAttention(
-        **vars(attention), pairs=pairs, rotary_offset=offset, rotary_total=320, eps=1e-6
-    )
+    return replace(attention, query=NormedQuery(pairs, offset, rotary_total=320, eps=1e-6))
 
 
 SHAPES = {
@@ -95,14 +90,15 @@ def combinations() -> list[CombineSplits]:
     ]
 
 
-def prepared(operator: FewRowAttention, case: KernelCase) -> Array:
+def prepared(operator: SplitAttention, case: KernelCase) -> Array:
     """Queries as the attention takes them, by the definition of a chunk's."""
     q, _, _, positions, *own = (array.copy() for array in case.arrays[:-2])
-    if not isinstance(operator, NormedFewRowAttention):
+    if operator.normed is None:
         return q
     prepare = QkNormRopeCache(
-        CHUNK, operator.heads, operator.kv_heads, operator.head_dim, operator.pairs,
-        operator.rotary_offset, operator.rotary_total, operator.eps, owns_kv=False,
+        CHUNK, operator.heads, operator.kv_heads, operator.head_dim, operator.normed.pairs,
+        operator.normed.rotary_offset, operator.normed.rotary_total, operator.normed.eps,
+        owns_kv=False,
         value_is_key=False, cache_dtype="float32", cache_rows=operator.cache_rows,
     )  # fmt: skip
     q_norm, rotary = own

@@ -13,7 +13,6 @@ from gemma4_compile.operators.attention import PrefillAttention, QkNormRopeCache
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.examples import Sizes
 from gemma4_compile.operators.padded_rows import BITS, PADDING, KeptRows, ShiftedRotary
-from gemma4_compile.operators.picture_attention import PicturePrefillAttention
 from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.targets import target_spec
 from tests.marks import LIMITS
@@ -95,9 +94,11 @@ def test_angles_are_those_of_positions_without_padding(first: int, kept: int) ->
         np.testing.assert_array_equal(out, table(first, rows, frequencies))
 
 
-def attention(kind: type[PrefillAttention], dim: int, window: int | None) -> PrefillAttention:
+def attention(dim: int, window: int | None, sees_pictures: bool = False) -> PrefillAttention:
     rows = None if window is None else window + 83
-    return kind(CHUNK, 6, 2, dim, window, "float16", rows, "float16", has_copies=True)
+    return PrefillAttention(
+        CHUNK, 6, 2, dim, window, "float16", rows, "float16", True, sees_pictures
+    )
 
 
 OPERATORS: list[Operator] = [
@@ -106,9 +107,9 @@ OPERATORS: list[Operator] = [
     ShiftedRotary(CHUNK, PAIRS),
     ShiftedRotary(ONE, 7),
     QkNormRopeCache(CHUNK, 6, 2, 64, 16, 3, 40, 1e-6, True, False, "float16", 97, has_copies=True),
-    attention(PrefillAttention, 64, 40),
-    attention(PrefillAttention, 256, None),
-    attention(PicturePrefillAttention, 64, 9),
+    attention(64, 40),
+    attention(256, None),
+    attention(64, 9, sees_pictures=True),
 ]
 
 

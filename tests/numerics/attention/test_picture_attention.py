@@ -13,7 +13,6 @@ from gemma4_compile import abi
 from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.picture_attention import (
     LastVisibleRows,
-    PicturePrefillAttention,
     example_last_rows,
     example_modality,
 )
@@ -135,9 +134,9 @@ def attend(
     return np.asarray(np.einsum("hst,thd->shd", weights, data).reshape(len(q), -1))
 
 
-def operator_of(case: Case, dtype: str) -> PicturePrefillAttention:
+def operator_of(case: Case, dtype: str) -> PrefillAttention:
     fields = (CHUNK, HEADS, KV_HEADS, DIM, case.window, dtype, case.ring)
-    return PicturePrefillAttention(*fields, out_dtype=dtype)
+    return PrefillAttention(*fields, out_dtype=dtype, sees_pictures=True)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

@@ -11,10 +11,10 @@ import pytest
 
 from gemma4_compile import abi
 from gemma4_compile.device_check.comparison import example_arguments
+from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.examples import Sizes
 from gemma4_compile.operators.picture_attention import (
     LastVisibleRows,
-    PicturePrefillAttention,
     example_modality,
 )
 from gemma4_compile.operators.rows import CHUNK
@@ -30,11 +30,14 @@ ROWS = 75
 
 # Windows of released sizes and their heads; windows shorter than a picture.
 SHAPES = {
-    "12B, 26B": PicturePrefillAttention(CHUNK, 16, 8, 256, 1024, "float16", 1120, "float16"),
-    "31B": PicturePrefillAttention(CHUNK, 32, 16, 256, 1024, "float32", 1120),
-    "tiny heads": PicturePrefillAttention(CHUNK, 4, 2, 16, 7, "float16", 96),
-    "groups of three": PicturePrefillAttention(CHUNK, 6, 2, 64, 9, "float16", 83, "float16"),
-    "heads of 26 vectors": PicturePrefillAttention(CHUNK, 7, 1, 104, 40, "float32", 114),
+    name: PrefillAttention(CHUNK, *fields, sees_pictures=True)
+    for name, fields in {
+        "12B, 26B": (16, 8, 256, 1024, "float16", 1120, "float16"),
+        "31B": (32, 16, 256, 1024, "float32", 1120),
+        "tiny heads": (4, 2, 16, 7, "float16", 96),
+        "groups of three": (6, 2, 64, 9, "float16", 83, "float16"),
+        "heads of 26 vectors": (7, 1, 104, 40, "float32", 114),
+    }.items()
 }
 
 
@@ -55,7 +58,7 @@ CHUNKS = {
 
 
 def picture_case(
-    operator: PicturePrefillAttention, modality: npt.NDArray[np.int32], before: int
+    operator: PrefillAttention, modality: npt.NDArray[np.int32], before: int
 ) -> KernelCase:
     """Attention of a chunk of given rows."""
     sizes = Sizes(len(modality), before, CAPACITY, len(modality))

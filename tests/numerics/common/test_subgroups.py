@@ -13,11 +13,10 @@ import tvm_ffi
 
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.operators.activation_quantization import (
-    QuantizedCombine,
     QuantizedNorm,
     QuantizeRows,
 )
-from gemma4_compile.operators.activations import PACKED
+from gemma4_compile.operators.activations import PACKED, PackedOutput
 from gemma4_compile.operators.attention import QkNormRopeCache
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import Operator
@@ -83,7 +82,7 @@ def int8() -> list[Operator]:
     return [
         QuantizeRows(CHUNK, 1312, "float32", False),
         QuantizedNorm(288, 1e-6, False, True),
-        QuantizedCombine(3, 96, 7, "float32", False),
+        CombineSplits(3, 96, 7, "float32", output=PackedOutput(False)),
         matrix(int8_linear, 96, 192, in_dtype=PACKED, **packed),
         matrix(
             int8_linear,

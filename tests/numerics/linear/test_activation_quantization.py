@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gemma4_compile.operators.activation_quantization import GROUP, QuantizedCombine, QuantizedNorm
-from gemma4_compile.operators.activations import PACKED
+from gemma4_compile.operators.activation_quantization import GROUP, QuantizedNorm
+from gemma4_compile.operators.activations import PACKED, PackedOutput
+from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.int8_experts import Int8ExpertDown, Int8ExpertGateUp
 from gemma4_compile.operators.linear import Linear, WeightLayout
@@ -168,7 +169,13 @@ def test_combined_splits_are_rounded(dtype: str) -> None:
         int8_linear, 4, 40, heads * dim, in_dtype=dtype, prologue=Combine(heads, dim, splits)
     )
 
-    run(QuantizedCombine(heads, dim, splits, dtype, True), o_partial, split_lse, words, scales)
+    run(
+        CombineSplits(heads, dim, splits, dtype, output=PackedOutput(True)),
+        o_partial,
+        split_lse,
+        words,
+        scales,
+    )
     run(operator, o_partial, split_lse, *tensors, y)
 
     merged = combined_heads(o_partial, split_lse)

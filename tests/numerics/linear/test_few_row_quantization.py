@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from gemma4_compile.operators.activation_quantization import (
-    QuantizedCombine,
     QuantizedNorm,
     QuantizeRows,
 )
+from gemma4_compile.operators.activations import PackedOutput
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.operators.rows import CHUNK, Few
 from gemma4_compile.targets import target_spec
-from gemma4_compile.targets.kernels.linear.few_row_quantize import norm_threads
+from gemma4_compile.targets.kernels.linear.quantize_rows import norm_threads
 from gemma4_compile.types import Array
 from tests.marks import LIMITS
 from tests.numerics.dawn_kernels import run_on_dawn
@@ -26,19 +26,19 @@ from tests.numerics.kernel_cases import KernelCase, differences, make_case
 from tests.web.dawn import SUBGROUP, VulkanDriver
 
 MOST = 9
-Packing = QuantizeRows | QuantizedNorm | QuantizedCombine
+Packing = QuantizeRows | QuantizedNorm | CombineSplits
 TILED: list[Packing] = [
     QuantizeRows(CHUNK, 288, "float32", True, tiled=True),
     QuantizeRows(CHUNK, 1312, "float16", False, tiled=True),
     QuantizedNorm(1536, 1e-6, True, True, rows=Few(MOST), tiled=True),
     QuantizedNorm(288, 1e-6, False, False, rows=Few(MOST), normed=False, tiled=True),
-    QuantizedCombine(3, 96, 7, "float16", True, Few(MOST), tiled=True),
+    CombineSplits(3, 96, 7, "float16", Few(MOST), PackedOutput(True, tiled=True)),
 ]
 OPERATORS: list[Packing] = [
     QuantizedNorm(288, 1e-6, False, False, rows=Few(MOST)),
     QuantizedNorm(1536, 1e-6, True, True, rows=Few(MOST)),
-    QuantizedCombine(3, 96, 7, "float16", True, Few(MOST)),
-    QuantizedCombine(2, 256, 20, "float32", False, Few(MOST)),
+    CombineSplits(3, 96, 7, "float16", Few(MOST), PackedOutput(True)),
+    CombineSplits(2, 256, 20, "float32", Few(MOST), PackedOutput(False)),
     QuantizedNorm(5376, 1e-6, True, False, rows=Few(MOST)),
     QuantizedNorm(1536, 1e-6, False, True, rows=Few(MOST), normed=False),
     *TILED,
@@ -78,7 +78,7 @@ def test_a_residual_that_is_not_normed_is_rounded_itself() -> None:
 
 
 def test_a_combine_is_a_combine_and_its_rounding() -> None:
-    operator = QuantizedCombine(3, 96, 7, "float32", True, Few(MOST))
+    operator = CombineSplits(3, 96, 7, "float32", Few(MOST), PackedOutput(True))
     case = make_case(operator, 1, rows=4)
     o_partial, split_lse, _, _ = case.arrays
     words, scales = case.expected

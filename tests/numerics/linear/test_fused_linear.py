@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gemma4_compile.operators.attention import DecodeAttention
 from gemma4_compile.operators.attention_splits import LOWEST, CombineSplits
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.prologues import Combine, Norm
 from gemma4_compile.operators.rows import ONE
+from gemma4_compile.operators.split_attention import NormedQuery, SplitAttention
 from tests.numerics.attention.test_attention import (
     DIM,
     EPS,
@@ -97,18 +97,17 @@ def test_the_normed_input_is_rounded_to_the_activation_dtype() -> None:
     close(y, rounded @ matrix.T)
 
 
-def decode_attention(case: Case, **fields: Any) -> DecodeAttention:
-    return DecodeAttention(
+def decode_attention(case: Case, cache_dtype: str, splits: int, **fields: Any) -> SplitAttention:
+    return SplitAttention(
         rows=ONE,
         heads=HEADS,
         kv_heads=KV_HEADS,
         head_dim=DIM,
         window=case.window,
         cache_rows=case.ring,
-        rotary_offset=3,
-        rotary_total=24,
-        eps=EPS,
-        **fields,
+        cache_dtype=cache_dtype,
+        splits=splits,
+        query=NormedQuery(rotary_offset=3, rotary_total=24, eps=EPS, **fields),
     )
 
 

@@ -13,11 +13,11 @@ import pytest
 from gemma4_compile.operators.activation_quantization import (
     GROUP,
     LEVELS,
-    QuantizedCombine,
     QuantizedNorm,
     QuantizeRows,
 )
-from gemma4_compile.operators.activations import PACKED
+from gemma4_compile.operators.activations import PACKED, PackedOutput
+from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.examples import MOVED_BYTES
@@ -120,8 +120,8 @@ def odd_shapes() -> list[Operator]:
         ),
         QuantizedNorm(288, 1e-6, False, False),
         QuantizedNorm(1312, 1e-6, True, True, 2),
-        QuantizedCombine(3, 96, 7, "float16", True),
-        QuantizedCombine(3, 96, 7, "float32", True),
+        CombineSplits(3, 96, 7, "float16", output=PackedOutput(True)),
+        CombineSplits(3, 96, 7, "float32", output=PackedOutput(True)),
     ]
 
 
@@ -129,7 +129,7 @@ def of_model(preset: str, limits: str) -> list[Operator]:
     """The int8 operators of a released size."""
     spec = replace(target_spec("webgpu", limits), activations=INT8)
     found = one_of_a_form(operators(config_of(preset), "q4f16", spec, PART_BYTES))
-    return [op for op in found if op.packs or op.kind.startswith(("int8", "quantized"))]
+    return [op for op in found if op.packs or op.variant.startswith(("int8", "quantized"))]
 
 
 def packed_gates(x: Array, gate: Array, up: Array) -> Array:
@@ -243,7 +243,7 @@ def test_kernels_of_released_sizes(
     preset: str, limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:
     found = of_model(preset, limits)
-    assert {operator.kind for operator in found} >= {
+    assert {operator.variant for operator in found} >= {
         "linear",
         "quantized_combine",
         "quantized_norm",

@@ -50,8 +50,8 @@ def expert_operators(quant: str, limits: str) -> list[Operator]:
     """Those of a layer with experts, fewer of them than in the released model."""
     config = replace(config_of("gemma-4-26B-A4B-it"), num_experts=EXPERTS)
     found = operators(config, quant, target_spec("webgpu", limits), PART_BYTES)
-    mine = [operator for operator in found if operator.kind in EXPERT_KINDS]
-    assert {operator.kind for operator in mine} == EXPERT_KINDS
+    mine = [operator for operator in found if operator.variant in EXPERT_KINDS]
+    assert {operator.variant for operator in mine} == EXPERT_KINDS
     assert any(getattr(operator, "accumulate", False) for operator in mine)
     return mine
 
@@ -72,7 +72,7 @@ def test_experts_kernels_compute_what_their_definitions_say(
 ) -> None:
     found = expert_operators(quant, limits)
     if which == "one of a kind":
-        found = list({operator.kind: operator for operator in found}.values())
+        found = list({operator.variant: operator for operator in found}.values())
     cases = [make_case(op, seed) for seed, op in enumerate(found)]
 
     results = run_on_dawn(cases, target_spec("webgpu", limits), lavapipe, tmp_path)

@@ -17,19 +17,18 @@ from gemma4_compile.device_check.known_answers import VERSION, choose, known_ans
 from gemma4_compile.device_check.known_inputs import KnownInput, sample_positions
 from gemma4_compile.operators.activation_quantization import QuantizeRows
 from gemma4_compile.operators.attention import (
-    DecodeAttention,
     PrefillAttention,
     QkNormRopeCache,
 )
 from gemma4_compile.operators.base import Operator, description_of
 from gemma4_compile.operators.bounded_linear import BoundedLinear
-from gemma4_compile.operators.few_row_attention import FewRowAttention, NormedFewRowAttention
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import RmsNorm
 from gemma4_compile.operators.padded_rows import PADDING, KeptRows, ShiftedRotary
-from gemma4_compile.operators.picture_attention import PicturePrefillAttention, example_last_rows
+from gemma4_compile.operators.picture_attention import example_last_rows
 from gemma4_compile.operators.rows import ONE, Chunk, Few, Rows
 from gemma4_compile.operators.sampling import SampleTopP, TopPHistogram
+from gemma4_compile.operators.split_attention import NormedQuery, SplitAttention
 from gemma4_compile.operators.spreads import Spread
 from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.targets import TargetSpec, webgpu
@@ -145,9 +144,8 @@ def test_kernels_of_large_operands_are_left_out(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_ring_has_wrapped_and_all_of_its_buffers_are_bound() -> None:
-    attention = DecodeAttention(
-        ONE, 2, 1, 32, 16, "float32", 24, splits=1, pairs=16, rotary_total=16, eps=1e-6
-    )
+    query = NormedQuery(pairs=16, rotary_total=16, eps=1e-6)
+    attention = SplitAttention(ONE, 2, 1, 32, 16, "float32", 24, query=query)
     (case,) = answers_of(attention=attention)["cases"]
     positions = buffer_of(case["buffers"][2])
     assert positions[0] > 24
@@ -252,7 +250,7 @@ def test_padding_is_tested_for_a_chunk_and_for_one_token() -> None:
 def test_attention_of_pictures_is_given_some(chunk: int) -> None:
     fields = (Chunk(), 2, 1, 32, 16, "float32", 40)
     answers = answers_of(
-        chunk, causal=PrefillAttention(*fields), own=PicturePrefillAttention(*fields)
+        chunk, causal=PrefillAttention(*fields), own=PrefillAttention(*fields, sees_pictures=True)
     )
     causal, pictures = answers["cases"]
     assert (causal["title"], pictures["title"]) == (
@@ -317,8 +315,8 @@ def test_steps_of_guesses_are_tested_beside_those_of_one_token() -> None:
     made: dict[str, Any] = {
         "one": linear(ONE, 4, 96),
         "few": Linear(Few(9), layout, "float32"),
-        "attention": FewRowAttention(**common),
-        "normed": NormedFewRowAttention(**common, **rotation),
+        "attention": SplitAttention(**common),
+        "normed": SplitAttention(**common, query=NormedQuery(**rotation)),
     }
     answers = answers_of(**made)
     found = {case["launches"][0]["kernel"]: case for case in answers["cases"]}

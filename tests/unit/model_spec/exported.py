@@ -72,7 +72,7 @@ def operators(module: tvm.IRModule, function: str = "forward") -> list[Operator]
 
 
 def kinds(module: tvm.IRModule, function: str = "forward") -> list[str]:
-    return [operator.kind for operator in operators(module, function)]
+    return [operator.variant for operator in operators(module, function)]
 
 
 def run(

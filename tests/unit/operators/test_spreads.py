@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from gemma4_compile.device_check.known_inputs import KnownInput
-from gemma4_compile.operators.attention import DecodeAttention
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.examples import Sizes
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.padded_rows import PADDING, KeptRows, ShiftedRotary
 from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.operators.sampling import SampleTopP
+from gemma4_compile.operators.split_attention import NormedQuery, SplitAttention
 from gemma4_compile.operators.spreads import (
     BYTES_BELOW_255,
     LSE,
@@ -27,7 +27,7 @@ from gemma4_compile.operators.spreads import (
 
 SIZES = Sizes(rows=5, before=7, capacity=32, chunk=8)
 BYTES = Linear(ONE, WeightLayout(8, "float16", 32, 64, (32,)), "float16")
-DECODE = DecodeAttention(ONE, 4, 2, 32, None, "float32", None, splits=2)
+DECODE = SplitAttention(ONE, 4, 2, 32, None, "float32", None, splits=2, query=NormedQuery())
 SAMPLE = SampleTopP(3000)
 KEPT = KeptRows(CHUNK, 64, "float16")
 SHIFTED = ShiftedRotary(CHUNK, 8)

@@ -15,9 +15,10 @@ from gemma4_compile.model_spec.layers.kv_cache import KvTensors
 from gemma4_compile.model_spec.layers.plan import LayerPlan
 from gemma4_compile.model_spec.text.kv_layout import kv_layout
 from gemma4_compile.model_spec.text.layer_plan import layer_plans
-from gemma4_compile.operators.attention import DecodeAttention, PrefillAttention, QkNormRopeCache
+from gemma4_compile.operators.attention import PrefillAttention, QkNormRopeCache
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.rows import CHUNK, ONE
+from gemma4_compile.operators.split_attention import NormedQuery, SplitAttention
 from tests.models import DENSE_LIKE, E2B_LIKE
 from tests.unit.model_spec.exported import (
     STATE,
@@ -102,7 +103,7 @@ def test_a_chunk_is_prepared_and_then_attended() -> None:
 
 def test_where_nobody_reads_the_other_rows_only_the_last_attends() -> None:
     found = operators(attended(FULL_OWNER, None, last_row_only=True))
-    assert [operator.kind for operator in found] == [
+    assert [operator.variant for operator in found] == [
         *("linear", "qk_norm_rope_cache", "take_last_row"),
         *("split_attention", "combine_splits", "linear"),
     ]
@@ -122,17 +123,18 @@ def test_only_a_layer_that_owns_keys_writes_them(layer: int, owns: bool, rows: i
 
 def test_a_layer_s_plan_becomes_the_fields_of_its_operators() -> None:
     _, decode, combine, _ = operators(attended(FULL_OWNER, 1))
-    assert isinstance(decode, DecodeAttention)
+    assert isinstance(decode, SplitAttention)
     assert (decode.heads, decode.kv_heads, decode.head_dim) == (4, 1, 64)
     assert (decode.cache_rows, decode.window, decode.cache_dtype) == (None, None, "float16")
-    assert (decode.pairs, decode.rotary_offset, decode.rotary_total) == (8, 16, 24)
-    assert (decode.splits, decode.owns_kv, decode.value_is_key) == (4, True, False)
+    assert decode.normed is not None
+    assert decode.query == NormedQuery(8, 16, 24, decode.normed.eps, owns_kv=True)
+    assert decode.splits == 4
     assert combine == CombineSplits(4, 64, 4, "float16")
 
     _, sliding, _, _ = operators(attended(SHARING, 1))
-    assert isinstance(sliding, DecodeAttention)
+    assert isinstance(sliding, SplitAttention)
     assert (sliding.cache_rows, sliding.window, sliding.splits) == (32, 8, 2)
-    assert (sliding.head_dim, sliding.rotary_offset, sliding.owns_kv) == (32, 0, False)
+    assert (sliding.head_dim, sliding.head.rotary_offset, sliding.owns_kv) == (32, 0, False)
 
 
 def test_a_key_may_be_the_value() -> None:

@@ -76,7 +76,7 @@ def test_layers_that_share_keys_run_on_the_last_position_alone() -> None:
     whole, shared = ["rms_norm", *CHUNK, *INJECTED], ["rms_norm", *ATTENTION, *INJECTED]
     # The last owner: residual and per-layer inputs are cut as well.
     last_owner = ["rms_norm", *LAST_ROW, "linear", "take_last_row", "take_last_row", *INJECTED]
-    assert [operator.kind for operator in found] == [
+    assert [operator.variant for operator in found] == [
         *(*BEFORE, *(whole * 2), *last_owner, *(shared * 4), "rms_norm", "linear")
     ]
     begin = len(BEFORE) + 1 + 2 * len(whole) + len(LAST_ROW)
@@ -126,7 +126,7 @@ def test_probes_are_the_residual_stream_after_each_layer(function: str) -> None:
 
 def test_keys_of_a_layer_are_written_once_and_read_by_those_that_share() -> None:
     module = made("e2b").module
-    prepared = [op for op in operators(module, abi.DECODE) if op.kind == "decode_attention"]
+    prepared = [op for op in operators(module, abi.DECODE) if op.variant == "decode_attention"]
     assert [getattr(op, "owns_kv", None) for op in prepared] == [True] * 3 + [False] * 4
     script = module[abi.DECODE].script()
     assert script.count("call_tir_inplace") == 3

@@ -47,7 +47,7 @@ def launches(module: tvm.IRModule, function: str) -> Counter[str]:
     kinds: Counter[str] = Counter()
     for name in calls_of(module, function):
         operator = operator_of(module[name])
-        kinds["-" if operator is None else operator.kind] += 1
+        kinds["-" if operator is None else operator.variant] += 1
     return kinds
 
 
@@ -72,7 +72,7 @@ def test_pictures_see_themselves_on_sliding_layers_alone(preset: str) -> None:
     assert of_attention(module, abi.DECODE) == {}
     for func in module.functions.values():
         operator = operator_of(func) if isinstance(func, tirx.PrimFunc) else None
-        if operator is not None and operator.kind == "picture_prefill_attention":
+        if operator is not None and operator.variant == "picture_prefill_attention":
             assert vars(operator)["window"] == config.sliding_window
 
 

@@ -33,7 +33,7 @@ def test_a_diagnosis_holds_what_a_report_needs(
     checked = [line for line in lines if line.startswith("ok ")]
     assert lines[-1] == f"{len(checked)} kernels checked, 0 faults"
     assert len(checked) > 40
-    for kind in ("prefill_attention", "decode_attention", "linear", "rms_norm", "sample_top_p"):
+    for kind in ("prefill_attention", "split_attention", "linear", "rms_norm", "sample_top_p"):
         assert any(f"({kind})" in line for line in checked), kind
     assert "greedy tokens after" in text
     assert "decode tok/s" in text

@@ -18,10 +18,11 @@ from gemma4_compile.errors import Gemma4CompileError, LoweringError
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.parameters import Role
 from gemma4_compile.model_spec.text.layer_plan import layer_plans
-from gemma4_compile.operators.activation_quantization import QuantizedCombine, QuantizeRows
-from gemma4_compile.operators.attention import PrefillAttention, SplitAttention
+from gemma4_compile.operators.activation_quantization import QuantizeRows
+from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.rows import ONE, Chunk
+from gemma4_compile.operators.split_attention import SplitAttention
 from gemma4_compile.passes.fusion_limits import attention_options
 from gemma4_compile.planning.plan import make_plan
 from gemma4_compile.quantization.groups import GroupScheme
@@ -174,8 +175,8 @@ def test_groups_of_channels_that_lie_in_two_heads_are_packed_after_the_merge(lim
     text = {**models.E2B_LIKE, "head_dim": 64, "global_head_dim": 48, **wide}
     found = operators(config_of(text), "q4f16", spec, 1 << 27)
     assert all(make_kernel(operator, spec) for operator in found)
-    assert {op.head_dim for op in found if isinstance(op, QuantizedCombine)} == {64}
-    assert {op.head_dim for op in found if isinstance(op, CombineSplits)} == {48}
+    merges = [op for op in found if isinstance(op, CombineSplits)]
+    assert {(op.head_dim, op.packs) for op in merges} == {(64, True), (48, False)}
     assert {op.width for op in found if isinstance(op, QuantizeRows) and op.rows == ONE} == {
         192 * 48
     }

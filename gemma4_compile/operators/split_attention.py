@@ -1,0 +1,238 @@
+"""Flash decoding: attention of one position, or of a few rows, in splits of the keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.operators.attention import OverCache
+from gemma4_compile.operators.attention_splits import declare_splits
+from gemma4_compile.operators.base import TensorSpec
+from gemma4_compile.operators.heads import Head, QkvColumns, norm_and_rotate
+from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.rows import One
+from gemma4_compile.operators.tir import FunctionBuilder, LocalVar, bind, function, i32, store
+from gemma4_compile.operators.types import Buffer, Expr, Index
+
+
+@dataclass(frozen=True)
+class Query:
+    """Where queries come from: they are an argument, normed and rotated. The base of its forms."""
+
+    @classmethod
+    def from_description(cls, values: Mapping[str, object]) -> type[Query]:
+        """Return the class of a query from its fields."""
+        return NormedQuery if values.get("form") == "normed" else cls
+
+
+@dataclass(frozen=True)
+class NormedQuery(Query):
+    """`QkNormRopeCache` of the same rows, in the attention's launch; its fields."""
+
+    pairs: int = 0
+    rotary_offset: int = 0
+    rotary_total: int = 0
+    eps: float = 0.0
+    owns_kv: bool = False
+    value_is_key: bool = False
+    form: str = "normed"
+
+
+GIVEN = Query()
+
+
+@dataclass(frozen=True)
+class SplitArguments:
+    """Arguments of `SplitAttention` for `n` rows; `splits` are its results."""
+
+    n: Index
+    splits: tuple[Buffer, Buffer]
+    q: Buffer
+    key: Buffer
+    value: Buffer
+    positions: Buffer
+    q_norm: Buffer | None = None
+    k_norm: Buffer | None = None
+    rotary: Buffer | None = None
+
+
+@dataclass(frozen=True)
+class SplitAttention(OverCache):
+    """Causal (and sliding) attention in splits of the keys: the first half of a decode step.
+
+    Arguments: q (rows, heads * head_dim) f32; key, value caches, with the rows' own keys; positions
+    (4,) int32. Results: o_partial (splits, heads, head_dim) cache_dtype, each split's own
+    attention, and split_lse (splits, heads, 2) f32, its maximum and sum of weights. An empty split
+    has outputs 0, maximum `LOWEST` and sum 0. The number of splits does not depend on the position,
+    so the launch is always the same; a split holds a multiple of `grain` keys, so that few keys
+    make few splits.
+
+    With `NormedQuery` q is made in the launch. Of one position arguments are qkv (1, width) f32;
+    q_norm (head_dim,); k_norm (head_dim,) if `owns_kv`; positions; rotary (chunk, rotary_total, 2)
+    f32; key and value caches, in place if `owns_kv`.
+
+    A few rows have an axis in front of the results' others. The keys that any of them sees are
+    divided among the splits, which all share; of a split a row sees those that are in its window
+    and not after it. With `NormedQuery`, of a layer without keys of its own, arguments are the
+    projection in place of q and, as the last, q_norm and rotary.
+    """
+
+    kind: ClassVar[str] = "split_attention"
+    splits: int = 1
+    grain: int = 1
+    query: Query = GIVEN
+
+    @property
+    def name(self) -> str:
+        if self.is_one:
+            return self.kind if self.normed is None else "decode_attention"
+        return "few_row_attention" if self.normed is None else "normed_few_row_attention"
+
+    @property
+    def variant(self) -> str:
+        return self.name
+
+    @property
+    def is_one(self) -> bool:
+        """Whether it is of one position."""
+        return isinstance(self.rows, One)
+
+    @property
+    def normed(self) -> NormedQuery | None:
+        """What makes q in the launch."""
+        return self.query if isinstance(self.query, NormedQuery) else None
+
+    @property
+    def owns_kv(self) -> bool:
+        """Whether the launch makes a new key and value."""
+        return self.normed is not None and self.normed.owns_kv
+
+    @property
+    def head(self) -> Head:
+        """Norm and rotation of one head."""
+        assert self.normed is not None, "asked for with a norm"
+        return Head(self.head_dim, self.normed.pairs, self.normed.rotary_offset, self.normed.eps)
+
+    @property
+    def columns(self) -> QkvColumns:
+        """Columns of the heads in what the projection makes."""
+        is_key = self.normed is not None and self.normed.value_is_key
+        return QkvColumns(self.heads, self.kv_heads, self.head_dim, self.owns_kv, is_key)
+
+    def split_range(
+        self, position: Expr, split: Expr, first_position: Expr | None = None
+    ) -> tuple[Expr, Expr]:
+        """Keys [begin, end) of a split.
+
+        Of the positions from `first_position` to `position`, or of the one.
+        """
+        first = self.first_key(position if first_position is None else first_position)
+        count = position + 1 - first
+        whole = self.splits * self.grain
+        size = tirx.floordiv(count + i32(whole - 1), i32(whole)) * self.grain
+        begin = first + i32(split) * size
+        return tirx.min(begin, position + 1), tirx.min(begin + size, position + 1)
+
+    def row_range(self, positions: Buffer, rows: Expr, row: Expr, split: Expr) -> tuple[Expr, Expr]:
+        """Keys [begin, end) of a split that a row sees."""
+        last = bind(positions[2] - 1)
+        if self.is_one:
+            begin, end = (bind(bound) for bound in self.split_range(last, split))
+            return begin, end
+        first = bind(positions[2] - rows)
+        begin, end = (bind(bound) for bound in self.split_range(last, split, first))
+        own = bind(first + row)
+        seen = bind(tirx.max(begin, self.first_key(own)))
+        return seen, bind(tirx.max(tirx.min(end, own + 1), seen))
+
+    def step(self, positions: Buffer, rows: Index, row: Expr) -> Expr:
+        """The row of the rotary table for a row of the call."""
+        return positions[1] - i32(rows) + row
+
+    def declare(self, build: FunctionBuilder) -> SplitArguments:
+        """The arguments of definition and kernel."""
+        rows, dim, normed = self.rows.extent(), self.head_dim, self.normed
+        cache, chunk = self.cache.shape(), tirx.Var("chunk", "int64")
+        specs: dict[str, TensorSpec] = {
+            **dict.fromkeys(("q", "qkv"), ((rows, self.columns.width), "float32")),
+            "q_norm": ((dim,), "float32"),
+            "k_norm": ((dim,), "float32"),
+            "positions": ((4,), "int32"),
+            "rotary": ((chunk, normed.rotary_total if normed else 0, 2), "float32"),
+            "key": (cache, self.cache_dtype),
+            "value": (cache, self.cache_dtype),
+        }
+        names = ["q", "key", "value", "positions"]
+        if normed is not None and self.is_one:
+            norms = ("q_norm", "k_norm") if self.owns_kv else ("q_norm",)
+            names = ["qkv", *norms, "positions", "rotary", "key", "value"]
+        elif normed is not None:
+            assert not self.owns_kv, "keys of a few rows are in the KV state"
+            names += ["q_norm", "rotary"]
+        args = {name: build.arg(name, *specs[name]) for name in names}
+        q = args.pop(names[0])
+        splits = declare_splits(build, self, self.cache_dtype, self.rows.lead(rows))
+        return SplitArguments(rows, splits, q, **args)
+
+    def definition(self) -> tirx.PrimFunc:
+        with function(scheduled=False) as build:
+            args = self.declare(build)
+            if self.owns_kv:
+                self._store_new(args)
+            with T.serial(0, args.n) as i:
+                q, row = self._prepared(args, i)
+                with T.serial(0, self.splits) as s, T.serial(0, self.heads) as h:
+                    begin, end = self.row_range(args.positions, i32(args.n), i32(i), s)
+                    found = self.online(q, args.key, args.value, row, h, begin, end)
+                    self._store_split(args, (*self.rows.lead(i), s, h), *found)
+        return build.result
+
+    def _store_new(self, args: SplitArguments) -> None:
+        """The key and the value of one position, in their row of the caches."""
+        step, slot = bind(args.positions[1] - 1), bind(self.cache.row(args.positions[2] - 1))
+        with T.serial(0, self.kv_heads) as g:
+            k_column, v_column = self.columns.of_kv(g)
+            for column, weight, turn, cache in (
+                (k_column, args.k_norm, args.rotary, args.key),
+                (v_column, None, None, args.value),
+            ):
+
+                def put(d: Expr, y: Expr, cache: Buffer = cache) -> None:
+                    store(cache, y.astype(self.cache_dtype), slot, g, d)
+
+                norm_and_rotate(self.head, args.q, 0, column, weight, turn, step, put)
+
+    def _prepared(self, args: SplitArguments, i: Expr) -> tuple[Buffer, Index]:
+        """The buffer and the row with the queries of a row."""
+        if self.normed is None:
+            return args.q, i
+        own = T.alloc_buffer((1, self.heads * self.head_dim), "float32", scope="local")
+        step = bind(self.step(args.positions, args.n, i32(i)))
+        with T.serial(0, self.heads) as h:
+
+            def keep(d: Expr, y: Expr, first: Expr = h * self.head_dim) -> None:
+                store(own, y, 0, first + d)
+
+            column = h * self.head_dim
+            norm_and_rotate(self.head, args.q, i, column, args.q_norm, args.rotary, step, keep)
+        return own, 0
+
+    def _store_split(
+        self,
+        args: SplitArguments,
+        place: tuple[Expr, ...],
+        total: Buffer,
+        highest: LocalVar,
+        weights: LocalVar,
+    ) -> None:
+        o_partial, split_lse = args.splits
+        is_empty = weights.value == f32(0.0)
+        share = bind(tirx.Select(is_empty, f32(0.0), f32(1.0) / weights.value))
+        with T.serial(0, self.head_dim) as d:
+            store(o_partial, (total[d] * share).astype(self.cache_dtype), *place, d)
+        store(split_lse, highest.value, *place, 0)
+        store(split_lse, weights.value, *place, 1)
