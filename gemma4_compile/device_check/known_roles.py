@@ -108,7 +108,13 @@ ROLES = (
         accepts=_is_of_few,
         variant=_weights,
     ),
-    Role("norms of guesses", ("quantized_norm",), accepts=_is_of_few),
+    Role(
+        "norms of guesses",
+        ("residual_norm",),
+        accepts=lambda operator: (
+            _is_of_few(operator) and operator.packs and not vars(operator)["top_k"]
+        ),
+    ),
     Role(
         "attention of guesses",
         ("split_attention",),

@@ -18,6 +18,7 @@ from typing import ClassVar
 
 from tvm import te, tirx
 
+from gemma4_compile.operators.activations import PackedOutput
 from gemma4_compile.operators.base import (
     Operator,
     TensorSpec,
@@ -25,14 +26,7 @@ from gemma4_compile.operators.base import (
 )
 from gemma4_compile.operators.examples import MOVED_BYTES
 from gemma4_compile.operators.math import as_f32, f32
-from gemma4_compile.operators.norms import (
-    ExpertNormVector,
-    NormVector,
-    inverse_rms,
-    norm_vector,
-    residual_sum,
-)
-from gemma4_compile.operators.rows import ONE, One, Rows
+from gemma4_compile.operators.rows import Rows
 from gemma4_compile.operators.types import Expr, Index, IndexT
 
 GROUP = 32
@@ -177,15 +171,14 @@ def rounded(x: te.Tensor) -> te.Tensor:
 class QuantizeRows(Operator):
     """Rows of a chunk or of a few positions, packed for one matmul.
 
-    Arguments: x (rows, width) in_dtype. Results: words (in tiles with `tiled`), scales of its rows.
+    Arguments: x (rows, width) in_dtype. Results: words, scales of its rows.
     """
 
     kind: ClassVar[str] = "quantize_rows"
     rows: Rows
     width: int
     in_dtype: str
-    interleaved: bool
-    tiled: bool = False
+    output: PackedOutput
 
     @property
     def packs(self) -> bool:
@@ -193,66 +186,4 @@ class QuantizeRows(Operator):
 
     def definition(self) -> tirx.PrimFunc:
         x = te.placeholder((self.rows.extent(), self.width), self.in_dtype, name="x")
-        return te_prim_func([x, *pack(x, self.interleaved, self.tiled)])
-
-
-@dataclass(frozen=True)
-class QuantizedNorm(Operator):
-    """`ResidualNorm` of one position, its normed result packed.
-
-    Arguments: of `NormVector` or, for two branches, of `ExpertNormVector`. Results: r' (1, width)
-    f32, words, scales. Of a few rows those of `ResidualNorm`, with one branch: r' (rows, width)
-    f32; words, scales of its norm or, without `normed`, of itself; words in tiles with `tiled`.
-    """
-
-    kind: ClassVar[str] = "quantized_norm"
-    width: int
-    eps: float
-    scaled: bool
-    interleaved: bool
-    branches: int = 1
-    rows: Rows = ONE
-    normed: bool = True
-    tiled: bool = False
-
-    @property
-    def name(self) -> str:
-        return self.kind if isinstance(self.rows, One) else "quantized_few_row_norm"
-
-    @property
-    def variant(self) -> str:
-        return self.name
-
-    @property
-    def norm(self) -> NormVector | ExpertNormVector:
-        """The norm whose result is rounded."""
-        return norm_vector(self.width, self.eps, self.scaled, True, self.branches)
-
-    @property
-    def packs(self) -> bool:
-        return True
-
-    def definition(self) -> tirx.PrimFunc:
-        if not isinstance(self.rows, One):
-            return self._of_rows()
-        args, out, x = self.norm.definition()
-        return te_prim_func([*args, out, *pack(x, self.interleaved)])
-
-    def _of_rows(self) -> tirx.PrimFunc:
-        rows, width = self.rows.extent(), self.width
-        y = te.placeholder((rows, width), "float32", name="y")
-        residual = te.placeholder((rows, width), "float32", name="residual")
-        w_branch = te.placeholder((width,), "float32", name="w_branch")
-        scalar = te.placeholder((1,), "float32", name="scalar") if self.scaled else None
-        w_next = te.placeholder((width,), "float32", name="w_next")
-        out = residual_sum(y, residual, lambda j: w_branch[j], scalar, self.eps)
-        args = [y, residual, w_branch, *([] if scalar is None else [scalar])]
-        if not self.normed:
-            return te_prim_func([*args, out, *pack(out, self.interleaved, self.tiled)])
-        inverse = inverse_rms(out, rows, width, self.eps, "out")
-
-        def normed(i: Expr, j: Expr) -> Expr:
-            return out[i, j] * inverse[i] * w_next[j]
-
-        hidden = te.compute((rows, width), normed, name="hidden")
-        return te_prim_func([*args, w_next, out, *pack(hidden, self.interleaved, self.tiled)])
+        return te_prim_func([x, *pack(x, self.output.interleaved, self.output.tiled)])

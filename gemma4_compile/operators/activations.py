@@ -62,5 +62,11 @@ class PackedOutput(Output):
     form: str = "packed"
 
 
+def packed_of(output: Output) -> PackedOutput:
+    """The form of a packed output, where it is one."""
+    assert isinstance(output, PackedOutput), "chosen for packed results"
+    return output
+
+
 FLOATS, INT8 = Activations(), Int8()
 FLOAT32 = Output()

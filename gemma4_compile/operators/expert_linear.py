@@ -42,8 +42,6 @@ class OverExperts(Operator):
     expert_begin: int = 0
     accumulate: bool = False
 
-    kind: ClassVar[str] = "over_experts"
-
     @property
     def cols(self) -> int:
         """Channels of x."""

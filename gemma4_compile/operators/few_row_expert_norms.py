@@ -1,8 +1,4 @@
-"""What is around the experts of a few rows: norms with the launches before and after them.
-
-Before: the norms of a layer's two branches, packed for both. After: the weighted sum of the chosen
-experts' outputs, and the norms that end the layer.
-"""
+"""The norms of a layer's two branches before the experts of a few rows, packed for both."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ from typing import ClassVar
 from tvm import te, tirx
 
 from gemma4_compile.operators.activation_quantization import pack
-from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.base import Operator, te_prim_func
 from gemma4_compile.operators.moe import (
     BRANCH_NORM,
@@ -22,7 +17,7 @@ from gemma4_compile.operators.moe import (
     RoutedNorm,
     router_scores,
 )
-from gemma4_compile.operators.norms import ExpertNormVector, inverse_rms, residual_sum
+from gemma4_compile.operators.norms import inverse_rms, residual_sum
 from gemma4_compile.operators.rows import FEWEST, Rows
 
 
@@ -93,45 +88,3 @@ class QuantizedBranchNorms(Operator):
         dense = packed(DENSE_NORM, self.interleaved)
         experts = packed(EXPERT_NORM, self.experts_interleaved)
         return [y, residual, vectors], out, [*dense, *experts]
-
-
-@dataclass(frozen=True)
-class FewRowExpertNorm(Operator):
-    """`CombineExperts` and the `ExpertResidualNorm` that reads its result.
-
-    Arguments: the dense branch (rows, width) f32; the experts' outputs (rows * top_k, width) f32;
-    their weights (rows, top_k) f32; then of `ExpertNormVector` from the residual on. Results: r'
-    (rows, width) f32; x (rows, width) next_dtype or, where that is PACKED, its words (in tiles with
-    `tiled`) and scales.
-    """
-
-    kind: ClassVar[str] = "few_row_expert_norm"
-    width: int
-    eps: float
-    top_k: int
-    next_dtype: str
-    interleaved: bool = False
-    rows: Rows = FEWEST
-    tiled: bool = False
-
-    @property
-    def packs(self) -> bool:
-        return self.next_dtype == PACKED
-
-    def definition(self) -> tirx.PrimFunc:
-        rows, top_k, width = self.rows.extent(), self.top_k, self.width
-        outputs = te.placeholder((rows * top_k, width), "float32", name="outputs")
-        weights = te.placeholder((rows, top_k), "float32", name="weights")
-        k = te.reduce_axis((0, top_k), name="k")
-        chosen = te.compute(
-            (rows, width),
-            lambda i, j: te.sum(weights[i, k] * outputs[i * top_k + k, j], axis=k),
-            name="chosen",
-        )
-        args, out, x = ExpertNormVector(width, self.eps).definition(rows, chosen)
-        args[1:2] = [outputs, weights]
-        if self.next_dtype == PACKED:
-            return te_prim_func([*args, out, *pack(x, self.interleaved, self.tiled)])
-        dtype = self.next_dtype
-        hidden = te.compute(x.shape, lambda i, j: x[i, j].astype(dtype), name="hidden")
-        return te_prim_func([*args, out, hidden])

@@ -18,7 +18,7 @@ from gemma4_compile.operators.base import (
 )
 from gemma4_compile.operators.examples import Sizes, chosen_experts
 from gemma4_compile.operators.math import as_f32, f32
-from gemma4_compile.operators.norms import ExpertNormVector, inverse_rms, residual_sum
+from gemma4_compile.operators.norms import combined_experts, inverse_rms, residual_sum
 from gemma4_compile.operators.rows import ONE, One, Rows
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
@@ -379,32 +379,5 @@ class CombineExperts(Operator):
     width: int
 
     def definition(self) -> tirx.PrimFunc:
-        rows = self.rows.extent()
-        outputs = te.placeholder((rows * self.top_k, self.width), "float32", name="outputs")
-        weights = te.placeholder((rows, self.top_k), "float32", name="weights")
-        k = te.reduce_axis((0, self.top_k), name="k")
-        y = te.compute(
-            (rows, self.width),
-            lambda i, j: te.sum(weights[i, k] * outputs[i * self.top_k + k, j], axis=k),
-            name="y",
-        )
-        return te_prim_func([outputs, weights, y])
-
-
-@dataclass(frozen=True)
-class ExpertResidualNorm(Operator):
-    """The end of a layer with experts.
-
-    Arguments: of `ExpertNormVector`. Results: r' (rows, width) f32 and x (rows, width) next_dtype.
-    """
-
-    kind: ClassVar[str] = "expert_residual_norm"
-    rows: Rows
-    width: int
-    eps: float
-    next_dtype: str
-
-    def definition(self) -> tirx.PrimFunc:
-        args, out, x = ExpertNormVector(self.width, self.eps).definition(self.rows.extent())
-        hidden = te.compute(x.shape, lambda i, j: x[i, j].astype(self.next_dtype), name="hidden")
-        return te_prim_func([*args, out, hidden])
+        args, y = combined_experts(self.rows.extent(), self.top_k, self.width)
+        return te_prim_func([*args, y])

@@ -86,7 +86,7 @@ class Prologue:
 
 @dataclass(frozen=True)
 class Norm(Prologue):
-    """`ResidualNorm` or, of two branches, `ExpertResidualNorm`.
+    """`ResidualNorm`.
 
     Arguments: of `NormVector` or, for two branches, of `ExpertNormVector`. Results: r' (1, cols)
     f32. Without `normed` the vector is r' itself.

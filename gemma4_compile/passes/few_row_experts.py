@@ -7,7 +7,7 @@ Before::
     gated = expert_gemm(hidden, order, tiles, weights)   in the order
     outputs = expert_gemm(gated, order, tiles, weights)
     chosen = combine_experts(outputs, weights)
-    residual, x = expert_residual_norm(dense, chosen, residual, ...)
+    residual, x = residual_norm(dense, chosen, residual, ...)   two branches
 
 After::
 
@@ -15,7 +15,7 @@ After::
     ids, weights = top_k_experts(scores, ...)
     gated = few_row_experts(hidden, ids, weights)        in the order of the ids
     outputs = few_row_experts(gated, ids, weights)
-    residual, x = few_row_expert_norm(dense, outputs, weights, residual, ...)
+    residual, x = residual_norm(dense, outputs, weights, residual, ...)
 
 and with matmuls on int8 groups the product of gate and up leaves its kernel rounded, and the norms
 round their rows themselves, also the experts' input::
@@ -34,16 +34,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gemma4_compile.operators.activation_quantization import PACKED_ROWS
-from gemma4_compile.operators.activations import PACKED, PackedOutput
+from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.expert_linear import ExpertGemm
-from gemma4_compile.operators.few_row_expert_norms import (
-    FewRowExpertNorm,
-    QuantizedBranchNorms,
-)
+from gemma4_compile.operators.few_row_expert_norms import QuantizedBranchNorms
 from gemma4_compile.operators.few_row_experts import FewRowExperts
 from gemma4_compile.operators.moe import (
     CombineExperts,
-    ExpertResidualNorm,
     PermuteByExpert,
     Router,
     RouterScores,
@@ -76,7 +72,7 @@ def few_row_experts(graph: OperatorGraph, limits: FusionLimits) -> None:
         _divide_router(graph, router, most)
     for scores in graph.calls(RouterScores):
         _score_beside_norm(graph, scores, limits)
-    for norm in graph.calls(ExpertResidualNorm):
+    for norm in graph.calls(ResidualNorm):
         _combine_in_norm(graph, norm, most, limits)
 
 
@@ -117,8 +113,7 @@ def _quantize_product(
         return
     if not limits.binds(gate_up.args, 2):
         return
-    order = rounding.operator.interleaved
-    packed = replace(operator, output=PackedOutput(order))
+    packed = replace(operator, output=rounding.operator.output)
     graph.replace([rounding], [])
     graph.replace([gate_up], [OperatorCall(packed, gate_up.args, rounding.results)])
 
@@ -134,7 +129,7 @@ def _quantize_branches(
     experts = rounding_of(graph, router.results[2])
     if dense is None or experts is None or not norm.args[2].same_as(router.args[1]):
         return
-    orders = dense.operator.interleaved, experts.operator.interleaved
+    orders = dense.operator.output.interleaved, experts.operator.output.interleaved
     operator = QuantizedBranchNorms(norm.operator.width, norm.operator.eps, *orders, Few(most))
     results = [norm.results[0], *dense.results, *experts.results]
     if not limits.binds(norm.args, len(results)):
@@ -184,16 +179,15 @@ def _score_beside_norm(
 
 
 def _combine_in_norm(
-    graph: OperatorGraph, norm: OperatorCall[ExpertResidualNorm], most: int, limits: FusionLimits
+    graph: OperatorGraph, norm: OperatorCall[ResidualNorm], most: int, limits: FusionLimits
 ) -> None:
     """Let the norm add the experts' outputs up and, where it can, round its rows."""
     combine = graph.producer(norm.args[1])
-    if not is_call_of(combine, CombineExperts) or graph.reader_count(combine.results[0]) != 1:
+    if norm.operator.branches == 1 or not is_call_of(combine, CombineExperts):
         return
-    old = norm.operator
-    operator = FewRowExpertNorm(
-        old.width, old.eps, combine.operator.top_k, old.next_dtype, rows=Few(most)
-    )
+    if graph.reader_count(combine.results[0]) != 1:
+        return
+    operator = replace(norm.operator, rows=Few(most), top_k=combine.operator.top_k)
     call = OperatorCall(operator, [norm.args[0], *combine.args, *norm.args[2:]], norm.results)
     if not limits.binds(call.args, len(call.results)):
         return
@@ -202,6 +196,6 @@ def _combine_in_norm(
     rounding = rounding_of(graph, hidden)
     if rounding is None or not limits.binds(call.args, len(call.results) + 1):
         return
-    packed = replace(operator, next_dtype=PACKED, interleaved=rounding.operator.interleaved)
+    packed = replace(operator, output=rounding.operator.output)
     graph.replace([rounding], [])
     graph.replace([call], [OperatorCall(packed, call.args, [residual, *rounding.results])])

@@ -40,10 +40,8 @@ from gemma4_compile.model_spec.layers.attention import AttentionOptions
 from gemma4_compile.operators.activation_quantization import (
     GROUP,
     PACKED_ROWS,
-    QuantizedNorm,
     QuantizeRows,
 )
-from gemma4_compile.operators.activations import PackedOutput
 from gemma4_compile.operators.attention import PrefillAttention, QkNormRopeCache
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import TensorSpec
@@ -153,7 +151,7 @@ def _quantize_in_producer(
     graph: OperatorGraph, quantize: OperatorCall[QuantizeRows], most: int
 ) -> None:
     """Let the norm or the combine before it round its rows, if nothing else reads them."""
-    vector, order = quantize.args[0], quantize.operator.interleaved
+    vector, order = quantize.args[0], quantize.operator.output
     before = graph.producer(vector)
     if before is None or not vector.same_as(before.results[-1]):
         return
@@ -161,17 +159,17 @@ def _quantize_in_producer(
     if not is_residual and graph.reader_count(before.results[-1]) != 1:
         return
     if is_call_of(before, CombineSplits) and before.operator.head_dim % GROUP == 0:
-        combine = replace(before.operator, output=PackedOutput(order))
+        combine = replace(before.operator, output=order)
         graph.replace([before, quantize], [OperatorCall(combine, before.args, quantize.results)])
         return
-    if not is_call_of(before, ResidualNorm) or before.operator.stacked:
+    if not is_call_of(before, ResidualNorm) or before.operator.packs:
+        return
+    if before.operator.stacked or before.operator.branches > 1:
         return
     norm, residual = before.operator, before.results[0]
     if graph.is_read_between(residual, before, quantize):
         return
-    fused = QuantizedNorm(
-        norm.width, norm.eps, norm.scaled, order, rows=Few(most), normed=not is_residual
-    )
+    fused = replace(norm, rows=Few(most), output=order)
     call = OperatorCall(fused, before.args, [residual, *quantize.results])
     graph.replace([before, quantize], [call])
 
@@ -199,7 +197,6 @@ def _quantize_product(
         return
     if not limits.binds(gate_up.args, len(rounding.results)):
         return
-    order = rounding.operator.interleaved
-    packed = replace(operator, output=PackedOutput(order))
+    packed = replace(operator, output=rounding.operator.output)
     graph.replace([rounding], [])
     graph.replace([gate_up], [OperatorCall(packed, gate_up.args, rounding.results)])

@@ -13,22 +13,20 @@ After::
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeGuard
 
 from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.linear import Linear
-from gemma4_compile.operators.moe import ExpertResidualNorm
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.operators.prologues import Norm
 from gemma4_compile.operators.rows import One
 from gemma4_compile.passes.fusion_limits import FusionLimits, weight_count
-from gemma4_compile.passes.operator_graph import AnyCall, OperatorCall, OperatorGraph
+from gemma4_compile.passes.operator_graph import OperatorCall, OperatorGraph, is_call_of
 
-NormCall = OperatorCall[ResidualNorm | ExpertResidualNorm]
+NormCall = OperatorCall[ResidualNorm]
 
 
 def fuse_norm_linear(graph: OperatorGraph, limits: FusionLimits) -> None:
-    """Fuse each `ResidualNorm` or `ExpertResidualNorm` of one position with its one matmul."""
+    """Fuse each `ResidualNorm` of one position with its one matmul."""
     for linear in matmuls(graph):
         norm = norm_of(graph, linear)
         if norm is None or is_stacked(norm):
@@ -64,7 +62,7 @@ def norm_of(graph: OperatorGraph, linear: OperatorCall[Linear]) -> NormCall | No
     operator = linear.operator
     if not isinstance(operator.rows, One) or operator.in_dtype == PACKED or not operator.is_plain:
         return None
-    if not _is_norm(norm):
+    if not is_call_of(norm, ResidualNorm) or norm.operator.packs:
         return None
     normed = len(norm.results) > 1
     if normed and not vector.same_as(norm.results[1]):
@@ -74,14 +72,9 @@ def norm_of(graph: OperatorGraph, linear: OperatorCall[Linear]) -> NormCall | No
     return None if graph.is_read_between(norm.results[0], norm, linear) else norm
 
 
-def _is_norm(call: AnyCall | None) -> TypeGuard[NormCall]:
-    kinds = (ResidualNorm, ExpertResidualNorm)
-    return call is not None and isinstance(call.operator, kinds)
-
-
 def is_stacked(norm: NormCall) -> bool:
     """Return whether a norm's weights are rows of one tensor, as the router's are."""
-    return isinstance(norm.operator, ResidualNorm) and norm.operator.stacked > 0
+    return norm.operator.stacked > 0
 
 
 def can_fuse(linear: OperatorCall[Linear], limits: FusionLimits) -> bool:
@@ -100,6 +93,4 @@ def fused_dtype(linear: OperatorCall[Linear]) -> str:
 def norm_prologue(norm: NormCall) -> Norm:
     """The prologue that a matmul gets from its norm."""
     operator = norm.operator
-    if isinstance(operator, ExpertResidualNorm):
-        return Norm(operator.eps, scaled=True, normed=True, count=2)
-    return Norm(operator.eps, operator.scaled, operator.next_dtype is not None)
+    return Norm(operator.eps, operator.scaled, operator.normed, operator.branches)

@@ -17,7 +17,7 @@ At the end of a layer with experts, whose norms are rows of one tensor::
     residual = multiply(add(x, rms_norm(both, take(w, 2))), scalar)
     hidden = rms_norm(residual, w_next)
 
-becomes ``residual, hidden = expert_residual_norm(dense, chosen, x, w, scalar, w_next)``. Two rows
+becomes ``residual, hidden = residual_norm(dense, chosen, x, w, scalar, w_next)``. Two rows
 of one tensor stay one argument, too: ``residual_norm(branch, x, w)`` has the first ones.
 """
 
@@ -30,7 +30,6 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from gemma4_compile.operators.moe import ExpertResidualNorm
 from gemma4_compile.operators.norms import ResidualNorm, RmsNorm
 from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.passes.operator_graph import OperatorCall, OperatorGraph, Other, is_call_of
@@ -145,8 +144,8 @@ def _fuse_experts(graph: OperatorGraph, total: _Sum, following: NormCall) -> Non
     if stack is None or int(stack.ty.shape[0]) != len(norms) or len(alike) != 1:
         return
     dtype = following.operator.out_dtype
-    operator = ExpertResidualNorm(norm.rows, norm.width, norm.eps, dtype)
     branches = [dense.args[0], both.norm.args[0]]
+    operator = ResidualNorm(norm.rows, norm.width, norm.eps, True, dtype, branches=len(branches))
     args = [*branches, total.residual, stack, total.scalar, following.args[1]]
     results = [total.result, *following.results]
     olds = [dense, *both.steps, *total.steps, following]

@@ -25,7 +25,6 @@ from tvm import relax
 from gemma4_compile.operators.activation_quantization import (
     GROUP,
     PACKED_ROWS,
-    QuantizedNorm,
     QuantizeRows,
     quantized_specs,
 )
@@ -43,7 +42,6 @@ from gemma4_compile.passes.fuse_norm_linear import (
     int8_matmuls,
     is_stacked,
     norm_of,
-    norm_prologue,
 )
 from gemma4_compile.passes.fusion_limits import FusionLimits, buffers
 from gemma4_compile.passes.operator_graph import (
@@ -134,7 +132,8 @@ def _rounding(x: relax.Expr, matmul: Matmul) -> tuple[AnyCall, list[relax.Var]]:
     operator = matmul.operator
     rows = operator.rows if isinstance(operator, Linear) else CHUNK
     width = int(x.ty.shape[1])
-    quantize = QuantizeRows(rows, width, str(x.ty.dtype), operator.layout.products.interleaved)
+    order = PackedOutput(operator.layout.products.interleaved)
+    quantize = QuantizeRows(rows, width, str(x.ty.dtype), order)
     packed = result_vars("quantized", quantized_specs(width, x.ty.shape[0]))
     return OperatorCall(quantize, [x], packed), packed
 
@@ -159,10 +158,9 @@ def _quantize_norm(graph: OperatorGraph, norm: NormCall, linear: OperatorCall[Li
     if is_stacked(norm):
         _quantize_before(graph, linear)
         return
-    width, prologue = norm.operator.width, norm_prologue(norm)
     order = linear.operator.layout.products.interleaved
-    quantize = QuantizedNorm(width, prologue.eps, prologue.scaled, order, prologue.count)
-    packed = result_vars("quantized", quantized_specs(width))
+    quantize = replace(norm.operator, output=PackedOutput(order))
+    packed = result_vars("quantized", quantized_specs(norm.operator.width))
     made = OperatorCall(quantize, norm.args, [norm.results[0], *packed])
     graph.replace([norm, linear], [made, _on_packed(linear, packed)])
 

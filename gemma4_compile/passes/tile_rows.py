@@ -21,15 +21,14 @@ from gemma4_compile.operators.activation_quantization import (
     GROUP,
     TILE_ROWS,
     WORD,
-    QuantizedNorm,
     QuantizeRows,
     tiles_of,
 )
 from gemma4_compile.operators.activations import PACKED, Int8, PackedOutput
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import Operator
-from gemma4_compile.operators.few_row_expert_norms import FewRowExpertNorm
 from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.operators.rows import Few
 from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.passes.operator_graph import (
@@ -66,19 +65,16 @@ def tile_rows(graph: OperatorGraph, limits: FusionLimits) -> None:
 
 def _in_tiles(operator: Operator, limits: FusionLimits) -> Operator | None:
     """The operator that makes the same rows in tiles; None where there is none."""
-    if isinstance(operator, QuantizeRows):
-        return replace(operator, tiled=True)
-    if isinstance(operator, QuantizedNorm) and isinstance(operator.rows, Few):
-        return replace(operator, tiled=True)
-    if isinstance(operator, CombineSplits) and isinstance(operator.output, PackedOutput):
-        tiles = replace(operator.output, tiled=True)
-        return replace(operator, output=tiles) if isinstance(operator.rows, Few) else None
-    if isinstance(operator, FewRowExpertNorm) and operator.packs:
-        return replace(operator, tiled=True)
-    if is_of_few(operator) and isinstance(operator.output, PackedOutput):
-        output = replace(operator.output, tiled=True)
-        return replace(operator, output=output) if _is_on_tensor_cores(operator, limits) else None
-    return None
+    match operator:
+        case QuantizeRows() | ResidualNorm(rows=Few()) | CombineSplits(rows=Few()):
+            pass
+        case Linear() if is_of_few(operator) and _is_on_tensor_cores(operator, limits):
+            pass
+        case _:
+            return None
+    if not isinstance(operator.output, PackedOutput):
+        return None
+    return replace(operator, output=replace(operator.output, tiled=True))
 
 
 def is_of_few(operator: Operator) -> TypeGuard[Linear]:

@@ -12,15 +12,15 @@ from typing import Any
 
 from tvm import tirx
 
-from gemma4_compile.operators.activation_quantization import QuantizedNorm
-from gemma4_compile.operators.activations import Int8
+from gemma4_compile.operators.activations import Int8, PackedOutput
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.few_row_expert_norms import QuantizedBranchNorms
 from gemma4_compile.operators.few_row_experts import FewRowExperts
 from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.operators.prologues import Combine, Norm, Routed
-from gemma4_compile.operators.rows import ONE, Chunk, Few
+from gemma4_compile.operators.rows import ONE, Chunk, Few, One
 from gemma4_compile.operators.split_attention import SplitAttention
 from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.targets.kernels.attention import (
@@ -79,7 +79,7 @@ from gemma4_compile.targets.kernels.moe.experts import (
 )
 from gemma4_compile.targets.kernels.moe.few_row_experts import make_few_row_experts
 from gemma4_compile.targets.kernels.moe.few_row_norms import (
-    make_few_row_expert_norm,
+    make_expert_residual_norm,
     make_quantized_branch_norms,
     make_routed_branch_norms,
 )
@@ -89,7 +89,6 @@ from gemma4_compile.targets.kernels.moe.int8_experts import (
 )
 from gemma4_compile.targets.kernels.moe.router import (
     make_combine_experts,
-    make_expert_residual_norm,
     make_permute_by_expert,
     make_router,
     make_router_scores,
@@ -142,10 +141,8 @@ ONE_KERNEL: Mapping[str, Factory] = {
     "expert_down": make_expert_down,
     "expert_gemm": make_expert_gemm,
     "combine_experts": make_combine_experts,
-    "expert_residual_norm": make_expert_residual_norm,
     "int8_expert_gate_up": make_int8_expert_gate_up,
     "int8_expert_down": make_int8_expert_down,
-    "few_row_expert_norm": make_few_row_expert_norm,
     # attention
     "qk_norm_rope_cache": make_qk_norm_rope_cache,
     "combine_splits": make_combine_splits,
@@ -157,7 +154,6 @@ ONE_KERNEL: Mapping[str, Factory] = {
     "relative_attention": make_relative_attention,
     # norms
     "rms_norm": make_rms_norm,
-    "residual_norm": make_residual_norm,
     "clipped_norm": make_clipped_norm,
     "per_layer_inputs": make_per_layer_inputs,
     "take_last_row": make_take_last_row,
@@ -219,8 +215,14 @@ def select(operator: Operator, spec: TargetSpec) -> Factory:
             return few_row_expert_tensor_cores.make_few_row_expert_tensor_cores
         case FewRowExperts():
             return make_few_row_experts
-        case QuantizedNorm(rows=rows):
-            return make_quantized_norm if rows == ONE else make_quantized_few_row_norm
+        case ResidualNorm(rows=One(), output=PackedOutput()):
+            return make_quantized_norm
+        case ResidualNorm(branches=2):
+            return make_expert_residual_norm
+        case ResidualNorm(output=PackedOutput()):
+            return make_quantized_few_row_norm
+        case ResidualNorm():
+            return make_residual_norm
         case SplitAttention(rows=rows):
             return make_decode_attention if rows == ONE else make_few_row_attention
         case QuantizedBranchNorms(experts=0):

@@ -10,7 +10,6 @@ from itertools import chain
 import numpy as np
 
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
-from gemma4_compile.operators.activation_quantization import QuantizedNorm
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.linear import Linear
@@ -19,6 +18,7 @@ from gemma4_compile.operators.moe import (
     Router,
     TopKExperts,
 )
+from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.operators.prologues import Routed
 from gemma4_compile.operators.sampling import SampleTopP, TopPHistogram
 from gemma4_compile.targets import TargetSpec, target_spec
@@ -95,7 +95,7 @@ def _is_around_experts(operator: Operator) -> bool:
     """Whether it routes, or adds both branches up."""
     if isinstance(operator, Linear):
         return isinstance(operator.prologue, Routed) or operator.prologue.branches > 1
-    return isinstance(operator, QuantizedNorm) and operator.branches > 1
+    return isinstance(operator, ResidualNorm) and operator.packs and operator.branches > 1
 
 
 def _whole_vocabulary() -> Group:

@@ -15,7 +15,6 @@ from gemma4_compile.operators.base import Operator, TensorSpec
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import ExpertGemm
 from gemma4_compile.operators.few_row_expert_norms import (
-    FewRowExpertNorm,
     QuantizedBranchNorms,
 )
 from gemma4_compile.operators.few_row_experts import FewRowExperts
@@ -24,7 +23,6 @@ from gemma4_compile.operators.moe import (
     EXPERT_TILE,
     VECTORS,
     CombineExperts,
-    ExpertResidualNorm,
     PermuteByExpert,
     Router,
     RouterScores,
@@ -68,10 +66,10 @@ def of_experts(
     down = [x[f"down_{name}"] for name in weights(DOWN)]
     left = [x["x"]]
     if int8:
-        left = call(QuantizeRows(CHUNK, 64, F32, True), left, *quantized_specs(64, N))
+        left = call(QuantizeRows(CHUNK, 64, F32, PackedOutput(True)), left, *quantized_specs(64, N))
     left = call(matmul(PAIRS, UP), [*left, *choice, *up], GATED)
     if int8:
-        left = call(QuantizeRows(CHUNK, 32, F32, True), left, *PACKED_GATED)
+        left = call(QuantizeRows(CHUNK, 32, F32, PackedOutput(True)), left, *PACKED_GATED)
     return call(matmul(NO_EPILOGUE, DOWN), [*left, *choice, *down], OUTPUTS)
 
 
@@ -104,7 +102,9 @@ def test_experts_are_found_by_their_ids(int8: bool) -> None:
             return of_experts(x, matmul, [x["ids"]], int8)
         up = [x[f"up_{name}"] for name in weights(UP)]
         down = [x[f"down_{name}"] for name in weights(DOWN)]
-        packed = call(QuantizeRows(CHUNK, 64, F32, True), [x["x"]], *quantized_specs(64, N))
+        packed = call(
+            QuantizeRows(CHUNK, 64, F32, PackedOutput(True)), [x["x"]], *quantized_specs(64, N)
+        )
         gate_up = matmul(PAIRS, UP)
         assert isinstance(gate_up, FewRowExperts)
         gate_up = replace(gate_up, output=PackedOutput(interleaved=True))
@@ -149,10 +149,14 @@ def test_both_branches_inputs_are_rounded_by_the_norm_before_them() -> None:
         norm = ResidualNorm(CHUNK, 64, 1e-6, False, F32, VECTORS)
         args = [x[name] for name in ("y", "residual", "vectors")]
         residual, hidden = call(norm, args, ROWS, ROWS)
-        dense = call(QuantizeRows(CHUNK, 64, F32, True), [hidden], *quantized_specs(64, N))
+        dense = call(
+            QuantizeRows(CHUNK, 64, F32, PackedOutput(True)), [hidden], *quantized_specs(64, N)
+        )
         routed = [residual, *(x[name] for name in ROUTED)]
         ids, shares, normed = call(ROUTER, routed, *CHOICE)
-        experts = call(QuantizeRows(CHUNK, 64, F32, False), [normed], *quantized_specs(64, N))
+        experts = call(
+            QuantizeRows(CHUNK, 64, F32, PackedOutput(False)), [normed], *quantized_specs(64, N)
+        )
         return [residual, *dense, ids, shares, *experts]
 
     packed = quantized_specs(64, N)
@@ -210,11 +214,11 @@ def end_of_layer(int8: bool) -> tvm.IRModule:
     def body(x: Tensors) -> list[nn.Tensor]:
         dense, outputs, shares, *others = (x[name] for name in END_INPUTS)
         (chosen,) = call(CombineExperts(CHUNK, TOP_K, 64), [outputs, shares], ROWS)
-        norm = ExpertResidualNorm(CHUNK, 64, 1e-6, F32)
+        norm = ResidualNorm(CHUNK, 64, 1e-6, True, F32, branches=2)
         residual, hidden = call(norm, [dense, chosen, *others], ROWS, ROWS)
         if not int8:
             return [residual, hidden]
-        rounding = QuantizeRows(CHUNK, 64, F32, True)
+        rounding = QuantizeRows(CHUNK, 64, F32, PackedOutput(True))
         return [residual, *call(rounding, [hidden], *quantized_specs(64, N))]
 
     return of_few_rows(module(END_INPUTS, body))
@@ -225,8 +229,15 @@ def test_the_norm_after_a_layer_adds_its_experts_up(int8: bool) -> None:
     def expected(x: Tensors) -> list[nn.Tensor]:
         args = [x[name] for name in END_INPUTS]
         if not int8:
-            return call(FewRowExpertNorm(64, 1e-6, TOP_K, F32, rows=Few(MOST)), args, ROWS, ROWS)
-        operator = FewRowExpertNorm(64, 1e-6, TOP_K, PACKED, True, Few(MOST))
+            return call(
+                ResidualNorm(Few(MOST), 64, 1e-6, True, F32, branches=2, top_k=TOP_K),
+                args,
+                ROWS,
+                ROWS,
+            )
+        operator = ResidualNorm(
+            Few(MOST), 64, 1e-6, True, "float32", branches=2, top_k=TOP_K, output=PackedOutput(True)
+        )
         return call(operator, args, ROWS, *quantized_specs(64, N))
 
     after = rewritten(end_of_layer(int8), LIMITS, few_row_experts)

@@ -15,11 +15,10 @@ from gemma4_compile.compile.build import build_module, calls_of, decoder_options
 from gemma4_compile.model_spec.component import FEW_ROWS_ATTR
 from gemma4_compile.model_spec.layers.attention import AttentionOptions
 from gemma4_compile.operators.activation_quantization import (
-    QuantizedNorm,
     QuantizeRows,
     quantized_specs,
 )
-from gemma4_compile.operators.activations import PACKED
+from gemma4_compile.operators.activations import PACKED, PackedOutput
 from gemma4_compile.operators.attention import PrefillAttention, QkNormRopeCache
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import TensorSpec
@@ -186,11 +185,11 @@ def test_a_norm_quantises_its_rows_itself() -> None:
     def before(x: Tensors) -> list[nn.Tensor]:
         norm = ResidualNorm(CHUNK, 64, 1e-6, False, F32)
         residual, hidden = call(norm, [x[name] for name in NORM_INPUTS], ROWS, ROWS)
-        rounding = QuantizeRows(CHUNK, 64, F32, True)
+        rounding = QuantizeRows(CHUNK, 64, F32, PackedOutput(True))
         return [residual, *call(rounding, [hidden], *PACKED_SPECS)]
 
     def expected(x: Tensors) -> list[nn.Tensor]:
-        norm = QuantizedNorm(64, 1e-6, False, True, rows=Few(MOST))
+        norm = ResidualNorm(Few(MOST), 64, 1e-6, False, "float32", output=PackedOutput(True))
         return call(norm, [x[name] for name in NORM_INPUTS], ROWS, *PACKED_SPECS)
 
     after = rewritten(of_few_rows(module(NORM_INPUTS, before)), LIMITS, few_rows)
@@ -205,11 +204,11 @@ def test_a_residual_that_is_rounded_as_it_is(is_read_before: bool) -> None:
         norm = ResidualNorm(CHUNK, 64, 1e-6, False, None)
         (residual,) = call(norm, [x[name] for name in inputs], ROWS)
         early = call(norm, [residual, x["residual"], x["w_branch"]], ROWS) if is_read_before else []
-        packed = call(QuantizeRows(CHUNK, 64, F32, True), [residual], *PACKED_SPECS)
+        packed = call(QuantizeRows(CHUNK, 64, F32, PackedOutput(True)), [residual], *PACKED_SPECS)
         return [residual, *early, *packed]
 
     def expected(x: Tensors) -> list[nn.Tensor]:
-        norm = QuantizedNorm(64, 1e-6, False, True, rows=Few(MOST), normed=False)
+        norm = ResidualNorm(Few(MOST), 64, 1e-6, False, None, output=PackedOutput(True))
         return call(norm, [x[name] for name in inputs], ROWS, *PACKED_SPECS)
 
     few = of_few_rows(module(inputs, before))
@@ -221,7 +220,10 @@ def test_a_norm_whose_rows_others_read_does_not() -> None:
     def before(x: Tensors) -> list[nn.Tensor]:
         norm = ResidualNorm(CHUNK, 64, 1e-6, False, F32)
         _, hidden = call(norm, [x[name] for name in NORM_INPUTS], ROWS, ROWS)
-        return [hidden, *call(QuantizeRows(CHUNK, 64, F32, True), [hidden], *PACKED_SPECS)]
+        return [
+            hidden,
+            *call(QuantizeRows(CHUNK, 64, F32, PackedOutput(True)), [hidden], *PACKED_SPECS),
+        ]
 
     few = of_few_rows(module(NORM_INPUTS, before))
     assert kinds(rewritten(few, LIMITS, few_rows)) == ["residual_norm", "quantize_rows"]
@@ -233,7 +235,7 @@ def test_a_matmul_rounds_short_rows_itself(cols: int, is_read_twice: bool) -> No
     inputs = {"x": ((N, cols), F32), **weights(layout)}
 
     def before(x: Tensors) -> list[nn.Tensor]:
-        rounding = QuantizeRows(CHUNK, cols, F32, True)
+        rounding = QuantizeRows(CHUNK, cols, F32, PackedOutput(True))
         packed = call(rounding, [x["x"]], *quantized_specs(cols, N))
         multiply = int8_linear(CHUNK, layout, PACKED)
         args = [*packed, *(x[name] for name in weights(layout))]
@@ -263,7 +265,7 @@ def test_gate_and_up_round_their_product(reason: str) -> None:
     def before(x: Tensors) -> list[nn.Tensor]:
         operator = int8_linear(CHUNK, layout, PACKED, **gate_up)
         (y,) = call(operator, [x[name] for name in inputs], product)
-        rounding = call(QuantizeRows(CHUNK, rows // 2, F32, False), [y], *rounded)
+        rounding = call(QuantizeRows(CHUNK, rows // 2, F32, PackedOutput(False)), [y], *rounded)
         return [*rounding, *([y] if reason == "read twice" else [])]
 
     def expected(x: Tensors) -> list[nn.Tensor]:
@@ -289,7 +291,7 @@ def test_a_combine_quantises_whole_groups_itself(dim: int, is_fused: bool) -> No
     def before(x: Tensors) -> list[nn.Tensor]:
         operator = PrefillAttention(CHUNK, 4, 2, dim, 40, F32, 64)
         attended = call(operator, [x[name] for name in inputs], q)
-        rounding = QuantizeRows(CHUNK, 4 * dim, F32, True)
+        rounding = QuantizeRows(CHUNK, 4 * dim, F32, PackedOutput(True))
         return call(rounding, attended, *quantized_specs(4 * dim, N))
 
     after = rewritten(of_few_rows(module(inputs, before)), LIMITS, few_rows)

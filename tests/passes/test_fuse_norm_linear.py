@@ -8,7 +8,6 @@ import tvm
 from tvm.relax.frontend import nn
 
 from gemma4_compile.operators.linear import Linear, WeightLayout
-from gemma4_compile.operators.moe import ExpertResidualNorm
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.operators.prologues import Norm
 from gemma4_compile.operators.rows import CHUNK, ONE
@@ -74,7 +73,7 @@ def test_two_branches_and_a_scalar_are_fused_as_well() -> None:
     }
 
     def unfused(x: Tensors) -> list[nn.Tensor]:
-        operator = ExpertResidualNorm(ONE, 64, EPS, F32)
+        operator = ResidualNorm(ONE, 64, EPS, True, F32, branches=2)
         residual, hidden = call(operator, [x[name] for name in inputs], ROW, ROW)
         return [residual, *linear(x, hidden)]
 

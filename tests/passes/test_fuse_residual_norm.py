@@ -11,7 +11,7 @@ from tvm import relax
 from tvm.relax.frontend import nn
 
 from gemma4_compile.operators.base import Operator
-from gemma4_compile.operators.moe import VECTORS, ExpertResidualNorm
+from gemma4_compile.operators.moe import VECTORS
 from gemma4_compile.operators.norms import ResidualNorm, RmsNorm
 from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.passes.fuse_residual_norm import fuse_residual_norm
@@ -100,7 +100,7 @@ def experts(x: Tensors) -> list[nn.Tensor]:
 
 
 def test_both_branches_of_a_layer_with_experts() -> None:
-    operator = ExpertResidualNorm(ONE, WIDTH, EPS, "float16")
+    operator = ResidualNorm(ONE, WIDTH, EPS, True, "float16", branches=2)
     names = ["branch", "x", "x", "three", "scalar", "w_next"]
     assert_same(fused(module(INPUTS, experts)), one_call(operator, names, ROW, HALF))
 

@@ -8,7 +8,6 @@ from tvm import tirx
 from tvm.relax.frontend import nn
 
 from gemma4_compile.operators.activation_quantization import (
-    QuantizedNorm,
     QuantizeRows,
     quantized_specs,
 )
@@ -82,7 +81,7 @@ def test_a_chunk_is_quantised_in_a_launch_of_its_own() -> None:
     inputs = {"x": ((n, 64), "float16"), **weights(LAYOUT)}
 
     def expected(x: Tensors) -> list[nn.Tensor]:
-        quantize = QuantizeRows(CHUNK, 64, "float16", True)
+        quantize = QuantizeRows(CHUNK, 64, "float16", PackedOutput(True))
         packed = call(quantize, [x["x"]], *quantized_specs(64, x["x"].shape[0]))
         return [matmul(int8_linear, x, packed, PACKED, CHUNK)]
 
@@ -100,7 +99,7 @@ def test_a_norm_that_nothing_fused_quantises_its_result() -> None:
         return [residual, matmul(Linear, x, [hidden], F32)]
 
     def expected(x: Tensors) -> list[nn.Tensor]:
-        norm = QuantizedNorm(64, EPS, False, True)
+        norm = ResidualNorm(ONE, 64, EPS, False, "float32", output=PackedOutput(True))
         made = call(norm, [x[name] for name in names], ROW, *quantized_specs(64))
         return [made[0], matmul(int8_linear, x, made[1:], PACKED)]
 

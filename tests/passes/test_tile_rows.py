@@ -11,15 +11,14 @@ from tvm.relax.frontend import nn
 from gemma4_compile import abi
 from gemma4_compile.compile.build import build_module, calls_of, decoder_options
 from gemma4_compile.operators.activation_quantization import (
-    QuantizedNorm,
     QuantizeRows,
     quantized_specs,
 )
 from gemma4_compile.operators.activations import PACKED, PackedOutput
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import TensorSpec
-from gemma4_compile.operators.few_row_expert_norms import FewRowExpertNorm
 from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.operators.rows import CHUNK, Few
 from gemma4_compile.passes.fusion_limits import FusionLimits, fusion_limits
 from gemma4_compile.passes.tile_rows import tile_rows
@@ -47,7 +46,9 @@ INPUTS = {
 
 
 def norm(x: Tensors, tiled: bool = False) -> list[nn.Tensor]:
-    operator = QuantizedNorm(WIDTH, 1e-6, False, True, rows=Few(MOST), tiled=tiled)
+    operator = ResidualNorm(
+        Few(MOST), WIDTH, 1e-6, False, "float32", output=PackedOutput(True, tiled)
+    )
     args = [x[name] for name in ("y", "residual", "w_branch", "w_next")]
     return call(operator, args, ((N, WIDTH), F32), *quantized_specs(WIDTH, N, tiled))
 
@@ -130,16 +131,18 @@ def test_a_product_that_tensor_cores_do_not_make_stays() -> None:
     assert_same(rewritten(made, limits, tile_rows), made)
 
 
-Tiled = QuantizeRows | CombineSplits | FewRowExpertNorm
+Tiled = QuantizeRows | CombineSplits | ResidualNorm
 MADE: dict[str, tuple[Tiled, list[TensorSpec], list[TensorSpec]]] = {
-    "rounding": (QuantizeRows(CHUNK, WIDTH, F32, True), [((N, WIDTH), F32)], []),
+    "rounding": (QuantizeRows(CHUNK, WIDTH, F32, PackedOutput(True)), [((N, WIDTH), F32)], []),
     "combine": (
         CombineSplits(1, WIDTH, 3, F32, Few(MOST), PackedOutput(True)),
         [((N, 3, 1, WIDTH), F32), ((N, 3, 1, 2), F32)],
         [],
     ),
     "norm after experts": (
-        FewRowExpertNorm(WIDTH, 1e-6, 2, PACKED, True, Few(MOST)),
+        ResidualNorm(
+            Few(MOST), WIDTH, 1e-6, True, "float32", branches=2, top_k=2, output=PackedOutput(True)
+        ),
         [
             ((N, WIDTH), F32),
             ((N * 2, WIDTH), F32),
@@ -155,12 +158,6 @@ MADE: dict[str, tuple[Tiled, list[TensorSpec], list[TensorSpec]]] = {
 """Other operators that make rows, with their arguments and what else they make."""
 
 
-def in_tiles(operator: Tiled) -> Tiled:
-    if isinstance(operator, CombineSplits):
-        return replace(operator, output=PackedOutput(True, tiled=True))
-    return replace(operator, tiled=True)
-
-
 @pytest.mark.parametrize("name", MADE)
 def test_whatever_makes_packed_rows_writes_them_in_tiles(name: str) -> None:
     operator, args, others = MADE[name]
@@ -168,7 +165,7 @@ def test_whatever_makes_packed_rows_writes_them_in_tiles(name: str) -> None:
 
     def of(x: Tensors, tiled: bool) -> list[nn.Tensor]:
         specs = [*others, *quantized_specs(WIDTH, N, tiled)]
-        made = in_tiles(operator) if tiled else operator
+        made = replace(operator, output=PackedOutput(True, tiled))
         *rest, words, scales = call(made, [x[f"arg{i}"] for i in range(len(args))], *specs)
         return [*rest, *down([words, scales], own_weights(x), DOWN, tiled)]
 

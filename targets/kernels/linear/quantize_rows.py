@@ -10,13 +10,12 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.activation_quantization import (
     WORD,
-    QuantizedNorm,
     QuantizeRows,
     quantized_specs,
 )
-from gemma4_compile.operators.base import symbolic_rows
+from gemma4_compile.operators.activations import packed_of
 from gemma4_compile.operators.math import f32
-from gemma4_compile.operators.norms import NormVector
+from gemma4_compile.operators.norms import NormVector, ResidualNorm
 from gemma4_compile.operators.tir import bind, function, store, when
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import (
@@ -52,7 +51,7 @@ def make_quantize_rows(operator: QuantizeRows, spec: TargetSpec) -> tirx.PrimFun
 
     Grid: vec4s of a row / threads x rows. Shared: a float32 a thread. Definition: `QuantizeRows`.
     """
-    rows, width = operator.rows.extent(), operator.width
+    rows, width, output = operator.rows.extent(), operator.width, operator.output
     vec4s = width // WORD
     threads = row_threads(vec4s, spec.max_threads_per_block)
     with function(scheduled=True) as build:
@@ -60,7 +59,7 @@ def make_quantize_rows(operator: QuantizeRows, spec: TargetSpec) -> tirx.PrimFun
         words, scales = (
             build.arg(name, *shape)
             for name, shape in zip(
-                ("words", "scales"), quantized_specs(width, rows, operator.tiled), strict=True
+                ("words", "scales"), quantized_specs(width, rows, output.tiled), strict=True
             )
         )
         grid = -(-vec4s // threads), written_rows(rows, words)
@@ -79,7 +78,7 @@ def make_quantize_rows(operator: QuantizeRows, spec: TargetSpec) -> tirx.PrimFun
 
             with if_there_is(i, rows, words, block, threads, put_word):
                 vec4 = bind(x[i, T.ramp(item * WORD, 1, WORD)].astype(f"float32x{WORD}"))
-                round_vec4s([vec4], block, threads, operator.interleaved, put_word, put_scale)
+                round_vec4s([vec4], block, threads, output.interleaved, put_word, put_scale)
     return build.result
 
 
@@ -123,16 +122,16 @@ def _own_vec4_behind_experts(
     return own
 
 
-def make_quantized_norm(operator: QuantizedNorm, spec: TargetSpec) -> tirx.PrimFunc:
+def make_quantized_norm(operator: ResidualNorm, spec: TargetSpec) -> tirx.PrimFunc:
     """Every block adds up the squares of the whole row, and rounds a vec4 a thread.
 
     Grid: vec4s / threads. Shared: a vector a thread, two after two branches. Reference:
-    `QuantizedNorm.definition`.
+    `ResidualNorm.definition`.
     """
-    width, vec4s = operator.width, operator.width // WORD
+    width, vec4s, output = operator.width, operator.width // WORD, packed_of(operator.output)
     threads = row_threads(vec4s, spec.max_threads_per_block)
     with function(scheduled=True) as build:
-        args = declare_norm(build, operator.norm)
+        args = declare_norm(build, operator.vector)
         out = build.arg("out", (1, width), "float32")
         words, scales = (
             build.arg(name, *shape)
@@ -157,7 +156,7 @@ def make_quantized_norm(operator: QuantizedNorm, spec: TargetSpec) -> tirx.PrimF
                 [x],
                 block,
                 threads,
-                operator.interleaved,
+                output.interleaved,
                 put_word,
                 put_scale,
             )
@@ -174,19 +173,19 @@ def norm_threads(width: int, spec: TargetSpec) -> int:
     return -(-vec4s // (each * spec.simd_width)) * spec.simd_width
 
 
-def make_quantized_few_row_norm(operator: QuantizedNorm, spec: TargetSpec) -> tirx.PrimFunc:
+def make_quantized_few_row_norm(operator: ResidualNorm, spec: TargetSpec) -> tirx.PrimFunc:
     """The norms of `make_quantized_norm`, of each row, and their rounding.
 
     Grid: rows, of tiles all. Shared: a vector a thread, and a float32 a vec4. Definition:
-    `QuantizedNorm`.
+    `ResidualNorm`.
     """
-    width, n = operator.width, symbolic_rows(None)
+    width, n, output = operator.width, operator.rows.extent(), packed_of(operator.output)
     threads = norm_threads(width, spec)
     with function(scheduled=True) as build:
-        norm = NormVector(width, operator.eps, operator.scaled, operator.normed)
-        args = NormArguments.declare(build, norm, n)
+        assert isinstance(operator.vector, NormVector), "chosen for one branch"
+        args = NormArguments.declare(build, operator.vector, n)
         out = build.arg("out", (n, width), "float32")
-        packed = packed_results(build, width, n, tiled=operator.tiled)
+        packed = packed_results(build, width, n, tiled=output.tiled)
         with launch(threads, written_rows(n, packed[0])) as (i, _, thread):
             block = Block(thread, threads, spec.simd_width)
             row_slice = RowSlice(block, width)
@@ -194,6 +193,6 @@ def make_quantized_few_row_norm(operator: QuantizedNorm, spec: TargetSpec) -> ti
             with if_there_is(i, n, packed[0], block, width // WORD):
                 total, normed = norms_at_once(args, nexts, out, row_slice, i)
                 store_rounded(
-                    packed, i, row_slice, normed[0] if normed else total, operator.interleaved
+                    packed, i, row_slice, normed[0] if normed else total, output.interleaved
                 )
     return build.result

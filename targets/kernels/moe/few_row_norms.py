@@ -1,6 +1,6 @@
-"""Norms around the experts of a few rows: a block a row.
+"""Norms around experts: a block a row.
 
-Definitions: gemma4_compile/operators/few_row_expert_norms.py.
+Definitions: gemma4_compile/operators/few_row_expert_norms.py, norms.py.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.activation_quantization import WORD
-from gemma4_compile.operators.activations import PACKED
+from gemma4_compile.operators.activations import PackedOutput
 from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.few_row_expert_norms import (
-    FewRowExpertNorm,
     QuantizedBranchNorms,
 )
 from gemma4_compile.operators.moe import BRANCH_NORM, DENSE_NORM, EXPERT_NORM, VECTORS
-from gemma4_compile.operators.norms import ExpertNormVector, NormVector
+from gemma4_compile.operators.norms import ExpertNormVector, NormVector, ResidualNorm
 from gemma4_compile.operators.tir import FunctionBuilder, bind, function, i32
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import (
@@ -114,29 +113,39 @@ def _norm_branches(
         store_rounded(packed[2 * index : 2 * index + 2], i, row_slice, values, order)
 
 
-def make_few_row_expert_norm(operator: FewRowExpertNorm, spec: TargetSpec) -> tirx.PrimFunc:
-    """`make_expert_residual_norm`, which adds the experts' outputs up as it reads them.
+def make_expert_residual_norm(operator: ResidualNorm, spec: TargetSpec) -> tirx.PrimFunc:
+    """Everything is read once, at the start: one block's time is the latency of its loads.
 
-    Grid: rows, of tiles all. Shared: two vectors a thread, and a float32 a vec4 if packed.
-    Definition: `FewRowExpertNorm`.
+    With `top_k` the experts' outputs are added up as they are read. Grid: rows, of tiles all.
+    Shared: two vectors a thread, and a float32 a vec4 if packed. Reference: `ResidualNorm`.
     """
-    n, width, is_packed = symbolic_rows(None), operator.width, operator.next_dtype == PACKED
-    threads = row_threads(width, spec.max_threads_per_block)
-    threads = norm_threads(width, spec) if is_packed else threads
-    norm = ExpertNormVector(width, operator.eps)
+    n, width, output, norm = (
+        operator.rows.extent(),
+        operator.width,
+        operator.output,
+        operator.vector,
+    )
+    assert isinstance(norm, ExpertNormVector), "chosen for two branches"
+    threads = (
+        norm_threads(width, spec)
+        if operator.packs
+        else row_threads(width, spec.max_threads_per_block)
+    )
     with function(scheduled=True) as build:
-        args = ExpertNormArguments.declare(build, norm, n, operator.top_k)
+        args = ExpertNormArguments.declare(build, norm, n)
         out = build.arg("out", (n, width), "float32")
-        packed = packed_results(build, width, n, tiled=operator.tiled) if is_packed else []
-        hidden = None if packed else build.arg("hidden", (n, width), operator.next_dtype)
-        words = packed[0] if packed else out
-        with launch(threads, written_rows(n, words)) as (i, _, thread):
+        if isinstance(output, PackedOutput):
+            results = packed_results(build, width, n, tiled=output.tiled)
+        else:
+            results = [build.arg("hidden", (n, width), operator.next_dtype or "float32")]
+        first = results[0]
+        with launch(threads, written_rows(n, first)) as (i, _, thread):
             block = Block(thread, threads, spec.simd_width)
             row_slice = RowSlice(block, width)
-            with if_there_is(i, n, words, block, width // WORD):
+            with if_there_is(i, n, first, block, width // WORD):
                 normed = expert_norm(args, out, None, row_slice, BlockSums(block, EXPERT_SUMS), i)
-                if hidden is not None:
-                    row_slice.store(hidden, normed, i)
+                if isinstance(output, PackedOutput):
+                    store_rounded(results, i, row_slice, normed, output.interleaved)
                 else:
-                    store_rounded(packed, i, row_slice, normed, operator.interleaved)
+                    row_slice.store(first, normed, i)
     return build.result

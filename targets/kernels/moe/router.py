@@ -17,21 +17,18 @@ from gemma4_compile.operators.moe import (
     SCALE,
     VECTORS,
     CombineExperts,
-    ExpertResidualNorm,
     PermuteByExpert,
     Router,
     RouterScores,
     TopKExperts,
     routed_width,
 )
-from gemma4_compile.operators.norms import ExpertNormVector
 from gemma4_compile.operators.rows import One
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import (
     Block,
     BlockReduction,
-    BlockSums,
     barrier,
     inverse_rms,
     launch,
@@ -46,11 +43,6 @@ from gemma4_compile.targets.kernels.common.blocks import (
 from gemma4_compile.targets.kernels.common.row_slice import Readable, RowSlice, StackRow
 from gemma4_compile.targets.kernels.common.vectors import Vectors
 from gemma4_compile.targets.kernels.moe.expert_choice import choose, weight_of
-from gemma4_compile.targets.kernels.prologues.expert_norms import (
-    EXPERT_SUMS,
-    ExpertNormArguments,
-    expert_norm,
-)
 from gemma4_compile.targets.kernels.prologues.router_blocks import store_hidden
 from gemma4_compile.targets.spec import TargetSpec
 
@@ -326,24 +318,4 @@ def make_combine_experts(operator: CombineExperts, _spec: TargetSpec) -> tirx.Pr
                 for k in range(top_k):
                     total.add(weights[i, k] * outputs[i * top_k + k, j])
                 store(y, total.value, i, j)
-    return build.result
-
-
-def make_expert_residual_norm(operator: ExpertResidualNorm, spec: TargetSpec) -> tirx.PrimFunc:
-    """Everything is read once, at the start: one block's time is the latency of its loads.
-
-    Grid: rows. Shared: two vectors a thread. Reference: `ExpertResidualNorm.definition`.
-    """
-    rows, width = operator.rows.extent(), operator.width
-    threads = row_threads(width, spec.max_threads_per_block)
-    norm = ExpertNormVector(width, operator.eps)
-    with function(scheduled=True) as build:
-        args = ExpertNormArguments.declare(build, norm, rows)
-        out = build.arg("out", (rows, width), "float32")
-        hidden = build.arg("hidden", (rows, width), operator.next_dtype)
-        with launch(threads, rows) as (i, _, thread):
-            block = Block(thread, threads, spec.simd_width)
-            row_slice = RowSlice(block, width)
-            sums = BlockSums(block, EXPERT_SUMS)
-            row_slice.store(hidden, expert_norm(args, out, None, row_slice, sums, i), i)
     return build.result

@@ -40,14 +40,14 @@ class ExpertNormArguments:
 
     @staticmethod
     def declare(
-        build: FunctionBuilder, norm: ExpertNormVector, rows: Index = 1, top_k: int = 0
+        build: FunctionBuilder, norm: ExpertNormVector, rows: Index = 1
     ) -> ExpertNormArguments:
         """Declare them, right where they stand; with `top_k` the experts come one by one."""
         width = norm.width
         return ExpertNormArguments(
             norm,
             dense=build.arg("dense", (rows, width), "float32"),
-            experts=_declare_experts(build, width, rows, top_k),
+            experts=_declare_experts(build, width, rows, norm.top_k),
             residual=build.arg("residual", (rows, width), "float32"),
             w_branches=build.arg("w_branches", (3, width), "float32"),
             scalar=build.arg("scalar", (1,), "float32"),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile.operators.moe import ExpertResidualNorm, Router
+from gemma4_compile.operators.moe import Router
 from gemma4_compile.operators.norms import ResidualNorm, RmsNorm
 from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.targets import target_spec
@@ -32,7 +32,7 @@ def test_rows_of_any_width(
             RmsNorm(CHUNK, width, 1e-6, "float16"),
             ResidualNorm(CHUNK, width, 1e-6, True, "float16"),
             ResidualNorm(ONE, width, 1e-6, False, None),
-            ExpertResidualNorm(CHUNK, width, 1e-6, "float32"),
+            ResidualNorm(CHUNK, width, 1e-6, True, "float32", branches=2),
             Router(ONE, width, 7, 3, 1e-6, 0.25, "float32", "float16"),
         ]
     cases = [make_case(operator, seed) for seed, operator in enumerate(found)]

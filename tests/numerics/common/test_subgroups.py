@@ -13,7 +13,6 @@ import tvm_ffi
 
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.operators.activation_quantization import (
-    QuantizedNorm,
     QuantizeRows,
 )
 from gemma4_compile.operators.activations import PACKED, PackedOutput
@@ -24,7 +23,7 @@ from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp
 from gemma4_compile.operators.int8_experts import Int8ExpertGateUp
 from gemma4_compile.operators.linear import Linear, WeightLayout
-from gemma4_compile.operators.moe import ExpertResidualNorm, Router, RouterScores
+from gemma4_compile.operators.moe import Router, RouterScores
 from gemma4_compile.operators.norms import PerLayerInputs, ResidualNorm, RmsNorm
 from gemma4_compile.operators.prologues import Combine, Norm, Routed
 from gemma4_compile.operators.rows import CHUNK, ONE
@@ -68,7 +67,7 @@ def exact(dtype: str) -> list[Operator]:
         ExpertDown(WeightLayout(4, dtype, 32, 64, (40 * 12,)), 40, 12, 3, dtype),
         Router(ONE, 1030, 7, 3, 1e-6, 0.25, "float32", dtype),
         RouterScores(1030, 7, 1e-6, 0.25, "float32"),
-        ExpertResidualNorm(ONE, 260, 1e-6, dtype),
+        ResidualNorm(ONE, 260, 1e-6, True, dtype, branches=2),
         CombineSplits(2, 64, 37, dtype),
         SoftmaxPartials(4096, 5),
         SoftmaxProbs(4096, 5),
@@ -80,8 +79,8 @@ def int8() -> list[Operator]:
     """Groups of eight threads that find their largest magnitude."""
     packed = {"epilogue": Epilogue.GELU_PAIRS.value, "packed_out": True}
     return [
-        QuantizeRows(CHUNK, 1312, "float32", False),
-        QuantizedNorm(288, 1e-6, False, True),
+        QuantizeRows(CHUNK, 1312, "float32", PackedOutput(False)),
+        ResidualNorm(ONE, 288, 1e-6, False, "float32", output=PackedOutput(True)),
         CombineSplits(3, 96, 7, "float32", output=PackedOutput(False)),
         matrix(int8_linear, 96, 192, in_dtype=PACKED, **packed),
         matrix(

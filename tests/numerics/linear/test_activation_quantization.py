@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gemma4_compile.operators.activation_quantization import GROUP, QuantizedNorm
+from gemma4_compile.operators.activation_quantization import GROUP
 from gemma4_compile.operators.activations import PACKED, PackedOutput
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.int8_experts import Int8ExpertDown, Int8ExpertGateUp
 from gemma4_compile.operators.linear import Linear, WeightLayout
+from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.operators.prologues import Combine, Norm
 from gemma4_compile.operators.rows import ONE
 from tests.matmuls import int8_linear
@@ -146,7 +147,7 @@ def test_a_norm_leaves_a_packed_vector(interleaved: bool) -> None:
     w_branch, w_next, scalar = values(3, COLS), values(4, COLS), np.array([0.3], np.float32)
     out, (words, scales) = np.zeros((1, COLS), np.float32), empty(COLS)
 
-    operator = QuantizedNorm(COLS, EPS, True, interleaved)
+    operator = ResidualNorm(ONE, COLS, EPS, True, "float32", output=PackedOutput(interleaved))
     run(operator, branch, residual, w_branch, scalar, w_next, out, words, scales)
 
     total = (residual + normed(branch) * w_branch) * 0.3

@@ -16,7 +16,7 @@ from gemma4_compile.operators.activation_quantization import (
     QuantizeRows,
     byte_of,
 )
-from gemma4_compile.operators.activations import FLOAT32, PACKED
+from gemma4_compile.operators.activations import FLOAT32, PACKED, PackedOutput
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.rows import CHUNK, Few
@@ -139,7 +139,7 @@ def test_a_packed_product_is_the_product_and_its_rounding() -> None:
     packed = [np.zeros_like(result) for result in case.expected]
 
     run(replace(operator, output=FLOAT32), *case.arrays[:-2], y)
-    run(QuantizeRows(CHUNK, 32, "float32", True), y, *packed)
+    run(QuantizeRows(CHUNK, 32, "float32", PackedOutput(True)), y, *packed)
 
     for found, expected in zip(case.expected, packed, strict=True):
         np.testing.assert_array_equal(found, expected)
@@ -155,7 +155,7 @@ def test_rows_that_it_rounds_itself(dtype: str) -> None:
     itself, packed = np.zeros((3, 104), np.float32), np.zeros((3, 104), np.float32)
 
     run(replace(operator, in_dtype=dtype), x, *tensors, itself)
-    run(QuantizeRows(CHUNK, operator.cols, dtype, False), x, words, scales)
+    run(QuantizeRows(CHUNK, operator.cols, dtype, PackedOutput(False)), x, words, scales)
     run(operator, words, scales, *tensors, packed)
 
     np.testing.assert_array_equal(itself, packed)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from gemma4_compile.operators.activation_quantization import (
-    QuantizedNorm,
     QuantizeRows,
 )
 from gemma4_compile.operators.activations import PackedOutput
@@ -26,21 +25,21 @@ from tests.numerics.kernel_cases import KernelCase, differences, make_case
 from tests.web.dawn import SUBGROUP, VulkanDriver
 
 MOST = 9
-Packing = QuantizeRows | QuantizedNorm | CombineSplits
+Packing = QuantizeRows | ResidualNorm | CombineSplits
 TILED: list[Packing] = [
-    QuantizeRows(CHUNK, 288, "float32", True, tiled=True),
-    QuantizeRows(CHUNK, 1312, "float16", False, tiled=True),
-    QuantizedNorm(1536, 1e-6, True, True, rows=Few(MOST), tiled=True),
-    QuantizedNorm(288, 1e-6, False, False, rows=Few(MOST), normed=False, tiled=True),
+    QuantizeRows(CHUNK, 288, "float32", PackedOutput(True, tiled=True)),
+    QuantizeRows(CHUNK, 1312, "float16", PackedOutput(False, tiled=True)),
+    ResidualNorm(Few(MOST), 1536, 1e-6, True, "float32", output=PackedOutput(True, tiled=True)),
+    ResidualNorm(Few(MOST), 288, 1e-6, False, None, output=PackedOutput(False, tiled=True)),
     CombineSplits(3, 96, 7, "float16", Few(MOST), PackedOutput(True, tiled=True)),
 ]
 OPERATORS: list[Packing] = [
-    QuantizedNorm(288, 1e-6, False, False, rows=Few(MOST)),
-    QuantizedNorm(1536, 1e-6, True, True, rows=Few(MOST)),
+    ResidualNorm(Few(MOST), 288, 1e-6, False, "float32", output=PackedOutput(False)),
+    ResidualNorm(Few(MOST), 1536, 1e-6, True, "float32", output=PackedOutput(True)),
     CombineSplits(3, 96, 7, "float16", Few(MOST), PackedOutput(True)),
     CombineSplits(2, 256, 20, "float32", Few(MOST), PackedOutput(False)),
-    QuantizedNorm(5376, 1e-6, True, False, rows=Few(MOST)),
-    QuantizedNorm(1536, 1e-6, False, True, rows=Few(MOST), normed=False),
+    ResidualNorm(Few(MOST), 5376, 1e-6, True, "float32", output=PackedOutput(False)),
+    ResidualNorm(Few(MOST), 1536, 1e-6, False, None, output=PackedOutput(True)),
     *TILED,
 ]
 
@@ -51,7 +50,7 @@ def cases() -> list[KernelCase]:
 
 @pytest.mark.parametrize("scaled", [False, True])
 def test_a_norm_is_a_norm_and_its_rounding(scaled: bool) -> None:
-    operator = QuantizedNorm(288, 1e-6, scaled, True, rows=Few(MOST))
+    operator = ResidualNorm(Few(MOST), 288, 1e-6, scaled, "float32", output=PackedOutput(True))
     case = make_case(operator, 1, rows=5)
     *args, _, _, _ = case.arrays
     out, words, scales = case.expected
@@ -59,19 +58,21 @@ def test_a_norm_is_a_norm_and_its_rounding(scaled: bool) -> None:
     packed = np.zeros_like(words), np.zeros_like(scales)
 
     run(ResidualNorm(CHUNK, 288, 1e-6, scaled, "float32"), *args, same, hidden)
-    run(QuantizeRows(CHUNK, 288, "float32", True), hidden, *packed)
+    run(QuantizeRows(CHUNK, 288, "float32", PackedOutput(True)), hidden, *packed)
 
     for found, expected in zip((out, words, scales), (same, *packed), strict=True):
         np.testing.assert_array_equal(found, expected)
 
 
 def test_a_residual_that_is_not_normed_is_rounded_itself() -> None:
-    case = make_case(QuantizedNorm(288, 1e-6, False, True, rows=Few(MOST), normed=False), 1, rows=5)
+    case = make_case(
+        ResidualNorm(Few(MOST), 288, 1e-6, False, None, output=PackedOutput(True)), 1, rows=5
+    )
     out, words, scales = case.expected
     same, packed = np.zeros_like(out), (np.zeros_like(words), np.zeros_like(scales))
 
     run(ResidualNorm(CHUNK, 288, 1e-6, False, None), *case.arrays[:3], same)
-    run(QuantizeRows(CHUNK, 288, "float32", True), same, *packed)
+    run(QuantizeRows(CHUNK, 288, "float32", PackedOutput(True)), same, *packed)
 
     for found, expected in zip((out, words, scales), (same, *packed), strict=True):
         np.testing.assert_array_equal(found, expected)
@@ -86,7 +87,7 @@ def test_a_combine_is_a_combine_and_its_rounding() -> None:
     packed = np.zeros_like(words), np.zeros_like(scales)
 
     run(CombineSplits(3, 96, 7, "float32", Few(MOST)), o_partial, split_lse, x)
-    run(QuantizeRows(CHUNK, 288, "float32", True), x, *packed)
+    run(QuantizeRows(CHUNK, 288, "float32", PackedOutput(True)), x, *packed)
 
     np.testing.assert_allclose(scales, packed[1], rtol=1e-6)
     moved = np.abs(words.view(np.int8).astype(int) - packed[0].view(np.int8))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gemma4_compile.operators.activation_quantization import QuantizeRows
-from gemma4_compile.operators.activations import INT8, PACKED
+from gemma4_compile.operators.activations import INT8, PACKED, PackedOutput
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import ExpertGemm
 from gemma4_compile.operators.linear import Linear, WeightLayout
@@ -50,8 +50,8 @@ INT8_OPERATORS = [
     ExpertGemm(
         WeightLayout(4, "float16", GROUP, 96, (80 * 4, 80 * 2)), 80, 6, 3, PACKED, activations=INT8
     ),
-    QuantizeRows(CHUNK, 96, "float16", True),
-    QuantizeRows(CHUNK, 1312, "float32", False),
+    QuantizeRows(CHUNK, 96, "float16", PackedOutput(True)),
+    QuantizeRows(CHUNK, 1312, "float32", PackedOutput(False)),
 ]
 TUNINGS: dict[str, GemmTuning] = {
     "default": GemmTuning(),

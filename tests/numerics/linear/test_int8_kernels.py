@@ -13,7 +13,6 @@ import pytest
 from gemma4_compile.operators.activation_quantization import (
     GROUP,
     LEVELS,
-    QuantizedNorm,
     QuantizeRows,
 )
 from gemma4_compile.operators.activations import PACKED, PackedOutput
@@ -23,6 +22,7 @@ from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.examples import MOVED_BYTES
 from gemma4_compile.operators.int8_experts import Int8ExpertDown, Int8ExpertGateUp
 from gemma4_compile.operators.linear import Linear, WeightLayout
+from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.operators.prologues import Combine, Norm, Routed
 from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.targets import TargetSpec, target_spec
@@ -118,8 +118,8 @@ def odd_shapes() -> list[Operator]:
             epilogue=pairs,
             prologue=Routed(experts=7, factor=0.06, router_dtype="float16", eps=1e-6),
         ),
-        QuantizedNorm(288, 1e-6, False, False),
-        QuantizedNorm(1312, 1e-6, True, True, 2),
+        ResidualNorm(ONE, 288, 1e-6, False, "float32", output=PackedOutput(False)),
+        ResidualNorm(ONE, 1312, 1e-6, True, "float32", branches=2, output=PackedOutput(True)),
         CombineSplits(3, 96, 7, "float16", output=PackedOutput(True)),
         CombineSplits(3, 96, 7, "float32", output=PackedOutput(True)),
     ]
@@ -222,7 +222,8 @@ def test_blocks_that_norm_once_for_several_tiles(lavapipe: VulkanDriver, tmp_pat
 
 
 @pytest.mark.parametrize(
-    "share", shares([QuantizeRows(CHUNK, 1312, "float32", False), *odd_shapes()[4::2]], 3)
+    "share",
+    shares([QuantizeRows(CHUNK, 1312, "float32", PackedOutput(False)), *odd_shapes()[4::2]], 3),
 )
 def test_kernels_of_odd_shapes_with_subgroups(
     share: list[tuple[int, Operator]], lavapipe: VulkanDriver, tmp_path: Path

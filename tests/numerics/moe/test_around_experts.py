@@ -7,11 +7,11 @@ from typing import Any, TypedDict
 import numpy as np
 import pytest
 
-from gemma4_compile.operators.activation_quantization import QuantizedNorm
-from gemma4_compile.operators.activations import PACKED
+from gemma4_compile.operators.activations import PACKED, PackedOutput
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.moe import RouterScores, TopKExperts
+from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.operators.prologues import Norm, Routed
 from gemma4_compile.operators.rows import ONE, Rows
 from tests.matmuls import int8_linear
@@ -125,7 +125,13 @@ def test_the_next_matmul_norms_both_branches_by_itself(form: str, size: float) -
 
     if form == "packed":
         words, scales = np.zeros((1, COLS // 4), np.uint32), np.zeros((1, COLS // 32), np.float32)
-        run(QuantizedNorm(COLS, EPS, True, True, 2), *args, out, words, scales)
+        run(
+            ResidualNorm(ONE, COLS, EPS, True, "float32", branches=2, output=PackedOutput(True)),
+            *args,
+            out,
+            words,
+            scales,
+        )
         layout["in_dtype"] = PACKED
         run(int8_linear(**layout), words, scales, *tensors, y)
     else:

@@ -14,10 +14,10 @@ from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, Exp
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.moe import (
     CombineExperts,
-    ExpertResidualNorm,
     PermuteByExpert,
     Router,
 )
+from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.operators.rows import CHUNK, ONE
 from tests.numerics.definitions import ROUNDED, run, values
 from tests.numerics.linear.test_linear import COLS, GROUP, LAYOUTS, close, gelu, stored
@@ -317,7 +317,7 @@ def test_both_branches_are_normed_added_and_normed_again(
     scalar = np.array([0.09], np.float32)
     out, hidden = np.zeros((rows, WIDTH), np.float32), np.zeros((rows, WIDTH), dtype)
 
-    operator = ExpertResidualNorm(ONE if rows == 1 else CHUNK, WIDTH, EPS, dtype)
+    operator = ResidualNorm(ONE if rows == 1 else CHUNK, WIDTH, EPS, True, dtype, branches=2)
     run(operator, dense, experts, residual, w_branches, scalar, w_next, out, hidden)
 
     expected = behind_experts(dense, experts, residual, w_branches) * scalar

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from gemma4_compile.operators.activation_quantization import QuantizeRows
-from gemma4_compile.operators.activations import PACKED
+from gemma4_compile.operators.activations import FLOAT32, Output, PackedOutput
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.few_row_expert_norms import (
-    FewRowExpertNorm,
     QuantizedBranchNorms,
 )
 from gemma4_compile.operators.moe import (
@@ -21,7 +20,6 @@ from gemma4_compile.operators.moe import (
     EXPERT_NORM,
     VECTORS,
     CombineExperts,
-    ExpertResidualNorm,
     RouterScores,
 )
 from gemma4_compile.operators.norms import ResidualNorm, RmsNorm
@@ -36,14 +34,27 @@ from tests.web.dawn import SUBGROUP, VulkanDriver
 
 MOST, WIDTH, EPS = 9, 288, 1e-6
 FLOATS: list[Operator] = [
-    FewRowExpertNorm(1030, EPS, 3, "float16", rows=Few(MOST)),
-    FewRowExpertNorm(2816, EPS, 8, "float32", rows=Few(MOST)),
+    ResidualNorm(Few(MOST), 1030, EPS, True, "float16", branches=2, top_k=3),
+    ResidualNorm(Few(MOST), 2816, EPS, True, "float32", branches=2, top_k=8),
 ]
 OPERATORS: list[Operator] = [
     *FLOATS,
-    FewRowExpertNorm(2816, EPS, 8, PACKED, True, Few(MOST)),
-    FewRowExpertNorm(288, EPS, 2, PACKED, False, Few(MOST)),
-    FewRowExpertNorm(288, EPS, 2, PACKED, True, Few(MOST), tiled=True),
+    ResidualNorm(
+        Few(MOST), 2816, EPS, True, "float32", branches=2, top_k=8, output=PackedOutput(True)
+    ),
+    ResidualNorm(
+        Few(MOST), 288, EPS, True, "float32", branches=2, top_k=2, output=PackedOutput(False)
+    ),
+    ResidualNorm(
+        Few(MOST),
+        288,
+        EPS,
+        True,
+        "float32",
+        branches=2,
+        top_k=2,
+        output=PackedOutput(True, tiled=True),
+    ),
     QuantizedBranchNorms(2816, EPS, True, True, Few(MOST)),
     QuantizedBranchNorms(288, EPS, False, True, Few(MOST)),
     QuantizedBranchNorms(2816, EPS, True, True, Few(MOST), 128, 2816**-0.5, "float16"),
@@ -63,7 +74,7 @@ def rounded(x: Array, interleaved: bool) -> tuple[Array, Array]:
     """Words and scales of some rows."""
     rows, width = x.shape
     words, scales = np.zeros((rows, width // 4), np.uint32), np.zeros((rows, width // 32), "f4")
-    run(QuantizeRows(CHUNK, width, "float32", interleaved), x, words, scales)
+    run(QuantizeRows(CHUNK, width, "float32", PackedOutput(interleaved)), x, words, scales)
     return words, scales
 
 
@@ -114,19 +125,30 @@ def test_the_router_s_scores_are_those_of_the_residual() -> None:
         np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("dtype", ["float32", PACKED])
-def test_experts_are_added_up_normed_and_rounded(dtype: str) -> None:
-    operator = FewRowExpertNorm(WIDTH, EPS, 3, dtype, True, Few(MOST))
+@pytest.mark.parametrize(
+    "output", [FLOAT32, PackedOutput(True)], ids=lambda one: type(one).__name__
+)
+def test_experts_are_added_up_normed_and_rounded(output: Output) -> None:
+    operator = ResidualNorm(
+        Few(MOST), WIDTH, EPS, True, "float32", branches=2, top_k=3, output=output
+    )
     case = make_case(operator, 1, rows=5)
     dense, outputs, weights, *others = case.arrays[:7]
     out, *results = case.expected
     chosen, same, hidden = (np.zeros_like(out) for _ in range(3))
 
     run(CombineExperts(CHUNK, 3, WIDTH), outputs, weights, chosen)
-    run(ExpertResidualNorm(CHUNK, WIDTH, EPS, "float32"), dense, chosen, *others, same, hidden)
+    run(
+        ResidualNorm(CHUNK, WIDTH, EPS, True, "float32", branches=2),
+        dense,
+        chosen,
+        *others,
+        same,
+        hidden,
+    )
 
     np.testing.assert_allclose(out, same, rtol=1e-5, atol=1e-5)
-    if dtype == PACKED:
+    if operator.packs:
         assert_packed(results, rounded(hidden, True), operator)
     else:
         np.testing.assert_allclose(results[0], hidden, rtol=1e-5, atol=1e-5)

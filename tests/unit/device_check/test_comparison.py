@@ -12,6 +12,7 @@ from gemma4_compile.device_check.comparison import (
     is_packed,
 )
 from gemma4_compile.operators.activation_quantization import QuantizeRows
+from gemma4_compile.operators.activations import PackedOutput
 from gemma4_compile.operators.examples import SUM_F32, Sizes
 from gemma4_compile.operators.norms import RmsNorm
 from gemma4_compile.operators.padded_rows import KeptRows
@@ -62,7 +63,7 @@ def test_whole_numbers_in_float16_must_be_equal() -> None:
 
 
 def test_only_words_of_an_operator_that_packs_are_packed() -> None:
-    packs = QuantizeRows(CHUNK, 64, "float32", False)
+    packs = QuantizeRows(CHUNK, 64, "float32", PackedOutput(False))
     words, floats = np.zeros(1, np.uint32), np.zeros(1, np.float32)
     assert is_packed(packs, words)
     assert not is_packed(packs, floats)

@@ -16,6 +16,7 @@ from gemma4_compile.device_check import known_answers as module_under_test
 from gemma4_compile.device_check.known_answers import VERSION, choose, known_answers
 from gemma4_compile.device_check.known_inputs import KnownInput, sample_positions
 from gemma4_compile.operators.activation_quantization import QuantizeRows
+from gemma4_compile.operators.activations import PackedOutput
 from gemma4_compile.operators.attention import (
     PrefillAttention,
     QkNormRopeCache,
@@ -275,7 +276,7 @@ def test_no_chunk_is_longer_than_the_package_s() -> None:
 
 
 def test_rounded_values_may_move_by_one_now_and_then() -> None:
-    (case,) = answers_of(rows=QuantizeRows(Chunk(), 64, "float32", interleaved=True))["cases"]
+    (case,) = answers_of(rows=QuantizeRows(Chunk(), 64, "float32", PackedOutput(True)))["cases"]
     words, scales = case["results"]
     assert 1 <= words["moved"] < 10
     assert "absolute" not in words
