@@ -12,7 +12,7 @@ from gemma4_compile.operators.base import emit
 from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.drafting import CandidateLogits
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, ExpertGemm, OverExperts
+from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.lookup import Embedding
 from gemma4_compile.operators.rows import CHUNK, Rows
@@ -140,19 +140,20 @@ class QuantizedExperts(StoredMatrix):
 
     def gate_up(self, routed: nn.Tensor, ids: nn.Tensor, top_k: int) -> nn.Tensor:
         """Gate and up of one position's experts: (top_k, width) float32."""
-        operator = ExpertGateUp(**self._fields(top_k, routed.dtype))
+        operator = ExpertLinear(**self._fields(top_k, routed.dtype))
         return self._emit(operator, [routed, ids], (top_k, operator.outputs))
 
     def down(self, x: nn.Tensor, ids: nn.Tensor, weights: nn.Tensor, top_k: int) -> nn.Tensor:
         """Weighted down of one position's experts: (top_k, width) -> (1, hidden_size) f32."""
-        operator = ExpertDown(**self._fields(top_k, x.dtype))
+        operator = ExpertLinear(**self._fields(top_k, x.dtype), epilogue=Epilogue.NONE.value)
         return self._emit(operator, [x, ids, weights], (1, operator.expert_rows))
 
     def grouped(
         self, x: nn.Tensor, order: nn.Tensor, tiles: nn.Tensor, top_k: int, epilogue: Epilogue
     ) -> nn.Tensor:
         """Matmul of a chunk's pairs in the order of `PermuteByExpert`: (pairs, outputs) f32."""
-        operator = ExpertGemm(**self._fields(top_k, x.dtype), epilogue=epilogue.value)
+        fields = self._fields(top_k, x.dtype)
+        operator = ExpertLinear(**fields, rows=CHUNK, epilogue=epilogue.value)
         return self._emit(operator, [x, order, tiles], (order.shape[0], operator.outputs))
 
     def _fields(self, top_k: int, in_dtype: str) -> ExpertFields:
@@ -167,7 +168,7 @@ class QuantizedExperts(StoredMatrix):
         }
 
     def _emit(
-        self, operator: OverExperts, inputs: Sequence[nn.Tensor], shape: tuple[Index, ...]
+        self, operator: ExpertLinear, inputs: Sequence[nn.Tensor], shape: tuple[Index, ...]
     ) -> nn.Tensor:
         return emit(operator, [*inputs, *self._tensors], [(shape, "float32")])[0]
 

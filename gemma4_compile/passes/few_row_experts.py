@@ -4,8 +4,8 @@ Before::
 
     ids, weights, hidden = router(residual, ...)
     order, tiles = permute_by_expert(ids)
-    gated = expert_gemm(hidden, order, tiles, weights)   in the order
-    outputs = expert_gemm(gated, order, tiles, weights)
+    gated = expert_linear(hidden, order, tiles, weights) in the order
+    outputs = expert_linear(gated, order, tiles, weights)
     chosen = combine_experts(outputs, weights)
     residual, x = residual_norm(dense, chosen, residual, ...)   two branches
 
@@ -13,8 +13,8 @@ After::
 
     scores, hidden = router_scores(residual, ...)
     ids, weights = top_k_experts(scores, ...)
-    gated = few_row_experts(hidden, ids, weights)        in the order of the ids
-    outputs = few_row_experts(gated, ids, weights)
+    gated = expert_linear(hidden, ids, weights)          in the order of the ids
+    outputs = expert_linear(gated, ids, weights)
     residual, x = residual_norm(dense, outputs, weights, residual, ...)
 
 and with matmuls on int8 groups the product of gate and up leaves its kernel rounded, and the norms
@@ -35,9 +35,8 @@ from dataclasses import replace
 
 from gemma4_compile.operators.activation_quantization import PACKED_ROWS
 from gemma4_compile.operators.activations import PACKED
-from gemma4_compile.operators.expert_linear import ExpertGemm
+from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.few_row_expert_norms import QuantizedBranchNorms
-from gemma4_compile.operators.few_row_experts import FewRowExperts
 from gemma4_compile.operators.moe import (
     CombineExperts,
     PermuteByExpert,
@@ -46,7 +45,7 @@ from gemma4_compile.operators.moe import (
     TopKExperts,
 )
 from gemma4_compile.operators.norms import ResidualNorm
-from gemma4_compile.operators.rows import Few
+from gemma4_compile.operators.rows import Chunk, Few
 from gemma4_compile.passes.few_rows import rounding_of
 from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.passes.operator_graph import (
@@ -62,9 +61,10 @@ def few_row_experts(graph: OperatorGraph, limits: FusionLimits) -> None:
     most = graph.few_rows
     if most is None or limits.few_rows is None:
         return
-    for gemm in graph.calls(ExpertGemm):
-        _by_ids(graph, gemm, most)
-    for gate_up in graph.calls(FewRowExperts):
+    for gemm in graph.calls(ExpertLinear):
+        if isinstance(gemm.operator.rows, Chunk):
+            _by_ids(graph, gemm, most)
+    for gate_up in graph.calls(ExpertLinear):
         _quantize_product(graph, gate_up, limits)
     for router in graph.calls(Router):
         _quantize_branches(graph, router, most, limits)
@@ -76,7 +76,7 @@ def few_row_experts(graph: OperatorGraph, limits: FusionLimits) -> None:
         _combine_in_norm(graph, norm, most, limits)
 
 
-def _by_ids(graph: OperatorGraph, gemm: OperatorCall[ExpertGemm], most: int) -> None:
+def _by_ids(graph: OperatorGraph, gemm: OperatorCall[ExpertLinear], most: int) -> None:
     """The matmul on the chosen experts themselves; their order goes when nothing reads it.
 
     Between gate and up and down there is at most a rounding, row by row, so that the order of
@@ -85,27 +85,15 @@ def _by_ids(graph: OperatorGraph, gemm: OperatorCall[ExpertGemm], most: int) -> 
     vectors = 2 if gemm.operator.in_dtype == PACKED else 1
     permute = graph.producer(gemm.args[vectors])
     assert is_call_of(permute, PermuteByExpert), "a chunk's pairs come in their order"
-    old = gemm.operator
     args = [*gemm.args[:vectors], permute.args[0], *gemm.args[vectors + 2 :]]
-    operator = FewRowExperts(
-        old.layout,
-        old.expert_rows,
-        old.experts,
-        old.top_k,
-        old.in_dtype,
-        old.expert_begin,
-        old.accumulate,
-        old.epilogue,
-        old.activations,
-        Few(most),
-    )
+    operator = replace(gemm.operator, rows=Few(most))
     graph.replace([gemm], [OperatorCall(operator, args, gemm.results)])
     if not any(graph.reader_count(result) for result in permute.results):
         graph.replace([permute], [])
 
 
 def _quantize_product(
-    graph: OperatorGraph, gate_up: OperatorCall[FewRowExperts], limits: FusionLimits
+    graph: OperatorGraph, gate_up: OperatorCall[ExpertLinear], limits: FusionLimits
 ) -> None:
     """Let gate and up round their product, if one call has all experts."""
     operator, rounding = gate_up.operator, rounding_of(graph, gate_up.results[0])

@@ -31,11 +31,10 @@ from gemma4_compile.operators.activation_quantization import (
 from gemma4_compile.operators.activations import INT8, PACKED, PackedOutput
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, ExpertGemm
-from gemma4_compile.operators.int8_experts import Int8ExpertDown, Int8ExpertGateUp
+from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.moe import TopKExperts
-from gemma4_compile.operators.rows import CHUNK, One
+from gemma4_compile.operators.rows import One
 from gemma4_compile.passes.fuse_attention_combine import combine_of
 from gemma4_compile.passes.fuse_norm_linear import (
     NormCall,
@@ -52,7 +51,7 @@ from gemma4_compile.passes.operator_graph import (
     result_vars,
 )
 
-Matmul = OperatorCall[Linear | ExpertGemm]
+Matmul = OperatorCall[Linear | ExpertLinear]
 
 
 def quantize_activations(graph: OperatorGraph, limits: FusionLimits) -> None:
@@ -69,11 +68,12 @@ def quantize_activations(graph: OperatorGraph, limits: FusionLimits) -> None:
             graph.replace([linear], [OperatorCall(operator, linear.args, linear.results)])
     for gate_up in int8_matmuls(graph):
         _quantize_product(graph, gate_up)
-    for gemm in graph.calls(ExpertGemm):
-        if gemm.operator.layout.takes_int8:
-            _quantize_before(graph, gemm)
-    for expert_gate_up in graph.calls(ExpertGateUp):
-        _quantize_experts(graph, expert_gate_up, limits)
+    for experts in graph.calls(ExpertLinear):
+        if isinstance(experts.operator.rows, One):
+            if experts.operator.is_gate_up:
+                _quantize_experts(graph, experts, limits)
+        elif experts.operator.layout.takes_int8:
+            _quantize_before(graph, experts)
 
 
 def quantize_unfused(graph: OperatorGraph, limits: FusionLimits) -> None:
@@ -130,10 +130,9 @@ def _quantize_before(graph: OperatorGraph, matmul: Matmul) -> None:
 def _rounding(x: relax.Expr, matmul: Matmul) -> tuple[AnyCall, list[relax.Var]]:
     """The call that quantises the rows of x for a matmul, and its words and scales."""
     operator = matmul.operator
-    rows = operator.rows if isinstance(operator, Linear) else CHUNK
     width = int(x.ty.shape[1])
     order = PackedOutput(operator.layout.products.interleaved)
-    quantize = QuantizeRows(rows, width, str(x.ty.dtype), order)
+    quantize = QuantizeRows(operator.rows, width, str(x.ty.dtype), order)
     packed = result_vars("quantized", quantized_specs(width, x.ty.shape[0]))
     return OperatorCall(quantize, [x], packed), packed
 
@@ -180,14 +179,12 @@ def _quantize_combine(
 
 
 def _quantize_experts(
-    graph: OperatorGraph, gate_up: OperatorCall[ExpertGateUp], limits: FusionLimits
+    graph: OperatorGraph, gate_up: OperatorCall[ExpertLinear], limits: FusionLimits
 ) -> None:
     """Both matmuls of the chosen experts, which then choose and weigh by themselves."""
     routed, ids, *gate_up_weights = gate_up.args
     choice, down = graph.producer(ids), graph.only_reader(gate_up.results[0])
-    if choice is None or down is None or not isinstance(choice.operator, TopKExperts):
-        return
-    if not isinstance(down.operator, ExpertDown):
+    if not is_call_of(choice, TopKExperts) or not is_call_of(down, ExpertLinear):
         return
     first, second, down_weights = gate_up.operator, down.operator, down.args[3:]
     int8 = first.layout.takes_int8 and second.layout.takes_int8
@@ -198,18 +195,9 @@ def _quantize_experts(
         return
     width = first.expert_rows // 2
     words, scales = result_vars("product", quantized_specs(width, first.top_k))
-    interleaved = second.layout.products.interleaved
-    new_gate_up = Int8ExpertGateUp(
-        first.layout,
-        first.expert_rows,
-        first.experts,
-        first.top_k,
-        first.in_dtype,
-        interleaved_out=interleaved,
-    )
-    new_down = Int8ExpertDown(
-        second.layout, second.expert_rows, second.experts, second.top_k, PACKED
-    )
+    output = PackedOutput(second.layout.products.interleaved)
+    new_gate_up = replace(first, activations=INT8, output=output)
+    new_down = replace(second, activations=INT8, in_dtype=PACKED)
     expert_scale = choice.args[1]
     graph.replace(
         [choice, gate_up],
@@ -219,4 +207,4 @@ def _quantize_experts(
     graph.replace([down], [OperatorCall(new_down, args, down.results)])
 
 
-_DOWN_BUFFERS = 6  # of Int8ExpertDown, besides its weights
+_DOWN_BUFFERS = 6  # of down, besides its weights

@@ -24,15 +24,10 @@ from tvm import relax
 
 from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.drafting import CandidateLogits
-from gemma4_compile.operators.expert_linear import (
-    ExpertDown,
-    ExpertGateUp,
-    ExpertGemm,
-    OverExperts,
-)
-from gemma4_compile.operators.few_row_experts import FewRowExperts
+from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.lookup import Embedding
+from gemma4_compile.operators.rows import Few, One
 from gemma4_compile.passes.fuse_norm_linear import matmuls
 from gemma4_compile.passes.fusion_limits import FusionLimits, buffers
 from gemma4_compile.passes.operator_graph import (
@@ -44,17 +39,8 @@ from gemma4_compile.passes.operator_graph import (
     result_vars,
 )
 
-Chained: TypeAlias = "Embedding | CandidateLogits | OverExperts"
-# Arguments before the weights, by operator, besides the scales of packed rows; those after them are
-# the epilogue's.
-_CHAINED: tuple[tuple[type[Chained], int], ...] = (
-    (Embedding, 1),
-    (CandidateLogits, 2),
-    (ExpertGateUp, 2),
-    (ExpertDown, 3),
-    (ExpertGemm, 3),
-    (FewRowExperts, 2),
-)
+Chained: TypeAlias = "Embedding | CandidateLogits | ExpertLinear"
+CHAINED: tuple[type[Chained], ...] = (Embedding, CandidateLogits, ExpertLinear)
 
 
 def split_matmuls(graph: OperatorGraph, limits: FusionLimits) -> None:
@@ -64,10 +50,10 @@ def split_matmuls(graph: OperatorGraph, limits: FusionLimits) -> None:
     for linear in matmuls(graph):
         if not limits.binds(linear.args, len(linear.results)):
             graph.replace([linear], _side_by_side(linear, limits.max_buffers))
-    for chained, before in _CHAINED:
+    for chained in CHAINED:
         for call in graph.calls(chained):
             if not limits.binds(call.args, len(call.results)):
-                first = before + _has_scales(call.operator)
+                first = _before_weights(call.operator)
                 graph.replace([call], _one_after_the_other(call, first, limits.max_buffers))
 
 
@@ -125,9 +111,18 @@ def _concat(result: relax.Var, tensors: Sequence[relax.Var]) -> relax.VarBinding
     return relax.VarBinding(result, value)
 
 
-def _has_scales(operator: Chained) -> bool:
-    """Whether words of packed rows come before their scales."""
-    return isinstance(operator, OverExperts) and operator.in_dtype == PACKED
+def _before_weights(operator: Chained) -> int:
+    """Arguments before the weights; those after them are a previous result."""
+    match operator:
+        case Embedding():
+            return 1
+        case CandidateLogits():
+            return 2
+        case ExpertLinear(rows=Few()):
+            return 2 + (operator.in_dtype == PACKED)
+        case ExpertLinear(rows=One()):
+            return 2 if operator.is_gate_up else 3
+    return 3 + (operator.in_dtype == PACKED)
 
 
 def _vectors(operator: Linear) -> int:

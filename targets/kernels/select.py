@@ -15,8 +15,8 @@ from tvm import tirx
 from gemma4_compile.operators.activations import Int8, PackedOutput
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.bounded_linear import BoundedLinear
+from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.few_row_expert_norms import QuantizedBranchNorms
-from gemma4_compile.operators.few_row_experts import FewRowExperts
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.operators.prologues import Combine, Norm, Routed
@@ -137,12 +137,7 @@ ONE_KERNEL: Mapping[str, Factory] = {
     "router_scores": make_router_scores,
     "top_k_experts": make_top_k_experts,
     "permute_by_expert": make_permute_by_expert,
-    "expert_gate_up": make_expert_gate_up,
-    "expert_down": make_expert_down,
-    "expert_gemm": make_expert_gemm,
     "combine_experts": make_combine_experts,
-    "int8_expert_gate_up": make_int8_expert_gate_up,
-    "int8_expert_down": make_int8_expert_down,
     # attention
     "qk_norm_rope_cache": make_qk_norm_rope_cache,
     "combine_splits": make_combine_splits,
@@ -211,10 +206,8 @@ def select(operator: Operator, spec: TargetSpec) -> Factory:
             return make_normed_gemv
         case Linear():
             return make_gemv
-        case FewRowExperts() if few_row_expert_tensor_cores.fits_tensor_cores(operator, spec):
-            return few_row_expert_tensor_cores.make_few_row_expert_tensor_cores
-        case FewRowExperts():
-            return make_few_row_experts
+        case ExpertLinear():
+            return _of_experts(operator, spec)
         case ResidualNorm(rows=One(), output=PackedOutput()):
             return make_quantized_norm
         case ResidualNorm(branches=2):
@@ -236,3 +229,19 @@ def select(operator: Operator, spec: TargetSpec) -> Factory:
                 return subgroup_matrix_patches.make_subgroup_matrix_attention
             return make_patch_attention
     return ONE_KERNEL[operator.kind]
+
+
+def _of_experts(operator: ExpertLinear, spec: TargetSpec) -> Factory:
+    match operator:
+        case ExpertLinear(rows=Few()):
+            on_tensor_cores = few_row_expert_tensor_cores.fits_tensor_cores(operator, spec)
+            return (
+                few_row_expert_tensor_cores.make_few_row_expert_tensor_cores
+                if on_tensor_cores
+                else make_few_row_experts
+            )
+        case ExpertLinear(rows=Chunk()):
+            return make_expert_gemm
+        case ExpertLinear(activations=Int8()):
+            return make_int8_expert_gate_up if operator.is_gate_up else make_int8_expert_down
+    return make_expert_gate_up if operator.is_gate_up else make_expert_down

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.few_row_experts import FewRowExperts
+from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.vision_attention import PatchAttention
 from tests.numerics.kernel_cases import KernelCase, make_case
@@ -31,7 +31,7 @@ ATTENTIONS = (
 )
 OPERATORS: tuple[Operator, ...] = (*MATMULS, *ATTENTIONS)
 
-FEW_ROWS: tuple[Linear | FewRowExperts, ...] = (
+FEW_ROWS: tuple[Linear | ExpertLinear, ...] = (
     *(
         one
         for one in test_few_row_linear.OPERATORS

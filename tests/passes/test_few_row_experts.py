@@ -13,11 +13,10 @@ from gemma4_compile.operators.activation_quantization import QuantizeRows, quant
 from gemma4_compile.operators.activations import FLOATS, INT8, PACKED, PackedOutput
 from gemma4_compile.operators.base import Operator, TensorSpec
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.expert_linear import ExpertGemm
+from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.few_row_expert_norms import (
     QuantizedBranchNorms,
 )
-from gemma4_compile.operators.few_row_experts import FewRowExperts
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.moe import (
     EXPERT_TILE,
@@ -80,8 +79,8 @@ def chunk_of_experts(int8: bool) -> tvm.IRModule:
         form, dtype = (INT8, PACKED) if int8 else (FLOATS, F32)
 
         def matmul(epilogue: str, layout: WeightLayout) -> Operator:
-            return ExpertGemm(
-                layout, 64, EXPERTS, TOP_K, dtype, epilogue=epilogue, activations=form
+            return ExpertLinear(
+                layout, 64, EXPERTS, TOP_K, dtype, epilogue=epilogue, activations=form, rows=CHUNK
             )
 
         return of_experts(x, matmul, call(permute, [x["ids"]], *specs), int8)
@@ -95,7 +94,7 @@ def test_experts_are_found_by_their_ids(int8: bool) -> None:
         form, dtype = (INT8, PACKED) if int8 else (FLOATS, F32)
 
         def matmul(epilogue: str, layout: WeightLayout) -> Operator:
-            operator = FewRowExperts(layout, 64, EXPERTS, TOP_K, dtype, rows=Few(MOST))
+            operator = ExpertLinear(layout, 64, EXPERTS, TOP_K, dtype, rows=Few(MOST))
             return replace(operator, epilogue=epilogue, activations=form)
 
         if not int8:
@@ -106,7 +105,7 @@ def test_experts_are_found_by_their_ids(int8: bool) -> None:
             QuantizeRows(CHUNK, 64, F32, PackedOutput(True)), [x["x"]], *quantized_specs(64, N)
         )
         gate_up = matmul(PAIRS, UP)
-        assert isinstance(gate_up, FewRowExperts)
+        assert isinstance(gate_up, ExpertLinear)
         gate_up = replace(gate_up, output=PackedOutput(interleaved=True))
         product = call(gate_up, [*packed, x["ids"], *up], *PACKED_GATED)
         return call(matmul(NO_EPILOGUE, DOWN), [*product, x["ids"], *down], OUTPUTS)

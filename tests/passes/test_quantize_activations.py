@@ -14,7 +14,7 @@ from gemma4_compile.operators.activation_quantization import (
 from gemma4_compile.operators.activations import PACKED, PackedOutput
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp
+from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.moe import VECTORS, TopKExperts, routed_width
 from gemma4_compile.operators.norms import ResidualNorm
@@ -206,9 +206,11 @@ EXPERT_DOWN = WeightLayout(4, "float16", 32, 32, (EXPERTS * 64,))
 def experts(x: Tensors) -> list[nn.Tensor]:
     choice = TopKExperts(EXPERTS, TOP_K, 64)
     ids, chosen = call(choice, [x["routed"], x["scale"]], ((1, TOP_K), "int32"), ((1, TOP_K), F32))
-    up = ExpertGateUp(EXPERT_UP, expert_rows=64, experts=EXPERTS, top_k=TOP_K, in_dtype=F32)
+    up = ExpertLinear(EXPERT_UP, expert_rows=64, experts=EXPERTS, top_k=TOP_K, in_dtype=F32)
     (gated,) = call(up, [x["routed"], ids, x["up_weight"], x["up_scale"]], ((TOP_K, 32), F32))
-    down = ExpertDown(EXPERT_DOWN, expert_rows=64, experts=EXPERTS, top_k=TOP_K, in_dtype=F32)
+    down = ExpertLinear(
+        EXPERT_DOWN, expert_rows=64, experts=EXPERTS, top_k=TOP_K, in_dtype=F32, epilogue="none"
+    )
     return call(down, [gated, ids, chosen, x["down_weight"], x["down_scale"]], ROW)
 
 

@@ -4,7 +4,7 @@ import pytest
 from tvm.relax.frontend import nn
 
 from gemma4_compile.operators.drafting import CandidateLogits
-from gemma4_compile.operators.expert_linear import ExpertDown
+from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.lookup import Embedding
 from gemma4_compile.operators.rows import CHUNK, ONE
@@ -125,7 +125,9 @@ def test_experts_in_several_calls_add_up() -> None:
     layout = WeightLayout(4, "float16", 32, 64, (32, 32))
 
     def before(x: Tensors) -> list[nn.Tensor]:
-        operator = ExpertDown(layout, expert_rows=16, experts=4, top_k=2, in_dtype=F32)
+        operator = ExpertLinear(
+            layout, expert_rows=16, experts=4, top_k=2, in_dtype=F32, epilogue="none"
+        )
         args = [x[n] for n in ("x", "ids", "chosen", *names(0, 2))]
         return call(operator, args, ((1, 16), F32))
 
@@ -133,7 +135,7 @@ def test_experts_in_several_calls_add_up() -> None:
         previous: list[nn.Tensor] = []
         half = WeightLayout(4, "float16", 32, 64, (32,))
         for index in range(2):
-            operator = ExpertDown(
+            operator = ExpertLinear(
                 half,
                 expert_rows=16,
                 experts=4,
@@ -141,6 +143,7 @@ def test_experts_in_several_calls_add_up() -> None:
                 in_dtype=F32,
                 expert_begin=2 * index,
                 accumulate=index > 0,
+                epilogue="none",
             )
             args = [x[n] for n in ("x", "ids", "chosen", *names(index, index + 1))]
             previous = call(operator, [*args, *previous], ((1, 16), F32))

@@ -91,13 +91,13 @@ class DecodeBlock:
         shape, vectors = self.shape, self.vectors
         o_partial, split_lse = self.args.splits
         with strided(self.block, shape.heads * shape.columns) as item:
-            query = first + tirx.floordiv(item, shape.columns)
+            query = self._numbered(first + tirx.floordiv(item, shape.columns))
             column = tirx.floormod(item, shape.columns)
             nothing = vectors.splat(tirx.const(0, self.operator.cache_dtype))
             with self._if_exists(query):
                 store(o_partial, nothing, *self._place_of(split, query), vectors.at(column))
-        query = first + self.thread
-        with when(self.thread < shape.heads), self._if_exists(query):
+        query = self._numbered(first + self.thread)
+        with when(self._and_exists(self.thread < shape.heads, query)):
             place = self._place_of(split, query)
             store(split_lse, f32(LOWEST), *place, 0)
             store(split_lse, zero(), *place, 1)
@@ -273,6 +273,14 @@ class DecodeBlock:
     def _place_of(self, split: Expr, query: Expr) -> tuple[Expr, ...]:
         """Place of the results of a split and of a query of the launch."""
         return split, query
+
+    def _numbered(self, query: Expr) -> Expr:
+        """Return a query's number, which is used several times where more depends on it."""
+        return query
+
+    def _and_exists(self, condition: Expr, query: Expr) -> Expr:
+        """Return whether a condition holds and a query of the block is one."""
+        return condition
 
     def _if_exists(self, query: Expr) -> AbstractContextManager[None]:
         """Open the condition that a query of the block is one."""

@@ -94,6 +94,12 @@ class FewRowBlock(DecodeBlock):
     def _place_of(self, split: Expr, query: Expr) -> tuple[Expr, ...]:
         return self.queries.row(query), split, self.queries.head(query)
 
+    def _numbered(self, query: Expr) -> Expr:
+        return bind(query)
+
+    def _and_exists(self, condition: Expr, query: Expr) -> Expr:
+        return condition & (query < self.queries.count)
+
     def _if_exists(self, query: Expr) -> AbstractContextManager[None]:
         return when(query < self.queries.count)
 

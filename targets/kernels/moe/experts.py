@@ -11,13 +11,7 @@ from dataclasses import replace
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.operators.expert_linear import (
-    ExpertDown,
-    ExpertGateUp,
-    ExpertGemm,
-    ExpertRows,
-    OverExperts,
-)
+from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.math import as_f32, gelu_tanh
 from gemma4_compile.operators.moe import routed_begin
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
@@ -39,10 +33,10 @@ from gemma4_compile.targets.spec import UNLIMITED, TargetSpec
 EXPERT_THREAD_M = 8  # rows of x that a thread sums, of a tile of one expert
 
 
-def make_expert_gate_up(operator: ExpertGateUp, spec: TargetSpec) -> tirx.PrimFunc:
+def make_expert_gate_up(operator: ExpertLinear, spec: TargetSpec) -> tirx.PrimFunc:
     """One launch for gate and up of all chosen experts.
 
-    Grid: expert rows / tile x top_k. Reference: `ExpertGateUp.definition`.
+    Grid: expert rows / tile x top_k. Reference: `ExpertLinear.definition`.
     """
     rows = operator.expert_rows
     with function(scheduled=True) as build:
@@ -90,11 +84,11 @@ def make_expert_gate_up(operator: ExpertGateUp, spec: TargetSpec) -> tirx.PrimFu
     return build.result
 
 
-def make_expert_down(operator: ExpertDown, spec: TargetSpec) -> tirx.PrimFunc:
+def make_expert_down(operator: ExpertLinear, spec: TargetSpec) -> tirx.PrimFunc:
     """One launch for down of all chosen experts and their weighted sum.
 
     Grid: expert rows / tile; a block goes through the experts one after the other. Reference:
-    `ExpertDown.definition`.
+    `ExpertLinear.definition`.
     """
     rows = operator.expert_rows
     with function(scheduled=True) as build:
@@ -134,10 +128,10 @@ def make_expert_down(operator: ExpertDown, spec: TargetSpec) -> tirx.PrimFunc:
     return build.result
 
 
-def make_expert_gemm(operator: ExpertGemm, spec: TargetSpec) -> tirx.PrimFunc:
+def make_expert_gemm(operator: ExpertLinear, spec: TargetSpec) -> tirx.PrimFunc:
     """A tile of rows of one expert, as in gemm.py; tiles that are not needed take no steps.
 
-    Grid: expert rows / tile x tiles of `PermuteByExpert`. Reference: `ExpertGemm.definition`.
+    Grid: expert rows / tile x tiles of `PermuteByExpert`. Reference: `ExpertLinear.definition`.
     """
     (rows, pairs), cols, expert_rows = operator.row_counts(), operator.cols, operator.expert_rows
     tile_count = operator.tile_count(pairs)
@@ -191,7 +185,7 @@ def make_expert_gemm(operator: ExpertGemm, spec: TargetSpec) -> tirx.PrimFunc:
     return build.result
 
 
-def tailed(operator: ExpertRows, values: Sequence[Expr]) -> list[tuple[int, Expr]]:
+def tailed(operator: ExpertLinear, values: Sequence[Expr]) -> list[tuple[int, Expr]]:
     """Sums of neighbouring weight rows after the epilogue: (offset of the weight row, result)."""
     if not operator.is_gate_up:
         return list(enumerate(values))
@@ -199,7 +193,7 @@ def tailed(operator: ExpertRows, values: Sequence[Expr]) -> list[tuple[int, Expr
 
 
 def kept_or_previous(
-    operator: OverExperts,
+    operator: ExpertLinear,
     expert: Expr,
     value: Expr,
     previous: Buffer | None,

@@ -5,7 +5,7 @@ eight positions at a time, of which those that chose the expert count. So that t
 the blocks of an expert's other pairs among those positions have nothing to do: only the first of
 them has. Which they are the block looks up in the ids.
 
-Definitions: gemma4_compile/operators/few_row_experts.py. The product: linear/byte_products.py.
+Definitions: gemma4_compile/operators/expert_linear.py. The product: linear/byte_products.py.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from tvm import tirx
 
 from gemma4_compile.operators.activation_quantization import GROUP, PACKED_ROWS
-from gemma4_compile.operators.activations import PackedOutput
+from gemma4_compile.operators.activations import packed_of
 from gemma4_compile.operators.base import symbolic_rows
-from gemma4_compile.operators.few_row_experts import FewRowExperts
+from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import Block, barrier, launch, resident, shared
@@ -44,13 +44,13 @@ from gemma4_compile.targets.spec import TargetSpec
 USUAL_POSITIONS = 2  # whose experts are different ones
 
 
-def fits_tensor_cores(operator: FewRowExperts, spec: TargetSpec) -> bool:
+def fits_tensor_cores(operator: ExpertLinear, spec: TargetSpec) -> bool:
     """Return whether the target has them and both sides are bytes."""
     is_int8 = operator.is_int8
     return spec.tensor_cores and is_int8 and operator.layout.takes_int8
 
 
-def make_few_row_expert_tensor_cores(operator: FewRowExperts, spec: TargetSpec) -> tirx.PrimFunc:
+def make_few_row_expert_tensor_cores(operator: ExpertLinear, spec: TargetSpec) -> tirx.PrimFunc:
     """Some of one expert's rows, for those of eight positions that chose it.
 
     Grid: expert rows / those of a block x pairs. Shared: what lanes hand on, the warps' sums, each
@@ -106,14 +106,12 @@ def make_few_row_expert_tensor_cores(operator: FewRowExperts, spec: TargetSpec) 
                     warp, block, sums, lambda i: bind(chosen[i]) >= 0, 2 if gated else 1, finish
                 )
                 if values is not None:
-                    output = operator.output
-                    assert isinstance(output, PackedOutput), "it is packed"
-                    order = output.interleaved
+                    order = packed_of(operator.output).interleaved
                     pack_products(block, values, results, index, order, lambda i: chosen[i])
     return build.result
 
 
-def _shape_of(operator: FewRowExperts, spec: TargetSpec) -> TensorCoreShape:
+def _shape_of(operator: ExpertLinear, spec: TargetSpec) -> TensorCoreShape:
     """The block, with which all choices fill the device; a group if it is packed."""
     block_rows = operator.packs * PACKED_ROWS
     rows, copies = operator.expert_rows, USUAL_POSITIONS * operator.top_k

@@ -5,7 +5,7 @@ positions that chose the expert, as few_row_gemv.py does with all rows of x. So 
 once, the blocks of an expert's other pairs have nothing to do: only the first of the pairs has.
 Every block finds its pairs itself, in the ids of all positions.
 
-Definitions: gemma4_compile/operators/few_row_experts.py.
+Definitions: gemma4_compile/operators/expert_linear.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.operators.activation_quantization import GROUP, PACKED_ROWS
 from gemma4_compile.operators.activations import PackedOutput
 from gemma4_compile.operators.base import symbolic_rows
-from gemma4_compile.operators.few_row_experts import FewRowExperts
+from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.rows import most_of
 from gemma4_compile.operators.tir import bind, function, i32, materialize, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
@@ -75,7 +75,7 @@ class _ExpertLane(Lane):
         return bind(tirx.Select(self.needed, count, i32(0)))
 
 
-def make_few_row_experts(operator: FewRowExperts, spec: TargetSpec) -> tirx.PrimFunc:
+def make_few_row_experts(operator: ExpertLinear, spec: TargetSpec) -> tirx.PrimFunc:
     """A tile of one expert's rows, for all positions that chose it.
 
     Grid: expert rows / tile (of a packed result as many tiles as make a group) x pairs. Shared: the
@@ -156,7 +156,7 @@ def each_part(parts: int) -> Iterator[Index]:
         yield part
 
 
-def _shape_of(operator: FewRowExperts, items: int, spec: TargetSpec) -> Int8Shape:
+def _shape_of(operator: ExpertLinear, items: int, spec: TargetSpec) -> Int8Shape:
     """The block, which all choices of a position fill the device with.
 
     Where rows are so short that a tile of as many threads would be too tall, fewer threads: not
@@ -179,7 +179,7 @@ def _chosen(pairs: Sequence[Expr], row: Expr) -> Expr:
 
 
 def _pairs_of(
-    operator: FewRowExperts, ids: Buffer, expert: Expr, pair: Expr, count: Expr
+    operator: ExpertLinear, ids: Buffer, expert: Expr, pair: Expr, count: Expr
 ) -> tuple[list[Expr], Expr]:
     """For each position the pair that chose an expert, and whether `pair` is the first of them.
 

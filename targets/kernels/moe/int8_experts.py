@@ -1,6 +1,6 @@
 """Matmuls of one position with the chosen experts, on int8 vectors.
 
-The parts are those of int8_gemv.py. Definitions: gemma4_compile/operators/int8_experts.py.
+The parts are those of int8_gemv.py. Definitions: gemma4_compile/operators/expert_linear.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from dataclasses import replace
 from tvm import tirx
 
 from gemma4_compile.operators.activation_quantization import GROUP, WORD, quantized_specs
-from gemma4_compile.operators.int8_experts import Int8ExpertDown, Int8ExpertGateUp
+from gemma4_compile.operators.activations import packed_of
+from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.moe import routed_begin, routed_width
 from gemma4_compile.operators.tir import LocalVar, bind, function, store, when
 from gemma4_compile.operators.types import Expr, Index
@@ -39,7 +40,7 @@ from gemma4_compile.targets.kernels.weights.int8_sums import Int8Shape, RowSums
 from gemma4_compile.targets.spec import TargetSpec
 
 
-def gate_up_shape(operator: Int8ExpertGateUp, spec: TargetSpec) -> Int8Shape:
+def gate_up_shape(operator: ExpertLinear, spec: TargetSpec) -> Int8Shape:
     """All chosen experts' rows count: they run side by side."""
     rows, groups = operator.top_k * operator.expert_rows, operator.cols // GROUP
     choice = 4 * operator.top_k
@@ -48,11 +49,11 @@ def gate_up_shape(operator: Int8ExpertGateUp, spec: TargetSpec) -> Int8Shape:
     )
 
 
-def make_int8_expert_gate_up(operator: Int8ExpertGateUp, spec: TargetSpec) -> tirx.PrimFunc:
+def make_int8_expert_gate_up(operator: ExpertLinear, spec: TargetSpec) -> tirx.PrimFunc:
     """Every block chooses, rounds the vector, multiplies, and leaves packed products.
 
     Grid: expert rows / tile x top_k. Shared: the vector and the partial sums of a tile. The first
-    block of each expert writes its id. Reference: `Int8ExpertGateUp.definition`.
+    block of each expert writes its id. Reference: `ExpertLinear.definition`.
     """
     rows, cols, top_k = operator.expert_rows, operator.cols, operator.top_k
     shape = gate_up_shape(operator, spec)
@@ -95,15 +96,15 @@ def make_int8_expert_gate_up(operator: Int8ExpertGateUp, spec: TargetSpec) -> ti
                 )
             )
             sums.finish()
-            order = operator.interleaved_out
+            order = packed_of(operator.output).interleaved
             store_packed(shape, sums, tile, block, results, k, order)
     return build.result
 
 
-def make_int8_expert_down(operator: Int8ExpertDown, spec: TargetSpec) -> tirx.PrimFunc:
+def make_int8_expert_down(operator: ExpertLinear, spec: TargetSpec) -> tirx.PrimFunc:
     """A group of lanes takes one row of all chosen experts, one expert after the other.
 
-    Every block weighs the experts. Grid: expert rows / tile. Definition: `Int8ExpertDown`.
+    Every block weighs the experts. Grid: expert rows / tile. Definition: `ExpertLinear`.
     """
     rows, cols, top_k = operator.expert_rows, operator.cols, operator.top_k
     staged = 4 * top_k * (cols // WORD + cols // GROUP + 1)

@@ -15,13 +15,12 @@ from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.operators.activation_quantization import (
     QuantizeRows,
 )
-from gemma4_compile.operators.activations import PACKED, PackedOutput
+from gemma4_compile.operators.activations import INT8, PACKED, PackedOutput
 from gemma4_compile.operators.attention import QkNormRopeCache
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp
-from gemma4_compile.operators.int8_experts import Int8ExpertGateUp
+from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.moe import Router, RouterScores
 from gemma4_compile.operators.norms import PerLayerInputs, ResidualNorm, RmsNorm
@@ -63,8 +62,8 @@ def exact(dtype: str) -> list[Operator]:
         matrix(Linear, 288, 70, prologue=Norm(scaled=True, count=2, eps=1e-6)),
         matrix(Linear, 288, 70, **pairs, prologue=Routed(1e-6, experts=7, factor=0.06)),
         matrix(Linear, 192, 40, prologue=Combine(heads=3, head_dim=64, splits=5)),
-        ExpertGateUp(WeightLayout(4, dtype, 32, 96, (64 * 12,)), 64, 12, 3, dtype),
-        ExpertDown(WeightLayout(4, dtype, 32, 64, (40 * 12,)), 40, 12, 3, dtype),
+        ExpertLinear(WeightLayout(4, dtype, 32, 96, (64 * 12,)), 64, 12, 3, dtype),
+        ExpertLinear(WeightLayout(4, dtype, 32, 64, (40 * 12,)), 40, 12, 3, dtype, epilogue="none"),
         Router(ONE, 1030, 7, 3, 1e-6, 0.25, "float32", dtype),
         RouterScores(1030, 7, 1e-6, 0.25, "float32"),
         ResidualNorm(ONE, 260, 1e-6, True, dtype, branches=2),
@@ -91,7 +90,15 @@ def int8() -> list[Operator]:
             **packed,
             prologue=Norm(scaled=True, eps=1e-6),
         ),
-        Int8ExpertGateUp(WeightLayout(4, "float16", 32, 96, (64 * 12,)), 64, 12, 3, "float32"),
+        ExpertLinear(
+            WeightLayout(4, "float16", 32, 96, (64 * 12,)),
+            64,
+            12,
+            3,
+            "float32",
+            activations=INT8,
+            output=PackedOutput(False),
+        ),
         matrix(int8_linear, 288, 128, **packed, prologue=Routed(experts=7, factor=0.06, eps=1e-6)),
         matrix(int8_linear, 416, 78, prologue=Norm(scaled=True, count=2, eps=1e-6)),
     ]

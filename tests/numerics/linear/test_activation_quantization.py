@@ -10,10 +10,10 @@ import numpy.typing as npt
 import pytest
 
 from gemma4_compile.operators.activation_quantization import GROUP
-from gemma4_compile.operators.activations import PACKED, PackedOutput
+from gemma4_compile.operators.activations import INT8, PACKED, PackedOutput
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.int8_experts import Int8ExpertDown, Int8ExpertGateUp
+from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.operators.prologues import Combine, Norm
@@ -197,20 +197,23 @@ def test_chosen_experts_in_int8() -> None:
     scales = np.zeros((top_k, width // GROUP), np.float32)
     y = np.zeros((1, COLS), np.float32)
 
-    first = Int8ExpertGateUp(
+    first = ExpertLinear(
         layout=WeightLayout(4, "float16", GROUP, COLS, (2 * width * experts,)),
         experts=experts,
         expert_rows=2 * width,
         top_k=top_k,
         in_dtype="float32",
-        interleaved_out=True,
+        activations=INT8,
+        output=PackedOutput(True),
     )
-    second = Int8ExpertDown(
+    second = ExpertLinear(
         layout=WeightLayout(4, "float16", GROUP, width, (COLS * experts,)),
         experts=experts,
         expert_rows=COLS,
         top_k=top_k,
         in_dtype=PACKED,
+        activations=INT8,
+        epilogue="none",
     )
     routed = np.concatenate([scores, np.zeros((1, 3), np.float32), x], axis=1)  # x from 8 on
     run(first, routed, *gate_up, words, scales, ids)

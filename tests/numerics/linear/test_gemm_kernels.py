@@ -11,7 +11,7 @@ import pytest
 from gemma4_compile.operators.activation_quantization import QuantizeRows
 from gemma4_compile.operators.activations import INT8, PACKED, PackedOutput
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.expert_linear import ExpertGemm
+from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.targets import target_spec
@@ -47,8 +47,14 @@ INT8_OPERATORS = [
         CHUNK, WeightLayout(8, "float16", GROUP, 160, (200,)), PACKED, Epilogue.GELU_PAIRS.value
     ),
     # Experts in two parts, groups that end within a step.
-    ExpertGemm(
-        WeightLayout(4, "float16", GROUP, 96, (80 * 4, 80 * 2)), 80, 6, 3, PACKED, activations=INT8
+    ExpertLinear(
+        WeightLayout(4, "float16", GROUP, 96, (80 * 4, 80 * 2)),
+        80,
+        6,
+        3,
+        PACKED,
+        activations=INT8,
+        rows=CHUNK,
     ),
     QuantizeRows(CHUNK, 96, "float16", PackedOutput(True)),
     QuantizeRows(CHUNK, 1312, "float32", PackedOutput(False)),

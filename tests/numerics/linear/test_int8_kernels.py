@@ -20,7 +20,7 @@ from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.examples import MOVED_BYTES
-from gemma4_compile.operators.int8_experts import Int8ExpertDown, Int8ExpertGateUp
+from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.operators.prologues import Combine, Norm, Routed
@@ -92,15 +92,24 @@ def odd_shapes() -> list[Operator]:
             prologue=Combine(heads=3, head_dim=32, splits=8),
         ),
         linear(int8_linear, 416, (78,), prologue=Norm(scaled=True, count=2, eps=1e-6)),
-        Int8ExpertGateUp(
+        ExpertLinear(
             WeightLayout(4, "float16", 32, 96, (64 * 4, 64 * 8)),
             64,
             12,
             3,
             "float32",
-            interleaved_out=True,
+            activations=INT8,
+            output=PackedOutput(True),
         ),
-        Int8ExpertDown(WeightLayout(8, "float32", 32, 32, (100 * 12,)), 100, 12, 3, PACKED),
+        ExpertLinear(
+            WeightLayout(8, "float32", 32, 32, (100 * 12,)),
+            100,
+            12,
+            3,
+            PACKED,
+            activations=INT8,
+            epilogue="none",
+        ),
         linear(
             int8_linear,
             288,
@@ -146,8 +155,14 @@ def test_a_byte_of_x_on_the_other_side_stays_within_the_bound(cols: int, rows: i
     x, gate, up = (rng.normal(size=shape) for shape in ((cols,), (rows, cols), (rows, cols)))
     unit = np.abs(x[:GROUP]).max() / LEVELS
     expected = packed_gates(x, gate, up)
-    operator = Int8ExpertGateUp(
-        WeightLayout(4, "float16", 32, cols, (rows,)), rows, 1, 1, "float32"
+    operator = ExpertLinear(
+        WeightLayout(4, "float16", 32, cols, (rows,)),
+        rows,
+        1,
+        1,
+        "float32",
+        activations=INT8,
+        output=PackedOutput(False),
     )
     shares = []
     for channel in range(8):

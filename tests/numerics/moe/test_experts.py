@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, ExpertGemm
+from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.moe import (
     CombineExperts,
@@ -197,13 +197,11 @@ def fields(bits: int, dtype: str, parts: tuple[int, ...], in_dtype: str) -> dict
     }
 
 
-def run_in_calls(
-    operator: Any, inputs: list[Any], stored_parts: Any, calls: int, out: Any, **more: Any
-) -> None:
+def run_in_calls(inputs: list[Any], stored_parts: Any, calls: int, out: Any, **more: Any) -> None:
     """All parts at once, or one call for each part, which adds to the one before."""
     tensors, parts, layout = stored_parts
     if calls == 1:
-        run(operator(**layout, **more), *inputs, *tensors, out)
+        run(ExpertLinear(**layout, **more), *inputs, *tensors, out)
         return
     per_part, previous, begin = len(tensors) // len(parts), None, 0
     for index, count in enumerate(parts):
@@ -211,7 +209,9 @@ def run_in_calls(
         rows = {**layout, "layout": held_rows}
         held = tensors[index * per_part : (index + 1) * per_part]
         added: list[Float32Array] = [] if previous is None else [previous]
-        description = operator(**rows, **more, expert_begin=begin, accumulate=previous is not None)
+        description = ExpertLinear(
+            **rows, **more, expert_begin=begin, accumulate=previous is not None
+        )
         out[:] = np.nan
         run(description, *inputs, *held, *added, out)
         previous, begin = out.copy(), begin + count
@@ -238,7 +238,7 @@ def test_gate_and_up_of_the_chosen_experts(
 
     weights = (tensors, parts, fields(bits, dtype, parts, "float32"))
     routed = behind_scores(values(7, 1, EXPERTS), x)
-    run_in_calls(ExpertGateUp, [routed, np.array([ids], np.int32)], weights, calls, out)
+    run_in_calls([routed, np.array([ids], np.int32)], weights, calls, out)
 
     sums = matrices[ids] @ x[0].astype(np.float64)
     close(out, gelu(sums[:, 0::2]) * sums[:, 1::2])
@@ -256,7 +256,7 @@ def test_down_of_the_chosen_experts_is_their_weighted_sum(
 
     weights = (tensors, parts, fields(bits, dtype, parts, "float32"))
     inputs = [x, np.array([ids], np.int32), shares]
-    run_in_calls(ExpertDown, inputs, weights, calls, out)
+    run_in_calls(inputs, weights, calls, out, epilogue=Epilogue.NONE.value)
 
     each = [share * matrices[e] @ row for share, e, row in zip(shares[0], ids, x, strict=True)]
     close(out[0], np.sum(each, axis=0))
@@ -274,7 +274,7 @@ def test_a_chunk_grouped_by_expert_equals_its_positions_one_by_one(
     x = values(1, len(ids), COLS).astype(dtype)
     layout = fields(bits, dtype, parts, dtype)
     gated = np.zeros((ids.size, EXPERT_ROWS // 2), np.float32)
-    run_in_calls(ExpertGemm, [x, order, tiles], (tensors, parts, layout), calls, gated, tile=TILE)
+    run_in_calls([x, order, tiles], (tensors, parts, layout), calls, gated, tile=TILE, rows=CHUNK)
 
     sums = np.einsum("prc,pc->pr", matrices[ids.reshape(-1)], np.repeat(x, TOP_K, axis=0))
     expected = gelu(sums[:, 0::2]) * sums[:, 1::2]
@@ -286,7 +286,7 @@ def test_a_chunk_grouped_by_expert_equals_its_positions_one_by_one(
     epilogue = Epilogue.NONE.value
     inputs = [y, order, tiles]
     run_in_calls(
-        ExpertGemm, inputs, (tensors, parts, layout), calls, out, tile=TILE, epilogue=epilogue
+        inputs, (tensors, parts, layout), calls, out, rows=CHUNK, tile=TILE, epilogue=epilogue
     )
 
     by_pair = np.empty_like(y)

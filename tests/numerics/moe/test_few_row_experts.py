@@ -13,7 +13,7 @@ import pytest
 from gemma4_compile.operators.activation_quantization import GROUP
 from gemma4_compile.operators.activations import FLOAT32, INT8, PACKED, PackedOutput
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.few_row_experts import FewRowExperts
+from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.rows import Few
 from gemma4_compile.targets import target_spec
@@ -42,19 +42,19 @@ DOWN = Epilogue.NONE.value
 
 def exact(
     layout: WeightLayout, rows: int, in_dtype: str, top_k: int = 8, **more: Any
-) -> FewRowExperts:
+) -> ExpertLinear:
     """Twelve experts unless some are in other calls."""
-    return FewRowExperts(layout, rows, 12, top_k, in_dtype, rows=Few(MOST), **more)
+    return ExpertLinear(layout, rows, 12, top_k, in_dtype, rows=Few(MOST), **more)
 
 
 def int8(
     bits: int, cols: int, splits: tuple[int, ...], rows: int, top_k: int = 8, **more: Any
-) -> FewRowExperts:
+) -> ExpertLinear:
     layout = WeightLayout(bits, "float16", GROUP, cols, splits)
     packed = more.pop("packed_out", False)
     output = PackedOutput(more.pop("interleaved_out", False)) if packed else FLOAT32
     parts = {"activations": INT8, "output": output, **more}
-    return FewRowExperts(layout, rows, 12, top_k, PACKED, rows=Few(MOST), **parts)
+    return ExpertLinear(layout, rows, 12, top_k, PACKED, rows=Few(MOST), **parts)
 
 
 def quantized(bits: int, dtype: str, cols: int, *splits: int) -> WeightLayout:
@@ -62,7 +62,7 @@ def quantized(bits: int, dtype: str, cols: int, *splits: int) -> WeightLayout:
 
 
 # The positions are 1 to 9 by the place in this list; most experts are chosen by several.
-OPERATORS: list[FewRowExperts] = [
+OPERATORS: list[ExpertLinear] = [
     # Units that end within a lane's iterations, rows that end within a tile, several splits.
     exact(quantized(4, "float16", 416, 80 * 8, 80 * 4), 80, "float16"),
     int8(4, 416, (80 * 8, 80 * 4), 80),
@@ -83,15 +83,15 @@ OPERATORS: list[FewRowExperts] = [
 ]
 
 
-def cases_of(operators: Sequence[FewRowExperts]) -> list[KernelCase]:
+def cases_of(operators: Sequence[ExpertLinear]) -> list[KernelCase]:
     return numbered_cases(list(enumerate(operators)))
 
 
-def numbered_cases(operators: Sequence[tuple[int, FewRowExperts]]) -> list[KernelCase]:
+def numbered_cases(operators: Sequence[tuple[int, ExpertLinear]]) -> list[KernelCase]:
     return [make_case(one, seed, rows=1 + seed % MOST) for seed, one in operators]
 
 
-def exact_operators() -> list[FewRowExperts]:
+def exact_operators() -> list[ExpertLinear]:
     return [one for one in OPERATORS if not one.is_int8]
 
 
@@ -110,8 +110,8 @@ def test_pairs_are_multiplied_with_their_experts(
 
     layout = fields(bits, dtype, parts, "float32")
     weights, most = (tensors, parts, layout), {"rows": Few(len(ids))}
-    run_in_calls(FewRowExperts, [x, ids], weights, calls, gated, **most)
-    run_in_calls(FewRowExperts, [y, ids], weights, calls, out, epilogue=DOWN, **most)
+    run_in_calls([x, ids], weights, calls, gated, **most)
+    run_in_calls([y, ids], weights, calls, out, epilogue=DOWN, **most)
 
     sums = np.einsum("prc,pc->pr", chosen, np.repeat(x, TOP_K, axis=0))
     close(gated, gelu(sums[:, 0::2]) * sums[:, 1::2])
@@ -127,7 +127,7 @@ def test_packed_pairs_are_multiplied_with_their_experts(bits: int) -> None:
 
     weights = (tensors, PARTS[1], fields(bits, "float16", PARTS[1], PACKED))
     more: dict[str, Any] = {"epilogue": DOWN, "rows": Few(MOST), "activations": INT8}
-    run_in_calls(FewRowExperts, [words, scales, ids], weights, 1, out, **more)
+    run_in_calls([words, scales, ids], weights, 1, out, **more)
 
     close(out, np.einsum("prc,pc->pr", matrices[ids.reshape(-1)], x))
 
@@ -135,7 +135,7 @@ def test_packed_pairs_are_multiplied_with_their_experts(bits: int) -> None:
 @pytest.mark.dawn
 @pytest.mark.parametrize(("share", "limits"), under_limits(shares(OPERATORS, 3)))
 def test_kernels_of_odd_shapes(
-    share: list[tuple[int, FewRowExperts]], limits: str, lavapipe: VulkanDriver, tmp_path: Path
+    share: list[tuple[int, ExpertLinear]], limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:
     cases = numbered_cases(share)
 
@@ -147,7 +147,7 @@ def test_kernels_of_odd_shapes(
 @pytest.mark.dawn
 @pytest.mark.parametrize("share", shares(OPERATORS[:4], 3))
 def test_kernels_of_another_division(
-    share: list[tuple[int, FewRowExperts]], lavapipe: VulkanDriver, tmp_path: Path
+    share: list[tuple[int, ExpertLinear]], lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:
     cases = [make_case(one, seed, rows=MOST - seed) for seed, one in share]
     spec = replace(target_spec("webgpu", "subgroups"), simd_width=SUBGROUP)

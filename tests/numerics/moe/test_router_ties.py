@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gemma4_compile.operators.int8_experts import Int8ExpertGateUp
+from gemma4_compile.operators.activations import INT8, PackedOutput
+from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.moe import PermuteByExpert, Router, TopKExperts
 from gemma4_compile.operators.rows import ONE
@@ -54,8 +55,14 @@ def choice_case(scores: np.ndarray) -> KernelCase:
 def expert_case(scores: np.ndarray) -> KernelCase:
     """Gate and up in int8, whose every block chooses by these scores."""
     rows = 64
-    operator = Int8ExpertGateUp(
-        WeightLayout(4, "float32", 32, WIDTH, (rows * EXPERTS,)), rows, EXPERTS, TOP_K, "float32"
+    operator = ExpertLinear(
+        WeightLayout(4, "float32", 32, WIDTH, (rows * EXPERTS,)),
+        rows,
+        EXPERTS,
+        TOP_K,
+        "float32",
+        activations=INT8,
+        output=PackedOutput(False),
     )
     case = make_case(operator, 1)
     args = [with_scores(case, scores), *(arg.copy() for arg in case.arrays[1:])]

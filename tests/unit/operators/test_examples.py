@@ -8,7 +8,7 @@ import pytest
 from gemma4_compile.device_check.known_inputs import KnownInput
 from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.examples import Sizes
-from gemma4_compile.operators.expert_linear import ExpertDown
+from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.packings import product_packing
 from gemma4_compile.operators.rows import CHUNK, ONE
@@ -27,11 +27,13 @@ LINEAR = [
     *(Linear(ONE, layout(bits), "float16") for bits in CODES),
     *(int8_linear(CHUNK, layout(bits), PACKED) for bits in CODES),
 ]
-EXPERTS = [ExpertDown(layout(bits), ROWS // 4, 4, 2, "float16") for bits in CODES]
+EXPERTS = [
+    ExpertLinear(layout(bits), ROWS // 4, 4, 2, "float16", epilogue="none") for bits in CODES
+]
 
 
 @pytest.mark.parametrize("operator", [*LINEAR, *EXPERTS], ids=lambda one: one.name)
-def test_examples_have_every_code_and_both_signs(operator: Linear | ExpertDown) -> None:
+def test_examples_have_every_code_and_both_signs(operator: Linear | ExpertLinear) -> None:
     names = [param.name for param in operator.prim_func().params]
     args = operator.example_inputs(np.random.default_rng(1), SIZES)
     given = dict(zip(names, args, strict=True))

@@ -8,7 +8,7 @@ from tvm.relax.frontend import nn
 
 from gemma4_compile.model_spec.parameters import Parameter, Role, Source
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, ExpertGemm
+from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.lookup import Embedding
 from gemma4_compile.operators.moe import EXPERT_TILE, PermuteByExpert, routed_width
@@ -165,8 +165,8 @@ def test_experts_are_rows_that_stay_together() -> None:
     )
     layout = WeightLayout(4, "float16", 32, COLS, (192,))
     gate_up, down, grouped = operators(module)
-    assert gate_up == ExpertGateUp(layout, 48, 4, 2, "float32")
-    assert down == ExpertDown(layout, 48, 4, 2, "float32")
-    assert grouped == ExpertGemm(layout, 48, 4, 2, "float16", epilogue="gelu_pairs")
+    assert gate_up == ExpertLinear(layout, 48, 4, 2, "float32")
+    assert down == ExpertLinear(layout, 48, 4, 2, "float32", epilogue="none")
+    assert grouped == ExpertLinear(layout, 48, 4, 2, "float16", epilogue="gelu_pairs", rows=CHUNK)
     shapes = [list(map(int, field.shape)) for field in module["forward"].ret_ty.fields]
     assert shapes == [[2, 24], [1, 48], [8, 24]]
