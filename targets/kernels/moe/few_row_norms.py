@@ -1,6 +1,6 @@
 """Norms around experts: a block a row.
 
-Definitions: gemma4_compile/operators/few_row_expert_norms.py, norms.py.
+Definitions: gemma4_compile/operators/few_row_expert_norms.py and norms.py.
 """
 
 from __future__ import annotations
