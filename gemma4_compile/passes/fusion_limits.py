@@ -11,7 +11,7 @@ from tvm import relax
 from gemma4_compile.model_spec.layers.attention import AttentionOptions
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.passes.operator_graph import OperatorCall
-from gemma4_compile.targets.kernels.linear.normed_gemv import fused_width
+from gemma4_compile.targets.kernels.linear.float_gemv import fused_width
 from gemma4_compile.targets.kernels.tiles.few_row_shape import reads_tiles
 from gemma4_compile.targets.spec import INT8, UNLIMITED, TargetSpec
 from gemma4_compile.targets.tuning import FusionTuning

@@ -19,7 +19,6 @@ from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.few_row_expert_norms import QuantizedBranchNorms
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.norms import ResidualNorm
-from gemma4_compile.operators.prologues import Combine, Norm, Routed
 from gemma4_compile.operators.rows import ONE, Chunk, Few, One
 from gemma4_compile.operators.split_attention import SplitAttention
 from gemma4_compile.operators.vision_attention import PatchAttention
@@ -64,8 +63,6 @@ from gemma4_compile.targets.kernels.linear.few_row_gemv import (
 )
 from gemma4_compile.targets.kernels.linear.gemm import make_gemm
 from gemma4_compile.targets.kernels.linear.gemv import make_gemv
-from gemma4_compile.targets.kernels.linear.int8_gemv import make_int8_gemv
-from gemma4_compile.targets.kernels.linear.normed_gemv import make_combined_gemv, make_normed_gemv
 from gemma4_compile.targets.kernels.linear.quantize_rows import (
     make_quantize_rows,
     make_quantized_few_row_norm,
@@ -198,12 +195,6 @@ def select(operator: Operator, spec: TargetSpec) -> Factory:
             return make_few_rows_on_tensor_cores if on_tensor_cores else make_few_row_gemv
         case Linear(rows=Chunk()):
             return make_gemm
-        case Linear(activations=Int8()):
-            return make_int8_gemv
-        case Linear(prologue=Combine()):
-            return make_combined_gemv
-        case Linear(prologue=Norm() | Routed()):
-            return make_normed_gemv
         case Linear():
             return make_gemv
         case ExpertLinear():

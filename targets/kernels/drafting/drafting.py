@@ -34,7 +34,7 @@ from gemma4_compile.targets.kernels.common.blocks import (
 )
 from gemma4_compile.targets.kernels.common.vectors import Vectors
 from gemma4_compile.targets.kernels.common.weights import WeightReader
-from gemma4_compile.targets.kernels.linear.gemv import accumulate_rows
+from gemma4_compile.targets.kernels.linear.float_gemv import accumulate_rows
 from gemma4_compile.targets.kernels.moe.expert_choice import read_score
 from gemma4_compile.targets.spec import TargetSpec
 

@@ -18,15 +18,15 @@ from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, w
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import Block, launch, sum_over_lanes, zero
 from gemma4_compile.targets.kernels.common.weights import WeightReader
+from gemma4_compile.targets.kernels.linear.float_gemv import (
+    accumulate_rows,
+    gemv_shape,
+)
 from gemma4_compile.targets.kernels.linear.gemm import (
     left_args,
     shape_of,
     step_count,
     tile_product,
-)
-from gemma4_compile.targets.kernels.linear.gemv import (
-    accumulate_rows,
-    gemv_shape,
 )
 from gemma4_compile.targets.spec import UNLIMITED, TargetSpec
 

@@ -51,13 +51,13 @@ TARGETS: Mapping[str, TargetSpec] = {
 
 TABLE = """
 one row: linear/gemv
-one row, normed: linear/normed_gemv
-one row, combined: linear/combined_gemv
+one row, normed: linear/gemv
+one row, combined: linear/gemv
 few rows: linear/few_row_gemv
 chunk: linear/gemm
-one row, int8: linear/int8_gemv
-one row, int8, normed: linear/int8_gemv
-one row, int8, combined: linear/int8_gemv
+one row, int8: linear/gemv
+one row, int8, normed: linear/gemv
+one row, int8, combined: linear/gemv
 few rows, int8: linear/few_row_gemv
     cuda: linear/few_rows_on_tensor_cores
 few rows, int8, floats: linear/few_row_gemv
