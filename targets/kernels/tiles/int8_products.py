@@ -8,6 +8,7 @@ Quantised x: operators/activation_quantization.py; the product: `Linear.definiti
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from tvm import tirx
@@ -24,8 +25,8 @@ from gemma4_compile.targets.kernels.tiles.loaders import (
     VECTOR,
     DenseLoader,
     Loader,
+    Move,
     RowOf,
-    Tile,
     below,
     joined,
     lane_of,
@@ -56,17 +57,8 @@ class QuantizedLoader(DenseLoader):
     interleaved : the order of bytes in `source`
     """
 
-    def __init__(
-        self,
-        tile: Tile,
-        thread: Expr,
-        threads: int,
-        skipped: int,
-        row_of: RowOf,
-        source: Buffer,
-        interleaved: bool,
-    ) -> None:
-        super().__init__(tile, thread, threads, skipped, row_of, source)
+    def __init__(self, move: Move, source: Buffer, interleaved: bool) -> None:
+        super().__init__(move, source)
         self._interleaved = interleaved
 
     def decode_block(self, iteration: int, item: Expr) -> list[Expr]:
@@ -86,16 +78,8 @@ class QuantizedLoader(DenseLoader):
 class IntegerWeightLoader(Loader):
     """Rows of a stored matrix as words of signed bytes; beyond the last some others."""
 
-    def __init__(
-        self,
-        tile: Tile,
-        thread: Expr,
-        threads: int,
-        skipped: int,
-        row_of: RowOf,
-        weights: WeightReader,
-    ) -> None:
-        super().__init__(tile, thread, threads, skipped, row_of)
+    def __init__(self, move: Move, weights: WeightReader) -> None:
+        super().__init__(move)
         self._weights = weights
         self._stored = VECTOR * weights.layout.bits // 8  # words of a row in a block
         self._raw = local((self._iterations * self._stored * VECTOR,), "uint32")
@@ -131,25 +115,23 @@ class ScaleLoader:
     Parameters
     ----------
     first : the first vector of the tile's scales in shared memory
-    skipped : vectors that other loaders move
-    weights : where the scales of W lie; None: in `scales` (any, groups) float32
+    move : of the tile's rows; `skipped` are vectors
+    groups : of a row of the tensor
+    source : where the scales of W lie, or those of x: (any, groups) float32
     """
 
     def __init__(
         self,
         shape: TileShape,
         first: int,
-        rows: int,
-        thread: Expr,
-        skipped: int,
-        row_of: RowOf,
+        move: Move,
         groups: int,
         source: WeightReader | Buffer,
     ) -> None:
         self._shape, self._first, self._groups, self._source = shape, first, groups, source
-        self._across = rows // VECTOR
+        self._across = move.tile.rows // VECTOR
         self._count = self._across * shape.iterations
-        threads = shape.threads
+        threads, thread, skipped, row_of = move.threads, move.thread, move.skipped, move.row_of
         self._iterations = -(-self._count // threads)
         mine = tirx.floormod(thread + (threads - skipped % threads), threads)
         self._items = [bind(mine + iteration * threads) for iteration in range(self._iterations)]
@@ -225,25 +207,16 @@ class Int8TileProduct(TileProduct):
         self._integers = local((shape.vectors * VECTOR,), "int32")
         x, w = self._x, self._w
         self._w_scales = x.rows // VECTOR * shape.iterations
+        move_x = Move(x, thread, threads, 0, row_of_x)
+        move_w = Move(w, thread, threads, x.blocks, row_of_w)
         self._loaders = (
-            QuantizedLoader(
-                x, thread, threads, 0, row_of_x, words, weights.layout.products.interleaved
-            ),
-            IntegerWeightLoader(w, thread, threads, x.blocks, row_of_w, weights),
+            QuantizedLoader(move_x, words, weights.layout.products.interleaved),
+            IntegerWeightLoader(move_w, weights),
         )
-        moved = x.blocks + w.blocks
+        moved, first = x.blocks + w.blocks, self._w_scales
         self._scale_loaders = (
-            ScaleLoader(shape, 0, x.rows, thread, moved, row_of_x, groups, scales),
-            ScaleLoader(
-                shape,
-                self._w_scales,
-                w.rows,
-                thread,
-                moved + self._w_scales,
-                row_of_w,
-                groups,
-                weights,
-            ),
+            ScaleLoader(shape, 0, replace(move_x, skipped=moved), groups, scales),
+            ScaleLoader(shape, first, replace(move_w, skipped=moved + first), groups, weights),
         )
 
     def _read(self, step: Expr) -> None:

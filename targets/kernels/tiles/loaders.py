@@ -104,10 +104,11 @@ class Tile:
         return self.first + item * (self.rows // VECTOR) + row_vector
 
 
-class Loader(ABC):
-    """Moves one tile, step by step.
+@dataclass(frozen=True)
+class Move:
+    """What a loader moves, and who does it.
 
-    Parameters
+    Attributes
     ----------
     tile : where to
     thread, threads : of the block
@@ -115,11 +116,28 @@ class Loader(ABC):
     row_of : clamped, so that every row exists
     """
 
-    def __init__(self, tile: Tile, thread: Expr, threads: int, skipped: int, row_of: RowOf) -> None:
+    tile: Tile
+    thread: Expr
+    threads: int
+    skipped: int
+    row_of: RowOf
+
+    @property
+    def mine(self) -> Expr:
+        """The thread's first block."""
+        skipped = self.skipped % self.threads
+        if not skipped:
+            return self.thread
+        return tirx.floormod(self.thread + (self.threads - skipped), self.threads)
+
+
+class Loader(ABC):
+    """Moves one tile, step by step."""
+
+    def __init__(self, move: Move) -> None:
+        tile, threads, row_of, mine = move.tile, move.threads, move.row_of, move.mine
         self._tile, self._threads = tile, threads
         self._iterations = -(-tile.blocks // threads)
-        skipped %= threads
-        mine = tirx.floormod(thread + (threads - skipped), threads) if skipped else thread
         self._items = [bind(mine + iteration * threads) for iteration in range(self._iterations)]
         self._vec4s = [bind(below(item, tile.vec4s)) for item in self._items]
         self._row_vectors = [bind(tirx.floordiv(item, tile.vec4s)) for item in self._items]
@@ -174,17 +192,8 @@ class DenseLoader(Loader):
     change : of what was read, four float32 at a time, or None
     """
 
-    def __init__(
-        self,
-        tile: Tile,
-        thread: Expr,
-        threads: int,
-        skipped: int,
-        row_of: RowOf,
-        source: Buffer,
-        change: Change | None = None,
-    ) -> None:
-        super().__init__(tile, thread, threads, skipped, row_of)
+    def __init__(self, move: Move, source: Buffer, change: Change | None = None) -> None:
+        super().__init__(move)
         self._change = change
         self._source, self._cols = source, int(source.shape[1])
         self._raw = local((self._iterations * VECTOR * VECTOR,), str(source.dtype))
@@ -212,16 +221,8 @@ class DenseLoader(Loader):
 class WeightLoader(Loader):
     """Rows of a stored matrix; channels beyond its last are some of its values."""
 
-    def __init__(
-        self,
-        tile: Tile,
-        thread: Expr,
-        threads: int,
-        skipped: int,
-        row_of: RowOf,
-        weights: WeightReader,
-    ) -> None:
-        super().__init__(tile, thread, threads, skipped, row_of)
+    def __init__(self, move: Move, weights: WeightReader) -> None:
+        super().__init__(move)
         self._weights, layout = weights, weights.layout
         size = self._iterations * VECTOR
         self._is_integers = layout.form == INTEGERS

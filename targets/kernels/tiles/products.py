@@ -27,6 +27,7 @@ from gemma4_compile.targets.kernels.tiles.loaders import (
     Change,
     DenseLoader,
     Loader,
+    Move,
     RowOf,
     Tile,
     WeightLoader,
@@ -270,11 +271,9 @@ class FloatTileProduct(TileProduct):
         change: Change | None = None,
     ) -> None:
         super().__init__(shape, thread, "float32")
-        threads = shape.threads
-        self._loaders = (
-            DenseLoader(self._x, thread, threads, 0, row_of_x, x, change),
-            WeightLoader(self._w, thread, threads, self._x.blocks, row_of_w, weights),
-        )
+        move_x = Move(self._x, thread, shape.threads, 0, row_of_x)
+        move_w = Move(self._w, thread, shape.threads, self._x.blocks, row_of_w)
+        self._loaders = DenseLoader(move_x, x, change), WeightLoader(move_w, weights)
 
     def _multiply(self) -> None:
         shape = self._shape
