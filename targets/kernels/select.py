@@ -23,102 +23,43 @@ from gemma4_compile.operators.rows import ONE, Chunk, Few, One
 from gemma4_compile.operators.split_attention import SplitAttention
 from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.targets.kernels.attention import (
+    combine,
+    decode,
+    few_rows,
+    last_visible_rows,
+    padded_rows,
+    patches,
+    prefill,
+    qk_norm_rope_cache,
     subgroup_matrix_patches,
     tensor_core_patches,
 )
-from gemma4_compile.targets.kernels.attention.combine import make_combine_splits
-from gemma4_compile.targets.kernels.attention.decode import make_decode_attention
-from gemma4_compile.targets.kernels.attention.few_rows import make_few_row_attention
-from gemma4_compile.targets.kernels.attention.last_visible_rows import make_last_visible_rows
-from gemma4_compile.targets.kernels.attention.padded_rows import (
-    make_kept_rows,
-    make_shifted_rotary,
-)
-from gemma4_compile.targets.kernels.attention.patches import (
-    make_patch_attention,
-    make_patch_qk_norm_rope,
-)
-from gemma4_compile.targets.kernels.attention.prefill import make_prefill_attention
-from gemma4_compile.targets.kernels.attention.qk_norm_rope_cache import make_qk_norm_rope_cache
-from gemma4_compile.targets.kernels.audio.clipped_norm import make_clipped_norm
-from gemma4_compile.targets.kernels.audio.relative_attention import make_relative_attention
-from gemma4_compile.targets.kernels.audio.subsample_conv import make_subsample_conv
-from gemma4_compile.targets.kernels.common.pointwise import make_pointwise
-from gemma4_compile.targets.kernels.drafting.drafting import (
-    make_best_token,
-    make_best_token_partials,
-    make_candidate_logits,
-    make_cluster_tokens,
-)
+from gemma4_compile.targets.kernels.audio import clipped_norm, relative_attention, subsample_conv
+from gemma4_compile.targets.kernels.common import pointwise
+from gemma4_compile.targets.kernels.drafting import drafting
 from gemma4_compile.targets.kernels.linear import (
+    bounded_gemm,
+    embedding,
+    few_row_gemv,
     few_row_tensor_cores,
+    gemm,
+    gemv,
+    quantize_rows,
     subgroup_matrix_gemm,
     tensor_core_gemm,
 )
-from gemma4_compile.targets.kernels.linear.bounded_gemm import make_bounded_gemm
-from gemma4_compile.targets.kernels.linear.embedding import make_embedding
-from gemma4_compile.targets.kernels.linear.few_row_gemv import (
-    make_few_row_gemv,
-    make_few_rows_on_tensor_cores,
+from gemma4_compile.targets.kernels.moe import (
+    experts,
+    few_row_expert_tensor_cores,
+    few_row_experts,
+    few_row_norms,
+    int8_experts,
+    router,
 )
-from gemma4_compile.targets.kernels.linear.gemm import make_gemm
-from gemma4_compile.targets.kernels.linear.gemv import make_gemv
-from gemma4_compile.targets.kernels.linear.quantize_rows import (
-    make_quantize_rows,
-    make_quantized_few_row_norm,
-    make_quantized_norm,
-)
-from gemma4_compile.targets.kernels.moe import few_row_expert_tensor_cores
-from gemma4_compile.targets.kernels.moe.experts import (
-    make_expert_down,
-    make_expert_gate_up,
-    make_expert_gemm,
-)
-from gemma4_compile.targets.kernels.moe.few_row_experts import make_few_row_experts
-from gemma4_compile.targets.kernels.moe.few_row_norms import (
-    make_expert_residual_norm,
-    make_quantized_branch_norms,
-    make_routed_branch_norms,
-)
-from gemma4_compile.targets.kernels.moe.int8_experts import (
-    make_int8_expert_down,
-    make_int8_expert_gate_up,
-)
-from gemma4_compile.targets.kernels.moe.router import (
-    make_combine_experts,
-    make_permute_by_expert,
-    make_router,
-    make_router_scores,
-    make_top_k_experts,
-)
-from gemma4_compile.targets.kernels.norms.norms import (
-    make_per_layer_inputs,
-    make_residual_norm,
-    make_rms_norm,
-    make_take_last_row,
-)
-from gemma4_compile.targets.kernels.sampling.logits import (
-    make_bitmask,
-    make_logit_bias,
-    make_penalty,
-)
-from gemma4_compile.targets.kernels.sampling.softmax import (
-    make_softmax_partials,
-    make_softmax_probs,
-)
-from gemma4_compile.targets.kernels.sampling.top_p import make_sample_top_p
-from gemma4_compile.targets.kernels.sampling.top_p_histogram import make_top_p_histogram
-from gemma4_compile.targets.kernels.vision.patches import (
-    make_add_patch_positions,
-    make_patch_rotary,
-    make_pixel_patches,
-    make_pool_patches,
-)
-from gemma4_compile.targets.kernels.vision.picture import (
-    make_picture_blocks,
-    make_picture_positions,
-)
-from gemma4_compile.targets.kernels.vision.unified import make_pixel_norm, make_position_norms
+from gemma4_compile.targets.kernels.norms import norms
+from gemma4_compile.targets.kernels.sampling import logits, softmax, top_p, top_p_histogram
+from gemma4_compile.targets.kernels.vision import patches as vision_patches
+from gemma4_compile.targets.kernels.vision import picture, unified
 from gemma4_compile.targets.spec import TargetSpec
 
 Factory = Callable[[Any, TargetSpec], tirx.PrimFunc]
@@ -126,58 +67,58 @@ Factory = Callable[[Any, TargetSpec], tirx.PrimFunc]
 
 ONE_KERNEL: Mapping[str, Factory] = {
     # linear
-    "embedding": make_embedding,
+    "embedding": embedding.make_embedding,
     # rounding to int8
-    "quantize_rows": make_quantize_rows,
+    "quantize_rows": quantize_rows.make_quantize_rows,
     # experts
-    "router": make_router,
-    "router_scores": make_router_scores,
-    "top_k_experts": make_top_k_experts,
-    "permute_by_expert": make_permute_by_expert,
-    "combine_experts": make_combine_experts,
+    "router": router.make_router,
+    "router_scores": router.make_router_scores,
+    "top_k_experts": router.make_top_k_experts,
+    "permute_by_expert": router.make_permute_by_expert,
+    "combine_experts": router.make_combine_experts,
     # attention
-    "qk_norm_rope_cache": make_qk_norm_rope_cache,
-    "combine_splits": make_combine_splits,
-    "prefill_attention": make_prefill_attention,
-    "last_visible_rows": make_last_visible_rows,
-    "kept_rows": make_kept_rows,
-    "shifted_rotary": make_shifted_rotary,
-    "patch_qk_norm_rope": make_patch_qk_norm_rope,
-    "relative_attention": make_relative_attention,
+    "qk_norm_rope_cache": qk_norm_rope_cache.make_qk_norm_rope_cache,
+    "combine_splits": combine.make_combine_splits,
+    "prefill_attention": prefill.make_prefill_attention,
+    "last_visible_rows": last_visible_rows.make_last_visible_rows,
+    "kept_rows": padded_rows.make_kept_rows,
+    "shifted_rotary": padded_rows.make_shifted_rotary,
+    "patch_qk_norm_rope": patches.make_patch_qk_norm_rope,
+    "relative_attention": relative_attention.make_relative_attention,
     # norms
-    "rms_norm": make_rms_norm,
-    "clipped_norm": make_clipped_norm,
-    "per_layer_inputs": make_per_layer_inputs,
-    "take_last_row": make_take_last_row,
+    "rms_norm": norms.make_rms_norm,
+    "clipped_norm": clipped_norm.make_clipped_norm,
+    "per_layer_inputs": norms.make_per_layer_inputs,
+    "take_last_row": norms.make_take_last_row,
     # sampling and drafting
-    "bitmask": make_bitmask,
-    "logit_bias": make_logit_bias,
-    "penalty": make_penalty,
-    "softmax_partials": make_softmax_partials,
-    "softmax_probs": make_softmax_probs,
-    "top_p_histogram": make_top_p_histogram,
-    "sample_top_p": make_sample_top_p,
-    "best_token_partials": make_best_token_partials,
-    "best_token": make_best_token,
-    "cluster_tokens": make_cluster_tokens,
-    "candidate_logits": make_candidate_logits,
+    "bitmask": logits.make_bitmask,
+    "logit_bias": logits.make_logit_bias,
+    "penalty": logits.make_penalty,
+    "softmax_partials": softmax.make_softmax_partials,
+    "softmax_probs": softmax.make_softmax_probs,
+    "top_p_histogram": top_p_histogram.make_top_p_histogram,
+    "sample_top_p": top_p.make_sample_top_p,
+    "best_token_partials": drafting.make_best_token_partials,
+    "best_token": drafting.make_best_token,
+    "cluster_tokens": drafting.make_cluster_tokens,
+    "candidate_logits": drafting.make_candidate_logits,
     # pictures and sounds
-    "pixel_patches": make_pixel_patches,
-    "pixel_norm": make_pixel_norm,
-    "patch_rotary": make_patch_rotary,
-    "picture_blocks": make_picture_blocks,
-    "picture_positions": make_picture_positions,
-    "position_norms": make_position_norms,
-    "add_patch_positions": make_add_patch_positions,
-    "pool_patches": make_pool_patches,
-    "sound_frames": make_pointwise,
-    "windowed_transform": make_pointwise,
-    "magnitude": make_pointwise,
-    "log_mel": make_pointwise,
-    "subsample_conv": make_subsample_conv,
-    "add_clipped": make_pointwise,
-    "clip": make_pointwise,
-    "gated_conv": make_pointwise,
+    "pixel_patches": vision_patches.make_pixel_patches,
+    "pixel_norm": unified.make_pixel_norm,
+    "patch_rotary": vision_patches.make_patch_rotary,
+    "picture_blocks": picture.make_picture_blocks,
+    "picture_positions": picture.make_picture_positions,
+    "position_norms": unified.make_position_norms,
+    "add_patch_positions": vision_patches.make_add_patch_positions,
+    "pool_patches": vision_patches.make_pool_patches,
+    "sound_frames": pointwise.make_pointwise,
+    "windowed_transform": pointwise.make_pointwise,
+    "magnitude": pointwise.make_pointwise,
+    "log_mel": pointwise.make_pointwise,
+    "subsample_conv": subsample_conv.make_subsample_conv,
+    "add_clipped": pointwise.make_pointwise,
+    "clip": pointwise.make_pointwise,
+    "gated_conv": pointwise.make_pointwise,
 }
 
 
@@ -189,36 +130,40 @@ def select(operator: Operator, spec: TargetSpec) -> Factory:
                 return tensor_core_gemm.make_tensor_core_gemm
             if subgroup_matrix_gemm.fits_subgroup_matrices(operator, spec):
                 return subgroup_matrix_gemm.make_subgroup_matrix_gemm
-            return make_bounded_gemm
+            return bounded_gemm.make_bounded_gemm
         case Linear(rows=Few()):
             on_tensor_cores = few_row_tensor_cores.fits_tensor_cores(operator, spec)
-            return make_few_rows_on_tensor_cores if on_tensor_cores else make_few_row_gemv
+            return (
+                few_row_gemv.make_few_rows_on_tensor_cores
+                if on_tensor_cores
+                else few_row_gemv.make_few_row_gemv
+            )
         case Linear(rows=Chunk()):
-            return make_gemm
+            return gemm.make_gemm
         case Linear():
-            return make_gemv
+            return gemv.make_gemv
         case ExpertLinear():
             return _of_experts(operator, spec)
         case ResidualNorm(rows=One(), output=PackedOutput()):
-            return make_quantized_norm
+            return quantize_rows.make_quantized_norm
         case ResidualNorm(branches=2):
-            return make_expert_residual_norm
+            return few_row_norms.make_expert_residual_norm
         case ResidualNorm(output=PackedOutput()):
-            return make_quantized_few_row_norm
+            return quantize_rows.make_quantized_few_row_norm
         case ResidualNorm():
-            return make_residual_norm
+            return norms.make_residual_norm
         case SplitAttention(rows=rows):
-            return make_decode_attention if rows == ONE else make_few_row_attention
+            return decode.make_decode_attention if rows == ONE else few_rows.make_few_row_attention
         case QuantizedBranchNorms(experts=0):
-            return make_quantized_branch_norms
+            return few_row_norms.make_quantized_branch_norms
         case QuantizedBranchNorms():
-            return make_routed_branch_norms
+            return few_row_norms.make_routed_branch_norms
         case PatchAttention():
             if tensor_core_patches.fits_tensor_cores(operator, spec):
                 return tensor_core_patches.make_tensor_core_attention
             if subgroup_matrix_patches.fits_subgroup_matrices(operator, spec):
                 return subgroup_matrix_patches.make_subgroup_matrix_attention
-            return make_patch_attention
+            return patches.make_patch_attention
     return ONE_KERNEL[operator.kind]
 
 
@@ -229,10 +174,14 @@ def _of_experts(operator: ExpertLinear, spec: TargetSpec) -> Factory:
             return (
                 few_row_expert_tensor_cores.make_few_row_expert_tensor_cores
                 if on_tensor_cores
-                else make_few_row_experts
+                else few_row_experts.make_few_row_experts
             )
         case ExpertLinear(rows=Chunk()):
-            return make_expert_gemm
+            return experts.make_expert_gemm
         case ExpertLinear(activations=Int8()):
-            return make_int8_expert_gate_up if operator.is_gate_up else make_int8_expert_down
-    return make_expert_gate_up if operator.is_gate_up else make_expert_down
+            return (
+                int8_experts.make_int8_expert_gate_up
+                if operator.is_gate_up
+                else int8_experts.make_int8_expert_down
+            )
+    return experts.make_expert_gate_up if operator.is_gate_up else experts.make_expert_down

@@ -13,9 +13,12 @@ from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.bounded_linear import BoundedLinear
+from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.moe import RouterScores
+from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.operators.padded_rows import KeptRows, ShiftedRotary
+from gemma4_compile.operators.split_attention import SplitAttention
 from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.targets.kernels.linear.few_row_shape import few_row_shape
 from gemma4_compile.targets.tuning import FewRowTuning
@@ -124,9 +127,8 @@ def test_blocks_of_few_rows_write_their_own_alone(
 def test_every_kind_of_operator_is_among_the_cases(cases: list[KernelCase]) -> None:
     from gemma4_compile.targets.kernels.select import ONE_KERNEL
 
-    missing = {*ONE_KERNEL, Linear.kind, BoundedLinear.kind, PatchAttention.kind} - {
-        case.operator.kind for case in cases
-    }
+    chosen = (Linear, BoundedLinear, PatchAttention, ExpertLinear, ResidualNorm, SplitAttention)
+    missing = {*ONE_KERNEL, *(one.kind for one in chosen)} - {case.operator.kind for case in cases}
     # Metal has no kernels for vectors of packed bytes, which these make or take, and no
     # client pads pictures there.
     packed = ("int8_", "quantize")

@@ -9,13 +9,12 @@ from gemma4_compile.operators.activations import PackedOutput
 from gemma4_compile.operators.attention_splits import CombineSplits, declare_splits
 from gemma4_compile.operators.rows import One
 from gemma4_compile.operators.tir import bind, function, store, when
-from gemma4_compile.operators.types import Expr
 from gemma4_compile.targets.kernels.common.blocks import Block, launch
 from gemma4_compile.targets.kernels.common.row_slice import OneRow
 from gemma4_compile.targets.kernels.prologues.packed_rows import (
     if_there_is,
     packed_results,
-    store_word,
+    store_run,
     written_rows,
 )
 from gemma4_compile.targets.kernels.prologues.splits import combine_shape, combine_slice
@@ -52,20 +51,12 @@ def make_combine_splits(operator: CombineSplits, spec: TargetSpec) -> tirx.PrimF
             i = tirx.const(0, "int32") if is_one else y
             own = splits if is_one else [OneRow(buffer, i) for buffer in splits]
             if isinstance(output, PackedOutput):
-                words, scales = results
                 block, vec4s = Block(thread, shape.threads, spec.simd_width), dim // WORD
                 assert width % VEC4S == vec4s % VEC4S == 0, "a slice holds whole groups"
                 first, end = bind(h * vec4s + slice_ * width), bind((h + 1) * vec4s)
 
-                def put_word(vec4: Expr, word: Expr) -> None:
-                    with when(first + vec4 < end):
-                        store_word(words, word, i, first + vec4)
-
-                def put_scale(group: Expr, scale: Expr) -> None:
-                    with when(first + group * VEC4S < end):
-                        store(scales, scale, i, tirx.floordiv(first, VEC4S) + group)
-
-                with if_there_is(i, n, words, block, width, put_word):
+                put_word, put_scale = store_run(results, i, first, end)
+                with if_there_is(i, n, results[0], block, width, put_word):
                     vec4 = bind(combine_slice(shape, *own, h, slice_, thread))
                     round_vec4s([vec4], block, width, output.interleaved, put_word, put_scale)
             else:

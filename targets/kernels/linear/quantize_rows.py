@@ -11,7 +11,6 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.operators.activation_quantization import (
     WORD,
     QuantizeRows,
-    quantized_specs,
 )
 from gemma4_compile.operators.activations import packed_of
 from gemma4_compile.operators.math import f32
@@ -30,7 +29,7 @@ from gemma4_compile.targets.kernels.prologues.packed_rows import (
     if_there_is,
     packed_results,
     store_rounded,
-    store_word,
+    store_run,
     written_rows,
 )
 from gemma4_compile.targets.kernels.prologues.vectors import (
@@ -56,27 +55,15 @@ def make_quantize_rows(operator: QuantizeRows, spec: TargetSpec) -> tirx.PrimFun
     threads = row_threads(vec4s, spec.max_threads_per_block)
     with function(scheduled=True) as build:
         x = build.arg("x", (rows, width), operator.in_dtype)
-        words, scales = (
-            build.arg(name, *shape)
-            for name, shape in zip(
-                ("words", "scales"), quantized_specs(width, rows, output.tiled), strict=True
-            )
-        )
-        grid = -(-vec4s // threads), written_rows(rows, words)
+        packed = packed_results(build, width, rows, tiled=output.tiled)
+        grid = -(-vec4s // threads), written_rows(rows, packed[0])
         with launch(threads, *grid) as (index, i, thread):
             block = Block(thread, threads, spec.simd_width)
             first = bind(index * threads)
             item = bind(tirx.min(first + thread, vec4s - 1))
 
-            def put_word(mine: Expr, word: Expr) -> None:
-                with when(first + mine < vec4s):
-                    store_word(words, word, i, first + mine)
-
-            def put_scale(group: Expr, scale: Expr) -> None:
-                with when(first + group * VEC4S < vec4s):
-                    store(scales, scale, i, tirx.floordiv(first, VEC4S) + group)
-
-            with if_there_is(i, rows, words, block, threads, put_word):
+            put_word, put_scale = store_run(packed, i, first, vec4s)
+            with if_there_is(i, rows, packed[0], block, threads, put_word):
                 vec4 = bind(x[i, T.ramp(item * WORD, 1, WORD)].astype(f"float32x{WORD}"))
                 round_vec4s([vec4], block, threads, output.interleaved, put_word, put_scale)
     return build.result
@@ -133,10 +120,7 @@ def make_quantized_norm(operator: ResidualNorm, spec: TargetSpec) -> tirx.PrimFu
     with function(scheduled=True) as build:
         args = declare_norm(build, operator.vector)
         out = build.arg("out", (1, width), "float32")
-        words, scales = (
-            build.arg(name, *shape)
-            for name, shape in zip(("words", "scales"), quantized_specs(width), strict=True)
-        )
+        words, scales = packed_results(build, width, 1)
         with launch(threads, -(-vec4s // threads)) as (index, _, thread):
             block = Block(thread, threads, spec.simd_width)
             if isinstance(args, ExpertNormArguments):

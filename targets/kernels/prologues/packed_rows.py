@@ -17,7 +17,7 @@ from gemma4_compile.operators.activation_quantization import (
     quantized_specs,
     tiles_of,
 )
-from gemma4_compile.operators.tir import FunctionBuilder, bind, i32, store
+from gemma4_compile.operators.tir import FunctionBuilder, bind, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import Block, strided
 from gemma4_compile.targets.kernels.common.row_slice import RowSlice
@@ -76,6 +76,26 @@ def if_there_is(
             store_word(words, nothing, row, vec4)
         else:
             put_word(vec4, nothing)
+
+
+def store_run(
+    packed: Sequence[Buffer], i: Expr, first: Expr, end: Index
+) -> tuple[Callable[[Expr, Expr], None], Callable[[Expr, Expr], None]]:
+    """Return what stores a block's words, and scales, of row i: its vec4s from `first` on.
+
+    Those from `end` on are another block's, or there are none.
+    """
+    words, scales = packed
+
+    def put_word(vec4: Expr, word: Expr) -> None:
+        with when(first + vec4 < end):
+            store_word(words, word, i, first + vec4)
+
+    def put_scale(group: Expr, scale: Expr) -> None:
+        with when(first + group * VEC4S < end):
+            store(scales, scale, i, tirx.floordiv(first, VEC4S) + group)
+
+    return put_word, put_scale
 
 
 def packed_results(

@@ -11,13 +11,15 @@ from dataclasses import replace
 import pytest
 
 from gemma4_compile.errors import LoweringError
-from gemma4_compile.operators.activations import PACKED
+from gemma4_compile.operators.activations import INT8, PACKED, PackedOutput
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.bounded_linear import BoundedLinear
+from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import Linear, WeightLayout
-from gemma4_compile.operators.norms import RmsNorm
+from gemma4_compile.operators.norms import ResidualNorm, RmsNorm
 from gemma4_compile.operators.prologues import Combine, Norm
 from gemma4_compile.operators.rows import CHUNK, ONE, Few
+from gemma4_compile.operators.split_attention import SplitAttention
 from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.kernels import make_kernel
@@ -27,6 +29,10 @@ from tests.matmuls import int8_linear
 F16, MOST = "float16", 9
 LAYOUT = WeightLayout(4, F16, 32, 1536, (12288,))
 BYTES = WeightLayout(8, F16, 32, 768, (3072,))
+
+EXPERTS = ExpertLinear(WeightLayout(4, F16, 32, 2816, (128 * 1408,)), 1408, 128, 8, "float32")
+NORM = ResidualNorm(CHUNK, 2816, 1e-6, True, F16)
+ATTENTION = SplitAttention(ONE, 8, 1, 256, 512, F16, 1024, splits=8, grain=64)
 
 OPERATORS: Mapping[str, Operator] = {
     "one row": Linear(ONE, LAYOUT, F16),
@@ -43,6 +49,22 @@ OPERATORS: Mapping[str, Operator] = {
     "tower": BoundedLinear(CHUNK, BYTES, F16),
     "tower, float32": BoundedLinear(CHUNK, replace(BYTES, dtype="float32"), "float32"),
     "patches": PatchAttention(12, 64, 3, F16, F16),
+    "gate and up of experts": EXPERTS,
+    "down of experts": replace(EXPERTS, epilogue="none"),
+    "gate and up of experts, int8": replace(EXPERTS, activations=INT8),
+    "down of experts, int8": replace(EXPERTS, epilogue="none", activations=INT8),
+    "experts of few rows": replace(EXPERTS, rows=Few(MOST)),
+    "experts of few rows, int8": replace(EXPERTS, rows=Few(MOST), activations=INT8),
+    "experts of a chunk": replace(EXPERTS, rows=CHUNK),
+    "norm": NORM,
+    "norm, packed": replace(NORM, rows=ONE, output=PackedOutput()),
+    "norm of few rows, packed": replace(NORM, rows=Few(MOST), output=PackedOutput()),
+    "norm after experts": replace(NORM, branches=2),
+    "norm after experts of few rows, packed": replace(
+        NORM, rows=Few(MOST), branches=2, top_k=8, output=PackedOutput()
+    ),
+    "attention of one row": ATTENTION,
+    "attention of few rows": replace(ATTENTION, rows=Few(MOST)),
 }
 TARGETS: Mapping[str, TargetSpec] = {
     name: target_spec(*name.split("/"))
@@ -69,6 +91,21 @@ tower, float32: linear/bounded_gemm
 patches: attention/patch_attention
     webgpu/h200-matrices: attention/subgroup_matrix_attention
     cuda: attention/tensor_core_attention
+gate and up of experts: moe/expert_gate_up
+down of experts: moe/expert_down
+gate and up of experts, int8: moe/int8_expert_gate_up
+down of experts, int8: moe/int8_expert_down
+experts of few rows: moe/few_row_experts
+experts of few rows, int8: moe/few_row_experts
+    cuda: moe/few_row_expert_tensor_cores
+experts of a chunk: moe/expert_gemm
+norm: norms/residual_norm
+norm, packed: linear/quantized_norm
+norm of few rows, packed: linear/quantized_few_row_norm
+norm after experts: moe/expert_residual_norm
+norm after experts of few rows, packed: moe/expert_residual_norm
+attention of one row: attention/decode_attention
+attention of few rows: attention/few_row_attention
 """.strip()
 
 
@@ -98,7 +135,7 @@ def test_every_kind_has_one_place() -> None:
     for operator in OPERATORS.values():
         by_table = ONE_KERNEL.get(operator.kind)
         assert by_table is None or select(operator, TARGETS["cuda"]) is by_table
-    assert {"linear", "bounded_linear", "patch_attention"} <= chosen
+    assert {"linear", "bounded_linear", "patch_attention", "expert_linear"} <= chosen
 
 
 def test_an_operator_without_a_kernel_is_refused() -> None:
