@@ -106,9 +106,9 @@ def in_tiles(words: Array) -> Array:
 @pytest.mark.parametrize("operator", TILED)
 def test_tiles_are_the_rows_in_another_order(operator: Packing, rows: int) -> None:
     assert isinstance(operator, Packing)
-    case, plain = (
-        make_case(one, 3, rows=rows) for one in (operator, replace(operator, tiled=False))
-    )
+    assert isinstance(operator.output, PackedOutput)
+    in_rows = replace(operator, output=replace(operator.output, tiled=False))
+    case, plain = (make_case(one, 3, rows=rows) for one in (operator, in_rows))
     *others, words, scales = case.expected
     *same, rows_of_words, same_scales = plain.expected
     np.testing.assert_array_equal(words, in_tiles(rows_of_words))
