@@ -35,7 +35,7 @@ from gemma4_compile.operators.conformer import (
     RelativeAttention,
 )
 from gemma4_compile.passes.fusion_limits import FusionLimits
-from gemma4_compile.passes.operator_graph import OperatorCall, OperatorGraph, Other, is_call_of
+from gemma4_compile.passes.operator_graph import BuiltIn, OperatorCall, OperatorGraph, is_call_of
 
 _ADD, _MULTIPLY, _F32 = "relax.add", "relax.multiply", "float32"
 ClipCall = OperatorCall[Clip]
@@ -44,6 +44,8 @@ ClipCall = OperatorCall[Clip]
 def fuse_clips(graph: OperatorGraph, limits: FusionLimits) -> None:
     """Fuse what stands between two matmuls of a conformer layer."""
     del limits  # every target has the fused operators, and they bind few buffers
+    if not graph.calls(ClippedNorm) and not graph.calls(Clip):
+        return
     for clip in graph.calls(Clip):
         _join(graph, clip)
     for attention in graph.calls(RelativeAttention):
@@ -130,11 +132,11 @@ def _enter_norm(graph: OperatorGraph, norm: OperatorCall[ClippedNorm]) -> None:
         graph.replace([clip, norm], [OperatorCall(fused, args, norm.results)])
 
 
-def _add_norm(graph: OperatorGraph, addition: Other) -> None:
+def _add_norm(graph: OperatorGraph, addition: BuiltIn) -> None:
     """``residual + factor * norm``, the factor a constant."""
     residual, branch = addition.args
     product, factor = graph.built_in(branch, _MULTIPLY), 1.0
-    steps: list[Other] = [addition]
+    steps: list[BuiltIn] = [addition]
     if product is not None and graph.reader_count(product.results[0]) == 1:
         branch, constant = product.args
         if not isinstance(constant, tvm.ir.GenericConst) or constant.ty.ndim:
@@ -153,7 +155,7 @@ def _add_norm(graph: OperatorGraph, addition: Other) -> None:
     graph.replace([norm, *steps], [call])
 
 
-def _add_clipped(graph: OperatorGraph, addition: Other) -> None:
+def _add_clipped(graph: OperatorGraph, addition: BuiltIn) -> None:
     """``residual + clip(x)``."""
     residual, branch = addition.args
     clip = _result_clip(graph, branch)

@@ -32,7 +32,7 @@ from tvm import relax
 
 from gemma4_compile.operators.norms import ResidualNorm, RmsNorm
 from gemma4_compile.passes.fusion_limits import FusionLimits
-from gemma4_compile.passes.operator_graph import OperatorCall, OperatorGraph, Other, is_call_of
+from gemma4_compile.passes.operator_graph import BuiltIn, OperatorCall, OperatorGraph, is_call_of
 
 _ADD, _MULTIPLY, _TAKE = "relax.add", "relax.multiply", "relax.take"
 NormCall = OperatorCall[RmsNorm]
@@ -52,7 +52,7 @@ class _Sum:
     norm: NormCall
     residual: relax.Expr
     scalar: relax.Expr | None
-    steps: tuple[NormCall | Other, ...]
+    steps: tuple[NormCall | BuiltIn, ...]
 
     @property
     def result(self) -> relax.Var:

@@ -44,24 +44,26 @@ class Other:
 
     binding: relax.Binding
 
+
+@dataclass(eq=False)
+class BuiltIn(Other):
+    """A call of one of Relax's own operators, ``relax.add``."""
+
+    name: str
+
+    @property
+    def args(self) -> list[relax.Expr]:
+        """What it is called with."""
+        return list(self.binding.value.args)
+
     @property
     def results(self) -> list[relax.Var]:
         """The variable."""
         return [self.binding.var]
 
-    @property
-    def args(self) -> list[relax.Expr]:
-        """What a built-in operator is called with; nothing of any other value."""
-        value = self.binding.value
-        return list(value.args) if isinstance(value, relax.Call) else []
-
-    def is_call_of(self, built_in: str) -> bool:
-        """Return whether the value is a call of a built-in operator, ``relax.add``."""
-        value = self.binding.value
-        return isinstance(value, relax.Call) and value.op == tvm.ir.Op.get(built_in)
-
 
 AnyCall = OperatorCall[Operator]
+Call = AnyCall | BuiltIn
 Step = AnyCall | Other
 
 
@@ -83,7 +85,12 @@ class OperatorGraph:
         attrs = self._function.attrs or {}
         self.few_rows = int(attrs[FEW_ROWS_ATTR]) if FEW_ROWS_ATTR in attrs else None
         self.steps: list[Step] = list(_steps(module, self._function))
-        self._producers = {result: step for step in self.steps for result in step.results}
+        self._producers: dict[relax.Var, Call] = {
+            result: step
+            for step in self.steps
+            if isinstance(step, OperatorCall | BuiltIn)
+            for result in step.results
+        }
         self._readers = Counter(var for step in self.steps for var in _reads(step))
         self._readers.update(_variables(self._function.body.body))
 
@@ -96,14 +103,14 @@ class OperatorGraph:
         step = self._producers.get(tensor) if isinstance(tensor, relax.Var) else None
         return step if isinstance(step, OperatorCall) else None
 
-    def built_in(self, tensor: relax.Expr, name: str) -> Other | None:
+    def built_in(self, tensor: relax.Expr, name: str) -> BuiltIn | None:
         """The call of a built-in operator that makes a tensor, if one of this name does."""
         step = self._producers.get(tensor) if isinstance(tensor, relax.Var) else None
-        return step if isinstance(step, Other) and step.is_call_of(name) else None
+        return step if isinstance(step, BuiltIn) and step.name == name else None
 
-    def calls_of_built_in(self, name: str) -> list[Other]:
+    def calls_of_built_in(self, name: str) -> list[BuiltIn]:
         """Calls of a built-in operator, in order."""
-        return [step for step in self.steps if isinstance(step, Other) and step.is_call_of(name)]
+        return [step for step in self.steps if isinstance(step, BuiltIn) and step.name == name]
 
     def reader_count(self, tensor: relax.Var) -> int:
         """Return how often a tensor is read, by the function's result, too."""
@@ -116,12 +123,12 @@ class OperatorGraph:
         calls = (step for step in self.steps if isinstance(step, OperatorCall))
         return next((call for call in calls if tensor in _reads(call)), None)
 
-    def is_read_between(self, tensor: relax.Var, first: Step, last: Step) -> bool:
+    def is_read_between(self, tensor: relax.Var, first: Call, last: Call) -> bool:
         """Return whether a step between two calls reads a tensor."""
         begin, end = self.steps.index(first) + 1, self.steps.index(last)
         return any(tensor in _reads(step) for step in self.steps[begin:end])
 
-    def replace(self, olds: Sequence[Step], news: Sequence[Step]) -> None:
+    def replace(self, olds: Sequence[Call], news: Sequence[Step]) -> None:
         """Put `news` in the place of the last of `olds`, and take the others out."""
         at = self.steps.index(olds[-1])
         self.steps[at : at + 1] = news
@@ -133,14 +140,23 @@ class OperatorGraph:
                 del self._producers[result]
         for new in news:
             self._readers.update(_reads(new))
-            self._producers.update(dict.fromkeys(new.results, new))
+            if isinstance(new, OperatorCall | BuiltIn):
+                self._producers.update(dict.fromkeys(new.results, new))
 
-    def write(self, builder: relax.BlockBuilder) -> relax.Function:
-        """The function as it is now; `builder` gets the PrimFuncs that it calls."""
+    def write(
+        self, builder: relax.BlockBuilder, functions: dict[Operator, tvm.ir.GlobalVar]
+    ) -> relax.Function:
+        """The function as it is now.
+
+        `builder` gets the PrimFuncs that it calls and has not yet, which `functions` holds.
+        """
         bindings: list[relax.Binding] = []
         for step in self.steps:
             if isinstance(step, OperatorCall):
-                bindings += _bindings(step, builder)
+                if step.operator not in functions:
+                    added = builder.add_func(step.operator.prim_func(), step.operator.name)
+                    functions[step.operator] = added
+                bindings += _bindings(step, functions[step.operator], builder)
             else:
                 bindings.append(step.binding)
         function = self._function
@@ -186,7 +202,8 @@ def rewrite(module: tvm.IRModule, change: Callable[[OperatorGraph], None]) -> tv
         if var in kept or (var not in graphs and not _is_operator(func))
     }
     builder = relax.BlockBuilder(tvm.IRModule(others, attrs=module.attrs))
-    functions = {var: graph.write(builder) for var, graph in graphs.items()}
+    added: dict[Operator, tvm.ir.GlobalVar] = {}
+    functions = {var: graph.write(builder, added) for var, graph in graphs.items()}
     result = builder.get()
     for var, func in functions.items():
         result[var] = func
@@ -215,8 +232,11 @@ def _steps(module: tvm.IRModule, function: relax.Function) -> Iterator[Step]:
         if isinstance(value, relax.TupleGetItem) and value.tuple_value in tuples:
             tuples[value.tuple_value].results[value.index] = binding.var
             continue
-        if not isinstance(value, relax.Call) or value.op != tvm.ir.Op.get(_CALL_TIR):
+        if not isinstance(value, relax.Call) or not isinstance(value.op, tvm.ir.Op):
             yield Other(binding)
+            continue
+        if value.op.name != _CALL_TIR:
+            yield BuiltIn(binding, value.op.name)
             continue
         name = value.args[0].name_hint
         if name not in operators:
@@ -233,8 +253,9 @@ def _steps(module: tvm.IRModule, function: relax.Function) -> Iterator[Step]:
         yield call
 
 
-def _bindings(call: AnyCall, builder: relax.BlockBuilder) -> Iterator[relax.Binding]:
-    function = builder.add_func(call.operator.prim_func(), call.operator.name)
+def _bindings(
+    call: AnyCall, function: tvm.ir.GlobalVar, builder: relax.BlockBuilder
+) -> Iterator[relax.Binding]:
     types = [result.ty for result in call.results]
     single = len(types) == 1
     out = types[0] if single else relax.TupleType(types)

@@ -17,7 +17,6 @@ from gemma4_compile.passes.operator_graph import (
     AnyCall,
     OperatorCall,
     OperatorGraph,
-    Other,
     is_call_of,
     result_vars,
     rewrite,
@@ -57,14 +56,8 @@ def test_steps_are_the_launches_in_order_and_built_in_operators_between() -> Non
         step.operator.kind if isinstance(step, OperatorCall) else type(step).__name__
         for step in steps
     ]
-    assert [name for name in found if name != "Other"] == ["residual_norm", "linear", "rms_norm"]
-    added = next(
-        index
-        for index, step in enumerate(steps)
-        if isinstance(step, Other) and isinstance(step.binding.value, relax.Call)
-    )
-    assert found[added - 1] == "linear"
-    assert found[added + 1] == "rms_norm"
+    launches = ["residual_norm", "linear", "BuiltIn", "rms_norm"]
+    assert [name for name in found if name != "Other"] == launches
 
 
 def test_a_call_has_the_arguments_and_results_of_its_operator() -> None:
@@ -258,3 +251,20 @@ def test_control_flow_in_a_block_is_an_error() -> None:
     function = relax.Function([x], relax.SeqExpr([block], x), x.ty)
     with pytest.raises(AssertionError, match="in a dataflow block"):
         OperatorGraph(tvm.IRModule({"main": function}), "main")
+
+
+def test_built_in_operators_are_found_by_name_and_by_their_result() -> None:
+    graph = graph_of()
+    (addition,) = graph.calls_of_built_in("relax.add")
+    (total,) = addition.results
+    assert graph.built_in(total, "relax.add") is addition
+    assert graph.built_in(total, "relax.multiply") is None
+    assert graph.producer(total) is None, "no operator of ours"
+    *_, norm = calls_of(graph)
+    assert norm.args[0].same_as(total)
+    assert graph.built_in(norm.results[0], "relax.add") is None
+    replaced = OperatorCall(norm.operator, [addition.args[1], norm.args[1]], norm.results)
+    graph.replace([addition, norm], [replaced])
+    assert graph.calls_of_built_in("relax.add") == []
+    assert graph.built_in(total, "relax.add") is None
+    assert graph.reader_count(addition.args[0]) == 0
