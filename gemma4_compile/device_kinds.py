@@ -33,6 +33,7 @@ class DeviceKind:
     is_host : its memory is the host's, and there always is one
     has_driver : TVM's runtime for it needs NVIDIA's driver and CUDA's own library
     records_graphs : launches can be recorded once and issued together
+    has_events : the runtime is able to time launches by events among them
     reads_beside : tokens reach the host while the next step runs
     is_of_macs : Macs have it, and nothing else
     draws : the next token is faster drawn there than from logits that the host reads
@@ -42,6 +43,7 @@ class DeviceKind:
     is_host: bool = False
     has_driver: bool = False
     records_graphs: bool = False
+    has_events: bool = False
     reads_beside: bool = False
     is_of_macs: bool = False
     draws: bool = False
@@ -50,7 +52,12 @@ class DeviceKind:
 CPU = DeviceKind(DeviceType.CPU, is_host=True)
 METAL = DeviceKind(DeviceType.METAL, is_of_macs=True)
 CUDA = DeviceKind(
-    DeviceType.CUDA, has_driver=True, records_graphs=True, reads_beside=True, draws=True
+    DeviceType.CUDA,
+    has_driver=True,
+    records_graphs=True,
+    has_events=True,
+    reads_beside=True,
+    draws=True,
 )
 NATIVE_KINDS: Mapping[str, DeviceKind] = {"cuda": CUDA, "metal": METAL, "cpu": CPU}
 """By DLPack's names of the devices; fastest first."""

@@ -21,7 +21,7 @@ DIAGNOSIS_FILE = Path("gemma4-diagnosis.txt")
 _SAMPLING = ("temperature", "top_p", "top_k")
 _OF_A_CONVERSATION = ("system", "thinking", "literal_specials", "json_schema")
 _OF_A_QUESTION = ("prompt", "prompt_file", "raw")
-_INSTEAD = ("bench", "tune", "diagnose")
+_INSTEAD = ("bench", "profile", "tune", "diagnose")
 
 
 def make_parser() -> Parser:
@@ -82,6 +82,11 @@ def make_parser() -> Parser:
     add_check(parser)
     tools = parser.add_argument_group("instead of a conversation")
     tools.add_argument("--bench", action="store_true", help="measure speed and memory")
+    tools.add_argument(
+        "--profile",
+        action="store_true",
+        help="show which kernels the time of a prompt and of a token goes to; after --bench, too",
+    )
     tools.add_argument(
         "--tune",
         action="store_true",
@@ -228,6 +233,8 @@ def check(arguments: argparse.Namespace) -> None:
     given = _given(arguments, _OF_A_CONVERSATION)
     given += [f"--{kind}" for kind, _ in arguments.attachments]
     instead = _given(arguments, _INSTEAD)
+    if arguments.bench and arguments.profile:  # which go together
+        instead.remove(option("profile"))
     ignored = instead[1:] + _given(arguments, _OF_A_QUESTION) + given
     if instead and ignored:
         raise UsageError(

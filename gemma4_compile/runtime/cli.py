@@ -20,6 +20,7 @@ from gemma4_compile.runtime.chat.chat import Chat
 from gemma4_compile.runtime.chat.completion import TextCompletion
 from gemma4_compile.runtime.check.bench import measure, table
 from gemma4_compile.runtime.check.diagnose import diagnose
+from gemma4_compile.runtime.check.profile import profile, profile_table
 from gemma4_compile.runtime.check.tune import tune, tuning_table
 from gemma4_compile.runtime.engine.engine import Engine
 from gemma4_compile.runtime.grammar.grammar import Grammars, JsonGrammar
@@ -105,6 +106,13 @@ def _bench(arguments: argparse.Namespace, package: Package, console: Console) ->
         print(f"peak memory of the process: {peak / 2**20:,.0f} MiB")
 
 
+def _profile(arguments: argparse.Namespace, package: Package, console: Console) -> None:
+    """Print a table of kernels for a prompt and for a token; stdout has nothing else."""
+    with console.loading(arguments.package, package.library_name) as progress:
+        found = list(profile(package, context_length=arguments.context_length, progress=progress))
+    print("\n\n".join(map(profile_table, found)))
+
+
 def _tune(arguments: argparse.Namespace, console: Console) -> None:
     """Print a table of the package's libraries, and keep the fastest; stdout has nothing else."""
     results = tune(
@@ -151,6 +159,9 @@ def _run(arguments: argparse.Namespace) -> None:
     check_drafts(arguments.draft, package)
     if arguments.bench:
         _bench(arguments, package, console)
+    if arguments.profile:
+        _profile(arguments, package, console)
+    if arguments.bench or arguments.profile:
         return
     if not arguments.raw:
         package.load_chat_template()  # without one there is no conversation, so nothing is loaded

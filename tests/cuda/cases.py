@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from gemma4_compile.errors import UsageError
-from gemma4_compile.runtime import ContextFullError, Engine
+from gemma4_compile.runtime import ContextFullError, Engine, Package
+from gemma4_compile.runtime.check.profile import profile
 from gemma4_compile.runtime.device.cuda_graph import Replayed
 from gemma4_compile.runtime.device.cuda_runtime import CudaError, CudaRuntime, Readback
 from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.device.kernel_clock import EventClock
 from gemma4_compile.runtime.library import steps
 from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.runtime.sampling.sampling import Sampler, SamplingOptions
@@ -331,6 +333,20 @@ def few_rows_by_number(library: Path) -> None:
     assert few != many
     assert kernels == 2 * [few] + 7 * [many]
     assert blocks == 8 * [1] + [2], "a product takes eight rows, the other kernel both"
+
+
+def profiled(package: Path) -> None:
+    """Each launch has two events; none is left, and launches are no graph."""
+    for found in profile(Package.open(package), context_length=12):
+        assert found.how == EventClock.how
+        assert {one.operator for one in found.kernels} >= {"embedding", "linear"}
+        for one in found.kernels:
+            assert one.seconds == pytest.approx(one.calls / 1000)
+    step = launches_of(partial(list, profile(Package.open(package), context_length=12)))
+    assert step.direct
+    assert not step.replayed
+    gc.collect()
+    assert CUDA.alive == 0
 
 
 def errors_are_named(package: Path) -> None:

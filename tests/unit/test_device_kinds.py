@@ -25,7 +25,9 @@ def test_kinds_are_named_by_their_devices() -> None:
 
 def test_a_host_needs_nothing_and_records_nothing() -> None:
     assert CPU.is_host
-    assert not any((CPU.has_driver, CPU.records_graphs, CPU.reads_beside, CPU.draws))
+    assert not any(
+        (CPU.has_driver, CPU.records_graphs, CPU.has_events, CPU.reads_beside, CPU.draws)
+    )
     assert CUDA.has_driver
 
 

@@ -56,6 +56,8 @@ def test_the_words_of_check_are_the_runtimes() -> None:
         ("gemma4-chat x --raw --image f --audio g", 2, "--image, --audio cannot be with it"),
         ("gemma4-chat x --bench --image f", 2, "conversation: --image cannot be with it"),
         ("gemma4-chat x --bench --prompt a --raw", 2, "--prompt, --raw cannot be with it"),
+        ("gemma4-chat x --bench --profile --tune", 2, "--tune cannot be with it"),
+        ("gemma4-chat x --profile --prompt a", 2, "--profile stands instead of a conversation"),
         ("gemma4-chat x --bench --diagnose", 2, "--bench stands instead of a conversation"),
         ("gemma4-chat x --diagnose f --thinking", 2, "--thinking cannot be with it"),
         ("gemma4-serve --version", 0, "gemma4-serve 0."),
@@ -100,6 +102,11 @@ def test_files_keep_the_order_in_which_they_were_given() -> None:
         ("image", "d"),
     ]
     assert parser.parse_args(["x"]).attachments == []
+
+
+def test_a_profile_may_follow_a_benchmark() -> None:
+    assert chat_options.main(["x", "--bench", "--profile"]) == 0
+    assert chat_options.main(["x", "--profile", "--bench", "--tune"]) == 2
 
 
 def test_auto_is_the_number_of_guesses_that_there_is_by_default() -> None:
