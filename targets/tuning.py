@@ -1,7 +1,8 @@
 """Sizes of kernels, chosen by measuring: what a search may change without changing a result.
 
 The files are in targets/tunings, written by benchmarks/webgpu/tune.py; a target's limits name
-its own, and several may share one. A field that the file leaves out keeps the default below.
+its own, and several may share one. A field that the file leaves out keeps the default below. What
+no file sets and no search tries is a constant of its class, and no field.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -37,7 +38,7 @@ class GemvTuning:
     threads: int = 128
     rows: int = 4
     units_per_lane: int = 4
-    min_units_per_lane: int = 2
+    min_units_per_lane: ClassVar[int] = 2
     min_blocks: int = 256
 
 
@@ -101,8 +102,8 @@ class FewRowTuning:
     attention_blocks: int = 128
     many_queries: int = 0
     attention_resident: int = 0
-    full_splits: int = 64
-    wide_threads: int = 256
+    full_splits: ClassVar[int] = 64
+    wide_threads: ClassVar[int] = 256
     norm_threads: int = 0
 
 
@@ -127,16 +128,16 @@ class GemmTuning:
     tile_k: int = 32
     thread_m: int = 8
     thread_n: int = 8
-    small_m: int = 32
-    small_n: int = 32
+    small_m: ClassVar[int] = 32
+    small_n: ClassVar[int] = 32
     small_to: int = 512
-    medium_m: int = 64
-    medium_n: int = 96
-    medium_thread_m: int = 8
-    medium_thread_n: int = 12
+    medium_m: ClassVar[int] = 64
+    medium_n: ClassVar[int] = 96
+    medium_thread_m: ClassVar[int] = 8
+    medium_thread_n: ClassVar[int] = 12
     medium_to: int = 2048
-    large_m: int = 64
-    large_n: int = 128
+    large_m: ClassVar[int] = 64
+    large_n: ClassVar[int] = 128
     large_from: int = 10_000
     threads: int = 128
     unroll: int = 4
@@ -147,10 +148,10 @@ class Int8GemmTuning(GemmTuning):
     """Matrix times the packed rows of a chunk; `GemmTuning` for this form."""
 
     tile_k: int = 128
-    medium_m: int = 32
-    medium_n: int = 64
-    medium_thread_m: int = 4
-    medium_thread_n: int = 8
+    medium_m: ClassVar[int] = 32
+    medium_n: ClassVar[int] = 64
+    medium_thread_m: ClassVar[int] = 4
+    medium_thread_n: ClassVar[int] = 8
     medium_to: int = 2560
     large_from: int = 2**31 - 1
     unroll: int = 1
@@ -230,7 +231,7 @@ class SubgroupMatrixTuning:
 
 @dataclass(frozen=True)
 class FewRowTensorCoreTuning:
-    """Matrix times up to 8 packed rows on tensor cores.
+    """Matrix times up to 8 packed rows on tensor cores; numbers of one GPU, which its file has.
 
     Attributes
     ----------
@@ -240,14 +241,25 @@ class FewRowTensorCoreTuning:
     direct_rows : rows of x for which a matrix of medium size has the kernel without tensor cores,
         at most
     direct_bytes, direct_most_bytes : weights of such a matrix, at least and at most
+    bytes_per_us : that a multiprocessor reads
+    step_us, wave_us : of a warp alone; between blocks that follow each other
+    more_warps : share of the time that each warp beyond the aim costs
+    warp_reads : share of a tile's weights that reading x costs a warp
+    alone : factor of a multiprocessor's only block, which waits while its sums are added up
     """
 
-    multiprocessors: int = 132
-    warps: int = 12
-    min_rows: int = 512
-    direct_rows: int = 2
-    direct_bytes: int = 4 << 20
-    direct_most_bytes: int = 24 << 20
+    multiprocessors: int = 1
+    warps: int = 1
+    min_rows: int = 1
+    direct_rows: int = 0
+    direct_bytes: int = 0
+    direct_most_bytes: int = 0
+    bytes_per_us: int = 1
+    step_us: float = 0.0
+    wave_us: float = 0.0
+    more_warps: float = 0.0
+    warp_reads: float = 0.0
+    alone: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from gemma4_compile.targets import link, target_spec
-from gemma4_compile.targets.tuning import FewRowTensorCoreTuning
 from tests.numerics.dawn_kernels import cases_executable
 from tests.numerics.kernel_cases import KernelCase, make_case
 from tests.numerics.linear.test_few_row_linear import MOST, int8
@@ -22,8 +21,6 @@ def cases() -> list[KernelCase]:
 def compile_cases(library: Path) -> None:
     """Link them; every matrix counts as a large one."""
     spec = target_spec("cuda")
-    tuning = replace(
-        spec.tuning, few_row_tensor_cores=FewRowTensorCoreTuning(direct_bytes=1, min_rows=1)
-    )
-    spec = replace(spec, tuning=tuning)
+    sizes = replace(spec.tuning.few_row_tensor_cores, direct_bytes=1, min_rows=1)
+    spec = replace(spec, tuning=replace(spec.tuning, few_row_tensor_cores=sizes))
     link(cases_executable(cases(), spec), library, spec)

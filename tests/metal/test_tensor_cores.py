@@ -9,7 +9,7 @@ import tvm
 
 from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.rows import CHUNK
-from gemma4_compile.targets.tuning import FewRowTensorCoreTuning
+from gemma4_compile.targets import target_spec
 from tests.fixed_scheme import FixedLayout
 from tests.metal import emulator
 from tests.metal.emulated_kernels import ORDERS, EmulatedCases, link_cases
@@ -37,14 +37,11 @@ def test_every_kernel_computes_its_definition(order: str, emulated: EmulatedCase
     emulated.check(order)
 
 
+CUDA = target_spec("cuda").tuning.few_row_tensor_cores
 SIZES = {
-    "many warps a row": FewRowTensorCoreTuning(min_rows=1),
-    "many rows a block": FewRowTensorCoreTuning(
-        multiprocessors=1, min_rows=1
-    ),  # as in large matrices
-    "another kernel for one and two rows": FewRowTensorCoreTuning(
-        direct_bytes=1, min_rows=1
-    ),  # as in those
+    "many warps a row": replace(CUDA, min_rows=1),
+    "many rows a block": replace(CUDA, multiprocessors=1, min_rows=1),  # as in large matrices
+    "another kernel for one and two rows": replace(CUDA, direct_bytes=1, min_rows=1),
 }
 
 

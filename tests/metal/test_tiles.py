@@ -14,7 +14,6 @@ from gemma4_compile.runtime.check.kernel_check import kernels_of
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.targets import TARGETS, Target, cpu, target_spec
-from gemma4_compile.targets.tuning import FewRowTensorCoreTuning
 from gemma4_compile.types import JsonObject
 from tests import models, tolerances
 from tests.drafted import drafted_package, let_guess
@@ -28,9 +27,8 @@ CASES = [("dense", "q4f32"), ("e2b", "q4f16"), ("moe", "q8f16"), ("unified", "q8
 
 def target() -> Target:
     """The emulator with tensor cores, and the threads that CUDA's norms of few rows have."""
-    tensor_cores = FewRowTensorCoreTuning(
-        min_rows=1, direct_bytes=1 << 40, direct_most_bytes=1 << 41
-    )
+    cuda = target_spec("cuda").tuning.few_row_tensor_cores
+    tensor_cores = replace(cuda, min_rows=1, direct_bytes=1 << 40, direct_most_bytes=1 << 41)
     tuning = replace(
         emulator.TENSOR_CORES.tuning,
         few_row_tensor_cores=tensor_cores,

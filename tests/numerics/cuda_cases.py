@@ -203,13 +203,14 @@ GROUPS: Mapping[str, Callable[[], Group]] = {
     "attention of pictures": _pictures,
     "few rows": _few_rows,
     "few rows, many warps a row": lambda: _few_rows_on_tensor_cores(
-        FewRowTensorCoreTuning(min_rows=1)
+        replace(CUDA.tuning.few_row_tensor_cores, min_rows=1)
     ),
     "few rows, many rows a block": lambda: _few_rows_on_tensor_cores(
-        FewRowTensorCoreTuning(multiprocessors=1, min_rows=1)
+        replace(CUDA.tuning.few_row_tensor_cores, multiprocessors=1, min_rows=1)
     ),
     "few rows, two kernels": lambda: _few_rows_on_tensor_cores(
-        FewRowTensorCoreTuning(direct_bytes=1, min_rows=1), tensor_cores.two_kernel_cases
+        replace(CUDA.tuning.few_row_tensor_cores, direct_bytes=1, min_rows=1),
+        tensor_cores.two_kernel_cases,
     ),
     "drafters": lambda: Group(CUDA, test_drafting_kernels.all_cases(), differences),
     "pictures": lambda: _group(picture_operators()),

@@ -21,8 +21,6 @@ TILE_PIECES = BYTE_ROWS * STEP_PIECES
 TILES, BANDS = (1, 2, 3, 4), (1, 2, 4)
 MOST_WARPS, MOST_WARPS_OF_ONE_TILE = 16, 20  # of a multiprocessor, by the registers of a lane
 MOST_RESIDENT = 16  # blocks of a multiprocessor, also of Turing's
-BYTES_PER_US = 33_000  # that a multiprocessor reads
-STEP_US, WAVE_US = 0.15, 1.0  # of a warp alone; between blocks that follow each other
 
 
 @dataclass(frozen=True)
@@ -152,22 +150,22 @@ def _blocks_of_one(shape: TensorCoreShape, rows: int, spec: TargetSpec, copies: 
 
 
 def _cost(shape: TensorCoreShape, rows: int, spec: TargetSpec, copies: int) -> float:
-    """About the microseconds of an H200, of the multiprocessor that has the most rows.
+    """About the microseconds of the multiprocessor that has the most rows.
 
     The factors were found by measuring (docs/reports/drafter-kernels.md, "Tensor cores").
     """
-    held = _blocks_of_one(shape, rows, spec, copies)
+    tuning = spec.tuning.few_row_tensor_cores
+    held, aim = _blocks_of_one(shape, rows, spec, copies), tuning.warps
     waves = -(-held // shape.resident)
     longest = (held + waves * shape.resident) / 2 * shape.rows
     warps = min(held, shape.resident) * shape.bands * shape.warps
-    aim = spec.tuning.few_row_tensor_cores.warps
-    idle = max(1.0, aim / warps) ** 0.5 + 0.015 * max(0, warps - aim)
-    reads_x = 1 + 0.35 / shape.tiles  # each warp for all of its tiles
+    idle = max(1.0, aim / warps) ** 0.5 + tuning.more_warps * max(0, warps - aim)
+    reads_x = 1 + tuning.warp_reads / shape.tiles  # each warp for all of its tiles
     reads_x += 1 / shape.rows  # and each block
-    alone = 1.12 if held == 1 else 1.0  # nothing to do while its sums are added up
-    reads = longest * shape.all_pieces * PIECE_BYTES * idle * reads_x * alone / BYTES_PER_US
-    steps = STEP_US * -(-shape.steps // shape.warps) * waves
-    return reads + steps + WAVE_US * (waves - 1)
+    alone = tuning.alone if held == 1 else 1.0
+    reads = longest * shape.all_pieces * PIECE_BYTES * idle * reads_x * alone / tuning.bytes_per_us
+    steps = tuning.step_us * -(-shape.steps // shape.warps) * waves
+    return reads + steps + tuning.wave_us * (waves - 1)
 
 
 def fills_tensor_cores(rows: int, spec: TargetSpec) -> bool:

@@ -11,7 +11,6 @@ from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels import make_kernel
 from gemma4_compile.targets.kernels.common.blocks import MIN_BLOCKS
 from gemma4_compile.targets.kernels.tiles.tensor_cores import MULTIPLY_ADD_BYTES
-from gemma4_compile.targets.tuning import FewRowTensorCoreTuning
 from tests.fixed_scheme import FixedLayout
 from tests.numerics.linear.test_few_row_linear import exact, int8
 
@@ -27,7 +26,7 @@ OPERATORS: list[tuple[Linear, bool]] = [
 @pytest.mark.parametrize(("operator", "fits"), OPERATORS)
 def test_packed_rows_meet_integers_on_tensor_cores(operator: Linear, fits: bool) -> None:
     spec = target_spec("cuda")
-    sizes = FewRowTensorCoreTuning(min_rows=1)
+    sizes = replace(spec.tuning.few_row_tensor_cores, min_rows=1)
     spec = replace(spec, tuning=replace(spec.tuning, few_row_tensor_cores=sizes))
     without = replace(spec, tensor_cores=False)
     kernel = str(make_kernel(operator, spec).script())

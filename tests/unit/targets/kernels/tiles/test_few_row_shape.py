@@ -23,7 +23,8 @@ from gemma4_compile.targets.tuning import FewRowTensorCoreTuning
 CUDA = target_spec("cuda")
 # Rows, and groups of 32 channels: from the smallest to those of released sizes.
 MATRICES = [(1, 1), (40, 5), (1536, 8), (3072, 192), (5120, 48), (262_144, 48), (5376, 672)]
-TUNINGS = [FewRowTensorCoreTuning(), FewRowTensorCoreTuning(multiprocessors=1)]
+OWN = CUDA.tuning.few_row_tensor_cores
+TUNINGS = [OWN, replace(OWN, multiprocessors=1)]
 
 
 def layout_of(rows: tuple[int, ...], groups: int, bits: int = 4) -> WeightLayout:
