@@ -25,6 +25,7 @@ from gemma4_compile.quantization.recipe_file import Overrides, read_recipe_file,
 from gemma4_compile.reports.quantization_report import report_json, report_model, report_text
 from gemma4_compile.targets import TARGETS, Target, target_spec
 from gemma4_compile.targets.libraries import LibraryForm, fitting_forms
+from gemma4_compile.targets.spec import NATIVE
 from gemma4_compile.verification.numerics_report import check_tools, verify_package
 from gemma4_compile.verification.publish import (
     PublishRequest,
@@ -158,11 +159,12 @@ class _Libraries(TypedDict):
     target: str
     limits: str
     activations: str
+    float16: str
     libraries: tuple[LibraryForm, ...]
 
 
 def _libraries(arguments: argparse.Namespace) -> _Libraries:
-    """What --target, --libraries, --limits and --activations ask for."""
+    """What --target, --libraries, --limits, --activations and --float16 ask for."""
     names = library_options.libraries(arguments)
     recipe = with_overrides(arguments.quant, _overrides(arguments))
     float16, int8 = recipe.has_float16, recipe.takes_int8
@@ -178,6 +180,7 @@ def _libraries(arguments: argparse.Namespace) -> _Libraries:
         "target": library_options.targets(arguments.target)[0],
         "limits": arguments.limits or library_options.DEFAULT_LIMITS,
         "activations": arguments.activations or AUTO,
+        "float16": arguments.float16 or NATIVE,
         "libraries": forms,
     }
 

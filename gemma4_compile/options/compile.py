@@ -17,6 +17,7 @@ from gemma4_compile.options.libraries import (
     ALL,
     DEFAULT_LIMITS,
     LIMITS,
+    float16_forms,
     libraries,
     libraries_help,
     more_limits,
@@ -49,8 +50,8 @@ _OF_REBUILDS = ("rebuild", "model", "drafter", "adapter", "tokenizer", "output",
 IGNORED: dict[str, tuple[str, ...]] = {
     "--plan": (*_OF_PACKAGES, "allow_nonfinite", "calibrate"),
     "--report": (
-        *(*_OF_PACKAGES, "libraries", "limits", "activations", "context", "prefill_chunk"),
-        *("image_tokens", "image_shape", "calibrate"),
+        *(*_OF_PACKAGES, "libraries", "limits", "activations", "float16", "context"),
+        *("prefill_chunk", "image_tokens", "image_shape", "calibrate"),
     ),
 }
 
@@ -125,6 +126,12 @@ def _add_target(group: Options) -> None:
         metavar="FORM",
         help="make one library, whose matmuls multiply vectors of the recipe's float type, or int8 "
         f"in groups of 32 ({', '.join(ACTIVATIONS)}: by target and limits)",
+    )
+    group.add_argument(
+        "--float16",
+        metavar="FORM",
+        help="make one library, which computes in the recipe's float16, or reads its float16 as "
+        f"words and computes in float32: {', '.join(float16_forms())}",
     )
 
 

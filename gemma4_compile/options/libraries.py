@@ -62,14 +62,34 @@ def targets(text: str) -> tuple[str, ...]:
     return names
 
 
+def float16_forms() -> tuple[str, ...]:
+    """How libraries take a recipe's float16."""
+    return tuple(dict.fromkeys(one["float16"] for one in LIBRARIES.values()))
+
+
+def _check_float16(float16: str, target: str) -> None:
+    """Raise UsageError for no form, or one that a target has no kernels for."""
+    having = {one["target"] for one in LIBRARIES.values() if one["float16"] == float16}
+    if not having:
+        raise UsageError(
+            f"--float16: unknown form `{float16}`", hint=f"known: {', '.join(float16_forms())}"
+        )
+    if target not in having:
+        raise UsageError(
+            f"--float16 {float16}: target `{target}` has no such library",
+            hint=f"these have: {', '.join(sorted(having))}; leave --float16 out",
+        )
+
+
 def libraries(arguments: argparse.Namespace) -> tuple[str, ...]:
     """Names of the libraries that are made, the main one first: the first target's first.
 
-    None are named where --limits or --activations describe the only one. UsageError for names that
-    do not fit to each other or to the targets.
+    None are named where --limits, --activations or --float16 describe the only one. UsageError
+    for names that do not fit to each other or to the targets.
     """
     named = targets(arguments.target)
-    told = [name for name in ("limits", "activations") if getattr(arguments, name) is not None]
+    one = ("limits", "activations", "float16")
+    told = [name for name in one if getattr(arguments, name) is not None]
     if told:
         if arguments.libraries is not None:
             raise UsageError(
@@ -81,6 +101,8 @@ def libraries(arguments: argparse.Namespace) -> tuple[str, ...]:
                 f"--{told[0]} makes one library, and {len(named)} targets are named",
                 hint="choose among those of the targets with --libraries",
             )
+        if arguments.float16 is not None:
+            _check_float16(arguments.float16, named[0])
         return ()
     of_targets = [
         name for target in named for name, one in LIBRARIES.items() if one["target"] == target

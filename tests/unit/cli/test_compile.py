@@ -56,9 +56,8 @@ def test_defaults(pipeline: Pipeline) -> None:
 
 
 def test_every_option_reaches_the_pipeline(pipeline: Pipeline) -> None:
-    options = (
-        "tiny --target webgpu --quant f32 -o x --limits compat --activations int8 --context 64"
-    )
+    options = "tiny --target webgpu --quant f32 -o x --limits compat --activations int8"
+    options += " --float16 words --context 64"
     options += " --prefill-chunk 8 --only weights --revision r --force --dump-ir ir"
     options += " --allow-nonfinite"
     assert cli.main(options.split()) == 0
@@ -69,6 +68,7 @@ def test_every_option_reaches_the_pipeline(pipeline: Pipeline) -> None:
         output=Path("x"),
         limits="compat",
         activations="int8",
+        float16="words",
         context_length=64,
         prefill_chunk=8,
         only="weights",

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
+
+from gemma4_compile.cli import compile as cli
+from gemma4_compile.errors import UsageError
 from gemma4_compile.options.compile import make_parser
 from gemma4_compile.options.libraries import LIBRARIES, LIMITS, libraries, libraries_help, targets
 from gemma4_compile.targets import libraries as registry
@@ -21,3 +27,31 @@ def test_every_library_for_browsers_is_made_by_default() -> None:
 
 def test_targets_come_in_their_order() -> None:
     assert targets("cuda, webgpu") == ("cuda", "webgpu")
+
+
+def made(*given: str) -> tuple[str, ...]:
+    return libraries(make_parser().parse_args(["tiny", "-o", "out", *given]))
+
+
+def test_a_form_of_float16_makes_one_library_of_a_target_that_has_it() -> None:
+    assert made("--float16", "words", "--limits", "compat") == ()
+    assert made("--float16", "native", "--target", "cuda") == ()
+    for given, said in (
+        (("words", "--target", "cuda"), "target `cuda` has no such library"),
+        (("halves",), "unknown form `halves`"),
+        (("words", "--libraries", "int8"), "--float16 makes one library"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            made("--float16", *given)
+
+
+def test_any_limits_may_be_planned_without_16_bit_floats(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = ["gemma-4-E2B-it", "--plan", "--json", "--limits", "compat"]
+    found = []
+    for form in ([], ["--float16", "words"]):
+        assert cli.main([*given, *form]) == 0
+        (library,) = json.loads(capsys.readouterr().out)["libraries"]
+        found.append((library["name"], library["requirements"]["features"]))
+    assert found == [("compat", ["shader-f16"]), ("compat-words", [])]
