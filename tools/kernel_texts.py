@@ -56,6 +56,8 @@ LOWERING = ("gemma4_compile/passes", "targets")
 
 Record = dict[str, dict[str, dict[str, str]]]
 _WORD = re.compile(r"[A-Za-z_]\w*")
+# Relax counts its variables, and arguments of the kernels that it makes have their names.
+_COUNTED = re.compile(r"\blv\d+")
 _LAUNCHED = re.compile(r"(R\.call_tir\w*\()(?:cls\.)?(\w+)")
 _ASSIGNED = re.compile(r"^ +(\w+)(?:: .*)? = ", re.MULTILINE)
 _PARAMETER = re.compile(r"[(,] ?(\w+): R\.")
@@ -116,9 +118,10 @@ class Texts:
     def hash_of(self, func: tirx.PrimFunc, spec: TargetSpec) -> str:
         """The hash of a scheduled kernel's text."""
         plain = func.with_attr("global_symbol", "kernel")
-        key = digest(f"{self._made_by} {spec.tvm_target()} {spec.float16} {plain.script()}")
+        script = without_counts(plain.script())
+        key = digest(f"{self._made_by} {spec.tvm_target()} {spec.float16} {script}")
         if key not in self._known:
-            self._known[key] = digest(kernel_source(plain, "kernel", spec))
+            self._known[key] = digest(without_counts(kernel_source(plain, "kernel", spec)))
         return self._known[key]
 
     def keep(self) -> None:
@@ -129,6 +132,12 @@ class Texts:
 def digest(text: str) -> str:
     """Return a short hash of a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def without_counts(text: str) -> str:
+    """A kernel's text in which Relax's variables are counted from its own first one."""
+    names: dict[str, str] = {}
+    return _COUNTED.sub(lambda one: names.setdefault(one.group(), f"value{len(names)}"), text)
 
 
 def without_names(script: str, kernels: Mapping[str, str]) -> str:

@@ -11,7 +11,15 @@ from gemma4_compile.operators.norms import RmsNorm
 from gemma4_compile.operators.rows import ONE
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels import make_kernel
-from tools.kernel_texts import QUICK, LibraryCase, Texts, all_cases, differences, without_names
+from tools.kernel_texts import (
+    QUICK,
+    LibraryCase,
+    Texts,
+    all_cases,
+    differences,
+    without_counts,
+    without_names,
+)
 
 SPEC = target_spec("metal")
 RECORD = {"E2B": {"kernels": {"gemm": "a", "norm": "b"}, "functions": {"decode": "c"}}}
@@ -93,3 +101,13 @@ def test_towers_are_recorded_where_they_are_asked_for() -> None:
     assert case.config.vision is case.config.audio is None
     assert towers.config.vision is not None
     assert towers.config.audio is not None
+
+
+def test_arguments_are_counted_in_their_kernel() -> None:
+    one, other = "f(lv7, lv12) = lv12 + lv7 + solve", "f(lv9, lv10) = lv10 + lv9 + solve"
+    assert (
+        without_counts(one)
+        == without_counts(other)
+        == "f(value0, value1) = value1 + value0 + solve"
+    )
+    assert without_counts("f(lv7, lv12) = lv7 + lv7") != without_counts("f(lv7, lv12) = lv7 + lv12")
