@@ -57,7 +57,7 @@ class KernelResult:
     seconds: float
 
 
-class _PlainAnswers:
+class _ExpectedOutputs:
     """The process that knows the right answers."""
 
     def __init__(self, process: subprocess.Popen[str], folder: Path, log: IO[str]) -> None:
@@ -90,7 +90,7 @@ class _PlainAnswers:
 
 
 @contextmanager
-def _expected_outputs() -> Iterator[_PlainAnswers]:
+def _expected_outputs() -> Iterator[_ExpectedOutputs]:
     with (
         scratch_folder(prefix="gemma4-") as folder,
         tempfile.TemporaryFile("w+", encoding="utf-8") as log,
@@ -104,7 +104,7 @@ def _expected_outputs() -> Iterator[_PlainAnswers]:
         ) as process,
     ):
         try:
-            yield _PlainAnswers(process, Path(folder), log)
+            yield _ExpectedOutputs(process, Path(folder), log)
         finally:
             process.kill()
 
@@ -166,7 +166,7 @@ def _check(
     name: str,
     kind: str,
     answer: JsonObject,
-    plain: _PlainAnswers,
+    plain: _ExpectedOutputs,
 ) -> KernelResult:
     try:
         function = library.linked_function(name)
@@ -198,7 +198,7 @@ def _check(
         return KernelResult(name, kind, f"it failed: {text}", float("inf"), 0.0)
 
 
-def _compare(found: Array, change: JsonObject, plain: _PlainAnswers) -> tuple[str, float]:
+def _compare(found: Array, change: JsonObject, plain: _ExpectedOutputs) -> tuple[str, float]:
     """Problem of a result, and its largest error as a share of the allowed one."""
     expected, allowed = plain.load(change["expected"]), plain.load(change["allowed"])
     if change["packed"]:

@@ -15,7 +15,10 @@ from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.epilogues import gate_args
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.prologues.expert_norms import ExpertNormArguments
-from gemma4_compile.targets.kernels.prologues.router_blocks import BesideRouter, declare_router
+from gemma4_compile.targets.kernels.prologues.router_blocks import (
+    RoutedNormArguments,
+    declare_router,
+)
 from gemma4_compile.targets.kernels.prologues.vectors import NormArguments, declare_norm
 from gemma4_compile.targets.kernels.weights.int8_lanes import QuantizedVector
 
@@ -53,7 +56,7 @@ class GemvArguments:
     routed : the router's result
     """
 
-    router: BesideRouter | None
+    router: RoutedNormArguments | None
     vector: Vector
     weights: WeightReader
     gate: Buffer | None

@@ -39,7 +39,7 @@ from gemma4_compile.targets.kernels.prologues.packed_rows import (
     store_rounded,
     written_rows,
 )
-from gemma4_compile.targets.kernels.prologues.router_blocks import BesideRouter
+from gemma4_compile.targets.kernels.prologues.router_blocks import RoutedNormArguments
 from gemma4_compile.targets.kernels.prologues.vectors import NormArguments, norms_at_once
 from gemma4_compile.targets.spec import TargetSpec
 
@@ -76,7 +76,7 @@ def make_routed_branch_norms(operator: QuantizedBranchNorms, spec: TargetSpec) -
     width, n = operator.width, symbolic_rows(None)
     threads = row_threads(width // WORD, spec.max_threads_per_block)
     with function(scheduled=True) as build:
-        router = BesideRouter(build, operator.routed_norm, n)
+        router = RoutedNormArguments(build, operator.routed_norm, n)
         out, *packed = _branch_results(build, width, n)
         scores = build.arg("scores", (n, operator.experts), "float32")
         with launch(threads, 1 + operator.experts, n) as (index, i, thread):

@@ -53,7 +53,7 @@ class _Scored:
     of_all: Expr
 
 
-class BesideRouter:
+class RoutedNormArguments:
     """The arguments of a `RoutedNorm`, declared right where they stand."""
 
     def __init__(self, build: FunctionBuilder, norm: RoutedNorm, rows: Index = 1) -> None:
@@ -129,22 +129,24 @@ def store_hidden(routed: Buffer, hidden: Sequence[Expr], experts: int, row_slice
             store(routed, zero(), 0, experts + gap)
 
 
-def declare_router(build: FunctionBuilder, operator: Linear) -> BesideRouter | None:
+def declare_router(build: FunctionBuilder, operator: Linear) -> RoutedNormArguments | None:
     """The arguments before the weights, if the operator has the router next to it."""
     prologue = operator.prologue
     return (
-        BesideRouter(build, prologue.norm(operator.cols)) if isinstance(prologue, Routed) else None
+        RoutedNormArguments(build, prologue.norm(operator.cols))
+        if isinstance(prologue, Routed)
+        else None
     )
 
 
-def routing_blocks(router: BesideRouter | None) -> int:
+def routing_blocks(router: RoutedNormArguments | None) -> int:
     """Blocks in front of those of the matmul."""
     return router.norm.experts if router else 0
 
 
 @contextmanager
 def behind_router(
-    router: BesideRouter | None,
+    router: RoutedNormArguments | None,
     routed: Buffer | None,
     index: Expr,
     block: Block,
