@@ -1,8 +1,8 @@
-// Runs the kernels between rounds of guesses on Dawn in Node. usage: node next_round.mjs JOB.json
+// Runs the kernels between rounds of drafts on Dawn in Node. usage: node next_round.mjs JOB.json
 //
 // Job: {modules, output, cases: [{sizes: {stride, state, rotary}, rows, buffers: {NAME: words}}]}. `modules` holds
 // what it needs of web/src as JavaScript. The device has the limits that every device has. result.json:
-// {found: [{NAME: words}]}, the buffers of each case after `gather_guesses` on so many rows and `next_round`.
+// {found: [{NAME: words}]}, the buffers of each case after `gather_drafts` on so many rows and `next_round`.
 import path from "node:path";
 import { pathToFileURL } from "node:url";
 import { readJob, settle } from "../../gemma4_compile/verification/webgpu_device.mjs";
@@ -43,7 +43,7 @@ async function main() {
     const encoder = device.createCommandEncoder();
     const pass = encoder.beginComputePass();
     for (const [name, blocks] of [
-      ["gather_guesses", rows],
+      ["gather_drafts", rows],
       ["next_round", 1],
     ]) {
       pass.setPipeline(pipelines[name]);

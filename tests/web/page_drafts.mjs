@@ -46,7 +46,7 @@ export const SCRIPTED_DRAFTS = {
     assert.match(files["params_shard_drafter_0.bin"].sha256, /^[0-9a-f]{64}$/);
     await page.locator("#new-chat").click();
     assert.match((await answerOf(tools, page, "Please guess")).stats, / tokens\/s · 2\.0 tokens a step · first after /);
-    assert.equal(await draftsState(page), "Active: of 8 guesses 4 came true.");
+    assert.equal(await draftsState(page), "Active: of 8 drafts 4 came true.");
     await page.locator("#open-settings").click();
     await page.locator("#drafts").uncheck();
     await page.locator("#drafts-state", { hasText: /^Active.*when the model starts again/ }).waitFor();
@@ -107,7 +107,7 @@ export const REAL_DRAFTS = {
     const told = await draftsState(page);
     // Guesses begin when the time of a step is known, and may pause where they do not pay.
     assert.ok(Math.max(...steps) > 1, `tokens a step: ${steps}; ${told}`);
-    const [, guessed, right] = /^Active: of ([\d,]+) guesses ([\d,]+) came true\.$/.exec(told) ?? [];
+    const [, guessed, right] = /^Active: of ([\d,]+) drafts ([\d,]+) came true\.$/.exec(told) ?? [];
     assert.ok(Number(right) > 0 && Number(right) <= Number(guessed), told);
   },
 

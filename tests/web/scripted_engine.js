@@ -30,8 +30,8 @@ const tell = (message) => postMessage(message);
 
 async function reply(id, sent, request) {
   const now = () => performance.timeOrigin + performance.now();
-  let guessed = 0;
-  const chunk = (fields) => tell({ kind: "chunk", id, at: now() - sent, guessed, chunk: { choices: [], ...fields } });
+  let drafted = 0;
+  const chunk = (fields) => tell({ kind: "chunk", id, at: now() - sent, drafted, chunk: { choices: [], ...fields } });
   self.requests.push(request);
   stopped = false;
   const { content } = request.messages.at(-1);
@@ -51,7 +51,7 @@ async function reply(id, sent, request) {
     await new Promise((resolve) => setTimeout(resolve, TOKEN_MS));
   }
   if (/Please guess/.test(asked) && fast.drafterBytes) {
-    guessed = said / 2;
+    drafted = said / 2;
     Object.assign(fast, { draftRounds: 2, draftedTokens: 8, acceptedTokens: 4 });
   }
   chunk({ choices: [{ delta: {}, finish_reason: stopped ? "abort" : "stop" }] });

@@ -284,7 +284,7 @@ def test_a_trap_ends_the_guesses_alone(play: Play) -> None:
     plain = play("short", "q4f16", count=40)
     found = play("short", "q4f16", count=40, drafts=4, fake="a drafter that traps")
     assert found.steps == plain.steps
-    assert found.stats["reasons"] == ["no tokens are guessed: unreachable"]
+    assert found.stats["reasons"] == ["no tokens are drafted: unreachable"]
     assert found.stats["draftedTokens"] == found.stats["drafterBytes"] == 0
     assert found.stats["aheadSteps"] > 20
 
@@ -298,6 +298,6 @@ def test_a_drafter_that_one_conversation_gives_up_leaves_the_other_s_step(
     again = {"fake": "a drafter that traps when it is recorded again"}
     found = play("states", "f32", drafts=4, alone=alone, **again)
     assert found.steps == plain.steps
-    assert found.stats["reasons"] == ["no tokens are guessed: unreachable"]
+    assert found.stats["reasons"] == ["no tokens are drafted: unreachable"]
     assert found.stats["drafterBytes"] == 0
     assert found.stats["overlappedRounds"] > 2

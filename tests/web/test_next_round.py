@@ -21,7 +21,7 @@ MODULES = ("speculative/next_round", "gpu/native")
 
 MAX_ROWS = 9
 TABLE_ROWS = 128
-GUESS_POSITIONS, POSITIONS, UNIFORM = 0, 1, 4
+DRAFT_POSITIONS, POSITIONS, UNIFORM = 0, 1, 4
 RECORD = 3 + 2 * MAX_ROWS
 
 Words = npt.NDArray[np.uint32]
@@ -29,9 +29,9 @@ Words = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True)
 class Case:
-    """A round: its rows, how many guesses came true, where it began, and sizes in words.
+    """A round: its rows, how many drafts came true, where it began, and sizes in words.
 
-    `row_after` says whether the guess after a wrong one is right again, which must not count.
+    `row_after` says whether the draft after a wrong one is right again, which must not count.
     """
 
     rows: int
@@ -53,17 +53,17 @@ class Case:
             "hidden": self.state,
             "table": TABLE_ROWS * (1 + self.rotary),
             "rotary": max(1, MAX_ROWS * self.rotary),
-            "guesses": (MAX_ROWS - 1) * self.stride,
+            "drafts": (MAX_ROWS - 1) * self.stride,
         }
         made = {
             name: rng.integers(0, 2**32, count, dtype=np.uint32) for name, count in words.items()
         }
         made["inputs"][POSITIONS * self.stride] = self.position
         for row in range(self.rows - 1):
-            guess = made["guesses"][row * self.stride]
+            draft = made["drafts"][row * self.stride]
             right = row < self.accepted or (self.row_after and row > self.accepted)
-            made["drawn"][row] = guess if right else guess ^ 1
-        if self.rows < MAX_ROWS:  # what an earlier round left behind its tokens is no guess
+            made["drawn"][row] = draft if right else draft ^ 1
+        if self.rows < MAX_ROWS:  # what an earlier round left behind its tokens is no draft
             made["ids"][self.rows] = made["drawn"][self.rows - 1]
         return made
 
@@ -73,7 +73,7 @@ class Case:
         after = {name: words.copy() for name, words in before.items()}
         inputs, drawn, cells = after["inputs"], after["drawn"], self.stride
         tokens = before["drawn"][:MAX_ROWS]
-        after["ids"][1 : self.rows] = before["guesses"][: (self.rows - 1) * cells : cells]
+        after["ids"][1 : self.rows] = before["drafts"][: (self.rows - 1) * cells : cells]
         record = MAX_ROWS
         drawn[record : record + 3] = self.position, self.rows, self.accepted
         drawn[record + 3 : record + 3 + self.rows] = after["ids"][: self.rows]
@@ -83,7 +83,7 @@ class Case:
         following = self.position + self.accepted + 1
         at = POSITIONS * cells
         inputs[at : at + 3] = following, self.rows, self.position + self.rows
-        inputs[GUESS_POSITIONS * cells] = inputs[GUESS_POSITIONS * cells + 2] = following
+        inputs[DRAFT_POSITIONS * cells] = inputs[DRAFT_POSITIONS * cells + 2] = following
         after["hidden"] = before["states"].reshape(MAX_ROWS, -1)[self.accepted]
         picked = np.arange(following, following + MAX_ROWS) % TABLE_ROWS
         table = before["table"].reshape(TABLE_ROWS, -1)[picked]

@@ -41,13 +41,13 @@ export interface Stats {
   discardedSteps: number;
   /** Steps run again because the client looked at values that it is usually not interested in. */
   repeatedSteps: number;
-  /** Rounds with a drafter: forwards of a few tokens, the tokens guessed in them, and those that came true. */
+  /** Rounds with a drafter: forwards of a few tokens, the tokens drafted in them, and those that came true. */
   draftRounds: number;
   draftedTokens: number;
   acceptedTokens: number;
   /** Of `draftRounds`, those that were submitted before the round before them was read. */
   overlappedRounds: number;
-  /** Of `aheadSteps`, those that a guess has saved: their token came with the round of another. */
+  /** Of `aheadSteps`, those that a draft has saved: their token came with the round of another. */
   guessedSteps: number;
   /** The drafter's weights on the device. */
   drafterBytes: number;

@@ -26,7 +26,7 @@ export const device = {
   capacity: 4096,
   ms: 10,
   msPerRow: 0,
-  /** Guesses that come true in a round. */
+  /** Drafts that come true in a round. */
   right: (_round: number): number => 9,
   /** The token drawn after `token`, with a number as it lies in memory. */
   draw: (token: number, position: number, _uniform: number): number => (31 * token + 7 * position + 3) % 1009,
@@ -69,7 +69,7 @@ export class FakeRoundKernels {
     this.pick();
   }
 
-  guess(_count: number): [] {
+  draft(_count: number): [] {
     return [];
   }
 

@@ -1,9 +1,9 @@
 // A GPU device that looks for finished work at a timer and at submissions, as Firefox's does; or by itself, with a
 // period of 0. Its clock is that of the test.
-import type { Waiting } from "../src/gpu/waits";
+import type { WaitableDevice } from "../src/gpu/waits";
 import { fakeBuffer } from "./fake_device";
 
-export interface TimedDevice extends Waiting {
+export interface TimedDevice extends WaitableDevice {
   /** Keeps the device busy for so long. */
   work(ms: number): void;
   /** Further reads are refused. */

@@ -257,7 +257,7 @@ export class Loader {
     }
     this.session.engine = engine;
     this.events.state({ kind: "ready" });
-    if (missing) this.events.failed(withoutGuesses(missing));
+    if (missing) this.events.failed(withoutDrafts(missing));
   }
 
   /** Somebody ended the load: another package or another tab shows itself. */
@@ -351,7 +351,7 @@ export class Loader {
   }
 }
 
-function withoutGuesses({ message, hint }: UserError): UserError {
+function withoutDrafts({ message, hint }: UserError): UserError {
   return new UserError(`The model answers without its drafter: ${message}`, hint);
 }
 

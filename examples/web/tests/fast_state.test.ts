@@ -61,18 +61,18 @@ describe("describeDrafts", () => {
     expect(describeDrafts(used, none, true)).toBe("This package has no drafter.");
   });
 
-  it("counts guesses, once there are any", () => {
+  it("counts drafts, once there are any", () => {
     expect(describeDrafts(used, drafted, true)).toMatch(/^Ready/);
-    const guessed = { ...used, draftRounds: 700, draftedTokens: 2100, acceptedTokens: 1400 };
-    expect(describeDrafts(guessed, drafted, true)).toBe("Active: of 2,100 guesses 1,400 came true.");
+    const counted = { ...used, draftRounds: 700, draftedTokens: 2100, acceptedTokens: 1400 };
+    expect(describeDrafts(counted, drafted, true)).toBe("Active: of 2,100 drafts 1,400 came true.");
   });
 
   it("gives the reason where it is not used", () => {
     const missing = statsOf({ drafterBytes: 0, reasons: ["sample is odd"] });
     expect(describeDrafts(missing, drafted, true)).toBe("Not active: its files did not arrive.");
     expect(describeFast(statsOf({ reasons: ["no drafter: it is odd"] }), true)).toMatch(/^Ready/);
-    const failed = statsOf({ drafterBytes: 0, reasons: ["sample is odd", "no tokens are guessed: unreachable"] });
-    expect(describeDrafts(failed, drafted, true)).toBe("Not active: no tokens are guessed: unreachable.");
+    const failed = statsOf({ drafterBytes: 0, reasons: ["sample is odd", "no tokens are drafted: unreachable"] });
+    expect(describeDrafts(failed, drafted, true)).toBe("Not active: no tokens are drafted: unreachable.");
   });
 
   it("says when the switch and the model that runs differ", () => {

@@ -11,7 +11,7 @@ describe("the speed of a reply", () => {
   it("is that of the tokens after the first, by the clock", () => {
     const clock = clockOf(250, 260, 270, 280, 290, 290); // five tokens, and how the reply ended
     expect(clock.firstTokenSeconds).toBe(0.25);
-    expect(clock.pace(5)).toEqual({ tokens: 4, seconds: expect.closeTo(0.04), guessed: 0 });
+    expect(clock.pace(5)).toEqual({ tokens: 4, seconds: expect.closeTo(0.04), drafted: 0 });
     expect(tokensPerSecond(clock.pace(5))).toBeCloseTo(100);
   });
 
@@ -31,7 +31,7 @@ describe("the speed of a reply", () => {
     expect(new ReplyClock().firstTokenSeconds).toBe(0);
   });
 
-  it("counts the tokens of a step where some were guessed", () => {
+  it("counts the tokens of a step where some were drafted", () => {
     const clock = clockOf(0, 10, 20);
     expect(tokensPerStep(clock.pace(13))).toBeUndefined();
     expect(tokensPerStep(clock.pace(13, 8))).toBe(3);

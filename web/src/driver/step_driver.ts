@@ -8,7 +8,7 @@ import type { Entry, StepScheduler } from "../replay/multi_step";
 import type { BufferState, Dependent, HostRead, Keeper } from "../gpu/buffers";
 import type { Device } from "../gpu/device";
 import type { Call, Conversation, Driver, Library } from "../library/library";
-import { Lookahead } from "./lookahead";
+import { AsyncScheduler } from "./async_scheduler";
 import { type Recorded, Recorder } from "../replay/recorder";
 import { type Region, Scratch } from "../replay/recording";
 import { Drafter } from "../speculative/drafter_state";
@@ -331,7 +331,7 @@ export class StepDriver implements Driver, Dependent, Keeper {
     this.tables = tables;
     const { params, stateBuffers } = this;
     const owner = { library, drafter: Drafter.of(library), device, state, params, stateBuffers };
-    this.ahead = new Lookahead(owner, tables, { decode, softmax, sample });
+    this.ahead = new AsyncScheduler(owner, tables, { decode, softmax, sample });
   }
 
   /** Whether nobody but the module holds the results that a step would write. */

@@ -4,7 +4,7 @@
 import { counts } from "../stats";
 
 /** What a device is asked for here, by its own methods. */
-export interface Waiting {
+export interface WaitableDevice {
   createBuffer(descriptor: GPUBufferDescriptor): GPUBuffer;
   submit(buffers: Iterable<GPUCommandBuffer>): void;
   onSubmittedWorkDone(): Promise<undefined>;
@@ -40,7 +40,7 @@ export class Waits {
 
   /** `isTimed`: whether only a timer or a submission ends a wait on this device. */
   constructor(
-    private readonly device: Waiting,
+    private readonly device: WaitableDevice,
     private isTimed = false,
   ) {
     this.isThrottled = isTimed; // until a timer shows that it is not: the tab may have been opened behind others
@@ -163,7 +163,7 @@ export function nextTurn(): Promise<void> {
 }
 
 /** A device's own methods, whose waits are counted. */
-export function withWaits<T extends Waiting>(native: T, waits: Waits): T {
+export function withWaits<T extends WaitableDevice>(native: T, waits: Waits): T {
   return {
     ...native,
     createBuffer: (descriptor: GPUBufferDescriptor) => {
@@ -183,7 +183,7 @@ export function withWaits<T extends Waiting>(native: T, waits: Waits): T {
  * the client takes a device for lost by accident unless its end is told of before the queue's: it waits for that of a
  * device that it has destroyed. Firefox tells of the queue first, and the client then reports a lost device and unloads again.
  */
-export function watchWaits(device: GPUDevice, native: Waiting, waits: Waits): void {
+export function watchWaits(device: GPUDevice, native: WaitableDevice, waits: Waits): void {
   device.queue.onSubmittedWorkDone = native.onSubmittedWorkDone;
   const destroy = device.destroy.bind(device);
   device.destroy = () => {

@@ -12,9 +12,9 @@ import type { Native } from "../gpu/native";
 import type { Launch, ReadyLaunch } from "../gpu/stream";
 import { counts } from "../stats";
 
-/** What a slot takes the place of and a function only reads: inputs of a step, and of a round of guesses. */
+/** What a slot takes the place of and a function only reads: inputs of a step, and of a round of drafts. */
 export type InputRegion = "token" | "positions" | "rotary" | "temperature" | "uniform" | "top_p" | "ids" | "hidden";
-/** And what it writes: the token that it draws or guesses; the logits and states of rows. */
+/** And what it writes: the token that it draws or drafts; the logits and states of rows. */
 export type OutputRegion = "drawn" | "next_hidden" | "all_logits" | "states";
 export type Region = InputRegion | OutputRegion;
 

@@ -1,26 +1,26 @@
-// How many tokens to guess in a round: as many as give most tokens a second, as measured. The same as
+// How many tokens to draft in a round: as many as give most tokens a second, as measured. The same as
 // gemma4_compile/runtime/speculative/draft_pace.py, which says why; draft_paces.json, beside its test, holds both to the same numbers.
 
 const FIRST = 3;
-const PAUSE = 64; // tokens without guesses, where they did not pay
+const PAUSE = 64; // tokens without drafts, where they did not pay
 const LONGEST_PAUSE = 1024;
 const SETTLED = 16; // rounds after which the next pause is short again
 const WEIGHT = 0.25; // of the newest in a running mean
 const OUTLIER = 3; // times a mean: one time moves it no more than if it had been this
 const STALE = 64; // rounds after which a time is measured again
-const LEAST_SLOPE = 0.05; // of a plain step, what one guess more is taken to cost before it is measured
-const MEMORY = 40; // guesses: those before count 1/e at most
-const PRIOR_SHARE = 0.6; // of guesses come true before any did
-const PRIOR_GUESSES = 4; // and how many that counts
+const LEAST_SLOPE = 0.05; // of a plain step, what one draft more is taken to cost before it is measured
+const MEMORY = 40; // drafts: those before count 1/e at most
+const PRIOR_SHARE = 0.6; // of drafts come true before any did
+const PRIOR_DRAFTS = 4; // and how many that counts
 
-/** Milliseconds of rounds by their number of guesses, measured or taken from the numbers around. */
+/** Milliseconds of rounds by their number of drafts, measured or taken from the numbers around. */
 class RoundTimes {
   private readonly times = new Map<number, { ms: number; measuredAt: number }>();
   private readonly begun = new Set<number>();
   private readonly doubted = new Set<number>();
   private rounds = 0;
 
-  /** The largest number of guesses that was timed, 0 for none. */
+  /** The largest number of drafts that was timed, 0 for none. */
   get most(): number {
     return Math.max(0, ...this.times.keys());
   }
@@ -29,45 +29,45 @@ class RoundTimes {
    * Counts a round; returns whether it was timed: the first one of a number is not, as its launches are recorded, nor a
    * first time far above what was expected, until it comes again.
    */
-  note(guesses: number, ms: number, plainMs: number): boolean {
+  note(drafts: number, ms: number, plainMs: number): boolean {
     this.rounds += 1;
-    if (!this.begun.has(guesses)) {
-      this.begun.add(guesses);
+    if (!this.begun.has(drafts)) {
+      this.begun.add(drafts);
       return false;
     }
-    const fresh = this.fresh(guesses);
-    if (fresh === undefined && ms > OUTLIER * this.of(guesses, plainMs) && !this.doubted.has(guesses)) {
-      this.doubted.add(guesses);
+    const fresh = this.fresh(drafts);
+    if (fresh === undefined && ms > OUTLIER * this.of(drafts, plainMs) && !this.doubted.has(drafts)) {
+      this.doubted.add(drafts);
       return false;
     }
-    this.doubted.delete(guesses);
+    this.doubted.delete(drafts);
     // A hiccup does not spoil the mean, and less than a step is no round: two were read at once.
     const before = fresh ?? Math.max(ms, plainMs);
     const mean = before + WEIGHT * (Math.min(ms, OUTLIER * Math.max(before, plainMs)) - before);
-    this.times.set(guesses, { ms: mean, measuredAt: this.rounds });
+    this.times.set(drafts, { ms: mean, measuredAt: this.rounds });
     return true;
   }
 
-  of(guesses: number, plainMs: number): number {
+  of(drafts: number, plainMs: number): number {
     const fresh = [...this.times.keys()].filter((n) => this.fresh(n) !== undefined);
-    const below = Math.max(0, ...fresh.filter((n) => n <= guesses));
-    const above = Math.min(...fresh.filter((n) => n >= guesses));
+    const below = Math.max(0, ...fresh.filter((n) => n <= drafts));
+    const above = Math.min(...fresh.filter((n) => n >= drafts));
     const low = this.fresh(below) ?? plainMs;
     if (above === below) return low;
-    if (above === Infinity) return low + LEAST_SLOPE * plainMs * (guesses - below);
-    return low + ((this.fresh(above)! - low) * (guesses - below)) / (above - below);
+    if (above === Infinity) return low + LEAST_SLOPE * plainMs * (drafts - below);
+    return low + ((this.fresh(above)! - low) * (drafts - below)) / (above - below);
   }
 
-  private fresh(guesses: number): number | undefined {
-    const time = this.times.get(guesses);
+  private fresh(drafts: number): number | undefined {
+    const time = this.times.get(drafts);
     return time && this.rounds - time.measuredAt < STALE ? time.ms : undefined;
   }
 }
 
-/** Share of guesses that come true, of those whose predecessors did; recent ones count most. */
+/** Share of drafts that come true, of those whose predecessors did; recent ones count most. */
 class Acceptance {
-  private accepted = PRIOR_SHARE * PRIOR_GUESSES;
-  private tried = PRIOR_GUESSES;
+  private accepted = PRIOR_SHARE * PRIOR_DRAFTS;
+  private tried = PRIOR_DRAFTS;
 
   note(accepted: number, tried: number): void {
     const kept = (1 - 1 / MEMORY) ** tried;
@@ -85,10 +85,10 @@ class Acceptance {
   }
 }
 
-/** Mean of the tokens that a round gives: one, and guesses up to the first wrong one. */
-function tokensOfRound(share: number, guesses: number): number {
+/** Mean of the tokens that a round gives: one, and drafts up to the first wrong one. */
+function tokensOfRound(share: number, drafts: number): number {
   let tokens = 0;
-  for (let i = 0; i <= guesses; i++) tokens += share ** i;
+  for (let i = 0; i <= drafts; i++) tokens += share ** i;
   return tokens;
 }
 
@@ -100,7 +100,7 @@ export class DraftPace {
   private readonly times = new RoundTimes();
   private acceptance = new Acceptance();
 
-  /** `most` guesses of a round; `fixed`: always so many. */
+  /** `most` drafts of a round; `fixed`: always so many. */
   constructor(
     private readonly most: number,
     readonly fixed?: number,
@@ -108,28 +108,28 @@ export class DraftPace {
     this.wanted = fixed === undefined ? Math.min(FIRST, most) : Math.min(fixed, most);
   }
 
-  /** Guesses of the next round. */
+  /** Drafts of the next round. */
   get count(): number {
     return this.wanted;
   }
 
-  /** Whether to go on with rounds, where a step without guesses takes `plainMs`; 0 if that is not known yet. */
+  /** Whether to go on with rounds, where a step without drafts takes `plainMs`; 0 if that is not known yet. */
   wantsRounds(plainMs: number): boolean {
     if (this.fixed !== undefined) return this.fixed > 0;
     return plainMs > 0 && this.pause === 0;
   }
 
-  /** Hears of a token without guesses. */
+  /** Hears of a token without drafts. */
   noteStep(): void {
     if (this.pause > 0) this.pause -= 1;
   }
 
   /** Hears of a round, which gave one token more than was accepted; one that was on its way into a pause tells nothing. */
-  noteRound(guessed: number, accepted: number, ms: number, plainMs: number): void {
-    if (this.fixed !== undefined || guessed === 0 || this.pause > 0) return;
+  noteRound(drafted: number, accepted: number, ms: number, plainMs: number): void {
+    if (this.fixed !== undefined || drafted === 0 || this.pause > 0) return;
     this.rounds += 1;
-    this.acceptance.note(accepted, Math.min(accepted + 1, guessed));
-    const isTimed = this.times.note(guessed, ms, plainMs);
+    this.acceptance.note(accepted, Math.min(accepted + 1, drafted));
+    const isTimed = this.times.note(drafted, ms, plainMs);
     if (this.times.most === 0) return;
     if (isTimed && this.best(this.acceptance.hopefulShare, plainMs).rate * plainMs < 1) {
       this.pause = this.nextPause;
@@ -137,15 +137,15 @@ export class DraftPace {
       this.rounds = 0;
       this.acceptance = new Acceptance();
     } else if (this.rounds >= SETTLED) this.nextPause = PAUSE;
-    this.wanted = this.best(this.acceptance.share, plainMs).guesses;
+    this.wanted = this.best(this.acceptance.share, plainMs).drafts;
   }
 
-  /** Most tokens a millisecond that a round gives, and the number of its guesses. */
-  private best(share: number, plainMs: number): { rate: number; guesses: number } {
-    let found = { rate: 0, guesses: 1 };
-    for (let guesses = 1; guesses <= Math.min(this.times.most + 1, this.most); guesses++) {
-      const rate = tokensOfRound(share, guesses) / Math.max(this.times.of(guesses, plainMs), 1e-6);
-      if (rate >= found.rate) found = { rate, guesses };
+  /** Most tokens a millisecond that a round gives, and the number of its drafts. */
+  private best(share: number, plainMs: number): { rate: number; drafts: number } {
+    let found = { rate: 0, drafts: 1 };
+    for (let drafts = 1; drafts <= Math.min(this.times.most + 1, this.most); drafts++) {
+      const rate = tokensOfRound(share, drafts) / Math.max(this.times.of(drafts, plainMs), 1e-6);
+      if (rate >= found.rate) found = { rate, drafts };
     }
     return found;
   }

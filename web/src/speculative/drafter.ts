@@ -155,7 +155,7 @@ const underWay = new WeakMap<Library, Promise<void>>();
 
 /**
  * Loads the drafter of the package at `url` for the library that takes it; throws where that cannot be. Where it is in
- * use already, or on its way, only the number of guesses changes.
+ * use already, or on its way, only the number of drafts changes.
  */
 export async function loadDrafter(libraries: readonly Library[], url: string, options: DrafterOptions): Promise<void> {
   const { drafts } = options;
@@ -181,7 +181,7 @@ export async function loadDrafter(libraries: readonly Library[], url: string, op
   const drafter = Drafter.of(library);
   drafter.drafts = drafts;
   drafter.mostDrafts = Math.min(MAX_DRAFTS, (metadataOf(library).prefill_chunk_size ?? MAX_ROWS) - 1);
-  if (drafter.mostDrafts < 1) throw new Error("chunks of one token leave no room for guesses");
+  if (drafter.mostDrafts < 1) throw new Error("chunks of one token leave no room for drafts");
   // Who asked before hears of a failure, which is no reason not to try again: its files may have come another way.
   for (let other = underWay.get(library); other; other = underWay.get(library)) await other.catch(() => undefined);
   if (drafter.weights !== 0) return;

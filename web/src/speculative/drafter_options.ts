@@ -4,7 +4,7 @@
 export type FetchFile = (url: string, sha256?: string) => Promise<Response>;
 
 export interface DrafterOptions {
-  /** Guesses of every round; by default as many as pay. */
+  /** Drafts of every round; by default as many as pay. */
   readonly drafts?: number;
   readonly fetch?: FetchFile;
 }

@@ -1,4 +1,4 @@
-// What a library has of a drafter: weights on its device, how many tokens are guessed, and the kernels between rounds.
+// What a library has of a drafter: weights on its device, how many tokens are drafted, and the kernels between rounds.
 import type { Handle } from "../library/abi";
 import type { Library } from "../library/library";
 import { counts } from "../stats";
@@ -9,9 +9,9 @@ export class Drafter {
   /** An array of tensors in the library's order; 0 as long as it was given none. */
   weights: Handle = 0;
   bytes = 0;
-  /** Guesses of every round; undefined for as many as pay. */
+  /** Drafts of every round; undefined for as many as pay. */
   drafts: number | undefined;
-  /** Guesses of a round, at most: a prefill chunk less one, which rings hold besides a window. */
+  /** Drafts of a round, at most: a prefill chunk less one, which rings hold besides a window. */
   mostDrafts = 0;
   /** Of the library's device. */
   roundPipelines: RoundPipelines | undefined;

@@ -1,22 +1,22 @@
-// What the device works out between two rounds of guesses, so that the next one needs nothing of the host.
+// What the device works out between two rounds of drafts, so that the next one needs nothing of the host.
 //
-// `gather_guesses` runs between the guesses and the model: it puts the guessed tokens next to each other. `next_round`
-// runs after the draws: it finds how many guesses came true, writes a record for the host, and writes all that the next
-// round reads: its position and token, the state of its first guess, and the numbers and angles of its rows out of a
-// table that the host has filled ahead. The number of rows is that of the grid of `gather_guesses`.
+// `gather_drafts` runs between the drafts and the model: it puts the drafted tokens next to each other. `next_round`
+// runs after the draws: it finds how many drafts came true, writes a record for the host, and writes all that the next
+// round reads: its position and token, the state of its first draft, and the numbers and angles of its rows out of a
+// table that the host has filled ahead. The number of rows is that of the grid of `gather_drafts`.
 import type { Native } from "../gpu/native";
 
-/** Guesses of a round at most: the kernels of a step of a few rows are for one row more. */
+/** Drafts of a round at most: the kernels of a step of a few rows are for one row more. */
 export const MAX_DRAFTS = 8;
 export const MAX_ROWS = MAX_DRAFTS + 1;
 
 /** Cells of the buffer of inputs, each at an offset that can be bound; in the last one is a number for each row. */
-export const CELLS = { guessPositions: 0, positions: 1, temperature: 2, topP: 3, uniform: 4 } as const;
+export const CELLS = { draftPositions: 0, positions: 1, temperature: 2, topP: 3, uniform: 4 } as const;
 
 /** Positions that the table holds; a power of two. Position p has row p % TABLE_ROWS. */
 export const TABLE_ROWS = 128;
 
-/** A round's record: position, rows, accepted guesses, then the token of each row, then the one drawn from each. */
+/** A round's record: position, rows, accepted drafts, then the token of each row, then the one drawn from each. */
 const RECORD_HEADER = 3;
 export const RECORD_BYTES = 4 * (RECORD_HEADER + 2 * MAX_ROWS);
 
@@ -25,15 +25,15 @@ export interface RoundRecord {
   readonly position: number;
   readonly rows: number;
   readonly accepted: number;
-  readonly guesses: readonly number[];
+  readonly drafts: readonly number[];
   readonly drawn: readonly number[];
 }
 
 export function readRecord(words: Int32Array): RoundRecord {
   const [position, rows, accepted] = words as unknown as [number, number, number];
-  const guesses = [...words.subarray(RECORD_HEADER + 1, RECORD_HEADER + rows)];
+  const drafts = [...words.subarray(RECORD_HEADER + 1, RECORD_HEADER + rows)];
   const drawn = [...words.subarray(RECORD_HEADER + MAX_ROWS, RECORD_HEADER + MAX_ROWS + rows)];
-  return { position, rows, accepted, guesses, drawn };
+  return { position, rows, accepted, drafts, drawn };
 }
 
 /** Sizes that the kernels read, in words of four bytes. */
@@ -64,13 +64,13 @@ struct Sizes { stride: u32, state: u32, rotary: u32, unused: u32 }
 @group(0) @binding(5) var<storage, read_write> hidden: array<u32>;
 @group(0) @binding(6) var<storage, read> table: array<u32>;
 @group(0) @binding(7) var<storage, read_write> rotary: array<u32>;
-@group(0) @binding(8) var<storage, read> guesses: array<u32>;
+@group(0) @binding(8) var<storage, read> drafts: array<u32>;
 
 @compute @workgroup_size(1)
-fn gather_guesses(@builtin(workgroup_id) block: vec3<u32>, @builtin(num_workgroups) blocks: vec3<u32>) {
+fn gather_drafts(@builtin(workgroup_id) block: vec3<u32>, @builtin(num_workgroups) blocks: vec3<u32>) {
   let row = block.x;
   if (row > 0u) {
-    ids[row] = guesses[(row - 1u) * sizes.stride];
+    ids[row] = drafts[(row - 1u) * sizes.stride];
   } else {
     let at = ${CELLS.positions}u * sizes.stride;
     inputs[at + 1u] = blocks.x;
@@ -78,7 +78,7 @@ fn gather_guesses(@builtin(workgroup_id) block: vec3<u32>, @builtin(num_workgrou
   }
 }
 
-var<workgroup> kept: vec2<u32>; // accepted guesses, position of the next round
+var<workgroup> kept: vec2<u32>; // accepted drafts, position of the next round
 
 @compute @workgroup_size(${THREADS})
 fn next_round(@builtin(local_invocation_index) thread: u32) {
@@ -102,8 +102,8 @@ fn next_round(@builtin(local_invocation_index) thread: u32) {
     let next = position + accepted + 1u;
     ids[0] = drawn[accepted];
     inputs[at] = next;
-    inputs[${CELLS.guessPositions}u * sizes.stride] = next;
-    inputs[${CELLS.guessPositions}u * sizes.stride + 2u] = next;
+    inputs[${CELLS.draftPositions}u * sizes.stride] = next;
+    inputs[${CELLS.draftPositions}u * sizes.stride + 2u] = next;
     kept = vec2<u32>(accepted, next);
   }
   workgroupBarrier();
@@ -124,10 +124,10 @@ fn next_round(@builtin(local_invocation_index) thread: u32) {
 `;
 
 /** The bindings of each kernel: those that it names. */
-export type Bound = "inputs" | "ids" | "drawn" | "states" | "hidden" | "table" | "rotary" | "guesses";
-const BINDINGS: readonly Bound[] = ["inputs", "ids", "drawn", "states", "hidden", "table", "rotary", "guesses"];
+export type Bound = "inputs" | "ids" | "drawn" | "states" | "hidden" | "table" | "rotary" | "drafts";
+const BINDINGS: readonly Bound[] = ["inputs", "ids", "drawn", "states", "hidden", "table", "rotary", "drafts"];
 const USED = {
-  gather_guesses: ["inputs", "ids", "guesses"],
+  gather_drafts: ["inputs", "ids", "drafts"],
   next_round: ["inputs", "ids", "drawn", "states", "hidden", "table", "rotary"],
 } as const satisfies Record<string, readonly Bound[]>;
 type Name = keyof typeof USED;
@@ -141,8 +141,8 @@ export async function makeRoundPipelines(native: Native): Promise<RoundPipelines
   const scope = native.popErrorScope();
   const make = (entryPoint: Name) =>
     native.createComputePipelineAsync({ layout: "auto", compute: { module, entryPoint } });
-  const [gather_guesses, next_round] = await Promise.all([make("gather_guesses"), make("next_round"), scope]);
-  return { gather_guesses, next_round };
+  const [gather_drafts, next_round] = await Promise.all([make("gather_drafts"), make("next_round"), scope]);
+  return { gather_drafts, next_round };
 }
 
 /** The group of a kernel, which uses some of the buffers. */

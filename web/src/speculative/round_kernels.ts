@@ -1,6 +1,6 @@
-// The launches of a round of guesses: recorded without running them, and bound to buffers of the module's own.
+// The launches of a round of drafts: recorded without running them, and bound to buffers of the module's own.
 //
-// A round at position p: guess j reads token j and a state and writes token j + 1 and the state for the next guess; then
+// A round at position p: draft j reads token j and a state and writes token j + 1 and the state for the next draft; then
 // the model runs on all tokens at once, and a token is drawn from each row of logits. Two kernels of the module's own
 // (next_round.ts) prepare the round that follows, so that it can be submitted before this one is read.
 import type { Handle } from "../library/abi";
@@ -54,8 +54,8 @@ export class RoundKernels {
   readonly table: RoundTable;
   private readonly stride: number;
   private readonly stateBytes: number;
-  /** Guesses, a cell each; the tokens of the rows, next to each other. */
-  private readonly guessed: GPUBuffer;
+  /** Drafts, a cell each; the tokens of the rows, next to each other. */
+  private readonly drafted: GPUBuffer;
   private readonly ids: GPUBuffer;
   /** Tokens drawn from the rows, next to each other, and then the round's record. */
   private readonly drawn: GPUBuffer;
@@ -68,9 +68,9 @@ export class RoundKernels {
   private readonly rotaryBytes: number;
   private readonly calls: Calls;
   private readonly functions: Record<"embed" | "draft" | "verify" | "draw", Handle>;
-  /** Of each guess, and of rounds by their number of guesses. */
-  private guesses: ReadyLaunch[][] = [];
-  private readonly guessing: ReadyLaunch[][] = [];
+  /** Of each draft, and of rounds by their number of drafts. */
+  private drafts: ReadyLaunch[][] = [];
+  private readonly draftLaunches: ReadyLaunch[][] = [];
   /** Of rounds by their number of rows. */
   private readonly forwards: ReadyLaunch[][] = [];
   private readonly between: Record<keyof RoundPipelines, GPUBindGroup>;
@@ -102,7 +102,7 @@ export class RoundKernels {
       const one = this.forward(1);
       this.rowBytes = 4 * one.vocabulary;
       this.stateBytes = 4 * one.width;
-      this.guessed = this.make(this.stride * MAX_DRAFTS);
+      this.drafted = this.make(this.stride * MAX_DRAFTS);
       this.ids = this.make(4 * MAX_ROWS);
       this.drawn = this.make(RECORD_OFFSET + RECORD_BYTES);
       this.hidden = [this.make(this.stateBytes), this.make(this.stateBytes)];
@@ -118,7 +118,7 @@ export class RoundKernels {
     }
   }
 
-  /** The kernels that a round has between the guesses and the model, and after its draws. */
+  /** The kernels that a round has between the drafts and the model, and after its draws. */
   private bindBetween(): Record<keyof RoundPipelines, GPUBindGroup> {
     const { native } = this.owner.device;
     const words = sizesInMemory({ stride: this.stride / 4, state: this.stateBytes / 4, rotary: this.rotaryBytes / 4 });
@@ -132,24 +132,24 @@ export class RoundKernels {
       hidden: this.hidden[0]!,
       table: this.table.buffer,
       rotary: this.rotary,
-      guesses: this.guessed,
+      drafts: this.drafted,
     };
     const bind = (name: keyof RoundPipelines) => bindRoundKernel(native, this.pipelines, name, sizes, buffers);
-    return { gather_guesses: bind("gather_guesses"), next_round: bind("next_round") };
+    return { gather_drafts: bind("gather_drafts"), next_round: bind("next_round") };
   }
 
-  /** Launches of the first `count` guesses. */
-  guess(count: number): readonly ReadyLaunch[] {
-    if (count > 0 && this.guesses.length === 0) this.guesses = this.bindGuesses();
-    this.guessing[count] ??= this.guesses.slice(0, count).flat();
-    return this.guessing[count];
+  /** Launches of the first `count` drafts. */
+  draft(count: number): readonly ReadyLaunch[] {
+    if (count > 0 && this.drafts.length === 0) this.drafts = this.bindDrafts();
+    this.draftLaunches[count] ??= this.drafts.slice(0, count).flat();
+    return this.draftLaunches[count];
   }
 
-  private bindGuesses(): ReadyLaunch[][] {
-    const record = this.draft();
-    const positions = { buffer: this.inputs, offset: CELLS.guessPositions * this.stride, size: 16 };
+  private bindDrafts(): ReadyLaunch[][] {
+    const record = this.draftRecord();
+    const positions = { buffer: this.inputs, offset: CELLS.draftPositions * this.stride, size: 16 };
     const whole = (buffer: GPUBuffer) => ({ buffer, offset: 0, size: buffer.size });
-    const cell = (j: number): Binding => ({ buffer: this.guessed, offset: j * this.stride, size: 4 });
+    const cell = (j: number): Binding => ({ buffer: this.drafted, offset: j * this.stride, size: 4 });
     return Array.from({ length: MAX_DRAFTS }, (_, j) =>
       record.bind({
         positions,
@@ -162,7 +162,7 @@ export class RoundKernels {
     );
   }
 
-  /** Launches after the guesses: the model on `rows` tokens, a draw from each row, what the next round reads. */
+  /** Launches after the drafts: the model on `rows` tokens, a draw from each row, what the next round reads. */
   run(rows: number): readonly ReadyLaunch[] {
     this.forwards[rows] ??= this.bindForward(this.forward(rows), rows);
     return this.forwards[rows];
@@ -173,7 +173,7 @@ export class RoundKernels {
     encoder.copyBufferToBuffer(this.drawn, RECORD_OFFSET, target, 0, RECORD_BYTES);
   }
 
-  /** Hands the inputs of a first round, which has no guesses, to the device. */
+  /** Hands the inputs of a first round, which has no drafts, to the device. */
   begin({ position, token, temperature, topP, randomState }: FirstRound): void {
     const { native } = this.owner.device;
     const { table } = this;
@@ -181,7 +181,7 @@ export class RoundKernels {
     table.fill(position, position + MAX_ROWS);
     const bytes = new Int32Array((this.stride / 4) * CELLS.uniform + 1);
     const put = (cell: number, values: readonly number[]) => bytes.set(values, (cell * this.stride) / 4);
-    put(CELLS.guessPositions, [position, 1, position, 0]);
+    put(CELLS.draftPositions, [position, 1, position, 0]);
     put(CELLS.positions, [position, 1, position + 1, 0]);
     put(CELLS.temperature, [temperature]);
     put(CELLS.topP, [topP]);
@@ -199,7 +199,7 @@ export class RoundKernels {
   }
 
   private bindForward({ model, draws }: Forward, rows: number): ReadyLaunch[] {
-    const { gather_guesses, next_round } = this.pipelines;
+    const { gather_drafts, next_round } = this.pipelines;
     const slot = {
       ids: { buffer: this.ids, offset: 0, size: 4 * rows },
       positions: { buffer: this.inputs, offset: CELLS.positions * this.stride, size: 16 },
@@ -212,7 +212,7 @@ export class RoundKernels {
       drawn: { buffer: this.drawn, offset: 0, size: 4 * rows },
     };
     return [
-      { pipeline: gather_guesses, group: this.between.gather_guesses, x: rows, y: 1, z: 1 },
+      { pipeline: gather_drafts, group: this.between.gather_drafts, x: rows, y: 1, z: 1 },
       ...model.bind(slot),
       ...draws.bind(slot),
       { pipeline: next_round, group: this.between.next_round, x: 1, y: 1, z: 1 },
@@ -278,7 +278,7 @@ export class RoundKernels {
   }
 
   /** `embed` and `draft_token`. */
-  private draft(): FunctionRecord {
+  private draftRecord(): FunctionRecord {
     const { calls, functions, owner } = this;
     const width = this.stateBytes / 4;
     const made = [calls.tensor([1], "int32"), calls.tensor([1, width], "float32"), calls.tensor([4], "int32")];

@@ -1,11 +1,11 @@
-// Rounds of guesses: a submission guesses tokens, runs the model on all of them and draws from each row of logits.
+// Rounds of drafts: a submission drafts tokens, runs the model on all of them and draws from each row of logits.
 //
 // A token is drawn by the client's sampler with the number that the client is about to draw. Row i + 1 counts only if
-// what row i drew is what was guessed, so that every token is one that could have been drawn without guesses.
+// what row i drew is what was drafted, so that every token is one that could have been drawn without drafts.
 //
 // Where a round begins the device finds out by itself (next_round.ts): several rounds are on their way, and the host
 // reads of each, when it is done, where it began and what it came to. Before that it knows only how far a round may go,
-// if all guesses before it come true, and asks for room for that.
+// if all drafts before it come true, and asks for room for that.
 import { BATCH_MS, type Entry, type StepScheduler, StepQueue } from "../replay/multi_step";
 import type { DraftPace } from "./draft_pace";
 import { MAX_ROWS, readRecord, RECORD_BYTES, type RoundRecord } from "./next_round";
@@ -28,7 +28,7 @@ export interface Sequence {
   wrote(length: number): void;
   /** Changes with every token, prompt, pop and abort of the client's. */
   version(): number;
-  /** Time of a step without guesses; 0 if that is not known yet. */
+  /** Time of a step without drafts; 0 if that is not known yet. */
   plainMs(): number;
   /** There can be no more rounds. */
   failed(error: unknown): void;
@@ -54,10 +54,10 @@ export class Rounds extends StepQueue implements StepScheduler {
   private end = { alone: 0, usual: 0 };
   private lastArrival = 0;
   private msPerRound = 0;
-  /** Steps that came with a round because their guess did come true. */
+  /** Steps that came with a round because their draft did come true. */
   private readonly saved = new WeakSet<Entry>();
   private readonly staging: GPUBuffer[] = [];
-  /** Numbers of guesses of rounds that the device was handed: what it refuses it refuses at once. */
+  /** Numbers of drafts of rounds that the device was handed: what it refuses it refuses at once. */
   private readonly tried = new Set<number>();
   /** Of the rounds since the last start. */
   private chosen = { temperature: 0, topP: 0 };
@@ -84,7 +84,7 @@ export class Rounds extends StepQueue implements StepScheduler {
     this.lastArrival = 0;
     this.attempt(() => {
       this.kernels.begin({ ...sampling, position, token, randomState });
-      this.submit(position, 0); // no guesses: it is there for the state
+      this.submit(position, 0); // no drafts: it is there for the state
     });
     this.advance();
     return this.isRunning;
@@ -135,9 +135,9 @@ export class Rounds extends StepQueue implements StepScheduler {
       const begin = onTheirWay.reduce((position, { rows }) => position + rows, this.known!.position);
       const isAlone = onTheirWay.length === 0;
       const end = isAlone ? this.end.alone : this.end.usual;
-      const guesses = Math.min(pace.count, MAX_ROWS - 1);
-      const fitting = Math.min(guesses, end - begin - 1);
-      if (fitting < (isAlone ? 0 : guesses)) return;
+      const drafts = Math.min(pace.count, MAX_ROWS - 1);
+      const fitting = Math.min(drafts, end - begin - 1);
+      if (fitting < (isAlone ? 0 : drafts)) return;
       this.attempt(() => this.submit(begin, fitting));
     }
   }
@@ -149,7 +149,7 @@ export class Rounds extends StepQueue implements StepScheduler {
     this.end = { alone: length + room, usual: length + Math.floor((2 * room) / 3) };
   }
 
-  /** As many rounds as keep the GPU busy, but no more text at a time than steps without guesses bring. */
+  /** As many rounds as keep the GPU busy, but no more text at a time than steps without drafts bring. */
   private get depth(): number {
     if (this.msPerRound === 0) return LEAST_ROUNDS;
     return Math.max(LEAST_ROUNDS, Math.min(MOST_ROUNDS, Math.floor(BATCH_MS / this.msPerRound)));
@@ -164,27 +164,27 @@ export class Rounds extends StepQueue implements StepScheduler {
     }
   }
 
-  /** A round of so many guesses, which begins at `begin` if all guesses before it come true. */
-  private submit(begin: number, guesses: number): void {
+  /** A round of so many drafts, which begins at `begin` if all drafts before it come true. */
+  private submit(begin: number, drafts: number): void {
     const { kernels, owner, onTheirWay } = this;
     const { native, stream } = owner.device;
-    const rows = guesses + 1;
-    const drafts = kernels.guess(guesses);
+    const rows = drafts + 1;
+    const drafting = kernels.draft(drafts);
     const forward = kernels.run(rows);
     kernels.table.fill(this.known!.position, begin + rows + MAX_ROWS);
     this.sequence.wrote(begin + rows);
     const staging = this.staging.pop() ?? this.makeStaging();
-    const isNew = !this.tried.has(guesses);
-    this.tried.add(guesses);
+    const isNew = !this.tried.has(drafts);
+    this.tried.add(drafts);
     const hand = (launches: readonly ReadyLaunch[], after?: (encoder: GPUCommandEncoder) => void) => {
       const submit = () => stream.submit([encode(native, launches, after)]);
       return isNew ? this.errorOf(submit) : submit();
     };
-    // The GPU begins with the guesses while the others are encoded. Without them none comes true.
-    if (guesses > 0) void hand(drafts)?.then((error) => error && this.fail(error));
+    // The GPU begins with the drafts while the others are encoded. Without them none comes true.
+    if (drafts > 0) void hand(drafting)?.then((error) => error && this.fail(error));
     const refused = hand(forward, (encoder) => kernels.copyRecord(encoder, staging));
     counts.draftRounds += 1;
-    counts.draftedTokens += guesses;
+    counts.draftedTokens += drafts;
     if (onTheirWay.length > 0) counts.overlappedRounds += 1;
     const mapped = staging.mapAsync(GPUMapMode.READ);
     mapped.catch(() => undefined); // heard of through `arrival`, where that is still waited for
@@ -258,18 +258,18 @@ export class Rounds extends StepQueue implements StepScheduler {
   }
 
   /** Throws, so that who waits for the token hears of it, where the device did not do what it was asked for. */
-  private check(round: Round, { position, rows, accepted, guesses, drawn }: RoundRecord): void {
+  private check(round: Round, { position, rows, accepted, drafts, drawn }: RoundRecord): void {
     let right = 0;
-    while (right < guesses.length && guesses[right] === drawn[right]) right += 1;
+    while (right < drafts.length && drafts[right] === drawn[right]) right += 1;
     if (position === this.known!.position && rows === round.rows && accepted === right) return;
     round.record = undefined;
     throw this.fail(new Error("the device lost count of its rounds"));
   }
 
-  /** The tokens that were guessed are the client's next ones as far as they came true. */
+  /** The tokens that were drafted are the client's next ones as far as they came true. */
   private arrived(round: Round, record: RoundRecord): void {
     const { sequence, pace } = this;
-    const { position, accepted, guesses, drawn } = record;
+    const { position, accepted, drafts, drawn } = record;
     this.check(round, record);
     counts.acceptedTokens += accepted;
     this.onTheirWay.shift();
@@ -290,7 +290,7 @@ export class Rounds extends StepQueue implements StepScheduler {
     this.known = { position: position + accepted + 1, token: drawn[accepted]! };
     if (this.onTheirWay[0]) this.expect(this.onTheirWay[0]);
     const plainMs = sequence.plainMs();
-    this.measure(round.issued, (ms) => pace.noteRound(guesses.length, accepted, ms, plainMs));
+    this.measure(round.issued, (ms) => pace.noteRound(drafts.length, accepted, ms, plainMs));
     this.goesOn &&= pace.wantsRounds(plainMs);
     // Who has not asked for this round's first token has stopped, or goes on with `refill`.
     if (isAwaited) this.advance();

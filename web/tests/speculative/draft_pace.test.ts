@@ -4,7 +4,7 @@ import { DraftPace } from "../../src/speculative/draft_pace";
 
 const PLAIN_MS = 10;
 
-/** Rounds, each of as many guesses as the pace wants, until it pauses or there were `most`; returns how many there were. */
+/** Rounds, each of as many drafts as the pace wants, until it pauses or there were `most`; returns how many there were. */
 function rounds(pace: DraftPace, accepted: number, ms: number, most = 40): number {
   let done = 0;
   for (; done < most && pace.wantsRounds(PLAIN_MS); done++) {
@@ -13,11 +13,11 @@ function rounds(pace: DraftPace, accepted: number, ms: number, most = 40): numbe
   return done;
 }
 
-describe("the number of guesses", () => {
+describe("the number of drafts", () => {
   it.each(traces)("is that of the Python runtime: $name", ({ most, plain, rounds }) => {
     const pace = new DraftPace(most);
-    for (const [guessed, accepted, ms, expected] of rounds as [number, number, number, number][]) {
-      pace.noteRound(guessed, accepted, ms, plain);
+    for (const [drafted, accepted, ms, expected] of rounds as [number, number, number, number][]) {
+      pace.noteRound(drafted, accepted, ms, plain);
       if (expected > 0) {
         expect(pace.wantsRounds(plain)).toBe(true);
         expect(pace.count).toBe(expected);
@@ -44,7 +44,7 @@ describe("the number of guesses", () => {
 });
 
 describe("rounds", () => {
-  it("wait until the time of a step without guesses is known", () => {
+  it("wait until the time of a step without drafts is known", () => {
     const pace = new DraftPace(8);
     expect(pace.wantsRounds(0)).toBe(false);
     expect(pace.wantsRounds(10)).toBe(true);
@@ -66,7 +66,7 @@ describe("rounds", () => {
     expect(pace.wantsRounds(10)).toBe(true);
   });
 
-  it("that were on their way when guesses paused tell nothing", () => {
+  it("that were on their way when drafts paused tell nothing", () => {
     const [pace, other] = [new DraftPace(8), new DraftPace(8)];
     for (const one of [pace, other]) rounds(one, 0, 15);
     for (let i = 0; i < 30; i++) pace.noteRound(4, 4, 1, 10);
@@ -82,7 +82,7 @@ describe("rounds", () => {
     expect(pace.wantsRounds(10)).toBe(true);
   });
 
-  it("without a guess tell nothing", () => {
+  it("without a draft tell nothing", () => {
     const pace = new DraftPace(8);
     for (let i = 0; i < 20; i++) pace.noteRound(0, 0, 1000, 10);
     expect(pace.wantsRounds(10)).toBe(true);

@@ -101,7 +101,7 @@ describe("a drafter", () => {
     expect(drafter.drafts).toBe(4);
   });
 
-  it("guesses at most a chunk less one", async () => {
+  it("drafts at most a chunk less one", async () => {
     const metadata = { drafter: { params: PARAMETERS } };
     for (const [chunk, most] of [
       [512, 8],
@@ -115,17 +115,17 @@ describe("a drafter", () => {
 
   it("is of no use where a chunk has one token", async () => {
     fake.library.readMetadata = () => JSON.stringify({ drafter: { params: PARAMETERS }, prefill_chunk_size: 1 });
-    await expect(load()).rejects.toThrow("chunks of one token leave no room for guesses");
+    await expect(load()).rejects.toThrow("chunks of one token leave no room for drafts");
   });
 
-  it("is not loaded a second time: other guesses can be asked for", async () => {
+  it("is not loaded a second time: other drafts can be asked for", async () => {
     await load();
     await load({ drafts: 2 });
     expect(asked.filter(([url]) => url.endsWith(NAME))).toHaveLength(1);
     expect([counts.drafterBytes, drafter.drafts]).toEqual([SHARD.length, 2]);
   });
 
-  it("is loaded once for two that ask at the same time, with the guesses of the later one", async () => {
+  it("is loaded once for two that ask at the same time, with the drafts of the later one", async () => {
     const asking = [
       tryDrafter([fake.library], URL_, { fetch: answer }),
       tryDrafter([fake.library], URL_, { fetch: answer, drafts: 2 }),
@@ -236,7 +236,7 @@ describe("a drafter", () => {
     expect([fake.buffers.size, tried, written]).toEqual([0, [], []]);
   });
 
-  it("makes 0 to 8 guesses", async () => {
+  it("makes 0 to 8 drafts", async () => {
     for (const drafts of [-1, 9, 1.5]) await expect(load({ drafts })).rejects.toThrow(`found ${drafts}`);
     expect(asked).toEqual([]);
   });

@@ -16,11 +16,11 @@ import { fakeBuffer } from "../fake_device";
 // What the kernels compute is tested on a device: tests/web/test_next_round.py.
 
 describe("a record", () => {
-  it("says where a round began, what was guessed and what was drawn", () => {
+  it("says where a round began, what was drafted and what was drawn", () => {
     const words = new Int32Array(RECORD_BYTES / 4);
     words.set([40, 3, 1, 5, 6, 7, 99]); // behind the tokens of its rows is what an earlier round left
     words.set([6, 8, 9, 99], 3 + MAX_ROWS);
-    expect(readRecord(words)).toEqual({ position: 40, rows: 3, accepted: 1, guesses: [6, 7], drawn: [6, 8, 9] });
+    expect(readRecord(words)).toEqual({ position: 40, rows: 3, accepted: 1, drafts: [6, 7], drawn: [6, 8, 9] });
   });
 });
 
@@ -46,9 +46,9 @@ describe("the kernels between rounds", () => {
 
   it("are made without an error that reaches the client", async () => {
     const { calls, made } = native();
-    const { gather_guesses, next_round } = await makeRoundPipelines(made);
+    const { gather_drafts, next_round } = await makeRoundPipelines(made);
     expect(calls).toEqual(["push", "module", "pop"]);
-    expect([gather_guesses.label, next_round.label]).toEqual(["gather_guesses", "next_round"]);
+    expect([gather_drafts.label, next_round.label]).toEqual(["gather_drafts", "next_round"]);
     await expect(makeRoundPipelines(native("not here").made)).rejects.toThrow("not here");
   });
 
@@ -62,13 +62,13 @@ describe("the kernels between rounds", () => {
   it("bind the buffers that they name", async () => {
     const { made } = native();
     const pipelines: RoundPipelines = await makeRoundPipelines(made);
-    const names = ["inputs", "ids", "drawn", "states", "hidden", "table", "rotary", "guesses"] as const;
+    const names = ["inputs", "ids", "drawn", "states", "hidden", "table", "rotary", "drafts"] as const;
     const buffers = Object.fromEntries(names.map((name) => [name, fakeBuffer()])) as Record<
       (typeof names)[number],
       GPUBuffer
     >;
     const sizes = fakeBuffer();
-    for (const name of ["gather_guesses", "next_round"] as const) {
+    for (const name of ["gather_drafts", "next_round"] as const) {
       const { layout, entries } = bindRoundKernel(made, pipelines, name, sizes, buffers) as unknown as {
         layout: string;
         entries: { binding: number; resource: GPUBufferBinding }[];

@@ -84,7 +84,7 @@ beforeEach(() => {
   drafter = Drafter.of(library);
   drafter.weights = fake.object();
   drafter.roundPipelines = Object.fromEntries(
-    ["gather_guesses", "next_round"].map((label) => [label, { label, getBindGroupLayout: () => ({}) }]),
+    ["gather_drafts", "next_round"].map((label) => [label, { label, getBindGroupLayout: () => ({}) }]),
   ) as unknown as RoundPipelines;
   stateBuffers = [16, 64, 1024].map((bytes) => new BufferState(fakeBuffer(bytes)));
   const [positions, rotary, keys] = stateBuffers as [BufferState, BufferState, BufferState];
@@ -133,7 +133,7 @@ describe("the launches of a round", () => {
     const kernels = make();
     const launches = kernels.run(3);
     const names = launches.map(({ pipeline }) => pipeline.label);
-    expect(names).toEqual(["gather_guesses", "embed", "verify", "draw", "next_round"]);
+    expect(names).toEqual(["gather_drafts", "embed", "verify", "draw", "next_round"]);
     expect(launches.map(({ x }) => x)).toEqual([3, 1, 1, 1, 1]); // a block for each row
     const [gather, embed, verify, draw, next] = launches.map(boundBy) as [Bound[], Bound[], Bound[], Bound[], Bound[]];
     const [inputs, ids] = [gather[1]!.buffer, gather[2]!.buffer];
@@ -158,18 +158,18 @@ describe("the launches of a round", () => {
       ids,
       drawn,
       states.buffer,
-      boundBy(kernels.guess(1)[1]!)[1]!.buffer, // the state that the first guess reads
+      boundBy(kernels.draft(1)[1]!)[1]!.buffer, // the state that the first draft reads
       kernels.table.buffer,
       rotary,
     ]);
   });
 
-  it("guess a token and a state from those of the guess before", () => {
+  it("draft a token and a state from those of the draft before", () => {
     const kernels = make();
     const [gather] = kernels.run(1).map(boundBy);
-    const [, , ids, guessed] = gather!.map(({ buffer }) => buffer);
-    const cell = (j: number) => ({ buffer: guessed, offset: j * STRIDE, size: 4 });
-    const launches = kernels.guess(MAX_DRAFTS).map(boundBy);
+    const [, , ids, drafted] = gather!.map(({ buffer }) => buffer);
+    const cell = (j: number) => ({ buffer: drafted, offset: j * STRIDE, size: 4 });
+    const launches = kernels.draft(MAX_DRAFTS).map(boundBy);
     expect(launches).toHaveLength(2 * MAX_DRAFTS);
     for (let j = 0; j < MAX_DRAFTS; j++) {
       const [embed, draft] = launches.slice(2 * j);
@@ -178,8 +178,8 @@ describe("the launches of a round", () => {
       expect(draft![4]!.buffer).toBe(stateBuffers[2]!.buffer);
       if (j > 0) expect(draft![1]!.buffer).toBe(launches[2 * j - 1]![6]!.buffer);
     }
-    expect(kernels.guess(0)).toEqual([]);
-    expect(kernels.guess(3)).toHaveLength(6);
+    expect(kernels.draft(0)).toEqual([]);
+    expect(kernels.draft(3)).toHaveLength(6);
   });
 
   it("have results where the library's pool gave them a buffer that held something on the way", () => {
@@ -193,7 +193,7 @@ describe("the launches of a round", () => {
       kernel("last", [of(between), of(token)], [of(state)]);
       return fake.array([token, state]);
     });
-    const launches = make().guess(2);
+    const launches = make().draft(2);
     expect(launches.map(({ pipeline }) => pipeline.label)).toEqual(
       Array(2).fill(["embed", "project", "norm", "best", "last"]).flat(),
     );
@@ -231,7 +231,7 @@ describe("the launches of a round", () => {
     const cells = new Int32Array(inputs!.bytes.buffer);
     const cell = (index: number, count = 1) => [...cells.subarray((index * STRIDE) / 4, (index * STRIDE) / 4 + count)];
     expect([cell(0, 4), cell(1, 4)]).toEqual([
-      [20, 1, 20, 0], // every guess of a round is made at its position
+      [20, 1, 20, 0], // every draft of a round is made at its position
       [20, 1, 21, 0],
     ]);
     expect([2, 3, 4].map((index) => cell(index)[0])).toEqual([5, 6, kernels.table.uniformAt(20)]);

@@ -64,9 +64,9 @@ function staging(): GPUBuffer {
   return made as unknown as GPUBuffer;
 }
 
-/** Rounds of so many guesses, or as many as pay. */
-function open(guesses?: number): void {
-  pace = new DraftPace(8, guesses);
+/** Rounds of so many drafts, or as many as pay. */
+function open(drafts?: number): void {
+  pace = new DraftPace(8, drafts);
   kernels = new FakeRoundKernels();
   const native = { ...fakeNative().native, createBuffer: staging, popErrorScope: async () => refusals.shift() ?? null };
   const owner = {
@@ -155,17 +155,17 @@ describe("rounds give the client's own tokens", () => {
     ["one", () => 1],
     ["now more, now fewer", (round) => (round * 7) % 5],
   ];
-  it.each(patterns.flatMap(([name, right]) => [1, 3, 8].map((guesses) => [name, guesses, right] as const)))(
-    "where of the guesses come true: %s, of %d",
-    async (_, guesses, right) => {
+  it.each(patterns.flatMap(([name, right]) => [1, 3, 8].map((drafts) => [name, drafts, right] as const)))(
+    "where of the drafts come true: %s, of %d",
+    async (_, drafts, right) => {
       device.right = right;
       isHeld = false;
-      open(guesses);
+      open(drafts);
       expect(await say(300)).toBe(1); // the table wraps twice
       expect(counts.overlappedRounds).toBeGreaterThan(0.9 * counts.draftRounds - 2);
       const [first, ...others] = device.rounds;
       expect(first!.rows).toBe(1);
-      expect(new Set(others.map(({ rows }) => rows))).toEqual(new Set([guesses + 1]));
+      expect(new Set(others.map(({ rows }) => rows))).toEqual(new Set([drafts + 1]));
       const accepted = device.rounds.slice(0, -8).reduce((sum, round) => sum + round.accepted, 0);
       expect(counts.guessedSteps).toBeGreaterThanOrEqual(accepted - 8);
     },
@@ -181,7 +181,7 @@ describe("rounds give the client's own tokens", () => {
     expect(begin(at.token, at.position)).toBe(false); // there is no room
   });
 
-  it("also where the number of guesses changes", async () => {
+  it("also where the number of drafts changes", async () => {
     Object.assign(device, { right: (round: number) => (round % 40 < 20 ? 9 : 1), ms: 3, msPerRow: 2 });
     isHeld = false;
     open();
@@ -194,7 +194,7 @@ describe("rounds on their way", () => {
   it("are two before anything is read, and the client waits for the first", async () => {
     begin();
     expect(device.rounds.map(({ position, rows }) => [position, rows])).toEqual([
-      [20, 1], // without guesses: it is there for the state
+      [20, 1], // without drafts: it is there for the state
       [21, 4],
     ]);
     expect(wrote).toBe(25);
@@ -219,7 +219,7 @@ describe("rounds on their way", () => {
     }
   });
 
-  it("are as many as bring no more text at a time than steps without guesses", async () => {
+  it("are as many as bring no more text at a time than steps without drafts", async () => {
     for (const [ms, most] of [
       [5, 4],
       [15, 2],
@@ -341,7 +341,7 @@ describe("a client that does something else", () => {
 describe("rounds end", () => {
   it("where the library fails", async () => {
     Object.assign(kernels, {
-      guess: (count: number) => {
+      draft: (count: number) => {
         if (count > 0) throw new WebAssembly.RuntimeError("unreachable");
         return [];
       },
@@ -374,7 +374,7 @@ describe("rounds end", () => {
   });
 
   it.each([
-    ["guesses, which none come true without", [null, { message: "no" }], true],
+    ["drafts, which none come true without", [null, { message: "no" }], true],
     ["the model, which there are no tokens without", [null, null, { message: "no" }], false],
   ])("where the device refuses the launches of %s", async (_, scopes, comes) => {
     refusals = scopes as GPUError[];

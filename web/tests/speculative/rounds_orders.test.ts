@@ -46,7 +46,7 @@ class World {
 
   constructor(
     private readonly chance: () => number,
-    guesses: number | undefined,
+    drafts: number | undefined,
   ) {
     device.write = (position, token) => {
       this.write(position, token);
@@ -55,7 +55,7 @@ class World {
     const stream = { flush: () => undefined, submit: () => undefined };
     const owner = { library: { random: this.random }, device: { native, stream } } as unknown as RoundOwner;
     const kernels = new FakeRoundKernels() as unknown as RoundKernels;
-    this.rounds = new Rounds(owner, kernels, new DraftPace(8, guesses), {
+    this.rounds = new Rounds(owner, kernels, new DraftPace(8, drafts), {
       length: () => this.length,
       room: () => Math.min(ROOM, CAPACITY - this.length),
       wrote: (end) => {

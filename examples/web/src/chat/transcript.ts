@@ -44,7 +44,7 @@ export interface Stats {
   tokens: number;
   /** By the clock; none of a single token. */
   tokensPerSecond?: number;
-  /** Where a drafter guessed some. */
+  /** Where a drafter drafted some. */
   tokensPerStep?: number;
   firstTokenSeconds: number;
 }

@@ -19,7 +19,7 @@ export interface StartOptions {
   context: number;
   /** With gemma4-web between the client and the device. */
   fast: boolean;
-  /** Guess tokens with the package's drafter, whose files are downloaded. */
+  /** Draft tokens with the package's drafter, whose files are downloaded. */
   drafts: boolean;
   /** Ends the start, and the worker with it. */
   signal: AbortSignal;
@@ -213,7 +213,7 @@ export class Engine {
   }
 
   private piecesOf(
-    { chunk: { choices, usage }, guessed }: Extract<FromWorker, { kind: "chunk" }>,
+    { chunk: { choices, usage }, drafted }: Extract<FromWorker, { kind: "chunk" }>,
     reused: boolean,
     finish: string,
     clock: ReplyClock,
@@ -232,7 +232,7 @@ export class Engine {
           promptTokens: prompt_tokens,
           contextTokens: this.contextTokens,
           tokens,
-          pace: clock.pace(completion_tokens, guessed),
+          pace: clock.pace(completion_tokens, drafted),
           firstTokenSeconds: clock.firstTokenSeconds,
         },
       });

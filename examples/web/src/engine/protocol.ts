@@ -28,8 +28,8 @@ export type ToWorker =
 export type FromWorker =
   | { kind: "progress"; share: number; text: string }
   | { kind: "started"; fast: FastStats }
-  /** `at`: milliseconds since `sent`; `guessed`, with the usage: tokens of the reply that took no step of their own. */
-  | { kind: "chunk"; id: number; at: number; guessed: number; chunk: ChatCompletionChunk }
+  /** `at`: milliseconds since `sent`; `drafted`, with the usage: tokens of the reply that took no step of their own. */
+  | { kind: "chunk"; id: number; at: number; drafted: number; chunk: ChatCompletionChunk }
   | { kind: "end"; id: number; fast: FastStats }
   /** A start or a reply failed; the client's errors are text. */
   | { kind: "failed"; id: number | undefined; text: string }

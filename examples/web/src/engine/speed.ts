@@ -9,15 +9,15 @@ export function now(): number {
 export interface Pace {
   tokens: number;
   seconds: number;
-  /** Tokens that took no step of their own: a drafter had guessed them. */
-  guessed: number;
+  /** Tokens that took no step of their own: a drafter had drafted them. */
+  drafted: number;
 }
 
-export const NO_PACE: Pace = { tokens: 0, seconds: 0, guessed: 0 };
+export const NO_PACE: Pace = { tokens: 0, seconds: 0, drafted: 0 };
 
 /** Of several stretches of generation: what lies between them is no part of the speed. */
 export function addPace(a: Pace, b: Pace): Pace {
-  return { tokens: a.tokens + b.tokens, seconds: a.seconds + b.seconds, guessed: a.guessed + b.guessed };
+  return { tokens: a.tokens + b.tokens, seconds: a.seconds + b.seconds, drafted: a.drafted + b.drafted };
 }
 
 /** Undefined where there is nothing to measure: a single token. */
@@ -25,9 +25,9 @@ export function tokensPerSecond({ tokens, seconds }: Pace): number | undefined {
   return tokens > 0 && seconds > 0 ? tokens / seconds : undefined;
 }
 
-/** Undefined where none was guessed: one token a step. */
-export function tokensPerStep({ tokens, guessed }: Pace): number | undefined {
-  return guessed > 0 && guessed < tokens ? tokens / (tokens - guessed) : undefined;
+/** Undefined where none was drafted: one token a step. */
+export function tokensPerStep({ tokens, drafted }: Pace): number | undefined {
+  return drafted > 0 && drafted < tokens ? tokens / (tokens - drafted) : undefined;
 }
 
 /** Notes when the client handed over the tokens of one reply. */
@@ -45,9 +45,9 @@ export class ReplyClock {
     return (this.first ?? 0) / 1000;
   }
 
-  /** `tokens`: all that the model computed, with the stop token; `guessed` of them right by a drafter. */
-  pace(tokens: number, guessed = 0): Pace {
+  /** `tokens`: all that the model computed, with the stop token; `drafted` of them right by a drafter. */
+  pace(tokens: number, drafted = 0): Pace {
     if (this.first === undefined || tokens < 2) return NO_PACE;
-    return { tokens: tokens - 1, seconds: (this.last - this.first) / 1000, guessed };
+    return { tokens: tokens - 1, seconds: (this.last - this.first) / 1000, drafted };
   }
 }

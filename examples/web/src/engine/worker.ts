@@ -20,7 +20,7 @@ GPUAdapter.prototype.requestDevice = async function (descriptor) {
   return device;
 };
 
-/** The page has downloaded and checked the files; where one is gone, the model answers without guesses. */
+/** The page has downloaded and checked the files; where one is gone, the model answers without drafts. */
 async function useStored({ url, files }: StoredDrafter): Promise<void> {
   await useDrafter(url, {
     fetch: async (address) => {
@@ -47,8 +47,8 @@ async function reply({ id, sent, request }: Extract<ToWorker, { kind: "reply" }>
   const before = stats().guessedSteps;
   try {
     for await (const chunk of await engine.chat.completions.create(request)) {
-      const guessed = chunk.usage ? stats().guessedSteps - before : 0; // not with every token
-      tell({ kind: "chunk", id, at: now() - sent, guessed, chunk });
+      const drafted = chunk.usage ? stats().guessedSteps - before : 0; // not with every token
+      tell({ kind: "chunk", id, at: now() - sent, drafted, chunk });
     }
     tell({ kind: "end", id, fast: stats() });
   } catch (error) {

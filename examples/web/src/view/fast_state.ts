@@ -6,8 +6,8 @@ import { formatCount } from "../package/units";
 /** The module looks at a step or two before it records one. */
 const FIRST_STEPS = 4;
 const SWITCHED_OFF = "disable() was called";
-/** Why gemma4-web makes no guesses. */
-const OF_GUESSES = /^no (drafter|tokens are guessed): /;
+/** Why gemma4-web drafts no tokens. */
+const OF_DRAFTS = /^no (drafter|tokens are drafted): /;
 const MISSING = "its files did not arrive";
 const LATER = " The change takes effect when the model starts again: reload the page.";
 
@@ -44,13 +44,13 @@ export function describeDrafts(
 }
 
 function draftsOf({ drafterBytes, draftRounds, draftedTokens, acceptedTokens, reasons }: Stats): string {
-  if (drafterBytes === 0) return `Not active: ${reasons.find((why) => OF_GUESSES.test(why)) ?? MISSING}.`;
+  if (drafterBytes === 0) return `Not active: ${reasons.find((why) => OF_DRAFTS.test(why)) ?? MISSING}.`;
   if (draftRounds === 0) return "Ready: it begins within the first tokens of an answer.";
-  return `Active: of ${formatCount(draftedTokens)} guesses ${formatCount(acceptedTokens)} came true.`;
+  return `Active: of ${formatCount(draftedTokens)} drafts ${formatCount(acceptedTokens)} came true.`;
 }
 
 function stateOf({ enabled, libraries, reasons, plainSteps, replayedSteps, aheadSteps }: Stats): string {
-  const ofSteps = reasons.filter((reason) => !OF_GUESSES.test(reason));
+  const ofSteps = reasons.filter((reason) => !OF_DRAFTS.test(reason));
   const why = ofSteps.length ? `${ofSteps.join("; ")}.` : "";
   const fastSteps = replayedSteps + aheadSteps;
   if (fastSteps > 0) {

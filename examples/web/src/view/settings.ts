@@ -125,7 +125,7 @@ export class SettingsDialog {
   private showFast(): void {
     const { engine, pack } = this.session;
     byId("fast-state").textContent = describeFast(engine?.fast, this.fast.checked);
-    // Guesses are a part of fast decoding.
+    // Drafts are a part of fast decoding.
     this.drafts.disabled = !this.fast.checked;
     const wanted = this.fast.checked && this.drafts.checked;
     byId("library-state").textContent = describeLibrary(pack);

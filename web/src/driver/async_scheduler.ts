@@ -1,4 +1,4 @@
-// Runs steps ahead of the client: one after the other, or rounds of guesses where the library has a drafter.
+// Runs steps ahead of the client: one after the other, or rounds of drafts where the library has a drafter.
 import { MultiStep, type Entry, type StepScheduler, type Sampling } from "../replay/multi_step";
 import { DraftPace } from "../speculative/draft_pace";
 import type { Recorded } from "../replay/recorder";
@@ -13,7 +13,7 @@ export interface RecordedStep {
   readonly sample: Recorded;
 }
 
-export class Lookahead implements StepScheduler {
+export class AsyncScheduler implements StepScheduler {
   private readonly ahead: MultiStep;
   private rounds: Rounds | undefined;
   private pace: DraftPace | undefined;
@@ -106,9 +106,9 @@ export class Lookahead implements StepScheduler {
     }
   }
 
-  /** Goes on without guesses and the drafter. */
+  /** Goes on without drafts and the drafter. */
   private giveUp(error: unknown): void {
-    because(`no tokens are guessed: ${error instanceof Error ? error.message : String(error)}`);
+    because(`no tokens are drafted: ${error instanceof Error ? error.message : String(error)}`);
     this.endRounds();
     this.owner.drafter.release();
   }

@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
-import { Lookahead, type RecordedStep } from "../../src/driver/lookahead";
+import { AsyncScheduler, type RecordedStep } from "../../src/driver/async_scheduler";
 import type { RoundOwner } from "../../src/speculative/round_kernels";
 import { counts } from "../../src/stats";
 import { SLOTS, type Tables } from "../../src/replay/tables";
@@ -21,10 +21,10 @@ let clock: number;
 let version: number;
 let length: number;
 let ring: number[];
-let sizes: number[]; // steps of submissions without guesses
+let sizes: number[]; // steps of submissions without drafts
 let released: number;
 let drafter: { weights: number; drafts?: number; mostDrafts: number };
-let lookahead: Lookahead;
+let scheduler: AsyncScheduler;
 
 /** Copies arrive in their order, each after the time that it takes. */
 function staging(): GPUBuffer & FakeStaging {
@@ -97,8 +97,8 @@ beforeEach(() => {
   const owner = { library, drafter, state: 1, device: { native, stream } } as unknown as RoundOwner;
   const recorded = { record: { bind: () => [] } };
   const step = { decode: recorded, softmax: recorded, sample: recorded } as unknown as RecordedStep;
-  lookahead = new Lookahead(owner, tables, step);
-  lookahead.sampling = { temperature: 1, topP: 1 };
+  scheduler = new AsyncScheduler(owner, tables, step);
+  scheduler.sampling = { temperature: 1, topP: 1 };
 });
 afterEach(() => void vi.restoreAllMocks());
 
@@ -109,13 +109,13 @@ async function say(count: number, from = { token: 5, position: 20 }): Promise<nu
   for (let i = 0; i < count; i++) {
     version += 1;
     length = position;
-    let entry = lookahead.take(position, token);
+    let entry = scheduler.take(position, token);
     if (!entry) {
       begun += 1;
-      expect(lookahead.start(token, position)).toBe(true);
-      entry = lookahead.take(position, token)!;
+      expect(scheduler.start(token, position)).toBe(true);
+      entry = scheduler.take(position, token)!;
     }
-    lookahead.refill(position);
+    scheduler.refill(position);
     await entry.read.arrival;
     expect(entry.read.value()).toBe(next(token, position));
     token = entry.read.value();
@@ -126,7 +126,7 @@ async function say(count: number, from = { token: 5, position: 20 }): Promise<nu
 }
 
 describe("tokens ahead of the client", () => {
-  it("are guessed once the time of a step is known", async () => {
+  it("are drafted once the time of a step is known", async () => {
     const at = { token: 5, position: 20 };
     await say(4, at);
     expect(device.rounds).toEqual([]);
@@ -135,7 +135,7 @@ describe("tokens ahead of the client", () => {
     expect(counts.guessedSteps).toBeGreaterThan(25); // of 40, for the steps before were on their way
   });
 
-  it("run one after the other, several at a time, while guesses do not pay", async () => {
+  it("run one after the other, several at a time, while drafts do not pay", async () => {
     Object.assign(device, { right: () => 0, ms: 5 * STEP_MS });
     const at = { token: 5, position: 20 };
     while (device.rounds.length === 0) await say(1, at);
@@ -152,15 +152,15 @@ describe("tokens ahead of the client", () => {
     expect(device.rounds.length).toBeGreaterThan(rounds); // after 64 tokens they are tried again
   });
 
-  it("go on one by one where the library cannot guess", async () => {
+  it("go on one by one where the library cannot draft", async () => {
     device.fails = true;
     await say(30);
-    expect(counts.reasons).toEqual(["no tokens are guessed: not such a library"]);
+    expect(counts.reasons).toEqual(["no tokens are drafted: not such a library"]);
     expect(released).toBe(1);
     expect(sizes.reduce((sum, size) => sum + size)).toBeGreaterThanOrEqual(30);
   });
 
-  it("are guessed where the library is given a drafter again", async () => {
+  it("are drafted where the library is given a drafter again", async () => {
     device.fails = true;
     const at = { token: 5, position: 20 };
     await say(30, at);
@@ -176,8 +176,8 @@ describe("tokens ahead of the client", () => {
     const at = { token: 5, position: 20 };
     await say(30, at);
     [version, length] = [version + 1, at.position];
-    const entry = lookahead.take(at.position, at.token)!;
-    lookahead.refill(at.position);
+    const entry = scheduler.take(at.position, at.token)!;
+    scheduler.refill(at.position);
     const rounds = device.rounds.length;
     drafter.weights = 0;
     device.dependent!.bufferGone(); // its weights, in the middle of a step
@@ -205,7 +205,7 @@ describe("tokens ahead of the client", () => {
     expect(new Set(device.rounds.map(({ rows }) => rows))).toEqual(new Set([1, 4]));
   });
 
-  it("are never guessed where that was asked for", async () => {
+  it("are never drafted where that was asked for", async () => {
     drafter.drafts = 0;
     await say(40);
     expect(device.rounds).toEqual([]);
