@@ -72,9 +72,12 @@ KV_LENGTH = "gemma4_kv_length"
 
 SUBMIT = "gemma4_submit"  # in libraries for browsers: sends the launches so far to the GPU
 
-KV_FUNCTIONS = (
+CHECK_TENSORS = "gemma4_check_tensors"  # refuses what a function was not compiled for
+
+LINKED_FUNCTIONS = (
+    CHECK_TENSORS,
     *(KV_CREATE, KV_KEY, KV_VALUE, KV_POSITIONS, KV_ROTARY),
     *(KV_CLEAR, KV_ADD_SEQUENCE, KV_REMOVE_SEQUENCE, KV_BEGIN_FORWARD, KV_END_FORWARD),
     *(KV_POP_N, KV_LENGTH),
 )
-"""All of them, which every library holds."""
+"""C++ functions that every library holds."""

@@ -154,6 +154,7 @@ WASM = Platform(
     units=(
         "wasm_runtime.cc",
         "wasm_support.cc",
+        "check_tensors.cc",
         "kv_state.cc",
         "kv_functions.cc",
         "kv_page_groups.cc",

@@ -15,6 +15,7 @@ from tvm.s_tir.stmt import SBlock
 from tvm.tirx import compilation_pipeline
 
 from gemma4_compile.passes.check_limits import check_limits
+from gemma4_compile.passes.check_tensors import CheckTensors, skip_asserts
 from gemma4_compile.passes.halves_as_words import HalvesAsWords
 from gemma4_compile.passes.kernel_by_kernel import KernelByKernel
 from gemma4_compile.passes.names import DropUnusedNames, NameCommonExpressions
@@ -61,6 +62,7 @@ def virtual_machine_passes(spec: TargetSpec) -> Sequence[Pass]:
         relax.transform.LowerAllocTensor(),
         relax.transform.KillAfterLastUse(),
         *((SubmitTowers(),) if spec.gathers_launches else ()),
+        CheckTensors(int(spec.device_type)),
         relax.transform.LowerRuntimeBuiltin(),
         relax.transform.ComputePrimValue(),
         relax.transform.VMShapeLower(),
@@ -102,11 +104,17 @@ def device_passes(target: str, float16: str = NATIVE) -> Sequence[Pass]:
     )
 
 
+def host_pipeline() -> tuple[Pass, Callable[[], Pass], Callable[[], Pass]]:
+    """TVM's own lowering of kernels, without checks of their arguments."""
+    lowering, host, device = default_s_tir_pipeline()
+    return tvm.transform.Sequential([lowering, skip_asserts()]), host, device
+
+
 def device_pipeline(
     target: str = "webgpu", float16: str = NATIVE
 ) -> tuple[Pass, Callable[[], Pass], Callable[[], Pass]]:
     """TVM's own lowering of kernels, with our passes before the generation of code."""
-    lowering, host, _ = default_s_tir_pipeline()
+    lowering, host, _ = host_pipeline()
 
     @tvm.transform.module_pass(opt_level=0, name="LowerKernels")
     def lower_kernels(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
@@ -149,10 +157,10 @@ def _blocks_allocate(module: tvm.IRModule) -> bool:
 
 def tir_pipeline(spec: TargetSpec) -> str:
     """The name that TVM knows the lowering of a target's kernels by."""
-    if not spec.is_gpu:
-        return "default"
-    name = f"gemma4_{spec.name}_{spec.float16}"
-    pipeline = partial(device_pipeline, spec.name, spec.float16)
+    name, pipeline = "gemma4_host", host_pipeline
+    if spec.is_gpu:
+        name = f"gemma4_{spec.name}_{spec.float16}"
+        pipeline = partial(device_pipeline, spec.name, spec.float16)
     compilation_pipeline.register_tir_pipeline(name, pipeline)
     return name
 

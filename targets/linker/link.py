@@ -122,10 +122,9 @@ def _check_functions(library: Path, target: Platform) -> None:
     its functions are registered from.
     """
     content, prefix = library.read_bytes(), "" if target.is_whole else "__tvm_ffi_"
-    missing = [name for name in abi.KV_FUNCTIONS if f"{prefix}{name}\0".encode() not in content]
+    missing = [name for name in abi.LINKED_FUNCTIONS if f"{prefix}{name}\0".encode() not in content]
     if missing:
         raise TargetError(
-            f"the linked library lacks {len(missing)} functions of the KV state, first "
-            f"`{missing[0]}`",
+            f"the linked library lacks {len(missing)} of our functions, first `{missing[0]}`",
             hint=f"the compiled objects may be damaged: delete {cache_folder()} and try again",
         )

@@ -2,8 +2,6 @@
  * The functions of the library by which compiled models make a KV state and reach its tensors, and
  * by which native callers drive it.
  */
-#include <tvm/ffi/reflection/registry.h>
-
 #include "kv_state.h"
 
 namespace gemma4_compile {
@@ -52,15 +50,6 @@ void EndForward(KVState state) { Self(state)->EndForward(); }
 void PopN(KVState state, int64_t count) { Self(state)->Pop(count); }
 
 }  // namespace
-
-// In a wasm library the whole runtime is one image, and functions are found by their global names.
-// A native library exports its own, so that two of them in one process keep apart.
-#ifdef __wasm__
-#define GEMMA4_FUNCTION(name, function) \
-  TVM_FFI_STATIC_INIT_BLOCK() { ffi::reflection::GlobalDef().def(#name, function); }
-#else
-#define GEMMA4_FUNCTION(name, function) TVM_FFI_DLL_EXPORT_TYPED_FUNC(name, function)
-#endif
 
 GEMMA4_FUNCTION(gemma4_kv_create, Create)
 GEMMA4_FUNCTION(gemma4_kv_key, Key)

@@ -6,17 +6,12 @@
  * A layer's key and value tensors hold position p in row p % rows. Full layers have a row for every
  * position of the context; sliding layers are rings of at least window - 1 + chunk rows, so that a
  * whole chunk may be written before the first of its queries reads the window before it.
- *
- * Nothing of TVM's C++ runtime is called that could throw: on native targets these files bring a
- * C++ library of their own, and an exception must not cross from one into the other. Tensors are
- * made and filled through global functions, whose errors arrive as return codes (CallRuntime).
  */
 #ifndef GEMMA4_COMPILE_KV_STATE_H_
 #define GEMMA4_COMPILE_KV_STATE_H_
 
 #include <tvm/ffi/container/shape.h>
 #include <tvm/ffi/container/tensor.h>
-#include <tvm/ffi/function.h>
 
 #include <array>
 #include <cstdint>
@@ -24,36 +19,13 @@
 #include <string>
 #include <vector>
 
+#include "library.h"
 #include "src/runtime/vm/kv_state.h"
 
 namespace gemma4_compile {
 
-namespace ffi = tvm::ffi;
 using tvm::runtime::vm::KVState;
 using tvm::runtime::vm::KVStateObj;
-
-/*! Throw an error of the given kind, whose message is for users and so without the condition's
- * text. */
-#define GEMMA4_REQUIRE(condition, kind) \
-  if (condition) {                      \
-  } else                                \
-    TVM_FFI_THROW(kind)
-
-/*!
- * Call a global function of the runtime through its C interface, which turns an exception into a
- * return code. The plain call operator would jump into the runtime's C++ and let its exceptions
- * through.
- */
-template <typename... Args>
-ffi::Any CallRuntime(const char* name, const Args&... args) {
-  const ffi::Function function = ffi::Function::GetGlobalRequired(name);
-  ffi::AnyView packed[] = {ffi::AnyView(args)...};
-  ffi::Any result;
-  TVM_FFI_CHECK_SAFE_CALL(TVMFFIFunctionCall(
-      const_cast<ffi::FunctionObj*>(function.get()), reinterpret_cast<TVMFFIAny*>(packed),
-      static_cast<int32_t>(sizeof...(Args)), reinterpret_cast<TVMFFIAny*>(&result)));
-  return result;
-}
 
 /*! Keys and values of one layer. */
 struct LayerCache {

@@ -1,9 +1,9 @@
 /*!
  * Sends what was launched to the GPU, for clients that gather launches until somebody reads a result.
  */
-#include <tvm/ffi/reflection/registry.h>
+#include <tvm/ffi/container/tensor.h>
 
-#include "kv_state.h"
+#include "library.h"
 
 namespace gemma4_compile {
 
