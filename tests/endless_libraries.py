@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from gemma4_compile.cli import compile as cli
-from gemma4_compile.compile import library_build, library_worker
+from gemma4_compile.compile import library_build, library_processes, library_worker
 from gemma4_compile.compile.library_build import LibraryJob
 from gemma4_compile.targets.linker import zig
 
@@ -39,9 +39,9 @@ def main() -> int:
     shell = shutil.which("sh")
     assert shell, "this machine has no `sh`"
     zig.find_zig = lambda: Path(shell)
-    library_build.make_library = library_worker.make_library = make_library  # type: ignore[assignment,attr-defined]
-    library_build.processes = lambda libraries: min(libraries, 2)
-    library_build.WORKER = "tests.endless_libraries"
+    library_build.make_library = make_library  # type: ignore[assignment]
+    library_processes.processes = lambda libraries: min(libraries, 2)
+    library_processes.WORKER = "tests.endless_libraries"
     if sys.argv[1:]:
         return cli.main(sys.argv[1:])
     library_worker.main()

@@ -13,7 +13,6 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from types import FrameType
 from typing import TextIO
 
@@ -30,9 +29,15 @@ _REINSTALL = (
 def run_compile() -> int:
     """`gemma4-compile`; each of these returns the exit status, of wrong arguments at once."""
     begin()
+    from gemma4_compile.compile.library_processes import begun_early
     from gemma4_compile.options import compile as options
+    from gemma4_compile.options import libraries
 
-    return options.main() or _run("gemma4_compile.cli.compile")
+    status = options.main()
+    if status:
+        return status
+    with begun_early(libraries.to_make(options.make_parser().parse_args())):
+        return _run("gemma4_compile.cli.compile")
 
 
 def run_chat() -> int:
@@ -109,9 +114,13 @@ def _run(module: str) -> int:
         report,
     )
     from gemma4_compile.system.limits import has_address_space_limit
+    from gemma4_compile.system.loading import without_torch
 
+    # What compares with torch loads it, and then it has to come before TVM.
+    verifies = any(argument.startswith("--veri") for argument in sys.argv[1:])
+    has_torch = verifies or module == VERIFICATION
     try:
-        with _without_torch(module):
+        with contextlib.nullcontext() if has_torch else without_torch():
             command = importlib.import_module(module)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
@@ -128,21 +137,3 @@ def _run(module: str) -> int:
     if status in (EXIT_INTERRUPTED, EXIT_TERMINATED):
         os._exit(status)  # all is cleared up; threads of libraries may still compute for long
     return status
-
-
-@contextlib.contextmanager
-def _without_torch(module: str) -> Iterator[None]:
-    """Keep TVM from loading torch, where it is installed: four seconds for nothing.
-
-    It loads torch for the arrays that a program may hold, of which there are none here. What
-    compares with torch loads it, and then it has to come first.
-    """
-    verifies = any(argument.startswith("--veri") for argument in sys.argv[1:])
-    if "torch" in sys.modules or verifies or module == VERIFICATION:
-        yield
-        return
-    sys.modules["torch"] = None  # type: ignore[assignment]  # "not installed", to an import
-    try:
-        yield
-    finally:
-        del sys.modules["torch"]

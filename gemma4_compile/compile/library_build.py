@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import copyreg
 import pickle
-import subprocess
-import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from gemma4_compile.compile import library_processes
 from gemma4_compile.compile.build import LibraryOptions, LibraryReport, build_executable
 from gemma4_compile.compile.compilation import MODEL_TYPE, Compilation, LibraryPlan, provenance_of
 from gemma4_compile.compile.dump import Dump, begin_dump
@@ -26,19 +25,8 @@ from gemma4_compile.package.digest import package_digest
 from gemma4_compile.package.libraries import LibraryRecord
 from gemma4_compile.progress import Reporter
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter
-from gemma4_compile.system.limits import machine_memory_bytes
-from gemma4_compile.system.log_lines import process_noted
-from gemma4_compile.system.parallel import workers
-from gemma4_compile.system.processes import OWN_GROUP
 from gemma4_compile.targets import TargetSpec, link
 from gemma4_compile.types import JsonObject
-
-WORKER = "gemma4_compile.compile.library_worker"
-FEWEST = 3
-"""Libraries of a process of its own: to start one takes as long as half a library."""
-PROCESS_BYTES = 3 << 30
-"""Memory of the machine for each process, of which the largest released model takes a third."""
-_SECONDS_TO_END = 5
 
 
 @dataclass(frozen=True)
@@ -97,12 +85,13 @@ def build_libraries(
     ]
     if request.dump_ir:
         begin_dump(request.dump_ir.beside(request.output))
-    others = 0 if request.dump_ir else processes(len(jobs)) - 1
+    others = 0 if request.dump_ir else library_processes.processes(len(jobs)) - 1
+    sent = pickle.dumps(tuple(jobs)) if others else b""
     waiting = deque(range(len(jobs)))
     with contextlib.ExitStack() as stack:
         threads = stack.enter_context(ThreadPoolExecutor(max(others, 1)))
         started = [
-            threads.submit(_give, stack.enter_context(_process(jobs)), waiting)
+            threads.submit(_give, stack.enter_context(library_processes.process(sent)), waiting)
             for _ in range(others)
         ]
         reports = []
@@ -116,33 +105,7 @@ def build_libraries(
     return reports[0]
 
 
-def processes(libraries: int) -> int:
-    """How many processes compile so many libraries at once: by cores and memory, this one too."""
-    most = min(workers(), machine_memory_bytes() // PROCESS_BYTES, libraries // FEWEST)
-    return max(1, most)
-
-
-@contextlib.contextmanager
-def _process(jobs: Sequence[LibraryJob]) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that can make any of the libraries, and is gone when the block ends."""
-    with process_noted(WORKER):
-        process = subprocess.Popen(
-            [sys.executable, "-m", WORKER],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            **OWN_GROUP,  # Ctrl-C is for this process, which ends that one
-        )
-        try:
-            assert process.stdin is not None, "asked for"
-            with contextlib.suppress(BrokenPipeError):  # it ended: `_give` says so
-                pickle.dump(tuple(jobs), process.stdin)
-                process.stdin.flush()
-            yield process
-        finally:
-            _end(process)
-
-
-def _give(process: subprocess.Popen[bytes], waiting: deque[int]) -> None:
+def _give(process: library_processes.Process, waiting: deque[int]) -> None:
     """Let a process make what is waiting, from the end; raises what it has raised.
 
     Neighbours in the list are alike, and a process that has made one has most of the other's
@@ -165,20 +128,6 @@ def _give(process: subprocess.Popen[bytes], waiting: deque[int]) -> None:
         ) from None
     assert isinstance(error, Gemma4CompileError), "all else ends the process"
     raise error
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.stdin is not None:
-        with contextlib.suppress(OSError):
-            process.stdin.close()  # by which it knows that nobody waits for it
-    try:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_SECONDS_TO_END)
-    finally:
-        process.kill()  # nothing where it has ended
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
 
 
 def _job(

@@ -1,12 +1,13 @@
 """A process that compiles libraries beside the one that asked, which it does not outlive.
 
-All jobs come pickled through its input, once; then a byte for each that it is to make. It answers
-that it is ready, and after each what went wrong, or None. When its input ends, so does it, with the
-compilers that it has started.
+All jobs come pickled through its input, once, after their length; then a byte for each that it is
+to make. It answers that it is ready, and after each what went wrong, or None. When its input ends,
+so does it, with the compilers that it has started.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import queue
@@ -16,17 +17,33 @@ import threading
 import time
 from typing import NoReturn
 
-from gemma4_compile.compile.library_build import make_library
+from gemma4_compile.compile.library_processes import LENGTH
 from gemma4_compile.errors import Gemma4CompileError
 from gemma4_compile.system import logs, processes
+from gemma4_compile.system.loading import without_torch
 
+BUILD = "gemma4_compile.compile.library_build"
+"""Loaded after it is seen to that this process ends, should nobody want it any more."""
 SECONDS_TO_END = 3.0
 """After which it ends where it is; who started it waits a little longer."""
 
 
-def _read(asked: queue.SimpleQueue[int]) -> None:
-    """Take numbers of jobs, until nobody waits for them."""
-    while number := os.read(sys.stdin.fileno(), 1):  # without a lock, which Python would want
+def _exactly(count: int) -> bytes:
+    """The next bytes of the input, read without a lock, which Python would want as it ends."""
+    parts: list[bytes] = []
+    while count and (part := os.read(sys.stdin.fileno(), count)):
+        parts.append(part)
+        count -= len(part)
+    if count:
+        os._exit(1)  # nobody waits, and nothing is begun
+    return b"".join(parts)
+
+
+def _read(jobs: queue.SimpleQueue[bytes], asked: queue.SimpleQueue[int]) -> None:
+    """Take the jobs, and numbers of them, until nobody waits for them."""
+    (length,) = LENGTH.unpack(_exactly(LENGTH.size))
+    jobs.put(_exactly(length))
+    while number := os.read(sys.stdin.fileno(), 1):
         asked.put(number[0])
     processes.terminate_main_thread()
     time.sleep(SECONDS_TO_END)
@@ -43,10 +60,13 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _terminate)
     answers, sys.stdout = sys.stdout.buffer, sys.stderr
     logs.set_up()
+    given: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     asked: queue.SimpleQueue[int] = queue.SimpleQueue()
     try:
-        jobs = pickle.load(sys.stdin.buffer)  # of the process that started this one
-        threading.Thread(target=_read, args=(asked,), daemon=True).start()
+        threading.Thread(target=_read, args=(given, asked), daemon=True).start()
+        with without_torch():
+            make_library = importlib.import_module(BUILD).make_library
+        jobs = pickle.loads(given.get())  # of the process that started this one
         error: Gemma4CompileError | None = None
         while True:
             pickle.dump(error, answers)

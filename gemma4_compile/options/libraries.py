@@ -125,3 +125,10 @@ def libraries(arguments: argparse.Namespace) -> tuple[str, ...]:
             )
     alone = [name for name in of_targets if name in LIMITS]  # a target's only library
     return tuple(name for name in of_targets if name in (*asked, *alone))
+
+
+def to_make(arguments: argparse.Namespace) -> int:
+    """How many libraries a command makes, at most, whose arguments were looked at."""
+    asks = ("plan", "report", "rebuild", "from_package", "dump_ir")
+    is_other = any(getattr(arguments, name) for name in asks) or arguments.only == "weights"
+    return 0 if is_other else len(libraries(arguments)) or 1

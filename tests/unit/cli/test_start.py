@@ -18,6 +18,7 @@ import pytest
 
 from gemma4_compile import __version__
 from gemma4_compile.cli import start
+from gemma4_compile.compile import library_processes
 from gemma4_compile.options import chat as chat_options
 from gemma4_compile.options import compile as options
 from gemma4_compile.options import serve as serve_options
@@ -274,3 +275,30 @@ def test_signals_to_end_have_one_exit_status(name: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script])
     assert done.returncode == 128 + signal.SIGTERM
+
+
+def test_processes_for_libraries_begin_before_the_compiler_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    began: list[int] = []
+
+    @contextlib.contextmanager
+    def begun_early(libraries: int) -> Iterator[None]:
+        began.append(libraries)
+        yield
+        began.append(0)
+
+    def run(module: str) -> int:
+        assert module == "gemma4_compile.cli.compile"
+        assert began == [9]
+        return 7
+
+    monkeypatch.setattr(library_processes, "begun_early", begun_early)
+    monkeypatch.setattr(start, "begin", lambda: None)
+    monkeypatch.setattr(start, "_run", run)
+    monkeypatch.setattr(sys, "argv", ["gemma4-compile", "tiny", "-o", "x"])
+    assert start.run_compile() == 7
+    assert began == [9, 0]
+    monkeypatch.setattr(sys, "argv", ["gemma4-compile", "tiny"])
+    assert start.run_compile() == 2
+    assert began == [9, 0], "none for a command that does not run"

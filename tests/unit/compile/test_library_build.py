@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copyreg
 import io
-import os
 import pickle
 from collections import deque
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 from gemma4_compile import abi
 from gemma4_compile.checkpoint.sources import TINY
-from gemma4_compile.compile import library_build
+from gemma4_compile.compile import library_build, library_processes
 from gemma4_compile.compile.pipeline import compile_model
 from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import LoweringError, TargetError
@@ -38,14 +37,6 @@ def _compile(output: Path, names: tuple[str, ...] = NAMES, **more: object) -> Pr
     return Provenance.from_json(read_artifact(output / abi.PROVENANCE_FILE))
 
 
-def test_processes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library_build, "workers", lambda: 16)
-    monkeypatch.setattr(library_build, "machine_memory_bytes", lambda: 64 << 30)
-    assert [library_build.processes(count) for count in (1, 2, 5, 6, 9)] == [1, 1, 1, 2, 3]
-    monkeypatch.setattr(library_build, "machine_memory_bytes", lambda: 0)
-    assert library_build.processes(9) == 1
-
-
 def test_read_only_views_can_be_sent() -> None:
     assert MappingProxyType in copyreg.dispatch_table
     assert pickle.loads(pickle.dumps(MappingProxyType({1: 2}))) == {1: 2}
@@ -54,8 +45,8 @@ def test_read_only_views_can_be_sent() -> None:
 def test_a_set_has_the_shards_and_libraries_of_single_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(library_build, "processes", lambda count: min(count, 2))
-    monkeypatch.setattr(library_build, "WORKER", "tests.unoptimised_worker")
+    monkeypatch.setattr(library_processes, "processes", lambda count: min(count, 2))
+    monkeypatch.setattr(library_processes, "WORKER", "tests.unoptimised_worker")
     several = _compile(tmp_path / "several")
     assert [(one.name, one.file) for one in several.libraries] == [
         ("default", "model.wasm"),
@@ -113,15 +104,9 @@ def test_what_a_process_raises_is_raised() -> None:
         _Worker(None).give(waiting)
 
 
-def test_ctrl_c_is_for_who_started_a_process_which_ends_it() -> None:
-    with library_build._process(()) as process:
-        assert os.getpgid(process.pid) != os.getpgid(0), "a terminal sends it to a group"
-    assert process.returncode is not None
-
-
 def test_errors_of_a_process_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library_build, "processes", lambda count: min(count, 2))
-    monkeypatch.setattr(library_build, "WORKER", "gemma4_compile.no_such_module")
+    monkeypatch.setattr(library_processes, "processes", lambda count: min(count, 2))
+    monkeypatch.setattr(library_processes, "WORKER", "gemma4_compile.no_such_module")
     with pytest.raises(TargetError, match="a process that compiles libraries ended with exit code"):
         _compile(tmp_path / "package", ("default", "f16"), only="library")
     assert list(tmp_path.iterdir()) == [], "nothing is left"

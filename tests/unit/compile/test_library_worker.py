@@ -6,12 +6,16 @@ import pickle
 import subprocess
 import sys
 
-from gemma4_compile.compile.library_build import WORKER
+from gemma4_compile.compile.library_processes import LENGTH, WORKER
 
 
 def test_it_says_that_it_is_ready_and_ends_with_its_input() -> None:
+    jobs = pickle.dumps(())
     done = subprocess.run(
-        [sys.executable, "-m", WORKER], input=pickle.dumps(()), capture_output=True, timeout=60
+        [sys.executable, "-m", WORKER],
+        input=LENGTH.pack(len(jobs)) + jobs,
+        capture_output=True,
+        timeout=60,
     )
     assert done.returncode == 1
     assert done.stdout in (b"", pickle.dumps(None)), "none where its input ended before"

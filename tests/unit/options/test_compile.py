@@ -15,6 +15,8 @@ from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import TARGETS
 from gemma4_compile.targets.spec import ACTIVATIONS
 
+BROWSERS = [one for one in library_options.LIBRARIES.values() if one["target"] == "webgpu"]
+
 
 def test_the_names_are_those_of_the_compiler() -> None:
     assert list(TARGETS) == list(library_options.LIMITS)
@@ -71,3 +73,22 @@ def test_what_the_compiler_must_look_at_is_left_to_it() -> None:
     pictures = ["--modalities", "all", "--image-tokens", "560", "--image-shape", "square"]
     assert options.main(["tiny", "-o", "x", *pictures]) == 0
     assert options.main(["dir", "--rebuild", "p", "--drafter", "d", "-o", "x", "--force"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "count"),
+    [
+        (["tiny", "-o", "x"], len(BROWSERS)),
+        (["tiny", "-o", "x", "--target", "webgpu,cpu"], len(BROWSERS) + 1),
+        (["tiny", "-o", "x", "--libraries", "f16,int8", "--only", "library"], 2),
+        (["tiny", "-o", "x", "--limits", "subgroups"], 1),
+        (["tiny", "-o", "x", "--only", "weights"], 0),
+        (["tiny", "-o", "x", "--dump-ir", "y"], 0),
+        (["tiny", "--plan"], 0),
+        (["tiny", "--report"], 0),
+        (["--rebuild", "p"], 0),
+    ],
+)
+def test_libraries_to_make_are_known_without_the_compiler(arguments: list[str], count: int) -> None:
+    assert options.main(arguments) == 0
+    assert library_options.to_make(options.make_parser().parse_args(arguments)) == count
