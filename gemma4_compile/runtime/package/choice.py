@@ -7,6 +7,7 @@ Those that are not needed here may be missing: packages are copied without them.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -95,6 +96,15 @@ def of_library(provenance: Provenance, library: LibraryRecord) -> Provenance:
     """The same package as it would be with this library alone."""
     others = {one.file for one in provenance.libraries} - {library.file}
     return replace(_without(provenance, others), library=library.file)
+
+
+def without_absent(directory: Path, provenance: Provenance) -> Provenance:
+    """The same package without the libraries whose files are not there; its main one stays.
+
+    Whoever fetched a package for one device has left out those of others.
+    """
+    files = {one.file for one in provenance.libraries} - {provenance.library}
+    return _without(provenance, {one for one in files if not os.path.lexists(directory / one)})
 
 
 def _without(provenance: Provenance, files: Container[str]) -> Provenance:

@@ -113,6 +113,26 @@ def test_a_damaged_file_is_found(request_for: VerifyRequest) -> None:
         opened(request_for)
 
 
+def test_a_library_of_another_device_may_be_missing_and_not_another_file(
+    request_for: VerifyRequest,
+) -> None:
+    other = request_for.package / "model-other.so"
+    other.write_bytes(b"other")
+    list_files(request_for.package)
+    path = request_for.package / abi.PROVENANCE_FILE
+    found = Provenance.from_json(read_artifact(path))
+    second = replace(found.libraries[0], name="other", file=other.name)
+    write_json(path, replace(found, libraries=(*found.libraries, second)).to_json())
+    other.write_bytes(b"other and more")
+    with pytest.raises(ArtifactError, match=r"model-other\.so"):
+        opened(request_for)
+    other.unlink()
+    assert [one.name for one in opened(request_for).provenance.libraries][1:] == ["other"]
+    (request_for.package / LIBRARY).unlink()
+    with pytest.raises(ArtifactError, match=LIBRARY):
+        opened(request_for)
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
