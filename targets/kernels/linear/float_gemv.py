@@ -184,25 +184,18 @@ class FloatProduct:
     def run(self, iteration: Index) -> None:
         """A tile's rows of the matrix times the vector, and the epilogue."""
         operator, shape, args = self._operator, self._shape, self._args
-        rows, thread, tile = operator.layout.rows, self._block.thread, self._index
+        rows, tile = operator.layout.rows, self._index
         if self.iterations > 1:
             tile = bind(tile * self.iterations + iteration)
         if self._staged is not None:
             barrier()
-        lane = bind(tirx.floormod(thread, shape.lanes))
-        first = bind(tile * shape.tile + tirx.floordiv(thread, shape.lanes) * shape.rows)
-        sums = [LocalVar("float32", zero()) for _ in range(shape.rows)]
-        owned = [tirx.min(first + r, rows - 1) for r in range(shape.rows)]
-
-        def accumulate(split: Sequence[Buffer], begin: int) -> None:
-            local = [row - begin for row in owned]
-            accumulate_rows(args.weights, split, local, self._read, lane, shape.lanes, sums)
-
-        args.weights.in_split(tile * shape.tile, accumulate)
-        totals = sum_over_lanes(self._block, [total.value for total in sums], shape.lanes)
-        with when(lane == 0):
+        own = LaneRows(shape, tile, self._block, rows)
+        sums = own.sums()
+        own.add(sums, args.weights, self._read, tile * shape.tile)
+        totals = own.totals(sums)
+        with when(own.lane == 0):
             y, gate, layer = args.results[0], args.gate, args.layer
-            apply_epilogue(operator, y, 0, first, totals, gate, layer, rows)
+            apply_epilogue(operator, y, 0, own.first, totals, gate, layer, rows)
 
 
 def _normed_slice(
@@ -228,6 +221,50 @@ def _normed_slice(
         return total
     next_scale = scale_of(total)
     return row_slice.map(lambda a, w: a * next_scale * w, total, next_weight)
+
+
+class LaneRows:
+    """The rows of a block's tile that a thread's group of lanes owns, of a matrix of `rows`."""
+
+    def __init__(self, shape: GemvShape, tile: Expr, block: Block, rows: int) -> None:
+        self._shape, self._block, self._rows = shape, block, rows
+        self.lane = bind(tirx.floormod(block.thread, shape.lanes))
+        group = tirx.floordiv(block.thread, shape.lanes)
+        self.first = bind(tile * shape.tile + group * shape.rows)
+
+    def sums(self) -> list[LocalVar]:
+        """A lane's sums, of nothing yet."""
+        return [LocalVar("float32", zero()) for _ in range(self._shape.rows)]
+
+    def add(
+        self,
+        sums: Sequence[LocalVar],
+        weights: WeightReader,
+        read_x: Callable[[Expr], Expr],
+        row_of_split: Expr,
+        base: Expr | None = None,
+    ) -> None:
+        """Add the lane's slice of the products.
+
+        Parameters
+        ----------
+        row_of_split : a row of the split that the rows are in
+        base : where the matrix begins among all rows; None: it has all
+        """
+        last = self._rows - 1
+        owned = [tirx.min(self.first + r, last) for r in range(self._shape.rows)]
+        places = owned if base is None else [base + row for row in owned]
+
+        def accumulate(split: Sequence[Buffer], begin: int) -> None:
+            inside = [row - begin for row in places]
+            accumulate_rows(weights, split, inside, read_x, self.lane, self._shape.lanes, sums)
+
+        weights.in_split(row_of_split, accumulate)
+
+    def totals(self, sums: Sequence[LocalVar]) -> list[Expr]:
+        """The sums of all lanes."""
+        values = [total.value for total in sums]
+        return sum_over_lanes(self._block, values, self._shape.lanes)
 
 
 def accumulate_rows(

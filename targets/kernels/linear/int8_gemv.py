@@ -41,6 +41,7 @@ from gemma4_compile.targets.kernels.linear.gemv_args import (
 )
 from gemma4_compile.targets.kernels.linear.int8_block import int8_shape, tiles_of_block
 from gemma4_compile.targets.kernels.prologues.expert_norms import ExpertNormArguments
+from gemma4_compile.targets.kernels.prologues.packed_products import vec4s_of
 from gemma4_compile.targets.kernels.prologues.vectors import (
     NormArguments,
     combine_vec4s,
@@ -177,14 +178,7 @@ def store_packed(
     with strided(block, outputs) as item:
         gate, up = sums.total(2 * item), sums.total(2 * item + 1)
         store(values, gelu_tanh(gate) * up, item)
-    barrier()
-    vec4s = outputs // WORD
-    iterations = -(-vec4s // shape.threads)
-    mine = []
-    for iteration in range(iterations):
-        item = bind(tirx.min(block.thread + iteration * shape.threads, vec4s - 1))
-        lanes = [bind(values[item * WORD + index]) for index in range(WORD)]
-        mine.append(bind(tirx.Shuffle(lanes, list(range(WORD)))))
+    vec4s, mine = outputs // WORD, vec4s_of(block, values)
     words, scales = results
     groups = outputs // GROUP
 

@@ -14,14 +14,11 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.math import as_f32, gelu_tanh
 from gemma4_compile.operators.moe import routed_begin
-from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
+from gemma4_compile.operators.tir import bind, function, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr
-from gemma4_compile.targets.kernels.common.blocks import Block, launch, sum_over_lanes, zero
+from gemma4_compile.targets.kernels.common.blocks import Block, launch, zero
 from gemma4_compile.targets.kernels.common.weights import WeightReader
-from gemma4_compile.targets.kernels.linear.float_gemv import (
-    accumulate_rows,
-    gemv_shape,
-)
+from gemma4_compile.targets.kernels.linear.float_gemv import LaneRows, gemv_shape
 from gemma4_compile.targets.kernels.linear.gemm import (
     left_args,
     shape_of,
@@ -50,30 +47,15 @@ def make_expert_gate_up(operator: ExpertLinear, spec: TargetSpec) -> tirx.PrimFu
         gemv = gemv_shape(rows, weights.units, True, spec.tuning.gemv)
         with launch(gemv.threads, gemv.blocks(rows), operator.top_k) as (index, k, thread):
             block = Block(thread, gemv.threads, spec.simd_width)
-            lane = bind(tirx.floormod(thread, gemv.lanes))
-            first = bind(index * gemv.tile + tirx.floordiv(thread, gemv.lanes) * gemv.rows)
+            own = LaneRows(gemv, index, block, rows)
             base = bind(operator.first_row(ids[0, k]))
-            sums = [LocalVar("float32", zero()) for _ in range(gemv.rows)]
-            owned = [base + tirx.min(first + r, rows - 1) for r in range(gemv.rows)]
-
-            def accumulate(split: Sequence[Buffer], first_row: int) -> None:
-                inside = [row - first_row for row in owned]
-                accumulate_rows(
-                    weights,
-                    split,
-                    inside,
-                    lambda c: as_f32(x[0, begin + c]),
-                    lane,
-                    gemv.lanes,
-                    sums,
-                )
-
-            weights.in_split(base, accumulate)
-            totals = sum_over_lanes(block, [total.value for total in sums], gemv.lanes)
-            with when(lane == 0):
+            sums = own.sums()
+            own.add(sums, weights, lambda c: as_f32(x[0, begin + c]), base, base)
+            totals = own.totals(sums)
+            with when(own.lane == 0):
                 for r in range(0, gemv.rows, 2):
-                    with when(first + r < rows):
-                        column = bind(tirx.floordiv(first + r, 2))
+                    with when(own.first + r < rows):
+                        column = bind(tirx.floordiv(own.first + r, 2))
                         gated = gelu_tanh(bind(totals[r])) * totals[r + 1]
                         store(
                             out,
@@ -101,26 +83,17 @@ def make_expert_down(operator: ExpertLinear, spec: TargetSpec) -> tirx.PrimFunc:
         gemv = gemv_shape(rows, weights.units, False, spec.tuning.gemv)
         with launch(gemv.threads, gemv.blocks(rows)) as (index, _, thread):
             block = Block(thread, gemv.threads, spec.simd_width)
-            lane = bind(tirx.floormod(thread, gemv.lanes))
-            first = bind(index * gemv.tile + tirx.floordiv(thread, gemv.lanes) * gemv.rows)
-            row_sums = [LocalVar("float32", zero()) for _ in range(gemv.rows)]
+            own = LaneRows(gemv, index, block, rows)
+            row_sums = own.sums()
             with T.serial(0, operator.top_k) as k:
                 base = bind(operator.first_row(ids[0, k]))
                 share = bind(tirx.Select(operator.holds(ids[0, k]), chosen[0, k], zero()))
-                dots = [LocalVar("float32", zero()) for _ in range(gemv.rows)]
-                owned = [base + tirx.min(first + r, rows - 1) for r in range(gemv.rows)]
-
-                def accumulate(split: Sequence[Buffer], begin: int) -> None:
-                    inside = [row - begin for row in owned]
-                    accumulate_rows(
-                        weights, split, inside, lambda c: as_f32(x[k, c]), lane, gemv.lanes, dots
-                    )
-
-                weights.in_split(base, accumulate)
+                dots = own.sums()
+                own.add(dots, weights, lambda c: as_f32(x[k, c]), base, base)
                 for row_sum, dot in zip(row_sums, dots, strict=True):
                     row_sum.add(share * dot.value)
-            totals = sum_over_lanes(block, [row_sum.value for row_sum in row_sums], gemv.lanes)
-            with when(lane == 0):
+            totals, first = own.totals(row_sums), own.first
+            with when(own.lane == 0):
                 for r, total in enumerate(totals):
                     with when(first + r < rows):
                         added = total if previous is None else total + previous[0, first + r]

@@ -16,6 +16,17 @@ from gemma4_compile.targets.kernels.prologues.vectors import VEC4S, round_vec4s
 NONE = -1  # in the place of a row of the results: there is none
 
 
+def vec4s_of(block: Block, values: Buffer) -> list[Expr]:
+    """The thread's vec4s of products in shared memory; begins with a barrier."""
+    vec4s, mine = int(values.shape[0]) // WORD, []
+    barrier()
+    for iteration in range(-(-vec4s // block.threads)):
+        item = bind(tirx.min(block.thread + iteration * block.threads, vec4s - 1))
+        lanes = [bind(values[item * WORD + index]) for index in range(WORD)]
+        mine.append(bind(tirx.Shuffle(lanes, list(range(WORD)))))
+    return mine
+
+
 def pack_products(
     block: Block,
     values: Buffer,
@@ -36,12 +47,8 @@ def pack_products(
     count : of the rows that there are, where the words of all of a tile are written, the others as
         zeros
     """
-    vec4s, mine = int(values.shape[0]) // WORD, []
-    barrier()
-    for iteration in range(-(-vec4s // block.threads)):
-        item = bind(tirx.min(block.thread + iteration * block.threads, vec4s - 1))
-        lanes = [bind(values[item * WORD + index]) for index in range(WORD)]
-        mine.append(bind(tirx.Shuffle(lanes, list(range(WORD)))))
+    vec4s = int(values.shape[0]) // WORD
+    mine = vec4s_of(block, values)
 
     def put_word(vec4: Expr, word: Expr) -> None:
         own = bind(tirx.floordiv(vec4, VEC4S))
