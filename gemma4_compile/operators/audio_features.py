@@ -10,7 +10,7 @@ from tvm import te, tirx
 
 from gemma4_compile.operators.base import Operator, TensorSpec, symbolic_rows, te_prim_func
 from gemma4_compile.operators.math import as_f32, f32
-from gemma4_compile.operators.pointwise import Pointwise
+from gemma4_compile.operators.pointwise import Columns, Pointwise
 from gemma4_compile.operators.tir import i32
 from gemma4_compile.operators.types import Buffer, Expr, Index
 
@@ -18,21 +18,16 @@ KERNEL = 3  # of the subsampling convolutions, in both directions
 
 
 @dataclass(frozen=True)
-class SoundFrames(Pointwise):
+class SoundFrames(Columns):
     """Frames of a sound, which may overlap: ``y[i, j] = samples[i * hop + j - before]``.
 
     Outside of the sound there is silence. Arguments: samples (count,) f32. Result: (rows, width).
     """
 
     kind: ClassVar[str] = "sound_frames"
-    width: int
     hop: int
     before: int
     out_dtype: str
-
-    @property
-    def outputs(self) -> int:
-        return self.width
 
     @property
     def result_dtype(self) -> str:
@@ -107,16 +102,11 @@ class WindowedTransform(Pointwise):
 
 
 @dataclass(frozen=True)
-class LogMel(Pointwise):
+class LogMel(Columns):
     """``log(x + floor)``: (rows, width) f32."""
 
     kind: ClassVar[str] = "log_mel"
-    width: int
     floor: float
-
-    @property
-    def outputs(self) -> int:
-        return self.width
 
     def arguments(self, rows: Index) -> list[tuple[str, TensorSpec]]:
         return [("mel", ((rows, self.width), "float32"))]

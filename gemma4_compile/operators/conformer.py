@@ -20,7 +20,7 @@ from gemma4_compile.operators.base import Operator, TensorSpec, symbolic_rows, t
 from gemma4_compile.operators.examples import ATTENTION_F32, Sizes
 from gemma4_compile.operators.math import as_f32, f32, softcap
 from gemma4_compile.operators.norms import inverse_rms
-from gemma4_compile.operators.pointwise import Pointwise
+from gemma4_compile.operators.pointwise import Columns
 from gemma4_compile.operators.tir import i32
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.types import Array
@@ -70,7 +70,7 @@ class _Bounded(Operator):
 
 
 @dataclass(frozen=True)
-class Clip(_Bounded, Pointwise):
+class Clip(_Bounded, Columns):
     """Between two matmuls: the first one's result bounds, SiLU, the second one's input bounds.
 
     Arguments: x (rows, width) in_dtype; `after` and `before` (4,) f32, the bounds of the matmul
@@ -78,16 +78,11 @@ class Clip(_Bounded, Pointwise):
     """
 
     kind: ClassVar[str] = "clip"
-    width: int
     in_dtype: str
     out_dtype: str
     after: bool = False
     silu: bool = False
     before: bool = False
-
-    @property
-    def outputs(self) -> int:
-        return self.width
 
     @property
     def result_dtype(self) -> str:
@@ -109,19 +104,14 @@ class Clip(_Bounded, Pointwise):
 
 
 @dataclass(frozen=True)
-class AddClipped(_Bounded, Pointwise):
+class AddClipped(_Bounded, Columns):
     """``residual + clip(x)``: (rows, width) f32.
 
     Arguments: x, residual (rows, width) f32; the bounds of the matmul that x comes from, if any.
     """
 
     kind: ClassVar[str] = "add_clipped"
-    width: int
     clips: bool
-
-    @property
-    def outputs(self) -> int:
-        return self.width
 
     def arguments(self, rows: Index) -> list[tuple[str, TensorSpec]]:
         spec: TensorSpec = ((rows, self.width), "float32")
@@ -133,7 +123,7 @@ class AddClipped(_Bounded, Pointwise):
 
 
 @dataclass(frozen=True)
-class GatedConv(_Bounded, Pointwise):
+class GatedConv(_Bounded, Columns):
     """``sum_t w[c, t] * glu(clip(x))[i - taps + 1 + t, c]``: a causal convolution by channel.
 
     The gated linear unit is the first half of the columns times the sigmoid of the second.
@@ -146,13 +136,8 @@ class GatedConv(_Bounded, Pointwise):
     """
 
     kind: ClassVar[str] = "gated_conv"
-    width: int
     taps: int
     clips: bool = False
-
-    @property
-    def outputs(self) -> int:
-        return self.width
 
     def arguments(self, rows: Index) -> list[tuple[str, TensorSpec]]:
         return [

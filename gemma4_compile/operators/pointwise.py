@@ -46,3 +46,14 @@ class Pointwise(Operator):
             name="y",
         )
         return te_prim_func([*args, y])
+
+
+@dataclass(frozen=True)
+class Columns(Pointwise):
+    """Such an operator whose first field is the width of its result."""
+
+    width: int
+
+    @property
+    def outputs(self) -> int:
+        return self.width
