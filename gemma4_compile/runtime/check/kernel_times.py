@@ -19,6 +19,8 @@ SLIDING, FULL = "sliding", "full"
 INPUT, OUTPUT = "input", "output"
 """What a kernel before the first layer, or after the last one, belongs to."""
 _LAYER = re.compile(r"layers\.(\d+)\.")
+_READS_ALL = re.compile(r"(?!.*expert)\w*linear")
+"""Operators that read and write all of their arguments: of experts a few are read."""
 _ON_HOST = re.compile(r"vm\.builtin\.|gemma4_|shape_func")
 """Calls that launch nothing: of the virtual machine, of the KV state, of shapes."""
 
@@ -122,7 +124,7 @@ class StepTimes:
                 place = int(layer[1])
             elif place != INPUT:
                 place = OUTPUT
-        whole = str(self._operators.get(name, {}).get("kind", "")).endswith("linear")
+        whole = bool(_READS_ALL.fullmatch(str(self._operators.get(name, {}).get("kind", ""))))
         return Call(name, place, sum(map(_nbytes, tensors)) if whole else None)
 
     def _kernel_time(self, name: str, timed: Sequence[tuple[Call, float]]) -> KernelTime:

@@ -48,7 +48,8 @@ OPERATORS = {
     "lookup": {"kind": "embedding"},
     "near": {"kind": "decode_attention", "window": 32},
     "far": {"kind": "decode_attention", "window": None},
-    "matmul": {"kind": "normed_linear"},
+    "matmul": {"kind": "linear"},
+    "experts": {"kind": "expert_linear"},
 }
 STEP: Sequence[tuple[str, tuple[object, ...]]] = (
     ("vm.builtin.alloc_tensor", (1,)),
@@ -58,10 +59,14 @@ STEP: Sequence[tuple[str, tuple[object, ...]]] = (
     ("near", (ACTIVATION,)),
     ("matmul", (NORM, NEXT_NORM, SECOND, ACTIVATION)),
     ("shape_func1", ()),
+    ("experts", (SECOND, ACTIVATION)),
     ("far", (ACTIVATION, 3)),
     ("of_tvm", (ACTIVATION,)),
     ("matmul", (NEXT_NORM, HEAD, ACTIVATION)),
 )
+
+
+SECONDS = [1.0, 2, 3, 4, 5, 6, 7, 8]
 
 
 def test_a_step_is_shown_by_kernel() -> None:
@@ -69,18 +74,19 @@ def test_a_step_is_shown_by_kernel() -> None:
     weights = {one.data_ptr(): name for one, name in WEIGHTS.items()}
     kernels = {name: json.dumps(operator) for name, operator in OPERATORS.items()}
     times = StepTimes(clock, kernels, weights)
-    for seconds in ([9.0] * 7, [1.0] * 7, [1.0, 2, 3, 4, 5, 6, 7], [1.0, 2, 3, 4, 5, 6, 7]):
+    for seconds in ([9.0] * 8, [1.0] * 8, SECONDS, SECONDS):
         clock.seconds = seconds
         for name, arguments in STEP:
             times(None, name, True, None, *arguments)
             times(None, name, False, None, *arguments)
         times.end_step()
-    assert clock.marks == "<>" * 7 * 4
+    assert clock.marks == "<>" * 8 * 4
     floats = (4 + 32 + 4) + (4 + 4 + 32 + 4) + (4 + 99 * 4 + 4)
     assert times.table() == (
-        KernelTime("matmul", "normed_linear", "output, 1 sliding, 1 full", 3, 13.0, 4 * floats),
-        KernelTime("of_tvm", "-", "1 full", 1, 6.0, None),
-        KernelTime("far", "decode_attention", "1 full", 1, 5.0, None),
+        KernelTime("matmul", "linear", "output, 1 sliding, 1 full", 3, 14.0, 4 * floats),
+        KernelTime("of_tvm", "-", "1 full", 1, 7.0, None),
+        KernelTime("far", "decode_attention", "1 full", 1, 6.0, None),
+        KernelTime("experts", "expert_linear", "1 full", 1, 5.0, None),
         KernelTime("near", "decode_attention", "1 sliding", 1, 3.0, None),
         KernelTime("lookup", "embedding", "input", 1, 1.0, None),
     )
