@@ -11,8 +11,10 @@ MODEL ?= tiny
 # Extra arguments for pytest, for example ARGS="-k rotary -x".
 ARGS ?=
 # A file of tests at a time to each process: what it sets up is set up once. In order, for tests/conftest.py has put the
-# longest files first. A process that crashes ends the run: replaced ones are known to wait for ever. Empty for one.
-WORKERS ?= -n auto --maxprocesses=4 --max-worker-restart=0 --dist=loadfile --no-loadscope-reorder
+# longest files first. One process more than there are cores, for tests wait: for browsers, servers, locks and times. A
+# process that crashes ends the run: replaced ones are known to wait for ever. Empty for one.
+CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+WORKERS ?= -n $$(($(CORES) + 1)) --maxprocesses=4 --max-worker-restart=0 --dist=loadfile --no-loadscope-reorder
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 

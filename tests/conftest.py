@@ -34,7 +34,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
 
 
 # Each takes about a minute: begun last, one would keep a process busy and the others waiting.
-# Longest first, browsers and other work in turn; `--durations=0` measures.
+# Longest first, without cached shaders; browsers and other work in turn. `--durations=0` measures.
 LONGEST = (
     "web/test_drafts.py",
     "parity/test_drafted_replies.py",
@@ -42,10 +42,13 @@ LONGEST = (
     "unit/verification/test_media.py",
     "web/test_nine_libraries.py",
     "parity/test_recipes.py",
+    "numerics/test_kernels.py",
     "web/test_page.py",
+    "numerics/attention/test_attention_kernels.py",
     "parity/test_media.py",
     "web/test_media.py",
     "parity/test_mistakes.py",
+    "numerics/linear/test_int8_kernels.py",
     "web/test_fast.py",
     "parity/test_vision.py",
     "web/test_verification.py",
@@ -57,9 +60,7 @@ LONGEST = (
     "e2e/test_tiny_drafter.py",
     "web/test_webllm.py",
     "parity/test_media_mistakes.py",
-    "numerics/test_kernels.py",
     "passes/test_full_size.py",
-    "numerics/linear/test_int8_kernels.py",
     "web/test_offline.py",
     "unit/targets/linker/test_link.py",
 )
