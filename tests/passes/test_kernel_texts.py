@@ -98,7 +98,7 @@ def test_towers_are_recorded_where_they_are_asked_for() -> None:
     towers = LibraryCase("gemma-4-E2B-it", "q4f16", "f16", towers=True)
     assert (case.name, towers.name) == ("gemma-4-E2B-it/q4f16/f16", f"{case.name}/towers")
     assert case.config.drafter is not None
-    assert case.config.vision is case.config.audio is None
+    assert (case.config.vision, case.config.audio) == (None, None)
     assert towers.config.vision is not None
     assert towers.config.audio is not None
 
