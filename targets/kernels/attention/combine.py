@@ -9,6 +9,7 @@ from gemma4_compile.operators.activations import PackedOutput
 from gemma4_compile.operators.attention_splits import CombineSplits, declare_splits
 from gemma4_compile.operators.rows import One
 from gemma4_compile.operators.tir import bind, function, store, when
+from gemma4_compile.operators.types import Buffer
 from gemma4_compile.targets.kernels.common.blocks import Block, launch
 from gemma4_compile.targets.kernels.common.row_slice import OneRow
 from gemma4_compile.targets.kernels.prologues.packed_rows import (
@@ -49,7 +50,9 @@ def make_combine_splits(operator: CombineSplits, spec: TargetSpec) -> tirx.PrimF
             h = x if is_one else bind(tirx.floordiv(x, shape.slices))
             slice_ = y if is_one else bind(tirx.floormod(x, shape.slices))
             i = tirx.const(0, "int32") if is_one else y
-            own = splits if is_one else [OneRow(buffer, i) for buffer in splits]
+            own: tuple[Buffer, Buffer] = splits
+            if not is_one:
+                own = OneRow(splits[0], i), OneRow(splits[1], i)
             if isinstance(output, PackedOutput):
                 block, vec4s = Block(thread, shape.threads, spec.simd_width), dim // WORD
                 assert width % VEC4S == vec4s % VEC4S == 0, "a slice holds whole groups"

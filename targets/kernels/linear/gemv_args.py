@@ -69,7 +69,7 @@ class GemvArguments:
     def declare(cls, build: FunctionBuilder, operator: Linear) -> GemvArguments:
         """Declare them."""
         router = declare_router(build, operator)
-        vector = router.norm_arguments if router else _declare_vector(build, operator)
+        vector: Vector = router.norm_arguments if router else _declare_vector(build, operator)
         weights = WeightReader(build, operator.layout)
         gate, layer = gate_args(build, operator, 1)
         norms = operator.prologue.writes_residual

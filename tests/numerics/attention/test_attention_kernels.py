@@ -35,8 +35,12 @@ def decode(
 ) -> SplitAttention:
     ring = None if window is None else window + 33
     dtype = fields.pop("cache_dtype", "float16")
-    sizes = {"pairs": max(1, dim // 8), "rotary_offset": 3, "rotary_total": 3 + dim // 2}
-    query = NormedQuery(**{**sizes, "eps": 1e-6, "owns_kv": True, **fields})
+    sizes: dict[str, Any] = {
+        "pairs": max(1, dim // 8),
+        "rotary_offset": 3,
+        "rotary_total": 3 + dim // 2,
+    }
+    query = NormedQuery(**{"eps": 1e-6, "owns_kv": True, **sizes, **fields})
     return SplitAttention(
         ONE, heads, kv_heads, dim, window, dtype, ring, splits=splits, grain=grain, query=query
     )

@@ -30,13 +30,13 @@ ROWS = 75
 
 # Windows of released sizes and their heads; windows shorter than a picture.
 SHAPES = {
-    name: PrefillAttention(CHUNK, *fields, sees_pictures=True)
-    for name, fields in {
-        "12B, 26B": (16, 8, 256, 1024, "float16", 1120, "float16"),
-        "31B": (32, 16, 256, 1024, "float32", 1120),
-        "tiny heads": (4, 2, 16, 7, "float16", 96),
-        "groups of three": (6, 2, 64, 9, "float16", 83, "float16"),
-        "heads of 26 vectors": (7, 1, 104, 40, "float32", 114),
+    name: replace(one, sees_pictures=True)
+    for name, one in {
+        "12B, 26B": PrefillAttention(CHUNK, 16, 8, 256, 1024, "float16", 1120, "float16"),
+        "31B": PrefillAttention(CHUNK, 32, 16, 256, 1024, "float32", 1120),
+        "tiny heads": PrefillAttention(CHUNK, 4, 2, 16, 7, "float16", 96),
+        "groups of three": PrefillAttention(CHUNK, 6, 2, 64, 9, "float16", 83, "float16"),
+        "heads of 26 vectors": PrefillAttention(CHUNK, 7, 1, 104, 40, "float32", 114),
     }.items()
 }
 
