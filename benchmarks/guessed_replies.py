@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from itertools import islice
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -40,10 +39,11 @@ class GuessedReplies:
 
         UsageError where the engine does not draw tokens itself: there is nothing to put aside then.
         """
-        if not engine.draws_on_device:
+        if not engine.sampling.is_faster or engine.rounds is None:
             raise UsageError("--replies: this device draws no tokens", hint="measure cuda or metal")
         self._engine, self._fill = engine, fill
-        self._draw = engine.advance_drawn
+        self._rounds = engine.rounds
+        self._draw = engine.rounds.advance_drawn
         self._words = Tokenizer(WordLevel({"": 0}, unk_token=""))
 
     def tokens_per_s(
@@ -64,22 +64,23 @@ class GuessedReplies:
             guesses, drawn = self._draw(token_id, count, options, peek)
             return guesses, agreed(guesses, drawn, accepted_by_coin(rng, len(guesses), share))
 
-        self._engine.advance_drawn = by_coin  # type: ignore[assignment,method-assign]
+        self._rounds.advance_drawn = by_coin  # type: ignore[assignment,method-assign]
         try:
             return [self._reply(drafts, tokens) for _ in range(replies)]
         finally:
-            del self._engine.advance_drawn
+            del self._rounds.advance_drawn
 
     def _reply(self, drafts: int | None, tokens: int) -> float:
         generator = Generator(self._engine, self._words, frozenset())
-        generator.pace = DraftPace.of(drafts, self._engine.most_drafts)
+        generator.pace = DraftPace.of(drafts, self._rounds.most_drafts)
         self._fill()
         logits = self._engine.decode(3)
-        with closing(generator.tokens(logits, Sampler(OPTIONS, seed=6))) as drawn:
-            next(drawn)
+        with closing(generator.next_token(Sampler(OPTIONS, seed=6))) as way:
+            token_id = way.first(logits)
             begin = time.perf_counter()
-            count = sum(1 for _ in islice(drawn, tokens))
-            return count / (time.perf_counter() - begin)
+            for _ in range(tokens):
+                token_id = way.after(token_id)
+            return tokens / (time.perf_counter() - begin)
 
 
 def agreed(guesses: Sequence[int], drawn: Sequence[int], count: int) -> list[int]:

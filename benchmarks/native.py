@@ -32,6 +32,7 @@ from gemma4_compile.options.chat import AUTO, parse_drafts
 from gemma4_compile.package.artifacts import Provenance, read_artifact
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.engine.engine import Engine
+from gemma4_compile.runtime.engine.rounds import Rounds
 from gemma4_compile.runtime.package.package import Package
 from gemma4_compile.runtime.speculative.draft_pace import tokens_of_round
 
@@ -123,34 +124,36 @@ class Measurement:
         for token in self.ids[: SAME_STEPS // SAME_BREAK]:
             digest.update(repr(self._ahead(SAME_BREAK)).encode())
             digest.update(self.engine.decode(token).tobytes())
-        if self.engine.most_drafts:
+        if self.engine.rounds is not None:
             self._begin_rounds(begin)
             options, uniforms = (TEMPERATURE, TOP_P), np.random.default_rng(4).random(9).tolist()
             for token in self.ids[:SAME_ROUNDS]:
-                found = self.engine.advance_drawn(
+                found = self._rounds.advance_drawn(
                     token, SAME_DRAFTS, options, lambda rows: uniforms[:rows]
                 )
                 digest.update(repr(found).encode())
-                self.engine.accept(1)
+                self._rounds.accept(1)
         return {
             "finite": finite,
             "logits_deviation": round(deviation, 4),
             "digest": digest.hexdigest()[:16],
-            "launches_in_graphs": list(self.engine.launches_in_graphs),
+            "launches_in_graphs": list(self.engine.runner.steps.kernels),
         }
 
     def _one_by_one(self, count: int) -> list[int]:
         """Tokens that are drawn on the device; each is on the host before the next step."""
         token, tokens = self.ids[0], []
+        draw, forward = self.engine.sampling.draw, self.engine.runner.forward_one
         for uniform in np.random.default_rng(2).random(count).tolist():
-            token = self.engine.draw(self.engine.forward_one(token), TEMPERATURE, TOP_P, uniform)
+            token = draw(forward(token), TEMPERATURE, TOP_P, uniform)
             tokens.append(token)
         return tokens
 
     def _ahead(self, count: int) -> list[int]:
         """Tokens as a reply gets them."""
         uniforms = iter(np.random.default_rng(2).random(count).tolist())
-        with closing(self.engine.sampled(TEMPERATURE, TOP_P, lambda: next(uniforms))) as drawn:
+        sampled = self.engine.sampling.sampled
+        with closing(sampled(TEMPERATURE, TOP_P, lambda: next(uniforms))) as drawn:
             return list(islice(drawn, count))
 
     def prefill(self, count: int) -> dict[str, Any]:
@@ -171,7 +174,7 @@ class Measurement:
 
         def launched() -> None:  # nothing waits for a result
             for token in ids:
-                engine.forward_one(token)
+                engine.runner.forward_one(token)
             engine.device.wait()
 
         def with_logits() -> None:
@@ -180,7 +183,7 @@ class Measurement:
 
         def submitted() -> None:
             for token in ids:
-                engine.forward_one(token)
+                engine.runner.forward_one(token)
 
         result: dict[str, Any] = {"context": context, "tokens_per_sample": tokens}
         actions: list[tuple[str, Callable[[], Any]]] = [
@@ -202,16 +205,15 @@ class Measurement:
 
     def verify(self, context: int, rows: int) -> dict[str, Any]:
         """Some tokens at once after `context` others, as guesses are checked; nothing is read."""
-        engine, drafter = self.engine, self.engine._drafter
-        assert drafter is not None, "a library with a drafter"
+        engine, drafter, sequence = self.engine, self._rounds.drafter, self.engine.sequence
         repeats = max(1, self.options.tokens // rows)
 
         def checked() -> None:
             for index in range(repeats):
-                engine._state.begin(rows)
+                sequence.begin(rows)
                 drafter.put(self.ids[index * rows : (index + 1) * rows])
                 drafter.run(rows)
-                engine._state.end()
+                sequence.end()
             engine.device.wait()
 
         samples = self._samples(lambda: self._fill(context), checked, repeats)
@@ -219,15 +221,14 @@ class Measurement:
 
     def draft(self, context: int, drafts: int) -> dict[str, Any]:
         """Guesses after `context` tokens, several in one go; nothing is read."""
-        engine, drafter = self.engine, self.engine._drafter
-        assert drafter is not None, "a library with a drafter"
+        engine, drafter, sequence = self.engine, self._rounds.drafter, self.engine.sequence
 
         def guessed() -> None:
             for token in self.ids[: self.options.tokens]:
-                engine._state.begin(drafts + 1)
+                sequence.begin(drafts + 1)
                 drafter.guess(token, context + 1, drafts)
-                engine._state.end()
-                engine._state.pop(drafts + 1)
+                sequence.end()
+                sequence.pop(drafts + 1)
             engine.device.wait()
 
         of_tokens = self.options.tokens * drafts
@@ -240,7 +241,7 @@ class Measurement:
         Random weights guess wrong, so how many guesses count as accepted is drawn here. What a
         round takes hardly hangs on it; how many tokens it gives is computed for each share.
         """
-        engine, count = self.engine, self.options.tokens
+        count = self.options.tokens
         rng, options = np.random.default_rng(3), (TEMPERATURE, TOP_P)
 
         def peek(rows: int) -> list[float]:
@@ -248,8 +249,8 @@ class Measurement:
 
         def rounds() -> None:
             for token in self.ids[:count]:
-                guesses, _ = engine.advance_drawn(token, drafts, options, peek)
-                engine.accept(accepted_by_coin(rng, len(guesses), ACCEPTED))
+                guesses, _ = self._rounds.advance_drawn(token, drafts, options, peek)
+                self._rounds.accept(accepted_by_coin(rng, len(guesses), ACCEPTED))
 
         samples = self._samples(lambda: self._begin_rounds(context), rounds, count)
         speeds = {
@@ -277,15 +278,21 @@ class Measurement:
             "tokens_per_second": summary(samples),
         }
 
+    @property
+    def _rounds(self) -> Rounds:
+        rounds = self.engine.rounds
+        assert rounds is not None, "a library with a drafter"
+        return rounds
+
     def _round_launches(self) -> list[int]:
-        drafter = self.engine._drafter
-        return [] if drafter is None else list(drafter.calls.kernels)
+        rounds = self.engine.rounds
+        return [] if rounds is None else list(rounds.drafter.calls.kernels)
 
     def _begin_rounds(self, context: int) -> None:
         """Add tokens, so that the state after them is known."""
         self._fill(context)
-        self.engine.advance(self.ids[context], 0)
-        self.engine.accept(0)
+        self._rounds.advance(self.ids[context], 0)
+        self._rounds.accept(0)
 
     def _samples(
         self, prepare: Callable[[], Any], action: Callable[[], Any], count: int

@@ -85,7 +85,8 @@ class Replies:
     """Replies of one engine, one after the other on the same state."""
 
     def __init__(self, engine: Engine, made: Drafted, drafts: int | None = None) -> None:
-        engine.drafts = drafts
+        if engine.rounds is not None:
+            engine.rounds.drafts = drafts
         self.engine = engine
         package = Package.open(made.package)
         self.generator = Generator(engine, package.load_tokenizer(), frozenset(), engine.media)
@@ -120,8 +121,8 @@ def knows(text: Sequence[int], wrong: float, seed: int = 0) -> Guess:
 
 
 def let_guess(monkeypatch: pytest.MonkeyPatch, engine: Engine, guess: Guess) -> None:
-    drafter = engine._drafter
-    assert drafter is not None, "a package with a drafter"
+    assert engine.rounds is not None, "a package with a drafter"
+    drafter = engine.rounds.drafter
 
     def put(token_id: int, position: int, count: int) -> None:
         drafter.put([token_id, *guess(token_id, position, count)])

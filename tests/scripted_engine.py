@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.runtime.engine.generation import Generator
+from gemma4_compile.runtime.sampling.token_engine import DeviceSampling, Rounds
 from gemma4_compile.tiny.checkpoint import shipped_file
 
 Float32Array = npt.NDArray[np.float32]
@@ -56,6 +57,14 @@ class ScriptedEngine:
     def length(self) -> int:
         return len(self.held)
 
+    @property
+    def sampling(self) -> DeviceSampling | None:
+        return None
+
+    @property
+    def rounds(self) -> Rounds | None:
+        return None
+
     def clear(self) -> None:
         self.held = []
 
@@ -97,6 +106,10 @@ class GuessingEngine(ScriptedEngine):
     most_drafts = 4
     drafts: int | None = 4
 
+    @property
+    def rounds(self) -> Rounds:
+        return self
+
     def advance(self, token_id: int, drafts: int) -> tuple[list[int], LogitRows]:
         following = [*self.reply, *[END_OF_TURN] * (1 + drafts)][self.said + 1 :]
         guesses = following[:drafts]
@@ -109,9 +122,6 @@ class GuessingEngine(ScriptedEngine):
         self.pop(wrong)
 
     def advance_drawn(self, *_: object) -> tuple[list[int], list[int]]:
-        raise AssertionError("it draws nothing by itself")
-
-    def draw_last(self, *_: object) -> int:
         raise AssertionError("it draws nothing by itself")
 
 

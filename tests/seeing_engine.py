@@ -55,19 +55,19 @@ class Seeing:
         self.package = Package.open(directory)
         self.engine = Engine(self.package)
         ids = tvm_ffi.from_dlpack(usable(np.zeros(1, np.int32)))
-        self.width = int(self.engine._embed(ids, self.engine._params).shape[1])
+        self.width = int(self.engine.runner.embed(ids, self.engine.runner.params).shape[1])
         self.towers = Towers(self.width)
         self.given: list[tuple[Any, list[int], list[int]]] = []
-        self._prefill = self.engine._prefill
-        self.engine._prefill = self.prefill
+        self._prefill = self.engine.runner.prefill
+        self.engine.runner.prefill = self.prefill
 
     def reset(self, settings: MediaSettings = SETTINGS) -> None:
         self.engine.clear()
-        self.engine.media = settings
+        self.engine.runner.media = settings
         self.towers.calls, self.towers.extra_rows = [], 0
         self.given = []
-        self.engine._media_rows = MediaRows(
-            self.towers.find, self.engine.device, self.engine._params, settings
+        self.engine.runner.media_rows = MediaRows(
+            self.towers.find, self.engine.device, self.engine.runner.params, settings
         )
 
     def prefill(self, embedded: Any, ids: Any, modality: Any, *others: Any) -> Any:

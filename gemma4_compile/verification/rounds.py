@@ -127,8 +127,9 @@ def rounds_here(
     """Guess along a text in this process, on a library by name; errors as those of `Engine`."""
     named = library or main_library(directory)
     engine = Engine.open(directory, graphs=False, drafts=GUESSES, device=named)
-    drafter = engine._drafter
-    assert drafter is not None, "a package with a drafter"
+    rounds = engine.rounds
+    assert rounds is not None, "a package with a drafter"
+    drafter = rounds.drafter
     calls = drafter.calls
     assert isinstance(calls, PlainRounds), "an engine without graphs"
     recorded = calls.draft = _Recorded(calls.draft, engine.device)
@@ -145,11 +146,11 @@ def rounds_here(
             engine.clear()
             engine.prefill(ids[: move.position])
         recorded.guesses.clear()
-        given, rows = engine.advance(ids[move.position], move.guesses)
+        given, rows = rounds.advance(ids[move.position], move.guesses)
         assert len(given) == move.guesses, "there is room for them"
         logits = np.stack([rows.read(row) for row in range(len(given) + 1)])
         found.append(Round(move.position, tuple(recorded.guesses), logits, drafter.states))
-        engine.accept(move.kept - 1)
+        rounds.accept(move.kept - 1)
     return found
 
 

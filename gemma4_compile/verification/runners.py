@@ -123,14 +123,15 @@ def run_here(directory: Path, steps: Sequence[Job], library: str | None = None) 
     # What a probe returns is read after each step; of a drafter it knows nothing.
     named = library or main_library(directory)
     engine = Engine.open(directory, graphs=False, drafts=0, device=named)
-    prefill = engine._prefill = _Recorded(engine._prefill, engine.device)
-    plain = engine._steps
+    runner = engine.runner
+    prefill = runner.prefill = _Recorded(runner.prefill, engine.device)
+    plain = runner.steps
     assert isinstance(plain, PlainSteps), "without graphs"
     decode = plain._decode = _Recorded(plain._decode, engine.device)
     outcomes: list[Outcome] = []
     for step in steps:
         if isinstance(step, Embed):
-            outcomes.append(Outcome.of_rows(engine.rows_of(step.medium)))
+            outcomes.append(Outcome.of_rows(runner.rows_of(step.medium)))
             continue
         if step.clear:
             engine.clear()

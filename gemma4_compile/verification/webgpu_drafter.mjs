@@ -1,4 +1,4 @@
-// Rounds of guesses on a WebGPU device: the calls of runtime/speculative/drafting.py; see rounds.py.
+// Rounds of guesses on a WebGPU device: the calls of runtime/engine/rounds.py; see rounds.py.
 import { dispose, filesFromDisk } from "./webgpu_model.mjs";
 
 const LIST = "drafter-tensor-cache.json";

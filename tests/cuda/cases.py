@@ -19,46 +19,47 @@ from gemma4_compile.runtime.device.cuda_graph import Replayed
 from gemma4_compile.runtime.device.cuda_runtime import CudaError, CudaRuntime, Readback
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.device.kernel_clock import EventClock
+from gemma4_compile.runtime.engine.next_token import DrawnOnDevice, Held, NextToken
+from gemma4_compile.runtime.engine.rounds import Rounds
 from gemma4_compile.runtime.library import steps
 from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.runtime.sampling.sampling import Sampler, SamplingOptions
-from gemma4_compile.runtime.speculative.drafting import RoundChooser
 from tests.cuda import few_rows
 from tests.cuda.launches import CUDA, PROMPT, Step, half, intermediates, launches_of
 from tests.cuda.library import Launch
 
 
 def fixed_addresses(engine: Engine) -> set[int]:
-    return {tensor.data_ptr() for tensor in engine._params}
+    return {tensor.data_ptr() for tensor in engine.runner.params}
 
 
 def replay(package: Path) -> None:
     """The first step is issued, recorded and compared; later ones are the graph alone."""
     engine = Engine.open(package)
     engine.prefill(PROMPT)
-    first = launches_of(lambda: engine.forward_one(4))
+    first = launches_of(lambda: engine.runner.forward_one(4))
     count = len(first.direct)
     assert count > 50
     elsewhere = intermediates(first.direct, first.replayed)
     assert elsewhere
     assert elsewhere.isdisjoint(fixed_addresses(engine)), "weights stay where they are"
     assert _addresses(first.replayed) & fixed_addresses(engine)
-    assert engine.launches_in_graphs == (count, 0)
+    assert engine.runner.steps.kernels == (count, 0)
     for token in (5, 5, 6):
-        step = launches_of(lambda token=token: engine.forward_one(token))
+        step = launches_of(lambda token=token: engine.runner.forward_one(token))
         assert (len(step.direct), step.replayed) == (0, first.replayed)
     assert engine.length == len(PROMPT) + 4
     assert CUDA.uploads <= 3, "token, position, rotary values"
     # Logits of a prefill, and of a step that was not replayed, lie in TVM's pool.
     engine.clear()
-    logits = engine.forward(PROMPT)
-    drawn = launches_of(lambda: engine.draw(logits, 1.0, 0.9, 0.5))
+    logits = engine.runner.forward(PROMPT)
+    drawn = launches_of(lambda: engine.sampling.draw(logits, 1.0, 0.9, 0.5))
     assert (len(drawn.direct), len(drawn.replayed)) == (4, 0)
-    logits = engine.forward_one(4)
-    drawn = launches_of(lambda: engine.draw(logits, 1.0, 0.9, 0.5))
+    logits = engine.runner.forward_one(4)
+    drawn = launches_of(lambda: engine.sampling.draw(logits, 1.0, 0.9, 0.5))
     assert drawn.direct[0].params != drawn.replayed[0].params
     assert [a.kernel for a in drawn.direct] == [b.kernel for b in drawn.replayed]
-    drawn = launches_of(lambda: engine.draw(engine.forward_one(4), 1.0, 0.9, 0.6))
+    drawn = launches_of(lambda: engine.sampling.draw(engine.runner.forward_one(4), 1.0, 0.9, 0.6))
     assert (len(drawn.direct), len(drawn.replayed)) == (0, count + 4)
     assert CUDA.uploads == 4 - (1), "of the draw only the random number is new, and no token"
 
@@ -68,16 +69,16 @@ def own_memory(package: Path) -> None:
     engine, other = Engine.open(package), Engine.open(package, graphs=False)
     for one in (engine, other):
         one.prefill(PROMPT)
-    step = launches_of(lambda: engine.forward_one(4))
-    logits = engine.forward_one(4)
-    draw = launches_of(lambda: engine.draw(logits, 1.0, 0.9, 0.5))
+    step = launches_of(lambda: engine.runner.forward_one(4))
+    logits = engine.runner.forward_one(4)
+    draw = launches_of(lambda: engine.sampling.draw(logits, 1.0, 0.9, 0.5))
     own = intermediates(step.direct, step.replayed) | intermediates(draw.direct, draw.replayed)
     assert len(own) > 10
 
     def work() -> None:
         for one in (engine, other):
-            one.draw(one.forward(PROMPT * 5), 1.0, 0.9, 0.5)
-        other.draw(other.forward_one(4), 1.0, 0.9, 0.5)
+            one.sampling.draw(one.runner.forward(PROMPT * 5), 1.0, 0.9, 0.5)
+        other.sampling.draw(other.runner.forward_one(4), 1.0, 0.9, 0.5)
 
     assert own.isdisjoint(_addresses(launches_of(work).direct))
 
@@ -90,7 +91,7 @@ def allocation(package: Path) -> None:
     """Memory that is allocated and freed while a step is recorded ends no capture."""
     engine = Engine.open(package)
     engine.prefill(PROMPT)
-    replayed = engine._steps.forward
+    replayed = engine.runner.steps.forward
     assert isinstance(replayed, Replayed)
     watched = replayed._watched
 
@@ -99,8 +100,8 @@ def allocation(package: Path) -> None:
         return watched(ids)
 
     replayed._watched = allocating
-    engine.forward_one(4)
-    assert len(launches_of(lambda: engine.forward_one(4)).replayed) > 50
+    engine.runner.forward_one(4)
+    assert len(launches_of(lambda: engine.runner.forward_one(4)).replayed) > 50
 
 
 def several_engines(package: Path) -> None:
@@ -135,12 +136,12 @@ def refused(package: Path) -> None:
     engine.prefill(PROMPT)
     CUDA.fail(function)
     for _ in range(3):
-        step = launches_of(lambda: engine.forward_one(4))
+        step = launches_of(lambda: engine.runner.forward_one(4))
         assert len(step.direct) > 50
         assert not step.replayed
     CUDA.fail("")
-    assert not launches_of(lambda: engine.forward_one(4)).replayed, "it is not tried again"
-    assert engine.launches_in_graphs == (0, 0)
+    assert not launches_of(lambda: engine.runner.forward_one(4)).replayed, "it is not tried again"
+    assert engine.runner.steps.kernels == (0, 0)
     assert engine.length == len(PROMPT) + 4
     assert (CUDA.capturing, CUDA.alive) == (False, alive)
     engine.clear()
@@ -152,10 +153,10 @@ def refused_later(package: Path) -> None:
     engine = Engine.open(package)
     alive = CUDA.alive
     engine.prefill(PROMPT)
-    engine.forward_one(4)
-    assert len(launches_of(lambda: engine.forward_one(4)).replayed) > 50
+    engine.runner.forward_one(4)
+    assert len(launches_of(lambda: engine.runner.forward_one(4)).replayed) > 50
     CUDA.fail("cudaGraphLaunch")
-    step = launches_of(lambda: engine.forward_one(4))
+    step = launches_of(lambda: engine.runner.forward_one(4))
     assert len(step.direct) > 50
     assert not step.replayed
     assert engine.length == len(PROMPT) + 3
@@ -168,8 +169,8 @@ def wrong_values(package: Path) -> None:
     engine = Engine.open(package)
     engine.prefill(PROMPT)
     CUDA.corrupt(True)
-    engine.forward_one(4)
-    step = launches_of(lambda: engine.forward_one(4))
+    engine.runner.forward_one(4)
+    step = launches_of(lambda: engine.runner.forward_one(4))
     assert len(step.direct) > 50
     assert not step.replayed
 
@@ -179,10 +180,10 @@ def switched_off(package: Path) -> None:
     engine = Engine.open(package)
     engine.prefill(PROMPT)
     for _ in range(2):
-        assert not launches_of(lambda: engine.forward_one(4)).replayed
+        assert not launches_of(lambda: engine.runner.forward_one(4)).replayed
     engine = Engine.open(package, graphs=True)
     engine.prefill(PROMPT)
-    assert launches_of(lambda: engine.forward_one(4)).replayed
+    assert launches_of(lambda: engine.runner.forward_one(4)).replayed
 
 
 def read_four(engine: Engine, tokens: Iterator[int], held: int) -> None:
@@ -204,14 +205,14 @@ def ahead(package: Path) -> None:
     engine.prefill(PROMPT)
     engine.decode(4)
     held = engine.length
-    with closing(engine.sampled(1.0, 0.9, half)) as tokens:
+    with closing(engine.sampling.sampled(1.0, 0.9, half)) as tokens:
         read_four(engine, tokens, held)
     assert engine.length == held + 3, "the token that was read last was not asked to stay"
     with pytest.raises(UsageError, match="no logits"):
-        next(engine.sampled(1.0, 0.9, half))
+        next(engine.sampling.sampled(1.0, 0.9, half))
     engine.decode(4)
     room = engine.context_length - engine.length
-    with closing(engine.sampled(1.0, 0.9, half)) as tokens:
+    with closing(engine.sampling.sampled(1.0, 0.9, half)) as tokens:
         for _ in range(room + 1):
             next(tokens)
         assert engine.length == engine.context_length
@@ -226,16 +227,22 @@ DRAWS = 4  # launches of a round that are in no graph: of each kernel one for al
 def begin_rounds(package: Path) -> Engine:
     engine = Engine.open(package)
     engine.prefill(PROMPT)
-    engine.advance(4, 0)  # for the state after a token
-    engine.accept(0)
+    rounds_of(engine).advance(4, 0)  # for the state after a token
+    rounds_of(engine).accept(0)
     return engine
+
+
+def rounds_of(engine: Engine) -> Rounds:
+    assert engine.rounds is not None
+    return engine.rounds
 
 
 def drawn_round(engine: Engine, drafts: int, accepted: int) -> Step:
     def advance() -> None:
-        guesses, drawn = engine.advance_drawn(5, drafts, (1.0, 0.9), lambda rows: [0.5] * rows)
+        rounds = rounds_of(engine)
+        guesses, drawn = rounds.advance_drawn(5, drafts, (1.0, 0.9), lambda rows: [0.5] * rows)
         assert (len(guesses), len(drawn)) == (drafts, drafts + 1)
-        engine.accept(accepted)
+        rounds.accept(accepted)
 
     return launches_of(advance)
 
@@ -246,9 +253,7 @@ def rounds(package: Path) -> None:
     first = drawn_round(engine, 3, 1)
     recorded = first.direct[:-DRAWS]
     assert intermediates(recorded, first.replayed).isdisjoint(fixed_addresses(engine))
-    drafter = engine._drafter
-    assert drafter is not None
-    guesses, rows = drafter.calls.kernels
+    guesses, rows = rounds_of(engine).drafter.calls.kernels
     assert guesses % 3 == 0
     assert guesses + rows == len(recorded)
     assert len({launch.kernel[0] for launch in first.direct[-DRAWS:]}) == DRAWS
@@ -259,12 +264,12 @@ def rounds(package: Path) -> None:
     assert engine.length == len(PROMPT) + 1 + 2 + 1 + 4 + 3
     # Rounds whose logits the host reads wait for the ids, and then only copy.
     CUDA.clear()
-    _, logits = engine.advance(5, 3)
+    _, logits = rounds_of(engine).advance(5, 3)
     assert CUDA.downloads == 1
     for row in range(4):
         assert logits.read(row).shape == (engine.vocab_size,)
     assert all(launch.from_graph for launch in CUDA.launches())
-    engine.accept(0)
+    rounds_of(engine).accept(0)
 
 
 def rounds_of_many_sizes(package: Path) -> None:
@@ -301,20 +306,26 @@ def plain_rounds(package: Path) -> None:
         assert not step.replayed
 
 
+def following(way: NextToken, token_id: int) -> Iterator[int]:
+    while True:
+        token_id = way.after(token_id)
+        yield token_id
+
+
 def pauses(package: Path) -> None:
     """While guesses pause, a step is launched before the token before it is read; then rounds."""
     engine = begin_rounds(package)
     sampler = Sampler(SamplingOptions(temperature=1.0, top_p=0.9), seed=1)
-    rounds = RoundChooser(engine, sampler)
     held = engine.length
-    with closing(rounds.steps(5)) as tokens:
-        read_four(engine, tokens, held + 1)  # the token before them is in the state as well
+    with closing(DrawnOnDevice(engine.sampling, Held(), sampler, (1.0, 0.9))) as way:
+        read_four(engine, following(way, 5), held + 1)  # the token before them is there as well
     assert engine.length == held + 4, "what was launched for the token read last is taken back"
+    rounds = rounds_of(engine)
     guesses, _ = rounds.advance(5, 3)
     assert guesses == [], "a round for the state"
-    engine.accept(0)
+    rounds.accept(0)
     assert len(rounds.advance(5, 3)[0]) == 3
-    engine.accept(3)
+    rounds.accept(3)
     assert engine.length == held + 4 + 1 + 4
 
 
@@ -369,7 +380,7 @@ def without_readback(package: Path) -> None:
     engine = Engine.open(package)
     CUDA.fail("")
     engine.prefill(PROMPT)
-    with closing(engine.sampled(1.0, 0.9, half)) as tokens:
+    with closing(engine.sampling.sampled(1.0, 0.9, half)) as tokens:
         for number in range(3):
             next(tokens)
             assert engine.length == len(PROMPT) + number
@@ -383,8 +394,8 @@ def without_runtime(package: Path) -> None:
         engine = Engine.open(package)
         engine.prefill(PROMPT)
         for _ in range(2):
-            assert not launches_of(lambda: engine.forward_one(4)).replayed
-        assert engine.launches_in_graphs == (0, 0)
+            assert not launches_of(lambda: engine.runner.forward_one(4)).replayed
+        assert engine.runner.steps.kernels == (0, 0)
 
 
 def _missing() -> CudaRuntime:

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile.runtime import Chat, ContextFullError, Engine, Reply, Sampler, SamplingOptions
-from gemma4_compile.runtime.engine.engine import Float32Array
+from gemma4_compile.runtime import Chat, ContextFullError, Reply, Sampler, SamplingOptions
+from gemma4_compile.runtime.engine.model_runner import ModelRunner
 from gemma4_compile.runtime.prompt.prompt import Message
+from gemma4_compile.runtime.sampling.token_engine import Float32Array
 from tests.packages import list_files
 
 Chooser = Callable[[Float32Array], int]
@@ -180,12 +181,12 @@ def test_the_state_recovers_from_an_interrupted_forward(
     chat = Chat.open(tiny_package)
     expected = ask(Chat.open(tiny_package), "Hi")
 
-    def interrupted(self: Engine, ids: object) -> None:
-        self._state.begin(1)
+    def interrupted(self: ModelRunner, *_: object) -> None:
+        self.sequence.begin(1)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Engine, "_forward_chunk", interrupted)
+        patched.setattr(ModelRunner, "run", interrupted)
         with pytest.raises(KeyboardInterrupt):
             ask(chat, "Hi")
     assert ask(chat, "Hi").token_ids == expected.token_ids

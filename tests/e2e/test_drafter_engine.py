@@ -45,7 +45,7 @@ def test_who_wants_no_drafter_needs_none_of_its_files(
     package = Package.open(folder, drafter=False)
     assert package.drafter_cache is None
     engine = Engine(package)
-    assert engine.most_drafts == 0
+    assert engine.rounds is None
     assert Engine.open(folder, drafts=0).prefill([2, 5]).shape == (engine.vocab_size,)
     with pytest.raises(ArtifactError, match=name) as raised:
         Package.open(folder)
@@ -59,7 +59,7 @@ def test_who_wants_no_drafter_loads_none(drafted: Drafted, tmp_path: Path) -> No
     for file in folder.glob("params_shard_drafter_*"):
         file.write_bytes(b"")
     package = replace(Package.open(drafted.package), directory=folder)
-    assert Engine(package, drafts=0).most_drafts == 0
+    assert Engine(package, drafts=0).rounds is None
     with pytest.raises(ArtifactError, match="params_shard_drafter_0"):
         Engine(package)
 
@@ -67,29 +67,28 @@ def test_who_wants_no_drafter_loads_none(drafted: Drafted, tmp_path: Path) -> No
 def test_a_round_ends_with_its_guesses_accepted(
     drafted: Drafted,
 ) -> None:
-    plain, engine = Engine.open(drafted.package, drafts=0), Engine.open(drafted.package)
-    with pytest.raises(UsageError, match="there is no drafter"):
-        plain.advance(5, 1)
-    engine.clear()
+    engine = Engine.open(drafted.package)
+    rounds = engine.rounds
+    assert rounds is not None
     engine.prefill([2, 5])
     with pytest.raises(UsageError, match="no round of guesses"):
-        engine.accept(0)
+        rounds.accept(0)
     with pytest.raises(UsageError, match="expected 0 guesses or more, found -1"):
-        engine.advance(7, -1)
-    engine.advance(7, 4)  # for the state
-    engine.accept(0)
-    engine.advance(8, 4)
+        rounds.advance(7, -1)
+    rounds.advance(7, 4)  # for the state
+    rounds.accept(0)
+    rounds.advance(8, 4)
     for count in (-1, 5):
         with pytest.raises(UsageError, match=f"expected 0 to 4 guesses, found {count}"):
-            engine.accept(count)
-    for action in (lambda: engine.decode(3), lambda: engine.advance(3, 1)):
+            rounds.accept(count)
+    for action in (lambda: engine.decode(3), lambda: rounds.advance(3, 1)):
         with pytest.raises(UsageError, match="call accept first"):
             action()
-    engine.accept(2)
+    rounds.accept(2)
     assert engine.length == 2 + 1 + 3
     with pytest.raises(UsageError, match="no round of guesses"):
-        engine.accept(0)
-    engine.advance(8, 4)
+        rounds.accept(0)
+    rounds.advance(8, 4)
     engine.clear()
     assert engine.prefill([2, 5]).shape == (engine.vocab_size,)
 

@@ -12,6 +12,7 @@ import pytest
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.runtime import Engine, Package, cli
 from gemma4_compile.runtime.check.bench import measure, table
+from gemma4_compile.runtime.engine.device_sampling import DeviceSampling
 from gemma4_compile.runtime.engine.generation import Generation
 from gemma4_compile.runtime.sampling.sampling import SamplingOptions, candidates
 from gemma4_compile.runtime.server.answers import usage
@@ -114,12 +115,12 @@ def test_rounds_that_draw_on_the_device_give_the_replies_without_guesses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As on CUDA: rows are drawn at once, and random numbers of rows that go unused are kept."""
-    monkeypatch.setattr(Engine, "draws_on_device", True)
+    monkeypatch.setattr(DeviceSampling, "is_faster", True)
     plain, engine = engines("e2b")
     prompt = models.prompt(25, seed=17).tolist()
     options = OPTIONS.get(name, GREEDY)
     never = Mock(side_effect=AssertionError("it brings logits to the host"))
-    monkeypatch.setattr(engine, "advance", never)
+    monkeypatch.setattr(engine.rounds, "advance", never)
     # Of seed 2 a number lies 6e-7 from the border of two tokens: which one it draws hangs on the
     # kernels that the clock chooses.
     for seed in (0, 1, 3):
@@ -253,19 +254,21 @@ def test_rejected_guesses_leave_no_trace_in_the_state(
 ) -> None:
     """Rings beyond the window: a token's logits after rejections are those without any."""
     plain, engine = engines(kind)
+    rounds = engine.rounds
+    assert rounds is not None
     text = models.prompt(150, seed=13).tolist()
     for one in (plain, engine):
         one.clear()
         one.prefill(text[:60])
     rng = np.random.default_rng(14)
-    engine.advance(text[60], 0)
-    engine.accept(0)
+    rounds.advance(text[60], 0)
+    rounds.accept(0)
     plain.decode(text[60])
     let_guess(monkeypatch, engine, lambda *_: rng.integers(256, size=8).tolist())
     for token_id in text[61:]:
-        guesses, rows = engine.advance(token_id, 8)
+        guesses, rows = rounds.advance(token_id, 8)
         found = rows.read(0)
-        engine.accept(0)
+        rounds.accept(0)
         np.testing.assert_allclose(found, plain.decode(token_id), atol=1e-4)
         assert len(guesses) == 8
     assert engine.length == plain.length == len(text)

@@ -83,16 +83,16 @@ def test_everything_can_be_popped(engine: Engine) -> None:
 def test_tokens_are_drawn_one_after_the_other(engine: Engine) -> None:
     uniforms = [0.1, 0.9, 0.4, 0.7]
     engine.clear()
-    logits, expected = engine.forward([2, 7]), []
+    logits, expected = engine.runner.forward([2, 7]), []
     for uniform in uniforms:
-        expected.append(engine.draw(logits, 1.5, 0.99, uniform))
-        logits = engine.forward_one(expected[-1])
+        expected.append(engine.sampling.draw(logits, 1.5, 0.99, uniform))
+        logits = engine.runner.forward_one(expected[-1])
     engine.clear()
     with pytest.raises(UsageError, match="no logits to draw from"):
-        next(engine.sampled(1.5, 0.99, lambda: 0.5))
-    engine.forward([2, 7])
+        next(engine.sampling.sampled(1.5, 0.99, lambda: 0.5))
+    engine.runner.forward([2, 7])
     left = iter(uniforms)
-    drawn = engine.sampled(1.5, 0.99, lambda: next(left))
+    drawn = engine.sampling.sampled(1.5, 0.99, lambda: next(left))
     assert [next(drawn) for _ in uniforms] == expected
     drawn.close()
     assert engine.length == 2 + len(uniforms) - 1, "the last one was not asked to stay"

@@ -34,12 +34,14 @@ def test_rows_have_the_logits_of_single_tokens(
 ) -> None:
     package = Package.open(drafted_package(tmp_path_factory, kind, recipe, target="metal").package)
     plain, engine = Engine(package, drafts=0), Engine(package)
+    rounds = engine.rounds
+    assert rounds is not None
     text = models.prompt(30 + sum(ROUNDS), seed=13).tolist()
     for one in (plain, engine):
         one.clear()
         one.prefill(text[:29])
-    engine.advance(text[29], 0)
-    engine.accept(0)
+    rounds.advance(text[29], 0)
+    rounds.accept(0)
     expected = [plain.decode(token) for token in text[29:]]
     begin = 30
 
@@ -48,13 +50,13 @@ def test_rows_have_the_logits_of_single_tokens(
 
     let_guess(monkeypatch, engine, guess)
     for count in ROUNDS:
-        guesses, rows = engine.advance(text[begin], count - 1)
+        guesses, rows = rounds.advance(text[begin], count - 1)
         assert len(guesses) == count - 1
         for row in range(count):
             found = rows.read(row)
             error = np.abs(found - expected[begin + row - 29]).max()
             assert error <= tolerances.ACTIVATIONS[recipe], f"row {row} of {count}"
-        engine.accept(count - 1)
+        rounds.accept(count - 1)
         begin += count
 
 

@@ -73,11 +73,13 @@ def test_rows_have_the_logits_of_single_tokens(
     assert "linear" in kinds
     assert kinds & {"quantized_norm", "combine_splits", "quantize_rows"}
     plain, engine = Engine(package, drafts=0), Engine(package)
+    rounds = engine.rounds
+    assert rounds is not None
     text = models.prompt(30 + sum(ROUNDS), seed=13).tolist()
     for one in (plain, engine):
         one.prefill(text[:29])
-    engine.advance(text[29], 0)
-    engine.accept(0)
+    rounds.advance(text[29], 0)
+    rounds.accept(0)
     expected = [plain.decode(token) for token in text[29:]]
 
     def guess(_token: int, position: int, count: int) -> list[int]:
@@ -86,9 +88,9 @@ def test_rows_have_the_logits_of_single_tokens(
     let_guess(monkeypatch, engine, guess)
     begin = 30
     for count in ROUNDS:
-        _, rows = engine.advance(text[begin], count - 1)
+        _, rows = rounds.advance(text[begin], count - 1)
         for row in range(count):
             error = np.abs(rows.read(row) - expected[begin + row - 29]).max()
             assert error < tolerances.LOGITS_INT8_BOTH, (count, row)
-        engine.accept(count - 1)
+        rounds.accept(count - 1)
         begin += count

@@ -200,19 +200,11 @@ def prefill_rows(engine: Engine, given: Context) -> Float32Array:
     """One call of the library with rows of any modality; logits of the last one."""
     count, is_text = len(given), given.modality == abi.MODALITY_TEXT
     ids = np.where(is_text, given.ids, 0).astype(np.int32)
-    embedded = engine.device.read(engine._embed(engine.device.place(ids), engine._params))
+    place, runner = engine.device.place, engine.runner
+    embedded = engine.device.read(runner.embed(place(ids), runner.params))
     embedded[~is_text] = given.rows[~is_text]
-    engine._state.begin(count)
-    result = engine._prefill(
-        *(
-            view(engine.device.place(array), (1, *array.shape))
-            for array in (embedded, ids, given.modality.astype(np.int32))
-        ),
-        engine._state.handle,
-        engine._params,
-    )
-    engine._state.end()
-    return engine._read(result[0])
+    numbers = (view(place(a), (1, count)) for a in (ids, given.modality.astype(np.int32)))
+    return engine.device.read(runner.run(place(embedded), *numbers)).reshape(-1)
 
 
 def make_case(

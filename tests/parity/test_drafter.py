@@ -98,10 +98,10 @@ class Recorded:
 
     def __init__(self, package: Package) -> None:
         self.engine = Engine(package, drafts=DRAFTS)
-        drafter = self.engine._drafter
-        assert drafter is not None
+        assert self.engine.rounds is not None
+        self.rounds = self.engine.rounds
         self.results: list[Any] = []
-        calls = drafter.calls
+        calls = self.rounds.drafter.calls
         assert isinstance(calls, PlainRounds)
         plain = calls.draft
 
@@ -115,8 +115,8 @@ class Recorded:
     def advance(self, token_id: int, accepted: int = 0) -> list[Any]:
         """Add a token and keep some guesses; what the drafter gave."""
         self.results.clear()
-        self.engine.advance(token_id, DRAFTS)
-        self.engine.accept(min(accepted, len(self.results)))
+        self.rounds.advance(token_id, DRAFTS)
+        self.rounds.accept(min(accepted, len(self.results)))
         return list(self.results)
 
 

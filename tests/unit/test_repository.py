@@ -52,7 +52,9 @@ EXCEPTIONS: dict[str, str] = {
     ),
     "gemma4_compile/template/environment.py": "tests/parity/test_template_environment.py",
     "model_spec/drafter/export.py": "tests/unit/model_spec/drafter/test_component.py",
-    "gemma4_compile/runtime/speculative/drafting.py": "tests/e2e/test_drafts.py",
+    "gemma4_compile/runtime/engine/device_sampling.py": "tests/e2e/test_engine.py",
+    "gemma4_compile/runtime/engine/model_runner.py": "tests/e2e/test_engine.py",
+    "gemma4_compile/runtime/engine/rounds.py": "tests/e2e/test_drafter_engine.py",
     "gemma4_compile/runtime/sampling/token_engine.py": "protocols without code; mypy reads them",
     **dict.fromkeys(
         (f"gemma4_compile/verification/{name}.py" for name in ("references", "torch_parts")),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gemma4_compile.media.inputs import Medium
 from gemma4_compile.media.settings import MediaSettings
-from gemma4_compile.runtime.engine.engine import ContextFullError, Engine
+from gemma4_compile.runtime.engine.engine import Engine
 from gemma4_compile.runtime.engine.generation import (
     CONTEXT_HINT,
     FinishReason,
@@ -17,6 +17,7 @@ from gemma4_compile.runtime.engine.generation import (
     Generator,
     PromptProgress,
 )
+from gemma4_compile.runtime.engine.sequence_state import ContextFullError
 from gemma4_compile.runtime.package.package import Package
 from gemma4_compile.runtime.prompt.prompt import Message, PromptBuilder
 from gemma4_compile.runtime.reply.reply import Event, TextDelta

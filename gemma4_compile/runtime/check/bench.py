@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gemma4_compile.errors import UsageError
-from gemma4_compile.runtime.sampling.token_engine import DraftingEngine, Float32Array, TokenEngine
+from gemma4_compile.runtime.sampling.token_engine import Float32Array, TokenEngine
 from gemma4_compile.runtime.speculative.draft_pace import Drafting, DraftPace
 
 LENGTHS = (128, 512, 2048, 8192, 32_768)
@@ -73,8 +73,8 @@ def measure(
     lengths = lengths or [engine.context_length - DECODED]
     rng = np.random.default_rng(_SEED)
     pace = None
-    if isinstance(engine, DraftingEngine) and engine.most_drafts:
-        pace = DraftPace.of(engine.drafts, engine.most_drafts)
+    if engine.rounds is not None and engine.rounds.most_drafts:
+        pace = DraftPace.of(engine.rounds.drafts, engine.rounds.most_drafts)
     _run(engine, rng.integers(vocab_size, size=min(lengths[0], 16)).tolist(), pace, clock)
     for length in lengths:
         ids = rng.integers(vocab_size, size=length).tolist()
@@ -82,21 +82,20 @@ def measure(
         runs: list[tuple[float, float, Drafting]] = []
         while len(runs) < REPEATS and clock() - begin < _PATIENCE_S:
             runs.append(_run(engine, ids, pace, clock))
+        draftings = [drafting for *_, drafting in runs]
         yield Measurement(
             context=length,
             prefill_tokens_per_s=length / statistics.median(prefill for prefill, *_ in runs),
             decode_tokens_per_s=DECODED / statistics.median(decode for _, decode, _ in runs),
             first_token_s=statistics.median(prefill for prefill, *_ in runs),
             repeats=len(runs),
-            tokens_per_step=_tokens_per_step(engine, [drafting for *_, drafting in runs]),
+            tokens_per_step=_tokens_per_step(draftings) if pace else None,
         )
         if clock() - begin >= _PATIENCE_S:
             return
 
 
-def _tokens_per_step(engine: TokenEngine, runs: list[Drafting]) -> float | None:
-    if not isinstance(engine, DraftingEngine) or not engine.most_drafts:
-        return None
+def _tokens_per_step(runs: list[Drafting]) -> float:
     together = Drafting(
         sum(run.steps for run in runs),
         sum(run.guessed for run in runs),
@@ -128,19 +127,19 @@ def _decode(
     token_id, added = int(np.argmax(logits)), 0
     while added < DECODED:
         begin, count = clock(), 0 if pace is None else pace.count
-        if pace is None or not count or not isinstance(engine, DraftingEngine):
+        if pace is None or not count or engine.rounds is None:
             token_id = int(np.argmax(engine.decode(token_id)))
             drafting.steps, added = drafting.steps + 1, added + 1
             if pace is not None:
                 pace.note_step(clock() - begin)
             continue
-        guesses, rows = engine.advance(token_id, min(count, DECODED - added - 1))
+        guesses, rows = engine.rounds.advance(token_id, min(count, DECODED - added - 1))
         accepted = 0
         token_id = int(np.argmax(rows.read(0)))
         while accepted < len(guesses) and token_id == guesses[accepted]:
             accepted += 1
             token_id = int(np.argmax(rows.read(accepted)))
-        engine.accept(accepted)
+        engine.rounds.accept(accepted)
         added += accepted + 1
         drafting.note(len(guesses), accepted)
         pace.note_round(len(guesses), accepted, clock() - begin)

@@ -13,8 +13,9 @@ from tokenizers import Tokenizer
 
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.runtime.engine.chunks import chunks, whole_rows
-from gemma4_compile.runtime.engine.engine import ContextFullError, Float32Array
 from gemma4_compile.runtime.engine.media_prompt import Prompt
+from gemma4_compile.runtime.engine.next_token import Guessing, Held, NextToken, next_token
+from gemma4_compile.runtime.engine.sequence_state import ContextFullError
 from gemma4_compile.runtime.reply.reply import (
     Event,
     MarkIds,
@@ -25,15 +26,12 @@ from gemma4_compile.runtime.reply.reply import (
 )
 from gemma4_compile.runtime.reply.stop_strings import StopStrings
 from gemma4_compile.runtime.reply.tool_calls import ToolCall
-from gemma4_compile.runtime.sampling.sampling import Sampler
 from gemma4_compile.runtime.sampling.token_engine import (
-    DraftingEngine,
-    DrawingEngine,
+    Float32Array,
     TokenChooser,
     TokenEngine,
 )
 from gemma4_compile.runtime.speculative.draft_pace import Drafting, DraftPace
-from gemma4_compile.runtime.speculative.drafting import RoundChooser
 
 CONTEXT_HINT = (
     "say less, or make room: up to the package's own with --context-length, beyond it with "
@@ -89,19 +87,17 @@ class Generator:
         self.tokenizer = tokenizer
         response = tokenizer.token_to_id(_OPEN_TOOL_RESPONSE)
         self.stop_ids = stop_ids if response is None else stop_ids | {response}
-        self._held: list[int] = []  # as `Prompt.keys` numbers them
-        self._in_forward = False  # stays so where Ctrl-C or an error ended a forward
+        self._held = Held()
         self.drafting = Drafting()
         self.pace: DraftPace | None = None
-        if isinstance(engine, DraftingEngine) and engine.most_drafts:
-            self.pace = DraftPace.of(engine.drafts, engine.most_drafts)
+        if engine.rounds is not None and engine.rounds.most_drafts:
+            self.pace = DraftPace.of(engine.rounds.drafts, engine.rounds.most_drafts)
         self.clear()
 
     def clear(self) -> None:
         """Forget everything."""
         self.engine.clear()
-        self._held = []
-        self._in_forward = False
+        self._held = Held()
 
     def start(
         self,
@@ -156,111 +152,36 @@ class Generator:
         At least one token of the prompt is left to run, for its logits.
         """
         prompt = Prompt.of(prompt)
-        keys = prompt.keys()
-        limit = min(len(self._held), len(keys) - 1)
-        shared = next((i for i in range(limit) if self._held[i] != keys[i]), limit)
+        keys, held = prompt.keys(), self._held.keys
+        limit = min(len(held), len(keys) - 1)
+        shared = next((i for i in range(limit) if held[i] != keys[i]), limit)
         if self._whole:
             shared = whole_rows(prompt.modalities(), shared)
-        interrupted = self._in_forward or self.engine.length != len(self._held)
-        if interrupted or shared == 0 or not self.engine.pop(len(self._held) - shared):
+        interrupted = self._held.in_forward or self.engine.length != len(held)
+        if interrupted or shared == 0 or not self.engine.pop(len(held) - shared):
             self.clear()
             shared = 0
-        self._held = keys[:shared]
+        self._held.keys = keys[:shared]
         return shared
 
     def prefill(self, ids: Sequence[int]) -> Float32Array:
         """Add one chunk; return the logits after it."""
-        self._in_forward = True
+        self._held.in_forward = True
         logits = self.engine.prefill(ids)
-        self._held += Prompt.of(ids).keys()
-        self._in_forward = False
+        self._held.end_forward(*Prompt.of(ids).keys())
         return logits
 
-    def decode(self, token_id: int) -> Float32Array:
-        """Add one token; return the logits after it."""
-        self._in_forward = True
-        logits = self.engine.decode(token_id)
-        self._held.append(token_id)
-        self._in_forward = False
-        return logits
-
-    def tokens(self, logits: Float32Array, chooser: TokenChooser) -> Steps[int, None, None]:
-        """Tokens of a reply, without end; each is in the state once the next is asked for."""
-        options = chooser.device_options if isinstance(chooser, Sampler) else None
-        engine = self.engine
-        if isinstance(engine, DraftingEngine) and engine.most_drafts:
-            yield from self._drafted(engine, logits, chooser)
-        if options is None or not isinstance(engine, DrawingEngine) or not engine.draws_on_device:
-            while True:
-                token_id = chooser(logits)
-                yield token_id
-                logits = self.decode(token_id)
-        assert isinstance(chooser, Sampler), "others have no options"
-        with closing(engine.sampled(*options, chooser.random)) as drawn:
-            while True:
-                self._in_forward = True
-                token_id = next(drawn)
-                self._in_forward = False
-                yield token_id
-                self._held.append(token_id)
-
-    def _drafted(
-        self, engine: DraftingEngine, logits: Float32Array, chooser: TokenChooser
-    ) -> Steps[int, None, None]:
-        """As `tokens`, several of them by a forward where guesses come true."""
-        pace = self.pace
-        assert pace is not None, "made with the generator"
-        rounds = RoundChooser(engine, chooser)
-        token_id = rounds.first(logits)
-        while True:
-            yield token_id
-            if not pace.count:
-                token_id = yield from self._undrafted(rounds, pace, token_id)
-                continue
-            begin = time.perf_counter()
-            self._in_forward = True
-            guesses, choose = rounds.advance(token_id, pace.count)
-            self._held.append(token_id)
-            accepted = 0
-            outside = 0.0  # seconds that the reader of the tokens takes
-            try:
-                while True:
-                    token_id = choose(accepted)
-                    if accepted == len(guesses) or token_id != guesses[accepted]:
-                        break
-                    left = time.perf_counter()
-                    yield token_id
-                    outside += time.perf_counter() - left
-                    self._held.append(token_id)
-                    accepted += 1
-            finally:
-                engine.accept(accepted)
-                self._in_forward = False
-                self.drafting.note(len(guesses), accepted)
-            pace.note_round(len(guesses), accepted, time.perf_counter() - begin - outside)
-
-    def _undrafted(
-        self, rounds: RoundChooser, pace: DraftPace, token_id: int
-    ) -> Steps[int, None, int]:
-        """Tokens after this one without guesses; return the one that the next round begins with."""
-        with closing(rounds.steps(token_id)) as steps:
-            while True:
-                begin = time.perf_counter()
-                self._in_forward = True
-                following = next(steps)
-                self._held.append(token_id)
-                self._in_forward = False
-                self.drafting.steps += 1
-                pace.note_step(time.perf_counter() - begin)
-                if pace.count:
-                    return following
-                yield following
-                token_id = following
+    def next_token(self, chooser: TokenChooser) -> NextToken:
+        """The way to the tokens of a reply after the prompt that the state holds."""
+        rounds, guessing = self.engine.rounds, None
+        if rounds is not None and self.pace is not None:
+            guessing = Guessing(rounds, self.pace, self.drafting)
+        return next_token(self.engine, self._held, chooser, guessing)
 
     @property
     def is_full(self) -> bool:
         """Return whether no further token fits."""
-        return len(self._held) == self.engine.context_length
+        return len(self._held.keys) == self.engine.context_length
 
 
 class Generation:
@@ -334,8 +255,8 @@ class Generation:
         if isinstance(self._chooser, PromptReader):
             self._chooser.begin(self._prompt)
         logits = yield from self._prefill()
-        with closing(self._generator.tokens(logits, self._chooser)) as tokens:
-            stopped = yield from self._answer(tokens, begin)
+        with closing(self._generator.next_token(self._chooser)) as way:
+            stopped = yield from self._answer(way, logits, begin)
         reason, self.finish_reason = self.finish_reason, "interrupted"
         if not stopped:
             stopped = yield from self._emit(self._parser.finish())
@@ -345,9 +266,12 @@ class Generation:
             yield TextDelta(rest)
         self.finish_reason = "stop" if stopped else reason
 
-    def _answer(self, tokens: Iterator[int], begin: float) -> Steps[Event, None, bool]:
+    def _answer(
+        self, way: NextToken, logits: Float32Array, begin: float
+    ) -> Steps[Event, None, bool]:
         """Tokens until one ends the reply; return whether a stop text or a call did."""
-        for token_id in tokens:
+        token_id = way.first(logits)
+        while True:
             now = time.perf_counter()
             if not self.token_ids:
                 self.first_token_s = now - begin
@@ -366,6 +290,7 @@ class Generation:
             if self._generator.is_full:
                 self.finish_reason = "context"
                 break
+            token_id = way.after(token_id)
         return False
 
     def _prefill(self) -> Steps[PromptProgress, None, Float32Array]:

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gemma4_compile.runtime.engine.engine import Float32Array
 from gemma4_compile.runtime.engine.generation import PromptReader
 from gemma4_compile.runtime.reply.reply import MarkIds
 from gemma4_compile.runtime.sampling.sampling import most_probable
-from gemma4_compile.runtime.sampling.token_engine import TokenChooser
+from gemma4_compile.runtime.sampling.token_engine import Float32Array, TokenChooser
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from collections.abc import Generator as Steps
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +19,61 @@ Peek = Callable[[int], Sequence[float]]
 """Random numbers in [0, 1) of the next tokens; they are not used up yet."""
 
 
+class LogitRows(Protocol):
+    """Logits of several tokens."""
+
+    def read(self, row: int) -> Float32Array:
+        """The logits of a row."""
+
+
+class DrawnTokens(Protocol):
+    """Tokens drawn on the device, without end; each is added once the next is asked for."""
+
+    def __next__(self) -> int:
+        """The next token."""
+
+    def close(self) -> None:
+        """End the sequence with the token before the one that was given last."""
+
+
+class DeviceSampling(Protocol):
+    """What draws tokens on the device; see the class of this name in `runtime/engine/`."""
+
+    @property
+    def is_faster(self) -> bool:
+        """Return whether that is faster than to read logits."""
+
+    def draw_last(self, options: DrawOptions, uniform: float) -> int:
+        """Draw from the logits of the last forward."""
+
+    def sampled(
+        self,
+        temperature: float,
+        top_p: float,
+        random: Callable[[], float],
+        token_id: int | None = None,
+    ) -> DrawnTokens:
+        """Tokens after `token_id`, or after the last forward."""
+
+
+class Rounds(Protocol):
+    """What guesses tokens ahead and checks them; see the class of this name."""
+
+    drafts: int | None
+    most_drafts: int
+
+    def advance(self, token_id: int, drafts: int) -> tuple[list[int], LogitRows]:
+        """Add a token and guesses; return these and the logits of all."""
+
+    def advance_drawn(
+        self, token_id: int, drafts: int, options: DrawOptions, peek: Peek
+    ) -> tuple[list[int], list[int]]:
+        """As `advance`; return the guesses, and a token drawn from each row."""
+
+    def accept(self, count: int) -> None:
+        """Keep the token and the first guesses, and take the others back."""
+
+
 class TokenEngine(Protocol):
     """The part of `Engine` that generation needs; see there."""
 
@@ -29,6 +83,14 @@ class TokenEngine(Protocol):
     @property
     def length(self) -> int:
         """Tokens in the state."""
+
+    @property
+    def sampling(self) -> DeviceSampling | None:
+        """What draws tokens on the device; None where nothing does."""
+
+    @property
+    def rounds(self) -> Rounds | None:
+        """What guesses tokens ahead; None where there is no drafter."""
 
     def clear(self) -> None:
         """Forget the sequence."""
@@ -41,53 +103,3 @@ class TokenEngine(Protocol):
 
     def decode(self, token_id: int) -> Float32Array:
         """Add one token; return its logits."""
-
-
-class LogitRows(Protocol):
-    """Logits of several tokens."""
-
-    def read(self, row: int) -> Float32Array:
-        """The logits of a row."""
-
-
-@runtime_checkable
-class DrawingEngine(TokenEngine, Protocol):
-    """An engine that can draw tokens by itself; see `Engine`."""
-
-    @property
-    def draws_on_device(self) -> bool:
-        """Return whether that is faster than to read logits."""
-
-    def sampled(
-        self,
-        temperature: float,
-        top_p: float,
-        random: Callable[[], float],
-        token_id: int | None = None,
-    ) -> Steps[int, None, None]:
-        """Tokens after `token_id`, each in the state once the next is asked for."""
-
-
-@runtime_checkable
-class DraftingEngine(TokenEngine, Protocol):
-    """An engine that can guess tokens ahead; see `Engine`."""
-
-    drafts: int | None
-
-    @property
-    def most_drafts(self) -> int:
-        """Guesses of a round, at most."""
-
-    def advance(self, token_id: int, drafts: int) -> tuple[list[int], LogitRows]:
-        """Add a token and guesses; return these and the logits of all."""
-
-    def advance_drawn(
-        self, token_id: int, drafts: int, options: DrawOptions, peek: Peek
-    ) -> tuple[list[int], list[int]]:
-        """As `advance`; return the guesses, and a token drawn from each row."""
-
-    def draw_last(self, options: DrawOptions, uniform: float) -> int:
-        """Draw from the logits of the last forward."""
-
-    def accept(self, count: int) -> None:
-        """Keep the token and the first guesses, and take the others back."""

@@ -10,9 +10,9 @@ from tokenizers import Tokenizer
 
 from gemma4_compile.errors import Gemma4CompileError
 from gemma4_compile.media.settings import MediaSettings
-from gemma4_compile.runtime.engine.engine import ContextFullError
 from gemma4_compile.runtime.engine.generation import Generation, Generator
 from gemma4_compile.runtime.engine.logprobs import AnswerTokens
+from gemma4_compile.runtime.engine.sequence_state import ContextFullError
 from gemma4_compile.runtime.grammar.grammar import Grammars
 from gemma4_compile.runtime.package.package import Package
 from gemma4_compile.runtime.prompt.prompt import NO_TEMPLATE, PromptBuilder

@@ -51,11 +51,13 @@ def test_guesses_are_those_without_a_record(package: Path) -> None:
     moves = plan_rounds([range(20, 30)], CHUNK)
     first = next(one for one in rounds_here(package, text, moves) if one.guesses)
     engine = Engine.open(package, drafts=GUESSES)
+    rounds = engine.rounds
+    assert rounds is not None
     engine.prefill(text[:20])
     for position in range(20, first.position):
-        engine.advance(text[position], 0)
-        engine.accept(0)
-    guesses, _ = engine.advance(text[first.position], GUESSES)
+        rounds.advance(text[position], 0)
+        rounds.accept(0)
+    guesses, _ = rounds.advance(text[first.position], GUESSES)
     assert guesses == [guess.token for guess in first.guesses]
     for guess in first.guesses:
         assert guess.candidates is not None, "of clusters"

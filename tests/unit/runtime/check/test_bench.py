@@ -6,7 +6,7 @@ import pytest
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime.check.bench import DECODED, REPEATS, measure, table
-from gemma4_compile.runtime.engine.engine import Float32Array
+from gemma4_compile.runtime.sampling.token_engine import Float32Array
 from gemma4_compile.system.limits import peak_memory_bytes
 from tests.scripted_engine import VOCABULARY, ScriptedEngine
 

@@ -10,6 +10,7 @@ import pytest
 from gemma4_compile.runtime import ContextFullError, Sampler, SamplingOptions
 from gemma4_compile.runtime.engine.generation import Generation, PromptProgress
 from gemma4_compile.runtime.reply.reply import TextDelta
+from gemma4_compile.runtime.sampling.token_engine import DeviceSampling
 from tests.scripted_engine import (
     END_OF_TURN,
     Float32Array,
@@ -153,13 +154,24 @@ class Drawing(ScriptedEngine):
     uniforms : what decided about each token
     """
 
-    draws_on_device = True
+    is_faster = True
     uniforms: tuple[float, ...] = ()
 
+    @property
+    def sampling(self) -> DeviceSampling:
+        return self
+
+    def draw_last(self, *_: object) -> int:
+        raise AssertionError("there are no rounds")
+
     def sampled(
-        self, temperature: float, top_p: float, random: Callable[[], float]
+        self,
+        temperature: float,
+        top_p: float,
+        random: Callable[[], float],
+        token_id: int | None = None,
     ) -> Steps[int, None, None]:
-        assert (temperature, top_p) == (1.0, 0.9)
+        assert (temperature, top_p, token_id) == (1.0, 0.9, None)
         said = 0
         while True:
             self.uniforms += (random(),)
@@ -229,7 +241,7 @@ def test_what_a_device_cannot_draw_is_chosen_from_logits(options: SamplingOption
     engine = Drawing(encode("a b c"))
     with pytest.raises(AssertionError, match="the device draws"):
         finished(scripted_generator(engine).start(PROMPT, Sampler(options, SEED)))
-    engine.draws_on_device = False
+    engine.is_faster = False
     with pytest.raises(AssertionError, match="the device draws"):
         finished(scripted_generator(engine).start(PROMPT, Sampler(DRAWN, SEED)))
 

@@ -66,7 +66,8 @@ def test_rows_of_media_are_in_their_places(seeing: Seeing) -> None:
     assert [each for _, _, kinds in seeing.given for each in kinds] == prompt.modalities()
     assert len(seeing.given) > 1
     text = tvm_ffi.from_dlpack(usable(np.array(prompt, np.int32)))
-    expected = seeing.engine.device.read(seeing.engine._embed(text, seeing.engine._params)).copy()
+    runner = seeing.engine.runner
+    expected = seeing.engine.device.read(runner.embed(text, runner.params)).copy()
     for run in prompt.runs:
         expected[run.start : run.start + run.count] = expected_rows(run.medium, seeing.width)
     assert (rows == expected).all()

@@ -1,0 +1,144 @@
+"""Forwards of a model on its device: of a prompt, a chunk at a time, or of one token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import tvm_ffi
+
+from gemma4_compile import abi
+from gemma4_compile.errors import UsageError
+from gemma4_compile.media.inputs import Picture, Sound
+from gemma4_compile.media.settings import MediaSettings
+from gemma4_compile.runtime.device.device import Device, Feed, view
+from gemma4_compile.runtime.engine.chunks import chunks
+from gemma4_compile.runtime.engine.media_prompt import Prompt
+from gemma4_compile.runtime.engine.media_rows import MediaRows
+from gemma4_compile.runtime.engine.sequence_state import SequenceState
+from gemma4_compile.runtime.library.kv_state import KvState
+from gemma4_compile.runtime.library.native_library import Forward, NativeLibrary
+from gemma4_compile.runtime.library.steps import GraphSteps, Parameters, PlainSteps
+from gemma4_compile.runtime.sampling.token_engine import Float32Array
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A package's library on its device, with what its functions take.
+
+    Attributes
+    ----------
+    params : weights
+    media : what the model takes besides text
+    prefill_chunk : most tokens that one forward takes
+    """
+
+    library: NativeLibrary
+    device: Device
+    params: Parameters
+    kv: KvState
+    media: MediaSettings
+    vocab_size: int
+    prefill_chunk: int
+
+
+class ModelRunner:
+    """A model whose forwards add tokens to a sequence.
+
+    Attributes
+    ----------
+    sequence : what the tokens are added to
+    steps : the calls of every token
+    embed, prefill : the library's functions that a chunk calls
+    params : weights
+    media_rows : the towers
+    media : what the model takes besides text
+    ids : memory on the device for the ids of a forward
+    """
+
+    def __init__(
+        self, model: LoadedModel, sequence: SequenceState, steps: PlainSteps | GraphSteps
+    ) -> None:
+        """Take the library's functions."""
+        library, device = model.library, model.device
+        self.sequence, self.steps = sequence, steps
+        self.params, self.media = model.params, model.media
+        self.media_rows = MediaRows(library.compiled_function, device, model.params, model.media)
+        self.embed = library.compiled_function(abi.EMBED)
+        self.prefill: Forward = library.compiled_function(abi.PREFILL)
+        self.ids = Feed(device, model.prefill_chunk, "int32")
+        self._text = device.place(np.full(model.prefill_chunk, abi.MODALITY_TEXT, np.int32))
+        self._modalities = Feed(device, model.prefill_chunk, "int32")
+        self._kv = model.kv.handle
+        self._vocab_size = model.vocab_size
+        self._chunk = min(model.prefill_chunk, sequence.context_length)
+
+    def forward(self, ids: Sequence[int]) -> tvm_ffi.Tensor:
+        """Add tokens, a chunk at a time; logits (1, 1, vocab_size) of the last one.
+
+        They stay on the device, until the next call. Errors as of `Engine.prefill`.
+        """
+        self.check(ids)
+        prompt = Prompt.of(ids)
+        logits = None
+        whole = self.media.whole_images
+        for part in chunks(prompt.modalities(), self._chunk, whole_images=whole):
+            logits = self._forward_chunk(prompt.part(part.start, part.stop))
+        assert logits is not None, "checked above: there is at least one token"
+        return logits
+
+    def forward_one(self, token_id: int) -> tvm_ffi.Tensor:
+        """As `forward`, with one token."""
+        self.check([token_id])
+        return self.step(self.ids.write([[token_id]]))
+
+    def step(self, ids: tvm_ffi.Tensor) -> tvm_ffi.Tensor:
+        """As `forward_one`, with a token on the device, int32 (1, 1), that is known to fit."""
+        self.sequence.begin(1)
+        logits = self.steps.forward(ids)
+        self.sequence.end(logits)
+        return logits
+
+    def run(
+        self, embedded: tvm_ffi.Tensor, ids: tvm_ffi.Tensor, modalities: tvm_ffi.Tensor
+    ) -> tvm_ffi.Tensor:
+        """As `forward`, with one chunk on the device that is known to fit.
+
+        Parameters
+        ----------
+        embedded : (n, hidden_size)
+        ids, modalities : int32, (1, n)
+        """
+        self.sequence.begin(int(embedded.shape[0]))
+        whole = view(embedded, (1, *embedded.shape))
+        logits: tvm_ffi.Tensor = self.prefill(whole, ids, modalities, self._kv, self.params)[0]
+        self.sequence.end(logits)
+        return logits
+
+    def rows_of(self, medium: Picture | Sound) -> Float32Array:
+        """Rows (rows, hidden_size) that a picture or a sound becomes; nothing is added.
+
+        UsageError if the package does not take it.
+        """
+        return self.media_rows.read(medium)
+
+    def check(self, ids: Sequence[int]) -> None:
+        """Raise what `Engine.prefill` says of tokens that cannot be added."""
+        self.sequence.check(len(ids))
+        if not len(ids):
+            raise UsageError("there are no tokens to add")
+        last = self._vocab_size - 1
+        for token_id in ids:
+            if not 0 <= token_id <= last:
+                raise UsageError(f"token id: expected 0 to {last}, found {token_id}")
+
+    def _forward_chunk(self, ids: Prompt) -> tvm_ffi.Tensor:
+        on_device = self.ids.write(ids)
+        embedded = self.embed(on_device, self.params)
+        modalities = self._text
+        if ids.runs:
+            self.media_rows.put(ids, embedded)
+            modalities = self._modalities.write(ids.modalities())
+        shape = (1, len(ids))
+        return self.run(embedded, view(on_device, shape), view(modalities, shape))
