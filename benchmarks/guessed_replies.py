@@ -18,8 +18,7 @@ from tokenizers.models import WordLevel
 from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime.engine.engine import Engine
 from gemma4_compile.runtime.engine.generation import Generator
-from gemma4_compile.runtime.sampling.sampling import Sampler, SamplingOptions
-from gemma4_compile.runtime.sampling.token_engine import DrawOptions, Peek
+from gemma4_compile.runtime.sampling.sampling import DrawOptions, Peek, Sampler, SamplingOptions
 from gemma4_compile.runtime.speculative.draft_pace import DraftPace
 
 OPTIONS = SamplingOptions(temperature=1.0, top_p=0.95, top_k=0)

@@ -10,7 +10,8 @@ from tokenizers import Tokenizer
 
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.runtime.engine.generation import Generator
-from gemma4_compile.runtime.sampling.token_engine import DeviceSampling, Rounds
+from gemma4_compile.runtime.engine.media_prompt import Prompt, Tokens
+from gemma4_compile.runtime.engine.token_engine import DeviceSampling, Rounds
 from gemma4_compile.tiny.checkpoint import shipped_file
 
 Float32Array = npt.NDArray[np.float32]
@@ -72,10 +73,10 @@ class ScriptedEngine:
         self.held = self.held[: len(self.held) - count]
         return True
 
-    def prefill(self, ids: Sequence[int]) -> Float32Array:
+    def prefill(self, ids: Tokens) -> Float32Array:
         assert len(ids) <= self.prefill_chunk
         self.said = 0
-        return self._forward(ids)
+        return self._forward(Prompt.of(ids).ids)
 
     def decode(self, token_id: int) -> Float32Array:
         self.said += 1

@@ -26,8 +26,7 @@ from gemma4_compile.runtime.engine.engine import Engine
 from gemma4_compile.runtime.grammar.grammar import Grammars, JsonGrammar
 from gemma4_compile.runtime.package.integrity import Check
 from gemma4_compile.runtime.package.package import Package, read_provenance
-from gemma4_compile.runtime.sampling.sampling import make_sampler
-from gemma4_compile.runtime.sampling.token_engine import TokenChooser
+from gemma4_compile.runtime.sampling.sampling import TokenChooser, make_sampler
 from gemma4_compile.runtime.speculative.drafter import check_drafts
 from gemma4_compile.runtime.terminal.console import Console
 from gemma4_compile.runtime.terminal.dialogue import Dialogue

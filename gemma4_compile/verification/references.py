@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from gemma4_compile.progress import Reporter
 from gemma4_compile.quantization.convert import RowReader
-from gemma4_compile.runtime.engine.media_prompt import Prompt
 from gemma4_compile.verification.forms import FormTrial
 from gemma4_compile.verification.measures import TextMeasures
 from gemma4_compile.verification.prompt import Prompt as Text
@@ -46,8 +45,7 @@ class Transformers:
     def logits(self, trial: Trial, tokens: Sequence[int], rows: Float32Array) -> Float32Array:
         """Logits after the trial's prompt and after each of the tokens that follow it."""
         assert trial.prompt is not None, "there is room for it"
-        prompt = Prompt.of(trial.prompt)
-        prompt += tokens
+        prompt = replace(trial.prompt, ids=[*trial.prompt.ids, *tokens])
         places = range(len(trial.prompt) - 1, len(prompt))
         text = self.module.text_config(self.opened.checkpoint.config)
         weights = (self.opened.config.dtype, self.read, self.opened.shapes)

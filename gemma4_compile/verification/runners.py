@@ -24,7 +24,7 @@ from gemma4_compile.media.inputs import Picture, Sound
 from gemma4_compile.package.artifacts import ChatConfig, Provenance, read_artifact
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.engine.engine import Engine
-from gemma4_compile.runtime.engine.media_prompt import Prompt
+from gemma4_compile.runtime.engine.media_prompt import Prompt, Tokens
 from gemma4_compile.runtime.library.native_library import Forward
 from gemma4_compile.runtime.library.steps import PlainSteps
 from gemma4_compile.runtime.package.choice import is_for_browsers, main_library
@@ -52,7 +52,7 @@ class Step:
     follow : decode the most probable token after the step before; `ids` are empty then
     """
 
-    ids: Sequence[int]
+    ids: Tokens
     clear: bool = False
     chunk: int | None = None
     follow: bool = False
@@ -135,14 +135,14 @@ def run_here(directory: Path, steps: Sequence[Job], library: str | None = None) 
             continue
         if step.clear:
             engine.clear()
-        ids = [outcomes[-1].token] if step.follow else step.ids
+        prompt = Prompt([outcomes[-1].token]) if step.follow else Prompt.of(step.ids)
         if step.follow or step.chunk == 0:
-            for token in ids:
+            for token in prompt.ids:
                 logits, seen = engine.decode(token), decode.hidden
         else:
-            prompt, size = Prompt.of(ids), step.chunk or len(ids)
-            for begin in range(0, len(ids), size):
-                logits = engine.prefill(prompt.part(begin, min(begin + size, len(ids))))
+            size = step.chunk or len(prompt)
+            for begin in range(0, len(prompt), size):
+                logits = engine.prefill(prompt.part(begin, min(begin + size, len(prompt))))
             seen = prefill.hidden
         outcomes.append(Outcome(logits, seen))
     return outcomes
@@ -263,7 +263,7 @@ def _described(step: Job, folder: Path) -> dict[str, object]:
         }
         for run in prompt.runs
     ]
-    return {**values, "ids": list(prompt), "runs": runs}
+    return {**values, "ids": prompt.ids, "runs": runs}
 
 
 def _written(medium: Picture | Sound, folder: Path) -> dict[str, object]:

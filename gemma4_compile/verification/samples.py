@@ -103,9 +103,7 @@ def make_trials(
     def trial(modality: str, medium: Picture | Sound, begin: int, soft: int, end: int) -> Trial:
         if medium.rows > free:
             return Trial(modality, medium, None, 0)
-        prompt = Prompt(head)
-        prompt.add(Rows(medium, begin, soft, end))
-        prompt += tail
+        prompt = Prompt.joined([head, Rows(medium, begin, soft, end), tail])
         return Trial(modality, medium, prompt, steps)
 
     image, audio = settings.image, settings.audio

@@ -27,7 +27,7 @@ _PICTURE_TYPE, _SOUND_TYPE = 1, 3  # of rows, as transformers' processors name t
 
 def text_alone(prompt: Prompt) -> dict[str, object]:
     """Inputs of a text."""
-    return {"input_ids": torch.tensor([list(prompt)])}
+    return {"input_ids": torch.tensor([prompt.ids])}
 
 
 def with_media(model: Untyped, prompt: Prompt, media: Sequence[Float32Array]) -> dict[str, object]:
@@ -35,7 +35,7 @@ def with_media(model: Untyped, prompt: Prompt, media: Sequence[Float32Array]) ->
 
     The masks are those of `generate` with a cache of fixed size: docs/numerics.md.
     """
-    ids, types = torch.tensor([list(prompt)]), torch.zeros((1, len(prompt)), dtype=torch.int64)
+    ids, types = torch.tensor([prompt.ids]), torch.zeros((1, len(prompt)), dtype=torch.int64)
     for run in prompt.runs:
         where = slice(run.start, run.start + run.count)
         ids[0, where] = model.config.pad_token_id

@@ -65,7 +65,7 @@ class Tokens:
     media : the rows of each medium of the prompt
     """
 
-    ids: Sequence[int]
+    ids: Prompt | Sequence[int]
     rows: Sequence[int] = ()
     media: Sequence[Float32Array] = ()
 

@@ -15,7 +15,7 @@ import pytest
 from gemma4_compile.runtime import Chat, ContextFullError, Reply, Sampler, SamplingOptions
 from gemma4_compile.runtime.engine.model_runner import ModelRunner
 from gemma4_compile.runtime.prompt.prompt import Message
-from gemma4_compile.runtime.sampling.token_engine import Float32Array
+from gemma4_compile.runtime.sampling.sampling import Float32Array
 from tests.packages import list_files
 
 Chooser = Callable[[Float32Array], int]

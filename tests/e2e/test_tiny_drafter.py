@@ -11,8 +11,7 @@ import pytest
 from gemma4_compile.runtime import Engine, Package
 from gemma4_compile.runtime.engine.generation import Generator
 from gemma4_compile.runtime.grammar.grammar import Grammars, JsonGrammar
-from gemma4_compile.runtime.sampling.sampling import SamplingOptions, make_sampler
-from gemma4_compile.runtime.sampling.token_engine import TokenChooser
+from gemma4_compile.runtime.sampling.sampling import SamplingOptions, TokenChooser, make_sampler
 from tests.marks import slow_unless
 from tests.web.compiled import DRAFTED, Compiler
 from tools.training.tiny.evaluate import Task, tasks

@@ -54,7 +54,7 @@ def test_text_and_ids_are_those_of_transformers(
     )
 
     assert template.render(messages, thinking=thinking) == text
-    assert PromptBuilder(tokenizer, template).build(messages, thinking=thinking) == ids
+    assert PromptBuilder(tokenizer, template).build(messages, thinking=thinking).ids == ids
 
 
 WEATHER = {

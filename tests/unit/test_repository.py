@@ -55,7 +55,7 @@ EXCEPTIONS: dict[str, str] = {
     "gemma4_compile/runtime/engine/device_sampling.py": "tests/e2e/test_engine.py",
     "gemma4_compile/runtime/engine/model_runner.py": "tests/e2e/test_engine.py",
     "gemma4_compile/runtime/engine/rounds.py": "tests/e2e/test_drafter_engine.py",
-    "gemma4_compile/runtime/sampling/token_engine.py": "protocols without code; mypy reads them",
+    "gemma4_compile/runtime/engine/token_engine.py": "protocols without code; mypy reads them",
     **dict.fromkeys(
         (f"gemma4_compile/verification/{name}.py" for name in ("references", "torch_parts")),
         "tests/unit/verification/test_numerics_report.py, on compiled packages",

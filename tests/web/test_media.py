@@ -126,23 +126,24 @@ def check(engine: Engine, reply: Reply, media: Sequence[Picture | Sound]) -> Non
     """The client gave the model these media, and each token is what the CPU's logits allow."""
     image, audio = settings_of(engine)
     length = int(reply.usage["prompt_tokens"])
-    prompt, said = Prompt(reply.watched[:length]), reply.watched[length:]
+    ids, said = list(reply.watched[:length]), reply.watched[length:]
+    runs = []
     across, down = image.client_blocks
     at = 0
     for medium in media:
         around = image if isinstance(medium, Picture) else audio
-        begin = prompt.index(around.begin, at)
-        end = prompt.index(around.end, begin)
+        begin = ids.index(around.begin, at)
+        end = ids.index(around.end, begin)
         # The client gives every picture as many rows; those beyond its blocks leave no trace.
         given = across * down if isinstance(medium, Picture) else medium.rows
-        assert prompt[begin + 1 : end] == [around.soft] * given
+        assert ids[begin + 1 : end] == [around.soft] * given
         end = begin + 1 + medium.rows
-        del prompt[end : begin + 1 + given]
-        prompt.runs.append(Run(begin + 1, medium.rows, medium))
+        del ids[end : begin + 1 + given]
+        runs.append(Run(begin + 1, medium.rows, medium))
         at = end + 1
-    assert not {image.begin, audio.begin} & set(prompt[at:])
+    assert not {image.begin, audio.begin} & set(ids[at:])
     engine.clear()
-    logits = engine.prefill(prompt)
+    logits = engine.prefill(Prompt(ids, tuple(runs)))
     assert len(said) >= LENGTH - 1  # the client does not run the last one
     for token in said:
         assert logits[token] >= logits.max() - MARGIN

@@ -21,7 +21,7 @@ from gemma4_compile.runtime.engine.sequence_state import ContextFullError
 from gemma4_compile.runtime.package.package import Package
 from gemma4_compile.runtime.prompt.prompt import Message, PromptBuilder
 from gemma4_compile.runtime.reply.reply import Event, TextDelta
-from gemma4_compile.runtime.sampling.token_engine import TokenChooser
+from gemma4_compile.runtime.sampling.sampling import TokenChooser
 
 
 @dataclass(frozen=True)

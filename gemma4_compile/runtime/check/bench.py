@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gemma4_compile.errors import UsageError
-from gemma4_compile.runtime.sampling.token_engine import Float32Array, TokenEngine
+from gemma4_compile.runtime.engine.token_engine import TokenEngine
+from gemma4_compile.runtime.sampling.sampling import Float32Array
 from gemma4_compile.runtime.speculative.draft_pace import Drafting, DraftPace
 
 LENGTHS = (128, 512, 2048, 8192, 32_768)

@@ -25,7 +25,7 @@ from gemma4_compile.runtime.package.choice import (
 from gemma4_compile.runtime.package.integrity import Check
 from gemma4_compile.runtime.package.package import Package, check_whole, read_provenance
 from gemma4_compile.runtime.package.tuned import keep_choice
-from gemma4_compile.runtime.sampling.token_engine import Float32Array
+from gemma4_compile.runtime.sampling.sampling import Float32Array
 from gemma4_compile.runtime.terminal.console import Console
 from gemma4_compile.system.files import scratch_folder
 from gemma4_compile.system.log_lines import process_noted

@@ -28,7 +28,7 @@ from gemma4_compile.runtime.engine.engine import Engine
 from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.runtime.package.integrity import Check
 from gemma4_compile.runtime.package.package import Package
-from gemma4_compile.runtime.sampling.token_engine import Float32Array
+from gemma4_compile.runtime.sampling.sampling import Float32Array
 
 RESULT_FILE, LOGITS_FILE = "result.json", "logits.npy"
 PROMPT_TOKENS = 128

@@ -10,7 +10,7 @@ from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime.device.device import Device, Feed
 from gemma4_compile.runtime.engine.model_runner import ModelRunner
 from gemma4_compile.runtime.library.steps import token_readback
-from gemma4_compile.runtime.sampling.token_engine import DrawOptions
+from gemma4_compile.runtime.sampling.sampling import DrawOptions
 
 
 class DeviceSampling:

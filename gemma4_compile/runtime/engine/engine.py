@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import tvm_ffi
@@ -13,6 +12,7 @@ from gemma4_compile.errors import UsageError
 from gemma4_compile.media.settings import MediaSettings, media_settings
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.engine.device_sampling import DeviceSampling
+from gemma4_compile.runtime.engine.media_prompt import Tokens
 from gemma4_compile.runtime.engine.model_runner import LoadedModel, ModelRunner
 from gemma4_compile.runtime.engine.rounds import Rounds
 from gemma4_compile.runtime.engine.sequence_state import SequenceState
@@ -21,7 +21,7 @@ from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.runtime.library.steps import graphs_wanted, token_steps
 from gemma4_compile.runtime.package.integrity import ByteCount
 from gemma4_compile.runtime.package.package import Package
-from gemma4_compile.runtime.sampling.token_engine import Float32Array
+from gemma4_compile.runtime.sampling.sampling import Float32Array
 from gemma4_compile.runtime.speculative.drafter import Drafter, check_drafts
 
 
@@ -138,7 +138,7 @@ class Engine:
         """Take back the last `count` tokens; False and no change where the rings cannot."""
         return self.sequence.pop(count)
 
-    def prefill(self, ids: Sequence[int]) -> Float32Array:
+    def prefill(self, ids: Tokens) -> Float32Array:
         """Add tokens, a chunk at a time, and return the logits (vocab_size,) of the last one.
 
         Parameters

@@ -13,9 +13,10 @@ from tokenizers import Tokenizer
 
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.runtime.engine.chunks import chunks, whole_rows
-from gemma4_compile.runtime.engine.media_prompt import Prompt
+from gemma4_compile.runtime.engine.media_prompt import Prompt, Tokens
 from gemma4_compile.runtime.engine.next_token import Guessing, Held, NextToken, next_token
 from gemma4_compile.runtime.engine.sequence_state import ContextFullError
+from gemma4_compile.runtime.engine.token_engine import TokenEngine
 from gemma4_compile.runtime.reply.reply import (
     Event,
     MarkIds,
@@ -26,11 +27,7 @@ from gemma4_compile.runtime.reply.reply import (
 )
 from gemma4_compile.runtime.reply.stop_strings import StopStrings
 from gemma4_compile.runtime.reply.tool_calls import ToolCall
-from gemma4_compile.runtime.sampling.token_engine import (
-    Float32Array,
-    TokenChooser,
-    TokenEngine,
-)
+from gemma4_compile.runtime.sampling.sampling import Float32Array, TokenChooser
 from gemma4_compile.runtime.speculative.draft_pace import Drafting, DraftPace
 
 CONTEXT_HINT = (
@@ -101,7 +98,7 @@ class Generator:
 
     def start(
         self,
-        prompt: Sequence[int],
+        prompt: Tokens,
         chooser: TokenChooser,
         *,
         max_tokens: int | None = None,
@@ -125,19 +122,19 @@ class Generator:
         UsageError
             If a picture that must be whole does not fit into a chunk; nothing changes then.
         """
+        prompt = Prompt.of(prompt)
         if len(prompt) > self.engine.context_length:
             raise ContextFullError(
                 f"the context is full: this conversation takes {len(prompt)} tokens, and the "
                 f"context holds {self.engine.context_length}",
                 hint=CONTEXT_HINT,
             )
-        ids = Prompt.of(prompt)
-        self.cut(ids, 0)
+        self.cut(prompt, 0)
         parser: ReplyParser | PlainParser = PlainParser(self.tokenizer)
         if not plain:
-            in_reasoning = MarkIds.of(self.tokenizer).reasoning_is_open(ids)
+            in_reasoning = MarkIds.of(self.tokenizer).reasoning_is_open(prompt.ids)
             parser = ReplyParser(self.tokenizer, in_reasoning=in_reasoning)
-        return Generation(self, ids, chooser, max_tokens, StopStrings(stop), parser)
+        return Generation(self, prompt, chooser, max_tokens, StopStrings(stop), parser)
 
     def cut(self, prompt: Prompt, begin: int) -> list[slice]:
         """The chunks of a prompt from `begin` on; UsageError as of `start`."""
@@ -146,7 +143,7 @@ class Generator:
         found = chunks(rest, most, whole_images=self._whole)
         return [slice(begin + part.start, begin + part.stop) for part in found]
 
-    def rewind(self, prompt: Sequence[int]) -> int:
+    def rewind(self, prompt: Tokens) -> int:
         """Bring the state back to what it shares with `prompt`; return how many tokens that is.
 
         At least one token of the prompt is left to run, for its logits.
@@ -164,11 +161,11 @@ class Generator:
         self._held.keys = keys[:shared]
         return shared
 
-    def prefill(self, ids: Sequence[int]) -> Float32Array:
+    def prefill(self, chunk: Prompt) -> Float32Array:
         """Add one chunk; return the logits after it."""
         self._held.in_forward = True
-        logits = self.engine.prefill(ids)
-        self._held.end_forward(*Prompt.of(ids).keys())
+        logits = self.engine.prefill(chunk)
+        self._held.end_forward(*chunk.keys())
         return logits
 
     def next_token(self, chooser: TokenChooser) -> NextToken:
@@ -253,7 +250,7 @@ class Generation:
     def _reply(self) -> Steps[Event | PromptProgress, None, None]:
         begin = time.perf_counter()
         if isinstance(self._chooser, PromptReader):
-            self._chooser.begin(self._prompt)
+            self._chooser.begin(self._prompt.ids)
         logits = yield from self._prefill()
         with closing(self._generator.next_token(self._chooser)) as way:
             stopped = yield from self._answer(way, logits, begin)

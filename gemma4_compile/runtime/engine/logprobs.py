@@ -9,8 +9,7 @@ import numpy as np
 
 from gemma4_compile.runtime.engine.generation import PromptReader
 from gemma4_compile.runtime.reply.reply import MarkIds
-from gemma4_compile.runtime.sampling.sampling import most_probable
-from gemma4_compile.runtime.sampling.token_engine import Float32Array, TokenChooser
+from gemma4_compile.runtime.sampling.sampling import Float32Array, TokenChooser, most_probable
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from tokenizers import Tokenizer
 
@@ -53,28 +54,41 @@ class Run:
         return abi.MODALITY_AUDIO if isinstance(self.medium, Sound) else abi.MODALITY_MEDIA
 
 
-class Prompt(list[int]):
-    """Ids of a prompt, or of a chunk of it.
+@dataclass(frozen=True)
+class Prompt:
+    """Tokens of a prompt, or of a chunk of it.
 
     Attributes
     ----------
+    ids : of all tokens, also those in the places of media
     runs : its media, in order
     """
 
-    def __init__(self, ids: Iterable[int] = (), runs: Iterable[Run] = ()) -> None:
-        super().__init__(ids)
-        self.runs = list(runs)
+    ids: list[int] = field(default_factory=list)
+    runs: tuple[Run, ...] = ()
+
+    def __len__(self) -> int:
+        """Its tokens."""
+        return len(self.ids)
 
     @classmethod
-    def of(cls, ids: Sequence[int]) -> Prompt:
-        """A copy."""
-        return cls(ids, ids.runs if isinstance(ids, Prompt) else ())
+    def of(cls, tokens: Tokens) -> Prompt:
+        """A prompt as it is, or one of these ids."""
+        return tokens if isinstance(tokens, Prompt) else cls(list(tokens))
 
-    def add(self, rows: Rows) -> None:
-        """Append a medium with what surrounds it."""
-        self.append(rows.begin)
-        self.runs.append(Run(len(self), rows.medium.rows, rows.medium))
-        self += [rows.soft] * rows.medium.rows + [rows.end]
+    @classmethod
+    def joined(cls, parts: Iterable[Sequence[int] | Rows]) -> Prompt:
+        """Ids, and media with what surrounds them, one after the other."""
+        ids: list[int] = []
+        runs = []
+        for part in parts:
+            if isinstance(part, Rows):
+                ids.append(part.begin)
+                runs.append(Run(len(ids), part.medium.rows, part.medium))
+                ids += [part.soft] * part.medium.rows + [part.end]
+            else:
+                ids += part
+        return cls(ids, tuple(runs))
 
     def part(self, begin: int, end: int) -> Prompt:
         """The ids from `begin` to before `end`, and the rows that are among them."""
@@ -84,7 +98,7 @@ class Prompt(list[int]):
             if first < last:
                 skipped = run.first + first - run.start
                 runs.append(Run(first - begin, last - first, run.medium, skipped))
-        return Prompt(self[begin:end], runs)
+        return Prompt(self.ids[begin:end], tuple(runs))
 
     def modalities(self) -> list[int]:
         """Modality of every row, as the library takes it."""
@@ -95,12 +109,16 @@ class Prompt(list[int]):
 
     def keys(self) -> list[int]:
         """A number for each row: equal where the rows are, be it of text or of the same medium."""
-        found = list(self)
+        found = list(self.ids)
         for run in self.runs:
             name = int.from_bytes(run.medium.digest, "big") << 32
             numbers = range(run.first, run.first + run.count)
             found[run.start : run.start + run.count] = [-1 - (name | number) for number in numbers]
         return found
+
+
+Tokens: TypeAlias = "Prompt | Sequence[int]"
+"""A prompt; ids where there are no media among them."""
 
 
 class Spread:

@@ -14,13 +14,13 @@ from gemma4_compile.media.inputs import Picture, Sound
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.runtime.device.device import Device, Feed, view
 from gemma4_compile.runtime.engine.chunks import chunks
-from gemma4_compile.runtime.engine.media_prompt import Prompt
+from gemma4_compile.runtime.engine.media_prompt import Prompt, Tokens
 from gemma4_compile.runtime.engine.media_rows import MediaRows
 from gemma4_compile.runtime.engine.sequence_state import SequenceState
 from gemma4_compile.runtime.library.kv_state import KvState
 from gemma4_compile.runtime.library.native_library import Forward, NativeLibrary
 from gemma4_compile.runtime.library.steps import GraphSteps, Parameters, PlainSteps
-from gemma4_compile.runtime.sampling.token_engine import Float32Array
+from gemma4_compile.runtime.sampling.sampling import Float32Array
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,13 @@ class ModelRunner:
         self._vocab_size = model.vocab_size
         self._chunk = min(model.prefill_chunk, sequence.context_length)
 
-    def forward(self, ids: Sequence[int]) -> tvm_ffi.Tensor:
+    def forward(self, tokens: Tokens) -> tvm_ffi.Tensor:
         """Add tokens, a chunk at a time; logits (1, 1, vocab_size) of the last one.
 
         They stay on the device, until the next call. Errors as of `Engine.prefill`.
         """
-        self.check(ids)
-        prompt = Prompt.of(ids)
+        prompt = Prompt.of(tokens)
+        self.check(prompt.ids)
         logits = None
         whole = self.media.whole_images
         for part in chunks(prompt.modalities(), self._chunk, whole_images=whole):
@@ -133,12 +133,12 @@ class ModelRunner:
             if not 0 <= token_id <= last:
                 raise UsageError(f"token id: expected 0 to {last}, found {token_id}")
 
-    def _forward_chunk(self, ids: Prompt) -> tvm_ffi.Tensor:
-        on_device = self.ids.write(ids)
+    def _forward_chunk(self, chunk: Prompt) -> tvm_ffi.Tensor:
+        on_device = self.ids.write(chunk.ids)
         embedded = self.embed(on_device, self.params)
         modalities = self._text
-        if ids.runs:
-            self.media_rows.put(ids, embedded)
-            modalities = self._modalities.write(ids.modalities())
-        shape = (1, len(ids))
+        if chunk.runs:
+            self.media_rows.put(chunk, embedded)
+            modalities = self._modalities.write(chunk.modalities())
+        shape = (1, len(chunk))
         return self.run(embedded, view(on_device, shape), view(modalities, shape))

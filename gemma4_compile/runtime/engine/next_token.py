@@ -11,15 +11,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gemma4_compile.runtime.sampling.sampling import Sampler
-from gemma4_compile.runtime.sampling.token_engine import (
+from gemma4_compile.runtime.engine.token_engine import (
     DeviceSampling,
     DrawnTokens,
+    Rounds,
+    TokenEngine,
+)
+from gemma4_compile.runtime.sampling.sampling import (
     DrawOptions,
     Float32Array,
-    Rounds,
+    Sampler,
     TokenChooser,
-    TokenEngine,
 )
 from gemma4_compile.runtime.speculative.draft_pace import Drafting, DraftPace
 

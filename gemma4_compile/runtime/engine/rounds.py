@@ -8,7 +8,7 @@ from gemma4_compile.errors import UsageError
 from gemma4_compile.options.chat import MAX_DRAFTS
 from gemma4_compile.runtime.device.device import Device, view
 from gemma4_compile.runtime.engine.model_runner import LoadedModel, ModelRunner
-from gemma4_compile.runtime.sampling.token_engine import DrawOptions, Float32Array, Peek
+from gemma4_compile.runtime.sampling.sampling import DrawOptions, Float32Array, Peek
 from gemma4_compile.runtime.speculative.drafter import Drafter
 
 

@@ -26,7 +26,7 @@ from gemma4_compile.runtime.grammar.schema_process import (
 )
 from gemma4_compile.runtime.prompt.literal_specials import control_tokens
 from gemma4_compile.runtime.reply.reply import MarkIds
-from gemma4_compile.runtime.sampling.token_engine import Float32Array, TokenChooser
+from gemma4_compile.runtime.sampling.sampling import Float32Array, TokenChooser
 
 INSTALL = "pip install 'gemma4-compile[json]'"
 MAX_SCHEMA_BYTES = 256 << 10

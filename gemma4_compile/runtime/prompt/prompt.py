@@ -204,7 +204,7 @@ class PromptBuilder:
         tools: Sequence[Mapping[str, object]] = (),
         watch: Watch | None = None,
     ) -> Prompt:
-        """Ids of the whole prompt, up to where the model's reply begins, and its media.
+        """The whole prompt, up to where the model's reply begins, and its media.
 
         Parameters
         ----------
@@ -249,17 +249,11 @@ class PromptBuilder:
             with watched(watch, self._new_text):
                 pieces = [self._template.render(shown, thinking=thinking, tools=tools)]
             replies = []
-        ids = Prompt()
-        spread = self._spread.split(pieces[::2], media)
-        for index, segments in enumerate(spread):
-            for segment in segments:
-                if isinstance(segment, Rows):
-                    ids.add(segment)
-                else:
-                    ids += self._encode_hidden(segment)
-            if index < len(replies):
-                ids += replies[index]
-        return ids
+        parts: list[list[int] | Rows] = []
+        for index, segments in enumerate(self._spread.split(pieces[::2], media)):
+            parts += [s if isinstance(s, Rows) else self._encode_hidden(s) for s in segments]
+            parts += replies[index : index + 1]
+        return Prompt.joined(parts)
 
     def _reply_ids(self, message: Message) -> list[int]:
         return without_reasoning(message.token_ids or (), *self._channel)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
 from types import MappingProxyType
@@ -20,6 +20,15 @@ from gemma4_compile.options.sampling_ranges import (
 
 Float32Array = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]
+
+TokenChooser = Callable[[Float32Array], int]
+"""Chooses a token id from logits (vocab_size,): a `Sampler`."""
+
+DrawOptions = tuple[float, float]
+"""Temperature and top_p of draws on the device, above 0."""
+
+Peek = Callable[[int], Sequence[float]]
+"""Random numbers in [0, 1) of the next tokens; they are not used up yet."""
 
 _LEAST_DEVICE_TEMPERATURE = 0.01  # float32 could overflow far below
 _GREEDY = 1e-4, 1e-6  # temperature and top_p at which a device draws the most probable token
@@ -135,7 +144,7 @@ class Sampler:
         self._ahead: deque[float] = deque()
 
     @property
-    def device_options(self) -> tuple[float, float] | None:
+    def device_options(self) -> DrawOptions | None:
         """Temperature and top_p, where a device's sampler can draw; it knows no top_k."""
         options = self._options
         if options.top_k or options.temperature < _LEAST_DEVICE_TEMPERATURE:
@@ -143,7 +152,7 @@ class Sampler:
         return options.temperature, options.top_p
 
     @property
-    def round_options(self) -> tuple[float, float] | None:
+    def round_options(self) -> DrawOptions | None:
         """As `device_options`; greedily, too, where all but the most probable token count 0."""
         return self.device_options if self._options.temperature else _GREEDY
 

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from gemma4_compile.runtime.engine.logprobs import AnswerTokens, LogprobRecorder, TokenLogprob
 from gemma4_compile.runtime.reply.detokenizer import StreamingDetokenizer
-from gemma4_compile.runtime.sampling.token_engine import TokenChooser
+from gemma4_compile.runtime.sampling.sampling import TokenChooser
 from gemma4_compile.types import JsonObject
 
 _LEAST = -9999.0  # for what has no probability: JSON knows no infinity

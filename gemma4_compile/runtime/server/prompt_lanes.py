@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from gemma4_compile.runtime.engine.media_prompt import Prompt
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.requests import ChatRequest, CompletionRequest
 from gemma4_compile.template.watch import SlowRenderingError, Watch
@@ -29,9 +30,7 @@ class PromptLanes:
     def __init__(self) -> None:
         self._short, self._long = _Lane("short-prompts"), _Lane("long-prompts")
 
-    async def build(
-        self, make: Callable[[_Request, Watch], list[int]], request: _Request
-    ) -> list[int]:
+    async def build(self, make: Callable[[_Request, Watch], Prompt], request: _Request) -> Prompt:
         """Make a prompt when its turn comes; errors are those of `make`, and ApiError.
 
         Where this is cancelled, so is the rendering of the prompt.
@@ -57,8 +56,8 @@ class _Lane:
         self._turn = asyncio.Lock()
 
     async def build(
-        self, make: Callable[[_Request, Watch], list[int]], request: _Request, watch: Watch
-    ) -> list[int]:
+        self, make: Callable[[_Request, Watch], Prompt], request: _Request, watch: Watch
+    ) -> Prompt:
         await self._turn.acquire()
         loop = asyncio.get_running_loop()
         building = loop.run_in_executor(self._thread, make, request, watch)

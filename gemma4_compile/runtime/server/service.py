@@ -12,13 +12,13 @@ from gemma4_compile.errors import Gemma4CompileError
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.runtime.engine.generation import Generation, Generator
 from gemma4_compile.runtime.engine.logprobs import AnswerTokens
+from gemma4_compile.runtime.engine.media_prompt import Prompt
 from gemma4_compile.runtime.engine.sequence_state import ContextFullError
 from gemma4_compile.runtime.grammar.grammar import Grammars
 from gemma4_compile.runtime.package.package import Package
 from gemma4_compile.runtime.prompt.prompt import NO_TEMPLATE, PromptBuilder
 from gemma4_compile.runtime.reply.reply import MarkIds
-from gemma4_compile.runtime.sampling.sampling import SamplingOptions, make_sampler
-from gemma4_compile.runtime.sampling.token_engine import TokenChooser
+from gemma4_compile.runtime.sampling.sampling import SamplingOptions, TokenChooser, make_sampler
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.fields import Ignored
 from gemma4_compile.runtime.server.logprobs import ReplyLogprobs
@@ -115,7 +115,7 @@ class _StateOwner:
 
 
 def _start(
-    prompt: list[int],
+    prompt: Prompt,
     settings: Settings,
     constrain: Constraint | None,
     logprobs: ReplyLogprobs | None,
@@ -192,11 +192,11 @@ class Service:
         messages = await self._media.resolve(request.messages, request.media)
         return replace(request, messages=messages, media=())
 
-    async def build_chat(self, request: ChatRequest) -> list[int]:
+    async def build_chat(self, request: ChatRequest) -> Prompt:
         """`chat_prompt` when its turn comes; errors as there and of `PromptLanes.build`."""
         return await self._lanes.build(self.chat_prompt, request)
 
-    async def build_completion(self, request: CompletionRequest) -> list[int]:
+    async def build_completion(self, request: CompletionRequest) -> Prompt:
         """`completion_prompt` when its turn comes; errors as there."""
         return await self._lanes.build(self.completion_prompt, request)
 
@@ -241,8 +241,8 @@ class Service:
             name = f"{name[:_SHOWN_NAME]}..."
         return f"the model `{name}` does not exist; this server has `{self.model.name}`"
 
-    def chat_prompt(self, request: ChatRequest, watch: Watch) -> list[int]:
-        """Ids of the prompt.
+    def chat_prompt(self, request: ChatRequest, watch: Watch) -> Prompt:
+        """The whole prompt.
 
         Raises
         ------
@@ -261,7 +261,7 @@ class Service:
             )
         thinking = self._thinks(request)
         try:
-            ids = self._prompts.build(
+            prompt = self._prompts.build(
                 request.messages, thinking=thinking, tools=request.declared, watch=watch
             )
         except SlowRenderingError:
@@ -270,17 +270,17 @@ class Service:
             raise _does_not_fit(error, "messages") from error
         except Gemma4CompileError as error:
             raise ApiError(400, str(error), param="messages") from error
-        return self._fitting(ids, "messages")
+        return self._fitting(prompt, "messages")
 
-    def completion_prompt(self, request: CompletionRequest, _: Watch) -> list[int]:
-        """Ids of the prompt after the token that begins every text; errors as `chat_prompt`."""
+    def completion_prompt(self, request: CompletionRequest, _: Watch) -> Prompt:
+        """The text after the token that begins every text; errors as `chat_prompt`."""
         if isinstance(request.prompt, str):
             try:
                 ids = self._prompts.encode_prompt(request.prompt)
             except ContextFullError as error:
                 raise _does_not_fit(error, "prompt") from error
         else:
-            ids = self._fitting(list(request.prompt), "prompt")
+            ids = self._fitting(Prompt.of(request.prompt), "prompt").ids
             wrong = next((i for i in ids if not 0 <= i < self.model.vocab_size), None)
             if wrong is not None:
                 raise ApiError(
@@ -289,13 +289,13 @@ class Service:
                     param="prompt",
                 )
         if self.model.bos_id is not None and ids[:1] != [self.model.bos_id]:
-            ids.insert(0, self.model.bos_id)
-        return self._fitting(ids, "prompt")
+            ids = [self.model.bos_id, *ids]
+        return self._fitting(Prompt(ids), "prompt")
 
     def submit(
         self,
         place: Place,
-        prompt: list[int],
+        prompt: Prompt,
         request: Request,
         *,
         constrain: Constraint | None = None,
@@ -316,7 +316,7 @@ class Service:
             settings = request.settings.of_reply(index)
             recorder = None
             if settings.logprobs is not None:
-                in_reasoning = marks.reasoning_is_open(prompt)
+                in_reasoning = marks.reasoning_is_open(prompt.ids)
                 answer = None if plain else AnswerTokens(marks, in_reasoning=in_reasoning)
                 recorder = ReplyLogprobs(self.model.tokenizer, settings.logprobs, answer)
             recorders.append(recorder)
@@ -328,7 +328,7 @@ class Service:
         tickets = place.submit(*starts)
         return [Reply(*pair) for pair in zip(tickets, recorders, strict=True)]
 
-    def constraint(self, request: ChatRequest, prompt: Sequence[int]) -> Constraint | None:
+    def constraint(self, request: ChatRequest, prompt: Prompt) -> Constraint | None:
         """Constraint of a reply by the request's schema or calls; ApiError if it cannot be."""
         schema, tools = request.schema, request.must_call
         strict = [tool for tool in request.tools if _name(tool) in request.strict]
@@ -372,16 +372,16 @@ class Service:
         """What the request or the server asks for; None leaves it to the template."""
         return (self._thinking or None) if request.thinking is None else request.thinking
 
-    def _fitting(self, ids: list[int], param: str) -> list[int]:
-        if not ids:
+    def _fitting(self, prompt: Prompt, param: str) -> Prompt:
+        if not prompt.ids:
             raise ApiError(400, f"`{param}`: this tokenizer makes no tokens of it", param=param)
-        if len(ids) > self.model.context_length:
+        if len(prompt) > self.model.context_length:
             raise _does_not_fit(
-                f"this prompt takes {len(ids)} tokens, and the context holds "
+                f"this prompt takes {len(prompt)} tokens, and the context holds "
                 f"{self.model.context_length}",
                 param,
             )
-        return ids
+        return prompt
 
 
 def _name(tool: Mapping[str, object]) -> object:

@@ -13,7 +13,7 @@ from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.runtime.library.round_steps import RoundMemory, round_steps
 from gemma4_compile.runtime.library.steps import Parameters
 from gemma4_compile.runtime.package.package import Package
-from gemma4_compile.runtime.sampling.token_engine import DrawOptions, Float32Array
+from gemma4_compile.runtime.sampling.sampling import DrawOptions, Float32Array
 
 
 def check_drafts(drafts: int | None, package: Package) -> None:

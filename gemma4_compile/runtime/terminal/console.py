@@ -26,7 +26,7 @@ from gemma4_compile.runtime.package.hub_snapshot import (
 from gemma4_compile.runtime.package.integrity import ByteCount, Check
 from gemma4_compile.runtime.package.package import Package
 from gemma4_compile.runtime.reply.reply import Event, ReasoningDelta, TextDelta
-from gemma4_compile.runtime.sampling.token_engine import TokenChooser
+from gemma4_compile.runtime.sampling.sampling import TokenChooser
 from gemma4_compile.system.terminals import shows_styles
 
 _DIM, _NORMAL = "\x1b[2m", "\x1b[0m"

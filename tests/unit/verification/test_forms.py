@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gemma4_compile.quantization.quality import Thresholds
+from gemma4_compile.runtime.engine.media_prompt import Prompt
 from gemma4_compile.verification.forms import FormTrial, compare_trials
 from gemma4_compile.verification.measures import TextMeasures
 from gemma4_compile.verification.runners import Outcome, Step
@@ -21,8 +22,9 @@ def test_every_token_is_run_once(tokens: int, decoded: int) -> None:
     one = trial(tokens, 8)
     jobs = one.jobs()
     assert len(jobs) == len(one.rows) == 1 + decoded
-    assert all(isinstance(job, Step) for job in jobs)
-    assert [token for job in jobs if isinstance(job, Step) for token in job.ids] == [*range(tokens)]
+    steps = [job for job in jobs if isinstance(job, Step)]
+    assert len(steps) == len(jobs)
+    assert [token for step in steps for token in Prompt.of(step.ids).ids] == [*range(tokens)]
     assert (one.rows[0], one.rows[-1]) == (tokens - decoded - 1, tokens - 1)
 
 

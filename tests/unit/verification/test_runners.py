@@ -91,8 +91,7 @@ def test_steps_with_media_are_described_and_their_values_written_once(tmp_path: 
     rgb = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
     picture = Picture.of(rgb, settings)
     sound = Sound.of(np.linspace(-1, 1, 700, dtype=np.float32), AudioSettings(1, 2, 3))
-    prompt = Prompt([4])
-    prompt.add(Rows(picture, 5, 6, 7))
+    prompt = Prompt.joined([[4], Rows(picture, 5, 6, 7)])
     embed = _described(Embed(picture), tmp_path)["embed"]
     assert embed == {"kind": "image", "name": picture.digest.hex(), "shape": [6, 12]}
     step = _described(Step(prompt, clear=True), tmp_path)

@@ -58,8 +58,8 @@ def test_a_picture_takes_its_usual_budget() -> None:
     assert picture.medium.rows == 280
     assert picture.prompt is not None
     assert picture.steps == ROOM.steps
-    assert list(picture.prompt[:5]) == [2, 3, 4, 5, IMAGE.begin]
-    assert list(picture.prompt[-9:]) == [IMAGE.end, *range(6, 14)]
+    assert picture.prompt.ids[:5] == [2, 3, 4, 5, IMAGE.begin]
+    assert picture.prompt.ids[-9:] == [IMAGE.end, *range(6, 14)]
     assert len(picture.prompt) == picture.medium.rows + AROUND
 
 

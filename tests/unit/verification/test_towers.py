@@ -84,7 +84,7 @@ def prompt_of(ids: Sequence[int], media: Sequence[Picture | Sound]) -> Prompt:
     for medium in media:
         start = list(ids).index(soft[type(medium)])
         runs.append(Run(start, medium.rows, medium))
-    return Prompt(ids, runs)
+    return Prompt(list(ids), tuple(runs))
 
 
 @pytest.mark.parametrize("kind", slow_unless(lambda kind: kind != "moe", KINDS))

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime.check.bench import DECODED, REPEATS, measure, table
-from gemma4_compile.runtime.sampling.token_engine import Float32Array
+from gemma4_compile.runtime.engine.media_prompt import Tokens
+from gemma4_compile.runtime.sampling.sampling import Float32Array
 from gemma4_compile.system.limits import peak_memory_bytes
 from tests.scripted_engine import VOCABULARY, ScriptedEngine
 
@@ -18,7 +17,7 @@ class TimedEngine(ScriptedEngine):
 
     now = 0.0
 
-    def prefill(self, ids: Sequence[int]) -> Float32Array:
+    def prefill(self, ids: Tokens) -> Float32Array:
         self.now += PREFILL_S
         return super().prefill(ids)
 

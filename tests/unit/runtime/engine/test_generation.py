@@ -9,8 +9,8 @@ import pytest
 
 from gemma4_compile.runtime import ContextFullError, Sampler, SamplingOptions
 from gemma4_compile.runtime.engine.generation import Generation, PromptProgress
+from gemma4_compile.runtime.engine.token_engine import DeviceSampling
 from gemma4_compile.runtime.reply.reply import TextDelta
-from gemma4_compile.runtime.sampling.token_engine import DeviceSampling
 from tests.scripted_engine import (
     END_OF_TURN,
     Float32Array,

@@ -45,16 +45,17 @@ def seeing(loaded: Seeing) -> Seeing:
     return loaded
 
 
+MARKS = {Picture: (1017, 1019, 1021), Sound: (1018, 1020, 1022)}
+
+
 def prompt_of(*parts: str | Picture | Sound) -> Prompt:
-    prompt = Prompt()
+    found: list[list[int] | Rows] = []
     for part in parts:
         if isinstance(part, str):
-            prompt += encode(part)
-        elif isinstance(part, Picture):
-            prompt.add(Rows(part, 1017, 1019, 1021))
+            found.append(encode(part))
         else:
-            prompt.add(Rows(part, 1018, 1020, 1022))
-    return prompt
+            found.append(Rows(part, *MARKS[type(part)]))
+    return Prompt.joined(found)
 
 
 def test_rows_of_media_are_in_their_places(seeing: Seeing) -> None:
@@ -62,10 +63,10 @@ def test_rows_of_media_are_in_their_places(seeing: Seeing) -> None:
     prompt = prompt_of("<bos>Look: ", seen, " and hear ", heard, " well?")
     seeing.engine.prefill(prompt)
     rows = np.concatenate([rows for rows, _, _ in seeing.given])
-    assert [each for _, ids, _ in seeing.given for each in ids] == prompt
+    assert [each for _, ids, _ in seeing.given for each in ids] == prompt.ids
     assert [each for _, _, kinds in seeing.given for each in kinds] == prompt.modalities()
     assert len(seeing.given) > 1
-    text = tvm_ffi.from_dlpack(usable(np.array(prompt, np.int32)))
+    text = tvm_ffi.from_dlpack(usable(np.array(prompt.ids, np.int32)))
     runner = seeing.engine.runner
     expected = seeing.engine.device.read(runner.embed(text, runner.params)).copy()
     for run in prompt.runs:
@@ -140,10 +141,10 @@ def test_another_picture_is_another_prompt(seeing: Seeing, whole: bool) -> None:
     seeing.reset(settings)
     generator = Generator(seeing.engine, tiny_tokenizer(), frozenset({106}), settings)
     one, other = (prompt_of("<bos>a", picture(9, seed), "what?") for seed in (1, 2))
-    assert list(one) == list(other)
+    assert one.ids == other.ids
     answer(generator, one)
     reused, said = answer(generator, other)
-    assert reused == other.index(1019)
+    assert reused == other.ids.index(1019)
     generator.clear()
     assert answer(generator, other) == (0, said)
 
@@ -155,9 +156,9 @@ def test_a_picture_that_was_cut_short_begins_anew_where_it_must_be_whole(seeing:
     generator = Generator(seeing.engine, tiny_tokenizer(), frozenset({106}), settings)
     prompt = prompt_of("<bos>a", picture(9))
     answer(generator, prompt)
-    end = Prompt(prompt[:-1], prompt.runs)  # it ends with the picture's last row
+    end = prompt.part(0, len(prompt) - 1)  # it ends with the picture's last row
     reused, _ = answer(generator, end)
-    assert reused == end.index(1019)
+    assert reused == end.ids.index(1019)
 
 
 def test_a_chat_about_a_picture(seeing: Seeing) -> None:

@@ -18,10 +18,11 @@ from gemma4_compile.runtime.engine.next_token import (
     RowsOnHost,
     next_token,
 )
-from gemma4_compile.runtime.sampling.sampling import Sampler, SamplingOptions
-from gemma4_compile.runtime.sampling.token_engine import (
-    DeviceSampling,
+from gemma4_compile.runtime.engine.token_engine import DeviceSampling
+from gemma4_compile.runtime.sampling.sampling import (
     Float32Array,
+    Sampler,
+    SamplingOptions,
     TokenChooser,
 )
 from gemma4_compile.runtime.speculative.draft_pace import Drafting, DraftPace

@@ -10,8 +10,12 @@ from tokenizers import Tokenizer
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime.grammar.grammar import Grammars
-from gemma4_compile.runtime.sampling.sampling import Sampler, SamplingOptions
-from gemma4_compile.runtime.sampling.token_engine import Float32Array, TokenChooser
+from gemma4_compile.runtime.sampling.sampling import (
+    Float32Array,
+    Sampler,
+    SamplingOptions,
+    TokenChooser,
+)
 from tests.scripted_engine import END_OF_TURN, VOCABULARY, encode, greedy, tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()

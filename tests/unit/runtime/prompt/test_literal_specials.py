@@ -58,13 +58,14 @@ def filled(value: Any, text: str) -> Any:
 def test_no_message_makes_a_control_token(name: str) -> None:
     messages, tools = CONVERSATIONS[name]
     special = set(TOKENIZER.get_added_tokens_decoder())
-    plain = [i for i in builder().build(filled(messages, "Hi"), tools=tools) if i in special]
-    evil = builder(literal_specials=True).build(filled(messages, EVIL), tools=filled(tools, EVIL))
+    plain = [i for i in builder().build(filled(messages, "Hi"), tools=tools).ids if i in special]
+    literal = builder(literal_specials=True)
+    evil = literal.build(filled(messages, EVIL), tools=filled(tools, EVIL)).ids
     assert [i for i in evil if i in special] == plain
     text = TOKENIZER.decode(evil, skip_special_tokens=False)
     assert text.count(EVIL) == str(messages).count("#") + str(tools).count("#")
     without = builder().build(filled(messages, EVIL), tools=filled(tools, EVIL))
-    assert len([i for i in without if i in special]) > len(plain)
+    assert len([i for i in without.ids if i in special]) > len(plain)
 
 
 def test_text_without_control_tokens_is_encoded_as_ever() -> None:

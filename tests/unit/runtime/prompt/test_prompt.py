@@ -95,7 +95,7 @@ def test_generated_ids_are_in_the_prompt_as_they_were(
     both = builder.build([question, Message("assistant", "ignored", broken), again])
 
     closing = builder.encode("<turn|>\n<|turn>user\ntwo<turn|>\n<|turn>model\n")
-    assert both == [*first, *broken, *closing]
+    assert both.ids == [*first.ids, *broken, *closing]
 
 
 def test_reasoning_of_earlier_replies_is_dropped(
@@ -181,7 +181,7 @@ def test_calls_and_results_are_in_the_model_s_turn(
 ) -> None:
     builder = PromptBuilder(tokenizer, ChatTemplate(TOOL_TEMPLATE, SPECIAL))
     opening = "<bos><|turn>user\nw?<turn|>\n<|turn>model\n"
-    assert builder.build(messages) == builder.encode(opening + expected)
+    assert builder.build(messages).ids == builder.encode(opening + expected)
 
 
 def test_a_text_that_cannot_fit_is_not_encoded(

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
+from gemma4_compile.runtime.engine.media_prompt import Prompt
 from gemma4_compile.runtime.prompt.prompt import PromptBuilder
 from gemma4_compile.runtime.reply.detokenizer import StreamingDetokenizer
 from gemma4_compile.runtime.server.api_error import ApiError
@@ -135,10 +136,10 @@ def test_a_long_prompt_is_refused_and_stops_nobody(live: Live, name: str) -> Non
 def test_prompts_that_are_being_built_count_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     gate, begun = threading.Event(), threading.Semaphore(0)
 
-    def build(*_: object) -> list[int]:
+    def build(*_: object) -> Prompt:
         begun.release()
         assert gate.wait(20)
-        return [2, 500]
+        return Prompt([2, 500])
 
     monkeypatch.setattr(Service, "chat_prompt", build)
     with serving_script(ScriptedEngine(encode("yes")), TEMPLATE, queue=2) as live:
@@ -196,10 +197,10 @@ def test_a_client_that_leaves_while_its_prompt_is_built_gives_its_place_back(
 ) -> None:
     gate, begun = threading.Event(), threading.Semaphore(0)
 
-    def build(*_: object) -> list[int]:
+    def build(*_: object) -> Prompt:
         begun.release()
         assert gate.wait(20)
-        return [2, 500]
+        return Prompt([2, 500])
 
     monkeypatch.setattr(Service, "chat_prompt", build)
     with serving_script(ScriptedEngine(encode("yes")), TEMPLATE, queue=1) as live:

@@ -1,22 +1,12 @@
-"""Interfaces that generation needs: of an engine, and of a chooser of tokens."""
+"""Interfaces that generation needs of an engine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-Float32Array = npt.NDArray[np.float32]
-
-TokenChooser = Callable[[Float32Array], int]
-"""Chooses a token id from logits (vocab_size,): a `Sampler`."""
-
-DrawOptions = tuple[float, float]
-"""Temperature and top_p of draws on the device, above 0."""
-Peek = Callable[[int], Sequence[float]]
-"""Random numbers in [0, 1) of the next tokens; they are not used up yet."""
+from gemma4_compile.runtime.engine.media_prompt import Tokens
+from gemma4_compile.runtime.sampling.sampling import DrawOptions, Float32Array, Peek
 
 
 class LogitRows(Protocol):
@@ -37,7 +27,7 @@ class DrawnTokens(Protocol):
 
 
 class DeviceSampling(Protocol):
-    """What draws tokens on the device; see the class of this name in `runtime/engine/`."""
+    """What draws tokens on the device; see the class of this name."""
 
     @property
     def is_faster(self) -> bool:
@@ -98,7 +88,7 @@ class TokenEngine(Protocol):
     def pop(self, count: int) -> bool:
         """Take back the last tokens; False where that cannot be."""
 
-    def prefill(self, ids: Sequence[int]) -> Float32Array:
+    def prefill(self, ids: Tokens) -> Float32Array:
         """Add tokens; return the logits of the last."""
 
     def decode(self, token_id: int) -> Float32Array:
