@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -19,14 +18,14 @@ from gemma4_compile.runtime.device.cuda_graph import Replayed
 from gemma4_compile.runtime.device.cuda_runtime import CudaError, CudaRuntime, Readback
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.device.kernel_clock import EventClock
-from gemma4_compile.runtime.engine.next_token import DrawnOnDevice, Held, NextToken
-from gemma4_compile.runtime.engine.rounds import Rounds
+from gemma4_compile.runtime.engine.next_token import DrawnOnDevice, Held
 from gemma4_compile.runtime.library import steps
 from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.runtime.sampling.sampling import Sampler, SamplingOptions
 from tests.cuda import few_rows
-from tests.cuda.launches import CUDA, PROMPT, Step, half, intermediates, launches_of
+from tests.cuda.launches import CUDA, PROMPT, half, intermediates, launches_of
 from tests.cuda.library import Launch
+from tests.cuda.rounds import DRAWS, begin_rounds, drawn_round, following, read_four, rounds_of
 
 
 def fixed_addresses(engine: Engine) -> set[int]:
@@ -186,19 +185,6 @@ def switched_off(package: Path) -> None:
     assert launches_of(lambda: engine.runner.forward_one(4)).replayed
 
 
-def read_four(engine: Engine, tokens: Iterator[int], held: int) -> None:
-    """Read tokens, the step after each of which is launched before it is read."""
-    for number in range(4):
-        CUDA.clear()
-        next(tokens)
-        assert engine.length == held + number + 1, "the token that was read, and no other"
-        assert CUDA.downloads == 1 or number < 2, "later ones record nothing"
-    launches = CUDA.launches()
-    assert all(launch.from_graph for launch in launches)
-    assert launches[0].kernel[0].startswith("softmax"), "drawn first, then the step"
-    assert len(launches) > 50
-
-
 def ahead(package: Path) -> None:
     """The step behind a token is launched before the token is read, and taken back at the end."""
     engine = Engine.open(package)
@@ -219,32 +205,6 @@ def ahead(package: Path) -> None:
         with pytest.raises(ContextFullError):
             next(tokens)
     assert engine.length == engine.context_length
-
-
-DRAWS = 4  # launches of a round that are in no graph: of each kernel one for all rows
-
-
-def begin_rounds(package: Path) -> Engine:
-    engine = Engine.open(package)
-    engine.prefill(PROMPT)
-    rounds_of(engine).advance(4, 0)  # for the state after a token
-    rounds_of(engine).accept(0)
-    return engine
-
-
-def rounds_of(engine: Engine) -> Rounds:
-    assert engine.rounds is not None
-    return engine.rounds
-
-
-def drawn_round(engine: Engine, drafts: int, accepted: int) -> Step:
-    def advance() -> None:
-        rounds = rounds_of(engine)
-        guesses, drawn = rounds.advance_drawn(5, drafts, (1.0, 0.9), lambda rows: [0.5] * rows)
-        assert (len(guesses), len(drawn)) == (drafts, drafts + 1)
-        rounds.accept(accepted)
-
-    return launches_of(advance)
 
 
 def rounds(package: Path) -> None:
@@ -304,12 +264,6 @@ def plain_rounds(package: Path) -> None:
         step = drawn_round(engine, 3, 1)
         assert CUDA.downloads == 1
         assert not step.replayed
-
-
-def following(way: NextToken, token_id: int) -> Iterator[int]:
-    while True:
-        token_id = way.after(token_id)
-        yield token_id
 
 
 def pauses(package: Path) -> None:
