@@ -105,7 +105,7 @@ def _preloaded(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     def make(library: Path) -> None:
         source = str(HERE / f"{name}.c")
         arguments = ["cc", "-shared", "-fPIC", "-O1", "-o", str(library), source, "-ldl"]
-        zig.run(arguments, library.parent, library.with_name(f"zig-{name}"))
+        zig.run(arguments, library.parent, library.with_name("zig"))
 
     return made_once(shared_folder(tmp_path_factory) / f"{name}.so", make)
 
