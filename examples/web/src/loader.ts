@@ -163,8 +163,9 @@ export class Loader {
     const { settings } = this.session;
     const { url } = this.pack!;
     this.session.changeSettings({ accepted: [...new Set([...settings.accepted, url])] });
-    // Where the browser asks, this is the moment; a refusal only means that it may clean up.
-    await navigator.storage?.persist?.();
+    // Where the browser asks, this is the moment; a refusal only means that it may clean up. Firefox asks the person, who may
+    // not see the question: nothing waits for the answer.
+    navigator.storage?.persist?.().catch(() => undefined);
     await this.attempt(() => this.load(), "Try again");
   }
 
