@@ -314,7 +314,7 @@ def run_transformers(
     dtype: str,
     read: RowReader,
     shapes: Shapes,
-    ids: Sequence[int],
+    ids: Prompt | Sequence[int],
     rows: Sequence[int],
     media: Sequence[Float32Array] = (),
 ) -> ReferenceRun:
