@@ -188,7 +188,7 @@ class RouterScores(Operator):
         x = te.placeholder((rows, width), "float32", name="x")
         vectors = te.placeholder((VECTORS, width), "float32", name="vectors")
         projection = te.placeholder((self.experts, width), self.weight_dtype, name="projection")
-        args = [x, vectors, projection]
+        args = x, vectors, projection
         if isinstance(self.rows, One):
             return te_prim_func([*args, routed_vector(*args, self.eps, self.factor)])
         inverse, scores = router_scores(*args, rows, self.eps, self.factor)

@@ -224,7 +224,7 @@ class SplitAttention(OverCache):
     def _store_split(
         self,
         args: SplitArguments,
-        place: tuple[Expr, ...],
+        place: tuple[Index, ...],
         total: Buffer,
         highest: LocalVar,
         weights: LocalVar,
