@@ -15,7 +15,7 @@ from gemma4_compile.operators.activation_quantization import (
     LEVELS,
     QuantizeRows,
 )
-from gemma4_compile.operators.activations import PACKED, PackedOutput
+from gemma4_compile.operators.activations import INT8, PACKED, PackedOutput
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.epilogue import Epilogue
@@ -27,7 +27,7 @@ from gemma4_compile.operators.prologues import Combine, Norm, Routed
 from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.kernels.linear.int8_block import int8_shape, tiles_of_block
-from gemma4_compile.targets.spec import INT8
+from gemma4_compile.targets.spec import INT8 as QUANTIZED
 from tests.marks import shares, under_limits
 from tests.matmuls import int8_linear
 from tests.numerics.dawn_kernels import run_on_dawn
@@ -136,7 +136,7 @@ def odd_shapes() -> list[Operator]:
 
 def of_model(preset: str, limits: str) -> list[Operator]:
     """The int8 operators of a released size."""
-    spec = replace(target_spec("webgpu", limits), activations=INT8)
+    spec = replace(target_spec("webgpu", limits), activations=QUANTIZED)
     found = one_of_a_form(operators(config_of(preset), "q4f16", spec, PART_BYTES))
     return [op for op in found if op.packs or op.variant.startswith(("int8", "quantized"))]
 
