@@ -1,5 +1,7 @@
-// Scenarios with the stock client for a browser that is not Chromium: those of page_real.mjs, and a page left in a reply.
+// Scenarios with the stock client for a browser that is not Chromium: those of page_real.mjs, a page left in a reply, and a
+// package of which several libraries fit.
 import assert from "node:assert/strict";
+import { converse, librarySaid, nameIn } from "./page_choice.mjs";
 import { REAL } from "./page_real.mjs";
 
 const ANSWER_MS = 60_000;
@@ -30,5 +32,26 @@ export const FIREFOX = {
     await page.getByRole("button", { name: "Write the answer again" }).click();
     const item = await answered(page, ANSWER_MS);
     assert.equal(await item.locator(".answer").innerText(), answer);
+  },
+
+  /** One of those that fit is chosen; it answers, and another one that a person fixes answers the same. */
+  async nine_libraries({ context, open, state, ...tools }) {
+    const { fitting, turns } = tools.job.answers;
+    const [page] = context.pages();
+    await open(page, "nine");
+    await state(page, "ready");
+    const said = await librarySaid(page);
+    const chosen = nameIn(said);
+    assert.ok(fitting.includes(chosen), said);
+    await converse(page, tools, turns);
+    const another = fitting.find((name) => name !== chosen);
+    await page.locator("#open-settings").click();
+    await page.locator("#change-model").click();
+    await state(page, "check");
+    await page.locator("#library").selectOption(another);
+    await page.locator("#library-why", { hasText: `Library ${another}: chosen in the settings` }).waitFor();
+    await page.locator("#download").click();
+    await state(page, "ready");
+    await converse(page, tools, turns.slice(0, 1));
   },
 };

@@ -107,7 +107,16 @@ def test_two_engines_in_a_worker(
     assert stats["reasons"] == stats["errors"] == []
 
 
-SCENARIOS = ("start", "memory", "fast_by_default", "sees_and_hears", "reload_in_a_reply")
+SCENARIOS = (
+    "start",
+    "memory",
+    "fast_by_default",
+    "sees_and_hears",
+    "reload_in_a_reply",
+    "nine_libraries",
+)
+FITTING = ["default", "f16", "int8"]
+"""Of nine: lavapipe has 16-bit floats and packed products, and Firefox no subgroups."""
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +125,7 @@ def played(
     page: Path,
     compiled: Compiler,
     runtime: Runtime,
+    nine_libraries: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("page")
@@ -132,7 +142,10 @@ def played(
     job = {
         "group": "firefox",
         "page": str(page),
-        "packages": {"seeing": str(compiled(SEEING_LITTLE, "webgpu", QUANT))},
+        "packages": {
+            "seeing": str(compiled(SEEING_LITTLE, "webgpu", QUANT)),
+            "nine": str(nine_libraries),
+        },
         "firefox": firefox,
         "axe": str(axe),
         "output": str(folder),
@@ -140,6 +153,8 @@ def played(
             "memory": memory.turns,
             "memoryTokens": len(runtime.prompt(messages)) - ending,
             "refusal": [REFUSED, runtime.decode(refusal)],
+            "turns": memory.turns,
+            "fitting": FITTING,
         },
     }
     done = run_driver("page_driver.mjs", job, folder, LAVAPIPE.environment(folder))

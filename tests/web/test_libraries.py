@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.tiny_answers import CONVERSATIONS
-from tests.web.compiled import EVERY, TINY, Compiler
+from tests.web.compiled import EVERY
 from tests.web.dawn import run_driver
 from tests.web.test_offline import PLUGIN
 from tools.site import write_site
@@ -26,21 +26,16 @@ AXE = PLUGIN.parents[1] / "node_modules" / "axe-core" / "axe.min.js"
 
 
 @pytest.fixture(scope="module")
-def package(compiled: Compiler) -> Path:
-    return compiled(TINY, "webgpu", "q4f16", libraries=EVERY)
-
-
-@pytest.fixture(scope="module")
-def site(package: Path, page: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(nine_libraries: Path, page: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page with a list of models, as one uploads it."""
     written = tmp_path_factory.mktemp("libraries") / "site"
-    write_site(written, page, [package])
+    write_site(written, page, [nine_libraries])
     return written
 
 
 @pytest.fixture(scope="module")
 def played(
-    site: Path, package: Path, chromium: str, tmp_path_factory: pytest.TempPathFactory
+    site: Path, nine_libraries: Path, chromium: str, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("libraries")
     job = {
@@ -51,7 +46,7 @@ def played(
         "axe": str(AXE),
         "output": str(folder),
         "answers": {
-            "address": f"/{package.name}/",
+            "address": f"/{nine_libraries.name}/",
             "turns": MEMORY.turns,
             "fitting": FITTING,
             "others": [library for library in EVERY if library not in FITTING],

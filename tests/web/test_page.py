@@ -94,6 +94,7 @@ LINKS = (
     "strange_link",
     "right_to_left",
 )
+OFFERED = ("faulty_lists",)
 MEDIA = (
     "attach_paste_drop",
     "container",
@@ -112,7 +113,7 @@ CAPTURE = (
 # A browser each.
 GROUPS = {
     "scripted": SCRIPTED,
-    "chats": (*CHATS, *LOOKS, *LINKS),
+    "chats": (*CHATS, *LOOKS, *LINKS, *OFFERED),
     "media": (*MEDIA, *CAPTURE),
     "real": REAL,
 }
