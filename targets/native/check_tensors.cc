@@ -114,7 +114,9 @@ void CheckOne(const ffi::String& what, int64_t item, const ffi::AnyView& value, 
   GEMMA4_REQUIRE(tensor != nullptr, TypeError) << text.str() << ", found no tensor";
   text << ", found "
        << Described(Type(*tensor), tensor->shape, tensor->ndim, tensor->device.device_type);
-  if (tensor->dtype.lanes != 1) text << ", " << tensor->dtype.lanes << " to an element";
+  // An int: the list of libc++'s symbols (`macos/libc++.1.tbd`) has no `<<` of a 16-bit number.
+  const int lanes = tensor->dtype.lanes;
+  if (lanes != 1) text << ", " << lanes << " to an element";
   if (tensor->device.device_id != 0) text << " number " << tensor->device.device_id;
   if (!IsWhole(*tensor)) text << ", not from the begin of its memory on and without gaps";
   GEMMA4_REQUIRE(false, ValueError) << text.str();
