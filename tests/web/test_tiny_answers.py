@@ -59,7 +59,7 @@ def test_it_answers_word_for_word(
     asked = [list(_prompts(conversation))[-1] for conversation in few()]
     steps: list[Step] = []
     for messages, _ in asked:
-        greedy = {"ids": builder.build(messages), "count": 50, "stop": [END_OF_TURN]}
+        greedy = {"ids": builder.build(messages).ids, "count": 50, "stop": [END_OF_TURN]}
         steps += [{"op": "clear"}, {"op": "greedy", **greedy}]
     run = run_on_dawn(compiled(TINY, "webgpu", recipe, float16=float16), steps, folder, driver)
     replies = [list(step["tokens"]) for step in run.steps[1::2]]
