@@ -38,6 +38,7 @@ from gemma4_compile.quantization.recipe import StoredParameter, storage_plan
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.types import Array
+from tests.machines import unlinked
 from tests.models import E2B_LIKE, UNIFIED_LIKE, config_file
 from tests.random_values import bell_curve, random_tensor
 
@@ -212,7 +213,7 @@ def model(audio: Mapping[str, Any], recipe_name: str, target: TargetSpec) -> Mod
 def build(audio: Mapping[str, Any], recipe_name: str, target: TargetSpec = CPU) -> Sound:
     """Compile for the CPU."""
     made = model(audio, recipe_name, target)
-    vm = relax.VirtualMachine(generate(made.module, target), tvm.cpu())
+    vm = unlinked(generate(made.module, target))
     params = [tvm.runtime.tensor(np.ascontiguousarray(array)) for array in made.tensors]
     return Sound(vm, params, made.truth, made.weights, made.config)
 

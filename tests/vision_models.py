@@ -38,6 +38,7 @@ from gemma4_compile.quantization.recipe import StoredParameter, storage_plan
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import target_spec
 from tests import models
+from tests.machines import unlinked
 from tests.random_values import bell_curve, random_tensor
 
 Float32Array = npt.NDArray[np.float32]
@@ -249,7 +250,7 @@ def compiled(
     config = config_of(kind)
     plan = storage_plan(VISION.parameters(config), RECIPES[recipe], None)
     tensors, meant = stored_tensors(plan, random_weights(config) if weights is None else weights)
-    vm = relax.VirtualMachine(executable(kind, recipe, blocks), tvm.cpu())
+    vm = unlinked(executable(kind, recipe, blocks))
     return Compiled(vm, [tvm.runtime.tensor(t) for t in tensors], meant, config)
 
 

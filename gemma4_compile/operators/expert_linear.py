@@ -272,10 +272,11 @@ class ExpertLinear(Operator):
         return te_prim_func([*args, *weights, *previous, out])
 
     def _of_few(self) -> tirx.PrimFunc:
-        (rows, pairs), top_k = self.row_counts(), self.top_k
-        args, x = self._left(rows)
-        count = rows if self.is_gate_up else tirx.floordiv(pairs, top_k)
-        ids = te.placeholder((count, top_k), "int32", name="ids")
+        n, top_k = self.rows.extent(), self.top_k
+        pairs = n * top_k
+        args, x = self._left(n if self.is_gate_up else pairs)
+        # By the number itself: TVM cannot solve a size like `n * top_k // top_k` for it.
+        ids = te.placeholder((n, top_k), "int32", name="ids")
         weights, results = self._multiply(
             pairs,
             lambda p, c: as_f32(x[tirx.floordiv(p, top_k) if self.is_gate_up else p, c]),

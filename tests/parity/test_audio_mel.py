@@ -12,6 +12,7 @@ from gemma4_compile.model_spec.audio import reference
 from gemma4_compile.model_spec.audio.mel import BINS, FLOOR, log_mel, mel_filters
 from gemma4_compile.passes.lowering import generate, lower
 from tests import sounds, tolerances
+from tests.machines import unlinked
 from tests.sounds import RATE, Float32Array
 
 pytestmark = pytest.mark.parity
@@ -28,7 +29,7 @@ class Spectrum(nn.Module):
 def machine() -> relax.VirtualMachine:
     spec = {"samples": nn.spec.Tensor(["samples"], "float32")}
     module, _ = Spectrum().export_tvm({"forward": spec})
-    return relax.VirtualMachine(generate(lower(module, sounds.CPU), sounds.CPU), tvm.cpu())
+    return unlinked(generate(lower(module, sounds.CPU), sounds.CPU))
 
 
 @pytest.fixture(scope="module")

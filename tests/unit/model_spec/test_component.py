@@ -37,6 +37,7 @@ from gemma4_compile.quantization.recipe import storage_plan
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import target_spec
 from gemma4_compile.tiny.safetensors_file import write_safetensors
+from tests.machines import unlinked
 from tests.models import E2B_LIKE, random_weights, write_checkpoint
 
 WIDTH = 64
@@ -131,7 +132,7 @@ def test_its_function_and_the_decoders_take_one_tuple(
         if isinstance(func, relax.Function) and var.name_hint not in (FUNCTION, abi.EMBED):
             del module[var]
     executable = generate(lower(module, TARGET), TARGET)
-    vm = relax.VirtualMachine(executable, tvm.cpu())
+    vm = unlinked(executable)
     read = row_reader(match(checkpoint.tensors, config, BOTH))
     table = read("embed_tokens.weight", 0, config.vocab_size)
     values = {"embed_tokens.weight": table, f"{NAME}.weight": weight}
