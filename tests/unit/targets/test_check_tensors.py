@@ -54,6 +54,7 @@ def test_nothing_in_it_needs_no_memory(check: Check) -> None:
         (tensor(2, 3, 1), r"found float32 \[2, 3, 1\] on cpu"),
         (tensor(2, 3, dtype="float64"), r"found float64 \[2, 3\] on cpu"),
         (tensor(2, 3, dtype="uint32"), r"found uint32 \[2, 3\] on cpu"),
+        (tvm.runtime.empty((2, 3), "float32x2"), r"found float32 \[2, 3\] on cpu, 2 to an element"),
         (tvm_ffi.from_dlpack(np.zeros((2, 6), "float32")[:, ::2]), "without gaps"),
         (tvm_ffi.from_dlpack(np.zeros((3, 2), "float32").T), "without gaps"),
         (7, "found no tensor"),
