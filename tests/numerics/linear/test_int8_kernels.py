@@ -260,7 +260,7 @@ def test_kernels_of_released_sizes(
 ) -> None:
     found = of_model(preset, limits)
     assert {operator.variant for operator in found} >= {
-        "linear",
+        "int8_linear",
         "quantized_combine",
         "quantized_norm",
     }
