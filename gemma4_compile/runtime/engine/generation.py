@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Generator as Steps
 from collections.abc import Iterator, Sequence
@@ -44,6 +45,8 @@ class PromptReader(Protocol):
     def begin(self, prompt: Sequence[int]) -> None:
         """Hear of a new reply after these ids, before its first token is chosen."""
 
+
+_log = logging.getLogger(__name__)
 
 FinishReason = Literal["stop", "length", "context", "interrupted"]
 
@@ -246,6 +249,7 @@ class Generation:
         finally:  # the generator's counts go on with the next reply
             if self.drafting is not None:
                 self.drafting = self._generator.drafting.since(before)
+            _log.info("reply ended: %s, %d tokens", self.finish_reason, len(self.token_ids))
 
     def _reply(self) -> Steps[Event | PromptProgress, None, None]:
         begin = time.perf_counter()

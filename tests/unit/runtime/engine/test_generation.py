@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from collections.abc import Generator as Steps
 
@@ -74,13 +75,18 @@ def test_text_that_might_have_been_a_stop_text_is_shown_at_the_end() -> None:
     assert generation.text == "one ST"
 
 
-def test_max_tokens_and_the_end_of_the_context_end_a_reply() -> None:
+def test_max_tokens_and_the_end_of_the_context_end_a_reply(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "gemma4_compile")
     engine = ScriptedEngine(encode("a b c d e f"), context_length=len(PROMPT) + 2)
     generator = scripted_generator(engine)
     short = finished(generator.start(PROMPT, greedy, max_tokens=2))
     assert (short.finish_reason, len(short.token_ids)) == ("length", 2)
     full = finished(generator.start(PROMPT, greedy))
     assert (full.finish_reason, len(full.token_ids)) == ("context", 3)
+    told = [line for line in caplog.messages if "reply ended" in line]
+    assert told == ["reply ended: length, 2 tokens", "reply ended: context, 3 tokens"]
 
 
 def test_a_prompt_that_does_not_fit_is_refused_before_anything_changes() -> None:
