@@ -250,6 +250,11 @@ def _drop_tied(values: JsonObject) -> None:
         del values["ties_head"]
 
 
+@cache
+def _installed_version(package: str) -> str:
+    return importlib.metadata.version(package)
+
+
 def versions_of(target: TargetSpec) -> dict[str, str]:
     """What makes packages here: programs, and the machine where a library is of its kind."""
     is_cuda = target.device_type is DeviceType.CUDA
@@ -258,7 +263,7 @@ def versions_of(target: TargetSpec) -> dict[str, str]:
         "gemma4-compile": __version__,
         "code": code_digest(),
         "python": platform.python_version(),
-        **{name: importlib.metadata.version(name) for name in PACKAGES},
+        **{name: _installed_version(name) for name in PACKAGES},
         **({"machine": f"{sys.platform}-{platform.machine()}"} if by_machine else {}),
         **({NVRTC: _version_or_none(NVRTC)} if is_cuda else {}),
     }

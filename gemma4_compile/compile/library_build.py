@@ -26,6 +26,7 @@ from gemma4_compile.package.libraries import LibraryRecord
 from gemma4_compile.progress import Reporter
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter
 from gemma4_compile.targets import TargetSpec, link
+from gemma4_compile.targets.spec import INT8, WORDS
 from gemma4_compile.types import JsonObject
 
 
@@ -61,6 +62,20 @@ def make_library(job: LibraryJob, reporter: Reporter | None = None) -> LibraryRe
     return report
 
 
+def in_turn(targets: Sequence[TargetSpec]) -> list[int]:
+    """Numbers of libraries in the order in which they are made, those with equal kernels together.
+
+    A process that has made a library has most kernels of the next one of its arithmetic. The first
+    stays so: its report is the package's.
+    """
+
+    def arithmetic(number: int) -> tuple[str, bool, bool]:
+        target = targets[number]
+        return target.name, target.float16 != WORDS, target.activations != INT8
+
+    return [*range(len(targets[:1])), *sorted(range(1, len(targets)), key=arithmetic)]
+
+
 def build_libraries(
     build: Compilation,
     records: Sequence[LibraryRecord],
@@ -87,7 +102,7 @@ def build_libraries(
         begin_dump(request.dump_ir.beside(request.output))
     others = 0 if request.dump_ir else library_processes.processes(len(jobs)) - 1
     sent = pickle.dumps(tuple(jobs)) if others else b""
-    waiting = deque(range(len(jobs)))
+    waiting = deque(in_turn([job.target for job in jobs]))
     with contextlib.ExitStack() as stack:
         threads = stack.enter_context(ThreadPoolExecutor(max(others, 1)))
         started = [
@@ -108,8 +123,7 @@ def build_libraries(
 def _give(process: library_processes.Process, waiting: deque[int]) -> None:
     """Let a process make what is waiting, from the end; raises what it has raised.
 
-    Neighbours in the list are alike, and a process that has made one has most of the other's
-    kernels: so this one begins at the other end.
+    Neighbours in the list are alike (see `in_turn`): so this one begins at the other end.
     """
     assert process.stdin is not None, "asked for"
     assert process.stdout is not None, "asked for"

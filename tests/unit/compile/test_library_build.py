@@ -6,6 +6,7 @@ import copyreg
 import io
 import pickle
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -14,10 +15,12 @@ import pytest
 from gemma4_compile import abi
 from gemma4_compile.checkpoint.sources import TINY
 from gemma4_compile.compile import library_build, library_processes
+from gemma4_compile.compile.library_build import in_turn
 from gemma4_compile.compile.pipeline import compile_model
 from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import LoweringError, TargetError
 from gemma4_compile.package.artifacts import Provenance, read_artifact
+from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.libraries import LIBRARIES
 from tests.packages import Silent, unoptimised
 
@@ -86,6 +89,16 @@ class _Worker:
     def give(self, waiting: deque[int]) -> list[int]:
         library_build._give(self, waiting)  # type: ignore[arg-type]
         return list(self.stdin.getvalue())
+
+
+def test_libraries_of_one_arithmetic_are_made_one_after_the_other() -> None:
+    f16 = target_spec("webgpu", "default")
+    int8, default = replace(f16, activations="int8"), replace(f16, float16="words")
+    int8_words = replace(int8, float16="words")
+    cpu = target_spec("cpu", "default")
+    assert in_turn([default, f16, cpu, int8, int8_words, f16]) == [0, 2, 4, 3, 1, 5]
+    assert in_turn([f16]) == [0]
+    assert in_turn([]) == []
 
 
 def test_a_process_makes_what_is_waiting_from_the_end() -> None:
