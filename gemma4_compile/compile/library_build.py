@@ -69,11 +69,11 @@ def in_turn(targets: Sequence[TargetSpec]) -> list[int]:
     stays so: its report is the package's.
     """
 
-    def arithmetic(number: int) -> tuple[str, bool, bool]:
+    def place(number: int) -> tuple[bool, str, bool, bool]:
         target = targets[number]
-        return target.name, target.float16 != WORDS, target.activations != INT8
+        return number > 0, target.name, target.float16 != WORDS, target.activations != INT8
 
-    return [*range(len(targets[:1])), *sorted(range(1, len(targets)), key=arithmetic)]
+    return sorted(range(len(targets)), key=place)
 
 
 def build_libraries(

@@ -170,10 +170,8 @@ def _combine_in_norm(
     graph: OperatorGraph, norm: OperatorCall[ResidualNorm], most: int, limits: FusionLimits
 ) -> None:
     """Let the norm add the experts' outputs up and, where it can, round its rows."""
-    combine = graph.producer(norm.args[1])
-    if norm.operator.branches == 1 or not is_call_of(combine, CombineExperts):
-        return
-    if graph.reader_count(combine.results[0]) != 1:
+    combine = graph.only_producer(norm.args[1], CombineExperts)
+    if norm.operator.branches == 1 or combine is None:
         return
     operator = replace(norm.operator, rows=Few(most), top_k=combine.operator.top_k)
     call = OperatorCall(operator, [norm.args[0], *combine.args, *norm.args[2:]], norm.results)

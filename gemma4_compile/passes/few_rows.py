@@ -128,8 +128,8 @@ def _norm_in_attention(
 ) -> None:
     """Let an attention norm and rotate its queries, if its layer has no keys of its own."""
     q, *cache, positions = attention.args
-    before = graph.producer(q)
-    if not is_call_of(before, QkNormRopeCache) or graph.reader_count(q) != 1:
+    before = graph.only_producer(q, QkNormRopeCache)
+    if before is None:
         return
     prepare = before.operator
     projected, q_norm, *_ = before.args

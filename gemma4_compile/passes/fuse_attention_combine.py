@@ -25,7 +25,6 @@ from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.passes.operator_graph import (
     OperatorCall,
     OperatorGraph,
-    is_call_of,
 )
 
 
@@ -47,13 +46,11 @@ def combine_of(
     graph: OperatorGraph, linear: OperatorCall[Linear]
 ) -> OperatorCall[CombineSplits] | None:
     """The combine that makes a matmul's vector, and has no other reader."""
-    combine = graph.producer(linear.args[0])
+    combine = graph.only_producer(linear.args[0], CombineSplits)
     operator = linear.operator
-    if not is_call_of(combine, CombineSplits) or operator.in_dtype == PACKED:
+    if combine is None or operator.in_dtype == PACKED:
         return None
-    if combine.operator.packs or not operator.is_plain:
-        return None
-    return combine if graph.reader_count(combine.results[0]) == 1 else None
+    return combine if operator.is_plain and not combine.operator.packs else None
 
 
 def _is_small(

@@ -64,8 +64,8 @@ def fuse_clips(graph: OperatorGraph, limits: FusionLimits) -> None:
 
 def _result_clip(graph: OperatorGraph, tensor: relax.Expr) -> ClipCall | None:
     """The bounds of a matmul's result alone, which nothing else reads."""
-    clip = graph.producer(tensor)
-    if not is_call_of(clip, Clip) or graph.reader_count(clip.results[0]) != 1:
+    clip = graph.only_producer(tensor, Clip)
+    if clip is None:
         return None
     operator = clip.operator
     plain = not (operator.silu or operator.before)
@@ -75,8 +75,8 @@ def _result_clip(graph: OperatorGraph, tensor: relax.Expr) -> ClipCall | None:
 
 def _join(graph: OperatorGraph, clip: ClipCall) -> None:
     """Two clips one after the other, where their parts are in the order of one."""
-    first, second = graph.producer(clip.args[0]), clip.operator
-    if not is_call_of(first, Clip) or graph.reader_count(first.results[0]) != 1:
+    first, second = graph.only_producer(clip.args[0], Clip), clip.operator
+    if first is None:
         return
     begin = first.operator
     repeated = second.after or begin.before or (begin.silu and second.silu)
@@ -94,8 +94,8 @@ def _join(graph: OperatorGraph, clip: ClipCall) -> None:
 
 def _leave_norm(graph: OperatorGraph, clip: ClipCall) -> None:
     """SiLU and the next matmul's bounds, as a norm leaves; bounding and rounding commute."""
-    norm, operator = graph.producer(clip.args[0]), clip.operator
-    if not is_call_of(norm, ClippedNorm) or graph.reader_count(norm.results[0]) != 1:
+    norm, operator = graph.only_producer(clip.args[0], ClippedNorm), clip.operator
+    if norm is None:
         return
     old = norm.operator
     rounded = operator.silu and old.out_dtype != _F32
@@ -143,10 +143,8 @@ def _add_norm(graph: OperatorGraph, addition: BuiltIn) -> None:
             return
         factor = float(constant.value.numpy())
         steps = [product, addition]
-    norm = graph.producer(branch)
-    if not is_call_of(norm, ClippedNorm) or graph.reader_count(norm.results[0]) != 1:
-        return
-    if norm.operator.factor or norm.operator.out_dtype != _F32 or not factor:
+    norm = graph.only_producer(branch, ClippedNorm)
+    if norm is None or norm.operator.factor or norm.operator.out_dtype != _F32 or not factor:
         return
     if not _same_shape(residual, branch):
         return

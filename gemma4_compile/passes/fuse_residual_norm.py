@@ -32,7 +32,7 @@ from tvm import relax
 
 from gemma4_compile.operators.norms import ResidualNorm, RmsNorm
 from gemma4_compile.passes.fusion_limits import FusionLimits
-from gemma4_compile.passes.operator_graph import BuiltIn, OperatorCall, OperatorGraph, is_call_of
+from gemma4_compile.passes.operator_graph import BuiltIn, OperatorCall, OperatorGraph
 
 _ADD, _MULTIPLY, _TAKE = "relax.add", "relax.multiply", "relax.take"
 NormCall = OperatorCall[RmsNorm]
@@ -105,8 +105,8 @@ def _addition(graph: OperatorGraph, tensor: relax.Expr) -> _Sum | None:
     if not tvm_ffi.structural_equal(first.ty, second.ty):
         return None
     for residual, normed in ((first, second), (second, first)):
-        norm = graph.producer(normed)
-        if is_call_of(norm, RmsNorm) and graph.reader_count(norm.results[0]) == 1:
+        norm = graph.only_producer(normed, RmsNorm)
+        if norm is not None:
             return _Sum(norm, residual, None, (norm, addition))
     return None
 
@@ -135,8 +135,8 @@ def _fuse_experts(graph: OperatorGraph, total: _Sum, following: NormCall) -> Non
     both = _addition(graph, total.norm.args[0])
     if both is None or total.scalar is None or graph.reader_count(both.result) != 1:
         return
-    dense = graph.producer(both.residual)
-    if not is_call_of(dense, RmsNorm) or graph.reader_count(dense.results[0]) != 1:
+    dense = graph.only_producer(both.residual, RmsNorm)
+    if dense is None:
         return
     norms, norm = [dense, both.norm, total.norm], total.norm.operator
     stack = _stack_of(graph, [one.args[1] for one in norms])

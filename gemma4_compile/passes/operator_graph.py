@@ -103,6 +103,11 @@ class OperatorGraph:
         step = self._producers.get(tensor) if isinstance(tensor, relax.Var) else None
         return step if isinstance(step, OperatorCall) else None
 
+    def only_producer(self, tensor: relax.Expr, kind: type[Op]) -> OperatorCall[Op] | None:
+        """The call of an operator of this class that makes a tensor which is read once."""
+        step = self.producer(tensor)
+        return step if is_call_of(step, kind) and self._readers[tensor] == 1 else None
+
     def built_in(self, tensor: relax.Expr, name: str) -> BuiltIn | None:
         """The call of a built-in operator that makes a tensor, if one of this name does."""
         step = self._producers.get(tensor) if isinstance(tensor, relax.Var) else None
