@@ -6,19 +6,17 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-import tvm_ffi
 
 from gemma4_compile import abi
 from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime.check.kernel_times import KernelTime, StepTimes
-from gemma4_compile.runtime.device.device import Device, view
 from gemma4_compile.runtime.device.kernel_clock import kernel_clock
-from gemma4_compile.runtime.library.kv_state import KvState
-from gemma4_compile.runtime.library.native_library import Forward, NativeLibrary
-from gemma4_compile.runtime.library.steps import Parameters
+from gemma4_compile.runtime.engine.engine import Engine
+from gemma4_compile.runtime.engine.model_runner import ModelRunner
+from gemma4_compile.runtime.library.steps import PlainSteps
 from gemma4_compile.runtime.package.integrity import ByteCount
 from gemma4_compile.runtime.package.package import Package
 
@@ -27,6 +25,7 @@ DECODED = 32  # tokens
 REPEATS = 3  # of the prompt
 _SEED = 1
 _SHORTEST = 4  # tokens that a context must have room for
+_Call = Callable[[ModelRunner], None]
 
 
 @dataclass(frozen=True)
@@ -45,41 +44,6 @@ class StepProfile:
     kernels: tuple[KernelTime, ...]
     wall_s: float
     how: str
-
-
-class _Steps:
-    """The model's forward calls over one state, in a virtual machine of the library."""
-
-    def __init__(
-        self, library: NativeLibrary, device: Device, state: KvState, params: Parameters
-    ) -> None:
-        self._embed: Callable[..., tvm_ffi.Tensor] = library.compiled_function(abi.EMBED)
-        self._prefill: Forward = library.compiled_function(abi.PREFILL)
-        self._decode: Forward = library.compiled_function(abi.DECODE)
-        self._device, self._state, self._params = device, state, params
-
-    def prefill(self, ids: tvm_ffi.Tensor, modalities: tvm_ffi.Tensor) -> None:
-        """Add the tokens of a prompt, int32 (n,), to an empty state."""
-        count = int(ids.shape[0])
-        self._state.clear()
-        self._state.begin(count)
-        embedded = self._embed(ids, self._params)
-        self._prefill(
-            view(embedded, (1, *embedded.shape)),
-            view(ids, (1, count)),
-            view(modalities, (1, count)),
-            self._state.handle,
-            self._params,
-        )
-        self._state.end()
-        self._device.wait()
-
-    def decode(self, token: tvm_ffi.Tensor) -> None:
-        """Add one token, int32 (1, 1)."""
-        self._state.begin(1)
-        self._decode(token, self._state.handle, self._params)
-        self._state.end()
-        self._device.wait()
 
 
 def profile(
@@ -103,53 +67,51 @@ def profile(
         )
     decoded = min(DECODED, length // 2)
     prompt = min(PROMPT_TOKENS, length - decoded, chat.prefill_chunk_size)
-    device = Device.open(package.device)
-    library = NativeLibrary(package.library_path, device)
-    metadata = str(library.compiled_function(abi.METADATA)())
-    params = tvm_ffi.Array(package.load_parameters(metadata, device.place, progress))
-    described = json.loads(metadata)
+    engine = Engine(package, context_length=length, progress=progress, graphs=False, drafts=0)
+    model, device, plain = engine.model, engine.device, engine.runner
+    described = json.loads(str(model.library.compiled_function(abi.METADATA)()))
     names = [one["name"] for one in described["params"]]
-    weights = {one.data_ptr(): name for one, name in zip(params, names, strict=True)}
-    state = KvState(library, device.name, length, min(chat.prefill_chunk_size, length))
-    ids = np.random.default_rng(_SEED).integers(chat.vocab_size, size=prompt).astype(np.int32)
-    on_device = device.place(ids)
-    text = device.place(np.full(prompt, abi.MODALITY_TEXT, np.int32))
-    token = device.place(ids[:1].reshape(1, 1).copy())
-    plain = _Steps(library, device, state, params)
+    weights = {one.data_ptr(): name for one, name in zip(model.params, names, strict=True)}
+    ids = np.random.default_rng(_SEED).integers(chat.vocab_size, size=prompt).tolist()
+    clock = kernel_clock(device)
 
-    def run(
-        step: str, repeats: int, call: Callable[[_Steps], None], reset: Callable[[], None]
-    ) -> StepProfile:
-        times = StepTimes(kernel_clock(device), described["kernels"], weights)
-        watched = _Steps(library.watched(times), device, state, params)
+    def watched(times: StepTimes) -> ModelRunner:
+        library = model.library.watched(times)
+        steps = PlainSteps(library, device, model.kv.handle, model.params, model.vocab_size)
+        return ModelRunner(replace(model, library=library), engine.sequence, steps)
+
+    def add_prompt(runner: ModelRunner) -> None:
+        engine.clear()
+        runner.forward(ids)
+        device.wait()
+
+    def add_token(runner: ModelRunner) -> None:
+        runner.forward_one(ids[0])
+        device.wait()
+
+    def run(step: str, repeats: int, call: _Call, reset: Callable[[], None]) -> StepProfile:
+        times = StepTimes(clock, described["kernels"], weights)
+        runner = watched(times)
         reset()
         for _ in range(repeats):  # the first is left out
-            call(watched)
+            call(runner)
             times.end_step()
         reset()
         walls = [_seconds(call, plain) for _ in range(repeats)][1:]
-        return StepProfile(step, times.table(), statistics.median(walls), kernel_clock(device).how)
+        return StepProfile(step, times.table(), statistics.median(walls), clock.how)
 
-    def filled() -> None:
-        plain.prefill(on_device, text)
-
-    yield run(
-        f"a prompt of {prompt} tokens",
-        REPEATS + 1,
-        lambda steps: steps.prefill(on_device, text),
-        lambda: None,
-    )
+    yield run(f"a prompt of {prompt} tokens", REPEATS + 1, add_prompt, lambda: None)
     yield run(
         f"a token after {prompt}, of {decoded - 1} such",
         decoded,
-        lambda steps: steps.decode(token),
-        filled,
+        add_token,
+        lambda: add_prompt(plain),
     )
 
 
-def _seconds(call: Callable[[_Steps], None], steps: _Steps) -> float:
+def _seconds(call: _Call, runner: ModelRunner) -> float:
     begin = time.perf_counter()
-    call(steps)
+    call(runner)
     return time.perf_counter() - begin
 
 

@@ -31,6 +31,7 @@ class Engine:
     Attributes
     ----------
     device : where weights and state are
+    model : the library there, and what its functions take
     vocab_size : length of the logits
     context_length : positions that the state holds
     prefill_chunk : most tokens that one forward takes
@@ -78,7 +79,7 @@ class Engine:
         self.prefill_chunk = package.chat_config.prefill_chunk_size
         chunk = min(self.prefill_chunk, self.context_length)
         params = tvm_ffi.Array(package.load_parameters(metadata, self.device.place, progress))
-        model = LoadedModel(
+        self.model = model = LoadedModel(
             library=library,
             device=self.device,
             params=params,
