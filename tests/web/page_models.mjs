@@ -1,7 +1,8 @@
 // Scenarios about the list of models beside the page (models.json), with a scripted engine. What a list may hold and how a
 // server may answer are tested without a browser (examples/web/tests/models.test.ts); here is what a person sees of it.
 import assert from "node:assert/strict";
-import { inPage } from "./page_chats.mjs";
+import http from "node:http";
+import { chatAbout, inPage } from "./page_chats.mjs";
 
 const LIST = "**/models.json";
 const ENTRY = { name: "tiny", address: "tiny/" };
@@ -13,6 +14,15 @@ async function offering({ context, server, state }, page, answer) {
   await context.route(LIST, (route) => (answer ? route.fulfill(answer) : route.abort()));
   await page.goto(server.url);
   await state(page, "choose");
+}
+
+/** The address of a server that is gone: its port was free a moment ago. */
+async function nowhere() {
+  const server = http.createServer();
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const { port } = server.address();
+  await new Promise((resolve) => server.close(resolve));
+  return `127.0.0.1:${port}`;
 }
 
 const list = (...models) => ({ contentType: JSON_TYPE, body: JSON.stringify({ models }) });
@@ -38,5 +48,42 @@ export const MODELS = {
       }
     });
     await tools.context.unroute(LIST);
+  },
+
+  /** One that cannot be had is said so, and the way back leads to the list; one that can chats. */
+  async list_of_models(tools) {
+    const { context, state, accessible, shot, expectComplaint } = tools;
+    const gone = await nowhere();
+    const size = { size: 2.5 * 2 ** 30, memory: 3 * 2 ** 30, modalities: ["text", "image"] };
+    const models = [
+      { ...ENTRY, note: "of a later version" },
+      { name: "Elsewhere", address: `http://${gone}/e2b/`, ...size },
+      { name: "Gone", address: "./missing/" },
+    ];
+    await inPage(context, tools, async (page) => {
+      await offering(tools, page, list(...models));
+      const offered = page.locator("#offer li");
+      assert.deepEqual(await offered.locator("button").allInnerTexts(), ["tiny", "Elsewhere", "Gone"]);
+      assert.match(await offered.nth(1).innerText(), /2\.50 GiB · 3\.00 GiB of memory · text, image/);
+      await accessible(page, "a list of models");
+      await shot(page, "models-desktop-light");
+      for (const [name, words, complaint] of [
+        ["Elsewhere", `${gone} cannot be reached`, /ERR_CONNECTION_REFUSED/],
+        ["Gone", "missing/provenance.json answers 404", /404/],
+      ]) {
+        await offered.locator("button", { hasText: name }).click();
+        await state(page, "failed");
+        const told = await page.locator("#start").innerText();
+        assert.ok(told.includes(words), told);
+        expectComplaint(complaint);
+        await page.getByRole("button", { name: "Another package" }).click();
+        await state(page, "choose");
+      }
+      await offered.locator("button", { hasText: "tiny" }).click();
+      await state(page, "ready");
+      await chatAbout(tools, page, "Hello");
+      await page.evaluate(() => localStorage.clear());
+    });
+    await context.unroute(LIST);
   },
 };

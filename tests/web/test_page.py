@@ -94,7 +94,10 @@ LINKS = (
     "strange_link",
     "right_to_left",
 )
-OFFERED = ("faulty_lists",)
+OFFERED = (
+    "faulty_lists",
+    "list_of_models",
+)
 MEDIA = (
     "attach_paste_drop",
     "container",
