@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gemma4_compile.package import conversation
 from tests.marks import slow_unless
+from tests.tiny_answers import CONVERSATIONS
 from tests.web.compiled import TINY, Compiler
 from tests.web.cpu_runtime import (
     ENOUGH,
@@ -233,12 +235,20 @@ def test_interrupted_reply_ends_early(session: Session) -> None:
 @pytest.mark.slow
 def test_a_page_can_leave_the_system_turn_out(
     browser: str,
-    compiled: Compiler,
+    nine_libraries: Path,
     runtime: Runtime,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
+    """Of a package with every library for browsers, of which the client takes the main one."""
     name = {"name": conversation.OPEN_USER}
+    (memory,) = (each for each in CONVERSATIONS if each.name == "memory")
+    remembered: list[dict[str, Any]] = []
+    said: Messages = []
+    for question, answer in memory.turns:
+        remembered.append(chat([*said, user(question)], **GREEDY))
+        said += [user(question), assistant(answer)]
     steps = [
+        *remembered,
         chat([{**user("Hi."), **name}], **GREEDY, max_tokens=3),
         chat([{**user("Hi."), **name}, assistant("Hello."), user("Who?")], **GREEDY, max_tokens=3),
         {"op": "provokeError"},
@@ -246,12 +256,14 @@ def test_a_page_can_leave_the_system_turn_out(
     folder = tmp_path_factory.mktemp("webllm")
     with pytest.raises(AssertionError, match="MapRead"):  # the watch on WebGPU errors works
         run_in_webllm(
-            compiled(TINY, "webgpu", QUANT),
+            nine_libraries,
             steps,
             folder,
             overrides={"conv_config": {"render_empty_system_message": False}},
         )
     told = json.loads((folder / "result.json").read_text())["results"]
+    answers = [told.pop(0)["text"] for _ in remembered]
+    assert answers == [answer for _, answer in memory.turns]
     asked = ([user("Hi.")], [user("Hi."), assistant("Hello."), user("Who?")])
     for messages, answer in zip(asked, told, strict=False):
         prompt = runtime.prompt(messages)
