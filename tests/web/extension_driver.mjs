@@ -91,8 +91,8 @@ async function main(context) {
   await panel.locator("#ask:enabled").waitFor({ timeout: READY_MS });
   const shown = await panel.locator("#chat p").allTextContents();
   const documents = [document, ...(await ofExtension("background_page"))].map(({ targetId }) => targetId);
+  await panel.locator("#state").evaluate((shown) => shown.replaceChildren()); // what comes is of the load
   await loaded(panel, `${base}package`);
-  await panel.locator("#ask:disabled").waitFor({ timeout: READY_MS });
   await ready(panel);
   return { answers, refused, workers, documents, shown, opens: behaviour.openPanelOnActionClick, requested };
 }

@@ -110,7 +110,7 @@ export const CAPTURE = {
       await context.grantPermissions(["microphone", "clipboard-read", "clipboard-write"]);
       assert.match(await page.locator("#record").getAttribute("title"), /up to 30 s/);
       await page.locator("#record").click();
-      await page.locator("#recorded", { hasText: "0:01 of 0:30" }).waitFor();
+      await page.locator("#recorded", { hasText: /0:(0[1-9]|[12]\d) of 0:30/ }).waitFor();
       assert.ok(await page.locator("#stop-recording").evaluate((button) => button === document.activeElement));
       await page.waitForFunction(() => document.querySelector("#level").value > 0.2); // the fake one beeps
       await page.locator("#prompt").fill("What do you hear?");
@@ -121,7 +121,7 @@ export const CAPTURE = {
       await attached(page).locator("audio").waitFor();
       assert.ok(await page.locator("#recorder").isHidden());
       await page.locator("#record").click();
-      await page.locator("#recorded", { hasText: "0:00" }).waitFor();
+      await page.locator("#recorded", { hasText: "of 0:30" }).waitFor();
       await page.keyboard.press("Escape"); // thrown away
       await page.locator("#recorder").waitFor({ state: "hidden" });
       assert.equal(await attached(page).count(), 1);
@@ -130,7 +130,7 @@ export const CAPTURE = {
       const [part] = partsOf((await lastRequest(page)).messages[0]);
       const data = Buffer.from(part.input_audio.data, "base64");
       const seconds = data.readUInt32LE(40) / 32_000;
-      assert.ok(seconds > 0.8 && seconds < 10, `${seconds} s`);
+      assert.ok(seconds > 0.8 && seconds <= 30, `${seconds} s`);
       let loudest = 0;
       for (let at = 44; at < data.length; at += 2) loudest = Math.max(loudest, Math.abs(data.readInt16LE(at)));
       assert.ok(loudest > 1000, `it is not silent: ${loudest}`);

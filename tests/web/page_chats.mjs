@@ -149,8 +149,9 @@ export const CHATS = {
       assert.equal(await focused(), "Two");
       // A reply that is written meanwhile does not take the focus out of the list.
       await page.keyboard.press("Enter");
-      await tools.ask(page, "Something long");
+      const goOn = await tools.askHeld(page, "Something long");
       await page.locator("#conversations .open").last().focus();
+      await goOn();
       await tools.answered(page);
       assert.equal(await focused(), "One");
       await remove();
@@ -338,22 +339,24 @@ export const CHATS = {
       await second.keyboard.press("Enter");
       await first.locator("#title", { hasText: "Named elsewhere" }).waitFor();
       // Renamed while it is written in the other tab: both stay.
-      await tools.ask(first, "Something long");
+      let goOn = await tools.askHeld(first, "Something long");
       await first.locator("#messages", { hasText: "word10" }).waitFor();
       await choose(second, "Named elsewhere", "Rename");
       await second.keyboard.type("Named meanwhile");
       await second.keyboard.press("Enter");
       await first.locator("#title", { hasText: "Named meanwhile" }).waitFor();
+      await goOn();
       const item = await tools.answered(first);
       assert.match(await item.innerText(), /word199/);
       await second.locator("#messages li:last-child", { hasText: "word199" }).waitFor();
       assert.equal(await first.locator("#messages li").count(), 4);
       // Who edits a message in a tab is not thrown out of it by what the other writes.
-      await tools.ask(first, "Again something long");
+      goOn = await tools.askHeld(first, "Again something long");
       await second.locator('#messages > li[data-role="user"]').first().hover();
       await second.getByRole("button", { name: "Edit this message and ask again" }).first().click();
       await second.keyboard.type("Half a ");
       await second.locator("#messages", { hasText: "Again something long" }).waitFor();
+      await goOn();
       await tools.answered(first);
       await second.locator("#messages > li:last-child", { hasText: "word199" }).waitFor();
       await second.keyboard.type("thought");
@@ -364,7 +367,7 @@ export const CHATS = {
       await first.locator("#conversations .title", { hasText: "Another" }).waitFor({ state: "detached" });
       assert.equal(await first.locator("#messages li").count(), 0);
       // Deleted elsewhere while it is written: it stays so.
-      await tools.ask(first, "Something long");
+      await tools.askHeld(first, "Something long");
       await first.locator("#messages", { hasText: "word20" }).waitFor();
       await choose(second, "Something long", "Delete");
       await first.locator("#stop").waitFor({ state: "hidden" });
@@ -381,7 +384,7 @@ export const CHATS = {
       await open(page, "tiny");
       await state(page, "ready");
       await chatAbout(tools, page);
-      await tools.ask(page, "Something long");
+      await tools.askHeld(page, "Something long");
       await page.locator("#messages", { hasText: "word10" }).waitFor();
       await choose(page, "Something long", "Delete");
       await page.locator("#stop").waitFor({ state: "hidden" });

@@ -125,6 +125,16 @@ function toolsFor(browser, server, real) {
       await page.locator("#prompt").fill(text);
       await page.locator("#prompt").press("Enter");
     },
+    /** Asks the scripted engine, whose long reply waits in its middle until it is stopped or until the result is called. */
+    askHeld: async (page, text) => {
+      const [worker] = page.workers();
+      await worker.evaluate(() => {
+        self.held = Promise.withResolvers();
+      });
+      await page.locator("#prompt").fill(text);
+      await page.locator("#prompt").press("Enter");
+      return () => worker.evaluate(() => self.held.resolve());
+    },
     answered: async (page, timeout = STEP_MS) => {
       await page
         .locator('#messages li:last-child[data-role="assistant"]:not([data-state="writing"])')

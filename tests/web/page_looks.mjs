@@ -45,7 +45,7 @@ export const LOOKS = {
       await state(page, "ready");
       const caret = page.locator("#messages .caret");
       await chatAbout(tools, page);
-      await tools.ask(page, "Something long");
+      await tools.askHeld(page, "Something long");
       await page.locator("#messages", { hasText: "word10" }).waitFor();
       assert.equal(await caret.count(), 1);
       const [isLast, animation, hidden] = await caret.evaluate((element) => [

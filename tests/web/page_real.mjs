@@ -37,6 +37,24 @@ function loseDeviceInAnswer() {
   };
 }
 
+/** In the worker: from an answer's third piece on no result of the device arrives until the answer is stopped. */
+function holdAnswer() {
+  const { postMessage } = self;
+  const { mapAsync } = GPUBuffer.prototype;
+  const stopped = new Promise((resolve) =>
+    self.addEventListener("message", ({ data }) => data.kind === "stop" && resolve()),
+  );
+  let pieces = 0;
+  self.postMessage = (message, ...rest) => {
+    postMessage(message, ...rest);
+    if (message.kind === "chunk") pieces++;
+  };
+  GPUBuffer.prototype.mapAsync = async function (...args) {
+    await mapAsync.apply(this, args);
+    if (pieces >= 3) await stopped;
+  };
+}
+
 const count = (text) => Number(text?.replaceAll(",", ""));
 
 export const REAL = {
@@ -45,8 +63,8 @@ export const REAL = {
     const [page] = context.pages();
     const from = server.requests.length;
     server.faults["/seeing/params_shard_0.bin"] = ["cut"];
-    await open(page, "seeing");
-    await page.locator("#status", { hasText: "broke off" }).waitFor();
+    const told = page.locator("#status", { hasText: "broke off" }).waitFor();
+    await Promise.all([open(page, "seeing"), told]); // it is said for a moment
     await state(page, "ready");
     expectComplaint(/ERR_CONTENT_LENGTH_MISMATCH/); // the browser's own words for it
     const shards = requested(from, SHARD);
@@ -133,6 +151,7 @@ export const REAL = {
   async stop({ context, ask, answered, job, ...tools }) {
     const [page] = context.pages();
     await page.locator("#new-chat").click();
+    await page.workers()[0].evaluate(holdAnswer);
     await ask(page, "What is the capital of France?"); // some thirty tokens of refusal
     await page.locator("#messages li:last-child .answer").waitFor({ timeout: ANSWER_MS });
     await page.keyboard.press("Escape");
@@ -183,8 +202,8 @@ export const REAL = {
       return key.url;
     });
     const from = server.requests.length;
-    await page.reload();
-    await page.locator("#progress-title", { hasText: "Starting the model" }).waitFor({ timeout: READY_MS });
+    const starts = page.locator("#progress-title", { hasText: "Starting the model" }).waitFor({ timeout: READY_MS });
+    await Promise.all([page.reload(), starts]); // it is said for a moment
     assert.deepEqual(
       requested(from, HEAVY).map((request) => request.path),
       ["/seeing/params_shard_0.bin"],

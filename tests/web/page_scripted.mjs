@@ -253,16 +253,16 @@ export const SCRIPTED = {
   },
 
   /** A long reply is stopped by the keyboard; a tab that is closed meanwhile keeps what was written. */
-  async stop_and_close({ context, open, state, ask, answered }) {
+  async stop_and_close({ context, open, state, answered, askHeld }) {
     await inPage(context, async (page) => {
       await open(page, "tiny");
       await state(page, "ready");
       await page.locator("#new-chat").click();
-      await ask(page, "Something long");
+      await askHeld(page, "Something long");
       await page.locator("#messages", { hasText: "word10" }).waitFor();
       await page.keyboard.press("Escape");
       assert.equal(await (await answered(page)).getAttribute("data-state"), "stopped");
-      await ask(page, "Again something long");
+      await askHeld(page, "Again something long");
       await page.locator("#messages li:last-child", { hasText: "word20" }).waitFor();
       await page.reload();
       const last = page.locator("#messages li:last-child");

@@ -19,12 +19,14 @@ const SCRIPTS = [
   [/thing long/, Array.from({ length: 200 }, (_, index) => `word${index}`).join(" ")],
 ];
 const TOKEN_MS = 15;
+const HELD_AFTER = 40; // pieces: past the twentieth word of the long text
 const UNTRUE_SPEED = 9999; // what the client says of itself is not what the page shows
 
 let stopped = false;
 let fast = { enabled: true, libraries: 1, reasons: [], plainSteps: 0, replayedSteps: 0, aheadSteps: 0 };
 Object.assign(fast, { drafterBytes: 0, draftRounds: 0, draftedTokens: 0, acceptedTokens: 0 });
 self.requests = [];
+self.held = undefined; // a test's {promise, resolve}: a reply waits for it in its middle, unless it is stopped
 
 const tell = (message) => postMessage(message);
 
@@ -46,7 +48,7 @@ async function reply(id, sent, request) {
   for (const piece of pieces) {
     if (stopped) break;
     chunk({ choices: [{ delta: { content: piece }, finish_reason: null }] });
-    said++;
+    if (++said === HELD_AFTER) await self.held?.promise;
     if (/lost/.test(asked)) return tell({ kind: "lost", text: "for the test" });
     await new Promise((resolve) => setTimeout(resolve, TOKEN_MS));
   }
@@ -67,8 +69,10 @@ async function reply(id, sent, request) {
 }
 
 self.onmessage = ({ data }) => {
-  if (data.kind === "stop") stopped = true;
-  else if (data.kind === "reply") void reply(data.id, data.sent, data.request);
+  if (data.kind === "stop") {
+    stopped = true;
+    self.held?.resolve();
+  } else if (data.kind === "reply") void reply(data.id, data.sent, data.request);
   else {
     self.started = data;
     tell({ kind: "progress", share: 1, text: "" });

@@ -32,13 +32,13 @@ async function twoTabs(page) {
   const tabs = [page, await page.context().newPage()];
   const [first, second] = [await opened(tabs[0], 1), await opened(tabs[1], 1)];
   const session = await page.context().newCDPSession(page);
+  const halted = first("halt", 4);
   const replies = [first("both", job.requests.slice(0, 1)), second("both", job.requests.slice(1))];
-  const begun = () =>
-    first("tokens").then((count) => count > 3 || new Promise((resolve) => setTimeout(resolve, 5)).then(begun));
-  await within(REPLY_MS, "four tokens of the first tab", Promise.race([begun(), replies[0]]));
+  await Promise.race([halted, replies[0]]);
   await session.send("Page.setWebLifecycleState", { state: "frozen" });
   const [other] = await replies[1];
   await session.send("Page.setWebLifecycleState", { state: "active" });
+  await first("goOn");
   const [suspended] = await replies[0];
   return { both: [suspended, other], one: await first("one", job.one), stats: await first("stats") };
 }

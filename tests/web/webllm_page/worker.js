@@ -5,6 +5,7 @@ import { MLCEngine } from "/client/index.js";
 const errors = [];
 const engines = [];
 let tokens = 0;
+let halt; // {at: tokens after which a reply waits, reached, released}
 
 async function load({ library, engines: count }) {
   const base = `${location.origin}/package/`;
@@ -24,7 +25,10 @@ async function load({ library, engines: count }) {
 async function reply(engine, request) {
   const parts = [];
   for await (const { choices } of await engine.chat.completions.create({ ...request, stream: true })) {
-    tokens += 1;
+    if (++tokens === halt?.at) {
+      halt.reached.resolve();
+      await halt.released.promise;
+    }
     parts.push(choices[0]?.delta?.content ?? "");
   }
   return parts.join("");
@@ -37,7 +41,12 @@ const ASKED = {
   /** The first engine's model is unloaded; the other goes on. */
   unload: () => engines[0].unload(),
   one: (request) => reply(engines.at(-1), request),
-  tokens: () => tokens,
+  /** Lets a reply wait after so many tokens; returns when it does. */
+  halt: (at) => {
+    halt = { at, reached: Promise.withResolvers(), released: Promise.withResolvers() };
+    return halt.reached.promise;
+  },
+  goOn: () => halt.released.resolve(),
   stats: () => ({ ...stats(), errors }),
 };
 
