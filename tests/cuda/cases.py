@@ -1,9 +1,8 @@
-"""What tests do on the fake CUDA, each in a process of its own: `python -m tests.cuda.cases`."""
+"""What tests do on the fake CUDA: `tests.cuda.forks` runs each in a process of its own."""
 
 from __future__ import annotations
 
 import gc
-import sys
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -127,9 +126,8 @@ def several_engines(package: Path) -> None:
     assert CUDA.alive == 0
 
 
-def refused(package: Path) -> None:
+def refused(package: Path, function: str) -> None:
     """Whatever refuses, the host issues the launches, nothing stays behind, and it is logged."""
-    function = sys.argv[3]
     engine = Engine.open(package)
     alive = CUDA.alive
     engine.prefill(PROMPT)
@@ -354,7 +352,3 @@ def without_runtime(package: Path) -> None:
 
 def _missing() -> CudaRuntime:
     raise CudaError("`libcudart.so.13` cannot be used: it is not there")
-
-
-if __name__ == "__main__":
-    globals()[sys.argv[1]](Path(sys.argv[2]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -77,17 +78,39 @@ def compile_tiny(folder: Path, drafter: str | None = None) -> Path:
     return folder
 
 
-def run(case: str, package: Path, *arguments: str, **environment: str) -> str:
-    """Run a function of cases.py in a process with the fake CUDA; return what it logged."""
+@cache
+def _forks() -> subprocess.Popen[str]:
+    """Start forks.py with the fake CUDA; it ends with this process, which holds its input."""
     folder = libraries()
     preload = " ".join(str(folder / name) for name in (RUNTIME, DRIVER))
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.cuda.cases", case, str(package), *arguments],
+    # One thread each, so that there is none before a fork.
+    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.cuda.forks"],
         cwd=ROOT,
-        env={**os.environ, "LD_PRELOAD": preload, **environment},
-        capture_output=True,
+        env={**os.environ, **threads, "LD_PRELOAD": preload},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        timeout=120,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stderr
+
+
+def run(case: str, package: Path, *arguments: str, **environment: str) -> str:
+    """Run a function of cases.py in a process with the fake CUDA; return what it logged."""
+    forks = _forks()
+    assert forks.stdin is not None
+    assert forks.stdout is not None
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        job = {
+            "case": case,
+            "package": str(package),
+            "arguments": arguments,
+            "environment": environment,
+            "log": str(log),
+        }
+        print(json.dumps(job), file=forks.stdin, flush=True)
+        status = forks.stdout.readline().strip()
+        said = log.read_text() if log.exists() else ""
+    assert status == "0", f"{case}: {status}\n{said}"
+    return said
