@@ -17,6 +17,8 @@ CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 WORKERS ?= -n $$(($(CORES) + 1)) --maxprocesses=4 --max-worker-restart=0 --dist=loadfile --no-loadscope-reorder
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Containers are known to set it: each process of the tests would translate all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup objects browsers node docs lock lint fix types tree check test test-all quick-tests all-tests part smoke demo wheel npm release bench all clean
