@@ -89,7 +89,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", slow_unless(lambda name: name == "penalties", OPTIONS))
 def test_a_seed_gives_the_same_reply_with_guesses(
     name: str,
     engines: Callable[[str], tuple[Engine, Engine]],
@@ -107,7 +107,9 @@ def test_a_seed_gives_the_same_reply_with_guesses(
         assert replies.generator.drafting.accepted > 40
 
 
-@pytest.mark.parametrize("name", ["greedy", "temperature", "top_p"])
+@pytest.mark.parametrize(
+    "name", slow_unless(lambda name: name == "top_p", ["greedy", "temperature", "top_p"])
+)
 def test_rounds_that_draw_on_the_device_give_the_replies_without_guesses(
     name: str,
     engines: Callable[[str], tuple[Engine, Engine]],

@@ -22,6 +22,7 @@ from gemma4_compile.errors import ArtifactError, CheckpointError
 from gemma4_compile.package.output_directory import LOCK_FILE
 from gemma4_compile.progress import ByteProgress
 from tests import models
+from tests.marks import slow_unless
 from tests.packages import Silent
 
 ROOT = Path(__file__).parents[2]
@@ -124,7 +125,9 @@ def test_random_kills(run: Run, model: Path, whole: tuple[Files, Files], tmp_pat
     assert min(resumed, partial) >= ENOUGH, "kills must hit the conversion, too"
 
 
-@pytest.mark.parametrize("file_bytes", [0, 2000, 9000])
+@pytest.mark.parametrize(
+    "file_bytes", slow_unless(lambda file_bytes: file_bytes == 2000, [0, 2000, 9000])
+)
 def test_no_room_for_a_file(
     file_bytes: int, run: Run, model: Path, whole: tuple[Files, Files], tmp_path: Path
 ) -> None:

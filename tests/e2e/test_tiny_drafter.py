@@ -84,6 +84,7 @@ def pair(request: pytest.FixtureRequest, compiled: Compiler) -> Pair:
     return Pair(package, plain, drafted, questions)
 
 
+@pytest.mark.slow
 def test_held_out_dialogues_take_few_steps(pair: Pair) -> None:
     before = replace(pair.drafted.generator.drafting)
     right = 0
@@ -111,6 +112,7 @@ def test_penalties_count_what_was_said_alone(pair: Pair) -> None:
     pair.check(pair.questions[2::13], options, 5)
 
 
+@pytest.mark.slow
 def test_a_schema_is_followed_with_guesses_as_without(pair: Pair) -> None:
     package = pair.package
     grammars = Grammars(

@@ -44,6 +44,7 @@ def wrong_answers(package: Path, tasks: Sequence[MediaTask]) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_held_out_files_are_seen_and_heard(package: Path) -> None:
     pictures = [replace(task, budget=70) for task in picture_tasks(6, seed=11)]  # the fastest
     wrong = wrong_answers(package, [*pictures, *sound_tasks(4, seed=11), *absent_tasks(4)])

@@ -12,19 +12,15 @@ from gemma4_compile.runtime.device import device
 from gemma4_compile.runtime.library.native_library import NativeLibrary
 from tests import models, tolerances
 from tests.drafted import drafted_package, let_guess
-from tests.marks import slow_unless
 
 # Rows of a step. A window is of 16 keys or fewer, and wraps.
 ROUNDS = (1, 9, 4, 2, 6, 3, 8, 5, 7)
-QUICK = (("e2b", "q4f16"),)
 # Each recipe, and each way of keeping keys; `tests/e2e/test_drafts.py` has every kind of model.
 CASES = [("e2b", "q4f16"), ("dense", "f32"), ("unified", "q8f16"), ("moe", "q4f16")]
 
 
-@pytest.mark.parametrize(
-    ("kind", "recipe"),
-    slow_unless(lambda *case: case in QUICK, CASES),
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "recipe"), CASES)
 def test_rows_have_the_logits_of_single_tokens(
     kind: str,
     recipe: str,

@@ -17,7 +17,6 @@ from gemma4_compile.targets import TARGETS, Target, cpu, target_spec
 from gemma4_compile.types import JsonObject
 from tests import models, tolerances
 from tests.drafted import drafted_package, let_guess
-from tests.marks import slow_unless
 from tests.metal import emulator
 
 ROUNDS = (1, 9, 4, 2, 6, 3, 8, 5, 7)
@@ -56,7 +55,8 @@ def _is_tiled(matmul: JsonObject) -> bool:
     return any(part.get("tiled") for part in parts)
 
 
-@pytest.mark.parametrize(("kind", "recipe"), slow_unless(lambda kind, _: kind == "dense", CASES))
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "recipe"), CASES)
 @pytest.mark.usefixtures("metal_packages")
 def test_rows_have_the_logits_of_single_tokens(
     kind: str,

@@ -19,6 +19,7 @@ from gemma4_compile.runtime.device import device
 from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.runtime.package.package import Package
 from tests import packages
+from tests.marks import slow_unless
 from tests.metal import emulator
 from tests.tiny_answers import CONVERSATIONS
 
@@ -40,7 +41,7 @@ def test_it_is_a_package_for_metal(package: Path) -> None:
     assert provenance["library"] == "model.dylib"
 
 
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("name", slow_unless(lambda name: name == "memory", ASKED))
 def test_it_answers_as_the_cpu_build_does(name: str, package: Path) -> None:
     # tests/e2e/test_tiny_answers.py asks the CPU builds for the same words.
     (conversation,) = (asked for asked in CONVERSATIONS if asked.name == name)

@@ -17,6 +17,7 @@ from gemma4_compile.checkpoint.match import match, row_reader
 from gemma4_compile.checkpoint.sources import open_source
 from gemma4_compile.errors import CheckpointError
 from tests import models
+from tests.marks import slow_unless
 
 pytestmark = pytest.mark.parity
 
@@ -28,7 +29,9 @@ def command_of(error: CheckpointError) -> list[str]:
     return [sys.executable, *shlex.split(found[1])[1:]]
 
 
-@pytest.mark.parametrize(("shards", "is_zip"), [(1, True), (3, True), (1, False)])
+@pytest.mark.parametrize(
+    ("shards", "is_zip"), slow_unless(lambda n, _: n == 3, [(1, True), (3, True), (1, False)])
+)
 def test_the_command_of_the_error_makes_what_is_read(
     shards: int, is_zip: bool, tmp_path: Path
 ) -> None:

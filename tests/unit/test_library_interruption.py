@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from gemma4_compile.system.processes import OWN_GROUP
 from tests.endless_libraries import NOTES
 
@@ -79,6 +81,7 @@ def test_an_interruption_ends_all(tmp_path: Path) -> None:
     assert not output.parent.exists()
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_ends_the_build(tmp_path: Path) -> None:
     output = tmp_path / "packages" / "tiny"
     with begun(tmp_path, output) as build:

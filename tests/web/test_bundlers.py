@@ -96,6 +96,7 @@ def page_headers() -> dict[str, dict[str, Any]]:
     return answering | refused
 
 
+@pytest.mark.slow
 def test_every_page_answers_with_the_module_in_its_worker(
     builds: dict[str, Path],
     compiled: Compiler,

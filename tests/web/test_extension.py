@@ -44,6 +44,7 @@ def built(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_the_chat_outlives_the_service_worker_and_the_panel(
     built: Path, package: Path, browser: str, runtime: Runtime, questions: Questions, folder: Path

@@ -267,7 +267,12 @@ def test_kernels_that_leave_out_padding_are_right(
     assert told["passed"]
 
 
-@pytest.mark.parametrize("name", ["padding", "source", "kept_positions", "copies", "out"])
+@pytest.mark.parametrize(
+    "name",
+    slow_unless(
+        lambda name: name == "padding", ["padding", "source", "kept_positions", "copies", "out"]
+    ),
+)
 def test_padding_that_is_left_out_wrongly_is_found(
     name: str, padded: tuple[Path, dict[str, Any]], run: Run
 ) -> None:

@@ -73,6 +73,7 @@ def test_kernels_of_a_candidate_are_timed(
     assert {item["context"] for item in lines} == set(contexts)
 
 
+@pytest.mark.slow
 def test_steps_that_check_guesses_have_their_rows() -> None:
     """The product's own sizes, of a recipe's exact kernels and of the attention."""
     family = CANDIDATES["few_rows"]

@@ -22,6 +22,7 @@ from tests.web.dawn import HERE, VulkanDriver
 pytestmark = [pytest.mark.dawn, pytest.mark.parity]
 
 
+@pytest.mark.slow
 def test_layers_and_logits_of_a_named_library(
     nine_libraries: Path,
     tmp_path: Path,

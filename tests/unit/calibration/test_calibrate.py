@@ -18,13 +18,16 @@ from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import QuantizationError, UsageError
 from gemma4_compile.package.partial_build import NONFINITE
 from tests import models
+from tests.marks import slow_unless
 from tests.packages import Silent
 from tests.unit.calibration.calibrated import TEXT, checkpoint, compiled, plain
 
 pytestmark = pytest.mark.parity
 
 
-@pytest.mark.parametrize("kind", list(models.KINDS))
+@pytest.mark.parametrize(
+    "kind", slow_unless(lambda kind: kind in ("e2b", "moe"), list(models.KINDS))
+)
 def test_every_matrix_of_the_layers_is_chosen_and_near_its_weights(
     kind: str, tmp_path: Path
 ) -> None:

@@ -45,6 +45,7 @@ def test_read_only_views_can_be_sent() -> None:
     assert pickle.loads(pickle.dumps(MappingProxyType({1: 2}))) == {1: 2}
 
 
+@pytest.mark.slow
 def test_a_set_has_the_shards_and_libraries_of_single_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from PIL import Image
 from gemma4_compile.media.decode import decode_image
 from gemma4_compile.media.preprocess import blocks, preprocess_image, scaled, timestamp
 from gemma4_compile.media.sizes import BUDGETS, target_size
+from tests.marks import slow_unless
 from tests.media_files import noise, saved, smooth
 
 needs_torch = pytest.mark.skipif(
@@ -111,7 +112,7 @@ def test_shades_of_16_bits_are_cut_off_by_both_ways_of_transformers() -> None:
 
 
 @needs_torch
-@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("budget", slow_unless(lambda budget: budget == BUDGETS[1], BUDGETS))
 @pytest.mark.parametrize("size", SIZES)
 def test_resampling_is_that_of_the_processor(size: tuple[int, int], budget: int) -> None:
     """Its backend scales bytes with torch's bicubic filter, which torchvision only passes on."""

@@ -100,6 +100,7 @@ def test_options_plan_and_errors_know_it(
     assert f"target `{GPU}` has no such kernels" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.package
 def test_kernels_for_it_are_compiled_and_shown(
     checkpoint: Checkpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]

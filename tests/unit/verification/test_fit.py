@@ -16,6 +16,7 @@ from gemma4_compile.verification.fit import FitRequest, Sensitivity, Sizes, choo
 from gemma4_compile.verification.frontier import FrontierRequest, compare_recipes
 from gemma4_compile.verification.parts import Part
 from tests import models
+from tests.marks import slow_unless
 from tests.packages import Silent, config_of
 
 pytestmark = pytest.mark.parity
@@ -51,7 +52,7 @@ def test_what_8_bits_do_not_help_has_4() -> None:
     assert choose([exact, other, lost], 100) == {lost.part}
 
 
-@pytest.mark.parametrize("kind", ["e2b", "moe"])
+@pytest.mark.parametrize("kind", slow_unless(lambda kind: kind == "moe", ["e2b", "moe"]))
 def test_losses_are_those_of_recipes(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

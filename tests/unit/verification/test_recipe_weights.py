@@ -18,6 +18,7 @@ from gemma4_compile.verification import recipe_weights
 from gemma4_compile.verification.recipe_weights import EXACT, RecipeWeights
 from gemma4_compile.verification.stored_weights import parameter_rows
 from tests import models
+from tests.marks import slow_unless
 from tests.packages import config_of
 
 
@@ -35,7 +36,9 @@ def parameters(text: dict[str, object]) -> tuple[Parameter, ...]:
     return tuple(model_parameters(config_of(made), COMPONENTS))
 
 
-@pytest.mark.parametrize("kind", list(models.KINDS))
+@pytest.mark.parametrize(
+    "kind", slow_unless(lambda kind: kind in ("e2b", "moe"), list(models.KINDS))
+)
 def test_they_are_what_a_conversion_stores(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recipe_weights, "BLOCK_BYTES", 4 * 32 * 5)  # several blocks a matrix
     text = models.ALL[kind]

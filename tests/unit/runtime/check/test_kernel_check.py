@@ -25,6 +25,7 @@ from gemma4_compile.runtime.check.kernel_check import (
 )
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.library.native_library import NativeLibrary
+from tests.marks import slow_unless
 from tests.matmuls import int8_linear
 
 CHUNK = 12  # of the package
@@ -119,7 +120,9 @@ def test_every_kind_of_fault_is_found(
             assert result.error_share > 1
 
 
-@pytest.mark.parametrize("wrong_rows", [None, 2, 9])
+@pytest.mark.parametrize(
+    "wrong_rows", slow_unless(lambda wrong_rows: wrong_rows == 2, [None, 2, 9])
+)
 def test_a_matmul_of_a_few_rows_is_tried_with_two_as_well(
     device: Device, wrong_rows: int | None
 ) -> None:

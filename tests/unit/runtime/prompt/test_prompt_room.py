@@ -12,6 +12,7 @@ from gemma4_compile.runtime.prompt.prompt_room import FEW, Fewest, Holds, TokenC
 from gemma4_compile.runtime.reply.tool_calls import ToolCall
 from gemma4_compile.template.chat_template import ChatTemplate
 from gemma4_compile.tiny.checkpoint import shipped_file
+from tests.marks import slow_unless
 
 SPECIAL = {"bos_token": "<bos>"}
 LAST = "{% for m in messages[-COUNT:] %}<|turn>{{ m.role }}\n{{ m.content }}<turn|>\n{% endfor %}"
@@ -45,7 +46,7 @@ def calls(count: int) -> list[Message]:
 CONVERSATIONS = {"questions": questions, "turns": turns, "calls": calls}
 
 
-@pytest.mark.parametrize("name", CONVERSATIONS)
+@pytest.mark.parametrize("name", slow_unless(lambda name: name == "calls", CONVERSATIONS))
 def test_what_fits_is_not_refused_and_what_does_not_is(
     name: str, tokenizer: Tokenizer, template: ChatTemplate
 ) -> None:

@@ -43,6 +43,7 @@ def test_the_rate_rises_and_falls() -> None:
     assert rate_at(500, 2.0, 100) == pytest.approx(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_one_batch_is_learned_by_heart(tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
