@@ -11,10 +11,13 @@ import shutil
 import sys
 from pathlib import Path
 
-from gemma4_compile.cli import compile as cli
-from gemma4_compile.compile import library_build, library_processes, library_worker
-from gemma4_compile.compile.library_build import LibraryJob
-from gemma4_compile.targets.linker import zig
+from gemma4_compile.system.loading import without_torch
+
+with without_torch():
+    from gemma4_compile.cli import compile as cli
+    from gemma4_compile.compile import library_build, library_processes, library_worker
+    from gemma4_compile.compile.library_build import LibraryJob
+    from gemma4_compile.targets.linker import zig
 
 NOTES = "GEMMA4_TEST_NOTES"
 LINKER = """

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.child import first_line
-
-COMMAND = (sys.executable, "-m", "gemma4_compile.runtime.server.cli")
+from tests.commands import SERVE
 
 
 @contextmanager
 def serving(*arguments: object) -> Iterator[str]:
     """The address of a server, which is ended by Ctrl-C."""
-    command = [*COMMAND, *map(str, arguments), "--port", "0"]
+    command = [*SERVE, *map(str, arguments), "--port", "0"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

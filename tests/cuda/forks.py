@@ -14,7 +14,10 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from tests.cuda import cases
+from gemma4_compile.system.loading import without_torch
+
+with without_torch():
+    from tests.cuda import cases
 
 PATIENCE_S = 120
 

@@ -16,8 +16,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from gemma4_compile.cli import compile as cli
-from gemma4_compile.compile import pipeline
+from gemma4_compile.system.loading import without_torch
+
+with without_torch():
+    from gemma4_compile.cli import compile as cli
+    from gemma4_compile.compile import pipeline
 
 PATIENCE_S = 120.0
 SHARD_BYTES = 1 << 14  # so that a small model has many shards, and a run many states

@@ -9,13 +9,14 @@ import select
 import signal
 import stat
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+
+from tests.commands import CHAT
 
 pty = pytest.importorskip("pty", reason="there are no pseudo-terminals here")
 
@@ -59,7 +60,7 @@ class Screen:
 
 @contextmanager
 def terminal(package: Path, state: Path, *options: str) -> Iterator[Screen]:
-    command = [sys.executable, "-m", "gemma4_compile.runtime.cli", str(package), "--greedy"]
+    command = [*CHAT, str(package), "--greedy"]
     environment = {**os.environ, "XDG_STATE_HOME": str(state), "TERM": "xterm"}
     process, descriptor = pty.fork()
     if process == 0:
@@ -138,7 +139,7 @@ def test_ctrl_c_asks_twice_and_clears_the_line(tiny_package: Path, tmp_path: Pat
 def test_without_a_terminal_there_is_no_prompt_and_no_history(
     tiny_package: Path, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "gemma4_compile.runtime.cli", str(tiny_package), "--greedy"]
+    command = [*CHAT, str(tiny_package), "--greedy"]
     done = subprocess.run(
         command,
         input=b'"""\nWhich is larger,\n43 or 20?\n"""\n',

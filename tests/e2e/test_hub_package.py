@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
+from tests.commands import CHAT
 from tests.fake_hub import COMMIT
 from tests.hub_server import MODEL, serve
 
@@ -21,7 +21,7 @@ def test_a_package_of_the_hub_answers_offline_as_its_directory_does(
 
         def chat(package: str, **more: str) -> subprocess.CompletedProcess[str]:
             return subprocess.run(
-                [sys.executable, "-m", "gemma4_compile.runtime.cli", package, *ask],
+                [*CHAT, package, *ask],
                 capture_output=True,
                 text=True,
                 env={**variables, **more},

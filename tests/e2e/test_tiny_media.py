@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ import openai
 import pytest
 
 from gemma4_compile.runtime import Chat
+from tests.commands import CHAT
 from tests.serving import serving
 from tests.web.compiled import SEEING, TINY, Compiler
 from tools.training.tiny.evaluate_media import (
@@ -63,7 +63,7 @@ def test_nineteen_of_twenty_held_out_files(recipe: str, count: int, compiled: Co
 @pytest.mark.slow
 def test_the_terminal_shows_and_plays_what_ships(package: Path) -> None:
     def asked(*arguments: object) -> str:
-        command = [sys.executable, "-m", "gemma4_compile.runtime.cli", package, *arguments]
+        command = [*CHAT, package, *arguments]
         options = ("--greedy", "--quiet")
         done = subprocess.run(
             [*map(str, command), *options], capture_output=True, text=True, check=True, timeout=120

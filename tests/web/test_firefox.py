@@ -6,12 +6,12 @@ the GPU's results ends. The page's other scenarios are Chromium's (`test_page.py
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.commands import SERVE
 from tests.tiny_answers import CONVERSATIONS
 from tests.web.compiled import DRAFTED, SEEING_LITTLE, TINY, Compiler
 from tests.web.cpu_runtime import ENOUGH, QUANT, Runtime, assistant, user
@@ -173,7 +173,7 @@ def test_the_page_starts_without_its_server(
 ) -> None:
     name = "without_the_server"
     package = compiled(DRAFTED, "webgpu", QUANT)
-    serve = [sys.executable, "-m", "gemma4_compile.runtime.server.cli", str(package)]
+    serve = [*SERVE, str(package)]
     serve += ["--page", str(page), "--port", "0", "--no-open"]
     reply, _ = runtime.greedy(runtime.prompt([user(ASKED[0])]), ENOUGH)
     job = {

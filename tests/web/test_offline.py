@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.commands import SERVE
 from tests.web.compiled import DRAFTED, Compiler
 from tests.web.cpu_runtime import ENOUGH, QUANT, Runtime, user
 from tests.web.dawn import run_driver
@@ -62,7 +62,7 @@ def test_scenario_with_a_model(
     name: str, browser: str, page: Path, compiled: Compiler, runtime: Runtime, folder: Path
 ) -> None:
     package = compiled(DRAFTED, "webgpu", QUANT)
-    serve = [sys.executable, "-m", "gemma4_compile.runtime.server.cli", str(package)]
+    serve = [*SERVE, str(package)]
     serve += ["--page", str(page), "--port", "0", "--no-open"]
     reply, _ = runtime.greedy(runtime.prompt([user(QUESTION)]), ENOUGH)
     asked = {"question": QUESTION, "answer": runtime.decode(reply)}

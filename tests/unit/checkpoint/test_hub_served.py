@@ -24,8 +24,9 @@ def hub(tmp_path: Path) -> Iterator[HubServer]:
         yield hub
 
 
+LEAN = "from gemma4_compile.system.loading import without_torch\nwith without_torch(): "
 OPEN = (
-    "from gemma4_compile.checkpoint.sources import open_source\n"
+    f"{LEAN}from gemma4_compile.checkpoint.sources import open_source\n"
     f"with open_source({MODEL!r}, None, weights=False) as source: print(source.origin)"
 )
 
@@ -105,7 +106,7 @@ def test_a_config_of_a_cache_is_taken_where_the_hub_takes_no_requests(
 
 def test_of_a_tokenizer_nothing_else_is_downloaded(hub: HubServer, tmp_path: Path) -> None:
     ask = (
-        "from gemma4_compile.checkpoint import hub\n"
+        f"{LEAN}from gemma4_compile.checkpoint import hub\n"
         f"print(*sorted(each.name for each in hub.fetch_tokenizer({MODEL!r}, None).iterdir()))"
     )
     hub.files["model.safetensors"] = 1 << 40

@@ -5,7 +5,6 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from gemma4_compile.runtime import Chat, Sampler
 from gemma4_compile.runtime.cli import main
 from gemma4_compile.runtime.reply.reply import TextDelta
+from tests.commands import CHAT
 from tests.packages import list_files
 from tests.scripted_engine import END_OF_TURN, encode
 
@@ -129,7 +129,7 @@ def test_a_conversation_goes_on_after_the_context_was_full(
 
 
 def test_ctrl_c_stops_an_answer_and_the_conversation_goes_on(tiny_package: Path) -> None:
-    command = [sys.executable, "-m", "gemma4_compile.runtime.cli", str(tiny_package)]
+    command = [*CHAT, str(tiny_package)]
     wild = ["--temperature", "100", "--top-k", "0", "--top-p", "1", "--seed", "1"]
     with subprocess.Popen(
         [*command, *wild], stdin=PIPE, stdout=PIPE, stderr=PIPE, bufsize=0

@@ -20,6 +20,7 @@ from gemma4_compile.runtime.package.choice import Candidate, choose_library
 from gemma4_compile.runtime.package.integrity import Check
 from gemma4_compile.runtime.package.package import read_provenance
 from gemma4_compile.runtime.terminal.console import Console
+from tests.commands import CHAT
 from tests.libraries import ELF_X86, MACH_O_ARM, record, with_libraries
 
 LOGITS = np.random.default_rng(0).normal(size=(4, 16)).astype(np.float32)
@@ -170,7 +171,7 @@ def test_ctrl_c_leaves_the_choice_as_it_was(
 ) -> None:
     libraries = [(record("cpu", "cpu"), None), (record("other", "cpu"), None)]
     folder = with_libraries(tiny_package, tmp_path / "p", libraries)
-    command = [sys.executable, "-m", "gemma4_compile.runtime.cli", str(folder), "--tune"]
+    command = [*CHAT, str(folder), "--tune"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert "timing `cpu`" in process.stderr.readline()

@@ -75,7 +75,8 @@ def test_of_two_processes_one_makes_and_the_other_waits(cache: Path) -> None:
     program = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from gemma4_compile.targets.linker import object_cache\n"
+        "from gemma4_compile.system.loading import without_torch\n"
+        "with without_torch(): from gemma4_compile.targets.linker import object_cache\n"
         "def make(scratch, made):\n"
         "    print('makes', flush=True)\n"
         "    sys.stdin.readline()\n"
