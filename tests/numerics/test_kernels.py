@@ -12,7 +12,6 @@ import pytest
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.operators.sampling import RUN, SampleTopP, TopPHistogram
 from gemma4_compile.targets import target_spec
-from tests.marks import LIMITS
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.definitions import run
 from tests.numerics.kernel_cases import (
@@ -102,7 +101,8 @@ def with_probabilities(
     return replace(case, args=args, expected=(after[position],))
 
 
-@pytest.mark.parametrize("limits", LIMITS)
+@pytest.mark.slow
+@pytest.mark.parametrize("limits", ["default", "compat"])
 def test_the_top_p_search_samples_the_same_token_from_the_whole_vocabulary(
     limits: str, swiftshader: VulkanDriver, tmp_path: Path
 ) -> None:
@@ -144,7 +144,8 @@ def is_drawn(token: int, probs: Array, uniform: float, top_p: float) -> bool:
     return is_inside and begin - slack <= uniform <= shares[token] + slack
 
 
-@pytest.mark.parametrize("limits", LIMITS)
+@pytest.mark.slow
+@pytest.mark.parametrize("limits", ["default", "compat"])
 def test_samples_at_the_edges_of_a_top_p_set_in_several_runs(
     limits: str, swiftshader: VulkanDriver, tmp_path: Path
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,14 @@ pytestmark = pytest.mark.package
 ROOT = Path(__file__).parents[2]
 TINY = ["--model", "tiny"]
 FIELD = re.compile(r"^([a-z ]+): +(.+)$", re.MULTILINE)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _lowered_once() -> Iterator[None]:
+    """Several tests look at one library, which none changes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "lower_library", cache(kernels.lower_library))
+        yield
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

@@ -58,7 +58,7 @@ DECODE = {
     "smallest heads": decode(4, 2, 8, 40, 3, 4),
     "three vectors a half": decode(3, 3, 24, 50, 3, 4),
 }
-QUICK_DECODE = ("26B sliding", "12B full", "smallest heads")
+QUICK_DECODE = ("26B sliding", "smallest heads")
 # Keys whose vectors no number of lanes divides: (heads, KV heads, head_dim) and what else differs.
 PADDED_DECODE = [
     decode(6, 2, 136, None, 7, 16),
@@ -142,7 +142,7 @@ CHUNK = {
     "heads of 26 vectors": PrefillAttention(Chunk(), 7, 1, 104, 40, "float32", 83),
     "heads of 126 vectors": PrefillAttention(Chunk(), 3, 1, 504, None, "float16", None, "float16"),
 }
-QUICK_CHUNK = ("26B sliding", "groups of three", "heads of two vectors", "heads of 26 vectors")
+QUICK_CHUNK = ("26B sliding", "heads of 26 vectors")
 
 
 @pytest.mark.parametrize(
