@@ -182,6 +182,7 @@ def description_of(func: tirx.PrimFunc) -> str | None:
     return str(func.attrs[OPERATOR_ATTR]) if OPERATOR_ATTR in func.attrs else None
 
 
+@lru_cache(maxsize=1024)
 def operator_from(description: str) -> Operator:
     """The operator that `description_of` describes; KeyError for an unknown kind or form."""
     fields = json.loads(description)
