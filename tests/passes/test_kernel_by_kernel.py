@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 import pytest
 import tvm
-from tvm import tirx
+from tvm import s_tir, te, tirx
 from tvm.ir.instrument import pass_instrument
 from tvm.ir.transform import Pass
 from tvm.script.ir_builder import IRBuilder
@@ -17,6 +17,7 @@ from gemma4_compile.passes.kernel_by_kernel import KernelByKernel
 from gemma4_compile.passes.lowering import device_pipeline
 from gemma4_compile.targets import webgpu
 from gemma4_compile.targets.kernels.common.blocks import launch, local
+from gemma4_compile.targets.spec import TargetSpec
 
 ENTRY = "tirx.is_entry_func"
 
@@ -24,6 +25,7 @@ ENTRY = "tirx.is_entry_func"
 @pytest.fixture(autouse=True)
 def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_by_kernel, "_results", OrderedDict())
+    monkeypatch.setattr(kernel_by_kernel, "_shared", OrderedDict())
 
 
 def kernel(factor: float = 2.0, argument: str = "x", inner: str = "kept") -> tirx.PrimFunc:
@@ -37,9 +39,9 @@ def kernel(factor: float = 2.0, argument: str = "x", inner: str = "kept") -> tir
     return build.result
 
 
-def module_of(**kernels: tirx.PrimFunc) -> tvm.IRModule:
+def module_of(spec: TargetSpec = webgpu.DEFAULT, /, **kernels: tirx.PrimFunc) -> tvm.IRModule:
     named = {name: each.with_attr("global_symbol", name) for name, each in kernels.items()}
-    return tirx.transform.BindTarget(webgpu.DEFAULT.tvm_target())(tvm.IRModule(named))
+    return tirx.transform.BindTarget(spec.tvm_target())(tvm.IRModule(named))
 
 
 class Lowering:
@@ -108,6 +110,44 @@ def test_other_passes_other_settings_and_attributes_are_told_apart() -> None:
     assert lowering.runs == 6
     lowering(module.with_attr("system_lib_prefix", "a"))
     assert lowering.runs == 8
+
+
+def test_targets_that_differ_by_their_subgroups_share_kernels() -> None:
+    lowering, kernels = Lowering(), {"first": kernel(), "second": kernel(3.0)}
+    lowering(module_of(**kernels))
+    for spec in (webgpu.SUBGROUPS, *webgpu.SMALLER_SUBGROUPS):
+        module = module_of(spec, **kernels)
+        assert lowering(module) == texts(tirx_lowering()(module)), spec.limits
+    assert lowering.runs == 2
+
+
+def test_other_limits_of_a_target_are_told_apart() -> None:
+    lowering, kernels = Lowering(), {"first": kernel(), "second": kernel(3.0)}
+    lowering(module_of(**kernels))
+    lowering(module_of(webgpu.COMPAT, **kernels))
+    assert lowering.runs == 4
+
+
+def summed() -> tirx.PrimFunc:
+    """The sum of 64 numbers by as many threads, which TVM writes by the size of subgroups."""
+    x = te.placeholder((64,), "float32", "x")
+    k = te.reduce_axis((0, 64), "k")
+    schedule = s_tir.Schedule(te.create_prim_func([x, te.compute((1,), lambda _: te.sum(x[k], k))]))
+    (block,) = schedule.get_child_blocks(schedule.get_sblock("root"))
+    (outer, inner) = schedule.get_loops(block)
+    schedule.bind(outer, "blockIdx.x")
+    schedule.bind(inner, "threadIdx.x")
+    return schedule.mod["main"]
+
+
+def test_kernels_that_tvm_writes_by_their_subgroups_are_told_apart() -> None:
+    lowering = Lowering()
+    found = [
+        lowering(module_of(spec, first=summed(), second=kernel()))["first_kernel"]
+        for spec in (webgpu.DEFAULT, webgpu.SUBGROUPS)
+    ]
+    assert lowering.runs == 3, "`second` is shared"
+    assert ["tvm_warp_shuffle" in text for text in found] == [False, True]
 
 
 def test_no_kernel_is_taken_for_the_only_one_of_its_module() -> None:
