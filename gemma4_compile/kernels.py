@@ -32,19 +32,19 @@ from gemma4_compile.compile.build import (
     decoder_options,
     kernel_descriptions,
 )
-from gemma4_compile.compile.library_set import target_and_recipe
-from gemma4_compile.compile.pipeline import lengths
 from gemma4_compile.compile.request import CompileRequest, modalities_of
+from gemma4_compile.compile.resolve import choose, sizes_of
 from gemma4_compile.errors import UsageError
 from gemma4_compile.model_spec.config.gemma4 import preset_names
 from gemma4_compile.operators.base import Operator, operator_from
-from gemma4_compile.options import compile as options
+from gemma4_compile.options import package as options
 from gemma4_compile.options.process import Parser, non_empty, run_command
 from gemma4_compile.passes.check_limits import kernel_use
 from gemma4_compile.passes.kernel_launch import kernel_launches
 from gemma4_compile.passes.kernel_sources import kernel_source
 from gemma4_compile.passes.lowering import lower
 from gemma4_compile.quantization.recipe_file import with_overrides
+from gemma4_compile.system import logs
 from gemma4_compile.targets import TargetSpec
 from gemma4_compile.targets.kernels.select import select
 from gemma4_compile.targets.libraries import LIBRARIES, fitting_forms
@@ -104,7 +104,8 @@ def lower_library(request: CompileRequest) -> Library:
         As `compile_model` does.
     """
     check_model(request.model)
-    spec, recipe = target_and_recipe(request)
+    chosen = choose(request).main
+    spec, recipe = chosen.target, chosen.recipe
     with (
         open_source(
             request.model, request.revision, weights=False, modalities=request.modalities
@@ -112,7 +113,7 @@ def lower_library(request: CompileRequest) -> Library:
         open_drafter(request.drafter, source.config, weights=False) as drafter,
     ):
         config = with_drafter(source.config, drafter)
-        _, chunk = lengths(request, config)
+        chunk = sizes_of(request, config).prefill_chunk
         suppressed = suppressed_tokens(source.generation_config, config.vocab_size)
     exported = build_module(config, recipe, spec, decoder_options(recipe, spec, chunk, suppressed))
     descriptions = kernel_descriptions(exported)  # scheduled kernels have none, but equal names
@@ -306,6 +307,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
+    logs.set_up()
     names = () if arguments.library is None else (arguments.library,)
     recipe = with_overrides(arguments.quant, ())
     kind = {"has_float16": recipe.has_float16, "takes_int8": recipe.takes_int8}
@@ -318,7 +320,7 @@ def _run(arguments: argparse.Namespace) -> None:
             limits=arguments.limits,
             activations=arguments.activations,
             prefill_chunk=arguments.prefill_chunk,
-            modalities=modalities_of(arguments.modalities),
+            modalities=modalities_of(options.parse_modalities(arguments.modalities)),
             revision=arguments.revision,
             drafter=arguments.drafter,
             libraries=fitting_forms(names, **kind),
@@ -332,7 +334,13 @@ def _run(arguments: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status: 0, 1 failed, 2 usage, 130 interrupted."""
-    return run_command(make_parser(), _run, argv, interrupted="nothing was written")
+    parser, given = make_parser(), sys.argv[1:] if argv is None else argv
+    return run_command(
+        parser.prog,
+        lambda: _run(parser.parse_args(given)),
+        debug="--debug" in given,
+        interrupted="nothing was written",
+    )
 
 
 if __name__ == "__main__":

@@ -29,12 +29,12 @@ from tvm import relax, tirx
 
 from benchmarks.drafter_config import drafter_values
 from gemma4_compile.compile.build import build_module, decoder_options
-from gemma4_compile.compile.library_set import target_and_recipe
 from gemma4_compile.compile.request import CompileRequest
+from gemma4_compile.compile.resolve import choose
 from gemma4_compile.model_spec.config.drafter import read_drafter
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config, preset_names
 from gemma4_compile.model_spec.modality import TEXT_ONLY
-from gemma4_compile.options.compile import DEFAULT_PREFILL_CHUNK
+from gemma4_compile.options.package import DEFAULT_PREFILL_CHUNK
 from gemma4_compile.passes.kernel_sources import kernel_source
 from gemma4_compile.passes.lowering import lower
 from gemma4_compile.targets.libraries import LIBRARIES
@@ -155,7 +155,8 @@ def without_names(script: str, kernels: Mapping[str, str]) -> str:
 
 def record_of(case: LibraryCase, texts: Texts) -> dict[str, dict[str, str]]:
     """Hashes of one library: of its kernels by name, of its functions by name."""
-    spec, recipe = target_and_recipe(case.request)
+    chosen = choose(case.request).main
+    spec, recipe = chosen.target, chosen.recipe
     options = decoder_options(recipe, spec, DEFAULT_PREFILL_CHUNK)
     module = lower(build_module(case.config, recipe, spec, options), spec)
     functions = {var.name_hint: func for var, func in module.functions_items()}

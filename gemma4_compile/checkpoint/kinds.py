@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gemma4_compile.checkpoint.torch_files import conversion
 from gemma4_compile.errors import CheckpointError, printable
-from gemma4_compile.options.compile import DEFAULT_MODEL
+from gemma4_compile.options.package import DEFAULT_MODEL
 
 CONFIG_FILE = "config.json"
 INDEX_FILE = "model.safetensors.index.json"

@@ -38,7 +38,7 @@ from gemma4_compile.checkpoint.weight_files import listing, open_tensors
 from gemma4_compile.errors import CheckpointError, UsageError, printable
 from gemma4_compile.model_spec.config.gemma4 import PRESETS_DIR, Gemma4Config, preset_names
 from gemma4_compile.model_spec.modality import TEXT_ONLY, Modality
-from gemma4_compile.options.compile import DEFAULT_MODEL
+from gemma4_compile.options.package import DEFAULT_MODEL
 from gemma4_compile.options.process import warn
 from gemma4_compile.system.files import scratch_folder
 

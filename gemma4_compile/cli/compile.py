@@ -1,31 +1,27 @@
-"""`gemma4-compile`: arguments to one call into the pipeline to a printed summary."""
+"""`gemma4-compile`: options to one call into the pipeline to a printed summary."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TypedDict
 
 from gemma4_compile.calibration.calibrate import calibrating
 from gemma4_compile.cli.terminal import Terminal
 from gemma4_compile.compile.library_set import check_plans, needs_of
 from gemma4_compile.compile.pipeline import Summary, compile_model, plan_model
-from gemma4_compile.compile.request import AUTO, CompileRequest, modalities_of
-from gemma4_compile.errors import ArtifactError, QuantizationError, UsageError
-from gemma4_compile.options import compile as options
-from gemma4_compile.options import libraries as library_options
-from gemma4_compile.options.process import Hints, check_open, run_command, warn
+from gemma4_compile.compile.request import CompileRequest, compile_request
+from gemma4_compile.errors import UsageError
+from gemma4_compile.options.compile import COMMAND, CompileOptions
+from gemma4_compile.options.package import DEFAULT_MODEL, DEFAULT_PRESET
+from gemma4_compile.options.process import check_open, warn
 from gemma4_compile.package.output_directory import check_output, check_place
 from gemma4_compile.planning.plan_report import plan_json, plan_text
-from gemma4_compile.quantization.recipe_file import Overrides, read_recipe_file, with_overrides
 from gemma4_compile.reports.quantization_report import report_json, report_model, report_text
 from gemma4_compile.targets import TARGETS, Target, target_spec
-from gemma4_compile.targets.libraries import LibraryForm, fitting_forms
-from gemma4_compile.targets.spec import NATIVE
 from gemma4_compile.verification.numerics_report import check_tools, verify_package
 from gemma4_compile.verification.publish import (
     PublishRequest,
@@ -37,11 +33,6 @@ from gemma4_compile.verification.rebuild import RebuildRequest, rebuild
 from gemma4_compile.verification.report import table
 from gemma4_compile.verification.subject import VerifyRequest
 from gemma4_compile.verification.weights_licence import licence_of
-
-HINTS: Hints = {
-    QuantizationError: f"try another --quant: {', '.join(options.QUANTS)}",
-    ArtifactError: "choose another -o",
-}
 
 
 def _mebibytes(nbytes: int) -> str:
@@ -74,59 +65,35 @@ def _print_summary(summary: Summary, target: str) -> None:
         print(f"{name + ':' if name else '':<20}{value}")
 
 
-def _run(arguments: argparse.Namespace) -> None:
-    options.check(arguments)
-    options.warn_of_old_names(arguments)
-    options.warn_of_ignored(arguments)
-    if arguments.rebuild is not None:
-        _rebuild(arguments)
+def _run(options: CompileOptions) -> None:
+    options.warn_of_ignored()
+    if options.rebuild is not None:
+        _rebuild(options, options.rebuild)
         return
-    if arguments.from_package is not None:
-        _publish(arguments, arguments.from_package)
+    if options.from_package is not None:
+        _publish(options, options.from_package)
         return
-    _check_calibrate(arguments)
-    arguments.model = arguments.model or options.DEFAULT_MODEL
-    if arguments.plan or arguments.report:
+    if options.plan or options.report:
         check_open(sys.stdout)
-    if arguments.plan:
-        _print_plan(arguments)
+    request = compile_request(options)
+    if options.plan:
+        _print_plan(request, as_json=options.json)
         return
-    if arguments.report:
-        _print_report(arguments)
+    if options.report:
+        _print_report(request, as_json=options.json)
         return
-    request = CompileRequest(
-        model=arguments.model,
-        **_libraries(arguments),
-        quant=arguments.quant,
-        output=arguments.output,
-        context_length=arguments.context,
-        prefill_chunk=arguments.prefill_chunk,
-        only=arguments.only,
-        revision=arguments.revision,
-        force=arguments.force,
-        shard_bytes=arguments.shard_size,
-        dump_ir=arguments.dump_ir,
-        overrides=_overrides(arguments),
-        modalities=modalities_of(arguments.modalities),
-        image_tokens=arguments.image_tokens,
-        image_shape=arguments.image_shape,
-        allow_nonfinite=arguments.allow_nonfinite,
-        drafter=arguments.drafter,
-        tokenizer=arguments.tokenizer,
-        adapters=tuple(arguments.adapter),
-    )
-    if arguments.publish is not None:  # what would fail after hours
-        check_name(arguments.publish)
-        licence_of(planned_build(request), request.model, arguments.license_file)
-    if arguments.verify:
-        check_tools(target_spec(request.target).device, arguments.node_modules)
-    _print_summary(_compile(request, arguments.calibrate), request.target)
-    if arguments.verify:
-        _verify(request, arguments.node_modules)
-    if arguments.shard_size is not None:
-        _warn_of_large_files(request.output, arguments.shard_size)
-    if arguments.publish is not None:
-        _publish(arguments, request.output)
+    if options.publish is not None:  # what would fail after hours
+        check_name(options.publish)
+        licence_of(planned_build(request), request.model, options.license_file)
+    if options.verify:
+        check_tools(target_spec(request.target).device, options.node_modules)
+    _print_summary(_compile(request, options.calibrate), request.target)
+    if options.verify:
+        _verify(request, options.node_modules)
+    if options.shard_size is not None:
+        _warn_of_large_files(request.output, options.shard_size)
+    if options.publish is not None:
+        _publish(options, request.output, request.model)
 
 
 def _warn_of_large_files(package: Path, most_bytes: int) -> None:
@@ -141,62 +108,17 @@ def _warn_of_large_files(package: Path, most_bytes: int) -> None:
         )
 
 
-def _publish(arguments: argparse.Namespace, package: Path) -> None:
-    """Upload a package, and print where it is."""
+def _publish(options: CompileOptions, package: Path, model: str | None = None) -> None:
+    """Upload a package, which may just have been made of a model, and print where it is."""
+    assert options.publish is not None, "asked for"
     asked = PublishRequest(
         package,
-        arguments.publish,
-        licence_file=arguments.license_file,
-        model=arguments.model,
-        public=arguments.public,
+        options.publish,
+        licence_file=options.license_file,
+        model=model,
+        public=options.public,
     )
     print(f"{'published:':<20}{publish(asked, Terminal())}")
-
-
-class _Libraries(TypedDict):
-    """The fields of a request that say which libraries it makes."""
-
-    target: str
-    limits: str
-    activations: str
-    float16: str
-    libraries: tuple[LibraryForm, ...]
-
-
-def _libraries(arguments: argparse.Namespace) -> _Libraries:
-    """What --target, --libraries, --limits, --activations and --float16 ask for."""
-    names = library_options.libraries(arguments)
-    recipe = with_overrides(arguments.quant, _overrides(arguments))
-    float16, int8 = recipe.has_float16, recipe.takes_int8
-    forms = fitting_forms(names, has_float16=float16, takes_int8=int8)
-    same = [name for name in names if name not in {form.name for form in forms}]
-    if same and arguments.libraries not in (None, library_options.ALL):
-        warn(
-            f"--quant {arguments.quant} stores nothing that these libraries would read otherwise: "
-            f"{', '.join(same)}",
-            f"instead of them there is {', '.join(form.name for form in forms)}",
-        )
-    return {
-        "target": library_options.targets(arguments.target)[0],
-        "limits": arguments.limits or library_options.DEFAULT_LIMITS,
-        "activations": arguments.activations or AUTO,
-        "float16": arguments.float16 or NATIVE,
-        "libraries": forms,
-    }
-
-
-def _check_calibrate(arguments: argparse.Namespace) -> None:
-    """Raise UsageError where --calibrate, written before MODEL, has taken it for its FILE."""
-    given = arguments.calibrate
-    if arguments.model is not None or not isinstance(given, Path):
-        return
-    if given.is_dir() or not given.exists() or given.suffix == ".gguf":
-        raise UsageError(
-            f"--calibrate takes what follows for the FILE of its text, and `{given}` is no text; "
-            "no MODEL is given",
-            hint=f"MODEL goes before it: gemma4-compile {shlex.quote(str(given))} --calibrate -o "
-            "DIR",
-        )
 
 
 def _compile(request: CompileRequest, calibrate: Path | bool | None) -> Summary:
@@ -210,10 +132,6 @@ def _compile(request: CompileRequest, calibrate: Path | bool | None) -> Summary:
     file = calibrate if isinstance(calibrate, Path) else None
     with calibrating(request.output, file) as calibrator:
         return compile_model(request, Terminal(), calibrator)
-
-
-def _overrides(arguments: argparse.Namespace) -> Overrides:
-    return () if arguments.recipe is None else read_recipe_file(arguments.recipe)
 
 
 def _verify(request: CompileRequest, node_modules: Path | None) -> None:
@@ -231,79 +149,49 @@ def _verify(request: CompileRequest, node_modules: Path | None) -> None:
     found.check(request.output)
 
 
-def _rebuild(arguments: argparse.Namespace) -> None:
+def _rebuild(options: CompileOptions, package: Path) -> None:
     """Make a package again; VerificationError if it is another."""
     asked = RebuildRequest(
-        arguments.rebuild,
-        model=arguments.model,
-        drafter=arguments.drafter,
-        tokenizer=arguments.tokenizer,
-        adapters=tuple(arguments.adapter),
-        output=arguments.output,
-        force=arguments.force,
+        package,
+        model=options.model,
+        drafter=options.drafter,
+        tokenizer=options.tokenizer,
+        adapters=options.adapter,
+        output=options.output,
+        force=options.force,
     )
     made = rebuild(asked, Terminal())
     print("\n".join(made.lines()))
     made.check()
 
 
-def _print_plan(arguments: argparse.Namespace) -> None:
+def _print_plan(request: CompileRequest, *, as_json: bool) -> None:
     """Print the plan, even of what cannot be built; that is an error then."""
-    model = arguments.model
-    if model == options.DEFAULT_MODEL and arguments.revision is None:
-        model = (
-            options.DEFAULT_PRESET
-        )  # its config ships with this program, so no network is needed
-    request = CompileRequest(
-        model=model,
-        **_libraries(arguments),
-        quant=arguments.quant,
-        output=Path(),
-        context_length=arguments.context,
-        prefill_chunk=arguments.prefill_chunk,
-        revision=arguments.revision,
-        overrides=_overrides(arguments),
-        modalities=modalities_of(arguments.modalities),
-        image_tokens=arguments.image_tokens,
-        image_shape=arguments.image_shape,
-        drafter=arguments.drafter,
-        adapters=tuple(arguments.adapter),
-        shard_bytes=arguments.shard_size,
-    )
-    plans, origin = plan_model(request)
-    if arguments.json:
+    asked = replace(request, only=None)  # of a package that is there: a plan is of a whole one
+    if request.model == DEFAULT_MODEL and request.revision is None:
+        # Its config ships with this program, so no network is needed.
+        asked = replace(asked, model=DEFAULT_PRESET)
+    plans, origin = plan_model(asked)
+    if as_json:
         print(json.dumps(plan_json(plans[0].numbers, origin, needs_of(plans)), indent=2))
     else:
-        print(plan_text(plans[0].numbers, arguments.model, needs_of(plans)))
+        print(plan_text(plans[0].numbers, request.model, needs_of(plans)))
     check_plans(plans)
 
 
-def _print_report(arguments: argparse.Namespace) -> None:
-    request = CompileRequest(
-        model=arguments.model,
-        target=library_options.targets(arguments.target)[0],
-        quant=arguments.quant,
-        output=Path(),
-        revision=arguments.revision,
-        overrides=_overrides(arguments),
-        modalities=modalities_of(arguments.modalities),
-        allow_nonfinite=arguments.allow_nonfinite,
-        drafter=arguments.drafter,
-        adapters=tuple(arguments.adapter),
-    )
+def _print_report(request: CompileRequest, *, as_json: bool) -> None:
     losses, nonfinite = report_model(request, Terminal())
-    if arguments.json:
+    if as_json:
         print(json.dumps(report_json(losses, nonfinite), indent=2))
     else:
         print(report_text(losses, nonfinite))
 
 
+def run(options: CompileOptions) -> int:
+    """Run the command; returns the exit status: 0, 1 failed, 2 usage, 130 interrupted."""
+    return COMMAND.run(_run, options)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status: 0, 1 failed, 2 usage, 130 interrupted."""
-    return run_command(
-        options.make_parser(),
-        _run,
-        argv,
-        hints=HINTS,
-        interrupted="nothing is left of this run; the same command starts anew",
-    )
+    """Run the command line; returns the exit status, as `run`."""
+    return COMMAND.main(_run, argv)

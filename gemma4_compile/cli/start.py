@@ -14,10 +14,12 @@ import os
 import signal
 import sys
 from types import FrameType
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:  # nothing of ours is loaded before signals are taken
+    from gemma4_compile.options.command import CommandOptions
 
 NO_HOME = "/nonexistent"  # as Debian has it for users without a home
-VERIFICATION = "gemma4_compile.cli.verify"
 _ENDS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGBREAK") if hasattr(signal, name))
 """Signals to end; Windows sends the second one for Ctrl-Break and where a console is closed."""
 _REINSTALL = (
@@ -30,38 +32,44 @@ def run_compile() -> int:
     """`gemma4-compile`; each of these returns the exit status, of wrong arguments at once."""
     begin()
     from gemma4_compile.compile.library_processes import begun_early
-    from gemma4_compile.options import compile as options
-    from gemma4_compile.options import libraries
+    from gemma4_compile.options.compile import COMMAND
 
-    status = options.main()
-    if status:
-        return status
-    with begun_early(libraries.to_make(options.make_parser().parse_args())):
-        return _run("gemma4_compile.cli.compile")
+    options = COMMAND.parsed()
+    if isinstance(options, int):
+        return options
+    with begun_early(options.libraries_to_make):
+        return _run("gemma4_compile.cli.compile", options, compares=options.verify)
 
 
 def run_chat() -> int:
     """`gemma4-chat`."""
     begin()
-    from gemma4_compile.options import chat as chat_options
+    from gemma4_compile.options.chat import COMMAND
 
-    return chat_options.main() or _run("gemma4_compile.runtime.cli")
+    options = COMMAND.parsed()
+    return options if isinstance(options, int) else _run("gemma4_compile.runtime.cli", options)
 
 
 def run_serve() -> int:
     """`gemma4-serve`."""
     begin()
-    from gemma4_compile.options import serve as serve_options
+    from gemma4_compile.options.serve import COMMAND
 
-    return serve_options.main() or _run("gemma4_compile.runtime.server.cli")
+    options = COMMAND.parsed()
+    return (
+        options if isinstance(options, int) else _run("gemma4_compile.runtime.server.cli", options)
+    )
 
 
 def run_verify() -> int:
     """`gemma4-verify`."""
     begin()
-    from gemma4_compile.options import verify as verify_options
+    from gemma4_compile.options.verify import COMMAND
 
-    return verify_options.main() or _run(VERIFICATION)
+    options = COMMAND.parsed()
+    if isinstance(options, int):
+        return options
+    return _run("gemma4_compile.cli.verify", options, compares=True)
 
 
 def begin() -> None:
@@ -103,8 +111,8 @@ def use_utf8(*streams: TextIO) -> None:
             stream.reconfigure(encoding="utf-8")
 
 
-def _run(module: str) -> int:
-    """Load a command's module and run its `main`."""
+def _run(module: str, options: CommandOptions, *, compares: bool = False) -> int:
+    """Load a command's module and run it; what compares with torch loads it, before TVM."""
     from gemma4_compile.options.process import (
         EXIT_FAILED,
         EXIT_INTERRUPTED,
@@ -116,16 +124,13 @@ def _run(module: str) -> int:
     from gemma4_compile.system.limits import has_address_space_limit
     from gemma4_compile.system.loading import without_torch
 
-    # What compares with torch loads it, and then it has to come before TVM.
-    verifies = any(argument.startswith("--veri") for argument in sys.argv[1:])
-    has_torch = verifies or module == VERIFICATION
     try:
-        with contextlib.nullcontext() if has_torch else without_torch():
+        with contextlib.nullcontext() if compares else without_torch():
             command = importlib.import_module(module)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except Exception as error:  # whatever a library does that is not whole, or gets no memory
-        shown = error if "--debug" in sys.argv[1:] else None
+        shown = error if options.debug else None
         what = str(error) if isinstance(error, (ImportError, OSError)) else repr(error)
         # Without memory they fail anyhow, and with modules that are loaded in part.
         is_odd = not isinstance(error, (ImportError, OSError)) or what.startswith("cannot import")
@@ -133,7 +138,7 @@ def _run(module: str) -> int:
         hint = MEMORY_HINT if is_short else _REINSTALL
         report(f"what this command needs cannot be loaded: {what}", hint, shown)
         return EXIT_FAILED
-    status: int = command.main()
+    status: int = command.run(options)
     if status in (EXIT_INTERRUPTED, EXIT_TERMINATED):
         os._exit(status)  # all is cleared up; threads of libraries may still compute for long
     return status

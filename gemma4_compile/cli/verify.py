@@ -6,16 +6,13 @@ chooses one.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TypeVar
 
 from gemma4_compile.cli.terminal import Terminal
-from gemma4_compile.options.process import run_command
-from gemma4_compile.options.verify import check, make_parser, text_tokens_of, texts_of
+from gemma4_compile.options.verify import COMMAND, VerifyOptions
 from gemma4_compile.verification.fit import FitRequest, fit_bits
 from gemma4_compile.verification.fit_table import fit_table
 from gemma4_compile.verification.frontier import FrontierRequest, compare_recipes
@@ -28,78 +25,80 @@ from gemma4_compile.verification.subject import VerifyRequest
 Request = TypeVar("Request")
 
 
-def _run(arguments: argparse.Namespace) -> None:
-    check(arguments)
-    if arguments.compare_recipes is not None:
-        _compare(arguments)
-        return
-    if arguments.fit_bits is not None:
-        _fit(arguments)
-        return
-    request = VerifyRequest(
-        package=arguments.package,
-        reference=arguments.reference,
-        revision=arguments.revision,
-        steps=arguments.steps,
-        text=arguments.text,
-        node_modules=arguments.node_modules,
-        drafter=arguments.drafter,
-        texts=texts_of(arguments),
-        text_tokens=text_tokens_of(arguments),
-        device=arguments.device,
-        adapters=tuple(arguments.adapter),
-        library=arguments.library,
-    )
-    report = verify_package(request, Terminal())
-    content = report.to_json()
-    print(json.dumps(content, indent=2) if arguments.json else table(content))
-    report.check(request.package)
+def _run(options: VerifyOptions) -> None:
+    if options.output is not None:
+        check_output(options.output)
+    if options.compare_recipes:
+        _compare(options)
+    elif options.fit_bits is not None:
+        _fit(options)
+    else:
+        _verify(options)
 
 
-def _asked(arguments: argparse.Namespace, kind: Callable[..., Request], **own: object) -> Request:
-    """A request about a checkpoint, and what is its `own` alone."""
+def _asked(options: VerifyOptions, kind: Callable[..., Request], **own: object) -> Request:
+    """A request of a kind: what all have, and what is its `own` alone."""
     return kind(
-        model=str(arguments.package),
-        revision=arguments.revision,
-        texts=texts_of(arguments),
-        text=arguments.text,
-        text_tokens=text_tokens_of(arguments),
-        device=arguments.device,
-        tokenizer=arguments.tokenizer,
-        adapters=tuple(arguments.adapter),
+        revision=options.revision,
+        texts=options.texts,
+        text=options.text,
+        text_tokens=options.most_text_tokens,
+        device=options.device,
+        adapters=options.adapter,
         **own,
     )
 
 
-def _compare(arguments: argparse.Namespace) -> None:
+def _verify(options: VerifyOptions) -> None:
+    """Compare a package."""
+    request = _asked(
+        options,
+        VerifyRequest,
+        package=options.package,
+        reference=options.reference,
+        steps=options.steps,
+        node_modules=options.node_modules,
+        drafter=options.drafter,
+        library=options.library,
+    )
+    report = verify_package(request, Terminal())
+    content = report.to_json()
+    print(json.dumps(content, indent=2) if options.json else table(content))
+    report.check(request.package)
+
+
+def _compare(options: VerifyOptions) -> None:
     """Compare recipes; the report is written whole, or not at all."""
-    output: Path | None = arguments.output
-    if output is not None:
-        check_output(output)
-    request = _asked(arguments, FrontierRequest, recipes=arguments.compare_recipes)
+    model, recipes = str(options.package), options.compare_recipes
+    request = _asked(
+        options, FrontierRequest, model=model, tokenizer=options.tokenizer, recipes=recipes
+    )
     content = compare_recipes(request, Terminal()).to_json()
     shown = json.dumps(content, indent=1)
-    if output is not None:
-        write_output(output, f"{shown}\n")
-    print(shown if arguments.json else frontier_table(content))
+    if options.output is not None:
+        write_output(options.output, f"{shown}\n")
+    print(shown if options.json else frontier_table(content))
 
 
-def _fit(arguments: argparse.Namespace) -> None:
+def _fit(options: VerifyOptions) -> None:
     """Choose a recipe; its file is written whole, or not at all."""
-    output: Path | None = arguments.output
-    if output is not None:
-        check_output(output)
-    request = _asked(arguments, FitRequest, bits=arguments.fit_bits)
+    model, bits = str(options.package), options.fit_bits
+    request = _asked(options, FitRequest, model=model, tokenizer=options.tokenizer, bits=bits)
     content = fit_bits(request, Terminal()).to_json()
-    if output is not None:
-        write_output(output, f"{json.dumps(content['recipe'], indent=1)}\n")
+    if options.output is not None:
+        write_output(options.output, f"{json.dumps(content['recipe'], indent=1)}\n")
     shown = json.dumps(content, indent=1)
-    print(shown if arguments.json else fit_table(content, request.model, output))
+    print(shown if options.json else fit_table(content, request.model, options.output))
+
+
+def run(options: VerifyOptions) -> int:
+    """Run the command; returns the exit status: 0, 1 failed, 2 usage, 130 interrupted."""
+    return COMMAND.run(_run, options)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit status: 0, 1 failed, 2 usage, 130 interrupted."""
-    return run_command(make_parser(), _run, argv, interrupted="what was there is as it was before")
+    """Run the command line; returns the exit status, as `run`."""
+    return COMMAND.main(_run, argv)
 
 
 if __name__ == "__main__":

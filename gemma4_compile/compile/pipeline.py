@@ -39,20 +39,12 @@ from gemma4_compile.compile.compilation import (
 )
 from gemma4_compile.compile.dump import check_dump
 from gemma4_compile.compile.library_build import build_libraries
-from gemma4_compile.compile.library_set import (
-    check_plans,
-    library_plans,
-    requested_forms,
-    target_and_recipe,
-    with_shard_size,
-)
+from gemma4_compile.compile.library_set import check_plans, library_plans
 from gemma4_compile.compile.request import CompileRequest
-from gemma4_compile.errors import UsageError
+from gemma4_compile.compile.resolve import Choices, choose, sizes_of
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import ALL_COMPONENTS
-from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.parameters import Parameter
-from gemma4_compile.options import compile as options
 from gemma4_compile.package import files, interface
 from gemma4_compile.package.libraries import LibraryRecord, library_file, together
 from gemma4_compile.package.output_directory import (
@@ -72,7 +64,7 @@ from gemma4_compile.package.partial_build import (
 from gemma4_compile.package.shards import SHARD_BYTES, check_shard_size, write_weights
 from gemma4_compile.progress import Reporter
 from gemma4_compile.quantization.recipe import storage_plan
-from gemma4_compile.quantization.recipe_file import check_overrides, with_overrides
+from gemma4_compile.quantization.recipe_file import check_overrides
 from gemma4_compile.system.limits import peak_memory_bytes
 from gemma4_compile.targets import check_tools, library_licences
 from gemma4_compile.targets.libraries import wider_libraries
@@ -100,34 +92,6 @@ class Summary:
     converses: bool = True  # the package has a chat template
 
 
-def lengths(request: CompileRequest, config: Gemma4Config) -> tuple[int, int]:
-    """Return context length and prefill chunk: the user's, or the defaults capped by the model."""
-    limit = config.max_position_embeddings
-    context = request.context_length
-    if context is None:
-        context = min(options.DEFAULT_CONTEXT_LENGTH, limit)
-    elif not 1 <= context <= limit:
-        raise UsageError(
-            f"--context: expected 1 to {limit} for this model, found {context}",
-            hint=f"leave it out for {min(options.DEFAULT_CONTEXT_LENGTH, limit)}",
-        )
-    chunk = request.prefill_chunk
-    if chunk is None:
-        chunk = min(options.DEFAULT_PREFILL_CHUNK, context)
-    elif not 1 <= chunk <= context:
-        raise UsageError(
-            f"--prefill-chunk: expected 1 to {context}, found {chunk}",
-            hint=f"leave it out for {min(options.DEFAULT_PREFILL_CHUNK, context)}",
-        )
-    if request.drafter is not None and chunk == 1:
-        raise UsageError(
-            "--drafter: a prefill chunk of 1 leaves no room for guesses, of which a round has one "
-            "fewer at most",
-            hint="give a larger --prefill-chunk and --context, or leave --drafter out",
-        )
-    return context, chunk
-
-
 def plan_model(
     request: CompileRequest,
 ) -> tuple[tuple[LibraryPlan, ...], Mapping[str, object]]:
@@ -140,26 +104,23 @@ def plan_model(
     Gemma4CompileError
         As `compile_model` does, but for errors of the plan itself: see `BuildPlan.check`.
     """
-    recipe = with_overrides(request.quant, request.overrides)
-    model, revision = request.model, request.revision
-    modalities = request.modalities
-    target_and_recipe(request)  # what is wrong with the options comes first
+    chosen = choose(request)  # what is wrong with the options comes first
     with (
         open_source(
-            model,
-            revision,
+            request.model,
+            request.revision,
             weights=False,
             generation_config=False,
-            modalities=modalities,
+            modalities=request.modalities,
             adapters=request.adapters,
         ) as source,
         open_drafter(request.drafter, source.config, weights=False) as drafter,
     ):
         config = with_drafter(source.config, drafter)
-        context, chunk = lengths(request, config)
-        check_overrides(recipe, model_parameters(config, ALL_COMPONENTS))
+        sizes = sizes_of(request, config)
+        check_overrides(chosen.recipe, model_parameters(config, ALL_COMPONENTS))
         usual = [length for length in PLANNED_CONTEXTS if length <= config.max_position_embeddings]
-        return library_plans(request, config, context, chunk, usual), source.origin
+        return library_plans(chosen, sizes, config, usual), source.origin
 
 
 def _write_weights(
@@ -236,34 +197,34 @@ def _directories(request: CompileRequest) -> list[Path]:
 
 def _planned(
     request: CompileRequest,
+    chosen: Choices,
     source: ModelSource,
     drafter: DrafterSource | None,
     table: Sequence[Parameter],
 ) -> Compilation:
     """What is compiled, in all its sizes; an error if they do not fit together, or the device."""
-    context, chunk = lengths(request, source.config)
-    recipe = with_overrides(request.quant, request.overrides)
-    check_overrides(recipe, table)
-    libraries = library_plans(request, source.config, context, chunk)
+    sizes = sizes_of(request, source.config)
+    check_overrides(chosen.recipe, table)
+    libraries = library_plans(chosen, sizes, source.config)
     check_plans(libraries)
     main = libraries[0]
     for one in libraries:
         _log_plan(one)
-    plan = storage_plan(table, recipe, main.numbers.split_bytes)
+    plan = storage_plan(table, chosen.recipe, main.numbers.split_bytes)
     suppressed = suppressed_tokens(source.generation_config, source.config.vocab_size)
     return Compilation(
         source,
-        recipe,
+        chosen.recipe,
         main.target,
-        context,
-        chunk,
+        sizes.context_length,
+        sizes.prefill_chunk,
         plan,
         suppressed,
         main.numbers,
         allow_nonfinite=request.allow_nonfinite,
         image_shape=request.image_shape,
         libraries=libraries,
-        shard_bytes=request.shard_bytes,
+        shard_bytes=chosen.shard_bytes,
         drafter=drafter,
     )
 
@@ -296,15 +257,14 @@ def compile_model(
         Of the class that names whose fault it is; the output directory is then as it was before.
     """
     begin = time.monotonic()
-    target_and_recipe(request)  # what is wrong with the options comes first
-    request = with_shard_size(request)
+    chosen = choose(request)  # what is wrong with the options comes first
     check_place(request.output, _directories(request))
     check_output(request.output, force=request.force)
     if request.dump_ir is not None:
         check_dump(request.dump_ir.beside(request.output))
     weights = request.only != "library"
     if request.only != "weights":
-        check_tools(form.target for form in requested_forms(request))
+        check_tools(one.target.name for one in chosen.libraries)
     reporter.stage(f"opening {request.model}")
     with (
         open_source(
@@ -319,7 +279,7 @@ def compile_model(
     ):
         source = replace(source, config=with_drafter(source.config, drafter))
         table = model_parameters(source.config, ALL_COMPONENTS)
-        build = _planned(request, source, drafter, table)
+        build = _planned(request, chosen, source, drafter, table)
         checkpoint = source.checkpoint
         conversation: Conversation | None = None
         if checkpoint is not None:  # what can be known to fail fails before the long stages

@@ -1,23 +1,25 @@
-"""A request to compile: the options of `gemma4-compile`, checked one by one, as one value."""
+"""A request to compile: what the options of `gemma4-compile` name, as one value."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gemma4_compile.checkpoint.input_files import Lock
-from gemma4_compile.errors import UsageError
-from gemma4_compile.media.sizes import BUDGETS, DEFAULT_BUDGET, SHAPES, WIDE
-from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
+from gemma4_compile.media.sizes import WIDE
 from gemma4_compile.model_spec.modality import TEXT_ONLY, Modality
-from gemma4_compile.options import compile as options
+from gemma4_compile.options.compile import CompileOptions
 from gemma4_compile.options.dump import DumpOption
+from gemma4_compile.options.libraries import ALL, DEFAULT_LIMITS
+from gemma4_compile.options.package import ACTIVATIONS, DEFAULT_MODEL
+from gemma4_compile.options.process import warn
 from gemma4_compile.package.partial_build import PartialBuild
-from gemma4_compile.quantization.recipe_file import Overrides
-from gemma4_compile.targets.libraries import LibraryForm
+from gemma4_compile.quantization.recipe_file import Overrides, read_recipe_file, with_overrides
+from gemma4_compile.targets.libraries import LibraryForm, fitting_forms
 from gemma4_compile.targets.spec import NATIVE
 
-AUTO = options.ACTIVATIONS[0]
+AUTO = ACTIVATIONS[0]
 
 
 @dataclass(frozen=True)
@@ -51,29 +53,54 @@ class CompileRequest:
     probe: bool = False  # a library for `verification`, which returns what lies between layers
 
 
-def modalities_of(text: str) -> frozenset[Modality] | None:
-    """The value of --modalities; UsageError for a name that is none."""
-    names = options.modalities(text)
+def modalities_of(names: Sequence[str] | None) -> frozenset[Modality] | None:
+    """The modalities of those names; None is all that the checkpoint has."""
     return None if names is None else frozenset(map(Modality, names))
 
 
-def image_tokens(request: CompileRequest, config: Gemma4Config) -> int:
-    """Return the most rows of a picture: the user's choice, or the usual ones.
+def compile_request(options: CompileOptions) -> CompileRequest:
+    """What a command line asks for: names are looked up, and what it leaves out is filled in.
 
-    UsageError for a number or a shape that pictures do not have, or of a package without pictures.
+    What depends on the model is left to `resolve.sizes_of`.
     """
-    tokens, shape = request.image_tokens, request.image_shape
-    if tokens is not None and tokens not in BUDGETS:
-        raise UsageError(
-            f"--image-tokens: expected one of {', '.join(map(str, BUDGETS))}, found {tokens}",
-            hint=f"leave it out for {DEFAULT_BUDGET}",
+    overrides = () if options.recipe is None else read_recipe_file(options.recipe)
+    return CompileRequest(
+        model=options.model or DEFAULT_MODEL,
+        target=options.target[0],
+        quant=options.quant,
+        output=options.output or Path(),
+        limits=options.limits or DEFAULT_LIMITS,
+        context_length=options.context,
+        prefill_chunk=options.prefill_chunk,
+        only=options.only,
+        revision=options.revision,
+        force=options.force,
+        shard_bytes=options.shard_size,
+        dump_ir=options.dump_ir,
+        activations=options.activations or AUTO,
+        float16=options.float16 or NATIVE,
+        modalities=modalities_of(options.modalities),
+        image_tokens=options.image_tokens,
+        image_shape=options.image_shape,
+        overrides=overrides,
+        drafter=options.drafter,
+        tokenizer=options.tokenizer,
+        adapters=options.adapter,
+        allow_nonfinite=options.allow_nonfinite,
+        libraries=_forms(options, overrides),
+    )
+
+
+def _forms(options: CompileOptions, overrides: Overrides) -> tuple[LibraryForm, ...]:
+    """The libraries that are named, of those that a recipe tells apart."""
+    names, recipe = options.library_names, with_overrides(options.quant, overrides)
+    forms = fitting_forms(names, has_float16=recipe.has_float16, takes_int8=recipe.takes_int8)
+    found = [form.name for form in forms]
+    same = [name for name in names if name not in found]
+    if same and options.libraries not in ((), (ALL,)) and not options.report:
+        warn(
+            f"--quant {options.quant} stores nothing that these libraries would read otherwise: "
+            f"{', '.join(same)}",
+            f"instead of them there is {', '.join(found)}",
         )
-    if shape not in SHAPES:
-        raise UsageError(f"unknown image shape `{shape}`", hint=f"known: {', '.join(SHAPES)}")
-    if config.vision is None and (tokens is not None or shape != WIDE):
-        option = "--image-tokens" if tokens is not None else "--image-shape"
-        raise UsageError(
-            f"{option}: this package takes no pictures",
-            hint="leave it out, or compile a model that has them with --modalities text,image",
-        )
-    return DEFAULT_BUDGET if tokens is None else tokens
+    return forms

@@ -1,14 +1,24 @@
-"""The arguments of `gemma4-chat` and what can be wrong with them; loads nothing heavy."""
+"""The options of `gemma4-chat` and what can be wrong with them; loads nothing heavy."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.media.sizes import BUDGETS
-from gemma4_compile.options.process import Options, Parser, non_empty, path, run_command
+from gemma4_compile.options.command import (
+    Command,
+    CommandOptions,
+    Group,
+    argument,
+    given,
+    option,
+    several,
+    switch,
+)
+from gemma4_compile.options.process import non_empty, path
 from gemma4_compile.options.sampling_ranges import SamplingValueError, read_sampling
 
 CHECKS = ("once", "always", "off")
@@ -22,88 +32,10 @@ _SAMPLING = ("temperature", "top_p", "top_k")
 _OF_A_CONVERSATION = ("system", "thinking", "literal_specials", "json_schema")
 _OF_A_QUESTION = ("prompt", "prompt_file", "raw")
 _INSTEAD = ("bench", "profile", "tune", "diagnose")
-
-
-def make_parser() -> Parser:
-    """Return the command's arguments."""
-    parser = Parser(
-        prog="gemma4-chat",
-        description="Chat with a package that gemma4-compile made for this computer. "
-        "Answers go to stdout, everything else to stderr.",
-    )
-    parser.add_argument(
-        "package",
-        type=path,
-        metavar="DIR_OR_ID",
-        help="the package's directory, or its id on the hub: owner/name, owner/name@REVISION",
-    )
-    asked = parser.add_mutually_exclusive_group()
-    asked.add_argument("--prompt", metavar="TEXT", help="ask this one question and leave")
-    asked.add_argument(
-        "--prompt-file",
-        type=non_empty,
-        metavar="FILE",
-        help="ask what this file holds and leave; `-` is stdin",
-    )
-    parser.add_argument(
-        "--raw",
-        action="store_true",
-        help="go on with a text as it is, without a chat template: for base models",
-    )
-    parser.add_argument("--system", metavar="TEXT", help="system message")
-    _add_media(parser)
-    parser.add_argument("--thinking", action="store_true", help="let the model think first")
-    add_literal_specials(parser)
-    parser.add_argument(
-        "--json-schema", type=path, metavar="FILE", help="hold answers to this JSON schema"
-    )
-    parser.add_argument(
-        "--max-tokens", type=int, metavar="N", help="most tokens of a reply (default: no limit)"
-    )
-    sampling = parser.add_argument_group("sampling", "defaults are the package's own")
-    sampling.add_argument("--temperature", type=float, metavar="T", help="0 is greedy")
-    sampling.add_argument(
-        "--top-p", type=float, metavar="P", help="draw from this share of the probability"
-    )
-    sampling.add_argument(
-        "--top-k", type=int, metavar="N", help="draw from this many tokens; 0: all"
-    )
-    sampling.add_argument("--seed", type=int, metavar="N", help="repeat the same draws")
-    sampling.add_argument("--greedy", action="store_true", help="always the most probable token")
-    parser.add_argument("--context-length", type=int, metavar="N", help="tokens to make room for")
-    add_draft(parser)
-    add_device(parser)
-    parser.add_argument("--quiet", action="store_true", help="no progress, no speed")
-    parser.add_argument(
-        "--no-history",
-        action="store_true",
-        help="neither read nor keep the lines that are typed in a terminal",
-    )
-    add_check(parser)
-    tools = parser.add_argument_group("instead of a conversation")
-    tools.add_argument("--bench", action="store_true", help="measure speed and memory")
-    tools.add_argument(
-        "--profile",
-        action="store_true",
-        help="show which kernels the time of a prompt and of a token goes to; after --bench, too",
-    )
-    tools.add_argument(
-        "--tune",
-        action="store_true",
-        help="time those of the package's libraries that run here, and keep the fastest right one "
-        "for later runs",
-    )
-    tools.add_argument(
-        "--diagnose",
-        nargs="?",
-        type=path,
-        const=DIAGNOSIS_FILE,
-        metavar="FILE",
-        help="write what a report of a fault needs: versions, device, a test of every kernel "
-        "(default: %(const)s)",
-    )
-    parser.add_common()
-    return parser
+_QUESTION = Group()
+_MEDIA = Group("pictures and sound", "of the first question; for packages that take them")
+_SAMPLES = Group("sampling", "defaults are the package's own")
+_TOOLS = Group("instead of a conversation")
 
 
 class _Attach(argparse.Action):
@@ -119,41 +51,10 @@ class _Attach(argparse.Action):
         del parser
         assert option_string is not None, "these are no positional arguments"
         kind = str(self.const)
-        namespace.attachments = [*namespace.attachments, (kind, Path(str(values)))]
-
-
-def _add_media(parser: Parser) -> None:
-    media = parser.add_argument_group(
-        "pictures and sound", "of the first question; for packages that take them"
-    )
-    for kind, what in (("image", "a picture"), ("audio", "a sound"), ("video", "a video")):
-        media.add_argument(
-            f"--{kind}",
-            action=_Attach,
-            type=non_empty,
-            const=kind,
-            dest="attachments",
-            default=[],
-            metavar="FILE",
-            help=f"show {what}; may be given again" if kind != "audio" else "play a sound; as well",
-        )
-    media.add_argument(
-        "--image-tokens",
-        type=int,
-        choices=BUDGETS,
-        metavar="N",
-        help=f"most tokens of a picture, of {', '.join(map(str, BUDGETS))} (default: 280, or what "
-        "the package has room for)",
-    )
-
-
-def add_literal_specials(options: Options) -> None:
-    """Add the option of both `gemma4-chat` and `gemma4-serve`."""
-    options.add_argument(
-        "--literal-specials",
-        action="store_true",
-        help="take control tokens that a message spells out, such as <|turn>, as text",
-    )
+        namespace.attachments = [
+            *getattr(namespace, "attachments", ()),
+            (kind, Path(str(values))),
+        ]
 
 
 def parse_drafts(text: str) -> int | None:
@@ -168,97 +69,87 @@ def parse_drafts(text: str) -> int | None:
         ) from None
 
 
-def add_draft(options: Options) -> None:
-    """Add the option of both `gemma4-chat` and `gemma4-serve`."""
-    options.add_argument(
+def package_argument() -> Path:
+    """The package that `gemma4-chat` and `gemma4-serve` run."""
+    return argument(
+        "DIR_OR_ID",
+        "the package's directory, or its id on the hub: owner/name, owner/name@REVISION",
+        type=path,
+    )
+
+
+def context_option(group: Group | None = None) -> int | None:
+    """Tokens of a conversation; None for the package's own."""
+    return option(
+        None,
+        "--context-length",
+        "tokens to make room for",
+        type=int,
+        metavar="N",
+        group=group,
+    )
+
+
+def literal_specials_switch(group: Group | None = None) -> bool:
+    """Whether control tokens in messages are text."""
+    return switch(
+        "--literal-specials",
+        "take control tokens that a message spells out, such as <|turn>, as text",
+        group=group,
+    )
+
+
+def draft_option(group: Group | None = None) -> int | None:
+    """Guesses of a step; None for as many as pay."""
+    return option(
+        None,
         "--draft",
+        "tokens that the package's drafter guesses ahead in every step, up to "
+        f"{MAX_DRAFTS}; 0: none; {AUTO}: as many as pay (default)",
         type=parse_drafts,
         metavar="N",
-        help="tokens that the package's drafter guesses ahead in every step, up to "
-        f"{MAX_DRAFTS}; 0: none; {AUTO}: as many as pay (default)",
+        group=group,
     )
 
 
-def add_device(options: Options, further: str = "") -> None:
-    """Add the option of both `gemma4-chat` and `gemma4-serve`; the latter knows further names."""
-    options.add_argument(
+def device_option(further: str = "", group: Group | None = None) -> str | None:
+    """Name of a library or device; None for what --tune kept, or the best."""
+    return option(
+        None,
         "--device",
+        "run this library of the package, or the one for this device: cuda, metal, cpu"
+        f"{further} (default: what --tune kept, or the first of these that works here)",
         type=non_empty,
         metavar="NAME",
-        help="run this library of the package, or the one for this device: cuda, metal, cpu"
-        f"{further} (default: what --tune kept, or the first of these that works here)",
+        group=group,
     )
 
 
-def check_draft(arguments: argparse.Namespace) -> None:
-    """Raise UsageError for a number of guesses that no package takes."""
-    if arguments.draft is not None and not 0 <= arguments.draft <= MAX_DRAFTS:
+def check_option() -> str:
+    """When the package's files are hashed."""
+    return option(
+        CHECKS[0],
+        "--check",
+        "hash the package's files and compare: once and whenever one changed, always, or "
+        "not at all (default: %(default)s)",
+        choices=CHECKS,
+    )
+
+
+def check_lengths(context_length: int | None, draft: int | None) -> None:
+    """Raise UsageError for lengths that no package has."""
+    check_positive("--context-length", context_length, "leave it out for the package's own")
+    if draft is not None and not 0 <= draft <= MAX_DRAFTS:
         raise UsageError(
-            f"--draft: expected 0 to {MAX_DRAFTS}, found {arguments.draft}",
+            f"--draft: expected 0 to {MAX_DRAFTS}, found {draft}",
             hint="leave it out for as many as pay",
         )
 
 
-def add_check(options: Options) -> None:
-    """Add the option of both `gemma4-chat` and `gemma4-serve`."""
-    options.add_argument(
-        "--check",
-        choices=CHECKS,
-        default=CHECKS[0],
-        help="hash the package's files and compare: once and whenever one changed, always, or "
-        "not at all (default: %(default)s)",
-    )
-
-
-def check_positive(arguments: argparse.Namespace, name: str, hint: str) -> None:
-    """Raise UsageError for an argument below 1; None is none."""
-    value = getattr(arguments, name)
+def check_positive(flag: str, value: int | None, hint: str) -> None:
+    """Raise UsageError for a number below 1; None is none."""
     if value is not None and value < 1:
-        raise UsageError(f"{option(name)}: expected at least 1, found {value}", hint=hint)
-
-
-def check(arguments: argparse.Namespace) -> None:
-    """Raise UsageError for values that cannot be, and for options that exclude each other."""
-    check_positive(arguments, "max_tokens", "leave it out for no limit")
-    check_positive(arguments, "context_length", "leave it out for the package's own")
-    check_draft(arguments)
-    for name in _SAMPLING:
-        _check_sampling(name, getattr(arguments, name))
-    if arguments.greedy and arguments.temperature:
-        raise UsageError("--greedy and --temperature exclude each other", hint="give one of them")
-    if arguments.seed is not None and arguments.seed < 0:
-        raise UsageError(
-            f"--seed: expected 0 or more, found {arguments.seed}", hint="leave it out for any"
-        )
-    given = _given(arguments, _OF_A_CONVERSATION)
-    given += [f"--{kind}" for kind, _ in arguments.attachments]
-    instead = _given(arguments, _INSTEAD)
-    if arguments.bench and arguments.profile:  # which go together
-        instead.remove(option("profile"))
-    ignored = instead[1:] + _given(arguments, _OF_A_QUESTION) + given
-    if instead and ignored:
-        raise UsageError(
-            f"{instead[0]} stands instead of a conversation: {', '.join(ignored)} cannot be with "
-            "it",
-            hint=f"leave out {instead[0]}, or {ignored[0]}",
-        )
-    if arguments.tune and arguments.device is not None:
-        raise UsageError(
-            "--tune tries all of the package's libraries, and --device names one",
-            hint="leave out --device, or time that one with --bench",
-        )
-    if arguments.raw and given:
-        raise UsageError(
-            f"--raw goes on with a text and has no messages: {', '.join(given)} cannot be with it",
-            hint=f"leave out --raw, or {given[0]}",
-        )
-    if arguments.prompt is not None and not arguments.prompt.strip():
-        raise empty_question()
-
-
-def _given(arguments: argparse.Namespace, names: Sequence[str]) -> list[str]:
-    """Those of some options that are given, as they are written."""
-    return [option(name) for name in names if getattr(arguments, name) not in (None, False)]
+        raise UsageError(f"{flag}: expected at least 1, found {value}", hint=hint)
 
 
 def empty_question() -> UsageError:
@@ -266,22 +157,158 @@ def empty_question() -> UsageError:
     return UsageError("the question is empty", hint="give a text with --prompt or --prompt-file")
 
 
-def option(name: str) -> str:
-    """Return how the option of an argument is written."""
-    return f"--{name.replace('_', '-')}"
+def _attachment(kind: str, help: str) -> tuple[tuple[str, Path], ...]:
+    return option(
+        (),
+        f"--{kind}",
+        help,
+        action=_Attach,
+        type=non_empty,
+        const=kind,
+        metavar="FILE",
+        group=_MEDIA,
+    )
 
 
-def _check_sampling(name: str, value: float | None) -> None:
-    if value is None:
-        return
-    try:
-        read_sampling(name, value)
-    except SamplingValueError as error:
-        raise UsageError(
-            f"{option(name)}: {error}", hint="leave it out for the package's own"
-        ) from error
+@dataclass(frozen=True, kw_only=True)
+class ChatOptions(CommandOptions):
+    """The options of `gemma4-chat`, which fit together."""
+
+    package: Path = package_argument()
+    prompt: str | None = option(
+        None, "--prompt TEXT", "ask this one question and leave", group=_QUESTION
+    )
+    prompt_file: str | None = option(
+        None,
+        "--prompt-file FILE",
+        "ask what this file holds and leave; `-` is stdin",
+        type=non_empty,
+        group=_QUESTION,
+    )
+    raw: bool = switch(
+        "--raw", "go on with a text as it is, without a chat template: for base models"
+    )
+    system: str | None = option(None, "--system TEXT", "system message")
+    attachments: tuple[tuple[str, Path], ...] = several(
+        (),
+        _attachment("image", "show a picture; may be given again"),
+        _attachment("audio", "play a sound; as well"),
+        _attachment("video", "show a video; may be given again"),
+    )
+    image_tokens: int | None = option(
+        None,
+        "--image-tokens N",
+        f"most tokens of a picture, of {', '.join(map(str, BUDGETS))} (default: 280, or what "
+        "the package has room for)",
+        choices=BUDGETS,
+        group=_MEDIA,
+    )
+    thinking: bool = switch("--thinking", "let the model think first")
+    literal_specials: bool = literal_specials_switch()
+    json_schema: Path | None = option(
+        None, "--json-schema FILE", "hold answers to this JSON schema"
+    )
+    max_tokens: int | None = option(
+        None, "--max-tokens N", "most tokens of a reply (default: no limit)"
+    )
+    temperature: float | None = option(None, "--temperature T", "0 is greedy", group=_SAMPLES)
+    top_p: float | None = option(
+        None, "--top-p P", "draw from this share of the probability", group=_SAMPLES
+    )
+    top_k: int | None = option(
+        None, "--top-k N", "draw from this many tokens; 0: all", group=_SAMPLES
+    )
+    seed: int | None = option(None, "--seed N", "repeat the same draws", group=_SAMPLES)
+    greedy: bool = switch("--greedy", "always the most probable token", group=_SAMPLES)
+    context_length: int | None = context_option()
+    draft: int | None = draft_option()
+    device: str | None = device_option()
+    quiet: bool = switch("--quiet", "no progress, no speed")
+    no_history: bool = switch(
+        "--no-history", "neither read nor keep the lines that are typed in a terminal"
+    )
+    check: str = check_option()
+    bench: bool = switch("--bench", "measure speed and memory", group=_TOOLS)
+    profile: bool = switch(
+        "--profile",
+        "show which kernels the time of a prompt and of a token goes to; after --bench, too",
+        group=_TOOLS,
+    )
+    tune: bool = switch(
+        "--tune",
+        "time those of the package's libraries that run here, and keep the fastest right one "
+        "for later runs",
+        group=_TOOLS,
+    )
+    diagnose: Path | None = option(
+        None,
+        "--diagnose FILE",
+        "write what a report of a fault needs: versions, device, a test of every kernel "
+        f"(default: {DIAGNOSIS_FILE})",
+        nargs="?",
+        const=DIAGNOSIS_FILE,
+        group=_TOOLS,
+    )
+
+    @property
+    def sampling(self) -> dict[str, float]:
+        """The package's sampling values that others are given for."""
+        values = {name: getattr(self, name) for name in _SAMPLING}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for values that cannot be, and for options that exclude each other."""
+        check_positive("--max-tokens", self.max_tokens, "leave it out for no limit")
+        check_lengths(self.context_length, self.draft)
+        self._check_sampling()
+        conversation = given(self, _OF_A_CONVERSATION)
+        conversation += [f"--{kind}" for kind, _ in self.attachments]
+        instead = given(self, _INSTEAD)
+        if self.bench and self.profile:  # which go together
+            instead.remove("--profile")
+        ignored = instead[1:] + given(self, _OF_A_QUESTION) + conversation
+        if instead and ignored:
+            raise UsageError(
+                f"{instead[0]} stands instead of a conversation: {', '.join(ignored)} cannot be "
+                "with it",
+                hint=f"leave out {instead[0]}, or {ignored[0]}",
+            )
+        if self.tune and self.device is not None:
+            raise UsageError(
+                "--tune tries all of the package's libraries, and --device names one",
+                hint="leave out --device, or time that one with --bench",
+            )
+        if self.raw and conversation:
+            raise UsageError(
+                "--raw goes on with a text and has no messages: "
+                f"{', '.join(conversation)} cannot be with it",
+                hint=f"leave out --raw, or {conversation[0]}",
+            )
+        if self.prompt is not None and not self.prompt.strip():
+            raise empty_question()
+
+    def _check_sampling(self) -> None:
+        for name, value in self.sampling.items():
+            try:
+                read_sampling(name, value)
+            except SamplingValueError as error:
+                raise UsageError(
+                    f"--{name.replace('_', '-')}: {error}",
+                    hint="leave it out for the package's own",
+                ) from error
+        if self.greedy and self.temperature:
+            raise UsageError(
+                "--greedy and --temperature exclude each other", hint="give one of them"
+            )
+        if self.seed is not None and self.seed < 0:
+            raise UsageError(
+                f"--seed: expected 0 or more, found {self.seed}", hint="leave it out for any"
+            )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Look at the arguments alone; returns the exit status: 0 or 2, wrong usage."""
-    return run_command(make_parser(), check, argv)
+COMMAND = Command(
+    "gemma4-chat",
+    "Chat with a package that gemma4-compile made for this computer. "
+    "Answers go to stdout, everything else to stderr.",
+    ChatOptions,
+)

@@ -5,8 +5,8 @@ The registries are read as files, without the compiler, which takes seconds to l
 
 from __future__ import annotations
 
-import argparse
 import json
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -62,18 +62,47 @@ def targets(text: str) -> tuple[str, ...]:
     return names
 
 
+def library_names(text: str) -> tuple[str, ...]:
+    """The names in a list of libraries; UsageError for one that is none."""
+    names = tuple(name.strip() for name in text.split(","))
+    if names == (ALL,):
+        return names
+    for name in names:
+        if name not in LIBRARIES:
+            raise UsageError(
+                f"--libraries: unknown library `{name}`",
+                hint=f"known: {', '.join(LIBRARIES)}; `{ALL}` alone is all of them",
+            )
+    return names
+
+
 def float16_forms() -> tuple[str, ...]:
     """How libraries take a recipe's float16."""
     return tuple(dict.fromkeys(one["float16"] for one in LIBRARIES.values()))
 
 
-def _check_float16(float16: str, target: str) -> None:
-    """Raise UsageError for no form, or one that a target has no kernels for."""
-    having = {one["target"] for one in LIBRARIES.values() if one["float16"] == float16}
-    if not having:
+def float16_form(text: str) -> str:
+    """The value of --float16; UsageError for none."""
+    if text not in float16_forms():
         raise UsageError(
-            f"--float16: unknown form `{float16}`", hint=f"known: {', '.join(float16_forms())}"
+            f"--float16: unknown form `{text}`", hint=f"known: {', '.join(float16_forms())}"
         )
+    return text
+
+
+def check_limits(limits: str | None, named: Sequence[str]) -> None:
+    """Raise UsageError for limits that one of the targets does not have."""
+    for target in named:
+        if limits is not None and limits not in LIMITS[target]:
+            raise UsageError(
+                f"target `{target}` has no limits `{limits}`",
+                hint=f"limits of `{target}`: {', '.join(LIMITS[target])}",
+            )
+
+
+def check_float16(float16: str | None, target: str) -> None:
+    """Raise UsageError for a form of float16 that a target has no kernels for."""
+    having = {one["target"] for one in LIBRARIES.values() if float16 in (None, one["float16"])}
     if target not in having:
         raise UsageError(
             f"--float16 {float16}: target `{target}` has no such library",
@@ -81,54 +110,37 @@ def _check_float16(float16: str, target: str) -> None:
         )
 
 
-def libraries(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Names of the libraries that are made, the main one first: the first target's first.
+def check_one(option: str, named: Sequence[str], asked: Sequence[str]) -> None:
+    """Raise UsageError where an option describes the only library, and others are named."""
+    if asked:
+        raise UsageError(
+            f"{option} makes one library, and --libraries names some",
+            hint=f"leave one of them out; --libraries {ALL} makes all",
+        )
+    if named[1:]:
+        raise UsageError(
+            f"{option} makes one library, and {len(named)} targets are named",
+            hint="choose among those of the targets with --libraries",
+        )
 
-    None are named where --limits, --activations or --float16 describe the only one. UsageError
-    for names that do not fit to each other or to the targets.
+
+def libraries_of(named: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
+    """Names of the libraries that are made of targets, the first target's first.
+
+    UsageError for one of those that are asked for that is of another target.
     """
-    named = targets(arguments.target)
-    one = ("limits", "activations", "float16")
-    told = [name for name in one if getattr(arguments, name) is not None]
-    if told:
-        if arguments.libraries is not None:
-            raise UsageError(
-                f"--{told[0]} makes one library, and --libraries names some",
-                hint=f"leave one of them out; --libraries {ALL} makes all",
-            )
-        if named[1:]:
-            raise UsageError(
-                f"--{told[0]} makes one library, and {len(named)} targets are named",
-                hint="choose among those of the targets with --libraries",
-            )
-        if arguments.float16 is not None:
-            _check_float16(arguments.float16, named[0])
-        return ()
     of_targets = [
         name for target in named for name, one in LIBRARIES.items() if one["target"] == target
     ]
-    if arguments.libraries in (None, ALL):
+    if not asked or ALL in asked:
         return tuple(of_targets)
-    asked = [name.strip() for name in arguments.libraries.split(",")]
     for name in asked:
-        if name not in LIBRARIES:
-            raise UsageError(
-                f"--libraries: unknown library `{name}`",
-                hint=f"known: {', '.join(LIBRARIES)}; `{ALL}` alone is all of them",
-            )
         if name not in of_targets:
             target = LIBRARIES[name]["target"]
             raise UsageError(
                 f"--libraries: `{name}` is a library for {target}, and --target is "
-                f"{arguments.target}",
+                f"{','.join(named)}",
                 hint=f"--target {','.join((*named, target))} makes libraries for both",
             )
     alone = [name for name in of_targets if name in LIMITS]  # a target's only library
     return tuple(name for name in of_targets if name in (*asked, *alone))
-
-
-def to_make(arguments: argparse.Namespace) -> int:
-    """How many libraries a command makes, at most, whose arguments were looked at."""
-    asks = ("plan", "report", "rebuild", "from_package", "dump_ir")
-    is_other = any(getattr(arguments, name) for name in asks) or arguments.only == "weights"
-    return 0 if is_other else len(libraries(arguments)) or 1

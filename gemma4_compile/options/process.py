@@ -1,6 +1,6 @@
 """Processes of all commands: their arguments, and how they end.
 
-Every command is a parser of this module, a function that takes its arguments, and `run_command`.
+Every command is run by `run_command`, and what reads its arguments before.
 Whatever goes wrong is a line on stderr that begins with `error: ` and one with `hint: `.
 """
 
@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import IO, NoReturn, TypeAlias
@@ -29,7 +29,6 @@ from gemma4_compile.errors import (
     is_panic,
     printable,
 )
-from gemma4_compile.system import logs
 from gemma4_compile.system.processes import ends
 
 EXIT_FAILED = 1
@@ -153,18 +152,19 @@ class Interruptions:
 
 
 def run_command(
-    parser: Parser,
-    run: Callable[[argparse.Namespace], None],
-    argv: Sequence[str] | None,
+    name: str,
+    run: Callable[[], None],
     *,
+    debug: bool,
     hints: Hints = MappingProxyType({}),
     interrupted: str | None = None,
 ) -> int:
-    """Parse, run, and report what went wrong.
+    """Run a command, or a part of one, and report what went wrong.
 
     Parameters
     ----------
-    argv : the command's arguments; None for those of the process
+    name : of the command
+    debug : show where an error was
     hints : for errors that bring none of their own, besides those that are common
     interrupted : the hint of a command that Ctrl-C or SIGTERM ends unfinished; with None, Ctrl-C is
         how to leave the command, and nothing is said
@@ -174,12 +174,9 @@ def run_command(
     int
         The exit status: 0, 1 failed, 2 usage, 130 interrupted by Ctrl-C, 143 by SIGTERM.
     """
-    debug = "--debug" in (sys.argv[1:] if argv is None else argv)
     with Interruptions(once=interrupted is not None) as interruptions:
         try:
-            arguments = parser.parse_args(argv)
-            logs.set_up()
-            run(arguments)
+            run()
             if sys.stdout is not None:  # None: closed by who started this
                 sys.stdout.flush()  # a reader that has gone is noticed here, not at the very end
         except BaseException as error:
@@ -197,7 +194,7 @@ def run_command(
             if isinstance(error, Gemma4CompileError):
                 usage = isinstance(error, UsageError)
                 known = {**_HINTS, **hints}
-                default = f"see {parser.prog} --help" if usage else DEBUG_HINT
+                default = f"see {name} --help" if usage else DEBUG_HINT
                 report(str(error), error.hint or known.get(type(error), default), shown)
                 return EXIT_USAGE if usage else EXIT_FAILED
             if is_out_of_memory(error):

@@ -1,4 +1,4 @@
-"""The arguments of `gemma4-serve` and what can be wrong with them; loads nothing heavy."""
+"""The options of `gemma4-serve` and what can be wrong with them; loads nothing heavy."""
 
 from __future__ import annotations
 
@@ -9,131 +9,34 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.options.chat import (
-    add_check,
-    add_device,
-    add_draft,
-    add_literal_specials,
-    check_draft,
-    check_positive,
-    option,
+    check_lengths,
+    check_option,
+    context_option,
+    device_option,
+    draft_option,
+    literal_specials_switch,
+    package_argument,
 )
-from gemma4_compile.options.process import Options, Parser, path, run_command
+from gemma4_compile.options.command import Command, CommandOptions, Group, option, switch
 
 API_KEY_VARIABLE = "GEMMA4_SERVE_API_KEY"
 BUILD_PAGE = "npm ci && npm run build in a checkout's examples/web"
 BROWSER = "webgpu"
 """Of --device: the browser's own, for which nothing is loaded here."""
 BODY_MIB, MEDIA_BODY_MIB = 8, 32
+DEFAULT_PORT, DEFAULT_QUEUE = 8000, 16
 _HOST = re.compile(r"[a-z0-9._-]+(:[0-9]{1,5})?")
 _ALLOWED_HOST = re.compile(r"\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*(:[0-9]{1,5})?")
 # Also of an extension or a program with a page inside: `app://obsidian.md`.
 _ORIGIN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/\s?#@*]+)")
 _USUAL_PORTS = {"http": ":80", "https": ":443"}
 _LONGEST_NAME = 253  # of DNS
-
-
-def make_parser() -> Parser:
-    """Return the command's arguments."""
-    parser = Parser(
-        prog="gemma4-serve",
-        description="Serve a compiled package: with OpenAI's API, or, compiled for webgpu, with "
-        "the page that chats with it in the browser; both, where it has libraries for both.",
-        epilog=f"The variable {API_KEY_VARIABLE} sets a key that requests must bring.",
-    )
-    parser.add_argument(
-        "package",
-        type=path,
-        metavar="DIR_OR_ID",
-        help="the package's directory, or its id on the hub: owner/name, owner/name@REVISION",
-    )
-    _add_address(parser.add_argument_group("address and page"))
-    _add_model(parser.add_argument_group("model"))
-    _add_requests(parser.add_argument_group("requests"))
-    add_check(parser)
-    parser.add_common()
-    return parser
-
-
-def _add_address(group: Options) -> None:
-    group.add_argument(
-        "--host", metavar="ADDRESS", default="127.0.0.1", help="address to listen on (%(default)s)"
-    )
-    group.add_argument(
-        "--port", type=int, metavar="N", default=8000, help="port; 0: a free one (%(default)s)"
-    )
-    group.add_argument(
-        "--page",
-        type=path,
-        metavar="FOLDER",
-        help="serve this built chat page at `/` (for browsers: the one that is found)",
-    )
-    group.add_argument(
-        "--open",
-        action=argparse.BooleanOptionalAction,
-        default=sys.stdout.isatty(),
-        help="open the page in a browser (default: in a terminal)",
-    )
-
-
-def _add_model(group: Options) -> None:
-    group.add_argument("--context-length", type=int, metavar="N", help="tokens to make room for")
-    add_draft(group)
-    add_device(group, f"; {BROWSER}: none, the page alone")
-    group.add_argument(
-        "--thinking", action="store_true", help="think before answering, unless a request sets it"
-    )
-    add_literal_specials(group)
-
-
-def _add_requests(group: Options) -> None:
-    group.add_argument(
-        "--model-name", metavar="NAME", help="the model's name in requests (default: DIR's name)"
-    )
-    group.add_argument(
-        "--strict-model",
-        action="store_true",
-        help="refuse requests for another name than the model's, instead of answering with a note",
-    )
-    group.add_argument(
-        "--strict-request",
-        action="store_true",
-        help="refuse requests with unknown fields, instead of ignoring what cannot change a reply",
-    )
-    group.add_argument(
-        "--allow-origin",
-        action="append",
-        default=[],
-        metavar="ORIGIN",
-        help="let this origin's pages use the API; may be given again",
-    )
-    group.add_argument(
-        "--allow-host",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="answer for this host name too, as of a container's host, a tunnel or a proxy (NAME, "
-        "NAME:PORT, *.NAME; *: any name); may be given again",
-    )
-    group.add_argument(
-        "--queue", type=int, metavar="N", default=16, help="most requests that wait (%(default)s)"
-    )
-    group.add_argument(
-        "--max-body-mib",
-        type=int,
-        metavar="N",
-        help=f"longest request in MiB (default: {BODY_MIB}, or {MEDIA_BODY_MIB} for packages that "
-        "take pictures or sounds)",
-    )
-    group.add_argument(
-        "--allow-media-hosts",
-        default="",
-        metavar="HOST[,HOST]",
-        help="fetch pictures that requests name by http(s) addresses of these hosts (HOST or "
-        "HOST:PORT; default: of none)",
-    )
+_ADDRESS, _MODEL, _REQUESTS = Group("address and page"), Group("model"), Group("requests")
 
 
 def api_key() -> str | None:
@@ -217,34 +120,125 @@ def allowed_origins(origins: Sequence[str]) -> list[str]:
     return sent
 
 
-def check(arguments: argparse.Namespace) -> None:
-    """Raise UsageError for values that cannot be."""
-    api_key()
-    if not arguments.host.strip():
-        raise UsageError(
-            "--host is empty",
-            hint="leave it out for 127.0.0.1, this machine; 0.0.0.0 lets every network in",
-        )
-    if arguments.page is not None and not (arguments.page / "index.html").is_file():
-        raise UsageError(
-            f"--page: `{arguments.page}` has no `index.html`",
-            hint=f"give the folder that was built: {BUILD_PAGE}",
-        )
-    allowed_origins(arguments.allow_origin)
-    media_hosts(arguments.allow_media_hosts)
-    allowed_hosts(arguments.allow_host)
-    ranges = {"port": (0, 65_535), "queue": (0, 10_000), "max_body_mib": (1, 1024)}
-    for name, (lowest, highest) in ranges.items():
-        value = getattr(arguments, name)
-        if value is not None and not lowest <= value <= highest:
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions(CommandOptions):
+    """The options of `gemma4-serve`, which fit together."""
+
+    package: Path = package_argument()
+    host: str = option(
+        "127.0.0.1", "--host ADDRESS", "address to listen on (%(default)s)", group=_ADDRESS
+    )
+    port: int = option(
+        DEFAULT_PORT, "--port N", "port; 0: a free one (%(default)s)", group=_ADDRESS
+    )
+    page: Path | None = option(
+        None,
+        "--page FOLDER",
+        "serve this built chat page at `/` (for browsers: the one that is found)",
+        group=_ADDRESS,
+    )
+    open: bool | None = option(
+        None,
+        "--open",
+        "open the page in a browser (default: in a terminal)",
+        action=argparse.BooleanOptionalAction,
+        group=_ADDRESS,
+    )
+    context_length: int | None = context_option(_MODEL)
+    draft: int | None = draft_option(_MODEL)
+    device: str | None = device_option(f"; {BROWSER}: none, the page alone", _MODEL)
+    thinking: bool = switch(
+        "--thinking", "think before answering, unless a request sets it", group=_MODEL
+    )
+    literal_specials: bool = literal_specials_switch(_MODEL)
+    model_name: str | None = option(
+        None,
+        "--model-name NAME",
+        "the model's name in requests (default: DIR's name)",
+        group=_REQUESTS,
+    )
+    strict_model: bool = switch(
+        "--strict-model",
+        "refuse requests for another name than the model's, instead of answering with a note",
+        group=_REQUESTS,
+    )
+    strict_request: bool = switch(
+        "--strict-request",
+        "refuse requests with unknown fields, instead of ignoring what cannot change a reply",
+        group=_REQUESTS,
+    )
+    allow_origin: tuple[str, ...] = option(
+        (),
+        "--allow-origin ORIGIN",
+        "let this origin's pages use the API; may be given again",
+        type=lambda text: allowed_origins([text]),
+        action="extend",
+        group=_REQUESTS,
+    )
+    allow_host: tuple[str, ...] = option(
+        (),
+        "--allow-host NAME",
+        "answer for this host name too, as of a container's host, a tunnel or a proxy (NAME, "
+        "NAME:PORT, *.NAME; *: any name); may be given again",
+        type=lambda text: allowed_hosts([text]),
+        action="extend",
+        group=_REQUESTS,
+    )
+    queue: int = option(
+        DEFAULT_QUEUE, "--queue N", "most requests that wait (%(default)s)", group=_REQUESTS
+    )
+    max_body_mib: int | None = option(
+        None,
+        "--max-body-mib N",
+        f"longest request in MiB (default: {BODY_MIB}, or {MEDIA_BODY_MIB} for packages that "
+        "take pictures or sounds)",
+        group=_REQUESTS,
+    )
+    allow_media_hosts: tuple[str, ...] = option(
+        (),
+        "--allow-media-hosts HOST[,HOST]",
+        "fetch pictures that requests name by http(s) addresses of these hosts (HOST or "
+        "HOST:PORT; default: of none)",
+        type=media_hosts,
+        group=_REQUESTS,
+    )
+    check: str = check_option()
+
+    @property
+    def opens(self) -> bool:
+        """Whether a page is opened in a browser."""
+        return sys.stdout.isatty() if self.open is None else self.open
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for values that cannot be."""
+        api_key()
+        if not self.host.strip():
             raise UsageError(
-                f"{option(name)}: expected {lowest} to {highest}, found {value}",
-                hint=f"leave it out for {make_parser().get_default(name) or 'the default'}",
+                "--host is empty",
+                hint="leave it out for 127.0.0.1, this machine; 0.0.0.0 lets every network in",
             )
-    check_positive(arguments, "context_length", "leave it out for the package's own")
-    check_draft(arguments)
+        if self.page is not None and not (self.page / "index.html").is_file():
+            raise UsageError(
+                f"--page: `{self.page}` has no `index.html`",
+                hint=f"give the folder that was built: {BUILD_PAGE}",
+            )
+        for flag, value, most, least, usual in (
+            ("--port", self.port, 65_535, 0, DEFAULT_PORT),
+            ("--queue", self.queue, 10_000, 0, DEFAULT_QUEUE),
+            ("--max-body-mib", self.max_body_mib, 1024, 1, "the default"),
+        ):
+            if value is not None and not least <= value <= most:
+                raise UsageError(
+                    f"{flag}: expected {least} to {most}, found {value}",
+                    hint=f"leave it out for {usual}",
+                )
+        check_lengths(self.context_length, self.draft)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Look at the arguments alone; returns the exit status: 0 or 2, wrong usage."""
-    return run_command(make_parser(), check, argv)
+COMMAND = Command(
+    "gemma4-serve",
+    "Serve a compiled package: with OpenAI's API, or, compiled for webgpu, with "
+    "the page that chats with it in the browser; both, where it has libraries for both.",
+    ServeOptions,
+    epilog=f"The variable {API_KEY_VARIABLE} sets a key that requests must bring.",
+)

@@ -13,7 +13,7 @@ from gemma4_compile.checkpoint.nonfinite import Counts
 from gemma4_compile.errors import UsageError
 from gemma4_compile.media.settings import MEDIA
 from gemma4_compile.model_spec.modality import Modality
-from gemma4_compile.options.compile import OLD_ACTIVATIONS
+from gemma4_compile.options.package import OLD_ACTIVATIONS
 from gemma4_compile.package.artifacts import Build, Provenance, read_artifact
 from gemma4_compile.package.interface import DEVICE, DRAFTER, DROPS_PADDING
 from gemma4_compile.package.libraries import LIBRARY_ALONE, LibraryRecord, numerics_files

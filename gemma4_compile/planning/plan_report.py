@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from gemma4_compile.checkpoint.trained import is_trained, trained_twin
-from gemma4_compile.options.compile import DEFAULT_QUANT
+from gemma4_compile.options.package import DEFAULT_QUANT
 from gemma4_compile.planning.parameter_kinds import kind_name
 from gemma4_compile.planning.plan import BuildPlan, RecipePlan
 from gemma4_compile.quantization.schemes import RECIPES

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import sys
@@ -13,9 +12,9 @@ from pathlib import Path
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.media.decode import check_readable
 from gemma4_compile.media.inputs import check_modality
-from gemma4_compile.options.chat import check, empty_question, make_parser
+from gemma4_compile.options.chat import COMMAND, ChatOptions, empty_question
 from gemma4_compile.options.given_text import read_stdin, read_text, utf8
-from gemma4_compile.options.process import check_open, run_command
+from gemma4_compile.options.process import check_open
 from gemma4_compile.runtime.chat.chat import Chat
 from gemma4_compile.runtime.chat.completion import TextCompletion
 from gemma4_compile.runtime.check.bench import measure, table
@@ -39,23 +38,21 @@ _STDIN = "-"
 _BYTE_ORDER_MARK = "\ufeff"  # as some editors begin a file
 
 
-def _sampler(arguments: argparse.Namespace, package: Package) -> TokenChooser:
+def _sampler(options: ChatOptions, package: Package) -> TokenChooser:
     defaults = package.sampling_defaults()
-    if arguments.greedy:
+    if options.greedy:
         return make_sampler(replace(defaults, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0))
-    named = {name: getattr(arguments, name) for name in ("temperature", "top_k", "top_p")}
-    given = {name: value for name, value in named.items() if value is not None}
-    return make_sampler(replace(defaults, **given), arguments.seed)
+    return make_sampler(replace(defaults, **options.sampling), options.seed)
 
 
-def _question(arguments: argparse.Namespace) -> str | None:
+def _question(options: ChatOptions) -> str | None:
     """The one question of the command line, or None for a conversation."""
-    if arguments.prompt_file is None:
-        text: str | None = arguments.prompt
-    elif arguments.prompt_file == _STDIN:
+    if options.prompt_file is None:
+        text = options.prompt
+    elif options.prompt_file == _STDIN:
         text = read_stdin("--prompt-file")
     else:
-        text = read_text("--prompt-file", Path(arguments.prompt_file))
+        text = read_text("--prompt-file", Path(options.prompt_file))
     if text is not None:
         text = utf8("the question", text)
     if text is not None and not text.strip():
@@ -86,15 +83,20 @@ def _grammar(path: Path, package: Package) -> JsonGrammar:
     return Grammars(tokenizer, config.vocab_size, sorted(package.stop_token_ids)).compile(schema)
 
 
-def _bench(arguments: argparse.Namespace, package: Package, console: Console) -> None:
-    """Print a table of speeds; stdout has nothing else."""
-    with console.loading(arguments.package, package.library_name) as progress:
-        engine = Engine(
+def _engine(options: ChatOptions, package: Package, console: Console) -> Engine:
+    """The package's engine; its loading is shown."""
+    with console.loading(package.directory, package.library_name) as progress:
+        return Engine(
             package,
-            context_length=arguments.context_length,
+            context_length=options.context_length,
             progress=progress,
-            drafts=arguments.draft,
+            drafts=options.draft,
         )
+
+
+def _bench(options: ChatOptions, package: Package, console: Console) -> None:
+    """Print a table of speeds; stdout has nothing else."""
+    engine = _engine(options, package, console)
     measurements = []
     for measurement in measure(engine, engine.vocab_size):
         console.note(f"{measurement.context} tokens: done")
@@ -105,122 +107,108 @@ def _bench(arguments: argparse.Namespace, package: Package, console: Console) ->
         print(f"peak memory of the process: {peak / 2**20:,.0f} MiB")
 
 
-def _profile(arguments: argparse.Namespace, package: Package, console: Console) -> None:
+def _profile(options: ChatOptions, package: Package, console: Console) -> None:
     """Print a table of kernels for a prompt and for a token; stdout has nothing else."""
-    with console.loading(arguments.package, package.library_name) as progress:
-        found = list(profile(package, context_length=arguments.context_length, progress=progress))
+    with console.loading(package.directory, package.library_name) as progress:
+        found = list(profile(package, context_length=options.context_length, progress=progress))
     print("\n\n".join(map(profile_table, found)))
 
 
-def _tune(arguments: argparse.Namespace, console: Console) -> None:
+def _tune(options: ChatOptions, package: Path, console: Console) -> None:
     """Print a table of the package's libraries, and keep the fastest; stdout has nothing else."""
-    results = tune(
-        arguments.package,
-        Check(arguments.check),
-        console,
-        context_length=arguments.context_length,
-    )
-    print(tuning_table(results))
+    check = Check(options.check)
+    print(tuning_table(tune(package, check, console, context_length=options.context_length)))
 
 
-def _diagnose(arguments: argparse.Namespace) -> None:
-    console = Console(quiet=arguments.quiet)
-    if not arguments.package.is_dir():
-        read_provenance(arguments.package)  # which names what it is; there is nothing to diagnose
-    outcome = diagnose(arguments.package, arguments.diagnose, console.note, device=arguments.device)
-    print(arguments.diagnose)
+def _diagnose(options: ChatOptions, package: Path, report: Path, console: Console) -> None:
+    if not package.is_dir():
+        read_provenance(package)  # which names what it is; there is nothing to diagnose
+    outcome = diagnose(package, report, console.note, device=options.device)
+    print(report)
     if outcome.faults:
         raise ArtifactError(
-            f"{outcome.faults} faults; `{arguments.diagnose}` lists them",
+            f"{outcome.faults} faults; `{report}` lists them",
             hint="send that file with your report",
         )
     console.note(f"{outcome.kernels} kernels answer as their definitions; no faults")
 
 
-def _run(arguments: argparse.Namespace) -> None:
-    check(arguments)
-    console = Console(quiet=arguments.quiet)
-    if arguments.diagnose is None:
+def _run(options: ChatOptions) -> None:
+    console = Console(quiet=options.quiet)
+    if options.diagnose is None:
         check_open(sys.stdout)  # answers go nowhere else
-    arguments.package = console.locate(arguments.package, drafts=arguments.draft, pages=False)
-    if arguments.diagnose is not None:
-        _diagnose(arguments)
+    folder = console.locate(options.package, drafts=options.draft, pages=False)
+    if options.diagnose is not None:
+        _diagnose(options, folder, options.diagnose, console)
         return
-    if arguments.tune:
-        _tune(arguments, console)
+    if options.tune:
+        _tune(options, folder, console)
         return
     package = console.open(
-        arguments.package,
-        Check(arguments.check),
-        drafts=arguments.draft,
-        device=arguments.device,
+        folder, Check(options.check), drafts=options.draft, device=options.device
     )
-    check_drafts(arguments.draft, package)
-    if arguments.bench:
-        _bench(arguments, package, console)
-    if arguments.profile:
-        _profile(arguments, package, console)
-    if arguments.bench or arguments.profile:
+    check_drafts(options.draft, package)
+    if options.bench:
+        _bench(options, package, console)
+    if options.profile:
+        _profile(options, package, console)
+    if options.bench or options.profile:
         return
-    if not arguments.raw:
+    if not options.raw:
         package.load_chat_template()  # without one there is no conversation, so nothing is loaded
-    for kind, path in arguments.attachments:
+    for kind, path in options.attachments:
         check_modality(kind, package.modalities)
         check_readable(path)
-    sampler = _sampler(arguments, package)
-    question = _question(arguments)
-    grammar = None if arguments.json_schema is None else _grammar(arguments.json_schema, package)
-    answerer = _load(arguments, package, console)
+    sampler = _sampler(options, package)
+    question = _question(options)
+    grammar = None if options.json_schema is None else _grammar(options.json_schema, package)
+    answerer = _load(options, package, console)
 
     def new_chooser() -> TokenChooser:
         if grammar is None:
             return sampler
-        return grammar.constrain(sampler, thinking=arguments.thinking)
+        return grammar.constrain(sampler, thinking=options.thinking)
 
-    dialogue = Dialogue(
-        answerer, console, new_chooser, arguments.max_tokens, arguments.image_tokens
-    )
-    for kind, path in arguments.attachments:
+    dialogue = Dialogue(answerer, console, new_chooser, options.max_tokens, options.image_tokens)
+    for kind, path in options.attachments:
         dialogue.attach(kind, path)
     if question is None:
-        dialogue.converse(_lines(arguments, console))
+        dialogue.converse(_lines(options, console))
     else:
         dialogue.ask(question)
 
 
-def _load(
-    arguments: argparse.Namespace, package: Package, console: Console
-) -> Chat | TextCompletion:
-    system = None if arguments.system is None else utf8("--system", arguments.system)
-    with console.loading(arguments.package, package.library_name) as progress:
-        engine = Engine(
-            package,
-            context_length=arguments.context_length,
-            progress=progress,
-            drafts=arguments.draft,
-        )
-        if arguments.raw:
-            return TextCompletion(engine, package)
-        return Chat(
-            engine,
-            package,
-            system=system,
-            thinking=arguments.thinking,
-            literal_specials=arguments.literal_specials,
-        )
+def _load(options: ChatOptions, package: Package, console: Console) -> Chat | TextCompletion:
+    system = None if options.system is None else utf8("--system", options.system)
+    engine = _engine(options, package, console)
+    if options.raw:
+        return TextCompletion(engine, package)
+    return Chat(
+        engine,
+        package,
+        system=system,
+        thinking=options.thinking,
+        literal_specials=options.literal_specials,
+    )
 
 
-def _lines(arguments: argparse.Namespace, console: Console) -> Lines:
+def _lines(options: ChatOptions, console: Console) -> Lines:
     if not is_terminal():
         return PipedLines()
-    path = None if arguments.no_history else history_path()
+    path = None if options.no_history else history_path()
     return TerminalLines(None if path is None else KeptHistory(path, console.note))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def run(options: ChatOptions) -> int:
     """Run the command; return the exit status: 0, 1 failed, 2 usage, 130 left by Ctrl-C."""
     _speak_utf8()
-    return run_command(make_parser(), _run, argv)
+    return COMMAND.run(_run, options)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit status, as `run`."""
+    options = COMMAND.parsed(argv)
+    return options if isinstance(options, int) else run(options)
 
 
 if __name__ == "__main__":

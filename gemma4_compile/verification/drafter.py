@@ -20,7 +20,7 @@ from gemma4_compile.checkpoint.match import row_reader
 from gemma4_compile.checkpoint.nonfinite import finite_reader
 from gemma4_compile.checkpoint.sources import TINY
 from gemma4_compile.compile.compilation import drafter_provenance
-from gemma4_compile.compile.library_set import package_splits
+from gemma4_compile.compile.resolve import package_splits
 from gemma4_compile.errors import CheckpointError, UsageError
 from gemma4_compile.model_spec.config.attention import AttentionKind
 from gemma4_compile.model_spec.config.drafter import DrafterConfig

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gemma4_compile.errors import UsageError
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.parameters import Parameter
-from gemma4_compile.options.compile import DEFAULT_QUANT
+from gemma4_compile.options.package import DEFAULT_QUANT
 from gemma4_compile.planning.parameter_kinds import read_per_token
 from gemma4_compile.progress import Reporter
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter, storage_plan

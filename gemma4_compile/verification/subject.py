@@ -13,9 +13,9 @@ from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader
 from gemma4_compile.checkpoint.nonfinite import finite_reader
 from gemma4_compile.checkpoint.sources import ModelSource, open_source
 from gemma4_compile.compile.compilation import config_digest
-from gemma4_compile.compile.library_set import package_splits
 from gemma4_compile.compile.pipeline import compile_model
 from gemma4_compile.compile.request import CompileRequest
+from gemma4_compile.compile.resolve import package_splits
 from gemma4_compile.errors import CheckpointError, ConfigError
 from gemma4_compile.media.settings import media_settings
 from gemma4_compile.media.sizes import WIDE

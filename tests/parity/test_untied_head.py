@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gemma4_compile.compile import library_set
+from gemma4_compile.compile import resolve
 from gemma4_compile.runtime import Engine, Package
 from gemma4_compile.targets import TargetSpec, target_spec
 from tests import models, packages
@@ -56,7 +56,7 @@ def test_a_head_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         return replace(target_spec(*names), max_binding_bytes=32_768)
 
     made = [compile_it("whole")]
-    monkeypatch.setattr(library_set, "target_spec", small)
+    monkeypatch.setattr(resolve, "target_spec", small)
     made.append(compile_it("parts"))
     names = {name for name, _ in Package.open(made[1]).map_weights()}
     assert {f"{name}.q_weight.part1" for name in ("lm_head", "embed_tokens")} <= names

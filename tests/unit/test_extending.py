@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 
 from gemma4_compile.compile.request import CompileRequest
+from gemma4_compile.errors import UsageError
 from gemma4_compile.operators import base
 from gemma4_compile.operators.base import TensorSpec
 from gemma4_compile.operators.pointwise import Pointwise
 from gemma4_compile.operators.types import Buffer, Expr, Index
-from gemma4_compile.options import compile as options
+from gemma4_compile.options.command import Command, CommandOptions, given, option
+from gemma4_compile.options.compile import COMMAND
 from gemma4_compile.quantization.schemes import recipe_of
 from gemma4_compile.targets import TARGETS, libraries, target_spec
 from gemma4_compile.targets.kernels.common.pointwise import make_pointwise
@@ -118,9 +120,28 @@ def test_a_library_form_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert libraries.form_name("webgpu", "compat", "float", "words") == "phones"
 
 
+def test_an_option_is_a_field() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Mine(CommandOptions):
+        words: tuple[str, ...] = option((), "-w --words WORD", "some words", action="append")
+        most: int = option(3, "--most N", "at most (default: %(default)s)")
+
+        def __post_init__(self) -> None:
+            if len(self.words) > self.most:
+                raise UsageError(f"{given(self)[0]}: {len(self.words)} words")
+
+    command = Command("mine", "Does nothing.", Mine)
+    assert command.parse([]) == Mine()
+    assert command.parse(["-w", "a", "--words", "b"]).words == ("a", "b")
+    assert "at most (default: 3)" in command.make_parser().format_help()
+    for wrong, said in ((["--most", "many"], "invalid int"), (["--most=0", "-w=a"], "-w: 1 words")):
+        with pytest.raises(UsageError, match=said):
+            command.parse(wrong)
+
+
 def test_every_option_has_its_row() -> None:
     page = (ROOT / "docs/options.md").read_text("utf-8")
     told = set(re.findall(r"--[a-z][a-z0-9-]+", page))
-    parser = options.make_parser()
+    parser = COMMAND.make_parser()
     names = {name for action in parser._actions for name in action.option_strings}
     assert {name for name in names if name.startswith("--")} - told == {"--help", "--version"}

@@ -25,10 +25,10 @@ from gemma4_compile.targets import TARGETS
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("gemma4_compile", "model_spec", "quantization", "targets")
 PARSERS = (
-    options.make_parser(),
-    chat_options.make_parser(),
-    serve_options.make_parser(),
-    verify_options.make_parser(),
+    *(
+        each.COMMAND.make_parser()
+        for each in (options, chat_options, serve_options, verify_options)
+    ),
     kernels.make_parser(),
 )
 OTHERS = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import socket
 import sys
@@ -16,19 +15,16 @@ from starlette.routing import BaseRoute
 
 from gemma4_compile.media.inputs import check_modality
 from gemma4_compile.media.settings import MediaSettings
-from gemma4_compile.options.process import run_command, warn
+from gemma4_compile.options.process import warn
 from gemma4_compile.options.serve import (
     API_KEY_VARIABLE,
     BODY_MIB,
     BROWSER,
     BUILD_PAGE,
+    COMMAND,
     MEDIA_BODY_MIB,
-    allowed_hosts,
-    allowed_origins,
+    ServeOptions,
     api_key,
-    check,
-    make_parser,
-    media_hosts,
 )
 from gemma4_compile.package.artifacts import Provenance
 from gemma4_compile.runtime.engine.engine import Engine
@@ -53,37 +49,42 @@ from gemma4_compile.runtime.terminal.console import Console
 _WAY_WITHOUT_KEY = "put a proxy that asks for a password in front"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def run(options: ServeOptions) -> int:
     """Run the command; return the exit status: 0, 1 failed, 2 usage, 130 left by Ctrl-C."""
-    return run_command(make_parser(), _serve, argv)
+    return COMMAND.run(_serve, options)
 
 
-def _serve(arguments: argparse.Namespace) -> None:
-    check(arguments)
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit status, as `run`."""
+    return COMMAND.main(_serve, argv)
+
+
+def _serve(options: ServeOptions) -> None:
     key = api_key()
     os.environ.pop(API_KEY_VARIABLE, None)  # so that no process started from here has it
-    arguments.package = Console().locate(arguments.package, drafts=arguments.draft)
-    provenance = read_provenance(arguments.package)
-    serves_page, serves_api = _served(arguments, provenance)
-    if serves_page and Check(arguments.check) is not Check.OFF:
-        wanted = provenance if arguments.draft != 0 else without_drafter(provenance)
-        with forgetting_damage(arguments.package):
-            check_sizes(arguments.package, for_pages(wanted))  # page hashes what it loads
-    with take_address(arguments.host, arguments.port) as taken:
-        _warn_of_strangers(arguments, taken, key, is_for_browsers=not serves_api)
+    package = Console().locate(options.package, drafts=options.draft)
+    options = replace(options, package=package)
+    provenance = read_provenance(options.package)
+    serves_page, serves_api = _served(options, provenance)
+    if serves_page and Check(options.check) is not Check.OFF:
+        wanted = provenance if options.draft != 0 else without_drafter(provenance)
+        with forgetting_damage(options.package):
+            check_sizes(options.package, for_pages(wanted))  # page hashes what it loads
+    with take_address(options.host, options.port) as taken:
+        _warn_of_strangers(options, taken, key, is_for_browsers=not serves_api)
         if not serves_api:
-            _serve_page(arguments, taken, key)
+            _serve_page(options, taken, key)
             return
-        service = _load(arguments)
-        mib = arguments.max_body_mib or (MEDIA_BODY_MIB if service.model.takes_media else BODY_MIB)
+        service = _load(options)
+        mib = options.max_body_mib or (MEDIA_BODY_MIB if service.model.takes_media else BODY_MIB)
         limits = Limits(body_bytes=mib * 2**20)
         routes = api_routes(service, limits, key)
-        page = arguments.page
+        page = options.page
         if serves_page:
-            page = _find_page(arguments, key, "the API alone")
-        routes += folder_routes(page, arguments.package if serves_page else None)
+            page = _find_page(options, key, "the API alone")
+        routes += folder_routes(page, options.package if serves_page else None)
         stop = service.worker.begin_stop
-        base = f"{address_of(taken, arguments.host)}/v1"
+        base = f"{address_of(taken, options.host)}/v1"
         Console().note(f"OpenAI's API for model `{service.model.name}`: {base}")
         if service.model.template is None:
             warn(NO_TEMPLATE, f"ask {base}/completions; {base}/chat/completions answers 400")
@@ -91,8 +92,8 @@ def _serve(arguments: argparse.Namespace) -> None:
             listen(
                 routes,
                 taken,
-                arguments,
-                opens=serves_page and arguments.open and page is not None,
+                options,
+                opens=serves_page and options.opens and page is not None,
                 on_stop=stop,
                 is_alive=lambda: service.worker.is_alive,
             )
@@ -100,20 +101,20 @@ def _serve(arguments: argparse.Namespace) -> None:
             service.worker.stop()
 
 
-def _served(arguments: argparse.Namespace, provenance: Provenance) -> tuple[bool, bool]:
+def _served(options: ServeOptions, provenance: Provenance) -> tuple[bool, bool]:
     """Whether the package is served to pages, and whether it answers here.
 
     One with libraries for both does both, but for `--device webgpu`, or where none of the native
     ones runs.
     """
-    named = arguments.device
+    named = options.device
     pages = [one for one in provenance.libraries if is_for_browsers(one)]
     if pages and named in (BROWSER, *(one.name for one in pages)):
         return True, False
     if not pages or named is not None:
         return bool(pages), True
     lacking = []
-    for one in candidates(arguments.package, provenance):
+    for one in candidates(options.package, provenance):
         if one.device is not None:
             return True, True
         lacking.append(f"`{one.library.name}` does not run here, so there is no API: {one.lacks}")
@@ -122,56 +123,55 @@ def _served(arguments: argparse.Namespace, provenance: Provenance) -> tuple[bool
     return True, False
 
 
-def _load(arguments: argparse.Namespace) -> Service:
+def _load(options: ServeOptions) -> Service:
     console = Console()
     package = console.open(
-        arguments.package,
-        Check(arguments.check),
-        drafts=arguments.draft,
-        device=arguments.device,
+        options.package,
+        Check(options.check),
+        drafts=options.draft,
+        device=options.device,
     )
-    hosts = media_hosts(arguments.allow_media_hosts)
-    if hosts:
+    if options.allow_media_hosts:
         check_modality("image", package.modalities)
-    of_hub = hub_package_of(arguments.package)
-    own_name = of_hub.name if of_hub is not None else arguments.package.resolve().name
-    name = arguments.model_name or own_name
-    model = Model.of(package, name, arguments.context_length)
+    of_hub = hub_package_of(options.package)
+    own_name = of_hub.name if of_hub is not None else options.package.resolve().name
+    name = options.model_name or own_name
+    model = Model.of(package, name, options.context_length)
 
     def load() -> Generator:
-        with console.loading(arguments.package, package.library_name) as progress:
+        with console.loading(options.package, package.library_name) as progress:
             engine = Engine(
                 package,
-                context_length=arguments.context_length,
+                context_length=options.context_length,
                 progress=progress,
-                drafts=arguments.draft,
+                drafts=options.draft,
             )
         taken.append(engine.media)
         return Generator(engine, model.tokenizer, package.stop_token_ids, engine.media)
 
     taken: list[MediaSettings] = []  # known once the library is loaded
-    worker = Worker(load, arguments.queue)
+    worker = Worker(load, options.queue)
     worker.start()
     return Service(
         replace(model, media=taken[0]),
         worker,
-        thinking=arguments.thinking,
-        literal_specials=arguments.literal_specials,
-        strict_model=arguments.strict_model,
-        strict_request=arguments.strict_request,
-        media_hosts=hosts,
+        thinking=options.thinking,
+        literal_specials=options.literal_specials,
+        strict_model=options.strict_model,
+        strict_request=options.strict_request,
+        media_hosts=options.allow_media_hosts,
     )
 
 
-def _serve_page(arguments: argparse.Namespace, taken: socket.socket, key: str | None) -> None:
+def _serve_page(options: ServeOptions, taken: socket.socket, key: str | None) -> None:
     """Serve a package for browsers, and the page if there is one; the page checks the files."""
-    page = _find_page(arguments, key, "nothing")
-    routes = folder_routes(page, arguments.package)
-    opens = arguments.open and page is not None
-    listen(routes, taken, arguments, opens=opens)
+    page = _find_page(options, key, "nothing")
+    routes = folder_routes(page, options.package)
+    opens = options.opens and page is not None
+    listen(routes, taken, options, opens=opens)
 
 
-def _find_page(arguments: argparse.Namespace, key: str | None, guarded: str) -> Path | None:
+def _find_page(options: ServeOptions, key: str | None, guarded: str) -> Path | None:
     """The page for a package for browsers; tells where there is none, and what no key guards."""
     if key is not None:
         warn(
@@ -179,7 +179,7 @@ def _find_page(arguments: argparse.Namespace, key: str | None, guarded: str) -> 
             "package, for a page's requests for its files bring no key",
             f"{_WAY_WITHOUT_KEY}, or listen on 127.0.0.1",
         )
-    page: Path | None = arguments.page or find_page()
+    page = options.page or find_page()
     if page is None:
         warn(
             f"no built page here, so only the package is served, at {PACKAGE_PATH}",
@@ -189,14 +189,14 @@ def _find_page(arguments: argparse.Namespace, key: str | None, guarded: str) -> 
 
 
 def _warn_of_strangers(
-    arguments: argparse.Namespace, taken: socket.socket, key: str | None, *, is_for_browsers: bool
+    options: ServeOptions, taken: socket.socket, key: str | None, *, is_for_browsers: bool
 ) -> None:
     if key is not None:
         return
     can = "read the package" if is_for_browsers else "use this server and read its replies"
     lacks = "" if is_for_browsers else ", and there is no key"
     way = _WAY_WITHOUT_KEY if is_for_browsers else f"set the variable {API_KEY_VARIABLE}"
-    if EVERY_NAME in arguments.allow_host:
+    if EVERY_NAME in options.allow_host:
         warn(
             f"every website that a browser near here opens can {can}: "
             f"--allow-host {EVERY_NAME} answers for any name{lacks}",
@@ -204,7 +204,7 @@ def _warn_of_strangers(
         )
     if not is_loopback(taken):
         warn(
-            f"everybody who reaches {arguments.host} can "
+            f"everybody who reaches {options.host} can "
             + ("read the package" if is_for_browsers else "use this server: there is no key"),
             f"{way}, or listen on 127.0.0.1. It answers for its IP "
             "addresses; for other names with --allow-host NAME, since a name can be a website's",
@@ -226,7 +226,7 @@ class _Server(uvicorn.Server):
 def listen(
     routes: Sequence[BaseRoute],
     taken: socket.socket,
-    arguments: argparse.Namespace,
+    options: ServeOptions,
     *,
     opens: bool = False,
     on_stop: Callable[[], None] = lambda: None,
@@ -236,23 +236,22 @@ def listen(
 
     Parameters
     ----------
-    taken : listens on the arguments' host
+    taken : listens on the options' host
     opens : open the address in the user's browser, too
     on_stop : called in the event loop when the server begins to stop
     is_alive : what `/health` reports
     """
-    hosts = HostNames.of(arguments.host, allowed_hosts(arguments.allow_host))
-    origins = allowed_origins(arguments.allow_origin)
-    app = create_app(routes, hosts=hosts, origins=origins, is_alive=is_alive)
-    limits, lacking = connections_for(arguments.queue)
+    hosts = HostNames.of(options.host, options.allow_host)
+    app = create_app(routes, hosts=hosts, origins=options.allow_origin, is_alive=is_alive)
+    limits, lacking = connections_for(options.queue)
     if lacking:
         warn(
             f"this system lets a process open too few files: {limits.connections} connections are "
-            f"served, {lacking} fewer than --queue {arguments.queue} needs",
+            f"served, {lacking} fewer than --queue {options.queue} needs",
             "let it open more (`ulimit -n`), or choose a shorter --queue",
         )
-    config = server_config(app, limits, origins, log_level="warning")
-    address = address_of(taken, arguments.host)
+    config = server_config(app, limits, options.allow_origin, log_level="warning")
+    address = address_of(taken, options.host)
     print(address, flush=True)
     if opens:
         webbrowser.open(address)

@@ -12,7 +12,7 @@ from gemma4_compile.checkpoint import hub
 from gemma4_compile.checkpoint.chat_files import read_chat_template
 from gemma4_compile.checkpoint.sources import open_source
 from gemma4_compile.errors import CheckpointError, ConfigError, UsageError
-from gemma4_compile.options import compile as options
+from gemma4_compile.options import package as options
 from tests.models import DENSE_LIKE, write_checkpoint
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gemma4_compile.checkpoint.trained import is_trained, trained_twin
-from gemma4_compile.options.compile import DEFAULT_MODEL, DEFAULT_PRESET
+from gemma4_compile.options.package import DEFAULT_MODEL, DEFAULT_PRESET
 
 
 @pytest.mark.parametrize("size", ["E2B", "E4B", "12B", "26B-A4B", "31B"])

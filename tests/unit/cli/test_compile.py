@@ -16,7 +16,6 @@ from gemma4_compile.compile.pipeline import Summary
 from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import CheckpointError, InterruptedRunError, UsageError
 from gemma4_compile.model_spec.config.gemma4 import PRESETS_DIR
-from gemma4_compile.options.dump import DumpOption
 from gemma4_compile.progress import Reporter
 from gemma4_compile.targets.libraries import LIBRARIES
 
@@ -53,30 +52,6 @@ def test_defaults(pipeline: Pipeline) -> None:
     assert cli.main(MINIMUM) == 0
     model = "google/gemma-4-E2B-it-qat-q4_0-unquantized"
     assert pipeline.request == CompileRequest(model, "cpu", "q4f16", Path("out"), libraries=CPU)
-
-
-def test_every_option_reaches_the_pipeline(pipeline: Pipeline) -> None:
-    options = "tiny --target webgpu --quant f32 -o x --limits compat --activations int8"
-    options += " --float16 words --context 64"
-    options += " --prefill-chunk 8 --only weights --revision r --force --dump-ir ir"
-    options += " --allow-nonfinite"
-    assert cli.main(options.split()) == 0
-    assert pipeline.request == CompileRequest(
-        model="tiny",
-        target="webgpu",
-        quant="f32",
-        output=Path("x"),
-        limits="compat",
-        activations="int8",
-        float16="words",
-        context_length=64,
-        prefill_chunk=8,
-        only="weights",
-        revision="r",
-        force=True,
-        dump_ir=DumpOption(Path("ir")),
-        allow_nonfinite=True,
-    )
 
 
 def test_summary_goes_to_stdout_and_log_to_stderr(

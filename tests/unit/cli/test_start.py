@@ -19,10 +19,8 @@ import pytest
 from gemma4_compile import __version__
 from gemma4_compile.cli import start
 from gemma4_compile.compile import library_processes
-from gemma4_compile.options import chat as chat_options
-from gemma4_compile.options import compile as options
-from gemma4_compile.options import serve as serve_options
-from gemma4_compile.options import verify as verify_options
+from gemma4_compile.options import compile as compile_options
+from gemma4_compile.options.command import CommandOptions
 from tests.marks import slow_unless
 
 ROOT = Path(__file__).parents[3]
@@ -49,13 +47,11 @@ def own_signals() -> Iterator[None]:
 # What loading may be doing, and what a command may: here they wait.
 WAITING = "import time; print('ready', flush=True); time.sleep(60)"
 LOADED = """
-from gemma4_compile.options.process import Parser, run_command
-def wait(arguments):
+from gemma4_compile.options.process import run_command
+def wait():
     {body}
-def main():
-    parser = Parser('x', 'y')
-    parser.add_common()
-    return run_command(parser, wait, [], interrupted='go on')
+def run(options):
+    return run_command('x', wait, debug=options.debug, interrupted='go on')
 """
 STUBBORN = """try:
         print('ready', flush=True)
@@ -80,7 +76,9 @@ def test_signals_end_a_command_in_short(
 ) -> None:
     (tmp_path / f"{MODULE}.py").write_text(module)
     code = (
-        f"import sys; from gemma4_compile.cli import start; start.begin(); start._run({MODULE!r})"
+        "from gemma4_compile.cli import start; start.begin()\n"
+        "from gemma4_compile.options.command import CommandOptions\n"
+        f"start._run({MODULE!r}, CommandOptions())"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code],
@@ -153,7 +151,7 @@ def test_the_version_is_said_without_loading_anything(
 @pytest.mark.parametrize(
     ("body", "status", "told"),
     [
-        ("def main(): return 7", 7, ""),
+        ("def run(options): return 7", 7, ""),
         ("raise KeyboardInterrupt", 130, ""),
         ("import no_such_package", 1, "cannot be loaded: No module named 'no_such_package'"),
         ("raise OSError('libstdc++.so.6: no such file')", 1, "cannot be loaded: libstdc++.so.6"),
@@ -174,7 +172,7 @@ def test_how_loading_may_end(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, MODULE, raising=False)
     monkeypatch.setattr(sys, "argv", ["command"])
-    assert start._run(MODULE) == status
+    assert start._run(MODULE, CommandOptions()) == status
     sys.modules.pop(MODULE, None)
     err = capsys.readouterr().err
     assert told in err
@@ -185,12 +183,12 @@ def test_how_loading_may_end(
 @pytest.mark.parametrize(
     ("command", "arguments", "loads"),
     [
-        ("gemma4-compile", [], False),
-        ("gemma4-chat", [], False),
+        ("gemma4-compile", ["tiny", "-o", "x"], False),
+        ("gemma4-chat", ["PACKAGE"], False),
         ("gemma4-serve", ["PACKAGE"], False),
-        ("gemma4-compile", ["tiny", "--verify"], True),
-        ("gemma4-compile", ["tiny", "--verif"], True),
-        ("gemma4-verify", [], True),
+        ("gemma4-compile", ["tiny", "-o", "x", "--verify"], True),
+        ("gemma4-compile", ["tiny", "-o", "x", "--verif"], True),
+        ("gemma4-verify", ["DIR", "--reference", "tiny"], True),
     ],
 )
 def test_torch_is_loaded_by_what_needs_it(
@@ -214,8 +212,6 @@ def test_torch_is_loaded_by_what_needs_it(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(importlib, "import_module", load)
-    for each in (options, chat_options, serve_options, verify_options):
-        monkeypatch.setattr(each, "main", lambda: 0)
     assert scripts()[command]() == 130
     assert found == [loads]
     __import__("torch")  # who wants it afterwards gets it
@@ -289,8 +285,9 @@ def test_processes_for_libraries_begin_before_the_compiler_is_loaded(
         yield
         began.append(0)
 
-    def run(module: str) -> int:
-        assert module == "gemma4_compile.cli.compile"
+    def run(module: str, options: CommandOptions, *, compares: bool) -> int:
+        assert (module, compares) == ("gemma4_compile.cli.compile", False)
+        assert options == compile_options.COMMAND.parse(["tiny", "-o", "x"])
         assert began == [9]
         return 7
 

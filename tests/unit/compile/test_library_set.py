@@ -6,17 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from gemma4_compile.compile.compilation import LibraryPlan
 from gemma4_compile.compile.library_set import (
     check_plans,
     library_plans,
     needs_of,
-    package_targets,
-    target_and_recipe,
 )
 from gemma4_compile.compile.request import CompileRequest
-from gemma4_compile.errors import ArtifactError, UsageError
+from gemma4_compile.compile.resolve import Sizes, choose
+from gemma4_compile.errors import UsageError
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
-from gemma4_compile.package.artifacts import Provenance
 from gemma4_compile.targets.libraries import LIBRARIES, fitting_forms
 from gemma4_compile.targets.spec import NATIVE, WORDS
 
@@ -30,9 +29,16 @@ def _request(*names: str, quant: str = "q4f16") -> CompileRequest:
     return CompileRequest("gemma-4-E2B-it", "webgpu", quant, Path("no such"), libraries=forms)
 
 
+def _plans(
+    request: CompileRequest, config: Gemma4Config, context: int, chunk: int
+) -> tuple[LibraryPlan, ...]:
+    sizes = Sizes(context, chunk, image_tokens=280)
+    return library_plans(choose(request), sizes, config)
+
+
 def test_splits_are_those_of_the_strictest_target() -> None:
-    alone = library_plans(_request("cuda"), CONFIG, 4096, 512)
-    beside = library_plans(_request("cuda", "default"), CONFIG, 4096, 512)
+    alone = _plans(_request("cuda"), CONFIG, 4096, 512)
+    beside = _plans(_request("cuda", "default"), CONFIG, 4096, 512)
     assert alone[0].numbers.split_bytes is None
     assert [plan.numbers.split_bytes for plan in beside] == [128 << 20] * 2
     assert beside[0].numbers.recipe.most_parts > alone[0].numbers.recipe.most_parts == 1
@@ -41,7 +47,7 @@ def test_splits_are_those_of_the_strictest_target() -> None:
 
 def test_each_names_its_needs() -> None:
     names = ("default", "f16", "int8", "h200-f32")
-    needs = needs_of(library_plans(_request(*names), CONFIG, 4096, 512))
+    needs = needs_of(_plans(_request(*names), CONFIG, 4096, 512))
     assert [(one.name, one.file, one.float16) for one in needs] == [
         ("default", "model.wasm", WORDS),
         ("f16", "model-f16.wasm", NATIVE),
@@ -56,30 +62,19 @@ def test_each_names_its_needs() -> None:
 
 
 def test_a_recipe_without_float16_has_none() -> None:
-    (plan,) = library_plans(_request("default", quant="q4f32"), CONFIG, 4096, 512)
+    (plan,) = _plans(_request("default", quant="q4f32"), CONFIG, 4096, 512)
     assert (plan.target.float16, needs_of([plan])[0].float16) == (NATIVE, None)
-
-
-def test_the_main_library_is_the_first() -> None:
-    spec, recipe = target_and_recipe(_request("h200-f32", "default"))
-    assert (spec.limits, spec.activations, recipe.activation_dtype) == ("h200", "int8", "float32")
 
 
 def test_a_single_library_has_the_name_of_its_form() -> None:
     asked = CompileRequest("gemma-4-E2B-it", "webgpu", "q4f16", Path("no such"), limits="compat")
-    (plan,) = library_plans(asked, CONFIG, 4096, 512)
+    (plan,) = _plans(asked, CONFIG, 4096, 512)
     assert plan.name == "compat"
-
-
-@pytest.mark.parametrize("build", [{}, {"target": "abacus"}, {"target": "webgpu", "limits": "no"}])
-def test_targets_of_a_package_are_known_ones(build: dict[str, object]) -> None:
-    with pytest.raises(ArtifactError, match=r"`provenance\.json`: field `(target|limits)`"):
-        package_targets(Provenance(None, build, {}))
 
 
 def test_forms_of_every_recipe_are_planned() -> None:
     forms = fitting_forms(list(LIBRARIES), has_float16=True, takes_int8=True)
-    plans = library_plans(_request(*(form.name for form in forms)), CONFIG, 1024, 128)
+    plans = _plans(_request(*(form.name for form in forms)), CONFIG, 1024, 128)
     assert [plan.name for plan in plans] == list(LIBRARIES)
 
 
@@ -103,7 +98,7 @@ def test_forms_of_every_recipe_are_planned() -> None:
 def test_a_context_that_some_libraries_hold_is_answered_with_those(
     names: tuple[str, ...], context: int, hint: str
 ) -> None:
-    plans = library_plans(_request(*names), DENSE, context, 512)
+    plans = _plans(_request(*names), DENSE, context, 512)
     with pytest.raises(UsageError, match=f"--context {context}: the keys") as caught:
         check_plans(plans)
     assert caught.value.hint == hint
@@ -111,4 +106,4 @@ def test_a_context_that_some_libraries_hold_is_answered_with_those(
     if len(names) > 1 and named != hint:
         largest = 32_768 if context > 32_768 else context
         taken = named.split()[0].split(",")
-        check_plans(library_plans(_request(*taken), DENSE, largest, 512))
+        check_plans(_plans(_request(*taken), DENSE, largest, 512))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemma4_compile.model_spec.modality import ALL_MODALITIES, TEXT_ONLY, Modality
-from gemma4_compile.options import compile as options
+from gemma4_compile.options import package as options
 
 
 def test_the_option_has_the_same_names() -> None:

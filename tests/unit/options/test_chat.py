@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from gemma4_compile.options import chat as chat_options
+from gemma4_compile.options.chat import CHECKS, COMMAND
 from gemma4_compile.runtime.package.integrity import Check
 
 LOADS_NOTHING = """
@@ -27,7 +27,7 @@ MOST_CPU_S = 0.5
 
 
 def test_the_words_of_check_are_the_runtimes() -> None:
-    assert tuple(check.value for check in Check) == chat_options.CHECKS
+    assert tuple(check.value for check in Check) == CHECKS
 
 
 @pytest.mark.parametrize(
@@ -91,26 +91,22 @@ def test_what_needs_no_package_loads_nothing(command: str, code: int, said: str)
 
 
 def test_files_keep_the_order_in_which_they_were_given() -> None:
-    parser = chat_options.make_parser()
-    given = parser.parse_args(
-        ["x", "--image", "a", "--audio", "b", "--video", "c", "--image", "d"]
-    ).attachments
-    assert [(kind, path.name) for kind, path in given] == [
+    given = ["x", "--image", "a", "--audio", "b", "--video", "c", "--image", "d"]
+    assert [(kind, path.name) for kind, path in COMMAND.parse(given).attachments] == [
         ("image", "a"),
         ("audio", "b"),
         ("video", "c"),
         ("image", "d"),
     ]
-    assert parser.parse_args(["x"]).attachments == []
+    assert COMMAND.parse(["x"]).attachments == ()
 
 
 def test_a_profile_may_follow_a_benchmark() -> None:
-    assert chat_options.main(["x", "--bench", "--profile"]) == 0
-    assert chat_options.main(["x", "--profile", "--bench", "--tune"]) == 2
+    COMMAND.parse(["x", "--bench", "--profile"])
+    assert COMMAND.parsed(["x", "--profile", "--bench", "--tune"]) == 2
 
 
 def test_auto_is_the_number_of_guesses_that_there_is_by_default() -> None:
-    parser = chat_options.make_parser()
-    found = [parser.parse_args(["x", *more]).draft for more in ([], ["--draft", "auto"])]
+    found = [COMMAND.parse(["x", *more]).draft for more in ([], ["--draft", "auto"])]
     assert found == [None, None]
-    assert parser.parse_args(["x", "--draft", "4"]).draft == 4
+    assert COMMAND.parse(["x", "--draft", "4"]).draft == 4

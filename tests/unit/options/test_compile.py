@@ -9,8 +9,9 @@ import time
 import pytest
 
 from gemma4_compile.compile import request
-from gemma4_compile.options import compile as options
 from gemma4_compile.options import libraries as library_options
+from gemma4_compile.options import package as options
+from gemma4_compile.options.compile import COMMAND
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import TARGETS
 from gemma4_compile.targets.spec import ACTIVATIONS
@@ -69,10 +70,10 @@ def test_what_needs_no_compiler_loads_none(arguments: list[str], code: int, said
 
 
 def test_what_the_compiler_must_look_at_is_left_to_it() -> None:
-    assert options.main(["tiny", "-o", "x", "--context", "-5"]) == 0
+    COMMAND.parse(["tiny", "-o", "x", "--context", "-5"])
     pictures = ["--modalities", "all", "--image-tokens", "560", "--image-shape", "square"]
-    assert options.main(["tiny", "-o", "x", *pictures]) == 0
-    assert options.main(["dir", "--rebuild", "p", "--drafter", "d", "-o", "x", "--force"]) == 0
+    COMMAND.parse(["tiny", "-o", "x", *pictures])
+    COMMAND.parse(["dir", "--rebuild", "p", "--drafter", "d", "-o", "x", "--force"])
 
 
 @pytest.mark.parametrize(
@@ -90,5 +91,4 @@ def test_what_the_compiler_must_look_at_is_left_to_it() -> None:
     ],
 )
 def test_libraries_to_make_are_known_without_the_compiler(arguments: list[str], count: int) -> None:
-    assert options.main(arguments) == 0
-    assert library_options.to_make(options.make_parser().parse_args(arguments)) == count
+    assert COMMAND.parse(arguments).libraries_to_make == count

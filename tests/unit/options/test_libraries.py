@@ -8,8 +8,8 @@ import pytest
 
 from gemma4_compile.cli import compile as cli
 from gemma4_compile.errors import UsageError
-from gemma4_compile.options.compile import make_parser
-from gemma4_compile.options.libraries import LIBRARIES, LIMITS, libraries, libraries_help, targets
+from gemma4_compile.options.compile import COMMAND
+from gemma4_compile.options.libraries import LIBRARIES, LIMITS, libraries_help, targets
 from gemma4_compile.targets import libraries as registry
 
 
@@ -19,9 +19,8 @@ def test_the_compiler_knows_the_same_names() -> None:
 
 
 def test_every_library_for_browsers_is_made_by_default() -> None:
-    arguments = make_parser().parse_args(["tiny", "-o", "out"])
     browsers = [name for name, one in LIBRARIES.items() if one["target"] == "webgpu"]
-    assert list(libraries(arguments)) == browsers
+    assert list(made()) == browsers
     assert all(name in libraries_help() for name in browsers)
 
 
@@ -30,7 +29,7 @@ def test_targets_come_in_their_order() -> None:
 
 
 def made(*given: str) -> tuple[str, ...]:
-    return libraries(make_parser().parse_args(["tiny", "-o", "out", *given]))
+    return COMMAND.parse(["tiny", "-o", "out", *given]).library_names
 
 
 def test_a_form_of_float16_makes_one_library_of_a_target_that_has_it() -> None:

@@ -1,6 +1,5 @@
 """How commands end, what they say then, and the memory that they say they took."""
 
-import argparse
 import contextlib
 import errno
 import os
@@ -8,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from gemma4_compile.errors import (
     TargetError,
     UsageError,
 )
+from gemma4_compile.options.command import Command, CommandOptions, option
 from gemma4_compile.options.process import (
     DEBUG_HINT,
     EXIT_FAILED,
@@ -29,8 +30,6 @@ from gemma4_compile.options.process import (
     EXIT_TERMINATED,
     EXIT_USAGE,
     MEMORY_HINT,
-    Parser,
-    run_command,
     warn,
 )
 from gemma4_compile.runtime import cli as chat_cli
@@ -44,22 +43,25 @@ COMMANDS = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Counted(CommandOptions):
+    count: int | None = option(None, "--count N", "how many")
+
+
 def run(
     error: BaseException | Callable[[], object] | None, *argv: str, interrupted: str | None = None
 ) -> int:
     """Run a command that ends so."""
 
-    def body(_: argparse.Namespace) -> None:
+    def body(_: CommandOptions) -> None:
         if isinstance(error, BaseException):
             raise error
         if error is not None:
             error()
 
-    parser = Parser("a-command", "Does nothing.")
-    parser.add_common()
-    parser.add_argument("--count", type=int)
     hints: dict[type[Gemma4CompileError], str] = {ArtifactError: "mend it"}
-    return run_command(parser, body, argv, hints=hints, interrupted=interrupted)
+    command = Command("a-command", "Does nothing.", Counted, hints=hints, interrupted=interrupted)
+    return command.main(body, argv)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gemma4_compile.errors import UsageError
-from gemma4_compile.options import compile as options
+from gemma4_compile.options.compile import COMMAND
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from gemma4_compile.options import compile as options
 )
 def test_what_does_not_fit_together_is_told(given: list[str], what: str) -> None:
     with pytest.raises(UsageError, match=what):
-        options.check(options.make_parser().parse_args(given))
+        COMMAND.parse(given)
 
 
 @pytest.mark.parametrize(
@@ -41,13 +41,13 @@ def test_what_does_not_fit_together_is_told(given: list[str], what: str) -> None
 )
 def test_sizes_have_units(text: str, expected: int) -> None:
     given = ["tiny", "-o", "out", "--shard-size", text]
-    assert options.make_parser().parse_args(given).shard_size == expected
+    assert COMMAND.parse(given).shard_size == expected
 
 
 @pytest.mark.parametrize("text", ["", "MiB", "-1MiB", "1.5MiB", "25TiB", "1KiB", "9" * 40, "0"])
 def test_what_is_no_size_is_told(text: str) -> None:
     with pytest.raises(UsageError, match="expected"):
-        options.make_parser().parse_args(["tiny", "-o", "out", f"--shard-size={text}"])
+        COMMAND.parse(["tiny", "-o", "out", f"--shard-size={text}"])
 
 
 @pytest.mark.parametrize(
@@ -58,4 +58,4 @@ def test_what_is_no_size_is_told(text: str) -> None:
     ],
 )
 def test_what_fits_together_is_taken(given: list[str]) -> None:
-    options.check(options.make_parser().parse_args(given))
+    COMMAND.parse(given)

@@ -4,6 +4,7 @@ import pytest
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.options import serve as serve_options
+from gemma4_compile.options.serve import COMMAND
 
 
 @pytest.mark.parametrize("key", ["", " key", "a\nb"])
@@ -11,20 +12,18 @@ def test_a_key_that_no_client_can_bring_is_refused_at_once(
     key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(serve_options.API_KEY_VARIABLE, key)
-    arguments = serve_options.make_parser().parse_args(["DIR"])
     with pytest.raises(UsageError, match=serve_options.API_KEY_VARIABLE):
-        serve_options.check(arguments)
+        COMMAND.parse(["DIR"])
 
 
 @pytest.mark.parametrize("host", ["", " "])
 def test_an_empty_host_is_not_every_network(host: str) -> None:
-    arguments = serve_options.make_parser().parse_args(["DIR", "--host", host])
     with pytest.raises(UsageError, match="--host is empty"):
-        serve_options.check(arguments)
+        COMMAND.parse(["DIR", "--host", host])
 
 
 def test_what_is_right_is_left_to_the_command() -> None:
-    assert serve_options.main(["DIR", "--port", "0", "--allow-origin", "*"]) == 0
+    assert COMMAND.parse(["DIR", "--port", "0", "--allow-origin", "*"]).allow_origin == ("*",)
 
 
 def test_hosts_of_media_are_names_without_a_path() -> None:
@@ -34,7 +33,7 @@ def test_hosts_of_media_are_names_without_a_path() -> None:
     for wrong in ("https://example.org", "example.org/a", "*", "a b", "a:b", "a:0", "a:65536"):
         with pytest.raises(UsageError, match="--allow-media-hosts: expected host names"):
             serve_options.media_hosts(wrong)
-    assert serve_options.main(["DIR", "--allow-media-hosts", "http://a"]) == 2
+    assert COMMAND.parsed(["DIR", "--allow-media-hosts", "http://a"]) == 2
 
 
 def test_hosts_that_are_allowed_are_names_as_browsers_send_them() -> None:
@@ -63,7 +62,7 @@ def test_hosts_that_are_allowed_are_names_as_browsers_send_them() -> None:
     ):
         with pytest.raises(UsageError, match="--allow-host: expected a host name"):
             serve_options.allowed_hosts([wrong])
-    assert serve_options.main(["DIR", "--allow-host", "http://a"]) == 2
+    assert COMMAND.parsed(["DIR", "--allow-host", "http://a"]) == 2
 
 
 def test_origins_are_taken_as_browsers_send_them() -> None:

@@ -16,7 +16,7 @@ from gemma4_compile.errors import QuantizationError, UsageError
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.parameters import Role
 from gemma4_compile.model_spec.text.parameters import parameter_table
-from gemma4_compile.options import compile as options
+from gemma4_compile.options.compile import COMMAND
 from gemma4_compile.quantization.recipe import storage_plan
 from gemma4_compile.quantization.recipe_file import (
     MAX_PATTERN_LETTERS,
@@ -111,7 +111,7 @@ def test_a_file_that_leads_nowhere_or_never_ends(tmp_path: Path) -> None:
             read_recipe_file(path)
     arguments = ["tiny", "--target", "cpu", "-o", str(tmp_path / "out"), "--recipe", str(loop)]
     with pytest.raises(UsageError, match="--recipe: cannot read"):
-        options.check(options.make_parser().parse_args(arguments))
+        COMMAND.parse(arguments)
 
 
 def test_no_pattern_takes_longer_than_its_letters() -> None:

@@ -18,7 +18,8 @@ from gemma4_compile.cli import compile as cli
 from gemma4_compile.compile.build import build_module, decoder_options, kernel_descriptions
 from gemma4_compile.model_spec.text.reference import forward
 from gemma4_compile.operators.base import operator_from
-from gemma4_compile.options import compile as options
+from gemma4_compile.options import package as options
+from gemma4_compile.options.compile import COMMAND
 from gemma4_compile.passes.kernel_sources import kernel_sources
 from gemma4_compile.passes.lowering import generate, lower
 from gemma4_compile.quantization import schemes
@@ -81,7 +82,7 @@ def test_plan_report_and_recipe_files_know_it(
     assert "fixed8" in capsys.readouterr().out
     assert cli.main([checkpoint, "--quant", NAME, "--plan", "--activations", "int8"]) == 2
     assert "choose --quant q4f16, q4f32, q4f16s, q4f16l, q8f16, or" in capsys.readouterr().err
-    assert NAME in options.make_parser().format_help()
+    assert NAME in COMMAND.make_parser().format_help()
 
 
 def test_its_losses_loosen_the_thresholds() -> None:

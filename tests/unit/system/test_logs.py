@@ -1,13 +1,13 @@
 """`GEMMA4_LOG`: an unknown level is an error of every command, none loads and changes nothing."""
 
-import argparse
 import subprocess
 import sys
 
 import pytest
 
 from gemma4_compile.errors import UsageError
-from gemma4_compile.options.process import EXIT_USAGE, Parser, run_command
+from gemma4_compile.options.command import Command, CommandOptions
+from gemma4_compile.options.process import EXIT_USAGE
 from gemma4_compile.system.logs import LEVELS, VARIABLE, set_up
 
 
@@ -22,16 +22,15 @@ def test_an_unknown_level_is_an_error_that_names_the_known_ones(given: str) -> N
 def test_every_command_refuses_it_before_it_begins(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run(_: argparse.Namespace) -> None:
+    def run(_: CommandOptions) -> None:
         raise AssertionError("it began")
 
     monkeypatch.setenv(VARIABLE, "loud")
-    parser = Parser("a-command", "Does nothing.")
-    parser.add_common()
-    assert run_command(parser, run, []) == EXIT_USAGE
+    command = Command("a-command", "Does nothing.", CommandOptions)
+    assert command.main(run, []) == EXIT_USAGE
     assert "found `loud`" in capsys.readouterr().err
     with pytest.raises(SystemExit):  # help and version are shown in any case
-        run_command(parser, run, ["--version"])
+        command.main(run, ["--version"])
 
 
 PROGRAM = """

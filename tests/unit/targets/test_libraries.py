@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gemma4_compile.errors import UsageError
-from gemma4_compile.options import compile as options
+from gemma4_compile.options import package as options
 from gemma4_compile.package.libraries import MAX_NAME_LETTERS, library_file
 from gemma4_compile.targets import TARGETS, target_spec
 from gemma4_compile.targets.libraries import LIBRARIES, fitting_forms, form_name, wider_libraries

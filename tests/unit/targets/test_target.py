@@ -15,8 +15,8 @@ import pytest
 from gemma4_compile import abi, kernels
 from gemma4_compile.cli import compile as cli
 from gemma4_compile.model_spec.text.reference import forward
-from gemma4_compile.options import compile as options
 from gemma4_compile.options import libraries as library_options
+from gemma4_compile.options.compile import COMMAND
 from gemma4_compile.package.interface import device_of
 from gemma4_compile.runtime import Engine
 from gemma4_compile.runtime.package.package import Package
@@ -84,7 +84,7 @@ def test_a_package_for_it_runs(
 def test_options_plan_and_errors_know_it(
     checkpoint: Checkpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shown = options.make_parser().format_help()
+    shown = COMMAND.make_parser().format_help()
     assert f"{CPU}, {GPU}" in shown
     assert f"{GPU} also has {FEW}" in " ".join(shown.split())
     model = str(checkpoint.path)

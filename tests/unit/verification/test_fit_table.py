@@ -49,7 +49,7 @@ def test_the_next_commands_can_be_typed() -> None:
     shown = fit_table(CONTENT, "a model", Path("my recipe.json")).splitlines()
     compare, use = (shlex.split(line.split(":", 1)[1]) for line in shown[-2:])
     assert compare[:2] == ["gemma4-verify", "a model"]
-    assert verify_options.main(compare[1:]) == 0
+    assert verify_options.COMMAND.parse(compare[1:]).package == Path("a model")
     assert compare[-1].endswith("q4f16+my recipe.json")
-    parsed = options.make_parser().parse_args(use[1:])
+    parsed = options.COMMAND.parse(use[1:])
     assert (parsed.model, parsed.recipe) == ("a model", Path("my recipe.json"))

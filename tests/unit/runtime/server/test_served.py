@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile.options.serve import make_parser
+from gemma4_compile.options.serve import COMMAND
 from gemma4_compile.runtime.library import library_file
 from gemma4_compile.runtime.package import choice
 from gemma4_compile.runtime.package.package import read_provenance
@@ -61,7 +61,7 @@ def test_what_is_served_follows_from_libraries_and_device(
     contents = {"webgpu": WASM, "cpu": ELF_X86, "metal": MACH_O_ARM}
     libraries = [(record(name, name), contents[name]) for name in targets.split()]
     folder = with_libraries(tiny_package, tmp_path / "p", libraries)
-    arguments = make_parser().parse_args([str(folder), *options])
+    arguments = COMMAND.parse([str(folder), *options])
     assert cli._served(arguments, read_provenance(folder)) == expected
     told = capsys.readouterr().err
     assert ("`metal` does not run here, so there is no API: it is for macOS" in told) == (

@@ -1,0 +1,267 @@
+"""The options of `gemma4-compile` that say what a package is made of.
+
+To load the compiler takes seconds. The names that it knows are therefore read from the files that
+its registries are made of: `quantization/recipes.json` and `targets/targets.json`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gemma4_compile.errors import UsageError
+from gemma4_compile.media.sizes import BUDGETS, DEFAULT_BUDGET, SHAPES, WIDE
+from gemma4_compile.options.command import CommandOptions, Group, given, option
+from gemma4_compile.options.libraries import (
+    ALL,
+    DEFAULT_LIMITS,
+    LIMITS,
+    check_float16,
+    check_limits,
+    check_one,
+    float16_form,
+    float16_forms,
+    libraries_help,
+    libraries_of,
+    library_names,
+    more_limits,
+    registered,
+    targets,
+)
+from gemma4_compile.options.process import non_empty, path, warn
+
+QUANTS = tuple(registered("quantization", "recipes.json"))
+ACTIVATIONS = ("auto", "float", "int8")
+OLD_ACTIVATIONS = {"exact": "float"}
+"""Names that packages and command lines of earlier versions have."""
+MODALITIES = ("text", "image", "audio")
+DEFAULT_PRESET = "gemma-4-E2B-it"
+"""The config of DEFAULT_MODEL, which ships with this program."""
+DEFAULT_MODEL = f"google/{DEFAULT_PRESET}-qat-q4_0-unquantized"
+"""Trained for the 4 bits of DEFAULT_QUANT."""
+DEFAULT_TARGET, DEFAULT_QUANT = "webgpu", "q4f16"
+DEFAULT_CONTEXT_LENGTH = 8192
+DEFAULT_PREFILL_CHUNK = 512
+
+_WEIGHTS = Group("target and weights")
+_CONTENTS = Group("pictures, sounds and guesses")
+_SIZES = Group("sizes")
+
+
+def parse_quant(text: str) -> str:
+    """The name of a recipe; UsageError for none."""
+    if text not in QUANTS:
+        raise UsageError(f"unknown quantisation `{text}`", hint=f"known: {', '.join(QUANTS)}")
+    return text
+
+
+def parse_activations(text: str) -> str:
+    """A form of activations; names of earlier versions are taken with a warning."""
+    if text in OLD_ACTIVATIONS:
+        new = OLD_ACTIVATIONS[text]
+        warn(
+            f"--activations {text} is now --activations {new}",
+            f"write {new}: the next version does not know {text}",
+        )
+        return new
+    if text not in ACTIVATIONS:
+        raise UsageError(f"unknown activations `{text}`", hint=f"known: {', '.join(ACTIVATIONS)}")
+    return text
+
+
+def parse_modalities(text: str) -> tuple[str, ...] | None:
+    """The names of a --modalities list, text always among them; None is all of the checkpoint's.
+
+    UsageError for a name that is none.
+    """
+    names = [name.strip() for name in text.split(",")]
+    if names == [ALL]:
+        return None
+    for name in names:
+        if name not in MODALITIES:
+            raise UsageError(
+                f"--modalities: unknown modality `{name}`",
+                hint=f"known: {', '.join(MODALITIES)}; `{ALL}` alone is all of them",
+            )
+    return tuple(name for name in MODALITIES if name in (*names, MODALITIES[0]))
+
+
+def parse_image_shape(text: str) -> str:
+    """The shape of the stock client's picture; UsageError for none."""
+    if text not in SHAPES:
+        raise UsageError(
+            f"--image-shape: unknown shape `{text}`", hint=f"known: {', '.join(SHAPES)}"
+        )
+    return text
+
+
+def check_image_tokens(tokens: int | None) -> None:
+    """Raise UsageError for a number that is no budget of the processor."""
+    if tokens is not None and tokens not in BUDGETS:
+        raise UsageError(
+            f"--image-tokens: expected one of {', '.join(map(str, BUDGETS))}, found {tokens}",
+            hint=f"leave it out for {DEFAULT_BUDGET}",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageOptions(CommandOptions):
+    """What a package is made of, and where it goes."""
+
+    model: str | None = option(
+        None,
+        "MODEL",
+        f"hub id, directory, GGUF file, or `tiny`, which ships (default: {DEFAULT_MODEL})",
+        type=non_empty,
+        nargs="?",
+    )
+    output: Path | None = option(None, "-o --output DIR", "where the package goes")
+    target: tuple[str, ...] = option(
+        (DEFAULT_TARGET,),
+        "--target TARGET",
+        lambda: (
+            f"{', '.join(LIMITS)}, or several with commas, over the same weights (default: "
+            f"{DEFAULT_TARGET})"
+        ),
+        type=targets,
+        group=_WEIGHTS,
+    )
+    libraries: tuple[str, ...] = option(
+        (), "--libraries LIST", libraries_help(), type=library_names, group=_WEIGHTS
+    )
+    limits: str | None = option(
+        None,
+        "--limits NAME",
+        lambda: f"make one library, with these limits: {DEFAULT_LIMITS}; {more_limits()}",
+        group=_WEIGHTS,
+    )
+    adapter: tuple[str, ...] = option(
+        (),
+        "--adapter ID_OR_DIR",
+        "merge a LoRA adapter of PEFT into the weights: the directory that holds its "
+        "adapter_config.json, or its hub id (with @REVISION a branch, tag or commit); several in "
+        "order",
+        type=non_empty,
+        action="append",
+        group=_WEIGHTS,
+    )
+    quant: str = option(
+        DEFAULT_QUANT,
+        "--quant QUANT",
+        lambda: f"{', '.join(QUANTS)} (default: {DEFAULT_QUANT})",
+        type=parse_quant,
+        group=_WEIGHTS,
+    )
+    recipe: Path | None = option(
+        None,
+        "--recipe FILE",
+        "other schemes for some parameters, as JSON: "
+        '{"schemes": {"embed_tokens": "q8f16_1"}}; --quant is what the rest gets',
+        group=_WEIGHTS,
+    )
+    calibrate: Path | bool | None = option(
+        None,
+        "--calibrate FILE",
+        "choose 4-bit integers by a text, or by one that the model writes itself (slow)",
+        type=path,
+        nargs="?",
+        const=True,
+        group=_WEIGHTS,
+    )
+    activations: str | None = option(
+        None,
+        "--activations FORM",
+        "make one library, whose matmuls multiply vectors of the recipe's float type, or int8 "
+        f"in groups of 32 ({', '.join(ACTIVATIONS)}: by target and limits)",
+        type=parse_activations,
+        group=_WEIGHTS,
+    )
+    float16: str | None = option(
+        None,
+        "--float16 FORM",
+        "make one library, which computes in the recipe's float16, or reads its float16 as "
+        f"words and computes in float32: {', '.join(float16_forms())}",
+        type=float16_form,
+        group=_WEIGHTS,
+    )
+    modalities: tuple[str, ...] | None = option(
+        MODALITIES[:1],
+        "--modalities LIST",
+        f"what the package takes, with commas: {', '.join(MODALITIES)}, or `{ALL}` that the "
+        f"checkpoint has (default: {MODALITIES[0]})",
+        type=parse_modalities,
+        group=_CONTENTS,
+    )
+    image_tokens: int | None = option(
+        None,
+        "--image-tokens N",
+        "most tokens of a picture that the package has room for, of "
+        f"{', '.join(map(str, BUDGETS))} (default: {DEFAULT_BUDGET})",
+        group=_CONTENTS,
+    )
+    image_shape: str = option(
+        WIDE,
+        "--image-shape SHAPE",
+        "what the stock client stretches a picture to: wide, 960 x 672 pixels, or square, 768 "
+        "x 768 (default: %(default)s)",
+        type=parse_image_shape,
+        group=_CONTENTS,
+    )
+    drafter: str | None = option(
+        None,
+        "--drafter ID_OR_DIR",
+        "put the model's drafter into the package, which guesses tokens ahead: the hub id "
+        "(such as google/gemma-4-E2B-it-assistant; with @REVISION a branch, tag or commit) or "
+        "directory of its checkpoint; `tiny` for `tiny`'s own",
+        type=non_empty,
+        group=_CONTENTS,
+    )
+    tokenizer: str | None = option(
+        None,
+        "--tokenizer ID_OR_DIR",
+        "of a model in GGUF: the hub id (with @REVISION a branch, tag or commit) or directory "
+        "of the checkpoint that it was made from, for its tokenizer, chat template and sampling "
+        "(default: those of the file)",
+        type=non_empty,
+        group=_CONTENTS,
+    )
+    context: int | None = option(
+        None,
+        "--context N",
+        f"longest sequence in tokens (default: {DEFAULT_CONTEXT_LENGTH}, or the model's)",
+        group=_SIZES,
+    )
+    prefill_chunk: int | None = option(
+        None,
+        "--prefill-chunk N",
+        f"tokens of one prefill step (default: {DEFAULT_PREFILL_CHUNK}, or the context)",
+        group=_SIZES,
+    )
+
+    @property
+    def library_names(self) -> tuple[str, ...]:
+        """Names of the libraries that are made, the main one first.
+
+        None are named where --limits, --activations or --float16 describe the only one.
+        """
+        return () if self._of_one() else libraries_of(self.target, self.libraries)
+
+    def _of_one(self) -> list[str]:
+        """The options that describe the only library."""
+        return given(self, ("limits", "activations", "float16"))
+
+    def check_package(self) -> None:
+        """Raise UsageError for what does not fit together."""
+        for one in self._of_one():
+            check_one(one, self.target, self.libraries)
+        check_limits(self.limits, self.target)
+        if self.float16 is not None:
+            check_float16(self.float16, self.target[0])
+        libraries_of(self.target, self.libraries)
+        check_image_tokens(self.image_tokens)
+        pictures = given(self, ("image_tokens", "image_shape"))
+        if pictures and self.modalities is not None and "image" not in self.modalities:
+            raise UsageError(
+                f"{pictures[0]} is for packages that take pictures",
+                hint="add --modalities text,image",
+            )
