@@ -18,9 +18,19 @@ class DeviceType(IntEnum):
     METAL = 8
     WEBGPU = 15
 
+    @property
+    def is_host(self) -> bool:
+        """Return whether its memory is the host's, and kernels are loops of the host."""
+        return self is DeviceType.CPU
+
 
 BROWSER = DeviceType.WEBGPU.name.lower()
 """The device of a page; no process opens it."""
+
+
+def is_of_pages(device: str) -> bool:
+    """Return whether pages have the device, and no process of its own."""
+    return device == BROWSER
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ DEFAULT = TargetSpec(
     max_grid_dim=UNLIMITED,
     processor=PROCESSORS.get(platform.machine(), ""),
     host_triple=host_triple(sys.platform),
+    is_by_machine=True,
 )
 
 LIMITS = {spec.limits: spec for spec in (DEFAULT,)}

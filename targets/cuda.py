@@ -43,6 +43,8 @@ DEFAULT = TargetSpec(
     tuning=read_tuning("cuda"),
     activations=INT8,
     source_suffix=".cu",
+    is_by_machine=True,
+    compilers=("nvidia-cuda-nvrtc",),
 )
 
 LIMITS = {spec.limits: spec for spec in (DEFAULT,)}
@@ -65,7 +67,7 @@ def link(
     progress: Callable[[str], None] | None = None,
 ) -> None:
     """Link a shared library for Linux, with PTX in it; see `targets.target.Link`."""
-    if spec.device_type is not DeviceType.CUDA:
+    if spec.device_type is not DEFAULT.device_type:
         raise TargetError(f"a library for `{spec.name}` cannot be linked with CUDA kernels")
     compiler = find_compiler()
 

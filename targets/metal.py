@@ -51,7 +51,7 @@ def link(
     progress: Callable[[str], None] | None = None,
 ) -> None:
     """Link a .dylib for macOS on Apple silicon; see `targets.target.Link`."""
-    if spec.device_type is not DeviceType.METAL:
+    if spec.device_type is not DEFAULT.device_type:
         raise TargetError(f"a library for `{spec.name}` cannot be linked into a .dylib")
     linker.link_library(executable, output, MACOS, progress=progress)
 

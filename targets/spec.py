@@ -19,7 +19,7 @@ FLOAT, INT8 = "float", "int8"  # float: of the recipe's dtype, float16 or float3
 NATIVE, WORDS = "native", "words"
 """Float16 weights: read and computed with as such, or read as 32-bit words and made float32."""
 PACKED_PRODUCTS = "packed_4x8_integer_dot_product"
-"""WGSL's language feature with `dot4I8Packed`."""
+"""WGSL's language feature with `dot4I8Packed`: products of int8, four to an instruction."""
 ACTIVATIONS = (FLOAT, INT8)
 """Vectors of matmuls: in the recipe's float type, or quantised to int8 by groups."""
 
@@ -61,6 +61,9 @@ class TargetSpec:
     is_static : the library is linked into a program and registers itself: nothing loads it by name
     gathers_launches : the client submits launches together, when somebody reads a result
     pads_pictures : the client gives every picture as many rows, whatever its grid
+    int8_feature : the feature of the kernels' language that products of int8 need, "" for none
+    is_by_machine : libraries made on machines of another kind are others
+    compilers : packages that compile kernels, if they are installed
     known_answers : the library carries inputs and results of some kernels, for a test on the device
         before it is trusted
     """
@@ -93,6 +96,9 @@ class TargetSpec:
     is_static: bool = False
     gathers_launches: bool = False
     pads_pictures: bool = False
+    int8_feature: str = ""
+    is_by_machine: bool = False
+    compilers: tuple[str, ...] = ()
     known_answers: bool = False
 
     @property
@@ -102,9 +108,8 @@ class TargetSpec:
 
     @property
     def language_features(self) -> tuple[str, ...]:
-        """Features of WGSL that kernels use: products of int8 come four to an instruction."""
-        is_wgsl = self.device_type is DeviceType.WEBGPU
-        return (PACKED_PRODUCTS,) if is_wgsl and self.activations == INT8 else ()
+        """Features of the kernels' language that they use."""
+        return (self.int8_feature,) if self.int8_feature and self.activations == INT8 else ()
 
     @property
     def block_limits(self) -> dict[str, int]:
@@ -116,7 +121,7 @@ class TargetSpec:
     @property
     def is_gpu(self) -> bool:
         """Return whether kernels run in thread blocks on a device of their own."""
-        return self.device_type is not DeviceType.CPU
+        return not self.device_type.is_host
 
     def tvm_target(self) -> tvm.target.Target:
         """Return the TVM target: the code generator with this spec's limits, and its host."""

@@ -19,7 +19,7 @@ from gemma4_compile.targets.linker import link as linker
 from gemma4_compile.targets.linker import webgpu_image
 from gemma4_compile.targets.linker.runtime_objects import OBJECTS, Platform
 from gemma4_compile.targets.linker.wasm_file import read_interface
-from gemma4_compile.targets.spec import INT8, WORDS, TargetSpec
+from gemma4_compile.targets.spec import INT8, PACKED_PRODUCTS, WORDS, TargetSpec
 from gemma4_compile.targets.target import Target
 from gemma4_compile.targets.tuning import read_tuning
 from gemma4_compile.targets.wgsl_halves import write_halves
@@ -42,6 +42,7 @@ DEFAULT = TargetSpec(
     attributes=(("supports_subgroups", False),),
     source_suffix=".wgsl",
     float16_feature="shader-f16",
+    int8_feature=PACKED_PRODUCTS,
     is_static=True,
     gathers_launches=True,
     pads_pictures=True,
@@ -250,7 +251,7 @@ def link_with(
     write: Callable[[str], str],
 ) -> None:
     """`link` with another text of the calls that WGSL does not know."""
-    if spec.device_type is not DeviceType.WEBGPU:
+    if spec.device_type is not DEFAULT.device_type:
         raise TargetError(f"a library for `{spec.name}` cannot be linked into a .wasm")
 
     as_words = spec.float16 == WORDS

@@ -20,7 +20,7 @@ from gemma4_compile.checkpoint.match import match
 from gemma4_compile.checkpoint.quantised.read import quantization_of
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo
 from gemma4_compile.checkpoint.sources import TINY, ModelSource
-from gemma4_compile.device_kinds import DeviceType
+from gemma4_compile.device_kinds import is_of_pages
 from gemma4_compile.media.settings import MEDIA, MediaSettings
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.drafter.parameters import STEM
@@ -38,7 +38,7 @@ from gemma4_compile.planning.plan import BuildPlan
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter
 from gemma4_compile.quantization.scheme import StoredTensor
 from gemma4_compile.targets import TargetSpec
-from gemma4_compile.targets.spec import HOST, WORDS
+from gemma4_compile.targets.spec import WORDS
 from gemma4_compile.types import JsonObject
 
 MODEL_TYPE = "gemma4"
@@ -53,8 +53,6 @@ _SOURCES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("model_spec", "quantization", "targets"), (".py", ".json", ".cc", ".h")),
 }
 """Suffixes of what decides over bytes, by package."""
-NVRTC = "nvidia-cuda-nvrtc"
-_BROWSERS = ".wasm"  # of libraries
 
 
 @dataclass(frozen=True)
@@ -127,7 +125,7 @@ class Compilation:
     @property
     def serves_browsers(self) -> bool:
         """Return whether one of its libraries is for browsers."""
-        return any(one.target.library_suffix == _BROWSERS for one in self.libraries)
+        return any(is_of_pages(one.target.device) for one in self.libraries)
 
     @property
     def config(self) -> Gemma4Config:
@@ -257,15 +255,13 @@ def _installed_version(package: str) -> str:
 
 def versions_of(target: TargetSpec) -> dict[str, str]:
     """What makes packages here: programs, and the machine where a library is of its kind."""
-    is_cuda = target.device_type is DeviceType.CUDA
-    by_machine = is_cuda or target.code_generator == HOST
     return {
         "gemma4-compile": __version__,
         "code": code_digest(),
         "python": platform.python_version(),
         **{name: _installed_version(name) for name in PACKAGES},
-        **({"machine": f"{sys.platform}-{platform.machine()}"} if by_machine else {}),
-        **({NVRTC: _version_or_none(NVRTC)} if is_cuda else {}),
+        **({"machine": f"{sys.platform}-{platform.machine()}"} if target.is_by_machine else {}),
+        **{name: _version_or_none(name) for name in target.compilers},
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.media.sizes import BUDGETS
@@ -251,7 +252,7 @@ class ChatOptions(CommandOptions):
     )
 
     @property
-    def sampling(self) -> dict[str, float]:
+    def sampling(self) -> dict[str, Any]:
         """The package's sampling values that others are given for."""
         values = {name: getattr(self, name) for name in _SAMPLING}
         return {name: value for name, value in values.items() if value is not None}

@@ -156,7 +156,7 @@ class Command(Generic[OptionsT]):
 
     def parse(self, argv: Sequence[str] | None = None) -> OptionsT:
         """The options of a command line; UsageError for what cannot be, or does not fit."""
-        values: dict[str, Any] = vars(self.make_parser().parse_args(argv))
+        values = vars(self.make_parser().parse_args(argv))
         lists = {name: tuple(one) for name, one in values.items() if isinstance(one, list)}
         return self.options(**{**values, **lists})
 

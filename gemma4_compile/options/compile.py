@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from gemma4_compile.errors import ArtifactError, QuantizationError, UsageError
 from gemma4_compile.options.command import Command, Group, given, option, switch
@@ -43,7 +44,7 @@ class _BuildOptions(PackageOptions):
         group=_QUESTIONS,
     )
     json: bool = switch("--json", "with --plan or --report: as JSON", group=_QUESTIONS)
-    only: str | None = option(
+    only: Literal["library", "weights"] | None = option(
         None,
         "--only",
         "a partial build: this part alone; the library needs only the config",

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gemma4_compile.device_kinds import BROWSER
 from gemma4_compile.errors import UsageError
 from gemma4_compile.options.chat import (
     check_lengths,
@@ -26,8 +27,6 @@ from gemma4_compile.options.command import Command, CommandOptions, Group, optio
 
 API_KEY_VARIABLE = "GEMMA4_SERVE_API_KEY"
 BUILD_PAGE = "npm ci && npm run build in a checkout's examples/web"
-BROWSER = "webgpu"
-"""Of --device: the browser's own, for which nothing is loaded here."""
 BODY_MIB, MEDIA_BODY_MIB = 8, 32
 DEFAULT_PORT, DEFAULT_QUEUE = 8000, 16
 _HOST = re.compile(r"[a-z0-9._-]+(:[0-9]{1,5})?")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath as Path
 
 from gemma4_compile import abi
-from gemma4_compile.device_kinds import BROWSER
+from gemma4_compile.device_kinds import is_of_pages
 from gemma4_compile.package.fields import PLAIN_NAME, Fields
 from gemma4_compile.types import JsonObject
 
@@ -211,7 +211,7 @@ def _only(main: str, build: Mapping[str, object]) -> LibraryRecord:
     needs = build.get("requirements", {})
     record = LibraryRecord(
         file=main,
-        name=limits if target == BROWSER else target,
+        name=limits if is_of_pages(target) else target,
         target=target,
         device=said.optional("device", str) or target,
         limits=limits,

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import tvm_ffi
 
-from gemma4_compile.device_kinds import BROWSER
+from gemma4_compile.device_kinds import is_of_pages
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.engine.engine import Engine
 from gemma4_compile.runtime.library.native_library import Forward
@@ -186,7 +186,7 @@ def _read(move: Move, values: Float32Array, sizes: Sequence[int]) -> Round:
 
 def rounds_for(device: str, node_modules: Path | None, library: str | None = None) -> Rounds:
     """Runner of rounds on packages for a device; errors as those of `runner_for`."""
-    if device != BROWSER:
+    if not is_of_pages(device):
         return partial(rounds_here, library=library)
     folder = find_node_modules(node_modules)
     return partial(rounds_on_dawn, node_modules=folder, library=library)

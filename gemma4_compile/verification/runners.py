@@ -18,7 +18,7 @@ import numpy.typing as npt
 import tvm_ffi
 
 from gemma4_compile import abi
-from gemma4_compile.device_kinds import BROWSER
+from gemma4_compile.device_kinds import is_of_pages
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.media.inputs import Picture, Sound
 from gemma4_compile.package.artifacts import ChatConfig, Provenance, read_artifact
@@ -310,7 +310,7 @@ def runner_for(
         If this machine has no such device.
     """
     devices: list[str] = []
-    if device != BROWSER:
+    if not is_of_pages(device):
         Device.open(device)  # a missing one is said before anything long begins
         return run_here if library is None else partial(run_here, library=library), devices
     folder = find_node_modules(node_modules)

@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gemma4_compile import abi
-from gemma4_compile.device_kinds import NATIVE_KINDS
+from gemma4_compile.device_kinds import BROWSER, NATIVE_KINDS, is_of_pages
 from gemma4_compile.errors import ArtifactError, UsageError
-from gemma4_compile.options.serve import BROWSER
 from gemma4_compile.package.artifacts import Provenance, read_artifact
 from gemma4_compile.package.libraries import LibraryRecord
 from gemma4_compile.runtime.device.device import Device
@@ -76,7 +75,7 @@ def is_native(library: LibraryRecord) -> bool:
 
 def is_for_browsers(library: LibraryRecord) -> bool:
     """Return whether it runs in a page."""
-    return library.device == BROWSER or library.file.endswith(_BROWSER_SUFFIX)
+    return is_of_pages(library.device) or library.file.endswith(_BROWSER_SUFFIX)
 
 
 def native_libraries(provenance: Provenance) -> list[LibraryRecord]:

@@ -35,8 +35,8 @@ from gemma4_compile.checkpoint.hub_access import (
     listed,
 )
 from gemma4_compile.checkpoint.hub_errors import clear_errors, warn_of_cache
+from gemma4_compile.device_kinds import BROWSER
 from gemma4_compile.errors import ArtifactError
-from gemma4_compile.options.serve import BROWSER
 from gemma4_compile.package.artifacts import Provenance, read_artifact
 from gemma4_compile.runtime.library.library_file import this_machine
 from gemma4_compile.runtime.package.hub_snapshot import HubPackage, forget_file

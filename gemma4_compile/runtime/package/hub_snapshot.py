@@ -12,6 +12,7 @@ from pathlib import Path
 from huggingface_hub import constants
 
 from gemma4_compile.checkpoint.hub_id import is_hub_id
+from gemma4_compile.device_kinds import BROWSER, NATIVE_KINDS
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.package.artifacts import Provenance
 from gemma4_compile.runtime.package.drafter_files import without_drafter
@@ -51,9 +52,12 @@ def needed_files(
     pages : so are the libraries for browsers
     system : as `sys.platform` has it
     """
-    elsewhere = {"cuda"} if system == _MACOS else {"metal"}
+    kinds = NATIVE_KINDS.items()
+    elsewhere = {
+        name for name, kind in kinds if not kind.is_host and kind.is_of_macs != (system == _MACOS)
+    }
     if not pages:
-        elsewhere.add("webgpu")
+        elsewhere.add(BROWSER)
     libraries = provenance.libraries
     used = {one.file for one in libraries if one.device not in elsewhere}
     if not used:

@@ -13,13 +13,13 @@ from pathlib import Path
 import uvicorn
 from starlette.routing import BaseRoute
 
+from gemma4_compile.device_kinds import is_of_pages
 from gemma4_compile.media.inputs import check_modality
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.options.process import warn
 from gemma4_compile.options.serve import (
     API_KEY_VARIABLE,
     BODY_MIB,
-    BROWSER,
     BUILD_PAGE,
     COMMAND,
     MEDIA_BODY_MIB,
@@ -109,7 +109,8 @@ def _served(options: ServeOptions, provenance: Provenance) -> tuple[bool, bool]:
     """
     named = options.device
     pages = [one for one in provenance.libraries if is_for_browsers(one)]
-    if pages and named in (BROWSER, *(one.name for one in pages)):
+    of_pages = [one.name for one in pages]
+    if pages and named is not None and (is_of_pages(named) or named in of_pages):
         return True, False
     if not pages or named is not None:
         return bool(pages), True

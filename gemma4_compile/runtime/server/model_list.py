@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gemma4_compile.device_kinds import is_of_pages
 from gemma4_compile.package.artifacts import Provenance
 from gemma4_compile.runtime.package.hub_snapshot import hub_package_of
 from gemma4_compile.types import JsonObject
 
 MODELS_FILE = "models.json"
 _LONGEST_NAME = 80  # that the page takes
-_BROWSERS = "webgpu"
 _KNOWN = ("text", "image", "audio")
 
 
@@ -28,7 +28,7 @@ def model_entry(package: Path, provenance: Provenance, address: str) -> JsonObje
 
     Its size is that of what one device fetches: of several libraries the main one.
     """
-    main = next((one for one in provenance.libraries if one.target == _BROWSERS), None)
+    main = next((one for one in provenance.libraries if is_of_pages(one.target)), None)
     if main is None:
         return None
     others = {one.file for one in provenance.libraries if one is not main}

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -35,7 +36,7 @@ class Case:
     """
 
     module: ModuleType
-    command: Command[object]  # type: ignore[type-var]  # of any options
+    command: Command[Any]
     line: str
     functions: str
     options: Mapping[str, tuple[str, str]]

@@ -42,7 +42,7 @@ def test_a_request_stays_as_it_was_made() -> None:
 
 
 def test_text_is_always_there_and_all_is_left_to_the_checkpoint() -> None:
-    assert modalities_of(parse_modalities("image")) == {Modality.TEXT, Modality.IMAGE}
+    assert modalities_of(parse_modalities("image")) == frozenset({Modality.TEXT, Modality.IMAGE})
     assert modalities_of(parse_modalities("audio, image,audio")) == ALL_MODALITIES
     assert modalities_of(parse_modalities("all")) is None
 

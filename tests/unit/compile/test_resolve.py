@@ -37,13 +37,19 @@ def test_sizes_are_those_that_are_asked_for_or_fit_the_model() -> None:
     assert sizes_of(replace(REQUEST, context_length=100), config) == Sizes(100, 100, 280)
     small = replace(config, max_position_embeddings=300)
     assert sizes_of(REQUEST, small) == Sizes(300, 300, 280)
-    for changes, said in (
-        ({"context_length": 301}, "--context: expected 1 to 300 for this model, found 301"),
-        ({"context_length": 0}, "--context: expected 1 to 300 for this model, found 0"),
-        ({"prefill_chunk": 301}, "--prefill-chunk: expected 1 to 300, found 301"),
+    for asked, said in (
+        (
+            replace(REQUEST, context_length=301),
+            "--context: expected 1 to 300 for this model, found 301",
+        ),
+        (
+            replace(REQUEST, context_length=0),
+            "--context: expected 1 to 300 for this model, found 0",
+        ),
+        (replace(REQUEST, prefill_chunk=301), "--prefill-chunk: expected 1 to 300, found 301"),
     ):
         with pytest.raises(UsageError, match=said) as caught:
-            sizes_of(replace(REQUEST, **changes), small)
+            sizes_of(asked, small)
         assert caught.value.hint == "leave it out for 300"
 
 
