@@ -16,6 +16,7 @@ from gemma4_compile.model_spec.parameters import Role
 from gemma4_compile.quantization.dense import DenseScheme
 from gemma4_compile.quantization.groups import GroupScheme
 from gemma4_compile.quantization.recipe import TOWER_ROLES, Recipe
+from gemma4_compile.quantization.rows import RowScheme
 from gemma4_compile.quantization.scheme import Scheme
 
 SCHEMES: dict[str, Scheme] = {
@@ -25,6 +26,11 @@ SCHEMES: dict[str, Scheme] = {
         GroupScheme(4, "float32"),
         GroupScheme(8, "float16"),
         GroupScheme(8, "float32"),
+        RowScheme(2),
+        RowScheme(4),
+        RowScheme(8),
+        RowScheme(2, 256),
+        RowScheme(4, 256),
         DenseScheme("float16"),
         DenseScheme("float32"),
     )

@@ -58,6 +58,22 @@ class Packing:
         value = tirx.bitwise_and(tirx.shift_right(packed, shift), word(2**self.bits - 1))
         return as_f32(value) - f32(self.zero_point)
 
+    def pack(self, values: UInt8Array) -> UInt32Array:
+        """Words (rows, cols / values_per_word) of integers (rows, cols), each below 2 ** bits."""
+        parts = np.ascontiguousarray(values).reshape(len(values), -1, 8 // self.bits)
+        return _words(np.bitwise_or.reduce(parts << self._shifts, axis=2))
+
+    def unpack(self, words: UInt32Array) -> UInt8Array:
+        """Undo `pack`."""
+        parts = _octets(words)[:, :, None] >> self._shifts
+        values: UInt8Array = (parts & np.uint8(2**self.bits - 1)).reshape(len(words), -1)
+        return values
+
+    @property
+    def _shifts(self) -> UInt8Array:
+        """Bits below each integer of a byte, which has several or one."""
+        return np.arange(0, 8, self.bits, dtype=np.uint8)
+
     def example_words(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array | None:
         """Words for which any 32 bits would not do, or None."""
         return None
@@ -97,14 +113,6 @@ class ProductPacking(Packing):
     @abstractmethod
     def centred(self, packed: Expr, constant: Constant) -> list[Expr]:
         """The words of `halves` minus the zero point, of one word or, by `constant`, of several."""
-
-    @abstractmethod
-    def pack(self, values: UInt8Array) -> UInt32Array:
-        """Words (rows, cols / values_per_word) of integers (rows, cols), each below 2 ** bits."""
-
-    @abstractmethod
-    def unpack(self, words: UInt32Array) -> UInt8Array:
-        """Undo `pack`."""
 
 
 @dataclass(frozen=True)
@@ -153,12 +161,12 @@ class Nibbles(ProductPacking):
         return [tirx.bitwise_xor(part - zeros, top) for part in raised]
 
     def pack(self, values: UInt8Array) -> UInt32Array:
-        """See `ProductPacking`."""
+        """See `Packing`."""
         pairs = np.ascontiguousarray(values).view("<u2")  # the even channel is the low byte
         return _words((pairs | (pairs >> np.uint16(4))).astype(np.uint8))
 
     def unpack(self, words: UInt32Array) -> UInt8Array:
-        """See `ProductPacking`."""
+        """See `Packing`."""
         octets = _octets(words)
         values = np.empty((octets.shape[0], 2 * octets.shape[1]), np.uint8)
         values[:, 0::2] = octets & np.uint8(15)
@@ -198,11 +206,11 @@ class Bytes(ProductPacking):
         return [tirx.bitwise_xor(others + constant(ONES), top)]
 
     def pack(self, values: UInt8Array) -> UInt32Array:
-        """See `ProductPacking`."""
+        """See `Packing`."""
         return _words(values)
 
     def unpack(self, words: UInt32Array) -> UInt8Array:
-        """See `ProductPacking`."""
+        """See `Packing`."""
         return _octets(words)
 
     def example_words(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array | None:

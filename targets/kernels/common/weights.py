@@ -10,7 +10,7 @@ from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.tir import FunctionBuilder, bind, when
 from gemma4_compile.operators.types import Buffer, Expr
 
-UNIT = 8  # channels that a thread decodes at a time: one word of 4-bit weights
+UNIT = 8  # channels that a thread decodes at a time: one word of 4-bit weights; of 2 bits 16
 
 
 class WeightReader:
@@ -24,7 +24,11 @@ class WeightReader:
 
     def __init__(self, build: FunctionBuilder, layout: WeightLayout) -> None:
         self.layout = layout
-        self.unit = UNIT if layout.form == INTEGERS else gcd(layout.cols, UNIT)
+        self.unit = (
+            max(UNIT, layout.packing.values_per_word)
+            if layout.form == INTEGERS
+            else gcd(layout.cols, UNIT)
+        )
         self._tensors = [build.arg(name, shape, dtype) for name, shape, dtype in layout.shapes()]
 
     @property
