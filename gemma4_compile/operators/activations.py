@@ -62,6 +62,25 @@ class PackedOutput(Output):
     form: str = "packed"
 
 
+@dataclass(frozen=True)
+class SteppedOutput(Output):
+    """Floats, each sum rounded to a step before the epilogue (static_rounding.py).
+
+    Attributes
+    ----------
+    sections : rows of the weight that share a step, in order; of gate and up, whose rows come by
+        turns, those of each
+    """
+
+    sections: tuple[int, ...] = ()
+    form: str = "stepped"
+
+    @property
+    def step_count(self) -> int:
+        """Steps of inputs and of outputs."""
+        return 2 * len(self.sections)
+
+
 def packed_of(output: Output) -> PackedOutput:
     """The form of a packed output, where it is one."""
     assert isinstance(output, PackedOutput), "chosen for packed results"

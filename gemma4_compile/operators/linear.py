@@ -26,25 +26,22 @@ from gemma4_compile.operators.activations import (
     Int8,
     Output,
     PackedOutput,
+    SteppedOutput,
 )
-from gemma4_compile.operators.base import (
-    Operator,
-    TensorSpec,
-    te_prim_func,
-)
+from gemma4_compile.operators.base import Operator, TensorSpec, te_prim_func
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.examples import Sizes, own_vector_error
 from gemma4_compile.operators.math import as_f32, f32, gelu_tanh, softcap
-from gemma4_compile.operators.packings import (
-    Packing,
-    ProductPacking,
-    packing_of,
-    product_packing,
-)
+from gemma4_compile.operators.packings import Packing, ProductPacking, packing_of, product_packing
 from gemma4_compile.operators.prologues import PLAIN, MadeVector, Prologue
 from gemma4_compile.operators.rows import One, Rows
 from gemma4_compile.operators.sampling import MASKED
 from gemma4_compile.operators.spreads import Spread, of_both_signs
+from gemma4_compile.operators.static_rounding import (
+    example_of_matmul,
+    rounded_sums,
+    spreads_of_matmul,
+)
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.types import Array
 
@@ -189,10 +186,10 @@ class Linear(Operator):
 
     Arguments: x (rows, cols) in_dtype, or words and scales of it where that is PACKED, or for one
     position those of the prologue that makes it;
-    the tensors of all row splits; with GELU_GATE also the per-layer inputs (rows, ple_width) f32
-    and the layer index (int64 scalar, last). Results: those of the prologue; (rows, outputs)
-    float32, where outputs is half the weight's rows for GELU_PAIRS and all of them otherwise;
-    columns in `suppressed` (epilogues NONE and SOFTCAP) are MASKED.
+    the tensors of all row splits; the steps of a `SteppedOutput`; with GELU_GATE also the per-layer
+    inputs (rows, ple_width) f32 and the layer index (int64 scalar, last). Results: those of the
+    prologue; (rows, outputs) float32, where outputs is half the weight's rows for GELU_PAIRS and
+    all of them otherwise; columns in `suppressed` (epilogues NONE and SOFTCAP) are MASKED.
     """
 
     kind: ClassVar[str] = "linear"
@@ -220,7 +217,7 @@ class Linear(Operator):
     def product_name(self) -> str:
         """The name without the prologue's."""
         product = "gemv" if isinstance(self.rows, One) else "gemm"
-        form = "int8_" if self.is_int8 else ""
+        form = "int8_" if self.is_int8 else "stepped_" if self.stepped_out else ""
         return f"{form}{product}_{self.layout.label}_{self.epilogue}"
 
     @property
@@ -237,6 +234,16 @@ class Linear(Operator):
     def packed_out(self) -> bool:
         """Whether the result is packed for the matrix that reads it."""
         return isinstance(self.output, PackedOutput)
+
+    @property
+    def stepped_out(self) -> SteppedOutput | None:
+        """The steps that sums are rounded to; None where they are not."""
+        return self.output if isinstance(self.output, SteppedOutput) else None
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether rows of the weight are gate and up by turns."""
+        return self.epilogue == Epilogue.GELU_PAIRS.value
 
     @property
     def packs(self) -> bool:
@@ -260,8 +267,7 @@ class Linear(Operator):
     @property
     def outputs(self) -> int:
         """Columns of the result."""
-        rows = self.layout.rows
-        return rows // 2 if self.epilogue == Epilogue.GELU_PAIRS.value else rows
+        return self.layout.rows // 2 if self.is_paired else self.layout.rows
 
     @property
     def result_specs(self) -> list[TensorSpec]:
@@ -278,12 +284,18 @@ class Linear(Operator):
     def example_input(
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
     ) -> Array | None:
+        exact = example_of_matmul(name, self.layout.bits, shape, rng) if self.stepped_out else None
+        if exact is not None:
+            return exact
         if self._has_small_scales(name):
             return rng.uniform(2.0**-12, 2.0**-11, shape) * rng.choice([-1, 1], shape)
         own = self.prologue.example_input(name, shape, rng)
         return self.layout.example_input(name, shape, rng) if own is None else own
 
     def known_spreads(self, name: str, dtype: str) -> tuple[Spread, ...]:
+        exact = spreads_of_matmul(name, self.layout.bits) if self.stepped_out else ()
+        if exact:
+            return exact
         if self._has_small_scales(name):
             return of_both_signs(2.0**-12)
         own = self.prologue.known_spreads(name) or self.layout.known_spreads(name)
@@ -345,8 +357,12 @@ class Linear(Operator):
             lambda i, j: te.sum(as_f32(x[i, k]) * layout.value(weights, j, k), axis=k),
             name="sums",
         )
+        steps: list[te.Tensor] = []
+        if self.stepped_out is not None:
+            own, sums = rounded_sums(self.stepped_out, self.is_paired, sums)
+            steps = [own]
         epilogue_args, y = self.apply_epilogue(sums)
-        return te_prim_func([*args, *weights, *epilogue_args, *results, *self.stored(y)])
+        return te_prim_func([*args, *weights, *steps, *epilogue_args, *results, *self.stored(y)])
 
     def stored(self, y: te.Tensor) -> list[te.Tensor]:
         """The tensors that hold the result."""
@@ -369,7 +385,7 @@ class Linear(Operator):
         shape = (rows, self.outputs)
         if self.epilogue == Epilogue.NONE.value and not self.suppressed:
             return [], sums
-        if self.epilogue == Epilogue.GELU_PAIRS.value:
+        if self.is_paired:
             return [], te.compute(
                 shape, lambda i, j: gelu_tanh(sums[i, 2 * j]) * sums[i, 2 * j + 1], name="y"
             )

@@ -59,8 +59,8 @@ def quantize_activations(graph: OperatorGraph, limits: FusionLimits) -> None:
     if not limits.int8:
         return
     for linear in graph.calls(Linear):
-        if not linear.operator.layout.takes_int8:
-            continue
+        if not linear.operator.layout.takes_int8 or linear.operator.stepped_out is not None:
+            continue  # the steps of such inputs are the checkpoint's
         if not isinstance(linear.operator.rows, One):
             _quantize_before(graph, linear)
         elif _may_round(graph, linear, limits):

@@ -22,7 +22,7 @@ from typing import TypeAlias
 
 from tvm import relax
 
-from gemma4_compile.operators.activations import PACKED
+from gemma4_compile.operators.activations import PACKED, Output
 from gemma4_compile.operators.drafting import CandidateLogits
 from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import Linear, WeightLayout
@@ -84,7 +84,12 @@ def _side_by_side(linear: OperatorCall[Linear], max_buffers: int) -> list[Step]:
         rows = layout.split_rows[splits.start : splits.stop]
         end = begin + sum(rows)
         masked = tuple(row - begin for row in operator.suppressed if begin <= row < end)
-        part = replace(operator, layout=replace(layout, split_rows=rows), suppressed=masked)
+        part = replace(
+            operator,
+            layout=replace(layout, split_rows=rows),
+            suppressed=masked,
+            output=_of_range(operator, begin, end),
+        )
         args = [
             *linear.args[:before],
             *weights[splits.start * step : splits.stop * step],
@@ -104,6 +109,17 @@ def _side_by_side(linear: OperatorCall[Linear], max_buffers: int) -> list[Step]:
         for index, result in enumerate(linear.results)
     ]
     return [*calls, *joined]
+
+
+def _of_range(operator: Linear, begin: int, end: int) -> Output:
+    """The output of some rows of a weight; steps of other rows are steps of none."""
+    stepped, first, parts = operator.stepped_out, 0, []
+    if stepped is None or operator.is_paired:
+        return operator.output
+    for rows in stepped.sections:
+        parts.append(max(0, min(end, first + rows) - max(begin, first)))
+        first += rows
+    return replace(stepped, sections=tuple(parts))
 
 
 def _concat(result: relax.Var, tensors: Sequence[relax.Var]) -> relax.VarBinding:

@@ -70,6 +70,7 @@ ONE_KERNEL: Mapping[str, Factory] = {
     "embedding": embedding.make_embedding,
     # rounding to int8
     "quantize_rows": quantize_rows.make_quantize_rows,
+    "round_to_step": pointwise.make_pointwise,
     # experts
     "router": router.make_router,
     "router_scores": router.make_router_scores,

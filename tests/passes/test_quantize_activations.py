@@ -11,7 +11,7 @@ from gemma4_compile.operators.activation_quantization import (
     QuantizeRows,
     quantized_specs,
 )
-from gemma4_compile.operators.activations import PACKED, PackedOutput
+from gemma4_compile.operators.activations import PACKED, PackedOutput, SteppedOutput
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import ExpertLinear
@@ -55,6 +55,18 @@ def test_one_position_is_rounded_by_its_matmul() -> None:
     before = module(inputs, lambda x: [matmul(Linear, x, [x["x"]], F32)])
     expected = module(inputs, lambda x: [matmul(int8_linear, x, [x["x"]], F32)])
     assert_same(rewritten(before, LIMITS, *BOTH), expected)
+
+
+@pytest.mark.parametrize("rows", [ONE, CHUNK])
+def test_steps_of_the_checkpoint_are_kept(rows: Rows) -> None:
+    inputs = {"x": ROW, **weights(LAYOUT), "steps": ((2,), F32)}
+
+    def stepped(x: Tensors) -> list[nn.Tensor]:
+        operator = Linear(rows, LAYOUT, F32, output=SteppedOutput((128,)))
+        return call(operator, [x[name] for name in ("x", *NAMES, "steps")], OUT)
+
+    before = module(inputs, stepped)
+    assert_same(rewritten(before, LIMITS, *BOTH), module(inputs, stepped))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import pytest
 from tvm.relax.frontend import nn
 
+from gemma4_compile.operators.activations import SteppedOutput
 from gemma4_compile.operators.drafting import CandidateLogits
 from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import Linear, WeightLayout
@@ -67,6 +68,26 @@ def test_a_matmul_becomes_several_whose_results_are_joined() -> None:
     assert_same(after, module(inputs, expected))
     whole = FusionLimits(max_buffers=8)
     assert_same(rewritten(module(inputs, before), whole, split_matmuls), module(inputs, before))
+
+
+def test_rows_that_are_apart_keep_the_steps_of_their_sources() -> None:
+    inputs = {"x": ((1, 64), F32), **weights(LAYOUT), "steps": ((6,), F32)}
+
+    def matmul(
+        x: Tensors, layout: WeightLayout, first: int, sections: tuple[int, ...]
+    ) -> list[nn.Tensor]:
+        operator = Linear(ONE, layout, F32, output=SteppedOutput(sections))
+        last = first + len(layout.split_rows)
+        args = [x["x"], *(x[n] for n in names(first, last)), x["steps"]]
+        return call(operator, args, ((1, layout.rows), F32))
+
+    def expected(x: Tensors) -> list[nn.Tensor]:
+        results = [*matmul(x, part(0, 2), 0, (20, 12, 0)), *matmul(x, part(2, 3), 2, (0, 1, 7))]
+        return [nn.op.concat(results, dim=1)]
+
+    before = module(inputs, lambda x: matmul(x, LAYOUT, 0, (20, 13, 7)))
+    after = rewritten(before, FusionLimits(max_buffers=7), split_matmuls)
+    assert_same(after, module(inputs, expected))
 
 
 def test_a_lookup_passes_its_rows_on() -> None:

@@ -6,22 +6,40 @@ Meaning: `Epilogue` in operators/epilogue.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.math import gelu_tanh
+from gemma4_compile.operators.static_rounding import STEPS, round_to_step, step_of
 from gemma4_compile.operators.tir import FunctionBuilder, bind, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
 
 
-def gate_args(
-    build: FunctionBuilder, operator: Linear, rows: Index
-) -> tuple[Buffer | None, Expr | None]:
-    """Declare the per-layer inputs and the layer index, None unless the epilogue needs them."""
-    if operator.epilogue != Epilogue.GELU_GATE.value:
-        return None, None
-    ple = build.arg("ple", (rows, operator.ple_width), "float32")
-    return ple, build.scalar_arg("layer")
+@dataclass(frozen=True)
+class EpilogueArguments:
+    """What an epilogue reads besides the sums; None what it does not need.
+
+    Attributes
+    ----------
+    steps : that sums are rounded to
+    ple, layer : the per-layer inputs and the layer index
+    """
+
+    steps: Buffer | None
+    ple: Buffer | None
+    layer: Expr | None
+
+    @classmethod
+    def declare(cls, build: FunctionBuilder, operator: Linear, rows: Index) -> EpilogueArguments:
+        """Declare them, behind the weights."""
+        steps, stepped = None, operator.stepped_out
+        if stepped is not None:
+            steps = build.arg(STEPS, (stepped.step_count,), "float32")
+        if operator.epilogue != Epilogue.GELU_GATE.value:
+            return cls(steps, None, None)
+        ple = build.arg("ple", (rows, operator.ple_width), "float32")
+        return cls(steps, ple, build.scalar_arg("layer"))
 
 
 def apply_epilogue(
@@ -30,20 +48,20 @@ def apply_epilogue(
     i: Index,
     first: Expr,
     sums: Sequence[Expr],
-    ple: Buffer | None,
-    layer: Expr | None,
-    rows: int,
+    args: EpilogueArguments,
 ) -> None:
     """Store the sums of consecutive weight rows from `first` on, as row i of y.
 
-    Rows beyond `rows` are dropped.
+    Rows beyond the matrix are dropped.
 
     Parameters
     ----------
     sums : float32 expressions; an even number, from an even row on, where the epilogue pairs rows
-    ple, layer : the per-layer inputs and the layer index, None unless the epilogue needs them
     """
-    if operator.epilogue == Epilogue.GELU_PAIRS.value:
+    rows, ple, layer = operator.layout.rows, args.ple, args.layer
+    if args.steps is not None:
+        sums = _rounded(operator, first, sums, args.steps)
+    if operator.is_paired:
         for r in range(0, len(sums), 2):
             with when(first + r < rows):
                 store(y, gelu_tanh(bind(sums[r])) * sums[r + 1], i, (first + r) // 2)
@@ -57,3 +75,15 @@ def apply_epilogue(
                 store(y, gelu_tanh(bind(total)) * ple[i, i32(layer) * rows + column], i, column)
             else:
                 store(y, operator.logit(total, column), i, column)
+
+
+def _rounded(operator: Linear, first: Expr, sums: Sequence[Expr], steps: Buffer) -> Sequence[Expr]:
+    """The sums from a row of the weight on, rounded to their steps."""
+    output = operator.stepped_out
+    assert output is not None, "an argument of such outputs"
+    return [
+        bind(
+            round_to_step(bind(total), bind(step_of(output, operator.is_paired, steps, first + r)))
+        )
+        for r, total in enumerate(sums)
+    ]

@@ -11,7 +11,7 @@ from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.tir import FunctionBuilder
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import Block
-from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue, gate_args
+from gemma4_compile.targets.kernels.common.epilogues import EpilogueArguments, apply_epilogue
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.gemm import left_args
 from gemma4_compile.targets.kernels.prologues.packed_products import pack_products
@@ -26,7 +26,7 @@ class FewRowMatmul:
     ----------
     n : rows of x
     x : (n, cols), or words and scales of packed rows
-    gate, layer : per-layer inputs and the layer's index, None unless the epilogue needs them
+    after : what the epilogue reads
     results : y, or words and scales where it is packed
     """
 
@@ -34,8 +34,7 @@ class FewRowMatmul:
     n: Index
     x: Sequence[Buffer]
     weights: WeightReader
-    gate: Buffer | None
-    layer: Expr | None
+    after: EpilogueArguments
     results: Sequence[Buffer]
 
     @classmethod
@@ -47,9 +46,9 @@ class FewRowMatmul:
         is_packed, size = operator.in_dtype == PACKED, (n, operator.cols)
         x = left_args(build, size, operator.in_dtype, is_packed, operator.tiled)
         weights = WeightReader(build, operator.layout)
-        gate, layer = gate_args(build, operator, n)
+        after = EpilogueArguments.declare(build, operator, n)
         results = matmul_results(build, "y", (n, operator.outputs), operator.packed_out, tiled_out)
-        return cls(operator, n, x, weights, gate, layer, results)
+        return cls(operator, n, x, weights, after, results)
 
     @property
     def packs(self) -> bool:
@@ -63,9 +62,7 @@ class FewRowMatmul:
 
     def store(self, i: Expr, first: Expr, sums: Sequence[Expr]) -> None:
         """Store the sums of W's rows from `first` on, as row i of y."""
-        operator = self.operator
-        y, rows = self.results[0], operator.layout.rows
-        apply_epilogue(operator, y, i, first, sums, self.gate, self.layer, rows)
+        apply_epilogue(self.operator, self.results[0], i, first, sums, self.after)
 
     def pack(
         self,

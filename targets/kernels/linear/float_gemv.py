@@ -194,8 +194,7 @@ class FloatProduct:
         own.add(sums, args.weights, self._read, tile * shape.tile)
         totals = own.totals(sums)
         with when(own.lane == 0):
-            y, gate, layer = args.results[0], args.gate, args.layer
-            apply_epilogue(operator, y, 0, own.first, totals, gate, layer, rows)
+            apply_epilogue(operator, args.results[0], 0, own.first, totals, args.after)
 
 
 def _normed_slice(

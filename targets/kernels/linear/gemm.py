@@ -21,7 +21,7 @@ from gemma4_compile.operators.tir import (
 )
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import launch
-from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue, gate_args
+from gemma4_compile.targets.kernels.common.epilogues import EpilogueArguments, apply_epilogue
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.tiles.int8_products import GROUP_WORDS, Int8TileProduct
 from gemma4_compile.targets.kernels.tiles.loaders import VECTOR, RowOf
@@ -47,7 +47,7 @@ def make_gemm(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
     with function(scheduled=True) as build:
         x = left_args(build, (n, cols), operator.in_dtype, is_int8)
         weights = WeightReader(build, operator.layout)
-        gate, layer = gate_args(build, operator, n)
+        after = EpilogueArguments.declare(build, operator, n)
         y = build.arg("y", (n, operator.outputs), "float32")
         grid = -(-rows // shape.columns), tirx.floordiv(n + (shape.rows - 1), shape.rows)
         with launch(shape.threads, *grid) as (block_n, block_m, thread):
@@ -61,7 +61,7 @@ def make_gemm(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
             def finish(i: Expr, r: Expr, sums: Sequence[Expr]) -> None:
                 row = bind(first_m + i)
                 with when(row <= last):
-                    apply_epilogue(operator, y, row, bind(first_n + r), sums, gate, layer, rows)
+                    apply_epilogue(operator, y, row, bind(first_n + r), sums, after)
 
             product.finish(finish)
     return build.result

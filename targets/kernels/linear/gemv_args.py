@@ -11,8 +11,8 @@ from gemma4_compile.operators.attention_splits import declare_splits
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.prologues import Combine, Norm
 from gemma4_compile.operators.tir import FunctionBuilder
-from gemma4_compile.operators.types import Buffer, Expr
-from gemma4_compile.targets.kernels.common.epilogues import gate_args
+from gemma4_compile.operators.types import Buffer
+from gemma4_compile.targets.kernels.common.epilogues import EpilogueArguments
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.prologues.expert_norms import ExpertNormArguments
 from gemma4_compile.targets.kernels.prologues.router_blocks import (
@@ -50,7 +50,7 @@ class GemvArguments:
     Attributes
     ----------
     router : what routes in the same launch, with its arguments, or None
-    gate, layer : the per-layer inputs and the layer index, None unless the epilogue needs them
+    after : what the epilogue reads
     out : where the new residual goes; None without a norm
     results : of the matmul
     routed : the router's result
@@ -59,8 +59,7 @@ class GemvArguments:
     router: RoutedNormArguments | None
     vector: Vector
     weights: WeightReader
-    gate: Buffer | None
-    layer: Expr | None
+    after: EpilogueArguments
     out: Buffer | None
     results: Sequence[Buffer]
     routed: Buffer | None
@@ -71,7 +70,7 @@ class GemvArguments:
         router = declare_router(build, operator)
         vector: Vector = router.norm_arguments if router else _declare_vector(build, operator)
         weights = WeightReader(build, operator.layout)
-        gate, layer = gate_args(build, operator, 1)
+        after = EpilogueArguments.declare(build, operator, 1)
         norms = operator.prologue.writes_residual
         out = build.arg("out", (1, operator.cols), "float32") if norms else None
         specs = operator.result_specs
@@ -80,7 +79,7 @@ class GemvArguments:
             names = ["routed", "y"] if router else ["y"]
         results = [build.arg(name, *spec) for name, spec in zip(names, specs, strict=True)]
         routed = results.pop(0) if router else None
-        return cls(router, vector, weights, gate, layer, out, results, routed)
+        return cls(router, vector, weights, after, out, results, routed)
 
 
 def _declare_vector(build: FunctionBuilder, operator: Linear) -> Vector:

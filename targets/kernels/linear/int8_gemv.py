@@ -145,11 +145,11 @@ class Int8Product:
         if not isinstance(output, PackedOutput):
             first = bind(self._first + iteration * shape.tile)
             step = 2 if operator.epilogue == Epilogue.GELU_PAIRS.value else 1
-            y, gate, layer, rows = args.results[0], args.gate, args.layer, operator.layout.rows
+            y = args.results[0]
             with strided(self._block, shape.tile // step) as item:
                 row = bind(item * step)
                 totals = [self._sums.total(row + other) for other in range(step)]
-                apply_epilogue(operator, y, 0, first + row, totals, gate, layer, rows)
+                apply_epilogue(operator, y, 0, first + row, totals, args.after)
             return
         tile = bind(self._index * self.iterations + iteration)
         exists = tile < self.tiles if self.tiles % self.iterations else None

@@ -1,0 +1,128 @@
+"""Matmuls between steps that a checkpoint fixes: definitions next to NumPy, kernels to them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from gemma4_compile.operators.activations import SteppedOutput
+from gemma4_compile.operators.epilogue import Epilogue
+from gemma4_compile.operators.linear import Linear, WeightLayout
+from gemma4_compile.operators.lookup import Embedding
+from gemma4_compile.operators.rows import CHUNK, ONE, Few
+from gemma4_compile.operators.static_rounding import RoundToStep
+from gemma4_compile.quantization.rows import RowScheme
+from gemma4_compile.targets import target_spec
+from tests.numerics.dawn_kernels import run_on_dawn
+from tests.numerics.definitions import run
+from tests.numerics.kernel_cases import differences, make_case
+from tests.numerics.linear.test_linear import close, gelu, stored
+from tests.web.dawn import VulkanDriver
+
+Floats = npt.NDArray[np.float64]
+PAIRS, GATE, CAPPED = (
+    one.value for one in (Epilogue.GELU_PAIRS, Epilogue.GELU_GATE, Epilogue.SOFTCAP)
+)
+
+
+def held(values: Floats, step: float | Floats) -> Floats:
+    """As transformers rounds; NumPy's rounding takes the even of two."""
+    return np.clip(np.round(values / step), -128, 127) * step
+
+
+def layout(bits: int, cols: int, *rows: int) -> WeightLayout:
+    return WeightLayout(bits, "float32", 32, cols, rows)
+
+
+def by_rows(bits: int, cols: int, *rows: int, block: int = 0) -> WeightLayout:
+    """As `RowScheme` has it."""
+    return RowScheme(bits, block).layout(cols, rows)
+
+
+def test_inputs_go_to_the_nearest_step_and_ties_to_the_even_one() -> None:
+    x = np.array([[0.5, 1.5, 2.5, -0.5, -1.5, 0.49999997, 126.6, 500.0, -500.0]], np.float32)
+    y = np.zeros_like(x)
+    run(RoundToStep(x.shape[1], "float32", 2), x, np.array([1.0, 9.0], np.float32), y)
+    assert y.tolist() == [[0, 2, 2, 0, -2, 0, 127, 127, -128]]
+
+
+def test_a_step_of_zero_rounds_nothing() -> None:
+    x = np.array([[0.3, -700.0]], np.float32)
+    y = np.zeros_like(x)
+    run(RoundToStep(2, "float32", 2), x, np.zeros(2, np.float32), y)
+    assert (y == x).all()
+
+
+@pytest.mark.parametrize("epilogue", ["none", PAIRS])
+def test_each_source_of_a_matrix_has_its_own_step(epilogue: str) -> None:
+    rows, cols = 64, 96
+    tensors, matrix = stored(4, "float32", (rows,))
+    x = np.random.default_rng(1).normal(0, 1, (3, cols)).astype(np.float32)
+    steps = np.array([0.0, 0.25, 0.0, 0.0625], np.float32)
+    sections = (32, 32) if epilogue == PAIRS else (40, 24)
+    y = np.zeros((3, rows // 2 if epilogue == PAIRS else rows), np.float32)
+
+    operator = Linear(
+        CHUNK, layout(4, cols, rows), "float32", epilogue, output=SteppedOutput(sections)
+    )
+    run(operator, x, *tensors, steps, y)
+
+    sums = x.astype(np.float64) @ matrix.T
+    if epilogue == PAIRS:
+        close(y, gelu(held(sums[:, ::2], 0.25)) * held(sums[:, 1::2], 0.0625))
+    else:
+        close(y, held(sums, np.repeat([0.25, 0.0625], sections)))
+
+
+OPERATORS = [
+    RoundToStep(100, "float32", 4),
+    RoundToStep(64, "float16", 2),
+    Linear(ONE, layout(4, 96, 64, 40), "float32", output=SteppedOutput((64, 24, 16))),
+    Linear(ONE, layout(8, 160, 72), "float32", PAIRS, output=SteppedOutput((36, 36))),
+    Linear(ONE, layout(8, 96, 40), "float32", GATE, ple_width=200, output=SteppedOutput((40,))),
+    Linear(CHUNK, layout(4, 96, 104), "float32", output=SteppedOutput((64, 40))),
+    Linear(CHUNK, layout(8, 160, 200), "float32", PAIRS, output=SteppedOutput((100, 100))),
+    Linear(
+        CHUNK,
+        WeightLayout(0, "float32", 0, 44, (70,)),
+        "float32",
+        CAPPED,
+        cap=30.0,
+        suppressed=(3,),
+        output=SteppedOutput((70,)),
+    ),
+    Linear(Few(5), layout(4, 96, 64, 40), "float32", output=SteppedOutput((64, 24, 16))),
+    # Words of 2 bits; a scale a row, and a block.
+    Linear(ONE, by_rows(2, 96, 64, 40), "float32", output=SteppedOutput((104,))),
+    Linear(ONE, by_rows(8, 160, 40), "float32", GATE, ple_width=200, output=SteppedOutput((40,))),
+    Linear(CHUNK, by_rows(2, 144, 72), "float32", PAIRS, output=SteppedOutput((36, 36))),
+    Linear(CHUNK, by_rows(4, 104, 70), "float32", output=SteppedOutput((30, 40))),
+    Linear(Few(5), by_rows(2, 1536, 40), "float32", output=SteppedOutput((40,))),
+    Linear(Few(5), by_rows(2, 96, 70), "float32", CAPPED, cap=30.0, output=SteppedOutput((70,))),
+    Embedding(CHUNK, by_rows(2, 96, 64, 32), 0, 9.8, False),
+    Embedding(ONE, by_rows(4, 512, 96, block=256), 0, 1.0, False),
+    Linear(Few(5), layout(4, 96, 40), "float32", GATE, ple_width=200, output=SteppedOutput((40,))),
+]
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_levels_of_a_row_are_multiplied_by_its_step(bits: int) -> None:
+    """From weights through the scheme's words to products, without a rounding on the way."""
+    rng, span = np.random.default_rng(bits), 1 << (bits - 1)
+    steps = rng.uniform(0.001, 0.1, (40, 1)).astype(np.float32)
+    matrix = rng.integers(-span, span, (40, 96)).astype(np.float32) * steps
+    stored_arrays = RowScheme(bits).store(matrix, name="w", first_row=0)
+    x = rng.normal(0, 1, (3, 96)).astype(np.float32)
+    y = np.zeros((3, 40), np.float32)
+    run(Linear(CHUNK, by_rows(bits, 96, 40), "float32"), x, *stored_arrays, y)
+    close(y, x.astype(np.float64) @ matrix.T.astype(np.float64))
+
+
+@pytest.mark.dawn
+def test_kernels_compute_what_the_definitions_do(lavapipe: VulkanDriver, tmp_path: Path) -> None:
+    cases = [make_case(operator, seed, rows=5) for seed, operator in enumerate(OPERATORS)]
+    results = run_on_dawn(cases, target_spec("webgpu"), lavapipe, tmp_path)
+    assert not (wrong := differences(cases, results)), "\n".join(wrong)
