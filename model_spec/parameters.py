@@ -78,6 +78,25 @@ class Parameter:
     row_group: int = 1
 
 
+INPUT_STEP, OUTPUT_STEP = "input_activation_scale", "output_activation_scale"
+"""Of a module whose inputs and outputs a checkpoint rounds: as transformers names their steps."""
+
+
+def steps_name(matrix: str) -> str:
+    """The name of the parameter with the steps of a matrix."""
+    return f"{matrix}.steps"
+
+
+def steps_of(matrix: Parameter) -> Parameter:
+    """What the inputs and outputs of a matrix are rounded to: a pair for each of its sources."""
+    modules = [source.name.removesuffix(".weight") for source in matrix.sources]
+    sources = tuple(
+        Source(f"{module}.{end}", ()) for module in modules for end in (INPUT_STEP, OUTPUT_STEP)
+    )
+    shape = (len(sources),)
+    return Parameter(steps_name(matrix.name), Role.VECTOR, shape, sources, Arrangement.SCALARS)
+
+
 def is_power_of_two(value: float) -> bool:
     """Return whether multiplying by `value` is exact in binary floating point."""
     return value > 0 and math.frexp(value)[0] == 0.5

@@ -8,6 +8,8 @@ from typing import TypedDict
 from tvm import tirx
 from tvm.relax.frontend import nn
 
+from gemma4_compile.model_spec.parameters import steps_name
+from gemma4_compile.operators.activations import FLOAT32, SteppedOutput
 from gemma4_compile.operators.base import emit
 from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.drafting import CandidateLogits
@@ -16,6 +18,7 @@ from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.lookup import Embedding
 from gemma4_compile.operators.rows import CHUNK, Rows
+from gemma4_compile.operators.static_rounding import RoundToStep
 from gemma4_compile.operators.types import Index
 from gemma4_compile.operators.vision import AddPatchPositions
 from gemma4_compile.operators.vision_unified import PositionNorms
@@ -52,8 +55,37 @@ class StoredMatrix(nn.Module):
             self._tensors.append(parameter)
 
 
+class Steps(nn.Module):
+    """What a checkpoint rounds the inputs and outputs of a matrix to.
+
+    Parameters
+    ----------
+    sections : rows of each matrix of the checkpoint that is in this one
+    """
+
+    def __init__(self, sections: tuple[int, ...]) -> None:
+        self.output = SteppedOutput(sections)
+        self.weight = nn.Parameter((self.output.step_count,), "float32")
+
+    def rounded(self, x: nn.Tensor) -> nn.Tensor:
+        """The inputs: (rows, cols) float32."""
+        operator = RoundToStep(int(x.shape[1]), x.dtype, self.output.step_count)
+        return emit(operator, [x, self.weight], [(tuple(x.shape), "float32")])[0]
+
+
 class QuantizedMatrix(StoredMatrix):
-    """A stored matrix as a matmul (`matmul`) and as a table of rows (`take`)."""
+    """A stored matrix as a matmul (`matmul`) and as a table of rows (`take`).
+
+    Parameters
+    ----------
+    is_stepped : its inputs and outputs are rounded to steps of the checkpoint
+    """
+
+    def __init__(self, stored: StoredParameter, *, is_stepped: bool = False) -> None:
+        super().__init__(stored)
+        self.steps: Steps | None = None
+        if is_stepped:
+            self.steps = Steps(tuple(source.shape[0] for source in stored.parameter.sources))
 
     def matmul(
         self,
@@ -70,6 +102,9 @@ class QuantizedMatrix(StoredMatrix):
 
         Columns in `suppressed` are MASKED instead.
         """
+        own = []
+        if self.steps is not None:
+            x, own = self.steps.rounded(x), [self.steps.weight]
         operator = Linear(
             rows=rows,
             layout=self._layout,
@@ -78,9 +113,10 @@ class QuantizedMatrix(StoredMatrix):
             cap=cap,
             ple_width=0 if ple is None else int(ple.shape[1]),
             suppressed=tuple(suppressed),
+            output=FLOAT32 if self.steps is None else self.steps.output,
         )
         after = [] if ple is None else [ple, tirx.const(layer, "int64")]
-        args = [x, *self._tensors, *after]
+        args = [x, *self._tensors, *own, *after]
         return emit(operator, args, [((x.shape[0], operator.outputs), "float32")])[0]
 
     def bounded(
@@ -181,7 +217,8 @@ class StoredMatrices:
 
     def matrix(self, name: str) -> QuantizedMatrix:
         """The matrix of parameter `name`."""
-        return QuantizedMatrix(self._stored[name])
+        is_stepped = steps_name(name) in self._stored
+        return QuantizedMatrix(self._stored[name], is_stepped=is_stepped)
 
     def experts(self, name: str) -> QuantizedExperts:
         """The matrices of all experts, parameter `name`."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from gemma4_compile.errors import QuantizationError, UsageError
 from gemma4_compile.model_spec.parameters import Parameter
 from gemma4_compile.quantization.recipe import FIXED_ROLES, Recipe
-from gemma4_compile.quantization.schemes import RECIPES, SCHEMES
+from gemma4_compile.quantization.schemes import NAMED, SCHEMES
 from gemma4_compile.system.regular_files import read_stream
 
 MAX_FILE_BYTES = 1 << 20
@@ -94,14 +94,14 @@ def with_overrides(name: str, overrides: Sequence[Sequence[str]]) -> Recipe:
     UsageError
         If there is no such recipe or scheme.
     """
-    if name not in RECIPES:
-        raise UsageError(f"unknown quantisation `{name}`", hint=f"known: {', '.join(RECIPES)}")
+    if name not in NAMED:
+        raise UsageError(f"unknown quantisation `{name}`", hint=f"known: {', '.join(NAMED)}")
     pairs = []
     for pattern, scheme in overrides:
         if scheme not in SCHEMES:
             raise UsageError(f"unknown scheme `{scheme}`", hint=f"known: {', '.join(SCHEMES)}")
         pairs.append((pattern, SCHEMES[scheme]))
-    return replace(RECIPES[name], overrides=tuple(pairs))
+    return replace(NAMED[name], overrides=tuple(pairs))
 
 
 def check_overrides(recipe: Recipe, parameters: Sequence[Parameter]) -> None:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gemma4_compile.model_spec.parameters import Role
+from gemma4_compile.options import package as options
 from gemma4_compile.quantization.dense import DenseScheme
 from gemma4_compile.quantization.groups import GroupScheme
 from gemma4_compile.quantization.recipe import TOWER_ROLES, Recipe
@@ -59,9 +60,26 @@ def recipe_of(name: str, fields: Mapping[str, Any]) -> Recipe:
     return Recipe(name, activations, MappingProxyType(schemes), patterns)
 
 
+MOBILE = recipe_of(
+    options.MOBILE,
+    {
+        "activations": "float32",
+        "weights": "q4f32_row",
+        "head": "q2f32_row",
+        "small": "q8f32_row",
+        "schemes": {"drafter.*": "q4f32_1"},
+    },
+)
+"""That of Google's checkpoints for phones, for no other: their own integers, steps and bits, which
+are read off the checkpoint (`compile/own_schemes.py`)."""
+
 RECIPES: dict[str, Recipe] = {
     name: recipe_of(name, fields)
     for name, fields in json.loads(
         Path(__file__).with_name("recipes.json").read_text("utf-8")
     ).items()
 }
+"""Those for any checkpoint."""
+
+NAMED: dict[str, Recipe] = {**RECIPES, MOBILE.name: MOBILE}
+"""All that a name stands for."""

@@ -88,8 +88,15 @@ class Calibrator:
         Raises
         ------
         UsageError
-            If the recipe has no matrix of 4 bits in the layers, or the text is no text.
+            If the recipe has no matrix of 4 bits in the layers, the text is no text, or the
+            checkpoint fixes the steps of activations.
         """
+        if build.config.rounds_activations:
+            raise UsageError(
+                f"{OPTION}: the weights of this checkpoint were trained for the steps that its "
+                "activations are rounded to",
+                hint=f"leave out {OPTION}",
+            )
         schemes = calibrated_schemes(build)
         if not schemes:
             raise UsageError(

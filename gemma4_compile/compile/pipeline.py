@@ -40,11 +40,13 @@ from gemma4_compile.compile.compilation import (
 from gemma4_compile.compile.dump import check_dump
 from gemma4_compile.compile.library_build import build_libraries
 from gemma4_compile.compile.library_set import check_plans, library_plans
+from gemma4_compile.compile.own_schemes import with_own_schemes
 from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.compile.resolve import Choices, choose, sizes_of
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import ALL_COMPONENTS
 from gemma4_compile.model_spec.parameters import Parameter
+from gemma4_compile.options.package import MOBILE
 from gemma4_compile.package import files, interface
 from gemma4_compile.package.libraries import LibraryRecord, library_file, together
 from gemma4_compile.package.output_directory import (
@@ -109,7 +111,7 @@ def plan_model(
         open_source(
             request.model,
             request.revision,
-            weights=False,
+            weights=request.quant == MOBILE and local_path(request.model).is_dir(),
             generation_config=False,
             modalities=request.modalities,
             adapters=request.adapters,
@@ -118,7 +120,9 @@ def plan_model(
     ):
         config = with_drafter(source.config, drafter)
         sizes = sizes_of(request, config)
-        check_overrides(chosen.recipe, model_parameters(config, ALL_COMPONENTS))
+        table = model_parameters(config, ALL_COMPONENTS)
+        chosen = choose(with_own_schemes(request, source, table))
+        check_overrides(chosen.recipe, table)
         usual = [length for length in PLANNED_CONTEXTS if length <= config.max_position_embeddings]
         return library_plans(chosen, sizes, config, usual), source.origin
 
@@ -279,7 +283,8 @@ def compile_model(
     ):
         source = replace(source, config=with_drafter(source.config, drafter))
         table = model_parameters(source.config, ALL_COMPONENTS)
-        build = _planned(request, chosen, source, drafter, table)
+        request = with_own_schemes(request, source, table)
+        build = _planned(request, choose(request), source, drafter, table)
         checkpoint = source.checkpoint
         conversation: Conversation | None = None
         if checkpoint is not None:  # what can be known to fail fails before the long stages

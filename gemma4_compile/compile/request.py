@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemma4_compile.checkpoint.input_files import Lock
+from gemma4_compile.checkpoint.trained import is_for_phones
 from gemma4_compile.media.sizes import WIDE
 from gemma4_compile.model_spec.modality import TEXT_ONLY, Modality
 from gemma4_compile.options.compile import CompileOptions
 from gemma4_compile.options.dump import DumpOption
 from gemma4_compile.options.libraries import ALL, DEFAULT_LIMITS
-from gemma4_compile.options.package import ACTIVATIONS, DEFAULT_MODEL
+from gemma4_compile.options.package import ACTIVATIONS, DEFAULT_MODEL, DEFAULT_QUANT, MOBILE
 from gemma4_compile.options.process import warn
 from gemma4_compile.package.partial_build import PartialBuild
 from gemma4_compile.quantization.recipe_file import Overrides, read_recipe_file, with_overrides
@@ -64,10 +65,11 @@ def compile_request(options: CompileOptions) -> CompileRequest:
     What depends on the model is left to `resolve.sizes_of`.
     """
     overrides = () if options.recipe is None else read_recipe_file(options.recipe)
+    quant = options.quant or _usual_quant(options.model)
     return CompileRequest(
         model=options.model or DEFAULT_MODEL,
         target=options.target[0],
-        quant=options.quant,
+        quant=quant,
         output=options.output or Path(),
         limits=options.limits or DEFAULT_LIMITS,
         context_length=options.context,
@@ -87,19 +89,24 @@ def compile_request(options: CompileOptions) -> CompileRequest:
         tokenizer=options.tokenizer,
         adapters=options.adapter,
         allow_nonfinite=options.allow_nonfinite,
-        libraries=_forms(options, overrides),
+        libraries=_forms(options, quant, overrides),
     )
 
 
-def _forms(options: CompileOptions, overrides: Overrides) -> tuple[LibraryForm, ...]:
+def _usual_quant(model: str | None) -> str:
+    """The recipe of a model for which none is named."""
+    return MOBILE if model is not None and is_for_phones(model) else DEFAULT_QUANT
+
+
+def _forms(options: CompileOptions, quant: str, overrides: Overrides) -> tuple[LibraryForm, ...]:
     """The libraries that are named, of those that a recipe tells apart."""
-    names, recipe = options.library_names, with_overrides(options.quant, overrides)
+    names, recipe = options.library_names, with_overrides(quant, overrides)
     forms = fitting_forms(names, has_float16=recipe.has_float16, takes_int8=recipe.takes_int8)
     found = [form.name for form in forms]
     same = [name for name in names if name not in found]
     if same and options.libraries not in ((), (ALL,)) and not options.report:
         warn(
-            f"--quant {options.quant} stores nothing that these libraries would read otherwise: "
+            f"--quant {quant} stores nothing that these libraries would read otherwise: "
             f"{', '.join(same)}",
             f"instead of them there is {', '.join(found)}",
         )

@@ -30,7 +30,9 @@ from gemma4_compile.options.libraries import (
 )
 from gemma4_compile.options.process import non_empty, path, warn
 
-QUANTS = tuple(registered("quantization", "recipes.json"))
+MOBILE = "mobile"
+"""The recipe of Google's checkpoints for phones alone, and their default."""
+QUANTS = (*registered("quantization", "recipes.json"), MOBILE)
 ACTIVATIONS = ("auto", "float", "int8")
 OLD_ACTIVATIONS = {"exact": "float"}
 """Names that packages and command lines of earlier versions have."""
@@ -145,10 +147,13 @@ class PackageOptions(CommandOptions):
         action="append",
         group=_WEIGHTS,
     )
-    quant: str = option(
-        DEFAULT_QUANT,
+    quant: str | None = option(
+        None,
         "--quant QUANT",
-        lambda: f"{', '.join(QUANTS)} (default: {DEFAULT_QUANT})",
+        lambda: (
+            f"{', '.join(QUANTS)} (default: {DEFAULT_QUANT}; {MOBILE} of checkpoints for "
+            "phones, whose own form it is)"
+        ),
         type=parse_quant,
         group=_WEIGHTS,
     )

@@ -27,7 +27,7 @@ from gemma4_compile.planning.drafter_plan import DrafterPlan, plan_drafter
 from gemma4_compile.planning.parameter_kinds import KINDS, kind_of, read_per_token
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter, storage_plan
 from gemma4_compile.quantization.scheme import DTYPE_BYTES
-from gemma4_compile.quantization.schemes import RECIPES
+from gemma4_compile.quantization.schemes import NAMED, RECIPES
 from gemma4_compile.targets.devices import Requirements
 from gemma4_compile.targets.kernels.attention.head_dims import check_head_dim
 from gemma4_compile.targets.spec import NATIVE, TargetSpec
@@ -228,7 +228,7 @@ class BuildPlan:
         yield state, needs, _fitting("--context", context, state, limit)
         needs = f"--prefill-chunk {chunk}: one activation needs"
         yield activation, needs, _fitting("--prefill-chunk", chunk, activation, limit)
-        fits = largest_budget(self.config, RECIPES[self.recipe.name].activation_dtype, limit)
+        fits = largest_budget(self.config, NAMED[self.recipe.name].activation_dtype, limit)
         hint = f"--image-tokens {fits} fits" if fits else _WITHOUT.format("image")
         needs = f"--image-tokens {rows}: one activation of a picture needs"
         yield self.picture_tensor_bytes, needs, hint
@@ -329,7 +329,7 @@ def make_plan(
     kinds = dict.fromkeys(KINDS, 0)
     for parameter in model_parameters(config, ALL_COMPONENTS):
         kinds[kind_of(parameter)] += prod(parameter.shape)
-    recipe = RECIPES[quant] if isinstance(quant, str) else quant
+    recipe = NAMED[quant] if isinstance(quant, str) else quant
     shown = {**RECIPES, recipe.name: recipe}
     limit = (splits or target).max_binding_bytes
     if recipes is None:

@@ -9,7 +9,7 @@ from gemma4_compile.checkpoint.trained import is_trained, trained_twin
 from gemma4_compile.options.package import DEFAULT_QUANT
 from gemma4_compile.planning.parameter_kinds import kind_name
 from gemma4_compile.planning.plan import BuildPlan, RecipePlan
-from gemma4_compile.quantization.schemes import RECIPES
+from gemma4_compile.quantization.schemes import NAMED
 from gemma4_compile.targets.devices import TypicalDevice, typical_devices
 from gemma4_compile.targets.spec import INT8, WORDS
 from gemma4_compile.types import JsonObject
@@ -153,7 +153,7 @@ def _activations(plan: BuildPlan) -> str:
         return INT8
     if plan.target.float16 == WORDS:
         return "f32"
-    return {"float16": "f16", "float32": "f32"}[RECIPES[plan.recipe.name].activation_dtype]
+    return {"float16": "f16", "float32": "f32"}[NAMED[plan.recipe.name].activation_dtype]
 
 
 def plan_text(plan: BuildPlan, model: str, libraries: Sequence[LibraryNeeds] = ()) -> str:

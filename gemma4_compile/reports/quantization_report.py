@@ -17,6 +17,7 @@ from gemma4_compile.checkpoint.drafter import match_drafter, open_drafter, with_
 from gemma4_compile.checkpoint.match import match
 from gemma4_compile.checkpoint.nonfinite import Counts, nonfinite_lines, open_reader
 from gemma4_compile.checkpoint.sources import open_source
+from gemma4_compile.compile.own_schemes import with_own_schemes
 from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import ALL_COMPONENTS
@@ -31,7 +32,7 @@ from gemma4_compile.quantization.groups import exact_groups
 from gemma4_compile.quantization.recipe import StoredParameter, storage_plan
 from gemma4_compile.quantization.recipe_file import check_overrides, with_overrides
 from gemma4_compile.quantization.scheme import Float32Array, Scheme
-from gemma4_compile.quantization.schemes import RECIPES
+from gemma4_compile.quantization.schemes import MOBILE, NAMED
 from gemma4_compile.reports.exact_groups import (
     Exact,
     FourBits,
@@ -214,11 +215,15 @@ def report_model(
         config = with_drafter(source.config, drafter)
         table = model_parameters(config, ALL_COMPONENTS)
         check_overrides(recipe, table)
+        request = with_own_schemes(request, source, table)
+        recipe = with_overrides(request.quant, request.overrides)
         matched = match(source.checkpoint.tensors, config)
         if drafter is not None and drafter.checkpoint is not None:
             matched |= match_drafter(drafter.checkpoint, config)
         plan = storage_plan(table, recipe, None)
-        plain = {item.name: RECIPES[recipe.name].scheme(item) for item in table}
+        is_own = recipe.name == MOBILE.name  # whose overrides are the checkpoint's
+        without = recipe if is_own else NAMED[recipe.name]
+        plain = {item.name: without.scheme(item) for item in table}
         allowed = request.allow_nonfinite
         read_rows, nonfinite = open_reader(matched, reporter, allow_nonfinite=allowed)
         total = sum(4 * math.prod(item.shape) for item in table)

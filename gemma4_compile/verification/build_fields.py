@@ -19,7 +19,7 @@ from gemma4_compile.package.interface import DEVICE, DRAFTER
 from gemma4_compile.package.media import settings_of
 from gemma4_compile.package.partial_build import MODALITIES, NONFINITE
 from gemma4_compile.quantization.recipe_file import MAX_PATTERN_LETTERS, MAX_PATTERNS
-from gemma4_compile.quantization.schemes import RECIPES, SCHEMES
+from gemma4_compile.quantization.schemes import NAMED, SCHEMES
 from gemma4_compile.targets import TARGETS, target_spec
 from gemma4_compile.targets.spec import ACTIVATIONS, NATIVE, WORDS
 
@@ -74,7 +74,7 @@ def _conditions(build: Build) -> Iterator[tuple[str, bool]]:
     yield "limits", build["limits"] in TARGETS[target].limits
     device = target_spec(target, build["limits"]).device
     yield DEVICE, build.get(DEVICE, target) == device
-    yield "recipe", build["recipe"] in RECIPES
+    yield "recipe", build["recipe"] in NAMED
     yield "activations", build["activations"] in ACTIVATIONS
     yield FLOAT16, build.get(FLOAT16, NATIVE) in (NATIVE, WORDS)
     kinds = [kind.value for kind in Modality]

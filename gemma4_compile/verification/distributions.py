@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from gemma4_compile.types import JsonObject
-from gemma4_compile.verification.heads import Weights, capped, head_name, head_rows, parsed
+from gemma4_compile.verification.heads import Weights, head_name, head_rows, logits_of, parsed
 from gemma4_compile.verification.measures import TOP, Positions
 
 BLOCK_BYTES = 64 << 20  # of rows of a head, in float32
@@ -100,8 +100,8 @@ def compare_heads(
             for first in range(0, count, CHUNK):
                 rows = slice(first, first + CHUNK)
                 own = [
-                    capped(one[rows].to(device) @ matrix.T, cap).double()
-                    for one, matrix in zip(normed, heads, strict=True)
+                    logits_of(one[rows].to(device), matrix, each, cap).double()
+                    for one, matrix, each in zip(normed, heads, weights, strict=True)
                 ]
                 if len(ids) < end - begin:
                     own = [each[:, ids - begin] for each in own]

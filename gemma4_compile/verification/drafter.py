@@ -309,7 +309,8 @@ class _Reference:
 
 
 def _compared(reference: _Reference, rounds: Sequence[Round], *, is_whole: bool) -> DraftComparison:
-    build = reference.subject.opened.provenance.build
+    opened = reference.subject.opened
+    build = opened.provenance.build
     run, ids = reference.run, reference.text.ids
     pairs = [pair for one in rounds for pair in reference.guesses(one)]
     positions = [one.position + row for one in rounds for row in range(len(one.logits))]
@@ -329,6 +330,7 @@ def _compared(reference: _Reference, rounds: Sequence[Round], *, is_whole: bool)
             int8=build["activations"] == INT8,
             whole=is_whole,
             words=reads_words(build),
+            stepped=opened.config.rounds_activations,
         ),
         is_whole,
     )

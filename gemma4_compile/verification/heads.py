@@ -18,6 +18,7 @@ from gemma4_compile.model_spec.text.parameters import HEAD
 from gemma4_compile.quantization.convert import RowReader
 from gemma4_compile.types import JsonObject
 from gemma4_compile.verification.attention_blocks import Untyped
+from gemma4_compile.verification.static_rounding import Steps, rounded
 
 Float32Array = npt.NDArray[np.float32]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -62,7 +63,7 @@ def head(normed: torch.Tensor, text: JsonObject, weights: Weights) -> Float32Arr
     for begin in range(0, vocab_size, block):
         end = min(begin + block, vocab_size)
         rows = head_rows(weights, begin, end)
-        logits[:, begin:end] = capped(normed @ rows.T, cap).numpy()
+        logits[:, begin:end] = logits_of(normed, rows, weights, cap).numpy()
     return logits
 
 
@@ -75,6 +76,14 @@ def head_name(weights: Weights) -> str:
 def head_rows(weights: Weights, begin: int, end: int) -> torch.Tensor:
     """Rows of the head."""
     return torch.from_numpy(np.ascontiguousarray(weights.read(head_name(weights), begin, end)))
+
+
+def logits_of(
+    normed: torch.Tensor, rows: torch.Tensor, weights: Weights, cap: float | None
+) -> torch.Tensor:
+    """Logits of some rows of the head, as the model returns them."""
+    steps = Steps.of(HEAD, weights.read, weights.shapes)
+    return capped(rounded(rounded(normed, steps.inputs) @ rows.T, steps.outputs), cap)
 
 
 def capped(logits: torch.Tensor, cap: float | None) -> torch.Tensor:

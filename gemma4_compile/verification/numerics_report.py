@@ -285,7 +285,6 @@ def _report(
     chunked, late = measured.found[count], measured.found[count + 1]
     assert hidden is not None, "the probe returns the residual streams"
     masked = build["suppressed_tokens"]
-    int8 = build["activations"] == INT8
 
     def compare(name: str) -> Comparison:
         run = measured.references.runs[name]
@@ -294,9 +293,10 @@ def _report(
             tuple(compare_layer(*pair) for pair in zip(hidden, run.hidden, strict=True)),
             thresholds(
                 build["recipe"],
-                int8=int8,
+                int8=build["activations"] == INT8,
                 whole=name == CHECKPOINT,
                 words=reads_words(build),
+                stepped=opened.config.rounds_activations,
             ),
         )
 

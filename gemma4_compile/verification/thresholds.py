@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from gemma4_compile.quantization.groups import step_error
 from gemma4_compile.quantization.quality import Thresholds, loosest
 from gemma4_compile.quantization.scheme import EVEN_ERROR, HALF_STEP, Scheme
-from gemma4_compile.quantization.schemes import RECIPES
+from gemma4_compile.quantization.schemes import NAMED
 from gemma4_compile.verification.measures import DraftMeasures, LayerMeasures, LogitMeasures
 
 # The reference computes with the package's own weights: what is left is rounding in kernels.
@@ -18,14 +18,19 @@ ARITHMETIC: Mapping[str, Thresholds] = {
 }
 """By the dtype of activations."""
 _ARITHMETIC_INT8 = Thresholds(5e-2, 0.85, 0.85, 0.99, 1.10)
+_ARITHMETIC_STEPS = Thresholds(0.5, 0.60, 0.60, 0.80, 2.0)
+"""A model that rounds to steps of its own goes another way from the first value beside a tie on,
+and is as far from itself then with sums in another order (docs/numerics.md)."""
 
 
 def activation_dtype(recipe: str, *, words: bool) -> str:
     """Dtype of a library's activations; `words` is whether it reads float16 weights as words."""
-    return "float32" if words else RECIPES[recipe].activation_dtype
+    return "float32" if words else NAMED[recipe].activation_dtype
 
 
-def thresholds(recipe: str, *, int8: bool, whole: bool, words: bool = False) -> Thresholds:
+def thresholds(
+    recipe: str, *, int8: bool, whole: bool, words: bool = False, stepped: bool = False
+) -> Thresholds:
     """Bounds for a recipe.
 
     Parameters
@@ -33,10 +38,11 @@ def thresholds(recipe: str, *, int8: bool, whole: bool, words: bool = False) -> 
     words : as in `activation_dtype`
     int8 : whether decoding rounds vectors to int8
     whole : whether the reference has the checkpoint's weights, and not the package's
+    stepped : whether the model itself rounds activations, to the steps of its checkpoint
     """
-    chosen = RECIPES[recipe]
+    chosen = NAMED[recipe]
     rounded = [scheme.thresholds for scheme in chosen.schemes.values()] if whole else []
-    vectors = [_ARITHMETIC_INT8] if int8 else []
+    vectors = [*([_ARITHMETIC_INT8] if int8 else []), *([_ARITHMETIC_STEPS] if stepped else [])]
     return loosest([ARITHMETIC[activation_dtype(recipe, words=words)], *rounded, *vectors])
 
 

@@ -23,7 +23,7 @@ from gemma4_compile.model_spec.config.attention import AttentionKind
 from gemma4_compile.quantization.convert import RowReader
 from gemma4_compile.runtime.engine.media_prompt import Prompt
 from gemma4_compile.types import JsonObject
-from gemma4_compile.verification import towers
+from gemma4_compile.verification import static_rounding, towers
 from gemma4_compile.verification.attention_blocks import BLOCKS, Untyped
 from gemma4_compile.verification.heads import Weights, head, parsed
 from gemma4_compile.verification.text_inputs import text_alone, with_media
@@ -140,7 +140,9 @@ def fill_ends(model: Untyped, dtype: str, weights: Weights) -> None:
         table = getattr(model, name, None)
         if table is not None:
             scale = table.scale if isinstance(table, _RowEmbedding) else table.scalar_embed_scale
-            rows = _RowEmbedding(f"{name}.weight", weights.read, _rounded(scale, dtype))
+            # Rows that are stored as integers are multiplied by the scale as it is.
+            own = scale if static_rounding.rounds(weights.shapes) else _rounded(scale, dtype)
+            rows = _RowEmbedding(f"{name}.weight", weights.read, own)
             setattr(model, name, rows)
     for name in ("per_layer_model_projection", "per_layer_projection_norm"):
         module = getattr(model, name, None)
@@ -284,6 +286,7 @@ def stream(
             lanes.append([_Lane.begin(model, tokens, first) for tokens, first in pairs])
         for index, layer in enumerate(layers):
             held: dict[str, Hashable] = {}
+            static_rounding.round_layer(layer, index, weights[0].read, weights[0].shapes)
             nbytes = sum(4 * value.numel() for value in layer.state_dict().values())
             for one, own in zip(weights, lanes, strict=True):
                 _exchange(layer, index, one, held, device)

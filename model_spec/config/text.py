@@ -17,6 +17,7 @@ from gemma4_compile.model_spec.config.fields import ConfigFields
 from gemma4_compile.model_spec.config.kv_sharing import first_shared_layer, kv_sources
 from gemma4_compile.model_spec.config.variants import (
     first_given,
+    rounds_activations,
     stored_dtype,
     ties_head,
     token_if_any,
@@ -44,6 +45,8 @@ class TextConfig:
     eos_token_id : as the file has them; those outside of the vocabulary end no reply
     ties_head : the head is the token embedding's matrix; else it has one of its own
     bidirectional_images : on sliding layers, the rows of a picture see each other
+    rounds_activations : the inputs and outputs of linear layers are rounded to int8, by steps that
+        the checkpoint holds
     """
 
     vocab_size: int
@@ -74,6 +77,7 @@ class TextConfig:
     eos_token_id: tuple[int, ...]
     ties_head: bool = True
     bidirectional_images: bool = False
+    rounds_activations: bool = False
 
 
 def _check_attention(config: TextConfig) -> None:
@@ -123,6 +127,22 @@ def _experts(text: ConfigFields) -> tuple[int, int, int]:
         return 0, 0, 0
     experts = text.integer(names[0], 1, MAX_EXPERTS)
     return experts, text.integer(names[1], 1, experts), text.integer(names[2], 1, MAX_WIDTH)
+
+
+def _check_rounding(config: TextConfig) -> None:
+    """Refuse what no checkpoint that rounds activations has, and what is not compiled with it."""
+    if config.ties_head:
+        raise ConfigError(
+            "config key `tie_word_embeddings`: expected false, as the head of a checkpoint for "
+            "phones has steps of its own to round to",
+            hint="download config.json again: the released ones have it",
+        )
+    if config.num_experts:
+        raise ConfigError(
+            "config key `enable_moe_block`: experts whose inputs are rounded by the checkpoint "
+            "are not compiled",
+            hint="only E2B and E4B are released so",
+        )
 
 
 def read_text(top: ConfigFields, text: ConfigFields) -> TextConfig:
@@ -184,7 +204,10 @@ def read_text(top: ConfigFields, text: ConfigFields) -> TextConfig:
         eos_token_id=first_given("eos_token_id", top, text).token_ids("eos_token_id"),
         ties_head=ties_head(top, text),
         bidirectional_images=text.require("use_bidirectional_attention") == "vision",
+        rounds_activations=rounds_activations(top, text),
     )
+    if config.rounds_activations:
+        _check_rounding(config)
     rope.refuse_unknown({})
     _check_attention(config)
     return config

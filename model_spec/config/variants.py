@@ -32,9 +32,10 @@ QAT_HINT = (
     "give the checkpoint of the same size whose name ends in `-qat-q4_0-unquantized`, such as "
     "google/gemma-4-E2B-it-qat-q4_0-unquantized: four bits hold its weights exactly"
 )
-READ_METHODS = ("compressed-tensors", "gptq", "awq", "bitsandbytes", "fp8", "mlx")
+PHONE_METHOD = "gemma"
+"""`quant_method` of Google's checkpoints for phones, which round activations, too."""
+READ_METHODS = ("compressed-tensors", "gptq", "awq", "bitsandbytes", "fp8", "mlx", PHONE_METHOD)
 """`quant_method` of checkpoints whose weights are computed from what they hold."""
-_TRAINED_METHOD = "gemma"
 # Who quantised a checkpoint, by `quant_method`.
 _METHODS: Mapping[object, str] = {
     "awq": "AWQ",
@@ -95,13 +96,6 @@ def refuse_quantised(fields: ConfigFields) -> None:
             by = quantised_by(found)
             if by in READ_METHODS:
                 continue
-            if by == _TRAINED_METHOD:
-                raise ConfigError(
-                    f"config key `{fields.key(key)}`: Google's checkpoints for phones round the "
-                    "inputs and outputs of layers as well, and were trained for that; their "
-                    "weights alone are another model",
-                    hint=QAT_HINT,
-                )
             method = found.get("quant_method")
             known = _METHODS.get(method) if isinstance(method, str) else None
             if method is None:  # of older files, and of MLX
@@ -112,6 +106,13 @@ def refuse_quantised(fields: ConfigFields) -> None:
             f"config key `{fields.key(key)}`: quantised checkpoints{who} are not supported yet",
             hint=DEQUANTISE,
         )
+
+
+def rounds_activations(top: ConfigFields, text: ConfigFields) -> bool:
+    """Return whether the inputs and outputs of linear layers are rounded to the file's steps."""
+    given = (fields.get("quantization_config") for fields in (top, text))
+    found = next((one for one in given if one is not None), None)
+    return isinstance(found, Mapping) and quantised_by(found) == PHONE_METHOD
 
 
 def refuse_variants(top: ConfigFields, text: ConfigFields) -> None:

@@ -7,11 +7,15 @@ import re
 from gemma4_compile.model_spec.component import Component
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.config.kv_sharing import first_shared_layer
+from gemma4_compile.model_spec.parameters import INPUT_STEP, OUTPUT_STEP
 from gemma4_compile.model_spec.text.export import export_text
 from gemma4_compile.model_spec.text.memory import activation_memory
 from gemma4_compile.model_spec.text.parameters import HEAD, parameter_table
 
-_SHARED_KV = re.compile(r"layers\.(\d+)\.self_attn\.(?:k_proj|v_proj|k_norm)\.weight")
+_SHARED_KV = re.compile(
+    r"layers\.(\d+)\.self_attn\.(?:k_proj|v_proj|k_norm)\."
+    rf"(?:weight|weight_scale|{INPUT_STEP}|{OUTPUT_STEP})"
+)
 
 
 def is_unused(source: str, config: Gemma4Config) -> bool:
@@ -30,5 +34,5 @@ TEXT = Component(
     activations=activation_memory,
     is_unused=is_unused,
     is_stripped=True,
-    at_root=frozenset({f"{HEAD}.weight"}),
+    at_root=frozenset(f"{HEAD}.{end}" for end in ("weight", INPUT_STEP, OUTPUT_STEP)),
 )

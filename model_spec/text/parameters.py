@@ -5,14 +5,25 @@ Which checkpoint tensors become which model parameter, in which shape and with w
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from gemma4_compile.model_spec.config.text import TextConfig
 from gemma4_compile.model_spec.layers.plan import LayerPlan
-from gemma4_compile.model_spec.parameters import Arrangement, Parameter, Role, Source, folded_scale
+from gemma4_compile.model_spec.parameters import (
+    Arrangement,
+    Parameter,
+    Role,
+    Source,
+    folded_scale,
+    steps_of,
+)
 from gemma4_compile.model_spec.text.layer_plan import layer_plans
 from gemma4_compile.model_spec.text.scales import per_layer_embedding_scale
 
 HEAD = "lm_head"
 """Name of the head's parameter, and of its tensor before `.weight`."""
+MODEL_PROJECTION = "per_layer_model_projection"
+_STEPPED = (Role.LINEAR, Role.PER_LAYER_LINEAR, Role.LM_HEAD)
 
 
 def matrix(
@@ -169,7 +180,7 @@ def parameter_table(config: TextConfig) -> tuple[Parameter, ...]:
                 columns,
                 scale,
             ),
-            matrix("per_layer_model_projection", Role.PER_LAYER_LINEAR, columns, hidden),
+            matrix(MODEL_PROJECTION, Role.PER_LAYER_LINEAR, columns, hidden),
             vector("per_layer_projection_norm", ple),
         ]
     for plan in layer_plans(config):
@@ -177,4 +188,12 @@ def parameter_table(config: TextConfig) -> tuple[Parameter, ...]:
     table.append(vector("norm", hidden))
     if not config.ties_head:
         table.append(matrix(HEAD, Role.LM_HEAD, *sizes))
-    return tuple(table)
+    return tuple(_with_steps(table) if config.rounds_activations else table)
+
+
+def _with_steps(table: Sequence[Parameter]) -> Iterator[Parameter]:
+    """The table with the steps of each matrix behind it, but of the one that is never quantised."""
+    for parameter in table:
+        yield parameter
+        if parameter.role in _STEPPED and parameter.name != MODEL_PROJECTION:
+            yield steps_of(parameter)

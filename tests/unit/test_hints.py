@@ -19,7 +19,7 @@ from gemma4_compile.options import libraries as library_options
 from gemma4_compile.options import serve as serve_options
 from gemma4_compile.options import verify as verify_options
 from gemma4_compile.options.process import Parser
-from gemma4_compile.quantization.schemes import RECIPES
+from gemma4_compile.quantization.schemes import NAMED
 from gemma4_compile.targets import TARGETS
 
 ROOT = Path(__file__).parents[2]
@@ -113,7 +113,7 @@ def test_options_exist() -> None:
 def test_targets_recipes_and_limits_exist() -> None:
     wanted = {
         rf"--target `?{NO_NAME}([a-z][a-z0-9]*)": set(TARGETS),
-        rf"--quant `?{NO_NAME}([a-z][a-z0-9]*)": set(RECIPES),
+        rf"--quant `?{NO_NAME}([a-z][a-z0-9]*)": set(NAMED),
         rf"--limits `?{NO_NAME}([a-z][a-z0-9-]*)": LIMITS,
     }
     for pattern, names in wanted.items():

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from gemma4_compile.checkpoint.quantised import bitsandbytes, compressed, fp8, gptq, mlx
+from gemma4_compile.checkpoint.quantised import bitsandbytes, compressed, fp8, gptq, mlx, phones
 from gemma4_compile.checkpoint.quantised.modules import Weights
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo
-from gemma4_compile.model_spec.config.variants import quantised_by
+from gemma4_compile.model_spec.config.variants import PHONE_METHOD, quantised_by
 from gemma4_compile.options.process import warn
 
 KEYS = ("quantization", "quantization_config")
@@ -94,6 +94,8 @@ def _read(
     if not isinstance(values, Mapping):
         return None
     method = quantised_by(values)
+    if method == PHONE_METHOD:
+        return method, phones.read_weights(values, tensors, config)
     reader = None if method is None else _READERS.get(method)
     if reader is None or method is None:
         return None

@@ -12,7 +12,7 @@ from gemma4_compile.compile import request
 from gemma4_compile.options import libraries as library_options
 from gemma4_compile.options import package as options
 from gemma4_compile.options.compile import COMMAND
-from gemma4_compile.quantization.schemes import RECIPES
+from gemma4_compile.quantization.schemes import NAMED
 from gemma4_compile.targets import TARGETS
 from gemma4_compile.targets.spec import ACTIVATIONS
 
@@ -24,7 +24,7 @@ def test_the_names_are_those_of_the_compiler() -> None:
     for name, target in TARGETS.items():
         assert list(target.limits) == list(library_options.LIMITS[name])
         assert {spec.name for spec in target.limits.values()} == {name}
-    assert tuple(RECIPES) == options.QUANTS
+    assert tuple(NAMED) == options.QUANTS
     assert (request.AUTO, *ACTIVATIONS) == options.ACTIVATIONS
 
 

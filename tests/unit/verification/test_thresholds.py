@@ -11,7 +11,7 @@ import pytest
 from gemma4_compile.quantization.dense import DenseScheme
 from gemma4_compile.quantization.groups import GroupScheme
 from gemma4_compile.quantization.scheme import Scheme
-from gemma4_compile.quantization.schemes import RECIPES
+from gemma4_compile.quantization.schemes import NAMED
 from gemma4_compile.verification.measures import DraftMeasures, LayerMeasures, LogitMeasures
 from gemma4_compile.verification.thresholds import (
     activation_dtype,
@@ -49,7 +49,14 @@ def test_a_library_that_computes_in_float32_is_held_to_it() -> None:
     assert activation_dtype("q4f16", words=False) == "float16"
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_model_that_rounds_may_go_another_way() -> None:
+    assert thresholds("mobile", int8=False, whole=True).kl_mean == 1e-7
+    stepped = thresholds("mobile", int8=False, whole=False, stepped=True)
+    assert list(shortfalls(stepped, replace(PERFECT, kl_mean=0.4), [LAYER])) == []
+    assert list(shortfalls(stepped, replace(PERFECT, kl_mean=0.6), [LAYER])) != []
+
+
+@pytest.mark.parametrize("recipe", NAMED)
 @pytest.mark.parametrize("int8", [False, True])
 def test_what_the_recipe_rounds_away_loosens_bounds_only(recipe: str, int8: bool) -> None:
     own, whole = (thresholds(recipe, int8=int8, whole=value) for value in (False, True))

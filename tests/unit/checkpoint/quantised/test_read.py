@@ -130,7 +130,7 @@ def test_a_config_that_does_not_say_it_is_to_say_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("quantization", "words", "way_out"),
     [
-        ({"quant_method": "gemma"}, "Google's checkpoints for phones", "-qat-q4_0-unquantized"),
+        ({"quant_method": "gemma"}, "tie_word_embeddings", "download config.json again"),
         ({"quant_method": "gptq", "bits": 3}, "quantization_config.bits", "AWQ"),
         ({"quant_method": "hqq"}, "quantised checkpoints (hqq)", "dequantize"),
     ],

@@ -168,6 +168,10 @@ CHANGES: dict[str, dict[str, Any]] = {
 OF_THE_TOP_LEVEL: dict[str, dict[str, Any]] = {
     "ties_head": {"tie_word_embeddings": False},
     "dtype": {"dtype": "float32"},
+    "rounds_activations": {
+        "quantization_config": {"quant_method": "gemma"},
+        "tie_word_embeddings": False,
+    },
 }
 SECTIONS = {"vision", "audio", "drafter"}  # tests/unit/model_spec/*/test_config.py
 

@@ -1,0 +1,117 @@
+"""`--quant mobile`: the schemes that a checkpoint for phones was stored with, read off its tensors.
+
+They become overrides of the recipe, as those of `--recipe` are: provenance lists them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from gemma4_compile.checkpoint.match import match
+from gemma4_compile.checkpoint.quantised.phones import stored_form
+from gemma4_compile.checkpoint.safetensors_file import TensorInfo
+from gemma4_compile.checkpoint.sources import ModelSource
+from gemma4_compile.compile.request import CompileRequest
+from gemma4_compile.errors import QuantizationError, UsageError
+from gemma4_compile.model_spec.drafter.parameters import STEM
+from gemma4_compile.model_spec.parameters import Parameter
+from gemma4_compile.options.process import warn
+from gemma4_compile.quantization.recipe import FIXED_ROLES
+from gemma4_compile.quantization.rows import WHOLE_ROW, RowScheme
+from gemma4_compile.quantization.schemes import MOBILE, NAMED, SCHEMES
+
+_WHOLE = "q0f32"
+"""Of what the checkpoint has in bfloat16, which float32 holds exactly."""
+_BLOCK = max(one.block for one in SCHEMES.values() if isinstance(one, RowScheme))
+_OTHER = "choose another --quant, such as q8f16"
+
+
+def with_own_schemes(
+    request: CompileRequest, source: ModelSource, table: Sequence[Parameter]
+) -> CompileRequest:
+    """The request, with the checkpoint's schemes where the recipe is its own.
+
+    Raises
+    ------
+    UsageError
+        If the recipe is asked for and the checkpoint is another's, or its tensors are not at hand.
+    QuantizationError
+        If it holds a matrix in a form that no kernel reads.
+    """
+    if request.probe or request.lock is not None:
+        return request  # of a package, which lists them
+    if request.quant != MOBILE.name:
+        _warn_of_rounding(request, source)
+        return request
+    if not source.config.rounds_activations:
+        raise UsageError(
+            f"--quant {MOBILE.name}: it is the form of Google's checkpoints for phones, and "
+            f"`{request.model}` is none",
+            hint="choose another --quant, or give a checkpoint whose name ends in "
+            "`-qat-mobile-transformers`",
+        )
+    if request.adapters:
+        raise UsageError(
+            f"--quant {MOBILE.name}: with an --adapter the weights are no levels of the "
+            "checkpoint any more",
+            hint=_OTHER,
+        )
+    if source.checkpoint is None:
+        raise UsageError(
+            f"--quant {MOBILE.name}: the bits of each matrix are read off the checkpoint's "
+            "tensors, which --only library, and --plan of a hub id, do without",
+            hint="leave out --only, or download the checkpoint and give its directory",
+        )
+    matched = match(source.checkpoint.tensors, source.config)
+    own = _overrides(table, matched)
+    return replace(
+        request,
+        overrides=(*(one for one in own if one not in request.overrides), *request.overrides),
+    )
+
+
+def _warn_of_rounding(request: CompileRequest, source: ModelSource) -> None:
+    """Say that a recipe rounds weights that have few levels already."""
+    schemes = NAMED[request.quant].all_schemes
+    if source.config.rounds_activations and any(one.group_size for one in schemes):
+        warn(
+            f"--quant {request.quant} rounds again what a checkpoint for phones has rounded before",
+            f"--quant {MOBILE.name}, their default, holds its weights exactly, in fewer bytes",
+        )
+
+
+def _overrides(
+    table: Sequence[Parameter], matched: Mapping[str, TensorInfo]
+) -> Iterator[tuple[str, str]]:
+    """Names of matrices whose scheme is not the recipe's, with theirs."""
+    for parameter in table:
+        if parameter.role in FIXED_ROLES or parameter.name.startswith(STEM):
+            continue
+        scheme = _scheme_of(parameter, matched)
+        if scheme != MOBILE.scheme(parameter).name:
+            yield parameter.name, scheme
+
+
+def _scheme_of(parameter: Parameter, matched: Mapping[str, TensorInfo]) -> str:
+    """The scheme that holds the integers of all sources of a matrix."""
+    forms = [stored_form(matched[source.name]) for source in parameter.sources]
+    found = [form for form in forms if form is not None]
+    if not found:
+        return _WHOLE
+    bits = max(bits for bits, _ in found)
+    is_whole_row = all(columns == parameter.shape[1] for _, columns in found)
+    name = RowScheme(bits, WHOLE_ROW if is_whole_row else _BLOCK).name
+    is_held = is_whole_row or all(columns % _BLOCK == 0 for _, columns in found)
+    if len(found) < len(forms) or not is_held or name not in SCHEMES:
+        raise QuantizationError(
+            f"`{parameter.name}` is stored in {' and '.join(sorted(map(_text, set(forms))))}, "
+            f"which --quant {MOBILE.name} does not hold",
+            hint=_OTHER,
+        )
+    return name
+
+
+def _text(form: tuple[int, int] | None) -> str:
+    """A form in messages."""
+    return "floats" if form is None else f"{form[0]} bits with a step for {form[1]} columns"
