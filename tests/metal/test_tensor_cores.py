@@ -11,6 +11,7 @@ from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.targets import target_spec
 from tests.fixed_scheme import FixedLayout
+from tests.marks import slow_unless
 from tests.metal import emulator
 from tests.metal.emulated_kernels import ORDERS, EmulatedCases, link_cases
 from tests.numerics.kernel_cases import make_case
@@ -45,7 +46,7 @@ SIZES = {
 }
 
 
-@pytest.fixture(scope="module", params=SIZES)
+@pytest.fixture(scope="module", params=slow_unless(lambda name: "another" in name, SIZES))
 def few_rows(
     request: pytest.FixtureRequest,
     metal_device: tvm.runtime.Device,

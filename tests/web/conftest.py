@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gemma4_compile.system.cache_folder import cache_folder
 from gemma4_compile.targets.linker import zig
 from tests.shared import made_once, shared_folder
 from tests.web.compiled import EVERY, TINY, Compiler
@@ -105,7 +106,7 @@ def _preloaded(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     def make(library: Path) -> None:
         source = str(HERE / f"{name}.c")
         arguments = ["cc", "-shared", "-fPIC", "-O1", "-o", str(library), source, "-ldl"]
-        zig.run(arguments, library.parent, library.with_name("zig"))
+        zig.run(arguments, library.parent, cache_folder() / "zig")
 
     return made_once(shared_folder(tmp_path_factory) / f"{name}.so", make)
 

@@ -70,6 +70,7 @@ def test_a_long_conversation_is_the_same_token_by_token(play: Play) -> None:
     assert fast.stats["plainSteps"] < 10
 
 
+@pytest.mark.slow
 def test_two_models_in_one_thread_keep_apart(play: Play) -> None:
     plain, fast = play("two", fast=False), play("two", fast=True)
     assert fast.steps == plain.steps
@@ -95,7 +96,7 @@ def test_a_lost_device_ends_the_reply_and_a_new_one_goes_on(play: Play) -> None:
 @pytest.mark.parametrize(
     ("fake", "reason"),
     slow_unless(
-        lambda fake, _: fake.startswith(("another", "debug")),
+        lambda fake, _: fake.startswith("another"),
         [
             ("library without interface", "no driver interface"),
             ("library of another version", "has version 9, this module understands 1"),

@@ -127,6 +127,7 @@ def test_phases_are_numbered_and_kernels_have_their_source(
         assert len(sources) > 40
 
 
+@pytest.mark.slow
 def test_every_pass_has_a_file_in_its_order(tmp_path: Path) -> None:
     folder = tmp_path / "ir"
     compile_small(
