@@ -143,9 +143,10 @@ class Measurement:
     def _one_by_one(self, count: int) -> list[int]:
         """Tokens that are drawn on the device; each is on the host before the next step."""
         token, tokens = self.ids[0], []
-        draw, forward = self.engine.sampling.draw, self.engine.runner.forward_one
+        engine, sequence = self.engine, self.engine.sequence
         for uniform in np.random.default_rng(2).random(count).tolist():
-            token = draw(forward(token), TEMPERATURE, TOP_P, uniform)
+            logits = engine.runner.forward_one(sequence, token)
+            token = engine.sampling.draw(logits, TEMPERATURE, TOP_P, uniform)
             tokens.append(token)
         return tokens
 
@@ -174,7 +175,7 @@ class Measurement:
 
         def launched() -> None:  # nothing waits for a result
             for token in ids:
-                engine.runner.forward_one(token)
+                engine.runner.forward_one(engine.sequence, token)
             engine.device.wait()
 
         def with_logits() -> None:
@@ -183,7 +184,7 @@ class Measurement:
 
         def submitted() -> None:
             for token in ids:
-                engine.runner.forward_one(token)
+                engine.runner.forward_one(engine.sequence, token)
 
         result: dict[str, Any] = {"context": context, "tokens_per_sample": tokens}
         actions: list[tuple[str, Callable[[], Any]]] = [

@@ -65,6 +65,7 @@ KV_ROTARY = "gemma4_kv_rotary"
 KV_CLEAR = "gemma4_kv_clear"
 KV_ADD_SEQUENCE = "gemma4_kv_add_sequence"
 KV_REMOVE_SEQUENCE = "gemma4_kv_remove_sequence"
+KV_FORK_SEQUENCE = "gemma4_kv_fork_sequence"
 KV_BEGIN_FORWARD = "gemma4_kv_begin_forward"
 KV_END_FORWARD = "gemma4_kv_end_forward"
 KV_POP_N = "gemma4_kv_pop_n"
@@ -77,7 +78,7 @@ CHECK_TENSORS = "gemma4_check_tensors"  # refuses what a function was not compil
 LINKED_FUNCTIONS = (
     CHECK_TENSORS,
     *(KV_CREATE, KV_KEY, KV_VALUE, KV_POSITIONS, KV_ROTARY),
-    *(KV_CLEAR, KV_ADD_SEQUENCE, KV_REMOVE_SEQUENCE, KV_BEGIN_FORWARD, KV_END_FORWARD),
-    *(KV_POP_N, KV_LENGTH),
+    *(KV_CLEAR, KV_ADD_SEQUENCE, KV_REMOVE_SEQUENCE, KV_FORK_SEQUENCE),
+    *(KV_BEGIN_FORWARD, KV_END_FORWARD, KV_POP_N, KV_LENGTH),
 )
 """C++ functions that every library holds."""

@@ -2,7 +2,7 @@
 
 from gemma4_compile.runtime.chat.chat import Chat, Reply
 from gemma4_compile.runtime.engine.engine import Engine
-from gemma4_compile.runtime.engine.sequence_state import ContextFullError
+from gemma4_compile.runtime.engine.sequence import ContextFullError
 from gemma4_compile.runtime.package.package import Package
 from gemma4_compile.runtime.sampling.sampling import Sampler, SamplingOptions
 

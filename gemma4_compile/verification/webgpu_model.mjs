@@ -3,7 +3,7 @@ import fs from "node:fs/promises";
 import path from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 
-const STATE = ["clear", "add_sequence", "popn", "begin_forward", "end_forward"];
+const STATE = ["clear", "add_sequence", "fork_sequence", "remove_sequence", "popn", "begin_forward", "end_forward"];
 const PAGE_SIZE = 16; // what the client asks for; the state has no pages
 const TEXT = 0; // modality of a row
 const COLDEST = 1e-6; // the client's temperature instead of 0
@@ -78,34 +78,58 @@ export class WebGPUModel {
     await this.tvm.fetchTensorCache(base, this.gpu, { artifactCache });
   }
 
-  makeState(contextLength, chunk) {
-    const sizes = [1, contextLength, chunk, PAGE_SIZE, 0];
+  makeState(contextLength, chunk, sequences = 1) {
+    const sizes = [sequences, contextLength, chunk, PAGE_SIZE, 0];
     return this.scoped(() => this.functions.create_kv_cache(...sizes.map((size) => this.tvm.makeShapeTuple([size]))));
   }
 
-  // --- The sequence ---
+  // --- Sequences ---
+
+  /** The one that calls go on with. */
+  sequence = 0;
 
   get chunkSize() {
     return this.metadata.prefill_chunk_size;
   }
 
   /** An empty state instead of the one before. */
-  renew(contextLength, chunk = this.chunkSize) {
+  renew(contextLength, chunk = this.chunkSize, sequences = 1) {
     this.kv?.dispose();
     this.contextLength = contextLength;
-    this.kv = this.makeState(contextLength, chunk);
+    this.kv = this.makeState(contextLength, chunk, sequences);
     this.clear();
   }
 
+  /** One empty sequence, and no other. */
   clear() {
-    this.scoped(() => {
-      this.state.clear(this.kv);
-      this.state.add_sequence(this.kv, this.tvm.scalar(0, "int64"));
-    });
+    this.scoped(() => this.state.clear(this.kv));
+    this.#change("add_sequence", 0);
+    this.sequence = 0;
+  }
+
+  /** Goes on with an empty sequence. */
+  add(sequence) {
+    this.#change("add_sequence", sequence);
+    this.sequence = sequence;
+  }
+
+  /** Goes on with a sequence that begins with the first tokens of the one before. */
+  fork(sequence, position) {
+    this.#change("fork_sequence", this.sequence, sequence, position);
+    this.sequence = sequence;
+  }
+
+  remove(sequence) {
+    this.#change("remove_sequence", sequence);
+  }
+
+  #change(name, ...numbers) {
+    this.scoped(() => this.state[name](this.kv, ...numbers.map((number) => this.tvm.scalar(number, "int64"))));
   }
 
   pop(count) {
-    this.scoped(() => this.state.popn(this.kv, this.tvm.scalar(0, "int64"), this.tvm.scalar(count, "int32")));
+    const { tvm, sequence } = this;
+    this.scoped(() => this.state.popn(this.kv, tvm.scalar(sequence, "int64"), tvm.scalar(count, "int32")));
   }
 
   // --- Forwards: tensors on the device, which the caller disposes of ---
@@ -168,7 +192,8 @@ export class WebGPUModel {
   }
 
   beginForward(count) {
-    this.state.begin_forward(this.kv, this.tvm.makeShapeTuple([0]), this.tvm.makeShapeTuple([count]));
+    const { tvm, sequence } = this;
+    this.state.begin_forward(this.kv, tvm.makeShapeTuple([sequence]), tvm.makeShapeTuple([count]));
   }
 
   endForward() {

@@ -1,7 +1,7 @@
 /*!
  * Checkpoints of a KV state, for the client's resumable generation: rows are copied into tensors of
  * the caller's (page groups), which it stores, and back into a state of the same package, so that
- * both go on alike. The functions have the names of TVM's paged cache, whose own refuse our state by
+ * both sequences go on alike. The functions have the names of TVM's paged cache, whose own refuse our state by
  * a throw, and so they take their place.
  *
  * Nothing here throws for what a caller or a file can get wrong: a throw would end the wasm
@@ -60,41 +60,49 @@ struct Arguments {
   }
 };
 
-Answer CheckSequence(const Gemma4KVStateObj& state, const Arguments& arguments) {
+/*! The sequence that the first argument names, or null with what is wrong. */
+Sequence* FindSequence(Gemma4KVStateObj& state, const Arguments& arguments, Answer* answer) {
   const std::optional<int64_t> id = arguments.IntegerAt(0);
-  if (!state.has_sequence() || id != state.sequence()) {
-    return Refuse("there is no sequence ", Shown(id), " in this state");
-  }
-  return {};
+  Sequence* found = id ? state.Find(*id) : nullptr;
+  if (found == nullptr) *answer = Refuse("there is no sequence ", Shown(id), " in this state");
+  return found;
 }
 
-/*! Whether the state is one that can be exported now. */
-Answer CheckExport(Gemma4KVStateObj& state, const Arguments& arguments) {
-  Answer answer = CheckSequence(state, arguments);
-  if (!answer.error.empty()) return answer;
-  if (state.is_pending()) return Refuse("a checkpoint between begin_forward and end_forward");
-  if (state.import()) return Refuse("a checkpoint of a state that is being imported");
-  return {};
+/*! The same, where it can be exported now. */
+Sequence* FindExported(Gemma4KVStateObj& state, const Arguments& arguments, Answer* answer) {
+  Sequence* found = FindSequence(state, arguments, answer);
+  if (found == nullptr) return nullptr;
+  if (found->pending > 0) *answer = Refuse("a checkpoint between begin_forward and end_forward");
+  if (found->import) *answer = Refuse("a checkpoint of a state that is being imported");
+  return answer->error.empty() ? found : nullptr;
+}
+
+/*! The same, where an import into it was prepared. */
+Sequence* FindImported(Gemma4KVStateObj& state, const Arguments& arguments, Answer* answer) {
+  Sequence* found = FindSequence(state, arguments, answer);
+  if (found != nullptr && !found->import) *answer = Refuse("no import was prepared");
+  return answer->error.empty() ? found : nullptr;
 }
 
 Answer GetCheckpointMetadata(Gemma4KVStateObj& state, const Arguments& arguments) {
-  Answer answer = CheckExport(state, arguments);
-  if (!answer.error.empty()) return answer;
-  const std::vector<PageGroup> groups = PageGroups(state, state.length(), state.written());
+  Answer answer;
+  const Sequence* sequence = FindExported(state, arguments, &answer);
+  if (sequence == nullptr) return answer;
+  const std::vector<PageGroup> groups = PageGroups(state, sequence->length, sequence->written);
   int64_t bytes = 0;
   for (const PageGroup& group : groups) bytes += group.bytes;
   if (bytes > GEMMA4_CHECKPOINT_BYTES) {
-    return Refuse("a checkpoint of ", state.length(), " tokens takes ", bytes,
+    return Refuse("a checkpoint of ", sequence->length, " tokens takes ", bytes,
                   " bytes of the page's memory, and at most ", GEMMA4_CHECKPOINT_BYTES,
                   " are taken: the tokens are kept and forwarded again instead");
   }
-  answer.value = json::Stringify(Metadata(state, groups));
+  answer.value = json::Stringify(Metadata(state, *sequence, groups));
   return answer;
 }
 
 /*! Copy the group and the tensor that the arguments name, of a sequence of this length. */
-Answer CopyNamedGroup(Gemma4KVStateObj& state, const Arguments& arguments, int64_t length,
-                      int64_t written, bool is_import) {
+Answer CopyNamedGroup(Gemma4KVStateObj& state, const Sequence& sequence, const Arguments& arguments,
+                      int64_t length, int64_t written, bool is_import) {
   const std::vector<PageGroup> groups = PageGroups(state, length, written);
   const std::optional<int64_t> index = arguments.IntegerAt(1);
   if (!index || *index < 0 || *index >= static_cast<int64_t>(groups.size())) {
@@ -106,19 +114,20 @@ Answer CopyNamedGroup(Gemma4KVStateObj& state, const Arguments& arguments, int64
   const PageGroup& group = groups[static_cast<size_t>(*index)];
   const std::string wrong = CheckTensor(state, group, *tensor);
   if (!wrong.empty()) return Refuse("page group ", *index, ": ", wrong);
-  CopyGroup(state, group, *tensor, is_import);
+  CopyGroup(sequence, group, *tensor, is_import);
   return {};
 }
 
 Answer ExportPageGroup(Gemma4KVStateObj& state, const Arguments& arguments) {
-  Answer answer = CheckExport(state, arguments);
-  if (!answer.error.empty()) return answer;
-  return CopyNamedGroup(state, arguments, state.length(), state.written(), false);
+  Answer answer;
+  const Sequence* sequence = FindExported(state, arguments, &answer);
+  if (sequence == nullptr) return answer;
+  return CopyNamedGroup(state, *sequence, arguments, sequence->length, sequence->written, false);
 }
 
 Answer PrepareImport(Gemma4KVStateObj& state, const Arguments& arguments) {
   const std::optional<int64_t> id = arguments.IntegerAt(0);
-  if (!id || (state.has_sequence() && *id != state.sequence())) {
+  if (!id || (state.Find(*id) == nullptr && !state.HasFreeSlot())) {
     return Refuse("cannot import into sequence ", Shown(id), " of this state");
   }
   const std::optional<ffi::String> text = arguments.TextAt(1);
@@ -128,35 +137,40 @@ Answer PrepareImport(Gemma4KVStateObj& state, const Arguments& arguments) {
   if (!wrong.empty()) return Refuse(wrong);
   const int64_t length = *Integer(*metadata, "seq_length");
   const int64_t written = *Integer(*metadata, "written");
-  state.PrepareImport(*id, length, written, PageGroups(state, length, written).size());
+  const size_t groups = PageGroups(state, length, written).size();
+  state.PrepareImport(*id, Import{length, written, std::vector<bool>(groups, false)});
   return {};
 }
 
 Answer ImportPageGroup(Gemma4KVStateObj& state, const Arguments& arguments) {
-  Answer answer = CheckSequence(state, arguments);
-  if (!answer.error.empty()) return answer;
-  if (!state.import()) return Refuse("no import was prepared");
-  answer = CopyNamedGroup(state, arguments, state.import()->length, state.import()->written, true);
-  if (answer.error.empty()) state.NoteImported(static_cast<size_t>(*arguments.IntegerAt(1)));
+  Answer answer;
+  Sequence* sequence = FindImported(state, arguments, &answer);
+  if (sequence == nullptr) return answer;
+  const Import& import = *sequence->import;
+  answer = CopyNamedGroup(state, *sequence, arguments, import.length, import.written, true);
+  if (answer.error.empty()) {
+    state.NoteImported(*sequence, static_cast<size_t>(*arguments.IntegerAt(1)));
+  }
   return answer;
 }
 
 Answer FinishImport(Gemma4KVStateObj& state, const Arguments& arguments) {
-  Answer answer = CheckSequence(state, arguments);
-  if (!answer.error.empty()) return answer;
-  if (!state.import()) return Refuse("no import was prepared");
-  const std::vector<bool>& done = state.import()->done;
+  Answer answer;
+  Sequence* sequence = FindImported(state, arguments, &answer);
+  if (sequence == nullptr) return answer;
+  const std::vector<bool>& done = sequence->import->done;
   const auto missing = std::find(done.begin(), done.end(), false);
   if (missing != done.end()) {
     return Refuse("page group ", missing - done.begin(), " of ", done.size(), " is missing");
   }
-  state.FinishImport();
+  state.FinishImport(*sequence);
   return answer;
 }
 
 Answer GetSequenceLength(Gemma4KVStateObj& state, const Arguments& arguments) {
-  Answer answer = CheckSequence(state, arguments);
-  if (answer.error.empty()) answer.value = state.length();
+  Answer answer;
+  const Sequence* sequence = FindSequence(state, arguments, &answer);
+  if (sequence != nullptr) answer.value = sequence->length;
   return answer;
 }
 

@@ -23,8 +23,6 @@ int64_t Single(const ffi::Shape& shape, const char* name) {
 KVState Create(ffi::Shape max_sequences, ffi::Shape total, ffi::Shape chunk, ffi::Shape sliding,
                ffi::Shape layout, ffi::Shape rotary, int64_t dtype_bits, int64_t device_type,
                ffi::String package) {
-  GEMMA4_REQUIRE(Single(max_sequences, "sequences") == 1, ValueError)
-      << "sequences: this state holds 1, asked for " << max_sequences[0];
   GEMMA4_REQUIRE(Single(sliding, "sliding window flag") == 0, ValueError)
       << "the sliding window of Gemma 4 is part of the model: leave the client's sliding window "
          "off";
@@ -32,22 +30,27 @@ KVState Create(ffi::Shape max_sequences, ffi::Shape total, ffi::Shape chunk, ffi
       << "cache dtype: expected 16 or 32 bits, found " << dtype_bits;
   const DLDataType dtype{kDLFloat, static_cast<uint8_t>(dtype_bits), 1};
   const DLDevice device{static_cast<DLDeviceType>(device_type), 0};
-  return KVState(ffi::make_object<Gemma4KVStateObj>(Single(total, "context length"),
-                                                    Single(chunk, "prefill chunk"), layout, rotary,
-                                                    dtype, device, std::string(package)));
+  return KVState(ffi::make_object<Gemma4KVStateObj>(
+      Single(max_sequences, "sequences"), Single(total, "context length"),
+      Single(chunk, "prefill chunk"), layout, rotary, dtype, device, std::string(package)));
 }
 
-ffi::Tensor Key(KVState state, int64_t slot) { return Self(state)->Layer(slot).key; }
-ffi::Tensor Value(KVState state, int64_t slot) { return Self(state)->Layer(slot).value; }
+ffi::Tensor Key(KVState state, int64_t layer) { return Self(state)->Layer(layer).key; }
+ffi::Tensor Value(KVState state, int64_t layer) { return Self(state)->Layer(layer).value; }
 ffi::Tensor Positions(KVState state) { return Self(state)->positions(); }
 ffi::Tensor Rotary(KVState state) { return Self(state)->rotary(); }
-int64_t Length(KVState state) { return Self(state)->length(); }
+int64_t Length(KVState state, int64_t id) { return Self(state)->Required(id).length; }
 void Clear(KVState state) { Self(state)->Clear(); }
-void AddSequence(KVState state, int64_t id) { Self(state)->AddSequence(id); }
+int64_t AddSequence(KVState state, int64_t id) { return Self(state)->Add(id); }
 void RemoveSequence(KVState state, int64_t id) { Self(state)->RemoveSequence(id); }
-void BeginForward(KVState state, int64_t count) { Self(state)->Begin(count); }
+int64_t ForkSequence(KVState state, int64_t parent, int64_t child, int64_t position) {
+  return Self(state)->Fork(parent, child, position);
+}
+void BeginForward(KVState state, ffi::Shape ids, ffi::Shape counts) {
+  Self(state)->BeginForward(ids, counts, std::nullopt);
+}
 void EndForward(KVState state) { Self(state)->EndForward(); }
-void PopN(KVState state, int64_t count) { Self(state)->Pop(count); }
+void PopN(KVState state, int64_t id, int64_t count) { Self(state)->Pop(id, count); }
 
 }  // namespace
 
@@ -60,6 +63,7 @@ GEMMA4_FUNCTION(gemma4_kv_length, Length)
 GEMMA4_FUNCTION(gemma4_kv_clear, Clear)
 GEMMA4_FUNCTION(gemma4_kv_add_sequence, AddSequence)
 GEMMA4_FUNCTION(gemma4_kv_remove_sequence, RemoveSequence)
+GEMMA4_FUNCTION(gemma4_kv_fork_sequence, ForkSequence)
 GEMMA4_FUNCTION(gemma4_kv_begin_forward, BeginForward)
 GEMMA4_FUNCTION(gemma4_kv_end_forward, EndForward)
 GEMMA4_FUNCTION(gemma4_kv_pop_n, PopN)

@@ -19,24 +19,24 @@ constexpr int64_t kFormatVersion = 1;
 constexpr size_t kMaxMetadataBytes = size_t{1} << 20;
 constexpr int kMaxMetadataDepth = 16;
 
-int64_t RowBytes(const Gemma4KVStateObj& state, const LayerCache& layer) {
+int64_t RowBytes(const LayerCache& layer) {
   const ffi::Shape shape = layer.key.shape();
-  return shape[1] * shape[2] * state.dtype().bits / 8;
+  return shape[1] * shape[2] * layer.key.dtype().bits / 8;
 }
 
 }  // namespace
 
 std::vector<PageGroup> PageGroups(const Gemma4KVStateObj& state, int64_t length, int64_t written) {
   std::vector<PageGroup> groups;
-  for (size_t slot = 0; slot < state.layers().size(); ++slot) {
-    const LayerCache& layer = state.layers()[slot];
-    const int64_t live = written > layer.rows ? layer.rows : length;
+  for (size_t index = 0; index < state.layers().size(); ++index) {
+    const LayerCache& layer = state.layers()[index];
+    const int64_t live = LiveRows(layer, length, written);
     const ffi::Shape shape = layer.key.shape();
-    const int64_t row_bytes = RowBytes(state, layer);
+    const int64_t row_bytes = RowBytes(layer);
     const int64_t most = std::max<int64_t>(1, GEMMA4_GROUP_BYTES / (2 * row_bytes));
     for (int64_t row = 0; row < live; row += most) {
       const int64_t rows = std::min(most, live - row);
-      groups.push_back(PageGroup{static_cast<int64_t>(slot), row, rows * 2 * row_bytes,
+      groups.push_back(PageGroup{static_cast<int64_t>(index), row, rows * 2 * row_bytes,
                                  ffi::Shape({2, rows, shape[1], shape[2]})});
     }
   }
@@ -102,13 +102,14 @@ json::Array ShapeToJson(const ffi::Shape& shape) {
 
 /*! `layer_begin`, `layer_end`, `group_index`, `shape`, `dtype`, `seq_length`, `layout_hash` and
  * `page_size` are the client's; it checkpoints at multiples of the page size. */
-json::Object Metadata(const Gemma4KVStateObj& state, const std::vector<PageGroup>& groups) {
+json::Object Metadata(const Gemma4KVStateObj& state, const Sequence& sequence,
+                      const std::vector<PageGroup>& groups) {
   json::Array described;
   for (size_t index = 0; index < groups.size(); ++index) {
     json::Object group;
     group.Set(ffi::String("group_index"), static_cast<int64_t>(index));
-    group.Set(ffi::String("layer_begin"), groups[index].slot);
-    group.Set(ffi::String("layer_end"), groups[index].slot + 1);
+    group.Set(ffi::String("layer_begin"), groups[index].layer);
+    group.Set(ffi::String("layer_end"), groups[index].layer + 1);
     group.Set(ffi::String("first_row"), groups[index].first_row);
     group.Set(ffi::String("shape"), ShapeToJson(groups[index].shape));
     group.Set(ffi::String("dtype"), ffi::String(DtypeName(state)));
@@ -123,11 +124,11 @@ json::Object Metadata(const Gemma4KVStateObj& state, const std::vector<PageGroup
   metadata.Set(ffi::String("dtype"), ffi::String(DtypeName(state)));
   metadata.Set(ffi::String("layout_hash"), ffi::String(LayoutHash(state).Text()));
   metadata.Set(ffi::String("page_size"), int64_t{1});
-  metadata.Set(ffi::String("seq_id"), state.sequence());
-  metadata.Set(ffi::String("seq_length"), state.length());
-  metadata.Set(ffi::String("written"), state.written());
+  metadata.Set(ffi::String("seq_id"), *sequence.id);
+  metadata.Set(ffi::String("seq_length"), sequence.length);
+  metadata.Set(ffi::String("written"), sequence.written);
   metadata.Set(ffi::String("length_hash"),
-               ffi::String(LengthHash(state, state.length(), state.written())));
+               ffi::String(LengthHash(state, sequence.length, sequence.written)));
   metadata.Set(ffi::String("groups"), described);
   return metadata;
 }
@@ -275,23 +276,20 @@ std::string CheckTensor(const Gemma4KVStateObj& state, const PageGroup& group,
   return text.str();
 }
 
-void CopyGroup(const Gemma4KVStateObj& state, const PageGroup& group, const ffi::Tensor& tensor,
+void CopyGroup(const Sequence& sequence, const PageGroup& group, const ffi::Tensor& tensor,
                bool is_import) {
-  const LayerCache& layer = state.layers()[static_cast<size_t>(group.slot)];
-  const int64_t row_bytes = RowBytes(state, layer);
-  int64_t extents[] = {group.rows(), group.shape[2], group.shape[3]};
+  const LayerCache& layer = sequence.layers[static_cast<size_t>(group.layer)];
+  const int64_t row_bytes = RowBytes(layer);
+  const ffi::Shape rows({group.rows(), group.shape[2], group.shape[3]});
   for (int64_t half = 0; half < 2; ++half) {
-    DLTensor rows = *(half == 0 ? layer.key : layer.value).GetDLTensorPtr();
-    DLTensor page = *tensor.GetDLTensorPtr();
-    rows.byte_offset += static_cast<uint64_t>(group.first_row * row_bytes);
-    page.byte_offset += static_cast<uint64_t>(half * group.rows() * row_bytes);
-    for (DLTensor* view : {&rows, &page}) {
-      view->ndim = 3;
-      view->shape = extents;
-      view->strides = nullptr;
+    const ffi::Tensor& own = half == 0 ? layer.key : layer.value;
+    const int64_t own_byte = group.first_row * row_bytes;
+    const int64_t page_byte = half * group.rows() * row_bytes;
+    if (is_import) {
+      CopyRows(tensor, page_byte, own, own_byte, rows);
+    } else {
+      CopyRows(own, own_byte, tensor, page_byte, rows);
     }
-    CallRuntime("runtime.TVMTensorCopyFromTo", is_import ? &page : &rows,
-                is_import ? &rows : &page);
   }
 }
 

@@ -21,7 +21,7 @@ namespace json = tvm::ffi::json;
 
 /*! Consecutive rows of one layer: a tensor of shape (2, rows, heads, head_dim), keys first. */
 struct PageGroup {
-  int64_t slot;
+  int64_t layer;
   int64_t first_row;
   int64_t bytes;
   ffi::Shape shape;
@@ -29,12 +29,13 @@ struct PageGroup {
   int64_t rows() const { return shape[1]; }
 };
 
-/*! All that a state of `length` tokens knows: rows of full layers up to the length, and rings whole
+/*! All that a sequence of `length` tokens knows: rows of full layers up to the length, and rings whole
  * once they have wrapped, so that as many tokens can be taken back as before. */
 std::vector<PageGroup> PageGroups(const Gemma4KVStateObj& state, int64_t length, int64_t written);
 
 /*! The description of a checkpoint that the client stores. */
-json::Object Metadata(const Gemma4KVStateObj& state, const std::vector<PageGroup>& groups);
+json::Object Metadata(const Gemma4KVStateObj& state, const Sequence& sequence,
+                      const std::vector<PageGroup>& groups);
 
 /*! Read a description; none if it is no JSON object of reasonable size. */
 std::optional<json::Object> ParseMetadata(const ffi::String& text);
@@ -46,8 +47,8 @@ std::string CheckMetadata(const Gemma4KVStateObj& state, const json::Object& met
 std::string CheckTensor(const Gemma4KVStateObj& state, const PageGroup& group,
                         const ffi::Tensor& tensor);
 
-/*! Copy a group's keys and values out of the state, or into it. */
-void CopyGroup(const Gemma4KVStateObj& state, const PageGroup& group, const ffi::Tensor& tensor,
+/*! Copy a group's keys and values out of a sequence, or into it. */
+void CopyGroup(const Sequence& sequence, const PageGroup& group, const ffi::Tensor& tensor,
                bool is_import);
 
 /*! An integer of a description, if it is there. */

@@ -55,6 +55,15 @@ void FillWithZeros(const ffi::Tensor& tensor) {
   }
 }
 
+LayerCache MakeCache(int64_t rows, int64_t window, const ffi::Shape& shape, DLDataType dtype,
+                     DLDevice device) {
+  LayerCache layer{rows, window, AllocateTensor(shape, dtype, device),
+                   AllocateTensor(shape, dtype, device)};
+  FillWithZeros(layer.key);
+  FillWithZeros(layer.value);
+  return layer;
+}
+
 /*! Inverse frequencies of all rotary kinds, one kind after the other. */
 std::vector<float> InverseFrequencies(const ffi::Shape& rotary) {
   GEMMA4_REQUIRE(rotary.size() % 3 == 0, ValueError)
@@ -77,20 +86,25 @@ std::vector<float> InverseFrequencies(const ffi::Shape& rotary) {
 
 }  // namespace
 
-Gemma4KVStateObj::Gemma4KVStateObj(int64_t capacity, int64_t chunk, const ffi::Shape& layout,
-                                   const ffi::Shape& rotary, DLDataType dtype, DLDevice device,
-                                   std::string package)
-    : capacity_(capacity),
+Gemma4KVStateObj::Gemma4KVStateObj(int64_t max_sequences, int64_t capacity, int64_t chunk,
+                                   const ffi::Shape& layout, const ffi::Shape& rotary,
+                                   DLDataType dtype, DLDevice device, std::string package)
+    : max_sequences_(max_sequences),
+      capacity_(capacity),
       chunk_(chunk),
       dtype_(dtype),
+      device_(device),
       package_(std::move(package)),
       inverse_frequencies_(InverseFrequencies(rotary)) {
+  GEMMA4_REQUIRE(1 <= max_sequences && max_sequences <= kMaxPosition, ValueError)
+      << "sequences: expected 1 to " << kMaxPosition << ", found " << max_sequences;
   GEMMA4_REQUIRE(1 <= capacity && capacity <= kMaxPosition, ValueError)
       << "context length: expected 1 to " << kMaxPosition << ", found " << capacity;
   GEMMA4_REQUIRE(1 <= chunk && chunk <= kMaxPosition, ValueError)
       << "prefill chunk: expected at least 1 token, found " << chunk;
   GEMMA4_REQUIRE(layout.size() % 4 == 0, ValueError)
       << "cache layout: expected 4 numbers per layer, found " << layout.size() << " numbers";
+  Sequence first;
   for (size_t i = 0; i < layout.size(); i += 4) {
     const int64_t heads = layout[i], head_dim = layout[i + 1], window = layout[i + 3];
     const int64_t rows = layout[i + 2] == 0 ? capacity : layout[i + 2];
@@ -103,13 +117,10 @@ Gemma4KVStateObj::Gemma4KVStateObj(int64_t capacity, int64_t chunk, const ffi::S
     GEMMA4_REQUIRE(!is_ring || rows - window + 1 >= chunk, ValueError)
         << "prefill chunk: this library takes at most " << rows - window + 1
         << " tokens, asked for " << chunk;
-    const ffi::Shape shape({rows, heads, head_dim});
-    LayerCache layer{rows, window, AllocateTensor(shape, dtype, device),
-                     AllocateTensor(shape, dtype, device)};
-    FillWithZeros(layer.key);
-    FillWithZeros(layer.value);
-    layers_.push_back(std::move(layer));
+    first.layers.push_back(
+        MakeCache(rows, window, ffi::Shape({rows, heads, head_dim}), dtype, device));
   }
+  slots_.push_back(std::move(first));
   const int64_t pairs = rotary_pairs();
   positions_ = AllocateTensor(ffi::Shape({4}), kInt32, device);
   rotary_ = AllocateTensor(ffi::Shape({chunk, pairs, 2}), kFloat32, device);
@@ -121,48 +132,43 @@ Gemma4KVStateObj::Gemma4KVStateObj(int64_t capacity, int64_t chunk, const ffi::S
   first_rotary_ = std::move(values);
 }
 
-// --- Sequence ---
+// --- Sequences ---
 
 void Gemma4KVStateObj::Clear() {
-  has_sequence_ = false;
-  Restart();
+  for (Sequence& sequence : slots_) {
+    sequence.id.reset();
+    sequence.Restart();
+  }
+  ++version_;
 }
 
-void Gemma4KVStateObj::AddSequence(int64_t id) {
-  GEMMA4_REQUIRE(!has_sequence_, ValueError)
-      << "this state holds one sequence: remove sequence " << sequence_ << " before adding " << id;
-  has_sequence_ = true;
-  sequence_ = id;
-  Restart();
+int64_t Gemma4KVStateObj::Add(int64_t id) {
+  const size_t slot = FreeSlot(id);
+  slots_[slot].id = id;
+  slots_[slot].Restart();
+  ++version_;
+  return static_cast<int64_t>(slot);
 }
 
 void Gemma4KVStateObj::RemoveSequence(int64_t id) {
-  CheckSequence(id);
-  Clear();
+  Sequence& sequence = Required(id);
+  sequence.id.reset();
+  sequence.Restart();
+  ++version_;
 }
 
-void Gemma4KVStateObj::ForkSequence(int64_t, int64_t, int64_t) {
-  TVM_FFI_THROW(NotImplementedError) << "this state holds one sequence and cannot fork it";
+int64_t Gemma4KVStateObj::Fork(int64_t parent, int64_t child, int64_t position) {
+  Required(parent);
+  const size_t slot = FreeSlot(child);  // may move the sequences
+  const Sequence& from = Required(parent);
+  slots_[slot].CopyFrom(from, position == -1 ? from.length : position);
+  slots_[slot].id = child;
+  ++version_;
+  return static_cast<int64_t>(slot);
 }
 
-void Gemma4KVStateObj::PopN(int64_t id, int32_t count) {
-  CheckSequence(id);
-  Pop(count);
-}
-
-void Gemma4KVStateObj::Pop(int64_t count) {
-  GEMMA4_REQUIRE(pending_ == 0, RuntimeError) << "pop_n between begin_forward and end_forward";
-  GEMMA4_REQUIRE(0 <= count && count <= length_, ValueError)
-      << "cannot pop " << count << " tokens from a sequence of " << length_;
-  const int64_t shortest = ShortestLengthHeld();
-  const int64_t left = length_ - count;
-  GEMMA4_REQUIRE(left == 0 || left >= shortest, ValueError)
-      << "cannot pop " << count << " of " << length_
-      << " tokens: the sliding layers have overwritten what the tokens before them attend to; "
-         "pop at most "
-      << std::max<int64_t>(0, length_ - shortest) << ", or all " << length_;
-  length_ = left;
-  if (length_ == 0) written_ = 0;
+void Gemma4KVStateObj::Pop(int64_t id, int64_t count) {
+  Required(id).Pop(count);
   ++version_;
 }
 
@@ -170,46 +176,50 @@ void Gemma4KVStateObj::Pop(int64_t count) {
 
 void Gemma4KVStateObj::BeginForward(const ffi::Shape& ids, const ffi::Shape& counts,
                                     const ffi::Optional<ffi::Shape>& tree) {
-  GEMMA4_REQUIRE(ids.size() == 1 && counts.size() == 1, ValueError)
-      << "begin_forward: expected 1 sequence and 1 length, found " << ids.size() << " and "
+  GEMMA4_REQUIRE(ids.size() == counts.size(), ValueError)
+      << "begin_forward: expected a length for each of " << ids.size() << " sequences, found "
       << counts.size();
+  GEMMA4_REQUIRE(ids.size() == 1, NotImplementedError)
+      << "begin_forward: the kernels of this library take 1 sequence at a time, found "
+      << ids.size() << ": begin and end a forward for each";
   GEMMA4_REQUIRE(!tree.has_value(), NotImplementedError)
       << "begin_forward: token trees are not supported";
-  CheckSequence(ids[0]);
-  Begin(counts[0]);
+  Begin(Required(ids[0]), counts[0]);
 }
 
-void Gemma4KVStateObj::Begin(int64_t count) {
-  GEMMA4_REQUIRE(has_sequence_, RuntimeError) << "begin_forward: add a sequence first";
-  GEMMA4_REQUIRE(pending_ == 0, RuntimeError) << "begin_forward: the forward before has not ended";
-  GEMMA4_REQUIRE(!import_, RuntimeError)
+void Gemma4KVStateObj::Begin(Sequence& sequence, int64_t count) {
+  GEMMA4_REQUIRE(current().pending == 0, RuntimeError)
+      << "begin_forward: the forward before, of sequence " << *current().id << ", has not ended";
+  GEMMA4_REQUIRE(!sequence.import, RuntimeError)
       << "begin_forward: a checkpoint is being imported: finish that, or clear the state";
   GEMMA4_REQUIRE(1 <= count && count <= chunk_, ValueError)
       << "begin_forward: expected 1 to " << chunk_ << " tokens, found " << count;
-  GEMMA4_REQUIRE(length_ + count <= capacity_, ValueError)
-      << "the context is full: it holds " << length_ << " of " << capacity_ << " tokens, " << count
-      << " more were asked for";
-  const std::array<int32_t, 4> host_positions = PositionValues(length_, count);
+  GEMMA4_REQUIRE(sequence.length + count <= capacity_, ValueError)
+      << "the context is full: it holds " << sequence.length << " of " << capacity_ << " tokens, "
+      << count << " more were asked for";
+  const std::array<int32_t, 4> host_positions = PositionValues(sequence.length, count);
   Upload(host_positions.data(), ffi::Shape({4}), positions_);
-  UploadRotary(count);
-  NoteWritten(length_ + count);
-  pending_ = count;
+  UploadRotary(sequence.length, count);
+  current_ = static_cast<size_t>(&sequence - slots_.data());
+  NoteWritten(sequence.length + count);
+  sequence.pending = count;
   ++version_;
 }
 
 void Gemma4KVStateObj::EndForward() {
-  GEMMA4_REQUIRE(pending_ > 0, RuntimeError) << "end_forward without begin_forward";
-  length_ += pending_;
-  pending_ = 0;
+  Sequence& sequence = slots_[current_];
+  GEMMA4_REQUIRE(sequence.pending > 0, RuntimeError) << "end_forward without begin_forward";
+  sequence.length += sequence.pending;
+  sequence.pending = 0;
 }
 
 // --- What kernels read and write ---
 
-const LayerCache& Gemma4KVStateObj::Layer(int64_t slot) const {
-  GEMMA4_REQUIRE(0 <= slot && slot < static_cast<int64_t>(layers_.size()), IndexError)
-      << "layer slot: expected 0 to " << static_cast<int64_t>(layers_.size()) - 1 << ", found "
-      << slot;
-  return layers_[static_cast<size_t>(slot)];
+const LayerCache& Gemma4KVStateObj::Layer(int64_t index) const {
+  GEMMA4_REQUIRE(0 <= index && index < static_cast<int64_t>(layers().size()), IndexError)
+      << "layer slot: expected 0 to " << static_cast<int64_t>(layers().size()) - 1 << ", found "
+      << index;
+  return layers()[static_cast<size_t>(index)];
 }
 
 // --- For a caller that runs steps by itself ---
@@ -233,73 +243,89 @@ void Gemma4KVStateObj::RotaryValues(int64_t position, float* row) const {
 }
 
 int64_t Gemma4KVStateObj::Room() const {
-  int64_t room = capacity_ - length_;
-  for (const LayerCache& layer : layers_) {
+  int64_t room = capacity_ - current().length;
+  for (const LayerCache& layer : layers()) {
     // A layer with a row for every position of the context never wraps.
     if (layer.rows < capacity_) room = std::min(room, layer.rows - layer.window + 1);
   }
   return room;
 }
 
-void Gemma4KVStateObj::NoteWritten(int64_t length) { written_ = std::max(written_, length); }
+void Gemma4KVStateObj::NoteWritten(int64_t length) {
+  int64_t& written = slots_[current_].written;
+  written = std::max(written, length);
+}
 
 // --- For checkpoints ---
 
-void Gemma4KVStateObj::PrepareImport(int64_t id, int64_t length, int64_t written, size_t groups) {
-  Restart();
-  has_sequence_ = true;
-  sequence_ = id;
-  import_ = Import{length, written, std::vector<bool>(groups, false)};
+Sequence* Gemma4KVStateObj::Find(int64_t id) {
+  for (Sequence& sequence : slots_) {
+    if (sequence.id == id) return &sequence;
+  }
+  return nullptr;
 }
 
-void Gemma4KVStateObj::NoteImported(size_t group) {
-  import_->done[group] = true;
+bool Gemma4KVStateObj::HasFreeSlot() const {
+  const bool all_made = static_cast<int64_t>(slots_.size()) == max_sequences_;
+  return !all_made || std::any_of(slots_.begin(), slots_.end(),
+                                  [](const Sequence& slot) { return !slot.id.has_value(); });
+}
+
+void Gemma4KVStateObj::PrepareImport(int64_t id, Import import) {
+  if (Find(id) == nullptr) {
+    const size_t slot = FreeSlot(id);
+    slots_[slot].id = id;
+  }
+  Sequence& sequence = Required(id);
+  sequence.Restart();
+  sequence.import = std::move(import);
   ++version_;
 }
 
-void Gemma4KVStateObj::FinishImport() {
-  length_ = import_->length;
-  written_ = import_->written;
-  import_.reset();
+void Gemma4KVStateObj::NoteImported(Sequence& sequence, size_t group) {
+  sequence.import->done[group] = true;
+  ++version_;
+}
+
+void Gemma4KVStateObj::FinishImport(Sequence& sequence) {
+  sequence.length = sequence.import->length;
+  sequence.written = sequence.import->written;
+  sequence.import.reset();
   ++version_;
 }
 
 // --- Within ---
 
-void Gemma4KVStateObj::Restart() {
-  length_ = written_ = pending_ = 0;
-  import_.reset();
-  ++version_;
-}
-
-void Gemma4KVStateObj::CheckSequence(int64_t id) const {
-  GEMMA4_REQUIRE(has_sequence_ && id == sequence_, ValueError)
+Sequence& Gemma4KVStateObj::Required(int64_t id) {
+  Sequence* sequence = Find(id);
+  GEMMA4_REQUIRE(sequence != nullptr, ValueError)
       << "there is no sequence " << id << " in this state";
+  return *sequence;
 }
 
-/*!
- * The fewest tokens, besides none, that can be left without losing a key that the next one
- * attends to.
- *
- * A ring holds the positions from written - rows on (later ones overwrote the others), and the
- * token at position n attends to n - window + 1 and later.
- */
-int64_t Gemma4KVStateObj::ShortestLengthHeld() const {
-  int64_t shortest = 0;
-  for (const LayerCache& layer : layers_) {
-    if (layer.window > 1 && written_ > layer.rows) {
-      shortest = std::max(shortest, written_ - layer.rows + layer.window - 1);
-    }
+size_t Gemma4KVStateObj::FreeSlot(int64_t id) {
+  GEMMA4_REQUIRE(Find(id) == nullptr, ValueError)
+      << "there is a sequence " << id << " in this state: remove sequence " << id << " first";
+  for (size_t slot = 0; slot < slots_.size(); ++slot) {
+    if (!slots_[slot].id) return slot;
   }
-  return shortest;
+  GEMMA4_REQUIRE(HasFreeSlot(), ValueError)
+      << "this state holds at most " << max_sequences_ << ": remove sequence " << *slots_[0].id
+      << " or another before adding " << id;
+  Sequence added;
+  for (const LayerCache& layer : slots_[0].layers) {
+    added.layers.push_back(MakeCache(layer.rows, layer.window, layer.key.shape(), dtype_, device_));
+  }
+  slots_.push_back(std::move(added));
+  return slots_.size() - 1;
 }
 
-void Gemma4KVStateObj::UploadRotary(int64_t count) {
+void Gemma4KVStateObj::UploadRotary(int64_t first, int64_t count) {
   const int64_t pairs = rotary_pairs();
   if (pairs == 0) return;
   host_rotary_.resize(static_cast<size_t>(count * pairs * 2));
   for (int64_t row = 0; row < count; ++row) {
-    RotaryValues(length_ + row, host_rotary_.data() + row * pairs * 2);
+    RotaryValues(first + row, host_rotary_.data() + row * pairs * 2);
   }
   Upload(host_rotary_.data(), ffi::Shape({count, pairs, 2}), rotary_);
 }

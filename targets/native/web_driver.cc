@@ -47,11 +47,13 @@ const ffi::Object* AsObject(TVMFFIObjectHandle handle) {
   return static_cast<const ffi::Object*>(handle);
 }
 
-/*! The state of a handle, or null. */
+/*! The state of a handle, or null; also for one with room for several sequences, whose steps do
+ * not all read the same buffers. */
 Gemma4KVStateObj* AsState(TVMFFIObjectHandle handle) {
   if (handle == nullptr) return nullptr;
   if (AsObject(handle)->type_index() != Gemma4KVStateObj::RuntimeTypeIndex()) return nullptr;
-  return static_cast<Gemma4KVStateObj*>(static_cast<ffi::Object*>(handle));
+  auto* state = static_cast<Gemma4KVStateObj*>(static_cast<ffi::Object*>(handle));
+  return state->max_sequences() == 1 ? state : nullptr;
 }
 
 /*! The tensor that an object is or begins with, or null. */
@@ -115,7 +117,7 @@ GEMMA4_DRIVER_API int32_t gemma4_driver_use_count(TVMFFIObjectHandle object) {
   return static_cast<int32_t>(gemma4_compile::AsObject(object)->use_count());
 }
 
-// --- The KV state; for any other object -1 ---
+// --- The KV state of one sequence; for any other object -1 ---
 
 /*!
  * Buffer numbers: positions, rotary, then key and value of every layer.
@@ -142,7 +144,7 @@ GEMMA4_DRIVER_API int32_t gemma4_driver_state(TVMFFIObjectHandle state, int32_t*
 /*! Tokens whose forward has ended. */
 GEMMA4_DRIVER_API int32_t gemma4_driver_length(TVMFFIObjectHandle state) {
   const Gemma4KVStateObj* self = AsState(state);
-  return self == nullptr ? -1 : static_cast<int32_t>(self->length());
+  return self == nullptr ? -1 : static_cast<int32_t>(self->current().length);
 }
 
 /*! A counter of the calls that change the sequence, but for the ends of forwards. 31 bits of it, so
@@ -190,7 +192,7 @@ GEMMA4_DRIVER_API int32_t gemma4_driver_step(TVMFFIObjectHandle state, int32_t p
  */
 GEMMA4_DRIVER_API int32_t gemma4_driver_wrote(TVMFFIObjectHandle state, int32_t length) {
   Gemma4KVStateObj* self = AsState(state);
-  if (self == nullptr || !self->has_sequence()) return -1;
+  if (self == nullptr || !self->current().id) return -1;
   if (length < 0 || length > self->capacity()) return -1;
   self->NoteWritten(length);
   return 0;

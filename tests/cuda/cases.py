@@ -13,11 +13,11 @@ import pytest
 from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime import ContextFullError, Engine, Package
 from gemma4_compile.runtime.check.profile import profile
-from gemma4_compile.runtime.device.cuda_graph import Replayed
 from gemma4_compile.runtime.device.cuda_runtime import CudaError, CudaRuntime, Readback
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.device.kernel_clock import EventClock
 from gemma4_compile.runtime.engine.next_token import DrawnOnDevice, Held
+from gemma4_compile.runtime.engine.sequence import Sequence
 from gemma4_compile.runtime.library import steps
 from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.runtime.sampling.sampling import Sampler, SamplingOptions
@@ -25,6 +25,11 @@ from tests.cuda import few_rows
 from tests.cuda.launches import CUDA, PROMPT, half, intermediates, launches_of
 from tests.cuda.library import Launch
 from tests.cuda.rounds import DRAWS, begin_rounds, drawn_round, following, read_four, rounds_of
+
+
+def add(engine: Engine, token: int, sequence: Sequence | None = None) -> Any:
+    """Logits on the device after a token."""
+    return engine.runner.forward_one(sequence or engine.sequence, token)
 
 
 def fixed_addresses(engine: Engine) -> set[int]:
@@ -35,7 +40,7 @@ def replay(package: Path) -> None:
     """The first step is issued, recorded and compared; later ones are the graph alone."""
     engine = Engine.open(package)
     engine.prefill(PROMPT)
-    first = launches_of(lambda: engine.runner.forward_one(4))
+    first = launches_of(lambda: add(engine, 4))
     count = len(first.direct)
     assert count > 50
     elsewhere = intermediates(first.direct, first.replayed)
@@ -44,20 +49,20 @@ def replay(package: Path) -> None:
     assert _addresses(first.replayed) & fixed_addresses(engine)
     assert engine.runner.steps.kernels == (count, 0)
     for token in (5, 5, 6):
-        step = launches_of(lambda token=token: engine.runner.forward_one(token))
+        step = launches_of(lambda token=token: add(engine, token))
         assert (len(step.direct), step.replayed) == (0, first.replayed)
     assert engine.length == len(PROMPT) + 4
     assert CUDA.uploads <= 3, "token, position, rotary values"
     # Logits of a prefill, and of a step that was not replayed, lie in TVM's pool.
     engine.clear()
-    logits = engine.runner.forward(PROMPT)
+    logits = engine.runner.forward(engine.sequence, PROMPT)
     drawn = launches_of(lambda: engine.sampling.draw(logits, 1.0, 0.9, 0.5))
     assert (len(drawn.direct), len(drawn.replayed)) == (4, 0)
-    logits = engine.runner.forward_one(4)
+    logits = add(engine, 4)
     drawn = launches_of(lambda: engine.sampling.draw(logits, 1.0, 0.9, 0.5))
     assert drawn.direct[0].params != drawn.replayed[0].params
     assert [a.kernel for a in drawn.direct] == [b.kernel for b in drawn.replayed]
-    drawn = launches_of(lambda: engine.sampling.draw(engine.runner.forward_one(4), 1.0, 0.9, 0.6))
+    drawn = launches_of(lambda: engine.sampling.draw(add(engine, 4), 1.0, 0.9, 0.6))
     assert (len(drawn.direct), len(drawn.replayed)) == (0, count + 4)
     assert CUDA.uploads == 4 - (1), "of the draw only the random number is new, and no token"
 
@@ -67,16 +72,16 @@ def own_memory(package: Path) -> None:
     engine, other = Engine.open(package), Engine.open(package, graphs=False)
     for one in (engine, other):
         one.prefill(PROMPT)
-    step = launches_of(lambda: engine.runner.forward_one(4))
-    logits = engine.runner.forward_one(4)
+    step = launches_of(lambda: add(engine, 4))
+    logits = add(engine, 4)
     draw = launches_of(lambda: engine.sampling.draw(logits, 1.0, 0.9, 0.5))
     own = intermediates(step.direct, step.replayed) | intermediates(draw.direct, draw.replayed)
     assert len(own) > 10
 
     def work() -> None:
         for one in (engine, other):
-            one.sampling.draw(one.runner.forward(PROMPT * 5), 1.0, 0.9, 0.5)
-        other.sampling.draw(other.runner.forward_one(4), 1.0, 0.9, 0.5)
+            one.sampling.draw(one.runner.forward(one.sequence, PROMPT * 5), 1.0, 0.9, 0.5)
+        other.sampling.draw(add(other, 4), 1.0, 0.9, 0.5)
 
     assert own.isdisjoint(_addresses(launches_of(work).direct))
 
@@ -89,8 +94,9 @@ def allocation(package: Path) -> None:
     """Memory that is allocated and freed while a step is recorded ends no capture."""
     engine = Engine.open(package)
     engine.prefill(PROMPT)
-    replayed = engine.runner.steps.forward
-    assert isinstance(replayed, Replayed)
+    graphs = engine.runner.steps
+    assert isinstance(graphs, steps.GraphSteps)
+    replayed = graphs._of(engine.sequence.slot).forward
     watched = replayed._watched
 
     def allocating(ids: Any) -> Any:
@@ -98,8 +104,36 @@ def allocation(package: Path) -> None:
         return watched(ids)
 
     replayed._watched = allocating
-    engine.runner.forward_one(4)
-    assert len(launches_of(lambda: engine.runner.forward_one(4)).replayed) > 50
+    add(engine, 4)
+    assert len(launches_of(lambda: add(engine, 4)).replayed) > 50
+
+
+def several_sequences(package: Path) -> None:
+    """Each slot has a graph of its own, of its own keys and values; weights are the same."""
+    engine = Engine.open(package, sequences=2)
+    first, second = engine.sequence, engine.sequences.add()
+    recorded = []
+    for sequence in (first, second):
+        engine.prefill(PROMPT, sequence)
+        step = launches_of(lambda sequence=sequence: add(engine, 4, sequence))
+        assert len(step.direct) > 50, "issued, recorded and compared"
+        recorded.append(step.replayed)
+    assert [a.kernel for a in recorded[0]] == [b.kernel for b in recorded[1]]
+    own = [_addresses(launches) - fixed_addresses(engine) for launches in recorded]
+    assert own[0] - own[1], "keys and values"
+    for token in (5, 6):
+        for sequence, launches in zip((first, second), recorded, strict=True):
+            step = launches_of(lambda sequence=sequence, token=token: add(engine, token, sequence))
+            assert (step.direct, step.replayed) == ([], launches)
+    first.sampler = second.sampler = Sampler(SamplingOptions(temperature=1.0), 1)
+    turns = [launches_of(lambda: engine.step([first, second])) for _ in range(3)]
+    assert not turns[2].direct, "draws have graphs, too"
+    assert [first.length, second.length] == [len(PROMPT) + 3 + 2] * 2
+    engine.sequences.remove(second)
+    again = engine.sequences.add()
+    engine.prefill(PROMPT, again)
+    step = launches_of(lambda: add(engine, 4, again))
+    assert (step.direct, step.replayed) == ([], recorded[1]), "it has the slot that was free"
 
 
 def several_engines(package: Path) -> None:
@@ -133,11 +167,11 @@ def refused(package: Path, function: str) -> None:
     engine.prefill(PROMPT)
     CUDA.fail(function)
     for _ in range(3):
-        step = launches_of(lambda: engine.runner.forward_one(4))
+        step = launches_of(lambda: add(engine, 4))
         assert len(step.direct) > 50
         assert not step.replayed
     CUDA.fail("")
-    assert not launches_of(lambda: engine.runner.forward_one(4)).replayed, "it is not tried again"
+    assert not launches_of(lambda: add(engine, 4)).replayed, "it is not tried again"
     assert engine.runner.steps.kernels == (0, 0)
     assert engine.length == len(PROMPT) + 4
     assert (CUDA.capturing, CUDA.alive) == (False, alive)
@@ -150,10 +184,10 @@ def refused_later(package: Path) -> None:
     engine = Engine.open(package)
     alive = CUDA.alive
     engine.prefill(PROMPT)
-    engine.runner.forward_one(4)
-    assert len(launches_of(lambda: engine.runner.forward_one(4)).replayed) > 50
+    add(engine, 4)
+    assert len(launches_of(lambda: add(engine, 4)).replayed) > 50
     CUDA.fail("cudaGraphLaunch")
-    step = launches_of(lambda: engine.runner.forward_one(4))
+    step = launches_of(lambda: add(engine, 4))
     assert len(step.direct) > 50
     assert not step.replayed
     assert engine.length == len(PROMPT) + 3
@@ -166,8 +200,8 @@ def wrong_values(package: Path) -> None:
     engine = Engine.open(package)
     engine.prefill(PROMPT)
     CUDA.corrupt(True)
-    engine.runner.forward_one(4)
-    step = launches_of(lambda: engine.runner.forward_one(4))
+    add(engine, 4)
+    step = launches_of(lambda: add(engine, 4))
     assert len(step.direct) > 50
     assert not step.replayed
 
@@ -177,10 +211,10 @@ def switched_off(package: Path) -> None:
     engine = Engine.open(package)
     engine.prefill(PROMPT)
     for _ in range(2):
-        assert not launches_of(lambda: engine.runner.forward_one(4)).replayed
+        assert not launches_of(lambda: add(engine, 4)).replayed
     engine = Engine.open(package, graphs=True)
     engine.prefill(PROMPT)
-    assert launches_of(lambda: engine.runner.forward_one(4)).replayed
+    assert launches_of(lambda: add(engine, 4)).replayed
 
 
 def ahead(package: Path) -> None:
@@ -346,7 +380,7 @@ def without_runtime(package: Path) -> None:
         engine = Engine.open(package)
         engine.prefill(PROMPT)
         for _ in range(2):
-            assert not launches_of(lambda: engine.runner.forward_one(4)).replayed
+            assert not launches_of(lambda: add(engine, 4)).replayed
         assert engine.runner.steps.kernels == (0, 0)
 
 

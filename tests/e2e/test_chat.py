@@ -14,6 +14,7 @@ import pytest
 
 from gemma4_compile.runtime import Chat, ContextFullError, Reply, Sampler, SamplingOptions
 from gemma4_compile.runtime.engine.model_runner import ModelRunner
+from gemma4_compile.runtime.engine.sequence import Sequence
 from gemma4_compile.runtime.prompt.prompt import Message
 from gemma4_compile.runtime.sampling.sampling import Float32Array
 from tests.packages import list_files
@@ -181,8 +182,8 @@ def test_the_state_recovers_from_an_interrupted_forward(
     chat = Chat.open(tiny_package)
     expected = ask(Chat.open(tiny_package), "Hi")
 
-    def interrupted(self: ModelRunner, *_: object) -> None:
-        self.sequence.begin(1)
+    def interrupted(_runner: ModelRunner, sequence: Sequence, *_: object) -> None:
+        sequence.begin(1)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:

@@ -83,14 +83,14 @@ def test_everything_can_be_popped(engine: Engine) -> None:
 def test_tokens_are_drawn_one_after_the_other(engine: Engine) -> None:
     uniforms = [0.1, 0.9, 0.4, 0.7]
     engine.clear()
-    logits, expected = engine.runner.forward([2, 7]), []
+    logits, expected = engine.runner.forward(engine.sequence, [2, 7]), []
     for uniform in uniforms:
         expected.append(engine.sampling.draw(logits, 1.5, 0.99, uniform))
-        logits = engine.runner.forward_one(expected[-1])
+        logits = engine.runner.forward_one(engine.sequence, expected[-1])
     engine.clear()
     with pytest.raises(UsageError, match="no logits to draw from"):
         next(engine.sampling.sampled(1.5, 0.99, lambda: 0.5))
-    engine.runner.forward([2, 7])
+    engine.runner.forward(engine.sequence, [2, 7])
     left = iter(uniforms)
     drawn = engine.sampling.sampled(1.5, 0.99, lambda: next(left))
     assert [next(drawn) for _ in uniforms] == expected

@@ -30,7 +30,8 @@ class Model:
 
     def state(self) -> Any:
         state = KvState(self.library, "cpu", 64, CHUNK)
-        state.begin(1)
+        state.add(0)
+        state.begin((0,), (1,))
         return state.handle
 
 
@@ -162,7 +163,9 @@ def test_a_state_of_another_dtype_is_refused(model: Model) -> None:
     sizes = [tvm_ffi.Shape((size,)) for size in (1, 64, CHUNK, 0)]
     state = create(*sizes, tvm_ffi.Shape(layout), tvm_ffi.Shape(rotary), 16, 1, "another")
     model.library.linked_function(abi.KV_ADD_SEQUENCE)(state, 0)
-    model.library.linked_function(abi.KV_BEGIN_FORWARD)(state, 1)
+    model.library.linked_function(abi.KV_BEGIN_FORWARD)(
+        state, tvm_ffi.Shape((0,)), tvm_ffi.Shape((1,))
+    )
     with pytest.raises(ValueError, match=r"gemma4_kv_\w+: expected float32 .* found float16"):
         _decode(model, kv=state)
 

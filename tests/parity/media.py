@@ -204,7 +204,8 @@ def prefill_rows(engine: Engine, given: Context) -> Float32Array:
     embedded = engine.device.read(runner.embed(place(ids), runner.params))
     embedded[~is_text] = given.rows[~is_text]
     numbers = (view(place(a), (1, count)) for a in (ids, given.modality.astype(np.int32)))
-    return engine.device.read(runner.run(place(embedded), *numbers)).reshape(-1)
+    logits = runner.run(engine.sequence, place(embedded), *numbers)
+    return engine.device.read(logits).reshape(-1)
 
 
 def make_case(

@@ -28,12 +28,12 @@ export class Checkpoints {
   async keep(model, name) {
     const { tvm, gpu, kv } = model;
     const call = functionsOf(model);
-    const metadata = JSON.parse(String(call.get_checkpoint_metadata(kv, tvm.scalar(0, "int64"))));
+    const metadata = JSON.parse(String(call.get_checkpoint_metadata(kv, tvm.scalar(model.sequence, "int64"))));
     const groups = [];
     for (const { group_index, shape, dtype } of metadata.groups) {
       tvm.beginScope();
       const page = tvm.empty(shape, dtype, gpu);
-      call.export_page_group(kv, tvm.scalar(0, "int64"), tvm.scalar(group_index, "int64"), page);
+      call.export_page_group(kv, tvm.scalar(model.sequence, "int64"), tvm.scalar(group_index, "int64"), page);
       const host = tvm.empty(shape, dtype, tvm.cpu()).copyFrom(page);
       await gpu.sync();
       groups.push({ groupId: group_index, data: host.toRawBytes() });
@@ -49,7 +49,7 @@ export class Checkpoints {
     const kept = { ...structuredClone(this.#kept.get(name)), tensors: {}, stop: Infinity };
     for (const [kind, value] of Object.entries(change)) changes[kind](kept, value);
     const call = functionsOf(model);
-    const sequence = tvm.scalar(0, "int64");
+    const sequence = tvm.scalar(model.sequence, "int64");
     tvm.beginScope();
     try {
       call.prepare_import(kv, sequence, kept.text ?? JSON.stringify(kept.metadata));

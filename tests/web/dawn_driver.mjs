@@ -6,7 +6,9 @@
 //   rows {rows, count, modality, save?}                   rows of a medium, from a float32 file
 //   verify {ids, save}              logits after each of a few tokens, of a package with a drafter
 //   greedy {ids, count, stop?}      prompt, then up to `count` greedy tokens; the stop token is kept
-//   renew {contextLength?, chunk?}                        a fresh state
+//   renew {contextLength?, chunk?, sequences?}            a fresh state
+//   add {sequence}    fork {sequence, position}    use {sequence}     go on with another sequence
+//   remove {sequence}
 //   keep {name}     the state's checkpoint                restore {name, change?}    into the state
 //   picture {blocks, size}   so many black blocks, side by side, of `size` values
 //   driver                                                what the library tells a driver of it
@@ -82,8 +84,20 @@ const operations = {
     }
     return { tokens };
   },
-  async renew(model, { contextLength = job.contextLength, chunk }) {
-    model.renew(contextLength, chunk);
+  async renew(model, { contextLength = job.contextLength, chunk, sequences }) {
+    model.renew(contextLength, chunk, sequences);
+  },
+  async add(model, { sequence }) {
+    model.add(sequence);
+  },
+  async fork(model, { sequence, position }) {
+    model.fork(sequence, position);
+  },
+  async use(model, { sequence }) {
+    model.sequence = sequence;
+  },
+  async remove(model, { sequence }) {
+    model.remove(sequence);
   },
   async keep(model, { name }) {
     return checkpoints.keep(model, name);

@@ -38,6 +38,30 @@ def _next(name: str) -> list[Step]:
     ]
 
 
+def _turns() -> list[Step]:
+    """The short conversation and the long one, in turns in one state, and forks of the long one."""
+    found: list[Step] = [{"op": "renew", "sequences": 3}]
+    found.append({"op": "prefill", "ids": _ids(LONG - 4, 1)})
+    found += [{"op": "add", "sequence": 1}, {"op": "prefill", "ids": _ids(SHORT - 4, 1)}]
+
+    def both(token: int, *names: str) -> None:
+        for sequence, name in enumerate(names or ("", "")):
+            found.append({"op": "use", "sequence": sequence})
+            found.append({"op": "decode", "id": token, **({"save": name} if name else {})})
+
+    for token in (200, 201, 202, 203):
+        both(token)
+    found += [{"op": "use", "sequence": 0}, {"op": "keep", "name": "turns"}]
+    found.append({"op": "fork", "sequence": 2, "position": LONG})
+    for index, token in enumerate(NEXT):
+        both(token, f"long-turns-{index}", f"short-turns-{index}")
+        found.append({"op": "use", "sequence": 2})
+        found.append({"op": "decode", "id": token, "save": f"long-forked-{index}"})
+    found += [{"op": "use", "sequence": 1}, {"op": "remove", "sequence": 2}]
+    found += [{"op": "restore", "name": "turns"}, *_next("long-imported")]
+    return found
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no json": ({"text": "[["}, "description is damaged"),
     "deep": ({"text": "[" * 200_000}, "description is damaged"),
@@ -101,6 +125,7 @@ def session(
     note("driver", {"op": "driver"})
     steps += [{"op": "clear"}]
     note("driver cleared", {"op": "driver"})
+    steps += _turns()
     folder = tmp_path_factory.mktemp("state")
     run = run_on_dawn(compiled(KIND, "webgpu", request.param), steps, folder, lavapipe)
     told = {
@@ -157,6 +182,17 @@ def test_the_library_goes_on_after_all_of_them(session: Session) -> None:
     for index in range(len(NEXT)):
         kept = session.run.logits(f"long-kept-{index}")
         assert session.run.logits(f"once-more-{index}").tobytes() == kept.tobytes()
+
+
+# --- Several sequences ---
+
+
+@pytest.mark.parametrize("name", ["long-turns", "short-turns", "long-forked", "long-imported"])
+def test_each_of_several_sequences_is_as_one_alone(session: Session, name: str) -> None:
+    """In turns; one that begins as a copy; and one whose checkpoint was read into another."""
+    for index in range(len(NEXT)):
+        kept = session.run.logits(f"{name.split('-')[0]}-kept-{index}")
+        assert session.run.logits(f"{name}-{index}").tobytes() == kept.tobytes()
 
 
 # --- What a driver is told ---

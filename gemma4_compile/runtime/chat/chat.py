@@ -17,7 +17,7 @@ from gemma4_compile.runtime.engine.generation import (
     Generator,
     PromptProgress,
 )
-from gemma4_compile.runtime.engine.sequence_state import ContextFullError
+from gemma4_compile.runtime.engine.sequence import ContextFullError
 from gemma4_compile.runtime.package.package import Package
 from gemma4_compile.runtime.prompt.prompt import Message, PromptBuilder
 from gemma4_compile.runtime.reply.reply import Event, TextDelta

@@ -78,15 +78,15 @@ def profile(
     def watched(times: StepTimes) -> ModelRunner:
         library = model.library.watched(times)
         steps = PlainSteps(library, device, model.kv.handle, model.params, model.vocab_size)
-        return ModelRunner(replace(model, library=library), engine.sequence, steps)
+        return ModelRunner(replace(model, library=library), steps)
 
     def add_prompt(runner: ModelRunner) -> None:
         engine.clear()
-        runner.forward(ids)
+        runner.forward(engine.sequence, ids)
         device.wait()
 
     def add_token(runner: ModelRunner) -> None:
-        runner.forward_one(ids[0])
+        runner.forward_one(engine.sequence, ids[0])
         device.wait()
 
     def run(step: str, repeats: int, call: _Call, reset: Callable[[], None]) -> StepProfile:

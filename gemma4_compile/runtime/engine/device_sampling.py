@@ -9,16 +9,22 @@ import tvm_ffi
 from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime.device.device import Device, Feed
 from gemma4_compile.runtime.engine.model_runner import ModelRunner
+from gemma4_compile.runtime.engine.sequence import Sequence
 from gemma4_compile.runtime.library.steps import token_readback
 from gemma4_compile.runtime.sampling.sampling import DrawOptions
 
 
 class DeviceSampling:
-    """The device's sampler, after the forwards of a model."""
+    """The device's sampler, after the forwards of one sequence.
 
-    def __init__(self, device: Device, runner: ModelRunner) -> None:
+    Attributes
+    ----------
+    sequence : that one
+    """
+
+    def __init__(self, device: Device, runner: ModelRunner, sequence: Sequence) -> None:
         """Make room for the numbers that a draw takes."""
-        self._device, self._runner = device, runner
+        self._device, self._runner, self.sequence = device, runner, sequence
         self._numbers = [Feed(device, 1, "float32") for _ in range(3)]
         self._readback = token_readback(device)
 
@@ -68,10 +74,10 @@ class DeviceSampling:
         if self._readback is None:
             return False
         self._readback.queue(drawn)
-        runner = self._runner
-        if not runner.sequence.room:
+        runner, sequence = self._runner, self.sequence
+        if not sequence.room:
             return False
-        runner.step(runner.ids.write_from(drawn, (1, 1)))
+        runner.step(sequence, runner.ids.write_from(drawn, (1, 1)))
         return True
 
     def read(self, drawn: tvm_ffi.Tensor) -> int:
@@ -80,16 +86,16 @@ class DeviceSampling:
 
     def add(self, token_id: int) -> None:
         """Add a token that was drawn; ContextFullError if it does not fit."""
-        self._runner.forward_one(token_id)
+        self._runner.forward_one(self.sequence, token_id)
 
     def end(self, *, ahead: bool) -> None:
         """Note that the last logits were drawn from; take back a step that was launched `ahead`."""
         if ahead:
-            self._runner.sequence.pop(1)
-        self._runner.sequence.logits = None
+            self.sequence.pop(1)
+        self.sequence.logits = None
 
     def _logits(self) -> tvm_ffi.Tensor:
-        logits = self._runner.sequence.logits
+        logits = self.sequence.logits
         if logits is None:
             raise UsageError("there are no logits to draw from: add a token first")
         return logits
@@ -98,7 +104,8 @@ class DeviceSampling:
         self, logits: tvm_ffi.Tensor, temperature: float, top_p: float, uniform: float
     ) -> tvm_ffi.Tensor:
         numbers = zip(self._numbers, (temperature, uniform, top_p), strict=True)
-        return self._runner.steps.draw(logits, *(feed.write([value]) for feed, value in numbers))
+        written = (feed.write([value]) for feed, value in numbers)
+        return self._runner.steps.draw(logits, *written, slot=self.sequence.slot)
 
 
 class DrawnTokens(Iterator[int]):

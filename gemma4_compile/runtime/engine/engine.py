@@ -1,8 +1,9 @@
-"""A package on its device: model, sampler and drafter, and the state of one sequence."""
+"""A package on its device: model, sampler and drafter, and its sequences."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 
 import tvm_ffi
@@ -15,7 +16,8 @@ from gemma4_compile.runtime.engine.device_sampling import DeviceSampling
 from gemma4_compile.runtime.engine.media_prompt import Tokens
 from gemma4_compile.runtime.engine.model_runner import LoadedModel, ModelRunner
 from gemma4_compile.runtime.engine.rounds import Rounds
-from gemma4_compile.runtime.engine.sequence_state import SequenceState
+from gemma4_compile.runtime.engine.sequence import Sequence, Sequences
+from gemma4_compile.runtime.engine.turns import Turns
 from gemma4_compile.runtime.library.kv_state import KvState
 from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.runtime.library.steps import graphs_wanted, token_steps
@@ -24,21 +26,27 @@ from gemma4_compile.runtime.package.package import Package
 from gemma4_compile.runtime.sampling.sampling import Float32Array
 from gemma4_compile.runtime.speculative.drafter import Drafter, check_drafts
 
+MOST_SEQUENCES = 1024
+"""Of an engine, at a time: more have no memory anywhere."""
+
 
 class Engine:
-    """A model and the state of one sequence; what more it can do is in its parts.
+    """A model and its sequences; what more it can do is in its parts.
+
+    It begins with one sequence of its own, to which the methods without a sequence belong.
 
     Attributes
     ----------
     device : where weights and state are
     model : the library there, and what its functions take
     vocab_size : length of the logits
-    context_length : positions that the state holds
+    context_length : positions that each sequence has
     prefill_chunk : most tokens that one forward takes
-    sequence : the state
+    sequences : all of them; adds, forks and removes
+    sequence : its own
     runner : forwards whose logits stay on the device
-    sampling : draws tokens on the device
-    rounds : guesses tokens and checks them; None where there is no drafter
+    sampling : draws tokens of its own sequence on the device
+    rounds : guesses tokens of that and checks them; None where there is no drafter
     """
 
     def __init__(
@@ -49,6 +57,7 @@ class Engine:
         progress: ByteCount | None = None,
         graphs: bool | None = None,
         drafts: int | None = None,
+        sequences: int = 1,
     ) -> None:
         """Load library and weights, and create the state.
 
@@ -61,6 +70,7 @@ class Engine:
             0. Other devices have none.
         drafts : guesses of a round, 0 for none, so that the drafter is not loaded; by default as
             many as pay where the package has a drafter
+        sequences : how many there may be at a time; each takes memory when it is first added
 
         Raises
         ------
@@ -69,10 +79,12 @@ class Engine:
             library or a weight is missing, damaged or from another version.
         UsageError
             If `context_length` is above the compiled one, or there is no drafter for `drafts`, or
-            they are too many.
+            they are too many, or `sequences` is below 1.
         """
         self.context_length = _context_length(package, context_length)
         check_drafts(drafts, package)
+        if not 1 <= sequences <= MOST_SEQUENCES:
+            raise UsageError(f"sequences: expected 1 to {MOST_SEQUENCES}, found {sequences}")
         self.device = Device.open(package.device)
         library = NativeLibrary(package.library_path, self.device)
         metadata = str(library.compiled_function(abi.METADATA)())
@@ -83,23 +95,25 @@ class Engine:
             library=library,
             device=self.device,
             params=params,
-            kv=KvState(library, self.device.name, self.context_length, chunk),
+            kv=KvState(library, self.device.name, self.context_length, chunk, sequences),
             media=media_settings(json.loads(metadata)),
             vocab_size=package.chat_config.vocab_size,
             prefill_chunk=self.prefill_chunk,
         )
         self.vocab_size = model.vocab_size
-        self.sequence = SequenceState(model.kv, self.context_length)
+        self.sequences = Sequences(model.kv, self.context_length)
+        self.sequence = self.sequences.add()
         shared = (library, self.device, model.kv.handle, params)
         graphs = graphs_wanted(self.device, graphs)
         steps = token_steps(*shared, self.vocab_size, graphs=graphs)
-        self.runner = ModelRunner(model, self.sequence, steps)
-        self.sampling = DeviceSampling(self.device, self.runner)
+        self.runner = ModelRunner(model, steps)
+        self.sampling = DeviceSampling(self.device, self.runner, self.sequence)
+        self._turns = Turns(self.device, self.runner)
         self.rounds: Rounds | None = None
         if drafts != 0 and package.drafter_cache is not None:
             own = tvm_ffi.Array(package.load_drafter(metadata, self.device.place, progress))
             drafter = Drafter(*shared, own, graphs=graphs)
-            self.rounds = Rounds(model, self.runner, drafter, drafts)
+            self.rounds = Rounds(model, self.runner, self.sequence, drafter, drafts)
 
     @classmethod
     def open(
@@ -111,6 +125,7 @@ class Engine:
         graphs: bool | None = None,
         drafts: int | None = None,
         device: str | None = None,
+        sequences: int = 1,
     ) -> Engine:
         """Load the package in `directory`; parameters and errors as in the constructor.
 
@@ -118,7 +133,12 @@ class Engine:
         """
         package = Package.open(directory, drafter=drafts != 0, device=device)
         return cls(
-            package, context_length=context_length, progress=progress, graphs=graphs, drafts=drafts
+            package,
+            context_length=context_length,
+            progress=progress,
+            graphs=graphs,
+            drafts=drafts,
+            sequences=sequences,
         )
 
     @property
@@ -128,23 +148,24 @@ class Engine:
 
     @property
     def length(self) -> int:
-        """Tokens in the state."""
+        """Tokens of its own sequence."""
         return self.sequence.length
 
     def clear(self) -> None:
-        """Forget the sequence; the next token is at position 0."""
+        """Forget its own sequence; the next token is at position 0."""
         self.sequence.clear()
 
     def pop(self, count: int) -> bool:
         """Take back the last `count` tokens; False and no change where the rings cannot."""
         return self.sequence.pop(count)
 
-    def prefill(self, ids: Tokens) -> Float32Array:
+    def prefill(self, ids: Tokens, sequence: Sequence | None = None) -> Float32Array:
         """Add tokens, a chunk at a time, and return the logits (vocab_size,) of the last one.
 
         Parameters
         ----------
         ids : a `Prompt` where there are media among them
+        sequence : to which they are added, by default its own
 
         Raises
         ------
@@ -154,11 +175,26 @@ class Engine:
             If there are none, an id is outside the vocabulary, the package does not take a medium,
             or a picture that must be whole is longer than a chunk.
         """
-        return self._read(self.runner.forward(ids))
+        return self._read(self.runner.forward(sequence or self.sequence, ids))
 
-    def decode(self, token_id: int) -> Float32Array:
-        """Add one token and return the logits (vocab_size,) of the next; errors as `prefill`."""
-        return self._read(self.runner.forward_one(token_id))
+    def decode(self, token_id: int, sequence: Sequence | None = None) -> Float32Array:
+        """Add one token and return the logits (vocab_size,) of the next; as `prefill`."""
+        return self._read(self.runner.forward_one(sequence or self.sequence, token_id))
+
+    def step(self, sequences: Collection[Sequence]) -> list[int]:
+        """Add to each the token that was chosen for it last, and let its sampler choose the next.
+
+        The first token after a prompt is chosen without another forward. One forward follows the
+        other: kernels take one sequence at a time.
+
+        Raises
+        ------
+        ContextFullError
+            If there is no room in one of them; nothing is added to any.
+        UsageError
+            If one is named twice, or has no sampler or no tokens; nothing is added to any.
+        """
+        return self._turns.step(sequences)
 
     def _read(self, logits: tvm_ffi.Tensor) -> Float32Array:
         """Logits (vocab_size,), copied out of the machine's pooled memory."""

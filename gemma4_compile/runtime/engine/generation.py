@@ -16,7 +16,7 @@ from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.runtime.engine.chunks import chunks, whole_rows
 from gemma4_compile.runtime.engine.media_prompt import Prompt, Tokens
 from gemma4_compile.runtime.engine.next_token import Guessing, Held, NextToken, next_token
-from gemma4_compile.runtime.engine.sequence_state import ContextFullError
+from gemma4_compile.runtime.engine.sequence import ContextFullError
 from gemma4_compile.runtime.engine.token_engine import TokenEngine
 from gemma4_compile.runtime.reply.reply import (
     Event,

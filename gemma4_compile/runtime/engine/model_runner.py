@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from gemma4_compile.runtime.device.device import Device, Feed, view
 from gemma4_compile.runtime.engine.chunks import chunks
 from gemma4_compile.runtime.engine.media_prompt import Prompt, Tokens
 from gemma4_compile.runtime.engine.media_rows import MediaRows
-from gemma4_compile.runtime.engine.sequence_state import SequenceState
+from gemma4_compile.runtime.engine.sequence import Sequence
 from gemma4_compile.runtime.library.kv_state import KvState
 from gemma4_compile.runtime.library.native_library import Forward, NativeLibrary
 from gemma4_compile.runtime.library.steps import GraphSteps, Parameters, PlainSteps
@@ -44,11 +44,10 @@ class LoadedModel:
 
 
 class ModelRunner:
-    """A model whose forwards add tokens to a sequence.
+    """A model whose forwards add tokens to sequences of its KV state, to one at a time.
 
     Attributes
     ----------
-    sequence : what the tokens are added to
     steps : the calls of every token
     embed, prefill : the library's functions that a chunk calls
     params : weights
@@ -57,13 +56,10 @@ class ModelRunner:
     ids : memory on the device for the ids of a forward
     """
 
-    def __init__(
-        self, model: LoadedModel, sequence: SequenceState, steps: PlainSteps | GraphSteps
-    ) -> None:
+    def __init__(self, model: LoadedModel, steps: PlainSteps | GraphSteps) -> None:
         """Take the library's functions."""
         library, device = model.library, model.device
-        self.sequence, self.steps = sequence, steps
-        self.params, self.media = model.params, model.media
+        self.steps, self.params, self.media = steps, model.params, model.media
         self.media_rows = MediaRows(library.compiled_function, device, model.params, model.media)
         self.embed = library.compiled_function(abi.EMBED)
         self.prefill: Forward = library.compiled_function(abi.PREFILL)
@@ -72,36 +68,41 @@ class ModelRunner:
         self._modalities = Feed(device, model.prefill_chunk, "int32")
         self._kv = model.kv.handle
         self._vocab_size = model.vocab_size
-        self._chunk = min(model.prefill_chunk, sequence.context_length)
+        self._chunk = model.prefill_chunk
 
-    def forward(self, tokens: Tokens) -> tvm_ffi.Tensor:
+    def forward(self, sequence: Sequence, tokens: Tokens) -> tvm_ffi.Tensor:
         """Add tokens, a chunk at a time; logits (1, 1, vocab_size) of the last one.
 
         They stay on the device, until the next call. Errors as of `Engine.prefill`.
         """
         prompt = Prompt.of(tokens)
-        self.check(prompt.ids)
+        self.check(sequence, prompt.ids)
         logits = None
         whole = self.media.whole_images
-        for part in chunks(prompt.modalities(), self._chunk, whole_images=whole):
-            logits = self._forward_chunk(prompt.part(part.start, part.stop))
+        chunk = min(self._chunk, sequence.context_length)
+        for part in chunks(prompt.modalities(), chunk, whole_images=whole):
+            logits = self._forward_chunk(sequence, prompt.part(part.start, part.stop))
         assert logits is not None, "checked above: there is at least one token"
         return logits
 
-    def forward_one(self, token_id: int) -> tvm_ffi.Tensor:
+    def forward_one(self, sequence: Sequence, token_id: int) -> tvm_ffi.Tensor:
         """As `forward`, with one token."""
-        self.check([token_id])
-        return self.step(self.ids.write([[token_id]]))
+        self.check(sequence, [token_id])
+        return self.step(sequence, self.ids.write([[token_id]]))
 
-    def step(self, ids: tvm_ffi.Tensor) -> tvm_ffi.Tensor:
+    def step(self, sequence: Sequence, ids: tvm_ffi.Tensor) -> tvm_ffi.Tensor:
         """As `forward_one`, with a token on the device, int32 (1, 1), that is known to fit."""
-        self.sequence.begin(1)
-        logits = self.steps.forward(ids)
-        self.sequence.end(logits)
+        sequence.begin(1)
+        logits = self.steps.forward(ids, slot=sequence.slot)
+        sequence.end(logits)
         return logits
 
     def run(
-        self, embedded: tvm_ffi.Tensor, ids: tvm_ffi.Tensor, modalities: tvm_ffi.Tensor
+        self,
+        sequence: Sequence,
+        embedded: tvm_ffi.Tensor,
+        ids: tvm_ffi.Tensor,
+        modalities: tvm_ffi.Tensor,
     ) -> tvm_ffi.Tensor:
         """As `forward`, with one chunk on the device that is known to fit.
 
@@ -110,10 +111,10 @@ class ModelRunner:
         embedded : (n, hidden_size)
         ids, modalities : int32, (1, n)
         """
-        self.sequence.begin(int(embedded.shape[0]))
+        sequence.begin(int(embedded.shape[0]))
         whole = view(embedded, (1, *embedded.shape))
         logits: tvm_ffi.Tensor = self.prefill(whole, ids, modalities, self._kv, self.params)[0]
-        self.sequence.end(logits)
+        sequence.end(logits)
         return logits
 
     def rows_of(self, medium: Picture | Sound) -> Float32Array:
@@ -123,9 +124,9 @@ class ModelRunner:
         """
         return self.media_rows.read(medium)
 
-    def check(self, ids: Sequence[int]) -> None:
+    def check(self, sequence: Sequence, ids: Collection[int]) -> None:
         """Raise what `Engine.prefill` says of tokens that cannot be added."""
-        self.sequence.check(len(ids))
+        sequence.check(len(ids))
         if not len(ids):
             raise UsageError("there are no tokens to add")
         last = self._vocab_size - 1
@@ -133,7 +134,7 @@ class ModelRunner:
             if not 0 <= token_id <= last:
                 raise UsageError(f"token id: expected 0 to {last}, found {token_id}")
 
-    def _forward_chunk(self, chunk: Prompt) -> tvm_ffi.Tensor:
+    def _forward_chunk(self, sequence: Sequence, chunk: Prompt) -> tvm_ffi.Tensor:
         on_device = self.ids.write(chunk.ids)
         embedded = self.embed(on_device, self.params)
         modalities = self._text
@@ -141,4 +142,4 @@ class ModelRunner:
             self.media_rows.put(chunk, embedded)
             modalities = self._modalities.write(chunk.modalities())
         shape = (1, len(chunk))
-        return self.run(embedded, view(on_device, shape), view(modalities, shape))
+        return self.run(sequence, embedded, view(on_device, shape), view(modalities, shape))

@@ -8,6 +8,7 @@ from gemma4_compile.errors import UsageError
 from gemma4_compile.options.chat import MAX_DRAFTS
 from gemma4_compile.runtime.device.device import Device, view
 from gemma4_compile.runtime.engine.model_runner import LoadedModel, ModelRunner
+from gemma4_compile.runtime.engine.sequence import Sequence
 from gemma4_compile.runtime.sampling.sampling import DrawOptions, Float32Array, Peek
 from gemma4_compile.runtime.speculative.drafter import Drafter
 
@@ -25,7 +26,7 @@ class Rows:
 
 
 class Rounds:
-    """The drafter and the model in turns.
+    """The drafter and the model in turns, on one sequence.
 
     Attributes
     ----------
@@ -35,12 +36,17 @@ class Rounds:
     """
 
     def __init__(
-        self, model: LoadedModel, runner: ModelRunner, drafter: Drafter, drafts: int | None
+        self,
+        model: LoadedModel,
+        runner: ModelRunner,
+        sequence: Sequence,
+        drafter: Drafter,
+        drafts: int | None,
     ) -> None:
         """Begin without a state to guess from."""
         self.drafter, self.drafts = drafter, drafts
-        self._device, self._runner, self._sequence = model.device, runner, runner.sequence
-        chunk = min(model.prefill_chunk, self._sequence.context_length)
+        self._device, self._runner, self._sequence = model.device, runner, sequence
+        chunk = min(model.prefill_chunk, sequence.context_length)
         self.most_drafts = min(MAX_DRAFTS, chunk - 1)
         self._ready_at: int | None = None  # version of the sequence whose end the drafter knows
 
@@ -76,7 +82,7 @@ class Rounds:
         """Launch guesses and the model on them; logits (1, n, vocab_size), and n."""
         if drafts < 0:
             raise UsageError(f"advance: expected 0 guesses or more, found {drafts}")
-        self._runner.check([token_id])
+        self._runner.check(self._sequence, [token_id])
         sequence, drafter = self._sequence, self.drafter
         position, is_ready = sequence.length, self._ready_at == sequence.version
         room = sequence.context_length - position - 1

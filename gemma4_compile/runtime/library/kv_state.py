@@ -1,8 +1,10 @@
-"""Keys and values of one sequence on a device, through the functions of a library's KV state."""
+"""Keys and values of sequences on a device, through the functions of a library's KV state."""
 
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
+from functools import lru_cache
 
 import tvm_ffi
 
@@ -13,63 +15,104 @@ from gemma4_compile.runtime.library.native_library import NativeLibrary
 _log = logging.getLogger(__name__)
 
 _PAGE_SIZE = 16  # the client's argument; our state has no pages
-_SEQUENCE = 0
 
 
 class KvState:
-    """A state with room for some positions.
+    """Room for some sequences, each with its own positions; they take turns.
 
     Attributes
     ----------
     handle : what the library's functions take
+    sequences : how many there is room for
     """
 
     def __init__(
-        self, library: NativeLibrary, device_name: str, context_length: int, prefill_chunk: int
+        self,
+        library: NativeLibrary,
+        device_name: str,
+        context_length: int,
+        prefill_chunk: int,
+        sequences: int = 1,
     ) -> None:
-        """Create it, empty; ArtifactError if the device has no room.
+        """Create it, empty; ArtifactError if the device has no room for one sequence.
 
         Parameters
         ----------
+        context_length : positions of each sequence
         prefill_chunk : most tokens that are added at a time
         """
         self._begin = library.linked_function(abi.KV_BEGIN_FORWARD)
         self._end = library.linked_function(abi.KV_END_FORWARD)
         self._pop_n = library.linked_function(abi.KV_POP_N)
-        self._clear = library.linked_function(abi.KV_CLEAR)
-        self._add_sequence = library.linked_function(abi.KV_ADD_SEQUENCE)
+        self._add = library.linked_function(abi.KV_ADD_SEQUENCE)
+        self._remove = library.linked_function(abi.KV_REMOVE_SEQUENCE)
+        self._fork = library.linked_function(abi.KV_FORK_SEQUENCE)
         self._length = library.linked_function(abi.KV_LENGTH)
-        sizes = (1, context_length, prefill_chunk, _PAGE_SIZE, 0)
+        self._device_name, self._context_length = device_name, context_length
+        self.sequences = sequences
+        sizes = (sequences, context_length, prefill_chunk, _PAGE_SIZE, 0)
         create = library.compiled_function(abi.CREATE_KV_CACHE)
         try:
             self.handle: tvm_ffi.Object = create(*(tvm_ffi.Shape((size,)) for size in sizes))
         except RuntimeError as error:
-            raise ArtifactError(
-                f"no room for keys and values of {context_length} tokens on the {device_name} "
-                f"device: {error}",
-                hint="make the context shorter, or close what else uses the device",
-            ) from error
-        self._add_sequence(self.handle, _SEQUENCE)
+            raise self._no_room(error) from error
         _log.info("keys and values: room for %d tokens on %s", context_length, device_name)
 
-    @property
-    def length(self) -> int:
-        """Tokens in the state."""
-        return int(self._length(self.handle))
+    def add(self, sequence: int) -> int:
+        """Add an empty sequence under a new number; its slot, whose memory is always the same.
 
-    def begin(self, count: int) -> None:
-        """Make room for so many more tokens, before the call that adds them."""
-        self._begin(self.handle, count)
+        ArtifactError if the device has no room for a slot that there was not before.
+        """
+        try:
+            return int(self._add(self.handle, sequence))
+        except RuntimeError as error:
+            raise self._no_room(error) from error
+
+    def fork(self, parent: int, child: int, position: int) -> int:
+        """As `add`, with the first tokens of another; ValueError where its rings have not all."""
+        try:
+            return int(self._fork(self.handle, parent, child, position))
+        except RuntimeError as error:
+            raise self._no_room(error) from error
+
+    def remove(self, sequence: int) -> None:
+        """Forget a sequence, also within a forward; ValueError where there is none."""
+        self._remove(self.handle, sequence)
+
+    def renew(self, sequence: int) -> int:
+        """Forget the tokens of a sequence, also within a forward; its slot, as of `add`."""
+        with suppress(ValueError):  # an interrupted call may have removed it
+            self.remove(sequence)
+        return self.add(sequence)
+
+    def length(self, sequence: int) -> int:
+        """Tokens of a sequence."""
+        return int(self._length(self.handle, sequence))
+
+    def begin(self, sequences: tuple[int, ...], counts: tuple[int, ...]) -> None:
+        """Make room for so many more tokens of each, before the call that adds them.
+
+        RuntimeError for more than one: kernels take one at a time.
+        """
+        self._begin(self.handle, _shape(sequences), _shape(counts))
 
     def end(self) -> None:
         """Finish what `begin` began, after the call."""
         self._end(self.handle)
 
-    def pop(self, count: int) -> None:
+    def pop(self, sequence: int, count: int) -> None:
         """Take back the last tokens; ValueError and no change where the rings cannot."""
-        self._pop_n(self.handle, count)
+        self._pop_n(self.handle, sequence, count)
 
-    def clear(self) -> None:
-        """Forget all tokens."""
-        self._clear(self.handle)
-        self._add_sequence(self.handle, _SEQUENCE)
+    def _no_room(self, error: RuntimeError) -> ArtifactError:
+        return ArtifactError(
+            f"no room for keys and values of {self._context_length} tokens on the "
+            f"{self._device_name} device: {error}",
+            hint="make the context shorter, or close what else uses the device",
+        )
+
+
+@lru_cache(maxsize=1024)
+def _shape(numbers: tuple[int, ...]) -> tvm_ffi.Shape:
+    """Numbers as the library takes them; to make them takes some microseconds for each token."""
+    return tvm_ffi.Shape(numbers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -44,8 +45,14 @@ class PlainSteps:
         self._flat = (1, vocab_size)
         self._first = device.place(np.zeros(1, np.int32))
 
-    def forward(self, ids: tvm_ffi.Tensor) -> tvm_ffi.Tensor:
-        """Logits (1, 1, vocab_size) after a token, given as int32 (1, 1)."""
+    def forward(self, ids: tvm_ffi.Tensor, *, slot: int = 0) -> tvm_ffi.Tensor:
+        """Logits (1, 1, vocab_size) after a token, given as int32 (1, 1).
+
+        Parameters
+        ----------
+        slot : of the sequence, in the state; the library finds it there
+        """
+        del slot
         return self._decode(ids, self._state, self._params)[0]
 
     def draw(
@@ -54,15 +61,29 @@ class PlainSteps:
         temperature: tvm_ffi.Tensor,
         uniform: tvm_ffi.Tensor,
         top_p: tvm_ffi.Tensor,
+        *,
+        slot: int = 0,
     ) -> tvm_ffi.Tensor:
         """A token, int32 (1,), drawn from logits with numbers that are float32 (1,)."""
+        del slot
         probs = view(self._softmax(logits, temperature), self._flat)
         _, order = self._sort(probs)
         return self._sample(probs, order, uniform, self._first, top_p)
 
 
+@dataclass(frozen=True)
+class _Graphs:
+    """Graphs of one slot, whose keys and values they have addresses of: a step, and a draw."""
+
+    forward: Replayed[tvm_ffi.Tensor]
+    draw: Replayed[tvm_ffi.Tensor]
+
+
 class GraphSteps:
-    """The same calls as CUDA graphs, one for the step and one for the draw after it."""
+    """The same calls as CUDA graphs, for each slot one for the step and one for the draw after it.
+
+    Each is recorded when it is first needed.
+    """
 
     def __init__(
         self,
@@ -72,14 +93,15 @@ class GraphSteps:
         params: Parameters,
         vocab_size: int,
     ) -> None:
-        """Prepare; each graph is recorded when it is first needed."""
-        cuda, watch = CudaRuntime(), Watch()
+        """Prepare; CudaError if CUDA's runtime is not to be had."""
+        self._cuda, self._watch, self._device = CudaRuntime(), Watch(), device
         self._plain = PlainSteps(library, device, state, params, vocab_size)
-        watched = PlainSteps(library.watched(watch), device, state, params, vocab_size)
-        self.forward = Replayed(
-            "decode step", self._plain.forward, watched.forward, watch, cuda, device
-        )
-        self._draw = Replayed("sampler", self._plain.draw, watched.draw, watch, cuda, device)
+        self._watched = PlainSteps(library.watched(self._watch), device, state, params, vocab_size)
+        self._graphs: dict[int, _Graphs] = {}
+
+    def forward(self, ids: tvm_ffi.Tensor, *, slot: int) -> tvm_ffi.Tensor:
+        """As the plain one; logits are right until the next call for this slot."""
+        return self._of(slot).forward(ids)
 
     def draw(
         self,
@@ -87,16 +109,31 @@ class GraphSteps:
         temperature: tvm_ffi.Tensor,
         uniform: tvm_ffi.Tensor,
         top_p: tvm_ffi.Tensor,
+        *,
+        slot: int,
     ) -> tvm_ffi.Tensor:
         """As the plain one; logits of a prefill lie elsewhere each time and are drawn so."""
-        if logits is self.forward.output:
-            return self._draw(logits, temperature, uniform, top_p)
+        graphs = self._of(slot)
+        if logits is graphs.forward.output:
+            return graphs.draw(logits, temperature, uniform, top_p)
         return self._plain.draw(logits, temperature, uniform, top_p)
 
     @property
     def kernels(self) -> tuple[int, int]:
         """Launches of the two graphs; 0 where there is none."""
-        return self.forward.kernels, self._draw.kernels
+        made = self._graphs.values()
+        forward = max((graphs.forward.kernels for graphs in made), default=0)
+        return forward, max((graphs.draw.kernels for graphs in made), default=0)
+
+    def _of(self, slot: int) -> _Graphs:
+        if slot not in self._graphs:
+            plain, watched = self._plain, self._watched
+            rest = self._watch, self._cuda, self._device
+            self._graphs[slot] = _Graphs(
+                Replayed("decode step", plain.forward, watched.forward, *rest),
+                Replayed("sampler", plain.draw, watched.draw, *rest),
+            )
+        return self._graphs[slot]
 
 
 def graphs_wanted(device: Device, choice: bool | None) -> bool:

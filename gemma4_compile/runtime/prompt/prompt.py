@@ -21,7 +21,7 @@ from gemma4_compile.media.inputs import Medium, kind_of
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.runtime.engine.generation import CONTEXT_HINT
 from gemma4_compile.runtime.engine.media_prompt import Prompt, Rows, Spread
-from gemma4_compile.runtime.engine.sequence_state import ContextFullError
+from gemma4_compile.runtime.engine.sequence import ContextFullError
 from gemma4_compile.runtime.prompt.literal_specials import Hider
 from gemma4_compile.runtime.prompt.prompt_room import FEW, Fewest, Holds, TokenCount
 from gemma4_compile.runtime.reply.reply import MarkIds

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime.engine.generation import Generation
-from gemma4_compile.runtime.engine.sequence_state import ContextFullError
+from gemma4_compile.runtime.engine.sequence import ContextFullError
 from gemma4_compile.runtime.grammar.grammar import GrammarError
 from gemma4_compile.runtime.server.answers import Answer, ChatAnswer, TextAnswer
 from gemma4_compile.runtime.server.api_error import ApiError

@@ -13,7 +13,7 @@ from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.runtime.engine.generation import Generation, Generator
 from gemma4_compile.runtime.engine.logprobs import AnswerTokens
 from gemma4_compile.runtime.engine.media_prompt import Prompt
-from gemma4_compile.runtime.engine.sequence_state import ContextFullError
+from gemma4_compile.runtime.engine.sequence import ContextFullError
 from gemma4_compile.runtime.grammar.grammar import Grammars
 from gemma4_compile.runtime.package.package import Package
 from gemma4_compile.runtime.prompt.prompt import NO_TEMPLATE, PromptBuilder

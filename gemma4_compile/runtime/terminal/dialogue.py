@@ -15,7 +15,7 @@ from gemma4_compile.options.process import DEBUG_HINT, Terminated, report
 from gemma4_compile.runtime.chat import transcript
 from gemma4_compile.runtime.chat.chat import Chat
 from gemma4_compile.runtime.chat.completion import TextCompletion
-from gemma4_compile.runtime.engine.sequence_state import ContextFullError
+from gemma4_compile.runtime.engine.sequence import ContextFullError
 from gemma4_compile.runtime.sampling.sampling import TokenChooser
 from gemma4_compile.runtime.terminal.console import Console
 from gemma4_compile.runtime.terminal.lines import BlockDropped, Lines, PipedLines, Typed, read_typed

@@ -44,6 +44,10 @@ class Checkpoint:
     metadata: dict[str, Any]
     groups: list[np.ndarray]
 
+    @property
+    def text(self) -> str:
+        return json.dumps(self.metadata)
+
 
 @dataclass(frozen=True)
 class Library:
@@ -63,11 +67,10 @@ def load(folder: Path, *, dtype_bits: int = 32, **options: Any) -> Library:
     return Library(tvm.runtime.load_module(str(path)), Driver(path))
 
 
-def write(state: NativeState, length: int, rng: Numbers) -> None:
+def write(state: NativeState, length: int, rng: Numbers, sequence: int = 0) -> None:
     """Forward one token after the other; each gets its row of keys and values, as kernels do."""
-    while state.length < length:
-        position = state.length
-        state(abi.KV_BEGIN_FORWARD, 1)
+    while (position := state.length_of(sequence)) < length:
+        state.begin(1, sequence)
         for slot in range(len(LAYERS)):
             for function in (abi.KV_KEY, abi.KV_VALUE):
                 tensor = state(function, slot)
@@ -77,24 +80,28 @@ def write(state: NativeState, length: int, rng: Numbers) -> None:
         state(abi.KV_END_FORWARD)
 
 
-def rows_of(state: NativeState) -> list[np.ndarray]:
+def rows_of(state: NativeState, sequence: int = 0) -> list[np.ndarray]:
     """Return what the token that comes next could attend to, and all that could be popped to."""
     found = []
+    length = state.length_of(sequence)
+    if state.max_sequences > 1:  # kernels find those of the sequence whose forward began last
+        state.forward(1, sequence)
+        state.pop(1, sequence)
     for slot, layer in enumerate(LAYERS):
         for function in (abi.KV_KEY, abi.KV_VALUE):
             rows = state(function, slot).numpy()
-            first = max(0, state.length - len(rows)) if layer.rows else 0
-            found.append(np.stack([rows[p % len(rows)] for p in range(first, state.length)]))
+            first = max(0, length - len(rows)) if layer.rows else 0
+            found.append(rows[np.arange(first, length) % len(rows)])
     return found
 
 
-def export(state: NativeState) -> Checkpoint:
+def export(state: NativeState, sequence: int = 0) -> Checkpoint:
     """Do what the client does."""
-    metadata = json.loads(state(METADATA, 0))
+    metadata = json.loads(state(METADATA, sequence))
     groups = []
     for group in metadata["groups"]:
         tensor = tvm.runtime.empty(tuple(group["shape"]), group["dtype"])
-        state(EXPORT, 0, group["group_index"], tensor)
+        state(EXPORT, sequence, group["group_index"], tensor)
         groups.append(tensor.numpy())
     return Checkpoint(metadata, groups)
 
@@ -104,8 +111,8 @@ def prepare(state: NativeState, metadata: Any) -> None:
     state(PREPARE, 0, text)
 
 
-def restore(state: NativeState, checkpoint: Checkpoint) -> None:
-    prepare(state, checkpoint.metadata)
+def restore(state: NativeState, checkpoint: Checkpoint, sequence: int = 0) -> None:
+    state(PREPARE, sequence, checkpoint.text)
     for index, group in enumerate(checkpoint.groups):
-        state(IMPORT, 0, index, tvm.runtime.tensor(group))
-    state(FINISH, 0)
+        state(IMPORT, sequence, index, tvm.runtime.tensor(group))
+    state(FINISH, sequence)

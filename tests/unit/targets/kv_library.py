@@ -84,7 +84,7 @@ class NativeState:
     def __init__(
         self, library: Any, *, total: int, chunk: int, max_sequences: int = 1, sliding: int = 0
     ) -> None:
-        self.library = library
+        self.library, self.max_sequences = library, max_sequences
         machine = relax.VirtualMachine(library, tvm.cpu())
         sizes = (max_sequences, total, chunk, 16, sliding)
         shapes = [tvm.runtime.ShapeTuple([size]) for size in sizes]
@@ -93,10 +93,27 @@ class NativeState:
     def __call__(self, function: str, *arguments: int | str | tvm.runtime.Tensor | None) -> Any:
         return self.library.get_function(function, query_imports=True)(self.state, *arguments)
 
-    def forward(self, count: int) -> None:
-        self(abi.KV_BEGIN_FORWARD, count)
+    def add(self, sequence: int) -> int:
+        """Return the slot of a sequence that is added."""
+        return int(self(abi.KV_ADD_SEQUENCE, sequence))
+
+    def begin(self, count: int, sequence: int = 0) -> None:
+        self.begin_all([sequence], [count])
+
+    def begin_all(self, sequences: Sequence[int], counts: Sequence[int]) -> None:
+        shapes = [tvm.runtime.ShapeTuple(list(numbers)) for numbers in (sequences, counts)]
+        self(abi.KV_BEGIN_FORWARD, *shapes)
+
+    def forward(self, count: int, sequence: int = 0) -> None:
+        self.begin(count, sequence)
         self(abi.KV_END_FORWARD)
+
+    def pop(self, count: int, sequence: int = 0) -> None:
+        self(abi.KV_POP_N, sequence, count)
 
     @property
     def length(self) -> int:
-        return int(self(abi.KV_LENGTH))
+        return self.length_of(0)
+
+    def length_of(self, sequence: int) -> int:
+        return int(self(abi.KV_LENGTH, sequence))

@@ -73,13 +73,13 @@ def test_both_go_on_alike(library: Library, checkpoint: Checkpoint) -> None:
 def test_as_many_tokens_can_be_taken_back_as_before(library: Library) -> None:
     state = library.state()
     write(state, WRAPPED, np.random.default_rng(1))
-    state(abi.KV_POP_N, 2)
+    state.pop(2)
     fresh = library.state()
     restore(fresh, export(state))
     for one in (state, fresh):
         with pytest.raises(ValueError, match="pop at most 3, or all 31"):
-            one(abi.KV_POP_N, 4)
-        one(abi.KV_POP_N, 3)
+            one.pop(4)
+        one.pop(3)
 
 
 def test_half_precision(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_missing_group_is_named_and_nothing_is_forwarded(
     with pytest.raises(ValueError, match=f"page group 1 of {len(checkpoint.groups)} is missing"):
         state(FINISH, 0)
     with pytest.raises(RuntimeError, match="is being imported"):
-        state(abi.KV_BEGIN_FORWARD, 1)
+        state.begin(1)
     with pytest.raises(ValueError, match="being imported"):
         state(METADATA, 0)
     state(IMPORT, 0, 1, tvm.runtime.tensor(checkpoint.groups[1]))
@@ -218,7 +218,7 @@ def test_every_step_of_an_import_is_a_new_version(library: Library, checkpoint: 
 
 def test_a_forward_that_has_not_ended_is_not_kept(library: Library) -> None:
     state = library.state()
-    state(abi.KV_BEGIN_FORWARD, 1)
+    state.begin(1)
     with pytest.raises(ValueError, match="between begin_forward and end_forward"):
         state(METADATA, 0)
     state(abi.KV_END_FORWARD)

@@ -76,7 +76,7 @@ def test_slot_out_of_range(state: NativeState, slot: int) -> None:
 def test_positions_follow_the_forwards(state: NativeState) -> None:
     first = 0
     for count in (3, 1, 4, 2):
-        state(abi.KV_BEGIN_FORWARD, count)
+        state.begin(count)
         assert state(abi.KV_POSITIONS).numpy().tolist() == [first, count, first + count, 0]
         assert state.length == first
         state(abi.KV_END_FORWARD)
@@ -102,7 +102,7 @@ def test_rotary_values_are_numpys(library: Any) -> None:
     first = 0
     while first < 99_000:
         count = 1 + first % CHUNK
-        state(abi.KV_BEGIN_FORWARD, count)
+        state.begin(count)
         if first < 20 or first > 98_900:
             values = state(abi.KV_ROTARY).numpy()[:count]
             # sine and cosine of two libraries differ by one unit in the last place at most
@@ -119,12 +119,12 @@ def test_full_context_is_an_error_that_leaves_the_state_usable(state: NativeStat
         state.forward(4)
     state.forward(2)
     with pytest.raises(ValueError, match="38 of 40 tokens, 3 more"):
-        state(abi.KV_BEGIN_FORWARD, 3)
+        state.begin(3)
     state.forward(2)
     assert state.length == TOTAL
     with pytest.raises(ValueError, match="context is full"):
-        state(abi.KV_BEGIN_FORWARD, 1)
-    state(abi.KV_POP_N, 1)
+        state.begin(1)
+    state.pop(1)
     state.forward(1)
     assert state.length == TOTAL
 
@@ -132,17 +132,17 @@ def test_full_context_is_an_error_that_leaves_the_state_usable(state: NativeStat
 @pytest.mark.parametrize("count", [0, -1, CHUNK + 1])
 def test_chunk_out_of_range(state: NativeState, count: int) -> None:
     with pytest.raises(ValueError, match="1 to 4"):
-        state(abi.KV_BEGIN_FORWARD, count)
+        state.begin(count)
 
 
 def test_begin_and_end_come_in_pairs(state: NativeState) -> None:
     with pytest.raises(RuntimeError, match="without begin_forward"):
         state(abi.KV_END_FORWARD)
-    state(abi.KV_BEGIN_FORWARD, 1)
+    state.begin(1)
     with pytest.raises(RuntimeError, match="has not ended"):
-        state(abi.KV_BEGIN_FORWARD, 1)
+        state.begin(1)
     with pytest.raises(RuntimeError, match="pop_n between"):
-        state(abi.KV_POP_N, 0)
+        state.pop(0)
     state(abi.KV_END_FORWARD)
     assert state.length == 1
 
@@ -187,12 +187,12 @@ def test_pop_is_allowed_exactly_while_the_ring_holds_what_is_attended(library: A
                 ring.append(count)
             count = int(rng.integers(0, min(ring.length + 2, 9)))
             if ring.may_pop(count):
-                state(abi.KV_POP_N, count)
+                state.pop(count)
                 ring.pop(count)
                 allowed += 1
             else:
                 with pytest.raises(ValueError, match="cannot pop"):
-                    state(abi.KV_POP_N, count)
+                    state.pop(count)
                 refused += 1
             assert state.length == ring.length
     assert allowed > 100
@@ -204,27 +204,27 @@ def test_pop_at_the_border(state: NativeState) -> None:
         state.forward(4)
     # 20 tokens: the ring holds 8 to 19, and the token at 15 attends to 8 and later.
     with pytest.raises(ValueError, match="pop at most 5, or all 20"):
-        state(abi.KV_POP_N, 6)
-    state(abi.KV_POP_N, 5)
+        state.pop(6)
+    state.pop(5)
     with pytest.raises(ValueError, match="pop at most 0, or all 15"):
-        state(abi.KV_POP_N, 1)
-    state(abi.KV_POP_N, 15)
+        state.pop(1)
+    state.pop(15)
     assert state.length == 0
 
 
 def test_popping_everything_makes_the_ring_new(state: NativeState) -> None:
     for _ in range(5):
         state.forward(4)
-    state(abi.KV_POP_N, 20)
+    state.pop(20)
     state.forward(4)
-    state(abi.KV_POP_N, 3)
+    state.pop(3)
     assert state.length == 1
 
 
 def test_pop_within_the_ring_is_free(state: NativeState) -> None:
     for _ in range(3):
         state.forward(4)
-    state(abi.KV_POP_N, 11)
+    state.pop(11)
     assert state.length == 1
 
 
@@ -232,7 +232,7 @@ def test_pop_within_the_ring_is_free(state: NativeState) -> None:
 def test_pop_of_impossible_counts(state: NativeState, count: int) -> None:
     state.forward(3)
     with pytest.raises(ValueError, match=f"cannot pop {count} "):
-        state(abi.KV_POP_N, count)
+        state.pop(count)
 
 
 # --- Sequences ---
@@ -240,13 +240,13 @@ def test_pop_of_impossible_counts(state: NativeState, count: int) -> None:
 
 def test_clear_starts_anew(state: NativeState) -> None:
     state.forward(4)
-    state(abi.KV_BEGIN_FORWARD, 2)
+    state.begin(2)
     state(abi.KV_CLEAR)
-    with pytest.raises(RuntimeError, match="add a sequence"):
-        state(abi.KV_BEGIN_FORWARD, 1)
-    state(abi.KV_ADD_SEQUENCE, 5)
-    assert state.length == 0
-    state(abi.KV_BEGIN_FORWARD, 1)
+    with pytest.raises(ValueError, match="no sequence 0"):
+        state.begin(1)
+    state.add(5)
+    assert state.length_of(5) == 0
+    state.begin(1, sequence=5)
     assert state(abi.KV_POSITIONS).numpy().tolist() == [0, 1, 1, 0]
 
 
@@ -258,8 +258,8 @@ def test_one_sequence_at_a_time(state: NativeState) -> None:
         state(abi.KV_REMOVE_SEQUENCE, 3)
     assert state.length == 1
     state(abi.KV_REMOVE_SEQUENCE, 0)
-    state(abi.KV_ADD_SEQUENCE, 1)
-    assert state.length == 0
+    state.add(1)
+    assert state.length_of(1) == 0
 
 
 def test_the_clients_functions_drive_the_same_state(state: NativeState) -> None:
@@ -274,7 +274,8 @@ def test_the_clients_functions_drive_the_same_state(state: NativeState) -> None:
     call("popn", 0, 1)
     assert state.length == 2
     call("remove_sequence", 0)
-    assert state.length == 0
+    with pytest.raises(ValueError, match="no sequence 0"):
+        state.length_of(0)
 
 
 # --- Creation ---
@@ -293,7 +294,8 @@ def test_longest_chunk_that_a_ring_takes(library: Any) -> None:
         ({"total": 0, "chunk": 1}, "context length"),
         ({"total": 2**31, "chunk": 1}, "context length"),
         ({"total": 8, "chunk": 0}, "prefill chunk"),
-        ({"total": 8, "chunk": 1, "max_sequences": 2}, "holds 1, asked for 2"),
+        ({"total": 8, "chunk": 1, "max_sequences": 0}, "sequences: expected 1 to"),
+        ({"total": 8, "chunk": 1, "max_sequences": 2**31}, "sequences: expected 1 to"),
         ({"total": 8, "chunk": 1, "sliding": 1}, "sliding window off"),
     ],
 )
@@ -337,4 +339,4 @@ def test_two_libraries_in_one_process_keep_apart(library: Any, tmp_path: Path) -
     assert first(abi.KV_KEY, 0).shape == (TOTAL, 1, 4)
     assert second(abi.KV_KEY, 0).shape == (10, 3, 2)
     with pytest.raises(ValueError, match="context is full"):
-        second(abi.KV_BEGIN_FORWARD, 2)
+        second.begin(2)

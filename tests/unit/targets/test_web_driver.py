@@ -138,6 +138,16 @@ def test_a_state_is_no_tensor(library: Library) -> None:
     assert library.driver("buffer", state) == -1
 
 
+def test_a_state_with_room_for_several_sequences_is_not_driven_from_outside(
+    library: Library,
+) -> None:
+    """Its steps do not all read the same buffers."""
+    state = NativeState(library.module, total=TOTAL, chunk=CHUNK, max_sequences=2)
+    state.add(0)
+    for name, arguments in STATE_CALLS.items():
+        assert library.driver(name, state.state, *arguments) == -1, name
+
+
 def test_a_tensor_elsewhere_has_no_buffer(library: Library) -> None:
     assert library.driver("buffer", tvm.runtime.tensor(np.zeros(3, "float32"))) == -1
 
@@ -158,7 +168,7 @@ def test_buffers_are_counted_and_never_written_past_the_end(
 def test_length_counts_ended_forwards(library: Library) -> None:
     state = library.state()
     state.forward(3)
-    state(abi.KV_BEGIN_FORWARD, 2)
+    state.begin(2)
     assert library.driver("length", state.state) == 3
     state(abi.KV_END_FORWARD)
     assert library.driver("length", state.state) == 5
@@ -168,33 +178,36 @@ def test_every_change_counts_once_and_the_end_of_a_forward_does_not(library: Lib
     state = library.state()
     version = library.driver("version", state.state)
 
-    def grows_by(count: int, function: str, *arguments: int) -> None:
+    def grows_by(count: int, change: Callable[[], Any]) -> None:
         nonlocal version
-        state(function, *arguments)
-        assert library.driver("version", state.state) == version + count, function
+        change()
+        assert library.driver("version", state.state) == version + count
         version += count
 
-    grows_by(1, abi.KV_BEGIN_FORWARD, 3)
-    grows_by(0, abi.KV_END_FORWARD)
-    grows_by(1, abi.KV_POP_N, 1)
-    grows_by(1, abi.KV_POP_N, 0)
-    grows_by(1, abi.KV_REMOVE_SEQUENCE, 0)
-    grows_by(1, abi.KV_ADD_SEQUENCE, 4)
-    grows_by(1, abi.KV_CLEAR)
-    grows_by(0, abi.KV_LENGTH)
+    grows_by(1, lambda: state.begin(3))
+    grows_by(0, lambda: state(abi.KV_END_FORWARD))
+    grows_by(1, lambda: state.pop(1))
+    grows_by(1, lambda: state.pop(0))
+    grows_by(0, lambda: state.length)
+    grows_by(1, lambda: state(abi.KV_REMOVE_SEQUENCE, 0))
+    grows_by(1, lambda: state.add(4))
+    grows_by(1, lambda: state(abi.KV_CLEAR))
 
 
 def test_refused_calls_do_not_count(library: Library) -> None:
     state = library.state()
     version = library.driver("version", state.state)
-    for function, argument in (
-        (abi.KV_BEGIN_FORWARD, CHUNK + 1),
-        (abi.KV_POP_N, 1),
-        (abi.KV_REMOVE_SEQUENCE, 9),
-        (abi.KV_ADD_SEQUENCE, 0),
-    ):
+    changes: tuple[Callable[[], Any], ...] = (
+        lambda: state.begin(CHUNK + 1),
+        lambda: state.begin(1, sequence=9),
+        lambda: state.pop(1),
+        lambda: state(abi.KV_REMOVE_SEQUENCE, 9),
+        lambda: state(abi.KV_FORK_SEQUENCE, 0, 1, 0),
+        lambda: state.add(0),
+    )
+    for change in changes:
         with pytest.raises(ValueError):  # noqa: PT011
-            state(function, argument)
+            change()
     assert library.driver("version", state.state) == version
 
 
@@ -202,7 +215,7 @@ def test_room_is_what_the_tightest_ring_or_the_context_leaves(library: Library) 
     state = library.state()
     assert library.driver("room", state.state) == ROOM_OF_RINGS
     state.forward(4)
-    state(abi.KV_BEGIN_FORWARD, 1)
+    state.begin(1)
     assert library.driver("room", state.state) == ROOM_OF_RINGS
     state(abi.KV_END_FORWARD)
     while state.length < TOTAL:
@@ -226,11 +239,11 @@ def test_as_many_tokens_as_there_is_room_for_can_be_taken_back(library: Library)
         assert library.driver("wrote", state.state, 20 + ahead) == 0
         state.forward(1)
         if is_held:
-            state(abi.KV_POP_N, 1)
+            state.pop(1)
             assert state.length == 20
         else:
             with pytest.raises(ValueError, match="pop at most 0"):
-                state(abi.KV_POP_N, 1)
+                state.pop(1)
 
 
 def test_rows_written_ahead_are_never_fewer_than_before(library: Library) -> None:
@@ -239,7 +252,7 @@ def test_rows_written_ahead_are_never_fewer_than_before(library: Library) -> Non
         state.forward(1)
     assert library.driver("wrote", state.state, 3) == 0
     with pytest.raises(ValueError, match="pop at most 5, or all 20"):
-        state(abi.KV_POP_N, 6)
+        state.pop(6)
 
 
 @pytest.mark.parametrize("length", [-1, TOTAL + 1])
@@ -262,7 +275,7 @@ def test_a_step_is_what_begin_forward_uploads(library: Library) -> None:
     for position in range(TOTAL):
         result, positions, rotary = library.driver.step(state.state, position, PAIRS)
         assert result == 0
-        state(abi.KV_BEGIN_FORWARD, 1)
+        state.begin(1)
         assert positions == state(abi.KV_POSITIONS).numpy().tolist()
         np.testing.assert_array_equal(rotary, state(abi.KV_ROTARY).numpy()[0])
         state(abi.KV_END_FORWARD)

@@ -45,43 +45,56 @@ class Library:
         return create
 
 
-def state_of(library: Library) -> KvState:
-    return KvState(cast("NativeLibrary", library), "cpu", 1000, 64)
+def state_of(library: Library, sequences: int = 1) -> KvState:
+    return KvState(cast("NativeLibrary", library), "cpu", 1000, 64, sequences)
 
 
-def test_one_sequence_of_its_length() -> None:
-    library = Library(**{abi.KV_LENGTH: 7})
-    state = state_of(library)
-    assert library.sizes == [1, 1000, 64, 16, 0]
+def test_each_call_names_its_sequences() -> None:
+    library = Library(**{abi.KV_LENGTH: 7, abi.KV_ADD_SEQUENCE: 1, abi.KV_FORK_SEQUENCE: 2})
+    state = state_of(library, 3)
+    assert library.sizes == [3, 1000, 64, 16, 0]
     assert state.handle is HANDLE
-    assert state.length == 7
-    state.begin(3)
+    assert state.add(4) == 1
+    assert state.fork(4, 5, 9) == 2
+    assert state.length(4) == 7
+    state.begin((4,), (3,))
     state.end()
-    state.pop(2)
+    state.pop(4, 2)
+    state.remove(4)
     assert library.calls == [
-        (abi.KV_ADD_SEQUENCE, HANDLE, 0),
-        (abi.KV_LENGTH, HANDLE),
-        (abi.KV_BEGIN_FORWARD, HANDLE, 3),
+        (abi.KV_ADD_SEQUENCE, HANDLE, 4),
+        (abi.KV_FORK_SEQUENCE, HANDLE, 4, 5, 9),
+        (abi.KV_LENGTH, HANDLE, 4),
+        (abi.KV_BEGIN_FORWARD, HANDLE, (4,), (3,)),
         (abi.KV_END_FORWARD, HANDLE),
-        (abi.KV_POP_N, HANDLE, 2),
+        (abi.KV_POP_N, HANDLE, 4, 2),
+        (abi.KV_REMOVE_SEQUENCE, HANDLE, 4),
     ]
 
 
-def test_a_cleared_state_has_its_sequence_again() -> None:
-    library = Library()
-    state = state_of(library)
-    library.calls.clear()
-    state.clear()
-    assert library.calls == [(abi.KV_CLEAR, HANDLE), (abi.KV_ADD_SEQUENCE, HANDLE, 0)]
+@pytest.mark.parametrize("removed", [None, ValueError("there is no sequence 4 in this state")])
+def test_a_sequence_is_there_again_after_its_tokens_are_forgotten(
+    removed: ValueError | None,
+) -> None:
+    """Also where Ctrl-C came between the two calls before."""
+    library = Library(**{abi.KV_REMOVE_SEQUENCE: removed, abi.KV_ADD_SEQUENCE: 3})
+    assert state_of(library).renew(4) == 3
+    assert library.calls == [(abi.KV_REMOVE_SEQUENCE, HANDLE, 4), (abi.KV_ADD_SEQUENCE, HANDLE, 4)]
 
 
 def test_no_room_on_the_device() -> None:
-    library = Library(**{abi.CREATE_KV_CACHE: RuntimeError("out of memory")})
-    with pytest.raises(ArtifactError, match="1000 tokens on the cpu device: out of memory"):
-        state_of(library)
+    full = RuntimeError("out of memory")
+    told = "1000 tokens on the cpu device: out of memory"
+    with pytest.raises(ArtifactError, match=told):
+        state_of(Library(**{abi.CREATE_KV_CACHE: full}))
+    state = state_of(Library(**{abi.KV_ADD_SEQUENCE: full, abi.KV_FORK_SEQUENCE: full}), 2)
+    calls: tuple[Callable[[], int], ...] = (lambda: state.add(1), lambda: state.fork(0, 1, 2))
+    for call in calls:
+        with pytest.raises(ArtifactError, match=told):
+            call()
 
 
 def test_what_a_ring_cannot_take_back() -> None:
     state = state_of(Library(**{abi.KV_POP_N: ValueError("beyond the window")}))
     with pytest.raises(ValueError, match="window"):
-        state.pop(100)
+        state.pop(0, 100)

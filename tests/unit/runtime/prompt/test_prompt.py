@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from gemma4_compile.errors import ArtifactError, UsageError
-from gemma4_compile.runtime.engine.sequence_state import ContextFullError
+from gemma4_compile.runtime.engine.sequence import ContextFullError
 from gemma4_compile.runtime.prompt.prompt import Message, PromptBuilder
 from gemma4_compile.runtime.reply.tool_calls import ToolCall
 from gemma4_compile.template.chat_template import ChatTemplate

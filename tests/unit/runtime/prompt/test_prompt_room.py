@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tokenizers import Tokenizer
 
-from gemma4_compile.runtime.engine.sequence_state import ContextFullError
+from gemma4_compile.runtime.engine.sequence import ContextFullError
 from gemma4_compile.runtime.prompt import prompt_room
 from gemma4_compile.runtime.prompt.prompt import Message, PromptBuilder
 from gemma4_compile.runtime.prompt.prompt_room import FEW, Fewest, Holds, TokenCount

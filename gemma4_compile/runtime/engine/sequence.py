@@ -1,0 +1,210 @@
+"""Sequences of a KV state: the tokens of each, and what is known of its end."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import tvm_ffi
+
+from gemma4_compile.errors import Gemma4CompileError, UsageError
+from gemma4_compile.runtime.library.kv_state import KvState
+from gemma4_compile.runtime.sampling.sampling import TokenChooser
+
+
+class ContextFullError(Gemma4CompileError):
+    """The conversation does not fit into the context that the state was made for."""
+
+
+class Sequence:
+    """One sequence, which has a slot of the KV state.
+
+    Attributes
+    ----------
+    context_length : positions that the slot has
+    slot : its number; what was recorded for a slot is right for every sequence that has it
+    sampler : chooses its tokens in `Engine.step`; None where somebody else does
+    chosen : the token that was chosen last and is not in the state; None for none
+    logits : on the device, of the token that was added last; None where a draw used them, or it was
+        taken back
+    version : another number after every change; who remembers something of the sequence's end
+        remembers the version as well
+    tentative : guesses at the end that `keep` decides about; None outside a round
+    """
+
+    def __init__(self, kv: KvState, context_length: int, number: int, slot: int) -> None:
+        """Take over a sequence of the state, by its number there."""
+        self._kv, self._number = kv, number
+        self.context_length, self.slot = context_length, slot
+        self.sampler: TokenChooser | None = None
+        self.chosen: int | None = None
+        self.logits: tvm_ffi.Tensor | None = None
+        self.version = 0
+        self.tentative: int | None = None
+        self._removed = False
+
+    @property
+    def length(self) -> int:
+        """Tokens in the state."""
+        self._check_held()
+        return self._kv.length(self._number)
+
+    @property
+    def room(self) -> int:
+        """Tokens that may still be added."""
+        return self.context_length - self.length
+
+    def check(self, count: int) -> None:
+        """Raise ContextFullError where so many do not fit, and UsageError within a round."""
+        if self.tentative is not None:
+            raise UsageError("the guesses of a round are in the state: call accept first")
+        if count > self.room:
+            raise ContextFullError(
+                f"the context is full: it holds {self.length} of {self.context_length} tokens, and "
+                f"{count} more do not fit",
+                hint="start a new conversation, or compile with a larger --context",
+            )
+
+    def begin(self, count: int) -> None:
+        """Make room for so many more tokens, before the call that adds them."""
+        self.version += 1
+        self._kv.begin((self._number,), (count,))
+
+    def end(self, logits: tvm_ffi.Tensor | None = None) -> None:
+        """Finish what `begin` began, after the call, which gave these logits of the last token."""
+        self._kv.end()
+        self.logits, self.chosen = logits, None
+
+    def end_round(self, guesses: int) -> None:
+        """As `end`, where so many of the tokens are guesses."""
+        self.end()
+        self.tentative = guesses
+
+    def keep(self, count: int) -> None:
+        """End a round: its first `count` guesses stay, and the others go.
+
+        UsageError if there is no round, or it has fewer guesses.
+        """
+        guesses = self.tentative
+        if guesses is None:
+            raise UsageError("accept: there is no round of guesses; call advance first")
+        if not 0 <= count <= guesses:
+            raise UsageError(f"accept: expected 0 to {guesses} guesses, found {count}")
+        self.tentative = None
+        self.version += 1
+        if count < guesses:
+            self._kv.pop(self._number, guesses - count)
+
+    def pop(self, count: int) -> bool:
+        """Take back the last `count` tokens; False and no change where the rings cannot."""
+        self._check_held()
+        try:
+            self._kv.pop(self._number, count)
+        except ValueError:
+            return False
+        self._forget_end()
+        return True
+
+    def clear(self) -> None:
+        """Forget all tokens; the next one is at position 0."""
+        self._check_held()
+        self._forget_end()
+        self.slot = self._kv.renew(self._number)
+
+    def fork(self, position: int, number: int) -> Sequence:
+        """Another one that begins with the first tokens, as `Sequences.fork`."""
+        self._check_held()
+        if self.tentative is not None:
+            raise UsageError("the guesses of a round are in the state: call accept first")
+        try:
+            slot = self._kv.fork(self._number, number, position)
+        except ValueError as error:
+            raise UsageError(f"fork: {error}") from error
+        child = Sequence(self._kv, self.context_length, number, slot)
+        if position == self.length:
+            child.logits = self.logits
+        return child
+
+    def remove(self) -> None:
+        """Give the slot back; nothing can be done with the sequence any more."""
+        self._check_held()
+        self._forget_end()
+        self._removed = True
+        self._kv.remove(self._number)
+
+    def _check_held(self) -> None:
+        if self._removed:
+            raise UsageError("the sequence was removed: add another one")
+
+    def _forget_end(self) -> None:
+        self.version += 1
+        self.tentative = self.chosen = self.logits = None
+
+
+class Sequences:
+    """The sequences of a KV state.
+
+    Attributes
+    ----------
+    most : how many there may be at a time
+    """
+
+    def __init__(self, kv: KvState, context_length: int) -> None:
+        """Take over a state without sequences."""
+        self.most = kv.sequences
+        self._kv, self._context_length = kv, context_length
+        self._held: list[Sequence] = []
+        self._numbers = count()
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._held)
+
+    @property
+    def others(self) -> list[Sequence]:
+        """All but the engine's own."""
+        return self._held[1:]
+
+    def add(self) -> Sequence:
+        """Add an empty one.
+
+        Raises
+        ------
+        UsageError
+            If there are as many as there may be.
+        ArtifactError
+            If the device has no room for its keys and values.
+        """
+        self._check_room()
+        number = next(self._numbers)
+        added = Sequence(self._kv, self._context_length, number, self._kv.add(number))
+        self._held.append(added)
+        return added
+
+    def fork(self, parent: Sequence, position: int | None = None) -> Sequence:
+        """Add one that begins with the first `position` tokens of another, by default with all.
+
+        Errors as of `add`; UsageError, too, where the parent's rings do not hold what the token at
+        that position attends to: they hold it where `pop` could go back there.
+        """
+        self._check_room()
+        begin = parent.length if position is None else position
+        added = parent.fork(begin, next(self._numbers))
+        self._held.append(added)
+        return added
+
+    def remove(self, sequence: Sequence) -> None:
+        """Forget a sequence, so that there is room for another; UsageError for the first one.
+
+        That one is the engine's own, whose drafter knows its slot.
+        """
+        if sequence is self._held[0]:
+            raise UsageError("the engine's own sequence cannot be removed: clear it instead")
+        sequence.remove()
+        self._held.remove(sequence)
+
+    def _check_room(self) -> None:
+        if len(self._held) == self.most:
+            raise UsageError(
+                f"there is no room for another sequence: the engine holds {self.most}",
+                hint="remove one, or make the engine with more `sequences`",
+            )

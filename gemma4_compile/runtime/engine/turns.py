@@ -1,0 +1,71 @@
+"""A step of several sequences, each with a sampler of its own; they take turns on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import tvm_ffi
+
+from gemma4_compile.errors import UsageError
+from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.engine.device_sampling import DeviceSampling
+from gemma4_compile.runtime.engine.model_runner import ModelRunner
+from gemma4_compile.runtime.engine.sequence import Sequence
+from gemma4_compile.runtime.sampling.sampling import Sampler, TokenChooser
+
+
+class Turns:
+    """Adds a token to each of some sequences, and chooses the next one of each."""
+
+    def __init__(self, device: Device, runner: ModelRunner) -> None:
+        """Take the model."""
+        self._device, self._runner = device, runner
+        self._drawing: dict[int, DeviceSampling] = {}  # by slot
+
+    def step(self, sequences: Collection[Sequence]) -> list[int]:
+        """As `Engine.step`."""
+        if len(set(sequences)) < len(sequences):
+            raise UsageError("step: a sequence is named twice")
+        samplers = [self._check(sequence) for sequence in sequences]
+        launched = [
+            self._launch(sequence, sampler)
+            for sequence, sampler in zip(sequences, samplers, strict=True)
+        ]
+        for sequence, sampler, drawn in zip(sequences, samplers, launched, strict=True):
+            sequence.chosen = self._choose(sequence, sampler, drawn)
+        return [sequence.chosen for sequence in sequences if sequence.chosen is not None]
+
+    def _check(self, sequence: Sequence) -> TokenChooser:
+        """The sampler; errors as of `Engine.step`."""
+        if sequence.sampler is None:
+            raise UsageError("step: a sequence has no sampler to choose its next token")
+        if sequence.chosen is not None:
+            self._runner.check(sequence, [sequence.chosen])
+        elif sequence.logits is None:
+            raise UsageError("step: a sequence has no tokens: add a prompt first")
+        return sequence.sampler
+
+    def _launch(self, sequence: Sequence, sampler: TokenChooser) -> tvm_ffi.Tensor | None:
+        """Launch what one needs; the token, int32 (1,), where the device draws it."""
+        if sequence.chosen is not None:
+            self._runner.forward_one(sequence, sequence.chosen)
+        sampling = self._sampling(sequence)
+        if not isinstance(sampler, Sampler) or not sampling.is_faster:
+            return None
+        options = sampler.device_options
+        return None if options is None else sampling.launch(options, sampler.random())
+
+    def _choose(
+        self, sequence: Sequence, sampler: TokenChooser, drawn: tvm_ffi.Tensor | None
+    ) -> int:
+        if drawn is not None:
+            return int(self._device.read(drawn)[0])
+        assert sequence.logits is not None, "checked, or of the step"
+        return sampler(self._device.read(sequence.logits).reshape(-1))
+
+    def _sampling(self, sequence: Sequence) -> DeviceSampling:
+        found = self._drawing.get(sequence.slot)
+        if found is None or found.sequence is not sequence:
+            found = DeviceSampling(self._device, self._runner, sequence)
+            self._drawing[sequence.slot] = found
+        return found
