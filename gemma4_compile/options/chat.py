@@ -10,6 +10,7 @@ from typing import Any
 from gemma4_compile.errors import UsageError
 from gemma4_compile.media.sizes import BUDGETS
 from gemma4_compile.options.command import (
+    PLAIN,
     Command,
     CommandOptions,
     Group,
@@ -33,7 +34,7 @@ _SAMPLING = ("temperature", "top_p", "top_k")
 _OF_A_CONVERSATION = ("system", "thinking", "literal_specials", "json_schema")
 _OF_A_QUESTION = ("prompt", "prompt_file", "raw")
 _INSTEAD = ("bench", "profile", "tune", "diagnose")
-_QUESTION = Group()
+_QUESTION = Group(is_exclusive=True)
 _MEDIA = Group("pictures and sound", "of the first question; for packages that take them")
 _SAMPLES = Group("sampling", "defaults are the package's own")
 _TOOLS = Group("instead of a conversation")
@@ -79,50 +80,38 @@ def package_argument() -> Path:
     )
 
 
-def context_option(group: Group | None = None) -> int | None:
+def context_option(group: Group = PLAIN) -> int | None:
     """Tokens of a conversation; None for the package's own."""
-    return option(
-        None,
-        "--context-length",
-        "tokens to make room for",
-        type=int,
-        metavar="N",
-        group=group,
-    )
+    return group.option(None, "--context-length N", "tokens to make room for", type=int)
 
 
-def literal_specials_switch(group: Group | None = None) -> bool:
+def literal_specials_switch(group: Group = PLAIN) -> bool:
     """Whether control tokens in messages are text."""
-    return switch(
+    return group.switch(
         "--literal-specials",
         "take control tokens that a message spells out, such as <|turn>, as text",
-        group=group,
     )
 
 
-def draft_option(group: Group | None = None) -> int | None:
+def draft_option(group: Group = PLAIN) -> int | None:
     """Guesses of a step; None for as many as pay."""
-    return option(
+    return group.option(
         None,
-        "--draft",
+        "--draft N",
         "tokens that the package's drafter guesses ahead in every step, up to "
         f"{MAX_DRAFTS}; 0: none; {AUTO}: as many as pay (default)",
         type=parse_drafts,
-        metavar="N",
-        group=group,
     )
 
 
-def device_option(further: str = "", group: Group | None = None) -> str | None:
+def device_option(further: str = "", group: Group = PLAIN) -> str | None:
     """Name of a library or device; None for what --tune kept, or the best."""
-    return option(
+    return group.option(
         None,
-        "--device",
+        "--device NAME",
         "run this library of the package, or the one for this device: cuda, metal, cpu"
         f"{further} (default: what --tune kept, or the first of these that works here)",
         type=non_empty,
-        metavar="NAME",
-        group=group,
     )
 
 
@@ -159,15 +148,8 @@ def empty_question() -> UsageError:
 
 
 def _attachment(kind: str, help: str) -> tuple[tuple[str, Path], ...]:
-    return option(
-        (),
-        f"--{kind}",
-        help,
-        action=_Attach,
-        type=non_empty,
-        const=kind,
-        metavar="FILE",
-        group=_MEDIA,
+    return _MEDIA.option(
+        (), f"--{kind}", help, action=_Attach, type=non_empty, const=kind, metavar="FILE"
     )
 
 
@@ -176,15 +158,12 @@ class ChatOptions(CommandOptions):
     """The options of `gemma4-chat`, which fit together."""
 
     package: Path = package_argument()
-    prompt: str | None = option(
-        None, "--prompt TEXT", "ask this one question and leave", group=_QUESTION
-    )
-    prompt_file: str | None = option(
+    prompt: str | None = _QUESTION.option(None, "--prompt TEXT", "ask this one question and leave")
+    prompt_file: str | None = _QUESTION.option(
         None,
         "--prompt-file FILE",
         "ask what this file holds and leave; `-` is stdin",
         type=non_empty,
-        group=_QUESTION,
     )
     raw: bool = switch(
         "--raw", "go on with a text as it is, without a chat template: for base models"
@@ -196,13 +175,12 @@ class ChatOptions(CommandOptions):
         _attachment("audio", "play a sound; as well"),
         _attachment("video", "show a video; may be given again"),
     )
-    image_tokens: int | None = option(
+    image_tokens: int | None = _MEDIA.option(
         None,
         "--image-tokens N",
         f"most tokens of a picture, of {', '.join(map(str, BUDGETS))} (default: 280, or what "
         "the package has room for)",
         choices=BUDGETS,
-        group=_MEDIA,
     )
     thinking: bool = switch("--thinking", "let the model think first")
     literal_specials: bool = literal_specials_switch()
@@ -212,15 +190,13 @@ class ChatOptions(CommandOptions):
     max_tokens: int | None = option(
         None, "--max-tokens N", "most tokens of a reply (default: no limit)"
     )
-    temperature: float | None = option(None, "--temperature T", "0 is greedy", group=_SAMPLES)
-    top_p: float | None = option(
-        None, "--top-p P", "draw from this share of the probability", group=_SAMPLES
+    temperature: float | None = _SAMPLES.option(None, "--temperature T", "0 is greedy")
+    top_p: float | None = _SAMPLES.option(
+        None, "--top-p P", "draw from this share of the probability"
     )
-    top_k: int | None = option(
-        None, "--top-k N", "draw from this many tokens; 0: all", group=_SAMPLES
-    )
-    seed: int | None = option(None, "--seed N", "repeat the same draws", group=_SAMPLES)
-    greedy: bool = switch("--greedy", "always the most probable token", group=_SAMPLES)
+    top_k: int | None = _SAMPLES.option(None, "--top-k N", "draw from this many tokens; 0: all")
+    seed: int | None = _SAMPLES.option(None, "--seed N", "repeat the same draws")
+    greedy: bool = _SAMPLES.switch("--greedy", "always the most probable token")
     context_length: int | None = context_option()
     draft: int | None = draft_option()
     device: str | None = device_option()
@@ -229,26 +205,23 @@ class ChatOptions(CommandOptions):
         "--no-history", "neither read nor keep the lines that are typed in a terminal"
     )
     check: str = check_option()
-    bench: bool = switch("--bench", "measure speed and memory", group=_TOOLS)
-    profile: bool = switch(
+    bench: bool = _TOOLS.switch("--bench", "measure speed and memory")
+    profile: bool = _TOOLS.switch(
         "--profile",
         "show which kernels the time of a prompt and of a token goes to; after --bench, too",
-        group=_TOOLS,
     )
-    tune: bool = switch(
+    tune: bool = _TOOLS.switch(
         "--tune",
         "time those of the package's libraries that run here, and keep the fastest right one "
         "for later runs",
-        group=_TOOLS,
     )
-    diagnose: Path | None = option(
+    diagnose: Path | None = _TOOLS.option(
         None,
         "--diagnose FILE",
         "write what a report of a fault needs: versions, device, a test of every kernel "
         f"(default: {DIAGNOSIS_FILE})",
         nargs="?",
         const=DIAGNOSIS_FILE,
-        group=_TOOLS,
     )
 
     @property

@@ -24,10 +24,46 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Group:
-    """Options under one title of the help; without a title, options that exclude each other."""
+    """Options under a title of the help, those without one first.
+
+    Attributes
+    ----------
+    is_exclusive : one of them at most is given; without a title
+    """
 
     title: str = ""
     description: str | None = None
+    is_exclusive: bool = False
+
+    def option(self, default: T, flags: str, help: Help, **keywords: object) -> T:
+        """A field that an option sets.
+
+        Parameters
+        ----------
+        default : its value where the option is not given, and `%(default)s` in the help
+        flags : as they are written, with spaces, and the name of their value: `-o --output DIR`
+        keywords : of argparse's `add_argument`; `type` is that of the field, where _TYPES has it
+        """
+        *names, last = flags.split()
+        known = dict(keywords)
+        if last.startswith("-"):
+            names.append(last)
+        else:
+            known["metavar"] = last
+        if isinstance(help, str):
+            help = help.replace("%(default)s", str(default))
+        written = _Written(tuple(names), help, known, self)
+        return field(default=default, metadata={_WRITTEN: (written,)})
+
+    def switch(self, flag: str, help: str) -> bool:
+        """A field that is True where its option is given."""
+        return self.option(False, flag, help, action="store_true")
+
+    def add_to(self, parser: Parser) -> Options:
+        """The place of its options in a parser."""
+        if self.is_exclusive:
+            return parser.add_mutually_exclusive_group()
+        return parser.add_argument_group(self.title, self.description) if self.title else parser
 
 
 @dataclass(frozen=True)
@@ -44,7 +80,7 @@ class _Written:
     flags: tuple[str, ...]
     help: Help
     keywords: Mapping[str, Any]
-    group: Group | None = None
+    group: Group
 
     @property
     def shown(self) -> str:
@@ -61,37 +97,13 @@ class _Written:
         place.add_argument(*names, help=help, **{**usual, **dest, **self.keywords})
 
 
-def option(
-    default: T, flags: str, help: Help, *, group: Group | None = None, **keywords: object
-) -> T:
-    """A field that an option sets.
-
-    Parameters
-    ----------
-    default : its value where the option is not given, and `%(default)s` in the help
-    flags : as they are written, with spaces, and the name of their value: `-o --output DIR`
-    keywords : of argparse's `add_argument`; `type` is that of the field, where _TYPES has it
-    """
-    *names, last = flags.split()
-    known = dict(keywords)
-    if last.startswith("-"):
-        names.append(last)
-    else:
-        known["metavar"] = last
-    if isinstance(help, str):
-        help = help.replace("%(default)s", str(default))
-    written = _Written(tuple(names), help, known, group)
-    return field(default=default, metadata={_WRITTEN: (written,)})
-
-
-def switch(flag: str, help: str, *, group: Group | None = None) -> bool:
-    """A field that is True where its option is given."""
-    return option(False, flag, help, group=group, action="store_true")
+PLAIN = Group()
+option, switch = PLAIN.option, PLAIN.switch
 
 
 def argument(metavar: str, help: str, type: Callable[[str], T]) -> T:
     """A field that a command needs, given by its place."""
-    written = _Written((), help, {"metavar": metavar, "type": type})
+    written = _Written((), help, {"metavar": metavar, "type": type}, PLAIN)
     return field(metadata={_WRITTEN: (written,)})
 
 
@@ -144,13 +156,12 @@ class Command(Generic[OptionsT]):
         """Its arguments, which leave out of the result what is not given."""
         parser = Parser(self.name, self.description, self.epilog)
         parser.argument_default = argparse.SUPPRESS
-        places: dict[Group | None, Options] = {None: parser}
+        places: dict[Group, Options] = {}
         for one in fields(self.options):
             for written in one.metadata.get(_WRITTEN, ()):
-                place = places.get(written.group)
-                if place is None:
-                    place = places[written.group] = _add_group(parser, written.group)
-                written.add_to(place, one)
+                if written.group not in places:
+                    places[written.group] = written.group.add_to(parser)
+                written.add_to(places[written.group], one)
         parser.add_common()
         return parser
 
@@ -186,9 +197,3 @@ class Command(Generic[OptionsT]):
         """Parse and run; returns the exit status."""
         options = self.parsed(argv)
         return options if isinstance(options, int) else self.run(body, options)
-
-
-def _add_group(parser: Parser, group: Group) -> Options:
-    if not group.title:
-        return parser.add_mutually_exclusive_group()
-    return parser.add_argument_group(group.title, group.description)

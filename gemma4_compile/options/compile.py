@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from gemma4_compile.errors import ArtifactError, QuantizationError, UsageError
-from gemma4_compile.options.command import Command, Group, given, option, switch
+from gemma4_compile.options.command import Command, Group, given
 from gemma4_compile.options.dump import DumpOption, dump_option
 from gemma4_compile.options.package import DEFAULT_MODEL, QUANTS, PackageOptions
 from gemma4_compile.options.process import non_empty, warn
@@ -35,58 +35,48 @@ _BUILD = Group("the build")
 class _BuildOptions(PackageOptions):
     """What is done with a package, or asked about it."""
 
-    plan: bool = switch(
-        "--plan", "show what would be built, from the config alone", group=_QUESTIONS
+    plan: bool = _QUESTIONS.switch("--plan", "show what would be built, from the config alone")
+    report: bool = _QUESTIONS.switch(
+        "--report", "show what the recipe rounds away, tensor by tensor (reads all weights)"
     )
-    report: bool = switch(
-        "--report",
-        "show what the recipe rounds away, tensor by tensor (reads all weights)",
-        group=_QUESTIONS,
-    )
-    json: bool = switch("--json", "with --plan or --report: as JSON", group=_QUESTIONS)
-    only: Literal["library", "weights"] | None = option(
+    json: bool = _QUESTIONS.switch("--json", "with --plan or --report: as JSON")
+    only: Literal["library", "weights"] | None = _QUESTIONS.option(
         None,
         "--only",
         "a partial build: this part alone; the library needs only the config",
         choices=("library", "weights"),
-        group=_QUESTIONS,
     )
-    rebuild: Path | None = option(
+    rebuild: Path | None = _BUILD.option(
         None,
         "--rebuild PACKAGE",
         "make a package again from what its provenance.json says, and compare every byte; "
         "MODEL (and --drafter) where its checkpoint was a directory, -o to keep what is made",
-        group=_BUILD,
     )
-    revision: str | None = option(
-        None, "--revision R", "branch, tag or commit on the hub", type=non_empty, group=_BUILD
+    revision: str | None = _BUILD.option(
+        None, "--revision R", "branch, tag or commit on the hub", type=non_empty
     )
-    force: bool = switch("--force", "replace DIR even if it is no package of ours", group=_BUILD)
-    allow_nonfinite: bool = switch(
+    force: bool = _BUILD.switch("--force", "replace DIR even if it is no package of ours")
+    allow_nonfinite: bool = _BUILD.switch(
         "--allow-nonfinite",
         "store 0 for weights that are NaN or infinite, which are an error otherwise; the "
         "package names them",
-        group=_BUILD,
     )
-    verify: bool = switch(
+    verify: bool = _BUILD.switch(
         "--verify",
         "then compare the package with transformers in float32 (gemma4-verify does it alone)",
-        group=_BUILD,
     )
-    node_modules: Path | None = option(
+    node_modules: Path | None = _BUILD.option(
         None,
         "--node-modules DIR",
         "with --verify, for webgpu: where the Node packages `webgpu` and "
         "`@mlc-ai/web-runtime` are (default: ./node_modules)",
-        group=_BUILD,
     )
-    dump_ir: DumpOption | None = option(
+    dump_ir: DumpOption | None = _BUILD.option(
         None,
         "--dump-ir DIR",
         "write each phase's IR and kernel sources; `each`, or `each:DIR`: the IR after every "
         "pass, into OUTPUT-ir or DIR",
         type=dump_option,
-        group=_BUILD,
     )
 
 

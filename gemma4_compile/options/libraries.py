@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gemma4_compile.errors import UsageError
+from gemma4_compile.options.process import check_known
 
 ALL = "all"
 DEFAULT_LIMITS = "default"
@@ -68,11 +69,8 @@ def library_names(text: str) -> tuple[str, ...]:
     if names == (ALL,):
         return names
     for name in names:
-        if name not in LIBRARIES:
-            raise UsageError(
-                f"--libraries: unknown library `{name}`",
-                hint=f"known: {', '.join(LIBRARIES)}; `{ALL}` alone is all of them",
-            )
+        alone = f"; `{ALL}` alone is all of them"
+        check_known("--libraries: unknown library", name, LIBRARIES, alone)
     return names
 
 
@@ -83,10 +81,7 @@ def float16_forms() -> tuple[str, ...]:
 
 def float16_form(text: str) -> str:
     """The value of --float16; UsageError for none."""
-    if text not in float16_forms():
-        raise UsageError(
-            f"--float16: unknown form `{text}`", hint=f"known: {', '.join(float16_forms())}"
-        )
+    check_known("--float16: unknown form", text, float16_forms())
     return text
 
 

@@ -28,7 +28,7 @@ from gemma4_compile.options.libraries import (
     registered,
     targets,
 )
-from gemma4_compile.options.process import non_empty, path, warn
+from gemma4_compile.options.process import check_known, non_empty, path, warn
 
 MOBILE = "mobile"
 """The recipe of Google's checkpoints for phones alone, and their default."""
@@ -52,8 +52,7 @@ _SIZES = Group("sizes")
 
 def parse_quant(text: str) -> str:
     """The name of a recipe; UsageError for none."""
-    if text not in QUANTS:
-        raise UsageError(f"unknown quantisation `{text}`", hint=f"known: {', '.join(QUANTS)}")
+    check_known("unknown quantisation", text, QUANTS)
     return text
 
 
@@ -66,8 +65,7 @@ def parse_activations(text: str) -> str:
             f"write {new}: the next version does not know {text}",
         )
         return new
-    if text not in ACTIVATIONS:
-        raise UsageError(f"unknown activations `{text}`", hint=f"known: {', '.join(ACTIVATIONS)}")
+    check_known("unknown activations", text, ACTIVATIONS)
     return text
 
 
@@ -80,20 +78,14 @@ def parse_modalities(text: str) -> tuple[str, ...] | None:
     if names == [ALL]:
         return None
     for name in names:
-        if name not in MODALITIES:
-            raise UsageError(
-                f"--modalities: unknown modality `{name}`",
-                hint=f"known: {', '.join(MODALITIES)}; `{ALL}` alone is all of them",
-            )
+        alone = f"; `{ALL}` alone is all of them"
+        check_known("--modalities: unknown modality", name, MODALITIES, alone)
     return tuple(name for name in MODALITIES if name in (*names, MODALITIES[0]))
 
 
 def parse_image_shape(text: str) -> str:
     """The shape of the stock client's picture; UsageError for none."""
-    if text not in SHAPES:
-        raise UsageError(
-            f"--image-shape: unknown shape `{text}`", hint=f"known: {', '.join(SHAPES)}"
-        )
+    check_known("--image-shape: unknown shape", text, SHAPES)
     return text
 
 
@@ -118,7 +110,7 @@ class PackageOptions(CommandOptions):
         nargs="?",
     )
     output: Path | None = option(None, "-o --output DIR", "where the package goes")
-    target: tuple[str, ...] = option(
+    target: tuple[str, ...] = _WEIGHTS.option(
         (DEFAULT_TARGET,),
         "--target TARGET",
         lambda: (
@@ -126,18 +118,16 @@ class PackageOptions(CommandOptions):
             f"{DEFAULT_TARGET})"
         ),
         type=targets,
-        group=_WEIGHTS,
     )
-    libraries: tuple[str, ...] = option(
-        (), "--libraries LIST", libraries_help(), type=library_names, group=_WEIGHTS
+    libraries: tuple[str, ...] = _WEIGHTS.option(
+        (), "--libraries LIST", libraries_help(), type=library_names
     )
-    limits: str | None = option(
+    limits: str | None = _WEIGHTS.option(
         None,
         "--limits NAME",
         lambda: f"make one library, with these limits: {DEFAULT_LIMITS}; {more_limits()}",
-        group=_WEIGHTS,
     )
-    adapter: tuple[str, ...] = option(
+    adapter: tuple[str, ...] = _WEIGHTS.option(
         (),
         "--adapter ID_OR_DIR",
         "merge a LoRA adapter of PEFT into the weights: the directory that holds its "
@@ -145,9 +135,8 @@ class PackageOptions(CommandOptions):
         "order",
         type=non_empty,
         action="append",
-        group=_WEIGHTS,
     )
-    quant: str | None = option(
+    quant: str | None = _WEIGHTS.option(
         None,
         "--quant QUANT",
         lambda: (
@@ -155,92 +144,80 @@ class PackageOptions(CommandOptions):
             "phones, whose own form it is)"
         ),
         type=parse_quant,
-        group=_WEIGHTS,
     )
-    recipe: Path | None = option(
+    recipe: Path | None = _WEIGHTS.option(
         None,
         "--recipe FILE",
         "other schemes for some parameters, as JSON: "
         '{"schemes": {"embed_tokens": "q8f16_1"}}; --quant is what the rest gets',
-        group=_WEIGHTS,
     )
-    calibrate: Path | bool | None = option(
+    calibrate: Path | bool | None = _WEIGHTS.option(
         None,
         "--calibrate FILE",
         "choose 4-bit integers by a text, or by one that the model writes itself (slow)",
         type=path,
         nargs="?",
         const=True,
-        group=_WEIGHTS,
     )
-    activations: str | None = option(
+    activations: str | None = _WEIGHTS.option(
         None,
         "--activations FORM",
         "make one library, whose matmuls multiply vectors of the recipe's float type, or int8 "
         f"in groups of 32 ({', '.join(ACTIVATIONS)}: by target and limits)",
         type=parse_activations,
-        group=_WEIGHTS,
     )
-    float16: str | None = option(
+    float16: str | None = _WEIGHTS.option(
         None,
         "--float16 FORM",
         "make one library, which computes in the recipe's float16, or reads its float16 as "
         f"words and computes in float32: {', '.join(float16_forms())}",
         type=float16_form,
-        group=_WEIGHTS,
     )
-    modalities: tuple[str, ...] | None = option(
+    modalities: tuple[str, ...] | None = _CONTENTS.option(
         MODALITIES[:1],
         "--modalities LIST",
         f"what the package takes, with commas: {', '.join(MODALITIES)}, or `{ALL}` that the "
         f"checkpoint has (default: {MODALITIES[0]})",
         type=parse_modalities,
-        group=_CONTENTS,
     )
-    image_tokens: int | None = option(
+    image_tokens: int | None = _CONTENTS.option(
         None,
         "--image-tokens N",
         "most tokens of a picture that the package has room for, of "
         f"{', '.join(map(str, BUDGETS))} (default: {DEFAULT_BUDGET})",
-        group=_CONTENTS,
     )
-    image_shape: str = option(
+    image_shape: str = _CONTENTS.option(
         WIDE,
         "--image-shape SHAPE",
         "what the stock client stretches a picture to: wide, 960 x 672 pixels, or square, 768 "
         "x 768 (default: %(default)s)",
         type=parse_image_shape,
-        group=_CONTENTS,
     )
-    drafter: str | None = option(
+    drafter: str | None = _CONTENTS.option(
         None,
         "--drafter ID_OR_DIR",
         "put the model's drafter into the package, which guesses tokens ahead: the hub id "
         "(such as google/gemma-4-E2B-it-assistant; with @REVISION a branch, tag or commit) or "
         "directory of its checkpoint; `tiny` for `tiny`'s own",
         type=non_empty,
-        group=_CONTENTS,
     )
-    tokenizer: str | None = option(
+    tokenizer: str | None = _CONTENTS.option(
         None,
         "--tokenizer ID_OR_DIR",
         "of a model in GGUF: the hub id (with @REVISION a branch, tag or commit) or directory "
         "of the checkpoint that it was made from, for its tokenizer, chat template and sampling "
         "(default: those of the file)",
         type=non_empty,
-        group=_CONTENTS,
     )
-    context: int | None = option(
+    context: int | None = _SIZES.option(
         None,
         "--context N",
         f"longest sequence in tokens (default: {DEFAULT_CONTEXT_LENGTH}, or the model's)",
-        group=_SIZES,
     )
-    prefill_chunk: int | None = option(
+    prefill_chunk: int | None = _SIZES.option(
         None,
         "--prefill-chunk N",
         f"tokens of one prefill step (default: {DEFAULT_PREFILL_CHUNK}, or the context)",
-        group=_SIZES,
     )
 
     @property

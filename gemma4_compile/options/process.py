@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import IO, NoReturn, TypeAlias
@@ -72,6 +72,12 @@ def non_empty(text: str) -> str:
 def path(text: str) -> Path:
     """A file or directory that an argument names. `Path("")` would be the one the user is in."""
     return Path(non_empty(text))
+
+
+def check_known(said: str, name: str, known: Collection[str], further: str = "") -> None:
+    """Raise UsageError for a name that is not among those that are known; `said` what it is."""
+    if name not in known:
+        raise UsageError(f"{said} `{name}`", hint=f"known: {', '.join(known)}{further}")
 
 
 class Parser(argparse.ArgumentParser):

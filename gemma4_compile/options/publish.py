@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemma4_compile.errors import UsageError
-from gemma4_compile.options.command import CommandOptions, Group, given, option, switch
+from gemma4_compile.options.command import CommandOptions, Group, given
 from gemma4_compile.options.process import non_empty
 
 LEAST_SHARD, MOST_SHARD = 64 << 10, 1 << 36
@@ -41,37 +41,29 @@ _NO_PACKAGE = ("plan", "report", "rebuild", "only")
 class PublishOptions(CommandOptions):
     """Where a package goes, and what it needs there."""
 
-    shard_size: int | None = option(
+    shard_size: int | None = _HUB.option(
         None,
         "--shard-size SIZE",
         "most of a file of weights, for hosts with a limit: bytes, or with KiB, MiB, GiB, KB, "
         "MB, GB (default: 32MiB, and more for a larger tensor)",
         type=parse_size,
-        group=_HUB,
     )
-    publish: str | None = option(
+    publish: str | None = _HUB.option(
         None,
         "--publish OWNER/NAME",
         "then upload the package to the hub, with a model card",
         type=non_empty,
-        group=_HUB,
     )
-    from_package: Path | None = option(
-        None,
-        "--from DIR",
-        "with --publish: upload this finished package, and compile nothing",
-        group=_HUB,
+    from_package: Path | None = _HUB.option(
+        None, "--from DIR", "with --publish: upload this finished package, and compile nothing"
     )
-    license_file: Path | None = option(
+    license_file: Path | None = _HUB.option(
         None,
         "--license-file FILE",
         "with --publish: the licence of the weights (default: that of the checkpoint)",
-        group=_HUB,
     )
-    public: bool = switch(
-        "--public",
-        "with --publish: a new repository is for everybody, not for its owner alone",
-        group=_HUB,
+    public: bool = _HUB.switch(
+        "--public", "with --publish: a new repository is for everybody, not for its owner alone"
     )
 
     def check_publish(self) -> None:

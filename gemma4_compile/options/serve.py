@@ -23,7 +23,7 @@ from gemma4_compile.options.chat import (
     literal_specials_switch,
     package_argument,
 )
-from gemma4_compile.options.command import Command, CommandOptions, Group, option, switch
+from gemma4_compile.options.command import Command, CommandOptions, Group
 
 API_KEY_VARIABLE = "GEMMA4_SERVE_API_KEY"
 BUILD_PAGE = "npm ci && npm run build in a checkout's examples/web"
@@ -124,82 +124,65 @@ class ServeOptions(CommandOptions):
     """The options of `gemma4-serve`, which fit together."""
 
     package: Path = package_argument()
-    host: str = option(
-        "127.0.0.1", "--host ADDRESS", "address to listen on (%(default)s)", group=_ADDRESS
-    )
-    port: int = option(
-        DEFAULT_PORT, "--port N", "port; 0: a free one (%(default)s)", group=_ADDRESS
-    )
-    page: Path | None = option(
+    host: str = _ADDRESS.option("127.0.0.1", "--host ADDRESS", "address to listen on (%(default)s)")
+    port: int = _ADDRESS.option(DEFAULT_PORT, "--port N", "port; 0: a free one (%(default)s)")
+    page: Path | None = _ADDRESS.option(
         None,
         "--page FOLDER",
         "serve this built chat page at `/` (for browsers: the one that is found)",
-        group=_ADDRESS,
     )
-    open: bool | None = option(
+    open: bool | None = _ADDRESS.option(
         None,
         "--open",
         "open the page in a browser (default: in a terminal)",
         action=argparse.BooleanOptionalAction,
-        group=_ADDRESS,
     )
     context_length: int | None = context_option(_MODEL)
     draft: int | None = draft_option(_MODEL)
     device: str | None = device_option(f"; {BROWSER}: none, the page alone", _MODEL)
-    thinking: bool = switch(
-        "--thinking", "think before answering, unless a request sets it", group=_MODEL
-    )
+    thinking: bool = _MODEL.switch("--thinking", "think before answering, unless a request sets it")
     literal_specials: bool = literal_specials_switch(_MODEL)
-    model_name: str | None = option(
-        None,
-        "--model-name NAME",
-        "the model's name in requests (default: DIR's name)",
-        group=_REQUESTS,
+    model_name: str | None = _REQUESTS.option(
+        None, "--model-name NAME", "the model's name in requests (default: DIR's name)"
     )
-    strict_model: bool = switch(
+    strict_model: bool = _REQUESTS.switch(
         "--strict-model",
         "refuse requests for another name than the model's, instead of answering with a note",
-        group=_REQUESTS,
     )
-    strict_request: bool = switch(
+    strict_request: bool = _REQUESTS.switch(
         "--strict-request",
         "refuse requests with unknown fields, instead of ignoring what cannot change a reply",
-        group=_REQUESTS,
     )
-    allow_origin: tuple[str, ...] = option(
+    allow_origin: tuple[str, ...] = _REQUESTS.option(
         (),
         "--allow-origin ORIGIN",
         "let this origin's pages use the API; may be given again",
         type=lambda text: allowed_origins([text]),
         action="extend",
-        group=_REQUESTS,
     )
-    allow_host: tuple[str, ...] = option(
+    allow_host: tuple[str, ...] = _REQUESTS.option(
         (),
         "--allow-host NAME",
         "answer for this host name too, as of a container's host, a tunnel or a proxy (NAME, "
         "NAME:PORT, *.NAME; *: any name); may be given again",
         type=lambda text: allowed_hosts([text]),
         action="extend",
-        group=_REQUESTS,
     )
-    queue: int = option(
-        DEFAULT_QUEUE, "--queue N", "most requests that wait (%(default)s)", group=_REQUESTS
+    queue: int = _REQUESTS.option(
+        DEFAULT_QUEUE, "--queue N", "most requests that wait (%(default)s)"
     )
-    max_body_mib: int | None = option(
+    max_body_mib: int | None = _REQUESTS.option(
         None,
         "--max-body-mib N",
         f"longest request in MiB (default: {BODY_MIB}, or {MEDIA_BODY_MIB} for packages that "
         "take pictures or sounds)",
-        group=_REQUESTS,
     )
-    allow_media_hosts: tuple[str, ...] = option(
+    allow_media_hosts: tuple[str, ...] = _REQUESTS.option(
         (),
         "--allow-media-hosts HOST[,HOST]",
         "fetch pictures that requests name by http(s) addresses of these hosts (HOST or "
         "HOST:PORT; default: of none)",
         type=media_hosts,
-        group=_REQUESTS,
     )
     check: str = check_option()
 

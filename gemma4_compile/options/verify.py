@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.options.command import Command, CommandOptions, argument, given, option, switch
-from gemma4_compile.options.process import non_empty, path
+from gemma4_compile.options.process import check_known, non_empty, path
 
 DEFAULT_STEPS = 64
 DEFAULT_TEXT_TOKENS = 8000
@@ -37,11 +37,8 @@ def parse_texts(text: str) -> tuple[str, ...]:
     if names == (NO_TEXTS,):
         return ()
     for name in names:
-        if name not in TEXTS:
-            raise UsageError(
-                f"--texts: unknown text `{name}`",
-                hint=f"known: {', '.join(TEXTS)}; a text of your own is --text FILE",
-            )
+        own = "; a text of your own is --text FILE"
+        check_known("--texts: unknown text", name, TEXTS, own)
     return names
 
 

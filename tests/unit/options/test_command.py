@@ -15,24 +15,23 @@ from gemma4_compile.options.command import (
     argument,
     given,
     option,
-    switch,
 )
 from gemma4_compile.options.process import path
 
-ONE_OF = Group()
+ONE_OF = Group(is_exclusive=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Base(CommandOptions):
-    place: Path = argument("PLACE", "where", path)
+    place: Path = argument("PLACE", "where", path)  # noqa: RUF009
     share: float | None = option(None, "--share S", "how much")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mine(Base):
     names: tuple[str, ...] = option((), "-n --names NAME", "which", action="append")
-    left: bool = switch("--left", "to the left", group=ONE_OF)
-    right: bool = switch("--right", "to the right", group=ONE_OF)
+    left: bool = ONE_OF.switch("--left", "to the left")
+    right: bool = ONE_OF.switch("--right", "to the right")
 
 
 COMMAND = Command("mine", "Does nothing.", Mine)
