@@ -43,9 +43,14 @@ OPERATORS: Mapping[str, Operator] = {
     "one row, int8": int8_linear(ONE, LAYOUT, PACKED),
     "one row, int8, normed": int8_linear(ONE, LAYOUT, F16, prologue=Norm(eps=1e-6)),
     "one row, int8, combined": int8_linear(ONE, LAYOUT, F16, prologue=Combine(8, 256, 4)),
+    "gate and up of one row, int8": int8_linear(
+        ONE, LAYOUT, F16, "gelu_pairs", packed_out=True, prologue=Norm(eps=1e-6)
+    ),
+    "head of one row, int8": int8_linear(ONE, BYTES, PACKED, "softcap", cap=30.0),
     "few rows, int8": int8_linear(Few(MOST), LAYOUT, PACKED),
     "few rows, int8, floats": int8_linear(Few(MOST), LAYOUT, F16),
     "chunk, int8": int8_linear(CHUNK, LAYOUT, PACKED),
+    "gate and up of a chunk, int8": int8_linear(CHUNK, LAYOUT, PACKED, "gelu_pairs"),
     "tower": BoundedLinear(CHUNK, BYTES, F16),
     "tower, float32": BoundedLinear(CHUNK, replace(BYTES, dtype="float32"), "float32"),
     "patches": PatchAttention(12, 64, 3, F16, F16),
@@ -80,10 +85,13 @@ chunk: linear/gemm
 one row, int8: linear/gemv
 one row, int8, normed: linear/gemv
 one row, int8, combined: linear/gemv
+gate and up of one row, int8: linear/gemv
+head of one row, int8: linear/gemv
 few rows, int8: linear/few_row_gemv
     cuda: linear/few_rows_on_tensor_cores
 few rows, int8, floats: linear/few_row_gemv
 chunk, int8: linear/gemm
+gate and up of a chunk, int8: linear/gemm
 tower: linear/bounded_gemm
     webgpu/h200-matrices: linear/subgroup_matrix_gemm
     cuda: linear/tensor_core_gemm
