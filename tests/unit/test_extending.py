@@ -56,7 +56,7 @@ def test_what_the_page_names_exists() -> None:
     assert not [n for n in missing if n.startswith(root) and not (OURS / n).exists()]
     here = Path(__file__).read_text("utf-8")
     named = re.findall(r"`(test_\w+)`", PAGE)
-    assert len(named) == 5
+    assert len(named) == 6
     assert not [name for name in named if f"def {name}(" not in here]
 
 

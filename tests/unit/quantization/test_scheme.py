@@ -40,7 +40,8 @@ LINE = {"activations": "float32", "weights": "fixed8", "small": "fixed8"}
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """The entries that its registration would be: of SCHEMES, and of the file of recipes."""
     monkeypatch.setitem(schemes.SCHEMES, "fixed8", FixedScheme())
-    monkeypatch.setitem(schemes.RECIPES, NAME, schemes.recipe_of(NAME, LINE))
+    for recipes in (schemes.RECIPES, schemes.NAMED):
+        monkeypatch.setitem(recipes, NAME, schemes.recipe_of(NAME, LINE))
     monkeypatch.setattr(options, "QUANTS", (*options.QUANTS, NAME))
 
 
