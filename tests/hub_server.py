@@ -38,6 +38,7 @@ class HubServer:
     failures : uploads of large files that are refused
     created : what it was asked to make repositories with
     commits : added and deleted names of every commit
+    elsewhere : the commit that somebody else makes while the next large file is uploaded
     """
 
     files: dict[str, bytes | int]
@@ -53,6 +54,7 @@ class HubServer:
     failures: int = 0
     created: list[dict[str, object]] = field(default_factory=list)
     commits: list[tuple[list[str], list[str]]] = field(default_factory=list)
+    elsewhere: str | None = None
 
     def use(self, patch: pytest.MonkeyPatch, cache: Path) -> None:
         """Let huggingface_hub ask this one in this process, with another cache."""
@@ -121,6 +123,9 @@ def _handler(hub: HubServer) -> Callable[..., BaseHTTPRequestHandler]:
             if hub.refusal is not None:
                 self.tell({"error": hub.refusal[1]}, hub.refusal[0])
                 return
+            if _is_late(hub, path, body):
+                self.tell({"error": "A commit has happened since."}, 412)
+                return
             self.tell(_posted(hub, path, body))
 
         def do_PUT(self) -> None:
@@ -131,6 +136,7 @@ def _handler(hub: HubServer) -> Callable[..., BaseHTTPRequestHandler]:
                 self.tell({}, 400)
                 return
             hub.stored[hashlib.sha256(body).hexdigest()] = body
+            hub.commit, hub.elsewhere = hub.elsewhere or hub.commit, None
             self.tell({})
 
         def tell(self, values: object, status: int = 200) -> None:
@@ -150,6 +156,9 @@ def _handler(hub: HubServer) -> Callable[..., BaseHTTPRequestHandler]:
             if hub.refusal is not None:
                 status, content = hub.refusal[0], 0
                 headers["X-Error-Message"] = hub.refusal[1]
+            elif path == f"/api/models/{MODEL}":
+                content = json.dumps({"id": MODEL, "sha": hub.commit}).encode()
+                headers["Content-Type"] = "application/json"
             elif path.startswith("/api/"):
                 content = json.dumps([_entry(hub, file) for file in hub.files]).encode()
                 headers["Content-Type"] = "application/json"
@@ -179,6 +188,14 @@ def _handler(hub: HubServer) -> Callable[..., BaseHTTPRequestHandler]:
     return Handler
 
 
+def _is_late(hub: HubServer, path: str, body: bytes) -> bool:
+    """Whether it is a commit on another one than the last."""
+    if not path.endswith("/commit/main"):
+        return False
+    header = next(json.loads(line) for line in body.splitlines())
+    return header["value"].get("parentCommit", hub.commit) != hub.commit
+
+
 def _posted(hub: HubServer, path: str, body: bytes) -> dict[str, object]:
     """The answer to a step of an upload."""
     if path.endswith("/commit/main"):
@@ -192,7 +209,8 @@ def _posted(hub: HubServer, path: str, body: bytes) -> dict[str, object]:
             content = hub.stored[large] if large else base64.b64decode(one["content"])
             hub.files[one["path"]] = content
         hub.commits.append(([one["path"] for one in added], gone))
-        return {"commitUrl": f"{hub.address}/{MODEL}/commit/{COMMIT}", "commitOid": COMMIT}
+        hub.commit = hashlib.sha1(body).hexdigest()
+        return {"commitUrl": f"{hub.address}/{MODEL}/commit/{hub.commit}", "commitOid": hub.commit}
     values = json.loads(body)
     if path == "/api/repos/create":
         hub.created.append(values)

@@ -15,6 +15,8 @@ from gemma4_compile.errors import CheckpointError, Gemma4CompileError, printable
 from gemma4_compile.options.process import warn
 
 _SHOWN_LETTERS = 200
+_CHANGED = (409, 412)
+"""Answers to a commit on one that is not the last any more."""
 _AGAIN = "run the same command again: finished files are kept"
 # Of a network's error, and what to look at.
 _NETWORK = (
@@ -57,6 +59,11 @@ def _told(error: Exception, model: str, revision: str | None, *, uploads: bool) 
     of_access = _access(error, model, uploads=uploads)
     if of_access is not None:
         return of_access
+    if uploads and http_status(error) in _CHANGED:
+        return CheckpointError(
+            f"somebody else has changed `{model}` meanwhile{_server_message(error)}",
+            hint="nothing of this package is there: see what is, and run the same command again",
+        )
     if isinstance(error, hub_errors.RevisionNotFoundError):
         return CheckpointError(
             f"`{model}` has no revision `{revision}`", hint="give a branch, a tag or a commit"

@@ -1,7 +1,8 @@
 """Uploads a finished package to the hub, in one commit, with a model card and its licence.
 
 Large files go up first, and those that are there already are not sent again, so an interrupted
-upload goes on. The commit comes last: before it the repository has nothing of the package.
+upload goes on. The commit comes last: before it the repository has nothing of the package. It is
+made on the commit that was looked at, and refused where somebody has made another one since.
 """
 
 from __future__ import annotations
@@ -102,15 +103,16 @@ def publish(request: PublishRequest, reporter: Reporter) -> str:
     card = model_card(Published(request.name, provenance, licence, numerics))
     with clear_errors(request.name, None, uploads=True):
         huggingface_hub.create_repo(request.name, private=not request.public, exist_ok=True)
-        there = {one.path: one.size for one in listed(request.name, None)}
-        old = _old_package(request.name, there)
+        parent = huggingface_hub.model_info(request.name).sha
+        there = {one.path: one.size for one in listed(request.name, parent)}
+        old = _old_package(request.name, there, parent)
         _check_strangers(request.name, set(there), provenance, old)
         additions = [
             CommitOperationAdd(name, request.package / name)
             for name in sorted((*provenance.files, abi.PROVENANCE_FILE))
         ]
         additions.append(CommitOperationAdd(LICENCE_FILE, licence.text.encode()))
-        if _may_write_card(request.name, there):
+        if _may_write_card(request.name, there, parent):
             additions.append(CommitOperationAdd(CARD, card.encode()))
         gone = (set(old.files) if old is not None else set()) & set(there) - set(provenance.files)
         deletions = [CommitOperationDelete(name) for name in sorted(gone)]
@@ -119,6 +121,7 @@ def publish(request: PublishRequest, reporter: Reporter) -> str:
             request.name,
             operations=[*additions, *deletions],
             commit_message="Publish a package of gemma4-compile",
+            parent_commit=parent,  # refused if what was looked at is not what is there any more
         )
     return str(done.commit_url)
 
@@ -129,23 +132,24 @@ def _numerics(package: Path, provenance: Provenance) -> dict[str, object] | None
     return read_artifact(package / abi.NUMERICS_FILE)
 
 
-def _old_package(name: str, there: Mapping[str, int]) -> Provenance | None:
+def _old_package(name: str, there: Mapping[str, int], commit: str | None) -> Provenance | None:
     """What the repository's package lists, if it holds one."""
     if abi.PROVENANCE_FILE not in there:
         return None
     with contextlib.suppress(ArtifactError):
-        return Provenance.from_json(read_artifact(_fetched(name, abi.PROVENANCE_FILE, there)))
+        file = _fetched(name, abi.PROVENANCE_FILE, there, commit)
+        return Provenance.from_json(read_artifact(file))
     return None
 
 
-def _fetched(name: str, file: str, there: Mapping[str, int]) -> Path:
+def _fetched(name: str, file: str, there: Mapping[str, int], commit: str | None) -> Path:
     size = there[file]
     if size > MAX_JSON_BYTES:
         raise ArtifactError(
             f"`{file}` of `{name}`: expected at most {MAX_JSON_BYTES} bytes, found {size}",
             hint="give another repository; nothing was uploaded",
         )
-    return Path(huggingface_hub.hf_hub_download(name, file, **CLIENT))
+    return Path(huggingface_hub.hf_hub_download(name, file, revision=commit, **CLIENT))
 
 
 def _check_strangers(
@@ -167,8 +171,8 @@ def _check_strangers(
         )
 
 
-def _may_write_card(name: str, there: Mapping[str, int]) -> bool:
+def _may_write_card(name: str, there: Mapping[str, int], commit: str | None) -> bool:
     """Whether there is no card yet, or the one that an earlier run has written."""
     if CARD not in there:
         return True
-    return MARK in _fetched(name, CARD, there).read_text("utf-8", errors="replace")
+    return MARK in _fetched(name, CARD, there, commit).read_text("utf-8", errors="replace")

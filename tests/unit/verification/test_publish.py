@@ -120,6 +120,15 @@ def test_a_newer_package_takes_the_place_of_the_older_and_of_nothing_else(
     assert hub.files["README.md"] == b"my own words"
 
 
+def test_two_who_publish_at_a_time_are_not_mixed(package: Path, hub: HubServer) -> None:
+    hub.elsewhere = "e" * 40
+    with pytest.raises(CheckpointError, match="somebody else has changed `someone/model`"):
+        upload(package)
+    assert not hub.files
+    upload(package)  # on what is there now
+    assert set(FILES) < set(hub.files)
+
+
 @pytest.mark.parametrize("name", ["tokenizer.json", ".gitignore"])
 def test_a_repository_of_something_else_is_left_alone(
     package: Path, hub: HubServer, name: str
