@@ -31,12 +31,13 @@ _REINSTALL = (
 def run_compile() -> int:
     """`gemma4-compile`; each of these returns the exit status, of wrong arguments at once."""
     begin()
-    from gemma4_compile.compile.library_processes import begun_early
     from gemma4_compile.options.compile import COMMAND
 
     options = COMMAND.parsed()
     if isinstance(options, int):
         return options
+    from gemma4_compile.compile.library_processes import begun_early
+
     with begun_early(options.libraries_to_make):
         return _run("gemma4_compile.cli.compile", options, compares=options.verify)
 

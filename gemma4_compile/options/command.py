@@ -22,7 +22,7 @@ Help = str | Callable[[], str]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Group:
     """Options under a title of the help, those without one first.
 
@@ -66,7 +66,7 @@ class Group:
         return parser.add_argument_group(self.title, self.description) if self.title else parser
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class _Written:
     """How an option is written.
 
@@ -135,7 +135,7 @@ def given(
 OptionsT = TypeVar("OptionsT", bound=CommandOptions)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Command(Generic[OptionsT]):
     """A command of the installation.
 

@@ -31,7 +31,7 @@ _QUESTIONS = Group("questions and parts, in place of a whole package")
 _BUILD = Group("the build")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class _BuildOptions(PackageOptions):
     """What is done with a package, or asked about it."""
 

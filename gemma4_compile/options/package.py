@@ -98,7 +98,7 @@ def check_image_tokens(tokens: int | None) -> None:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class PackageOptions(CommandOptions):
     """What a package is made of, and where it goes."""
 

@@ -29,7 +29,7 @@ from gemma4_compile.errors import (
     is_panic,
     printable,
 )
-from gemma4_compile.system.processes import ends
+from gemma4_compile.system.end_signals import ends
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2

@@ -37,7 +37,7 @@ _BESIDE = ("from_package", "license_file", "public")
 _NO_PACKAGE = ("plan", "report", "rebuild", "only")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class PublishOptions(CommandOptions):
     """Where a package goes, and what it needs there."""
 

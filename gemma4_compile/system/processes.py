@@ -21,12 +21,6 @@ OWN_GROUP: _Group = {"start_new_session": True}
 """Options of `Popen` for `kill_group`; Windows knows no sessions, and takes the option."""
 
 
-def ends() -> tuple[int, ...]:
-    """Signals to end. Windows sends the second one for Ctrl-Break, and as a console is closed."""
-    names = ("SIGTERM", "SIGBREAK")
-    return tuple(getattr(signal, name) for name in names if hasattr(signal, name))
-
-
 def kill_group(process: subprocess.Popen[str]) -> None:
     """End a process that was started with OWN_GROUP, and those that it started."""
     if sys.platform == "win32":

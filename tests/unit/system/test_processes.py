@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 
 import pytest
 
-from gemma4_compile.system.processes import OWN_GROUP, ends, kill_group, kill_tree
+from gemma4_compile.system.processes import OWN_GROUP, kill_group, kill_tree
 
 PARENT = """
 import subprocess, sys
@@ -48,12 +47,6 @@ def test_on_windows_the_tree_is_asked_for_by_its_number(is_there: bool) -> None:
         process.wait(30)
         kill_group(process)  # the child, which no taskkill has ended
     assert process.returncode == -9
-
-
-def test_ctrl_break_ends_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ends() == (signal.SIGTERM,)
-    monkeypatch.setattr(signal, "SIGBREAK", 21, raising=False)
-    assert ends() == (signal.SIGTERM, 21)
 
 
 def test_the_main_thread_is_ended_where_it_waits() -> None:
