@@ -143,7 +143,7 @@ def test_several_processes_for_one_output(
     run: Run, model: Path, whole: tuple[Files, Files], tmp_path: Path
 ) -> None:
     new, _ = whole
-    for _ in range(6):
+    for _ in range(3):
         statuses = run(arguments(model, tmp_path / "out"), count=4)["statuses"]
         assert set(statuses) <= {0, 1}
         assert 0 in statuses
