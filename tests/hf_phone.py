@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -12,17 +13,23 @@ from transformers.integrations.gemma_quant import QuantizedLinear, apply_srq
 _TABLES = ("embed_tokens", "embed_tokens_per_layer")
 
 
+def opened(path: Path, **options: Any) -> Gemma4ForCausalLM:
+    """The model as transformers makes it of a directory."""
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        path, dtype=torch.float32, attn_implementation="eager", **options
+    )
+    model.eval()
+    found: Gemma4ForCausalLM = model
+    return found
+
+
 def load(path: Path) -> Gemma4ForCausalLM:
     """The model, from its own files.
 
     transformers 5.24 makes room for one scale a row of a table alone; the others are put in here,
     and its forward takes them.
     """
-    options = {"attn_implementation": "eager", "ignore_mismatched_sizes": True}
-    model: Gemma4ForCausalLM = AutoModelForCausalLM.from_pretrained(
-        path, dtype=torch.float32, **options
-    )
-    model.eval()  # type: ignore[no-untyped-call]  # of transformers
+    model = opened(path, ignore_mismatched_sizes=True)
     tensors = load_file(path / "model.safetensors")
     for name in _TABLES:
         scale = tensors[f"model.{name}.embedding_scale"]

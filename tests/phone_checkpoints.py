@@ -115,3 +115,77 @@ def _module(module: str, values: Array, steps: Steps) -> dict[str, Array]:
         name = f"{source}.{end}_activation_scale"
         made[f"{module}.{end}_activation_scale"] = np.array(steps(name), np.float32)
     return made
+
+
+_COMPRESSED = {
+    "weight_scale": "weight_scale",
+    "input_activation_scale": "input_scale",
+    "output_activation_scale": "output_scale",
+}
+
+
+def write_compressed(directory: Path, steps: Steps = usual_step) -> None:
+    """Write the same checkpoint in compressed-tensors, with whole tables."""
+    write(directory, steps)
+    tensors: dict[str, Array] = {}
+    targets: dict[int, list[str]] = {2: [], 4: [], 8: []}
+    stored = load_file(directory / "model.safetensors")
+    for name, values in stored.items():
+        module, _, end = name.rpartition(".")
+        if end == "embedding_quantized":
+            tensors[f"{module}.weight"] = _table(
+                module, values, stored[f"{module}.embedding_scale"]
+            )
+        elif end in _COMPRESSED:
+            tensors[f"{module}.{_COMPRESSED[end]}"] = np.atleast_1d(values)
+        elif end == "weight" and f"{module}.weight_scale" in stored:
+            targets[bits_of(module)].append(module)
+            tensors |= _words(module, values)
+        elif end != "embedding_scale":
+            tensors[name] = values
+    config = json.loads((directory / "config.json").read_text())
+    config["quantization_config"] = _compressed_config(targets)
+    (directory / "config.json").write_text(json.dumps(config))
+    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+
+
+def _compressed_config(targets: Mapping[int, list[str]]) -> dict[str, Any]:
+    static = {"num_bits": 8, "type": "int", "symmetric": True, "dynamic": False}
+    static |= {"strategy": "tensor"}
+    groups = {
+        f"group_{bits}": {
+            "targets": modules,
+            "format": "int-quantized" if bits == 8 else "pack-quantized",
+            "weights": {**static, "num_bits": bits, "strategy": "channel"},
+            "input_activations": static,
+            "output_activations": static,
+        }
+        for bits, modules in targets.items()
+    }
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "mixed-precision",
+        "quantization_status": "compressed",
+        "ignore": [f"model.{module}" for module in _FREE],
+        "config_groups": groups,
+    }
+
+
+def _words(module: str, stored: Array) -> dict[str, Array]:
+    """The integers of a module: int8, or words with the first one lowest."""
+    bits = bits_of(module)
+    if bits == 8:
+        return {f"{module}.weight": stored}
+    padded = np.pad(stored, ((0, 0), (0, -stored.shape[1] % 4)))
+    shape = np.array([len(stored), stored.shape[1] * 8 // bits], np.int64)
+    words = np.ascontiguousarray(padded).view(np.int32)
+    return {f"{module}.weight_packed": words, f"{module}.weight_shape": shape}
+
+
+def _table(module: str, codes: Array, scales: Array) -> Array:
+    """The floats of a table."""
+    bits = bits_of(module)
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    unpacked = (codes[..., None] >> shifts) & ((1 << bits) - 1)
+    values = unpacked.reshape(len(codes), -1).astype(np.float32) - np.float32(1 << (bits - 1))
+    return values * np.repeat(scales, values.shape[1] // scales.shape[1], axis=1)

@@ -9,10 +9,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gemma4_compile.checkpoint.files import CONFIG_FILE, INDEX_FILE, SINGLE_FILE, read_json
+from gemma4_compile.checkpoint.quantised.read import quantization_of
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo
 from gemma4_compile.checkpoint.weight_files import open_tensors
 from gemma4_compile.errors import CheckpointError
-from gemma4_compile.model_spec.config.variants import DEFAULT_DTYPE, DTYPES, names_dtype
+from gemma4_compile.model_spec.config.variants import (
+    DEFAULT_DTYPE,
+    DTYPES,
+    PHONE_METHOD,
+    names_dtype,
+    quantised_by,
+)
 from gemma4_compile.options.process import warn
 
 _FLOATS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
@@ -28,7 +35,10 @@ def loaded_dtype(path: Path, declared: str, option: str = "") -> str:
     CheckpointError
         If a file is damaged.
     """
-    if names_dtype(read_json(path / CONFIG_FILE)):
+    values = read_json(path / CONFIG_FILE)
+    quantized = quantization_of(values)
+    is_for_phones = isinstance(quantized, Mapping) and quantised_by(quantized) == PHONE_METHOD
+    if names_dtype(values) or is_for_phones:  # whose constants are not rounded
         return declared
     found = _of_index(path) or _of_tensors(path)
     if found is not None:

@@ -12,10 +12,10 @@ from gemma4_compile.checkpoint.local_path import local_path
 from gemma4_compile.checkpoint.quantised.read import quantization_of
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.model_spec.config.gemma4 import preset_names
-from gemma4_compile.model_spec.config.variants import PHONE_METHOD, quantised_by
+from gemma4_compile.model_spec.config.variants import rounds_activations
 
 _OWNER, _TRAINED = "google/", "-qat-q4_0-unquantized"
-_FOR_PHONES = "-qat-mobile-transformers"
+_FOR_PHONES = ("-qat-mobile-transformers", "-qat-mobile-ct")
 
 
 def trained_twin(model: str) -> str | None:
@@ -46,4 +46,4 @@ def is_for_phones(model: str) -> bool:
         values = quantization_of(read_json(path / CONFIG_FILE))
     except CheckpointError:
         return False
-    return isinstance(values, Mapping) and quantised_by(values) == PHONE_METHOD
+    return isinstance(values, Mapping) and rounds_activations(values)

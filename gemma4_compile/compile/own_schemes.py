@@ -15,7 +15,7 @@ from gemma4_compile.checkpoint.sources import ModelSource
 from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import QuantizationError, UsageError
 from gemma4_compile.model_spec.drafter.parameters import STEM
-from gemma4_compile.model_spec.parameters import Parameter
+from gemma4_compile.model_spec.parameters import Parameter, Role
 from gemma4_compile.options.process import warn
 from gemma4_compile.quantization.recipe import FIXED_ROLES
 from gemma4_compile.quantization.rows import WHOLE_ROW, RowScheme
@@ -23,6 +23,8 @@ from gemma4_compile.quantization.schemes import MOBILE, NAMED, SCHEMES
 
 _WHOLE = "q0f32"
 """Of what the checkpoint has in bfloat16, which float32 holds exactly."""
+_TABLE, _TABLES = "q8f32_1", (Role.TOKEN_EMBEDDING, Role.PER_LAYER_EMBEDDING)
+"""Of tables that it has whole: they are most of its bytes."""
 _BLOCK = max(one.block for one in SCHEMES.values() if isinstance(one, RowScheme))
 _OTHER = "choose another --quant, such as q8f16"
 
@@ -95,11 +97,12 @@ def _overrides(
 
 def _scheme_of(parameter: Parameter, matched: Mapping[str, TensorInfo]) -> str:
     """The scheme that holds the integers of all sources of a matrix."""
-    forms = [stored_form(matched[source.name]) for source in parameter.sources]
+    tensors = [matched[source.name] for source in parameter.sources]
+    forms = [stored_form(tensor) for tensor in tensors]
     found = [form for form in forms if form is not None]
-    if not found:
-        return _WHOLE
-    bits = max(bits for bits, _ in found)
+    if all(tensor.decoder is None for tensor in tensors):
+        return _TABLE if parameter.role in _TABLES else _WHOLE
+    bits = max((bits for bits, _ in found), default=0)
     is_whole_row = all(columns == parameter.shape[1] for _, columns in found)
     name = RowScheme(bits, WHOLE_ROW if is_whole_row else _BLOCK).name
     is_held = is_whole_row or all(columns % _BLOCK == 0 for _, columns in found)
@@ -114,4 +117,4 @@ def _scheme_of(parameter: Parameter, matched: Mapping[str, TensorInfo]) -> str:
 
 def _text(form: tuple[int, int] | None) -> str:
     """A form in messages."""
-    return "floats" if form is None else f"{form[0]} bits with a step for {form[1]} columns"
+    return "another form" if form is None else f"{form[0]} bits with a step for {form[1]} columns"

@@ -140,9 +140,7 @@ def fill_ends(model: Untyped, dtype: str, weights: Weights) -> None:
         table = getattr(model, name, None)
         if table is not None:
             scale = table.scale if isinstance(table, _RowEmbedding) else table.scalar_embed_scale
-            # Rows that are stored as integers are multiplied by the scale as it is.
-            own = scale if static_rounding.rounds(weights.shapes) else _rounded(scale, dtype)
-            rows = _RowEmbedding(f"{name}.weight", weights.read, own)
+            rows = _RowEmbedding(f"{name}.weight", weights.read, _rounded(scale, dtype))
             setattr(model, name, rows)
     for name in ("per_layer_model_projection", "per_layer_projection_norm"):
         module = getattr(model, name, None)

@@ -104,8 +104,8 @@ class Gemma4Config(TextConfig):
             wanted = {kind for kind, name in _SECTIONS.items() if top.get(name) is not None}
         if config.rounds_activations and set(wanted) - set(TEXT_ONLY):
             raise ConfigError(
-                "config key `quantization_config`: pictures and sounds of Google's checkpoints for "
-                "phones are read, not compiled yet: their towers round activations, too",
+                "config key `quantization_config`: pictures and sounds of checkpoints for phones, "
+                "whose activations are rounded, are not compiled yet: their towers round, too",
                 hint="leave `image` and `audio` out of --modalities",
             )
         if Modality.IMAGE in wanted:

@@ -16,7 +16,11 @@ from gemma4_compile.model_spec.config.attention import (
 from gemma4_compile.model_spec.config.fields import ConfigFields
 from gemma4_compile.model_spec.config.kv_sharing import first_shared_layer, kv_sources
 from gemma4_compile.model_spec.config.variants import (
+    PHONE_METHOD,
+    QAT_HINT,
     first_given,
+    quantised_by,
+    quantization,
     rounds_activations,
     stored_dtype,
     ties_head,
@@ -129,9 +133,9 @@ def _experts(text: ConfigFields) -> tuple[int, int, int]:
     return experts, text.integer(names[1], 1, experts), text.integer(names[2], 1, MAX_WIDTH)
 
 
-def _check_rounding(config: TextConfig) -> None:
+def _check_rounding(config: TextConfig, *, is_for_phones: bool) -> None:
     """Refuse what no checkpoint that rounds activations has, and what is not compiled with it."""
-    if config.ties_head:
+    if config.ties_head and is_for_phones:
         raise ConfigError(
             "config key `tie_word_embeddings`: expected false, as the head of a checkpoint for "
             "phones has steps of its own to round to",
@@ -141,7 +145,7 @@ def _check_rounding(config: TextConfig) -> None:
         raise ConfigError(
             "config key `enable_moe_block`: experts whose inputs are rounded by the checkpoint "
             "are not compiled",
-            hint="only E2B and E4B are released so",
+            hint=QAT_HINT,
         )
 
 
@@ -172,6 +176,10 @@ def read_text(top: ConfigFields, text: ConfigFields) -> TextConfig:
             "embeddings are not supported",
             hint="no released Gemma 4 has both",
         )
+    quantized, dtype = quantization(top, text), stored_dtype(top, text)
+    is_for_phones = quantised_by(quantized) == PHONE_METHOD
+    if is_for_phones:  # rows of integers are multiplied by constants that are not rounded
+        dtype = "float32"
     softcap = None
     if text.require("final_logit_softcapping") is not None:
         softcap = text.number("final_logit_softcapping", 0.0, 1e6)
@@ -198,16 +206,16 @@ def read_text(top: ConfigFields, text: ConfigFields) -> TextConfig:
         moe_intermediate_size=expert_width,
         attention_k_eq_v=k_eq_v,
         final_logit_softcapping=softcap,
-        dtype=stored_dtype(top, text),
+        dtype=dtype,
         bos_token_id=token_if_any("bos_token_id", text, top, vocab),
         pad_token_id=token_if_any("pad_token_id", text, top, vocab),
         eos_token_id=first_given("eos_token_id", top, text).token_ids("eos_token_id"),
         ties_head=ties_head(top, text),
         bidirectional_images=text.require("use_bidirectional_attention") == "vision",
-        rounds_activations=rounds_activations(top, text),
+        rounds_activations=rounds_activations(quantized),
     )
     if config.rounds_activations:
-        _check_rounding(config)
+        _check_rounding(config, is_for_phones=is_for_phones)
     rope.refuse_unknown({})
     _check_attention(config)
     return config

@@ -108,11 +108,32 @@ def refuse_quantised(fields: ConfigFields) -> None:
         )
 
 
-def rounds_activations(top: ConfigFields, text: ConfigFields) -> bool:
-    """Return whether the inputs and outputs of linear layers are rounded to the file's steps."""
+def quantization(top: ConfigFields, text: ConfigFields) -> Mapping[object, object]:
+    """What a config says of how its weights were quantised; empty if it says nothing."""
     given = (fields.get("quantization_config") for fields in (top, text))
     found = next((one for one in given if one is not None), None)
-    return isinstance(found, Mapping) and quantised_by(found) == PHONE_METHOD
+    return found if isinstance(found, Mapping) else {}
+
+
+def rounds_activations(values: Mapping[object, object]) -> bool:
+    """Return whether inputs and outputs of linear layers are rounded, to steps of the files.
+
+    `values` are a `quantization_config`.
+    """
+    groups = values.get("config_groups")
+    if quantised_by(values) != "compressed-tensors" or not isinstance(groups, Mapping):
+        return quantised_by(values) == PHONE_METHOD
+    return any(_is_static(group) for group in groups.values() if isinstance(group, Mapping))
+
+
+def _is_static(group: Mapping[object, object]) -> bool:
+    """Return whether a group of compressed-tensors rounds activations by fixed scales."""
+    inputs, outputs = group.get("input_activations"), group.get("output_activations")
+    if outputs is not None:
+        return True
+    if not isinstance(inputs, Mapping):
+        return False
+    return inputs.get("type", "int") == "int" and inputs.get("dynamic") in (None, False)
 
 
 def refuse_variants(top: ConfigFields, text: ConfigFields) -> None:

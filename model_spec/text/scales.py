@@ -33,12 +33,7 @@ def round_to_dtype(value: float, dtype: str) -> float:
 
 
 def embedding_scale(config: TextConfig) -> float:
-    """Factor of the token embedding: sqrt(hidden_size), 39.25 for 1536 in bfloat16.
-
-    Rows that are stored as integers are multiplied by the root itself.
-    """
-    if config.rounds_activations:
-        return math.sqrt(config.hidden_size)
+    """Factor of the token embedding: sqrt(hidden_size), 39.25 for 1536 in bfloat16."""
     return round_to_dtype(math.sqrt(config.hidden_size), config.dtype)
 
 

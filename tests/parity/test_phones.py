@@ -92,11 +92,26 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     return Case(path, model, decided(model, 3))
 
 
-@pytest.mark.parametrize("recipe", ["mobile", "f32"])
+@pytest.fixture(scope="module")
+def compressed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same model in compressed-tensors."""
+    path = tmp_path_factory.mktemp("compressed")
+    phone_checkpoints.write_compressed(path)
+    return path
+
+
+def test_both_forms_are_one_model_in_transformers(case: Case, compressed: Path) -> None:
+    model = hf_phone.opened(compressed)
+    for ids in case.prompts:
+        assert np.array_equal(hf.logits(model, ids), hf.logits(case.model, ids))
+
+
+@pytest.mark.parametrize(("form", "recipe"), [("gemma", "mobile"), ("compressed", "f32")])
 def test_chunks_and_tokens_are_those_of_transformers(
-    recipe: str, case: Case, tmp_path: Path
+    form: str, recipe: str, case: Case, compressed: Path, tmp_path: Path
 ) -> None:
-    package = packages.compile_package(case.path, recipe, tmp_path / "package", optimised=False)
+    source = compressed if form == "compressed" else case.path
+    package = packages.compile_package(source, recipe, tmp_path / "package", optimised=False)
     engine = Engine.open(package)
     for ids in case.prompts:
         truth = hf.logits(case.model, ids)

@@ -33,6 +33,7 @@ from gemma4_compile.checkpoint.quantised.packed import (
     signed,
 )
 from gemma4_compile.checkpoint.quantised.scaled import Scaled
+from gemma4_compile.checkpoint.quantised.steps import step_of
 from gemma4_compile.checkpoint.safetensors_file import (
     Float32Array,
     TensorInfo,
@@ -40,14 +41,17 @@ from gemma4_compile.checkpoint.safetensors_file import (
     read_stored,
 )
 from gemma4_compile.errors import CheckpointError
+from gemma4_compile.model_spec.parameters import INPUT_STEP, OUTPUT_STEP
 
 _ENDS = (
     *("weight_packed", "weight_scale", "weight_shape", "weight_zero_point", "weight_g_idx"),
     *("weight_global_scale", "input_scale", "input_zero_point", "input_global_scale"),
-    *("output_scale", "output_zero_point"),  # of keys and values, in older files
+    *("output_scale", "output_zero_point"),  # also of keys and values, in older files
     *("self_attn.k_scale", "self_attn.v_scale", "self_attn.q_scale"),
     *("self_attn.k_zero_point", "self_attn.v_zero_point", "self_attn.q_zero_point"),
 )
+_STEPS = {"input_scale": INPUT_STEP, "output_scale": OUTPUT_STEP}
+_ZEROS = ("I8", "I32", "I64")
 _FLOATS: Mapping[int, tuple[str, Numbers]] = {4: ("U8", E2M1), 8: ("F8_E4M3", E4M3)}
 """Floats by their bits: the dtype that holds them, and the numbers of their codes."""
 
@@ -67,7 +71,16 @@ def read_weights(values: Mapping[str, object], tensors: Mapping[str, TensorInfo]
     config = read_config(values)
     modules, weights = by_module(tensors, _ENDS, ("weight",))
     rounded = None
+    has_steps = any(_STEPS.keys() & parts.keys() for parts in modules.values())
+    if config.rounds and tensors and not has_steps:
+        raise CheckpointError(
+            "config.json says that activations are rounded by fixed scales, and the checkpoint has "
+            "no `input_scale` and no `output_scale`",
+            hint=DAMAGED,
+        )
     for module, parts in modules.items():
+        if config.rounds and ("weight" in parts or "weight_packed" in parts):
+            weights |= _steps(module, parts)
         name = f"{module}.weight"
         if "weight_packed" not in parts and "weight" not in parts:
             if "weight_scale" in parts:
@@ -82,7 +95,19 @@ def read_weights(values: Mapping[str, object], tensors: Mapping[str, TensorInfo]
             )
             if not is_exact or "weight_g_idx" in parts:
                 rounded = scheme.text
-    return Weights(weights, rounded, config.left_out)
+    return Weights(weights, None if config.rounds else rounded, config.left_out)
+
+
+def _steps(module: str, parts: Parts) -> dict[str, TensorInfo]:
+    """What the inputs and outputs of a module are rounded to."""
+    for end in ("input_zero_point", "output_zero_point"):
+        if end in parts and index_of(check(parts[end], _ZEROS, (), (1,))).any():
+            raise CheckpointError(
+                f"tensor `{parts[end].name}` in `{parts[end].path.name}` has a zero point, and "
+                "config.json says that there are none (`symmetric`)",
+                hint="the checkpoint and its config.json do not fit together",
+            )
+    return {f"{module}.{name}": step_of(parts[end]) for end, name in _STEPS.items() if end in parts}
 
 
 def _weight(
@@ -104,7 +129,8 @@ def _weight(
     assert stored is not None
     scale = needed(module, parts, "weight_scale")
     fitting = [scheme for scheme in schemes if _fits(scheme, stored, parts)]
-    for scheme in fitting:
+    of_words = [scheme for scheme in fitting if _has_words(scheme, stored, parts)]
+    for scheme in of_words or fitting:  # of none it is said why
         rows, columns = _shape(scheme, module, stored, parts)
         if scale.shape in scheme.scale_shapes(rows, columns):
             return scheme, _computed(scheme, module, parts, stored, (rows, columns))
@@ -125,6 +151,15 @@ def _fits(scheme: Scheme, stored: TensorInfo, parts: Parts) -> bool:
         and (not scheme.is_float or _FLOATS[scheme.bits][0] == dtype)
         and (scheme.is_symmetric or "weight_zero_point" in parts)
     )
+
+
+def _has_words(scheme: Scheme, stored: TensorInfo, parts: Parts) -> bool:
+    """Return whether a weight may have the words of a scheme; of others than integers, any."""
+    if stored.dtype != "I32" or "weight_shape" not in parts:
+        return True
+    declared = check(parts["weight_shape"], ("I64", "I32"), (2,))
+    columns = int(index_of(declared)[1])
+    return matrix(stored, ("I32",)).shape[1] == ceil(columns * scheme.bits / 32)
 
 
 def _shape(scheme: Scheme, module: str, stored: TensorInfo, parts: Parts) -> tuple[int, int]:

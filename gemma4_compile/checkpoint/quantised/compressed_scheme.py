@@ -13,6 +13,7 @@ from gemma4_compile.model_spec.config.variants import QAT_HINT, WHOLE_HINT
 
 KEY = "quantization_config"
 _MAX_GROUPS = 256
+_STATIC_BITS = 8
 _STRATEGIES = ("tensor", "channel", "group", "block", "tensor_group")
 _FORMATS = (
     *("pack-quantized", "int-quantized", "naive-quantized", "float-quantized"),
@@ -66,10 +67,17 @@ class Scheme:
 
 @dataclass(frozen=True)
 class CompressedConfig:
-    """A config of compressed-tensors: schemes of weights, and what else it rounds."""
+    """A config of compressed-tensors: schemes of weights, and what else it rounds.
+
+    Attributes
+    ----------
+    left_out : what a package does not round
+    rounds : a package rounds inputs and outputs of layers, by scales of the checkpoint
+    """
 
     schemes: tuple[Scheme, ...]
     left_out: tuple[str, ...]
+    rounds: bool
 
 
 def read_config(values: Mapping[str, object]) -> CompressedConfig:
@@ -92,16 +100,19 @@ def read_config(values: Mapping[str, object]) -> CompressedConfig:
     groups = top.fields("config_groups")
     if len(groups.names()) > _MAX_GROUPS:
         raise ConfigError(f"config key `{KEY}.config_groups`: more than {_MAX_GROUPS} groups")
-    schemes, left_out = [], []
+    schemes: list[Scheme] = []
+    left_out: list[str] = []
+    rounds = False
     for name in groups.names():
         group = groups.fields(name)
-        left_out += _activations(group)
+        others, is_static = _activations(group)
+        left_out, rounds = left_out + others, rounds or is_static
         if group.get("weights") is not None:
             _check_format(group, "format")
             schemes.append(_scheme(group.fields("weights", _DEFAULTS)))
     if top.get("kv_cache_scheme") is not None:
         left_out.append("keys and values of the cache")
-    return CompressedConfig(tuple(dict.fromkeys(schemes)), tuple(dict.fromkeys(left_out)))
+    return CompressedConfig(tuple(dict.fromkeys(schemes)), tuple(dict.fromkeys(left_out)), rounds)
 
 
 def _check_format(fields: ConfigFields, name: str) -> None:
@@ -155,24 +166,45 @@ def _size(value: object, fields: ConfigFields) -> int:
     return value
 
 
-def _activations(group: ConfigFields) -> list[str]:
-    """What else a group rounds; ConfigError where the weights were trained for it."""
-    found = []
+def _activations(group: ConfigFields) -> tuple[list[str], bool]:
+    """What else a group rounds that a package does not, and whether it rounds by fixed scales.
+
+    ConfigError where the weights were trained for a rounding that is not done.
+    """
+    is_static = False
     if group.get("output_activations") is not None:
+        _check_static(group.fields("output_activations", _DEFAULTS))
+        is_static = True
+    if group.get("input_activations") is None:
+        return [], is_static
+    inputs = group.fields("input_activations", _DEFAULTS)
+    kind = inputs.one_of("type", ("int", "float"))
+    bits = inputs.integer("num_bits", 1, 16)
+    if kind == "int" and inputs.get("dynamic") in (None, False):
+        _check_static(inputs)
+        return [], True
+    if is_static:
         raise ConfigError(
-            f"config key `{group.key('output_activations')}`: the outputs of layers are rounded, "
-            "and the weights were trained for that: without it they are another model's",
+            f"config key `{inputs.key('dynamic')}`: the outputs of layers are rounded by fixed "
+            "scales and their inputs by others",
             hint=QAT_HINT,
         )
-    if group.get("input_activations") is not None:
-        inputs = group.fields("input_activations", _DEFAULTS)
-        kind = inputs.one_of("type", ("int", "float"))
-        bits = inputs.integer("num_bits", 1, 16)
-        if kind == "int" and inputs.get("dynamic") in (None, False):
-            raise ConfigError(
-                f"config key `{inputs.key('dynamic')}`: the inputs of layers are rounded by scales "
-                "that are fixed, and the weights may have been trained for that",
-                hint=QAT_HINT,
-            )
-        found.append(f"inputs of layers to {bits}-bit {kind}s")
-    return found
+    return [f"inputs of layers to {bits}-bit {kind}s"], False
+
+
+def _check_static(fields: ConfigFields) -> None:
+    """Refuse a rounding of activations that is not one to 8 bits by one fixed scale."""
+    strategy = fields.get("strategy")
+    is_known = (
+        fields.one_of("type", ("int", "float")) == "int"
+        and fields.integer("num_bits", 1, 16) == _STATIC_BITS
+        and fields.boolean("symmetric")
+        and fields.get("dynamic") in (None, False)
+        and strategy in (None, "tensor")
+    )
+    if not is_known:
+        raise ConfigError(
+            f"config key `{fields.key('strategy')}`: activations are rounded in another way than "
+            "to 8 bits by one fixed scale, and the weights were trained for that",
+            hint=QAT_HINT,
+        )

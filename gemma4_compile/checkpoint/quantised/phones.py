@@ -16,12 +16,8 @@ transformers 5.24.0, `integrations/gemma_quant.py`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from math import ceil
-
-import numpy as np
 
 from gemma4_compile.checkpoint.quantised.modules import (
     DAMAGED,
@@ -34,20 +30,17 @@ from gemma4_compile.checkpoint.quantised.modules import (
 )
 from gemma4_compile.checkpoint.quantised.packed import BITS, AlongRows, integers, signed
 from gemma4_compile.checkpoint.quantised.scaled import Scaled
-from gemma4_compile.checkpoint.safetensors_file import (
-    Float32Array,
-    OfOne,
-    TensorInfo,
-    computed,
-    read_rows,
+from gemma4_compile.checkpoint.quantised.steps import (
+    StepTable,
+    complete_steps,
+    source_name,
+    step_of,
 )
-from gemma4_compile.checkpoint.spellings import usual_name
+from gemma4_compile.checkpoint.safetensors_file import TensorInfo, computed
 from gemma4_compile.errors import CheckpointError, ConfigError
 from gemma4_compile.model_spec.config.fields import ConfigFields
-from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.config.variants import WHOLE_HINT
-from gemma4_compile.model_spec.parameters import INPUT_STEP, OUTPUT_STEP, Parameter
-from gemma4_compile.model_spec.text.component import TEXT
+from gemma4_compile.model_spec.parameters import INPUT_STEP, OUTPUT_STEP
 
 _KEY = "quantization_config"
 _TABLE, _TABLE_SCALE, _SCALE = "embedding_quantized", "embedding_scale", "weight_scale"
@@ -56,36 +49,6 @@ _IGNORED = (".k_cache_scale", ".v_cache_scale")
 _MAX_PATTERNS = 256
 _BYTE = 8
 _DEFAULTS: Mapping[str, object] = {"num_bits": 4, "quantize_embeddings": False}
-
-
-@dataclass(frozen=True)
-class _NoStep(OfOne):
-    """The step of a module that rounds nothing; `stored` is its weight."""
-
-    def read_rows(self, begin: int, end: int) -> Float32Array:
-        """One zero."""
-        return np.zeros(end - begin, np.float32)
-
-
-@dataclass(frozen=True)
-class _Text:
-    """What the text decoder takes: shapes of matrices and the steps, by the names of sources."""
-
-    shapes: Mapping[str, tuple[int, ...]]
-    steps: tuple[Parameter, ...]
-
-    @classmethod
-    def of(cls, config: Mapping[str, object]) -> _Text:
-        """Read `config.json`."""
-        table = TEXT.parameters(Gemma4Config.from_dict(config))
-        shapes = {
-            source.name: source.shape
-            for parameter in table
-            for source in parameter.sources
-            if len(source.shape) == 2
-        }
-        steps = (one for one in table if one.sources[0].name.endswith(f".{INPUT_STEP}"))
-        return cls(shapes, tuple(steps))
 
 
 def read_weights(
@@ -104,19 +67,19 @@ def read_weights(
         Naming a tensor that does not fit the config, or what is not read.
     """
     _check_config(values)
-    text = _Text.of(config)
+    text = StepTable.of(config)
     modules, found = by_module(tensors, _ENDS, ("weight",))
     found = {name: tensor for name, tensor in found.items() if not name.endswith(_IGNORED)}
     for module, parts in modules.items():
-        shape = text.shapes.get(_source_name(f"{module}.weight"))
+        shape = text.shapes.get(source_name(f"{module}.weight"))
         if shape is None:
             found |= {tensor.name: tensor for tensor in parts.values()}
             continue
         found[f"{module}.weight"] = _weight(module, parts, shape)
         for end in (INPUT_STEP, OUTPUT_STEP):
             if end in parts:
-                found[f"{module}.{end}"] = _step(parts[end])
-    _complete_steps(found, text)
+                found[f"{module}.{end}"] = step_of(parts[end])
+    complete_steps(found, text)
     return Weights(found)
 
 
@@ -125,6 +88,8 @@ def stored_form(tensor: TensorInfo) -> tuple[int, int] | None:
     scaled = tensor.decoder
     if not isinstance(scaled, Scaled) or not isinstance(scaled.codes.decoder, AlongRows):
         return None
+    if scaled.rows_each > 1 or len(scaled.tensors) > len((scaled.codes, scaled.scales)):
+        return None  # zero points and the like
     return scaled.codes.decoder.bits, scaled.columns_each
 
 
@@ -157,13 +122,6 @@ def _bits(fields: ConfigFields) -> None:
             f"{', '.join(map(str, BITS))}",
             hint=WHOLE_HINT,
         )
-
-
-def _source_name(tensor: str) -> str:
-    """The name that a tensor has in the table of the text decoder's parameters."""
-    front = TEXT.prefixes[0]
-    usual = usual_name(tensor, front)
-    return TEXT.source_name(usual, front if usual.startswith(front) else "")
 
 
 def _weight(module: str, parts: Parts, shape: tuple[int, ...]) -> TensorInfo:
@@ -199,46 +157,3 @@ def _stored_bits(stored: TensorInfo, rows: int, columns: int) -> int:
         "bits in I8",
         hint="the checkpoint and its config.json do not fit together",
     )
-
-
-def _step(tensor: TensorInfo) -> TensorInfo:
-    """A step, if it is one number that values can be divided by, or 0."""
-    floats(tensor, (), (1,))
-    (step,) = read_rows(tensor, 0, 1).ravel().tolist()
-    if not (math.isfinite(step) and step >= 0):
-        raise CheckpointError(
-            f"tensor `{tensor.name}` in `{tensor.path.name}` is {step}, expected a step that "
-            "activations are rounded to, or 0",
-            hint=DAMAGED,
-        )
-    return replace(tensor, shape=())
-
-
-def _complete_steps(found: dict[str, TensorInfo], text: _Text) -> None:
-    """Add the steps of modules that round nothing, and hold the others against one another.
-
-    Raises
-    ------
-    CheckpointError
-        If matrices that are multiplied as one round their common input differently.
-    """
-    names = {_source_name(name): name for name in found}
-    for parameter in text.steps:
-        for source in parameter.sources:
-            module, _, end = source.name.rpartition(".")
-            weight = names.get(f"{module}.weight")
-            if source.name not in names and weight is not None:
-                name = f"{weight.removesuffix('.weight')}.{end}"
-                names[source.name] = name
-                found[name] = computed(name, (), _NoStep(found[weight]))
-        inputs = [names[one.name] for one in parameter.sources[::2] if one.name in names]
-        steps: dict[float, str] = {}
-        for name in inputs:
-            steps.setdefault(float(read_rows(found[name], 0, 1).ravel()[0]), name)
-        if len(steps) > 1:
-            first, second = list(steps.values())[:2]
-            raise CheckpointError(
-                f"tensors `{first}` and `{second}` differ: layers that read the same values and "
-                "round them differently are not compiled",
-                hint="the released checkpoints have one step for q, k and v, and for gate and up",
-            )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from gemma4_compile.checkpoint.quantised import bitsandbytes, compressed, fp8, gptq, mlx, phones
 from gemma4_compile.checkpoint.quantised.modules import Weights
+from gemma4_compile.checkpoint.quantised.steps import StepTable, complete_steps
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo
-from gemma4_compile.model_spec.config.variants import PHONE_METHOD, quantised_by
+from gemma4_compile.model_spec.config.variants import PHONE_METHOD, quantised_by, rounds_activations
 from gemma4_compile.options.process import warn
 
 KEYS = ("quantization", "quantization_config")
@@ -99,4 +101,9 @@ def _read(
     reader = None if method is None else _READERS.get(method)
     if reader is None or method is None:
         return None
-    return method, reader(values, tensors)
+    weights = reader(values, tensors)
+    if not rounds_activations(values) or not tensors:
+        return method, weights
+    found = dict(weights.tensors)
+    complete_steps(found, StepTable.of(config))
+    return method, replace(weights, tensors=found)

@@ -12,10 +12,11 @@ from safetensors.numpy import load_file, save_file
 from gemma4_compile.checkpoint.sources import open_source
 from gemma4_compile.cli import compile as cli
 from gemma4_compile.compile.own_schemes import with_own_schemes
-from gemma4_compile.compile.request import CompileRequest
+from gemma4_compile.compile.request import CompileRequest, compile_request
 from gemma4_compile.errors import QuantizationError, UsageError
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import ALL_COMPONENTS
+from gemma4_compile.options.compile import COMMAND
 from gemma4_compile.quantization.recipe_file import with_overrides
 from tests import models, phone_checkpoints
 
@@ -85,6 +86,12 @@ def test_blocks_that_no_kernel_reads_are_refused(phone: Path, tmp_path: Path) ->
         resolved(tmp_path)
 
 
+def cli_quant(path: Path) -> str:
+    """The recipe of a command line that names none."""
+    options = COMMAND.parse([str(path), "--target", "cpu", "-o", "out"])
+    return compile_request(options).quant
+
+
 def test_it_is_the_default_of_such_checkpoints_alone(
     phone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +105,15 @@ def test_it_is_the_default_of_such_checkpoints_alone(
     for model, *options in ((str(phone),), (str(phone), "--quant", "f32"), ("tiny",)):
         assert cli.main([model, "--target", "cpu", "-o", "out", *options]) == 2
     assert found == ["mobile", "f32", "q4f16"]
+
+
+def test_of_compressed_tensors_tables_may_be_whole(tmp_path: Path) -> None:
+    phone_checkpoints.write_compressed(tmp_path)
+    assert cli_quant(tmp_path) == "mobile"
+    found = dict(resolved(tmp_path).overrides)
+    assert found["embed_tokens"] == "q8f32_1"
+    assert found["layers.6.mlp.down_proj"] == "q2f32_row"
+    assert "layers.0.mlp.down_proj" not in found
 
 
 @pytest.mark.parametrize(("quant", "warned"), [("q4f16", True), ("f32", False)])

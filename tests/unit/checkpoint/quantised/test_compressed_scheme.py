@@ -8,6 +8,7 @@ import pytest
 
 from gemma4_compile.checkpoint.quantised.compressed_scheme import read_config
 from gemma4_compile.errors import ConfigError
+from gemma4_compile.model_spec.config.variants import rounds_activations
 
 
 def config(weights: dict[str, object] | None = None, **group: object) -> dict[str, Any]:
@@ -59,10 +60,39 @@ def test_a_scheme_says_which_scales_it_has(
         ({**config(), "format": "sparse-24-bitmask"}, r"format.*sparse"),
         ({**config(), "sparsity_config": {"format": "sparse-bitmask"}}, "sparsity_config"),
         ({**config(), "transform_config": {"config_groups": {"u": {}}}}, "transform_config"),
-        (config(output_activations={"num_bits": 8}), "outputs of layers are rounded"),
-        (config(input_activations={"num_bits": 8, "strategy": "tensor"}), "scales that are fixed"),
+        (config(output_activations={"num_bits": 4}), "rounded in another way"),
+        (config(output_activations={"num_bits": 8, "dynamic": True}), "rounded in another way"),
+        (config(output_activations={"num_bits": 8, "symmetric": False}), "rounded in another way"),
+        (config(output_activations={"num_bits": 8, "type": "float"}), "rounded in another way"),
+        (config(input_activations={"num_bits": 8, "strategy": "token"}), "rounded in another way"),
+        (
+            config(
+                input_activations={"num_bits": 8, "dynamic": True},
+                output_activations={"num_bits": 8},
+            ),
+            "and their inputs by others",
+        ),
     ],
 )
 def test_configs_that_are_not_read(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read_config(values)
+
+
+@pytest.mark.parametrize(
+    ("fields", "rounds"),
+    [
+        ({"output_activations": {"num_bits": 8}}, True),
+        ({"input_activations": {"num_bits": 8, "strategy": "tensor"}}, True),
+        ({"input_activations": {"num_bits": 8, "dynamic": True}}, False),
+        ({"input_activations": {"num_bits": 8, "type": "float"}}, False),
+        ({}, False),
+    ],
+)
+def test_activations_of_fixed_scales_are_rounded_by_a_package(
+    fields: dict[str, Any], rounds: bool
+) -> None:
+    values: dict[object, object] = {"quant_method": "compressed-tensors"}
+    values.update(config(**fields))
+    assert read_config(config(**fields)).rounds is rounds
+    assert rounds_activations(values) is rounds

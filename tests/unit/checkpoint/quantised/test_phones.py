@@ -126,6 +126,61 @@ def remove(name: str) -> Change:
     return lambda tensors: tensors.pop(name)
 
 
+@pytest.fixture(scope="module")
+def compressed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("compressed")
+    phone_checkpoints.write_compressed(path)
+    return path
+
+
+def test_the_form_of_compressed_tensors_is_the_same_model(stored: Path, compressed: Path) -> None:
+    readers = []
+    for path in (stored, compressed):
+        checkpoint = Checkpoint.open(path)
+        config = Gemma4Config.from_dict(checkpoint.config)
+        assert config.rounds_activations
+        readers.append(match(checkpoint.tensors, config))
+    assert readers[0].keys() == readers[1].keys()
+    for name, tensor in readers[0].items():
+        count = tensor.row_count
+        ours, theirs = (row_reader(matched)(name, 0, count) for matched in readers)
+        assert np.array_equal(ours, theirs), name
+        if tensor.decoder is not None and "embed" not in name:
+            assert stored_form(readers[1][name]) == stored_form(tensor)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda tensors: tensors.update(
+                {f"{LAYER}.mlp.up_proj.input_zero_point": np.ones(1, np.int8)}
+            ),
+            "has a zero point",
+        ),
+        (
+            lambda tensors: tensors.update(
+                {f"{LAYER}.mlp.up_proj.output_scale": np.full(1, np.inf, np.float32)}
+            ),
+            "is inf, expected a step",
+        ),
+        (
+            lambda tensors: [
+                tensors.pop(name)
+                for name in list(tensors)
+                if name.endswith(("input_scale", "output_scale"))
+            ],
+            "no `input_scale` and no `output_scale`",
+        ),
+    ],
+)
+def test_what_does_not_fit_in_compressed_tensors_is_named(
+    change: Change, words: str, compressed: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointError, match=words):
+        Checkpoint.open(changed(compressed, tmp_path, change))
+
+
 BROKEN: dict[str, tuple[Change, str]] = {
     "a step that is no number": (
         set_to(f"{LAYER}.mlp.up_proj.output_activation_scale", np.array(np.nan, np.float32)),
@@ -215,7 +270,7 @@ EXPERTS = {
     [
         ({"tie_word_embeddings": True}, {Modality.TEXT}, "tie_word_embeddings`: expected false"),
         (EXPERTS, {Modality.TEXT}, "experts whose inputs"),
-        ({}, {Modality.TEXT, Modality.IMAGE}, "read, not compiled yet"),
+        ({}, {Modality.TEXT, Modality.IMAGE}, "are not compiled yet"),
     ],
 )
 def test_what_is_not_compiled_of_them_is_refused(
