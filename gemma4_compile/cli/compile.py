@@ -65,7 +65,8 @@ def _print_summary(summary: Summary, target: str) -> None:
         print(f"{name + ':' if name else '':<20}{value}")
 
 
-def _run(options: CompileOptions) -> None:
+def run(options: CompileOptions) -> None:
+    """Compile, or what else is asked for."""
     options.warn_of_ignored()
     if options.rebuild is not None:
         _rebuild(options, options.rebuild)
@@ -187,11 +188,6 @@ def _print_report(request: CompileRequest, *, as_json: bool) -> None:
         print(report_text(losses, nonfinite))
 
 
-def run(options: CompileOptions) -> int:
-    """Run the command; returns the exit status: 0, 1 failed, 2 usage, 130 interrupted."""
-    return COMMAND.run(_run, options)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status, as `run`."""
-    return COMMAND.main(_run, argv)
+    """Run a command line; returns the exit status: 0, 1 failed, 2 usage, 130 interrupted."""
+    return COMMAND.main(run, argv)

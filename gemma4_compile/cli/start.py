@@ -17,7 +17,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:  # nothing of ours is loaded before signals are taken
-    from gemma4_compile.options.command import CommandOptions
+    from gemma4_compile.options.command import Command, OptionsT
 
 NO_HOME = "/nonexistent"  # as Debian has it for users without a home
 _ENDS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGBREAK") if hasattr(signal, name))
@@ -39,7 +39,7 @@ def run_compile() -> int:
     from gemma4_compile.compile.library_processes import begun_early
 
     with begun_early(options.libraries_to_make):
-        return _run("gemma4_compile.cli.compile", options, compares=options.verify)
+        return _run(COMMAND, options, "gemma4_compile.cli.compile", compares=options.verify)
 
 
 def run_chat() -> int:
@@ -47,8 +47,7 @@ def run_chat() -> int:
     begin()
     from gemma4_compile.options.chat import COMMAND
 
-    options = COMMAND.parsed()
-    return options if isinstance(options, int) else _run("gemma4_compile.runtime.cli", options)
+    return _run(COMMAND, COMMAND.parsed(), "gemma4_compile.runtime.cli")
 
 
 def run_serve() -> int:
@@ -56,10 +55,7 @@ def run_serve() -> int:
     begin()
     from gemma4_compile.options.serve import COMMAND
 
-    options = COMMAND.parsed()
-    return (
-        options if isinstance(options, int) else _run("gemma4_compile.runtime.server.cli", options)
-    )
+    return _run(COMMAND, COMMAND.parsed(), "gemma4_compile.runtime.server.cli")
 
 
 def run_verify() -> int:
@@ -67,10 +63,7 @@ def run_verify() -> int:
     begin()
     from gemma4_compile.options.verify import COMMAND
 
-    options = COMMAND.parsed()
-    if isinstance(options, int):
-        return options
-    return _run("gemma4_compile.cli.verify", options, compares=True)
+    return _run(COMMAND, COMMAND.parsed(), "gemma4_compile.cli.verify", compares=True)
 
 
 def begin() -> None:
@@ -112,8 +105,15 @@ def use_utf8(*streams: TextIO) -> None:
             stream.reconfigure(encoding="utf-8")
 
 
-def _run(module: str, options: CommandOptions, *, compares: bool = False) -> int:
-    """Load a command's module and run it; what compares with torch loads it, before TVM."""
+def _run(
+    command: Command[OptionsT], options: OptionsT | int, module: str, *, compares: bool = False
+) -> int:
+    """Load a command's module and run it, unless its options are an exit status.
+
+    What compares with torch loads it, before TVM.
+    """
+    if isinstance(options, int):
+        return options
     from gemma4_compile.options.process import (
         EXIT_FAILED,
         EXIT_INTERRUPTED,
@@ -127,7 +127,7 @@ def _run(module: str, options: CommandOptions, *, compares: bool = False) -> int
 
     try:
         with contextlib.nullcontext() if compares else without_torch():
-            command = importlib.import_module(module)
+            loaded = importlib.import_module(module)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except Exception as error:  # whatever a library does that is not whole, or gets no memory
@@ -139,7 +139,7 @@ def _run(module: str, options: CommandOptions, *, compares: bool = False) -> int
         hint = MEMORY_HINT if is_short else _REINSTALL
         report(f"what this command needs cannot be loaded: {what}", hint, shown)
         return EXIT_FAILED
-    status: int = command.run(options)
+    status = command.run(loaded.run, options)
     if status in (EXIT_INTERRUPTED, EXIT_TERMINATED):
         os._exit(status)  # all is cleared up; threads of libraries may still compute for long
     return status

@@ -25,7 +25,8 @@ from gemma4_compile.verification.subject import VerifyRequest
 Request = TypeVar("Request")
 
 
-def _run(options: VerifyOptions) -> None:
+def run(options: VerifyOptions) -> None:
+    """Compare a package or recipes, or choose a recipe."""
     if options.output is not None:
         check_output(options.output)
     if options.compare_recipes:
@@ -91,14 +92,9 @@ def _fit(options: VerifyOptions) -> None:
     print(shown if options.json else fit_table(content, request.model, options.output))
 
 
-def run(options: VerifyOptions) -> int:
-    """Run the command; returns the exit status: 0, 1 failed, 2 usage, 130 interrupted."""
-    return COMMAND.run(_run, options)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status, as `run`."""
-    return COMMAND.main(_run, argv)
+    """Run a command line; returns the exit status: 0, 1 failed, 2 usage, 130 interrupted."""
+    return COMMAND.main(run, argv)
 
 
 if __name__ == "__main__":

@@ -133,7 +133,9 @@ def _diagnose(options: ChatOptions, package: Path, report: Path, console: Consol
     console.note(f"{outcome.kernels} kernels answer as their definitions; no faults")
 
 
-def _run(options: ChatOptions) -> None:
+def run(options: ChatOptions) -> None:
+    """Chat, or what else is asked for."""
+    _speak_utf8()
     console = Console(quiet=options.quiet)
     if options.diagnose is None:
         check_open(sys.stdout)  # answers go nowhere else
@@ -199,16 +201,9 @@ def _lines(options: ChatOptions, console: Console) -> Lines:
     return TerminalLines(None if path is None else KeptHistory(path, console.note))
 
 
-def run(options: ChatOptions) -> int:
-    """Run the command; return the exit status: 0, 1 failed, 2 usage, 130 left by Ctrl-C."""
-    _speak_utf8()
-    return COMMAND.run(_run, options)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit status, as `run`."""
-    options = COMMAND.parsed(argv)
-    return options if isinstance(options, int) else run(options)
+    """Run a command line; return the exit status: 0, 1 failed, 2 usage, 130 left by Ctrl-C."""
+    return COMMAND.main(run, argv)
 
 
 if __name__ == "__main__":

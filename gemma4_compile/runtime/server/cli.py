@@ -49,17 +49,13 @@ from gemma4_compile.runtime.terminal.console import Console
 _WAY_WITHOUT_KEY = "put a proxy that asks for a password in front"
 
 
-def run(options: ServeOptions) -> int:
-    """Run the command; return the exit status: 0, 1 failed, 2 usage, 130 left by Ctrl-C."""
-    return COMMAND.run(_serve, options)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit status, as `run`."""
-    return COMMAND.main(_serve, argv)
+    """Run a command line; return the exit status: 0, 1 failed, 2 usage, 130 left by Ctrl-C."""
+    return COMMAND.main(run, argv)
 
 
-def _serve(options: ServeOptions) -> None:
+def run(options: ServeOptions) -> None:
+    """Serve until interrupted."""
     key = api_key()
     os.environ.pop(API_KEY_VARIABLE, None)  # so that no process started from here has it
     package = Console().locate(options.package, drafts=options.draft)

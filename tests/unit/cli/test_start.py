@@ -20,11 +20,12 @@ from gemma4_compile import __version__
 from gemma4_compile.cli import start
 from gemma4_compile.compile import library_processes
 from gemma4_compile.options import compile as compile_options
-from gemma4_compile.options.command import CommandOptions
+from gemma4_compile.options.command import Command, CommandOptions
 from tests.marks import slow_unless
 
 ROOT = Path(__file__).parents[3]
 MODULE = "a_module_that_is_loaded"
+COMMAND = Command("x", "Does nothing.", CommandOptions)
 SCRIPT = re.compile(r'^(gemma4-\w+) = "gemma4_compile\.cli\.start:(\w+)"$', re.MULTILINE)
 
 
@@ -47,11 +48,8 @@ def own_signals() -> Iterator[None]:
 # What loading may be doing, and what a command may: here they wait.
 WAITING = "import time; print('ready', flush=True); time.sleep(60)"
 LOADED = """
-from gemma4_compile.options.process import run_command
-def wait():
-    {body}
 def run(options):
-    return run_command('x', wait, debug=options.debug, interrupted='go on')
+    {body}
 """
 STUBBORN = """try:
         print('ready', flush=True)
@@ -76,9 +74,10 @@ def test_signals_end_a_command_in_short(
 ) -> None:
     (tmp_path / f"{MODULE}.py").write_text(module)
     code = (
-        "from gemma4_compile.cli import start; start.begin()\n"
-        "from gemma4_compile.options.command import CommandOptions\n"
-        f"start._run({MODULE!r}, CommandOptions())"
+        "import sys; from gemma4_compile.cli import start; start.begin()\n"
+        "from gemma4_compile.options.command import Command, CommandOptions\n"
+        "command = Command('x', 'y', CommandOptions, interrupted='go on')\n"
+        f"sys.exit(start._run(command, CommandOptions(), {MODULE!r}))"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code],
@@ -151,7 +150,7 @@ def test_the_version_is_said_without_loading_anything(
 @pytest.mark.parametrize(
     ("body", "status", "told"),
     [
-        ("def run(options): return 7", 7, ""),
+        ("def run(options): pass", 0, ""),
         ("raise KeyboardInterrupt", 130, ""),
         ("import no_such_package", 1, "cannot be loaded: No module named 'no_such_package'"),
         ("raise OSError('libstdc++.so.6: no such file')", 1, "cannot be loaded: libstdc++.so.6"),
@@ -172,7 +171,7 @@ def test_how_loading_may_end(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, MODULE, raising=False)
     monkeypatch.setattr(sys, "argv", ["command"])
-    assert start._run(MODULE, CommandOptions()) == status
+    assert start._run(COMMAND, CommandOptions(), MODULE) == status
     sys.modules.pop(MODULE, None)
     err = capsys.readouterr().err
     assert told in err
@@ -285,7 +284,7 @@ def test_processes_for_libraries_begin_before_the_compiler_is_loaded(
         yield
         began.append(0)
 
-    def run(module: str, options: CommandOptions, *, compares: bool) -> int:
+    def run(_: object, options: CommandOptions, module: str, *, compares: bool) -> int:
         assert (module, compares) == ("gemma4_compile.cli.compile", False)
         assert options == compile_options.COMMAND.parse(["tiny", "-o", "x"])
         assert began == [9]
