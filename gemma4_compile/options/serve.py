@@ -14,15 +14,7 @@ from pathlib import Path
 
 from gemma4_compile.device_kinds import BROWSER
 from gemma4_compile.errors import UsageError
-from gemma4_compile.options.chat import (
-    check_lengths,
-    check_option,
-    context_option,
-    device_option,
-    draft_option,
-    literal_specials_switch,
-    package_argument,
-)
+from gemma4_compile.options import chat
 from gemma4_compile.options.command import Command, CommandOptions, Group
 
 API_KEY_VARIABLE = "GEMMA4_SERVE_API_KEY"
@@ -123,7 +115,7 @@ def allowed_origins(origins: Sequence[str]) -> list[str]:
 class ServeOptions(CommandOptions):
     """The options of `gemma4-serve`, which fit together."""
 
-    package: Path = package_argument()
+    package: Path = chat.package_argument()
     host: str = _ADDRESS.option("127.0.0.1", "--host ADDRESS", "address to listen on (%(default)s)")
     port: int = _ADDRESS.option(DEFAULT_PORT, "--port N", "port; 0: a free one (%(default)s)")
     page: Path | None = _ADDRESS.option(
@@ -137,11 +129,11 @@ class ServeOptions(CommandOptions):
         "open the page in a browser (default: in a terminal)",
         action=argparse.BooleanOptionalAction,
     )
-    context_length: int | None = context_option(_MODEL)
-    draft: int | None = draft_option(_MODEL)
-    device: str | None = device_option(f"; {BROWSER}: none, the page alone", _MODEL)
+    context_length: int | None = chat.context_option(_MODEL)
+    draft: int | None = chat.draft_option(_MODEL)
+    device: str | None = chat.device_option(f"; {BROWSER}: none, the page alone", _MODEL)
     thinking: bool = _MODEL.switch("--thinking", "think before answering, unless a request sets it")
-    literal_specials: bool = literal_specials_switch(_MODEL)
+    literal_specials: bool = chat.literal_specials_switch(_MODEL)
     model_name: str | None = _REQUESTS.option(
         None, "--model-name NAME", "the model's name in requests (default: DIR's name)"
     )
@@ -184,7 +176,7 @@ class ServeOptions(CommandOptions):
         "HOST:PORT; default: of none)",
         type=media_hosts,
     )
-    check: str = check_option()
+    check: str = chat.check_option()
 
     @property
     def opens(self) -> bool:
@@ -214,7 +206,7 @@ class ServeOptions(CommandOptions):
                     f"{flag}: expected {least} to {most}, found {value}",
                     hint=f"leave it out for {usual}",
                 )
-        check_lengths(self.context_length, self.draft)
+        chat.check_lengths(self.context_length, self.draft)
 
 
 COMMAND = Command(
