@@ -16,7 +16,7 @@ ROOMS = (
     ("kept.ts", "stats.ts"),
     ("gpu",),
     ("library", "selftest"),
-    ("replay", "choose"),
+    ("replay", "choose", "profile"),
     ("speculative",),
     ("driver",),
     ("choose.ts",),

@@ -9,6 +9,7 @@
 //   short    a reply; with `fake` in a client or with a library that the module does not know (FAKES below)
 //   copied   the state is copied within steps, as the client does for resumable replies
 //   raced    a state that is cleared, and a prompt, while a token of before is still waited for
+//   profiled a reply three times, with the module for the times of its kernels, and then another turn
 //   disable  the module is switched off in the middle of a reply
 //   two      two models in one thread, a token of each in turn
 //   states   two conversations in one model, the second one's first guesses while the first holds logits
@@ -282,6 +283,13 @@ const SCENES = {
     await late;
     let next = await choose(logits, "prompt");
     for (let i = 0; i < 12; i++) next = await choose(model.decode(next), `raced:${i}`);
+  },
+  async profiled() {
+    await reply("before", 6);
+    const asked = () => reply("asked", 10);
+    const profile = await (fast?.profile(asked) ?? asked().then(asked).then(asked));
+    await turn("after", prompt(8), 10);
+    return { profile };
   },
   async disable() {
     let token = await reply("before", 15);

@@ -78,6 +78,31 @@ def test_two_models_in_one_thread_keep_apart(play: Play) -> None:
     assert fast.stats["aheadSteps"] > 40
 
 
+@pytest.mark.slow
+def test_a_profile_has_every_launch_and_changes_no_token(play: Play) -> None:
+    plain, fast = play("profiled", fast=False), play("profiled", fast=True)
+    assert fast.steps == plain.steps
+    assert fast.stats["reasons"] == []
+    prompt, token = fast.found["profile"]["steps"]
+    assert (prompt["step"], prompt["tokens"]) == ("prefill", 15)
+    assert (token["step"], token["tokens"]) == ("decode", 1)
+    expected = {
+        "prefill": {"prefill_attention", "gemm_", "qk_norm_rope_cache"},
+        "decode": {"decode_attention", "normed_gemv_", "sample_top_p", "softmax_probs"},
+    }
+    for step in (prompt, token):
+        kernels = step["kernels"]
+        names = [one["kernel"] for one in kernels]
+        for name in expected[step["step"]]:
+            assert any(one.startswith(name) for one in names), names
+        assert all(one["microseconds"] > 0 and one["launches"] > 0 for one in kernels)
+        assert sum(one["share"] for one in kernels) == pytest.approx(1)
+        linear = [one for one in kernels if one["operator"] == "linear"]
+        assert linear
+        assert all(one["bytes"] > 0 for one in linear)
+        assert step["wallMicroseconds"] > 0
+
+
 def test_disable_in_the_middle_of_a_reply_changes_no_token(play: Play) -> None:
     plain, fast = play("disable", fast=False), play("disable", fast=True)
     assert fast.steps == plain.steps

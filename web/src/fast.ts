@@ -17,6 +17,8 @@ import { Drafter } from "./speculative/drafter_state";
 import { tryDrafter } from "./speculative/drafter";
 import type { DrafterOptions } from "./speculative/drafter_options";
 import { Library, type LibraryHost } from "./library/library";
+import { withClock } from "./gpu/pass_clock";
+import { type Profile, profileReply } from "./profile/profile";
 import { DeviceTest } from "./selftest/device_test";
 import { because, counts, type Stats } from "./stats";
 import { withSubgroupMatrices } from "./gpu/subgroup_matrices";
@@ -24,6 +26,8 @@ import { withSubgroupSize } from "./gpu/subgroup_size";
 
 export type { Choice, ChooseOptions, JudgedAdapter, Measured } from "./choose";
 export type { DrafterOptions } from "./speculative/drafter_options";
+export type { KernelTime } from "./profile/kernel_times";
+export type { Profile, StepProfile } from "./profile/profile";
 export type { Stats } from "./stats";
 
 type Instantiate = (source: BufferSource | WebAssembly.Module, imports?: WebAssembly.Imports) => Promise<unknown>;
@@ -56,20 +60,25 @@ const host: LibraryHost = {
   gateOf: (metadata, device) => DeviceTest.of(metadata, device, () => forgetChoices()),
 };
 
+const liveLibraries = (): Library[] => [...libraries].flatMap((reference) => reference.deref() ?? []);
+
 function remember<T extends object>(set: Set<WeakRef<T>>, item: T): void {
   for (const reference of set) if (!reference.deref()) set.delete(reference);
   set.add(new WeakRef(item));
 }
 
-/** With subgroups come their size, where a kernel may choose it, and their matrices. */
-function withSubgroups(
+/** The device's clock, and with subgroups their size, where a kernel may choose it, and their matrices. */
+function withFeatures(
   adapter: GPUAdapter,
   descriptor: GPUDeviceDescriptor | undefined,
 ): GPUDeviceDescriptor | undefined {
   const asked = descriptor?.requiredFeatures as Iterable<GPUFeatureName> | undefined;
   if (!counts.enabled || !asked) return descriptor;
   const sized = withSubgroupSize(asked, adapter.features);
-  return { ...descriptor, requiredFeatures: withSubgroupMatrices(sized, adapter.features) };
+  return {
+    ...descriptor,
+    requiredFeatures: withClock(withSubgroupMatrices(sized, adapter.features), adapter.features),
+  };
 }
 
 function watchDevices(gpu: GPU): void {
@@ -80,7 +89,7 @@ function watchDevices(gpu: GPU): void {
     const requestDevice = adapter.requestDevice.bind(adapter);
     adapter.requestDevice = async (descriptor) => {
       if (descriptor?.label === MEASURED_DEVICE) return requestDevice(descriptor);
-      const device = await requestDevice(withSubgroups(adapter, descriptor));
+      const device = await requestDevice(withFeatures(adapter, descriptor));
       if (!counts.enabled) return device;
       const watched = new Device(device, adapter.info, owner);
       remember(devices, watched);
@@ -170,8 +179,16 @@ export function noteChoice({ name, why }: Pick<Choice, "name" | "why">): void {
  * from then on, where that pays. False, with the reason in `stats().reasons`, where it cannot be.
  */
 export async function useDrafter(modelUrl: string, options: DrafterOptions = {}): Promise<boolean> {
-  const live = [...libraries].flatMap((reference) => reference.deref() ?? []);
-  return tryDrafter(live.reverse(), modelUrl, options);
+  return tryDrafter(liveLibraries().reverse(), modelUrl, options);
+}
+
+/**
+ * Where the time of a prompt and of a token goes, by kernel, on the device of the model whose client `reply` lets answer a
+ * question, three times: in a conversation of its own, with eight tokens or more, while no other reply is written. What
+ * was said before is not in the client's state any more afterwards: it reads it again.
+ */
+export async function profile(reply: () => Promise<unknown>): Promise<Profile> {
+  return profileReply(liveLibraries(), reply);
 }
 
 /** Ends the module's part for good: models that are loaded, and those that follow, are driven by the client alone. */

@@ -310,7 +310,13 @@ export class FakeBrowser {
       },
       createBuffer: ({ size }: { size: number }) => {
         const bytes = new ArrayBuffer(size);
-        return { bytes, destroy: () => undefined, mapAsync: async () => undefined, getMappedRange: () => bytes };
+        return {
+          bytes,
+          destroy: () => undefined,
+          mapAsync: async () => undefined,
+          getMappedRange: () => bytes,
+          unmap: () => undefined,
+        };
       },
       createBindGroupLayout: ({ entries }: { entries: { buffer: { type: string } }[] }) =>
         entries.map(({ buffer }) => buffer.type),

@@ -72,6 +72,7 @@ export function fakeTimedDevice(periodMs: number): TimedDevice {
     stop: () => clearInterval(timer),
     asDevice: () => {
       const names = ["createBindGroup", "createBindGroupLayout", "createCommandEncoder", "createPipelineLayout"];
+      names.push("createQuerySet");
       names.push("createShaderModule", "createComputePipelineAsync", "pushErrorScope", "popErrorScope");
       return {
         createBuffer: fake.createBuffer,

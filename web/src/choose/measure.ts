@@ -12,6 +12,7 @@ import {
 } from "../selftest/known_answers";
 import { byteSize, type Case, type KnownAnswers } from "../selftest/known_answer_format";
 import { elementsOf } from "../selftest/known_inputs";
+import { hasClock, PassClock, type TimedDevice } from "../gpu/pass_clock";
 import { pinSubgroupSize } from "../gpu/subgroup_size";
 import { nextTurn } from "../gpu/waits";
 import { bindingTypes, type LibraryFile } from "./library_file";
@@ -47,19 +48,13 @@ export type InTurn = <T>(action: () => Promise<T>) => Promise<T>;
 
 /** Launches of a case in a token, roughly: the largest matmuls of a layer to its attention. */
 const LAUNCHES: Readonly<Record<string, number>> = { "matmul of one token": 2, "attention of one token": 1 };
-/** What a timed submission is to take: a browser's own clock is coarser than the device's. */
-const AIM_MICROSECONDS = { device: 4000, browser: 10_000 };
 /** How often the cases run in a submission at most. */
 const MOST_ROUNDS = 128;
 export const LATE: unique symbol = Symbol("time is up");
-// GPUBufferUsage, GPUMapMode and GPUShaderStage, which Node does not have as globals.
-const MAP_READ = 0x1;
-const COPY_SRC = 0x4;
+// GPUBufferUsage and GPUShaderStage, which Node does not have as globals.
 const COPY_DST = 0x8;
 const UNIFORM = 0x40;
 const STORAGE = 0x80;
-const QUERY_RESOLVE = 0x200;
-const READ = 0x1;
 const COMPUTE = 0x4;
 /** How browsers say that a pipeline was not made for another reason than its kernel. */
 const NOT_ITS_FAULT = /memory|\blost\b|destroyed/i;
@@ -129,6 +124,7 @@ export async function check(
 class Measurement {
   private readonly made: { destroy(): void }[] = [];
   private timed: Timed[] = [];
+  private clock: PassClock | undefined;
   private isOver = false;
   private isLost = false;
   /** Of one round of all cases, by the last sample. */
@@ -180,6 +176,8 @@ class Measurement {
     let scopes: Promise<GPUError | null>[];
     try {
       this.timed = this.answers.cases.map((item) => this.prepareOne(item, kernels));
+      this.clock = new PassClock(timedDevice(device), hasClock(device), this.budget.now);
+      this.made.push(this.clock);
     } finally {
       scopes = [device.popErrorScope(), device.popErrorScope()];
     }
@@ -190,8 +188,7 @@ class Measurement {
   /** The first sample is one round, by which the next ones are as long as a clock needs. */
   async sample(): Promise<number | Failure> {
     const { now, end } = this.budget;
-    const aim = AIM_MICROSECONDS[this.device.features.has("timestamp-query") ? "device" : "browser"];
-    const wanted = this.microseconds ? Math.round(aim / this.microseconds) : 1;
+    const wanted = this.microseconds ? Math.round(this.clock!.aim / this.microseconds) : 1;
     const rounds = Math.max(1, Math.min(MOST_ROUNDS, wanted));
     if (this.isOver || now() + (rounds * this.microseconds) / 1000 > end) return NO_TIME;
     this.microseconds = (await this.time(rounds)) / rounds;
@@ -251,60 +248,32 @@ class Measurement {
     return { launches, times: LAUNCHES[item.title]! };
   }
 
-  /** Microseconds of so many rounds of all cases: by the device's clock if it has one, else by ours. */
+  /** Microseconds of so many rounds of all cases. */
   private async time(rounds: number): Promise<number> {
-    const { device } = this;
-    const clock = device.features.has("timestamp-query") ? this.clock() : undefined;
-    const empty = clock ? 0 : await this.waited(() => device.queue.submit([device.createCommandEncoder().finish()]));
-    const encoder = device.createCommandEncoder();
-    const pass = encoder.beginComputePass(clock && { timestampWrites: clock.writes });
-    for (let round = 0; round < rounds; round++) {
-      for (const { launches, times } of this.timed) {
-        for (let again = 0; again < times; again++) {
-          for (const { pipeline, group, workgroups } of launches) {
-            pass.setPipeline(pipeline);
-            pass.setBindGroup(0, group);
-            pass.dispatchWorkgroups(...workgroups);
+    return this.clock!.time((pass) => {
+      for (let round = 0; round < rounds; round++) {
+        for (const { launches, times } of this.timed) {
+          for (let again = 0; again < times; again++) {
+            for (const { pipeline, group, workgroups } of launches) {
+              pass.setPipeline(pipeline);
+              pass.setBindGroup(0, group);
+              pass.dispatchWorkgroups(...workgroups);
+            }
           }
         }
       }
-    }
-    pass.end();
-    clock?.resolve(encoder);
-    const whole = await this.waited(() => device.queue.submit([encoder.finish()]));
-    // A clock that stands still says nothing.
-    return (await clock?.microseconds()) || Math.max(whole - empty, 1);
+    });
   }
+}
 
-  private async waited(submit: () => void): Promise<number> {
-    const begin = this.budget.now();
-    submit();
-    await this.device.queue.onSubmittedWorkDone();
-    return (this.budget.now() - begin) * 1000;
-  }
-
-  private clock(): {
-    writes: GPUComputePassTimestampWrites;
-    resolve(encoder: GPUCommandEncoder): void;
-    microseconds(): Promise<number>;
-  } {
-    const querySet = this.device.createQuerySet({ type: "timestamp", count: 2 });
-    this.made.push(querySet);
-    const resolved = this.create(16, QUERY_RESOLVE | COPY_SRC);
-    const staging = this.create(16, MAP_READ | COPY_DST);
-    return {
-      writes: { querySet, beginningOfPassWriteIndex: 0, endOfPassWriteIndex: 1 },
-      resolve: (encoder) => {
-        encoder.resolveQuerySet(querySet, 0, 2, resolved, 0);
-        encoder.copyBufferToBuffer(resolved, 0, staging, 0, 16);
-      },
-      microseconds: async () => {
-        await staging.mapAsync(READ);
-        const [begin, end] = new BigUint64Array(staging.getMappedRange());
-        return Math.max(Number(end! - begin!) / 1000, 0);
-      },
-    };
-  }
+function timedDevice(device: GPUDevice): TimedDevice {
+  return {
+    createBuffer: (descriptor) => device.createBuffer(descriptor),
+    createQuerySet: (descriptor) => device.createQuerySet(descriptor),
+    createCommandEncoder: (descriptor) => device.createCommandEncoder(descriptor),
+    submit: (buffers) => device.queue.submit(buffers),
+    onSubmittedWorkDone: () => device.queue.onSubmittedWorkDone() as Promise<undefined>,
+  };
 }
 
 /** What the work gives, or LATE; what ends after its time is nobody's. */

@@ -1,5 +1,6 @@
 // The device of a measurement, which chooseLibrary opens for itself.
 import { nativeOf } from "../gpu/native";
+import { withClock } from "../gpu/pass_clock";
 import { Waits, withWaits } from "../gpu/waits";
 
 /** Names a device that the module leaves alone: it would first look for the timer that ends waits. */
@@ -10,8 +11,8 @@ export async function openMeasured(
   adapter: Pick<GPUAdapter, "features" | "requestDevice">,
   descriptor: GPUDeviceDescriptor,
 ): Promise<GPUDevice | undefined> {
-  const clock = adapter.features.has("timestamp-query") ? (["timestamp-query"] as const) : [];
-  const requiredFeatures = [...descriptor.requiredFeatures!, ...clock];
+  const asked = descriptor.requiredFeatures as Iterable<GPUFeatureName>;
+  const requiredFeatures = withClock(asked, adapter.features);
   try {
     const device = await adapter.requestDevice({ ...descriptor, requiredFeatures, label: MEASURED_DEVICE });
     // To find out whether a timer ends waits takes longer than a choice may: empty submissions hurt nowhere.

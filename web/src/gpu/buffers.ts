@@ -50,3 +50,14 @@ export class BufferState {
 }
 
 export const stateOf = (buffer: GPUBuffer): BufferState | undefined => (buffer as Known)[STATE];
+
+/** What `writeBuffer` was given. */
+export function bytesOf(data: BufferSource, offset: number, size: number | undefined): Uint8Array {
+  if (ArrayBuffer.isView(data)) {
+    const unit = (data as { BYTES_PER_ELEMENT?: number }).BYTES_PER_ELEMENT ?? 1;
+    const begin = data.byteOffset + offset * unit;
+    const count = size === undefined ? data.byteLength - offset * unit : size * unit;
+    return new Uint8Array(data.buffer, begin, count);
+  }
+  return new Uint8Array(data as ArrayBuffer, offset, size);
+}

@@ -1,6 +1,6 @@
 // One GPU device that a recognised library uses: methods of our own on this object and its queue, never on prototypes.
 import { BindGroups, noteLayout } from "./bind_groups";
-import { BufferState, stateOf } from "./buffers";
+import { BufferState, bytesOf, stateOf } from "./buffers";
 import { CommandList, Encoder, type EncoderHost } from "./encoder";
 import type { KernelGate } from "./kernel_gate";
 import { type Native, nativeOf } from "./native";
@@ -18,6 +18,13 @@ export interface Owner {
   claims(device: Device): boolean;
   /** Whether a recognised library's callback runs now. */
   isCalling(): boolean;
+}
+
+/** Stands between the client and its waits, and keeps the buffers that it lets go. */
+export interface WaitObserver {
+  /** What the client gets for a wait. `isRead`: for the host's copy of something, not for the queue. */
+  waited<T>(wait: Promise<T>, isRead: boolean): Promise<T>;
+  keep(destroy: () => void): void;
 }
 
 /** Up to this size what the host wrote is remembered, and a buffer that is let go is kept for the next request. */
@@ -44,6 +51,7 @@ export class Device implements EncoderHost {
   gate: KernelGate | undefined;
   /** Called when the client begins to wait for the host's copy of something. */
   onWait: (() => void) | undefined;
+  observer: WaitObserver | undefined;
   isLost = false;
   /** A prompt was issued, and nothing was drawn from it yet. */
   isPromptUndrawn = false;
@@ -209,6 +217,7 @@ export class Device implements EncoderHost {
     }) as GPUQueue["writeBuffer"];
     queue.onSubmittedWorkDone = () => {
       this.stream.flush();
+      if (this.observer) return this.observer.waited(this.native.onSubmittedWorkDone(), false);
       // The client waits for the prompt before it draws, and then for the token: one way to the GPU and back is enough.
       if (this.isPromptUndrawn && !this.isPlain) {
         this.isPromptUndrawn = false;
@@ -245,7 +254,7 @@ export class Device implements EncoderHost {
     this.stream.forget(state);
     state.content = undefined;
     state.handle = 0;
-    if (isSmall && !this.isPlain && state.dependents.size === 0 && !this.isLost) {
+    if (isSmall && !this.isPlain && !this.observer && state.dependents.size === 0 && !this.isLost) {
       const spare = this.spare.get(buffer.size) ?? [];
       this.spare.set(buffer.size, spare);
       if (spare.length < MAX_SPARE) {
@@ -256,7 +265,9 @@ export class Device implements EncoderHost {
     if (state.usedIn === this.stream.serial) this.stream.flush();
     for (const dependent of [...state.dependents]) dependent.bufferGone();
     this.groups.drop(state);
-    return destroy();
+    if (this.observer) this.observer.keep(destroy);
+    else destroy();
+    return undefined;
   }
 
   private overrideMapping(buffer: GPUBuffer, state: BufferState): void {
@@ -270,7 +281,7 @@ export class Device implements EncoderHost {
       this.stream.flush();
       const mapped = mapAsync(mode, offset, size);
       this.onWait?.();
-      return mapped as Promise<undefined>;
+      return (this.observer?.waited(mapped, true) ?? mapped) as Promise<undefined>;
     };
     buffer.getMappedRange = (offset, size) =>
       state.hostRead ? Int32Array.of(state.hostRead.value()).buffer : getMappedRange(offset, size);
@@ -382,14 +393,4 @@ export class Device implements EncoderHost {
     }
     this.heldScopes = [];
   }
-}
-
-function bytesOf(data: BufferSource, offset: number, size: number | undefined): Uint8Array {
-  if (ArrayBuffer.isView(data)) {
-    const unit = (data as { BYTES_PER_ELEMENT?: number }).BYTES_PER_ELEMENT ?? 1;
-    const begin = data.byteOffset + offset * unit;
-    const count = size === undefined ? data.byteLength - offset * unit : size * unit;
-    return new Uint8Array(data.buffer, begin, count);
-  }
-  return new Uint8Array(data as ArrayBuffer, offset, size);
 }

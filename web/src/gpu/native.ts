@@ -6,6 +6,7 @@ export interface Native {
   createBindGroupLayout(descriptor: GPUBindGroupLayoutDescriptor): GPUBindGroupLayout;
   createShaderModule(descriptor: GPUShaderModuleDescriptor): GPUShaderModule;
   createComputePipelineAsync(descriptor: GPUComputePipelineDescriptor): Promise<GPUComputePipeline>;
+  createQuerySet(descriptor: GPUQuerySetDescriptor): GPUQuerySet;
   createCommandEncoder(descriptor?: GPUCommandEncoderDescriptor): GPUCommandEncoder;
   pushErrorScope(filter: GPUErrorFilter): void;
   popErrorScope(): Promise<GPUError | null>;
@@ -22,6 +23,7 @@ export function nativeOf(device: GPUDevice): Native {
     createBindGroupLayout: device.createBindGroupLayout.bind(device),
     createShaderModule: device.createShaderModule.bind(device),
     createComputePipelineAsync: device.createComputePipelineAsync.bind(device),
+    createQuerySet: device.createQuerySet.bind(device),
     createCommandEncoder: device.createCommandEncoder.bind(device),
     pushErrorScope: device.pushErrorScope.bind(device),
     popErrorScope: device.popErrorScope.bind(device),

@@ -119,8 +119,14 @@ export class Calls {
 
   /** The last dimension of a tensor: a buffer of the runtime's pool may be larger than what lies in it. */
   width(tensor: Handle): number {
+    return this.sizes(tensor).at(-1)!;
+  }
+
+  /** The dimensions of a tensor. */
+  sizes(tensor: Handle): number[] {
     const [dimensions, , shape] = this.library.copyOut(tensor + DIMENSIONS_BYTE, 3);
-    return this.library.copyOut((shape! >>> 0) + 8 * (dimensions! - 1), 1)[0]!;
+    const words = this.library.copyOut(shape! >>> 0, 2 * dimensions!);
+    return Array.from({ length: dimensions! }, (_, i) => words[2 * i]!);
   }
 
   item(array: Handle, index: number): Handle {

@@ -40,6 +40,15 @@ export interface Driver {
   finish(): void;
 }
 
+/** A function that the client calls for a prompt, or in turn for a token. */
+export type Stage = Role | "prefill";
+
+/** Is told of such calls, and may run them in its own way. */
+export interface CallObserver {
+  /** The status of the call; undefined where it shall go its usual way. */
+  called(stage: Stage, call: Call): number | undefined;
+}
+
 /** What a library is given by who opens it. */
 export interface LibraryHost {
   /** Whose callback runs from now on; returns whose did. */
@@ -72,6 +81,7 @@ export class Library {
   machine: Handle = 0;
   private isPlain = false;
   private callbacks = 0; // that run now
+  observer: CallObserver | undefined;
 
   constructor(
     readonly exports: DriverExports,
@@ -80,8 +90,18 @@ export class Library {
   ) {}
 
   makePlain(): void {
-    for (const driver of [...this.drivers.values()]) driver.finish();
+    this.finishDrivers();
     this.isPlain = true;
+  }
+
+  /** No step is under way any more that would go on by itself. */
+  finishDrivers(): void {
+    for (const driver of [...this.drivers.values()]) driver.finish();
+  }
+
+  /** Whether the client has loaded it onto a device that works, and the module takes part. */
+  get isDriven(): boolean {
+    return !this.isPlain && this.device !== undefined && !this.device.isLost;
   }
 
   /** Room in the library's memory for what its functions write. */
@@ -103,6 +123,9 @@ export class Library {
     if (handle === this.metadata && !this.isPlain) return this.describe(handle, args, count, result);
     if (this.device)
       this.device.isPromptUndrawn = handle === this.prefill || (this.device.isPromptUndrawn && role === undefined);
+    const stage = handle === this.prefill && !this.isPlain ? "prefill" : role;
+    const seen = stage && this.observer?.called(stage, { handle, args, count, result });
+    if (seen !== undefined) return seen;
     if (role !== undefined && this.device && !this.device.isLost) {
       const driver = this.driverFor(role, args, count);
       if (driver) return driver.call(role, { handle, args, count, result });

@@ -21,6 +21,7 @@ beforeEach(() => {
     "createBindGroup",
     "createBindGroupLayout",
     "createCommandEncoder",
+    "createQuerySet",
     "createPipelineLayout",
     "createShaderModule",
     "createComputePipelineAsync",
@@ -98,5 +99,31 @@ describe("waiting for the queue", () => {
     device.makePlain();
     await queue.onSubmittedWorkDone();
     expect(waits).toBe(2);
+  });
+});
+
+describe("an observer of the client's waits", () => {
+  it("is between every wait and the client, and keeps what the client lets go", async () => {
+    const seen: boolean[] = [];
+    const kept: (() => void)[] = [];
+    const waited = async <T>(wait: Promise<T>, isRead: boolean) => {
+      seen.push(isRead);
+      return wait;
+    };
+    const large = device.device.createBuffer({ size: 4096, usage: GPUBufferUsage.STORAGE });
+    const read = device.device.createBuffer({ size: 4, usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST });
+    device.observer = { waited, keep: (destroy) => kept.push(destroy) };
+    device.isPromptUndrawn = true; // it is to see the wait for a prompt, too
+    await queue.onSubmittedWorkDone();
+    await read.mapAsync(1);
+    large.destroy();
+    const small = device.device.createBuffer({ size: 4, usage: 128 | 4 | 8 });
+    small.destroy(); // and does not give it to the next one, whatever is in it
+    expect(device.device.createBuffer({ size: 4, usage: 128 | 4 | 8 })).not.toBe(small);
+    expect([seen, waits, kept.length]).toEqual([[false, true], 1, 2]);
+    device.observer = undefined;
+    device.device.createBuffer({ size: 4096, usage: GPUBufferUsage.STORAGE }).destroy();
+    await queue.onSubmittedWorkDone();
+    expect([seen.length, kept.length]).toEqual([2, 2]);
   });
 });
