@@ -12,7 +12,7 @@ class Role(str, Enum):
 
     TOKEN_EMBEDDING = "token_embedding"  # also the head where that is tied
     LM_HEAD = "lm_head"  # of its own
-    DRAFTER_HEAD = "drafter_head"  # tied or not: it costs a guess its time, and no reply its words
+    DRAFTER_HEAD = "drafter_head"  # tied or not: it costs a draft its time, and no reply its words
     PER_LAYER_EMBEDDING = "per_layer_embedding"
     LINEAR = "linear"
     PER_LAYER_LINEAR = "per_layer_linear"  # the small projections around the per-layer embedding

@@ -153,7 +153,7 @@ def _read_tiny(path: Path, target: Gemma4Config) -> DrafterConfig:
     except ConfigError as error:
         found = str(error).removeprefix(f"{OPTION}: ")
         raise ConfigError(
-            f"{OPTION} {TINY}: it guesses for the model `{TINY}` alone: {found}",
+            f"{OPTION} {TINY}: it drafts for the model `{TINY}` alone: {found}",
             hint="give the drafter of this very model: its hub id and `-assistant`, or a directory",
         ) from error
 

@@ -141,7 +141,7 @@ def sizes_of(request: CompileRequest, config: Gemma4Config) -> Sizes:
     chunk = _size("--prefill-chunk", request.prefill_chunk, DEFAULT_PREFILL_CHUNK, context)
     if request.drafter is not None and chunk == 1:
         raise UsageError(
-            "--drafter: a prefill chunk of 1 leaves no room for guesses, of which a round has one "
+            "--drafter: a prefill chunk of 1 leaves no room for drafts, of which a round has one "
             "fewer at most",
             hint="give a larger --prefill-chunk and --context, or leave --drafter out",
         )

@@ -55,7 +55,7 @@ class One(Rows):
 
 @dataclass(frozen=True)
 class Few(Rows):
-    """At most so many, as of a step that checks guesses: any number up to it."""
+    """At most so many, as of a step that checks drafts: any number up to it."""
 
     most: int = 1
     form: str = "few"

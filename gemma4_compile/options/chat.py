@@ -26,9 +26,9 @@ from gemma4_compile.options.sampling_ranges import SamplingValueError, read_samp
 CHECKS = ("once", "always", "off")
 """When a package's files are hashed: `runtime.integrity.Check`."""
 AUTO = "auto"
-"""As many guesses as pay."""
+"""As many drafts as pay."""
 MAX_DRAFTS = 8
-"""Guesses of a step, at most: the libraries of packages with a drafter take so many."""
+"""Drafts of a step, at most: the libraries of packages with a drafter take so many."""
 DIAGNOSIS_FILE = Path("gemma4-diagnosis.txt")
 _SAMPLING = ("temperature", "top_p", "top_k")
 _OF_A_CONVERSATION = ("system", "thinking", "literal_specials", "json_schema")
@@ -60,7 +60,7 @@ class _Attach(argparse.Action):
 
 
 def parse_drafts(text: str) -> int | None:
-    """A number of guesses, None for AUTO; ArgumentTypeError for anything else."""
+    """A number of drafts, None for AUTO; ArgumentTypeError for anything else."""
     if text == AUTO:
         return None
     try:
@@ -94,11 +94,11 @@ def literal_specials_switch(group: Group = PLAIN) -> bool:
 
 
 def draft_option(group: Group = PLAIN) -> int | None:
-    """Guesses of a step; None for as many as pay."""
+    """Drafts of a step; None for as many as pay."""
     return group.option(
         None,
         "--draft N",
-        "tokens that the package's drafter guesses ahead in every step, up to "
+        "tokens that the package's drafter drafts ahead in every step, up to "
         f"{MAX_DRAFTS}; 0: none; {AUTO}: as many as pay (default)",
         type=parse_drafts,
     )

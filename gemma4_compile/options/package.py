@@ -196,7 +196,7 @@ class PackageOptions(CommandOptions):
     drafter: str | None = _CONTENTS.option(
         None,
         "--drafter ID_OR_DIR",
-        "put the model's drafter into the package, which guesses tokens ahead: the hub id "
+        "put the model's drafter into the package, which drafts tokens ahead: the hub id "
         "(such as google/gemma-4-E2B-it-assistant; with @REVISION a branch, tag or commit) or "
         "directory of its checkpoint; `tiny` for `tiny`'s own",
         type=non_empty,

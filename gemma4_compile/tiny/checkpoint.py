@@ -40,7 +40,7 @@ def materialize(directory: Path) -> None:
 
 
 def materialize_drafter(directory: Path) -> None:
-    """Copy the drafter into `directory` (created if missing), with the tokenizer it guesses in."""
+    """Copy the drafter into `directory` (created if missing), with the tokenizer it drafts in."""
     own = {name: f"{DRAFTER_FOLDER}/{name}" for name in (CONFIG_FILE, WEIGHTS_FILE)}
     _copy({**own, TOKENIZER_FILES[0]: TOKENIZER_FILES[0]}, directory)
 

@@ -42,9 +42,9 @@ MAX_CHOSEN = 1 << 8  # clusters of a draft; a kernel's shared memory holds their
 MAX_CANDIDATES = 65_535  # tokens of a draft's clusters: the rows of a grid
 
 MAX_DRAFTS = 8
-"""Guesses of a round, at most."""
+"""Drafts of a round, at most."""
 MAX_VERIFIED = MAX_DRAFTS + 1
-"""Tokens that the target runs at once to hold guesses against: the guesses, and the one before."""
+"""Tokens that the target runs at once to hold drafts against: the drafts, and the one before."""
 
 _BACKBONES = {"gemma4_assistant": 1536, "gemma4_unified_assistant": 3840}
 _CLUSTERS: Mapping[str, object] = {

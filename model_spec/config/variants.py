@@ -59,7 +59,7 @@ def unsupported_type(model_type: object) -> ConfigError:
     """The error for a model type that is not compiled, by its name if it is known."""
     if isinstance(model_type, str) and model_type in _DRAFTER_TYPES:
         return ConfigError(
-            f"config key `model_type`: {model_type!r} is a drafter, which guesses tokens for "
+            f"config key `model_type`: {model_type!r} is a drafter, which drafts tokens for "
             "another model",
             hint="compile that model, a `gemma4` or `gemma4_unified`, with this as its --drafter",
         )

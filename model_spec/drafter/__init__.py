@@ -1,1 +1,1 @@
-"""The drafter: a few small layers that guess tokens from the target's keys and values."""
+"""The drafter: a few small layers that draft tokens from the target's keys and values."""

@@ -2,8 +2,8 @@
 
 One round, as transformers has it: the target has processed the positions before p and chosen the
 token at p. The drafter takes that token's embedding and the target's final normed hidden state at
-p - 1, guesses the token at p + 1, and hands on a hidden state for the next guess. Every guess of a
-round is made at position p, on the target's keys and values before p: guesses see one another
+p - 1, drafts the token at p + 1, and hands on a hidden state for the next draft. Every draft of a
+round is made at position p, on the target's keys and values before p: drafts see one another
 through the hidden state alone.
 
 References
@@ -89,12 +89,12 @@ class Drafter(nn.Module):
     def forward(
         self, embedding: nn.Tensor, hidden: nn.Tensor, positions: nn.Tensor, state: nn.Object
     ) -> tuple[nn.Tensor, ...]:
-        """Guess one token; arguments and results as of `DrafterFunctions.draft_token`."""
+        """Draft one token; arguments and results as of `DrafterFunctions.draft_token`."""
         kv = KvTensors(self.layout, state)
         kv.positions = positions
         if self.layout.padding_slot is not None:
             kv.count_padding(embedding, ONE)
-            # A guess sees the rows before its position, and not its own.
+            # A draft sees the rows before its position, and not its own.
             own = nn.Tensor.from_const(np.array([0, 0, 1, 0], np.int32))
             kv.positions = nn.op.subtract(kv.positions, own)
         residual = self.pre_projection.matmul(nn.op.concat([embedding, hidden], dim=1), ONE)
@@ -136,20 +136,20 @@ class DrafterFunctions(nn.Module):
     def draft_token(
         self, embedding: nn.Tensor, hidden: nn.Tensor, positions: nn.Tensor, kv: nn.Object
     ) -> tuple[nn.Tensor, ...]:
-        """Guess the token after one.
+        """Draft the token after one.
 
         Parameters
         ----------
         embedding : (1, backbone_hidden_size) float32, the token's as `embed` gives it
         hidden : (1, backbone_hidden_size) float32, the target's state before it after the final
-            norm, or what the guess before returned
+            norm, or what the draft before returned
         positions : (4,) int32: p, 1, p, 0 for the round's position p, which is at least 1
         kv : its rotary table begins with position p, as after `begin_forward`
 
         Returns
         -------
         tuple
-            The token (1,) int32, a state (1, backbone_hidden_size) float32 for the next guess, the
+            The token (1,) int32, a state (1, backbone_hidden_size) float32 for the next draft, the
             logits of all candidates (1, n) float32 and, where clusters chose them, the candidates
             (n,) int32.
         """

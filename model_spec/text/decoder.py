@@ -243,7 +243,7 @@ class Gemma4ForCausalLM(nn.Module):
     def verify_tokens(
         self, embeddings: nn.Tensor, ids: nn.Tensor, kv: nn.Object
     ) -> tuple[nn.Tensor | nn.Object, ...]:
-        """Run a few tokens and keep what follows each of them, to hold guesses against it.
+        """Run a few tokens and keep what follows each of them, to hold drafts against it.
 
         (1, n, hidden_size) f32, (1, n) int32 -> logits (1, n, vocab) f32, the states after the
         final norm (n, hidden_size) f32, state.
@@ -252,7 +252,7 @@ class Gemma4ForCausalLM(nn.Module):
         residual = nn.op.reshape(embeddings, (length, config.hidden_size))
         tokens = nn.op.reshape(ids, (length,))
         tensors = KvTensors(self.layout, kv)
-        if self.layout.padding_slot is not None:  # there is none among guesses
+        if self.layout.padding_slot is not None:  # there is none among drafts
             tensors.count_padding(residual, CHUNK)
         *_, last = self._streams(residual, tokens, AttentionContext(tensors))
         logits = self._head(self.norm(last))

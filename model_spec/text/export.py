@@ -23,7 +23,7 @@ def _mode(params: str) -> dict[str, str]:
 
 
 def _decoder_spec(config: Gemma4Config) -> dict[str, dict[str, object]]:
-    """The functions and their arguments; of packages with a drafter, what holds its guesses."""
+    """The functions and their arguments; of packages with a drafter, what holds its drafts."""
     hidden = config.hidden_size
     state = nn.spec.Object(object_type=nn.Object)
     one_token = nn.spec.Tensor([1, 1], "int32")

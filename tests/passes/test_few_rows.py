@@ -308,7 +308,7 @@ def test_they_are_divided_where_buffers_are_too_few() -> None:
 
 @pytest.mark.parametrize("activations", ["float", INT8])
 @pytest.mark.parametrize("kind", ["e2b", "moe"])
-def test_of_a_model_only_the_check_of_guesses_has_few_rows(kind: str, activations: str) -> None:
+def test_of_a_model_only_the_check_of_drafts_has_few_rows(kind: str, activations: str) -> None:
     config, recipe = drafted(kind), RECIPES["q4f16"]
     target = replace(target_spec("webgpu"), activations=activations)
     whole = build_module(config, recipe, target, decoder_options(recipe, target, 16))

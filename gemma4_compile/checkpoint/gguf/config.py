@@ -101,7 +101,7 @@ def config_of(file: ModelFile) -> JsonObject:
 def _drafter(file: ModelFile, text: JsonObject) -> JsonObject:
     count = file.rows(names.CENTROIDS) if names.has_clusters(file.tensors) else None
     clusters = {}
-    if count is not None:  # how many are chosen is in no key: guesses alone depend on it
+    if count is not None:  # how many are chosen is in no key: drafts alone depend on it
         clusters = {
             "num_centroids": count,
             "centroid_intermediate_top_k": min(USUAL_CHOSEN, count),

@@ -119,7 +119,7 @@ def _check_architecture(values: Metadata, where: str, expected: str) -> None:
         return
     if found == names.DRAFTER:
         raise CheckpointError(
-            f"`{where}` is a drafter, which guesses tokens for another model",
+            f"`{where}` is a drafter, which drafts tokens for another model",
             hint="compile that model, with this file as its --drafter",
         )
     if found == names.TARGET:

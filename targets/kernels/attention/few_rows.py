@@ -38,7 +38,7 @@ from gemma4_compile.targets.kernels.common.blocks import (
 from gemma4_compile.targets.kernels.tiles.loaders import below
 from gemma4_compile.targets.spec import TargetSpec
 
-USUAL_ROWS = 4  # of a step: three guesses and the token before them
+USUAL_ROWS = 4  # of a step: three drafts and the token before them
 NOT_MANY = 5  # rows of a step, at most, whose blocks have as many queries as with four
 
 

@@ -255,7 +255,7 @@ def test_tiny_s_own_drafter_leaves_nothing_behind(
         assert match_drafter(source.checkpoint, with_drafter(target, source))
         assert len(list(temporary.iterdir())) == 1
     assert not list(temporary.iterdir())
-    message = r"--drafter tiny: it guesses for the model `tiny` alone: .*backbone_hidden_size"
+    message = r"--drafter tiny: it drafts for the model `tiny` alone: .*backbone_hidden_size"
     with pytest.raises(ConfigError, match=message) as raised:
         opened("tiny")
     assert "of this very model" in str(raised.value.hint)

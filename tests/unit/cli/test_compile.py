@@ -321,7 +321,7 @@ def test_plan_takes_the_options_of_a_compilation(capsys: pytest.CaptureFixture[s
     assert values["source"] == {"kind": "preset", "model": "gemma-4-31B-it"}
 
 
-def test_a_chunk_without_room_for_guesses_is_refused(
+def test_a_chunk_without_room_for_drafts_is_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for lengths in ("--prefill-chunk 1", "--context 1"):

@@ -106,7 +106,7 @@ def test_a_profile_may_follow_a_benchmark() -> None:
     assert COMMAND.parsed(["x", "--profile", "--bench", "--tune"]) == 2
 
 
-def test_auto_is_the_number_of_guesses_that_there_is_by_default() -> None:
+def test_auto_is_the_number_of_drafts_that_there_is_by_default() -> None:
     found = [COMMAND.parse(["x", *more]).draft for more in ([], ["--draft", "auto"])]
     assert found == [None, None]
     assert COMMAND.parse(["x", "--draft", "4"]).draft == 4

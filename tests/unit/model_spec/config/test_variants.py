@@ -24,7 +24,7 @@ def fields(values: dict[str, object], path: str = "") -> ConfigFields:
 @pytest.mark.parametrize(
     ("model_type", "words"),
     [
-        ("gemma4_assistant", "a drafter, which guesses tokens for another model"),
+        ("gemma4_assistant", "a drafter, which drafts tokens for another model"),
         ("gemma4_unified_assistant", "a drafter"),
         ("llama", "'llama' is not a Gemma 4 text model"),
         (None, "None is not"),
