@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -33,6 +34,10 @@ from tests.scripted_engine import (
 )
 
 LOCAL = "127.0.0.1"
+
+
+TOOL_TEMPLATE = Path(__file__).with_name("tool_template.jinja").read_text("utf-8")
+QUESTION: list[Any] = [{"role": "user", "content": "Weather in Rome?"}]
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,12 @@ class Live:
         answer = response.read()
         connection.close()
         return response.status, {k.lower(): v for k, v in response.getheaders()}, answer
+
+
+def ask(live: Live, **options: Any) -> Any:
+    """Ask `QUESTION` by the `openai` client."""
+    options = {"model": "scripted", "messages": QUESTION, **options}
+    return live.client().chat.completions.create(**options)
 
 
 @contextmanager

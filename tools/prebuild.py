@@ -19,10 +19,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from gemma4_compile.targets import cpu, metal, webgpu
-from gemma4_compile.targets.linker.cpp_library import cpp_library
-from gemma4_compile.targets.linker.licences import licence_texts
-from gemma4_compile.targets.linker.runtime_objects import Platform, runtime_objects
+from gemma4_compile.system.loading import without_torch
+
+with without_torch():
+    from gemma4_compile.targets import cpu, metal, webgpu
+    from gemma4_compile.targets.linker.cpp_library import cpp_library
+    from gemma4_compile.targets.linker.licences import licence_texts
+    from gemma4_compile.targets.linker.runtime_objects import Platform, runtime_objects
 
 PLATFORMS: tuple[Platform, ...] = (
     webgpu.WASM,

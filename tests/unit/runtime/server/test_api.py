@@ -7,17 +7,15 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
 from gemma4_compile.runtime.server.body import Limits
-from tests.live_server import LOCAL, Live, serving_script
+from tests.live_server import LOCAL, TOOL_TEMPLATE, Live, serving_script
 from tests.scripted_engine import ScriptedEngine, encode
 
-TEMPLATE = (Path(__file__).parents[3] / "tool_template.jinja").read_text("utf-8")
 QUESTION: list[Any] = [{"role": "user", "content": "Weather in Rome?"}]
 WEATHER: Any = {
     "type": "function",
@@ -35,13 +33,10 @@ CALLING = (
 
 
 @pytest.fixture(scope="module")
-def engine() -> ScriptedEngine:
-    return ScriptedEngine([])
-
-
-@pytest.fixture(scope="module")
 def live(engine: ScriptedEngine) -> Iterator[Live]:
-    with serving_script(engine, TEMPLATE, limits=Limits(body_bytes=20_000, messages=5)) as live:
+    with serving_script(
+        engine, TOOL_TEMPLATE, limits=Limits(body_bytes=20_000, messages=5)
+    ) as live:
         yield live
 
 
@@ -299,7 +294,7 @@ def test_a_model_without_a_chat_template_goes_on_with_texts(engine: ScriptedEngi
 
 def test_a_key_must_be_brought_where_one_is_set(engine: ScriptedEngine) -> None:
     says(engine, "yes")
-    with serving_script(engine, TEMPLATE, api_key="sesame") as live:
+    with serving_script(engine, TOOL_TEMPLATE, api_key="sesame") as live:
         with pytest.raises(openai.AuthenticationError):
             live.client("wrong").models.list()
         assert live.request("GET", "/v1/models")[0] == 401
@@ -314,7 +309,7 @@ def test_an_engine_that_fails_is_reported_and_the_next_request_works(
     def fail() -> None:
         raise RuntimeError("the device is lost: secret details")
 
-    with serving_script(engine, TEMPLATE) as live:
+    with serving_script(engine, TOOL_TEMPLATE) as live:
         client = live.client()
         engine.before_step = fail
         try:
@@ -352,7 +347,7 @@ class Gate:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_goes_away_ends_its_generation(stream: bool) -> None:
     engine, gate = ScriptedEngine([500] * 400), Gate()
-    with serving_script(engine, TEMPLATE) as live:
+    with serving_script(engine, TOOL_TEMPLATE) as live:
         body = json.dumps({"messages": QUESTION, "stream": stream}).encode()
         head = (
             f"POST /v1/chat/completions HTTP/1.1\r\nHost: {LOCAL}\r\nContent-Type: application/json"
@@ -381,7 +376,7 @@ def test_one_generation_runs_and_few_wait() -> None:
         answer = live.client().chat.completions.create(model="scripted", messages=QUESTION)
         answers.append(answer.choices[0].message.content)
 
-    with serving_script(engine, TEMPLATE, queue=1) as live:
+    with serving_script(engine, TOOL_TEMPLATE, queue=1) as live:
         threads = [threading.Thread(target=ask, args=(live,)) for _ in range(2)]
         threads[0].start()
         gate.wait(1)

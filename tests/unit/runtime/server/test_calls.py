@@ -4,38 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
-from tests.live_server import Live, serving_script
+from tests.live_server import Live, ask
 from tests.scripted_engine import ScriptedEngine, encode
-
-TEMPLATE = (Path(__file__).parents[3] / "tool_template.jinja").read_text("utf-8")
-QUESTION: list[Any] = [{"role": "user", "content": "Weather in Rome?"}]
 
 
 def tool(name: str, **function: Any) -> Any:
     return {"type": "function", "function": {"name": name, **function}}
-
-
-@pytest.fixture(scope="module")
-def engine() -> ScriptedEngine:
-    return ScriptedEngine([])
-
-
-@pytest.fixture(scope="module")
-def live(engine: ScriptedEngine) -> Iterator[Live]:
-    with serving_script(engine, TEMPLATE) as live:
-        yield live
-
-
-def ask(live: Live, **options: Any) -> Any:
-    options = {"model": "scripted", "messages": QUESTION, **options}
-    return live.client().chat.completions.create(**options)
 
 
 @pytest.mark.parametrize("stream", [False, True])

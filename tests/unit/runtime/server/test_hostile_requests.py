@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,16 +25,15 @@ from gemma4_compile.runtime.server.service import Service
 from gemma4_compile.runtime.server.worker import Worker
 from gemma4_compile.template.watch import Watch
 from tests import live_server, scripted_engine
-from tests.live_server import LOCAL, Live, serving_script
+from tests.live_server import LOCAL, TOOL_TEMPLATE, Live, serving_script
 from tests.scripted_engine import ScriptedEngine, encode, tiny_tokenizer
 
-TEMPLATE = (Path(__file__).parents[3] / "tool_template.jinja").read_text("utf-8")
 QUESTION = [{"role": "user", "content": "Weather in Rome?"}]
 
 
 @pytest.fixture(scope="module")
 def live() -> Iterator[Live]:
-    with serving_script(ScriptedEngine(encode("yes")), TEMPLATE) as live:
+    with serving_script(ScriptedEngine(encode("yes")), TOOL_TEMPLATE) as live:
         yield live
 
 
@@ -142,7 +140,7 @@ def test_prompts_that_are_being_built_count_in_the_queue(monkeypatch: pytest.Mon
         return Prompt([2, 500])
 
     monkeypatch.setattr(Service, "chat_prompt", build)
-    with serving_script(ScriptedEngine(encode("yes")), TEMPLATE, queue=2) as live:
+    with serving_script(ScriptedEngine(encode("yes")), TOOL_TEMPLATE, queue=2) as live:
         answers: list[int] = []
         threads = [threading.Thread(target=lambda: answers.append(ask(live)[0])) for _ in range(2)]
         for thread in threads:
@@ -174,7 +172,7 @@ def test_clients_that_leave_while_they_wait_give_their_places_back(stream: bool)
     engine = ScriptedEngine(encode("yes"))
     gate = threading.Event()
     engine.before_step = lambda: gate.wait(20)
-    with serving_script(engine, TEMPLATE, queue=2) as live:
+    with serving_script(engine, TOOL_TEMPLATE, queue=2) as live:
         answers: list[int] = []
         first = threading.Thread(target=lambda: answers.append(ask(live)[0]))
         first.start()
@@ -203,7 +201,7 @@ def test_a_client_that_leaves_while_its_prompt_is_built_gives_its_place_back(
         return Prompt([2, 500])
 
     monkeypatch.setattr(Service, "chat_prompt", build)
-    with serving_script(ScriptedEngine(encode("yes")), TEMPLATE, queue=1) as live:
+    with serving_script(ScriptedEngine(encode("yes")), TOOL_TEMPLATE, queue=1) as live:
         for _ in range(4):
             leave(live, "/v1/chat/completions")
             time.sleep(0.2)
@@ -236,7 +234,7 @@ def test_a_request_that_comes_to_nothing_gives_its_place_back(live: Live) -> Non
 
 def test_a_body_that_does_not_arrive_is_answered_and_the_connection_closed() -> None:
     limits = Limits(body_seconds=0.5)
-    with serving_script(ScriptedEngine(encode("yes")), TEMPLATE, limits=limits) as live:
+    with serving_script(ScriptedEngine(encode("yes")), TOOL_TEMPLATE, limits=limits) as live:
         for length in (100, 1_000_000):
             with socket.create_connection((LOCAL, live.port)) as connection:
                 connection.settimeout(10)
@@ -254,7 +252,7 @@ def test_a_body_that_does_not_arrive_is_answered_and_the_connection_closed() -> 
 def test_half_bodies_keep_nobody_out_and_are_closed() -> None:
     limits = Limits(body_seconds=1)
     engine, connections = ScriptedEngine(encode("yes")), []
-    with serving_script(engine, TEMPLATE, limits=limits) as live, ExitStack() as stack:
+    with serving_script(engine, TOOL_TEMPLATE, limits=limits) as live, ExitStack() as stack:
         head = f"POST /v1/completions HTTP/1.1\r\nHost: {LOCAL}\r\nContent-Type: application/json"
         for _ in range(50):
             connection = stack.enter_context(socket.create_connection((LOCAL, live.port)))
@@ -324,7 +322,7 @@ def test_odd_numbers_are_served(live: Live, fields: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("key", ["sesame", "sésame", "\udcff\udc80"])
 def test_a_key_may_be_any_bytes(key: str) -> None:
-    with serving_script(ScriptedEngine(encode("yes")), TEMPLATE, api_key=key) as live:
+    with serving_script(ScriptedEngine(encode("yes")), TOOL_TEMPLATE, api_key=key) as live:
         for sent, status in ((os.fsencode(key), 200), (b"\xff\xfe", 401), ("ß".encode(), 401)):
             bearer = b"Bearer " + sent
             found, _, _ = live.request("GET", "/v1/models", Authorization=bearer.decode("latin-1"))
@@ -340,7 +338,7 @@ def test_a_tokenizer_that_panics_ends_its_request_alone(monkeypatch: pytest.Monk
     monkeypatch.setattr(live_server, "tiny_tokenizer", lambda: hostile)
     monkeypatch.setattr(scripted_engine, "tiny_tokenizer", lambda: hostile)
     text = "Hellotherehowareyouthisisonewordoflettersalone"
-    with serving_script(ScriptedEngine(encode(text)), TEMPLATE) as live:
+    with serving_script(ScriptedEngine(encode(text)), TOOL_TEMPLATE) as live:
         for _ in range(2):
             statuses = [ask(live, stop=["x"])[0], ask(live, max_tokens=1)[0]]
             assert set(statuses) <= {200, 500}
@@ -358,7 +356,7 @@ def panic(*_: object) -> str:
 
 
 def test_a_prompt_without_tokens_is_a_bad_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = dataclasses.replace(live_server.scripted_model(TEMPLATE), bos_id=None)
+    model = dataclasses.replace(live_server.scripted_model(TOOL_TEMPLATE), bos_id=None)
     service = Service(model, Worker(lambda: pytest.fail("loaded"), 1))
     monkeypatch.setattr(PromptBuilder, "encode_prompt", lambda *_: [])
     request = read_completion_request({"prompt": "x"}, model.defaults)

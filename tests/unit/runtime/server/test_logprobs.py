@@ -1,36 +1,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
 
-from tests.live_server import Live, serving_script
+from tests import live_server
+from tests.live_server import Live
 from tests.scripted_engine import VOCABULARY, ScriptedEngine, encode, tiny_tokenizer
 
-TEMPLATE = (Path(__file__).parents[3] / "tool_template.jinja").read_text("utf-8")
-QUESTION: list[Any] = [{"role": "user", "content": "Weather in Rome?"}]
 # The engine gives one token the logit 1 and all others 0.
 MOST = 1 - math.log(math.e + VOCABULARY - 1)
 LEAST = -math.log(math.e + VOCABULARY - 1)
-
-
-@pytest.fixture(scope="module")
-def engine() -> ScriptedEngine:
-    return ScriptedEngine([])
-
-
-@pytest.fixture(scope="module")
-def live(engine: ScriptedEngine) -> Iterator[Live]:
-    with serving_script(engine, TEMPLATE) as live:
-        yield live
-
-
-def ask(live: Live, **options: Any) -> Any:
-    options = {"model": "scripted", "messages": QUESTION, "logprobs": True, **options}
-    return live.client().chat.completions.create(**options)
+ask = partial(live_server.ask, logprobs=True)
 
 
 @pytest.mark.parametrize("stream", [False, True])

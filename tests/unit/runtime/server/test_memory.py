@@ -17,12 +17,11 @@ import pytest
 
 from gemma4_compile.runtime.server import memory
 from gemma4_compile.runtime.server.memory import LONG_BYTES, return_memory
-from tests.live_server import LOCAL, Live, serving_script
+from tests.live_server import LOCAL, TOOL_TEMPLATE, Live, serving_script
 from tests.marks import slow_unless
 from tests.media_files import SETTINGS
 from tests.scripted_engine import ScriptedEngine, encode
 
-TEMPLATE = (Path(__file__).parents[3] / "tool_template.jinja").read_text("utf-8")
 LONG = "x" * (2 << 20)
 FIELDS: dict[str, dict[str, Any]] = {
     "too long": {"messages": [{"role": "user", "content": LONG}]},
@@ -45,7 +44,7 @@ FIELDS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def live() -> Iterator[Live]:
-    with serving_script(ScriptedEngine(encode("yes")), TEMPLATE, media=SETTINGS) as live:
+    with serving_script(ScriptedEngine(encode("yes")), TOOL_TEMPLATE, media=SETTINGS) as live:
         yield live
 
 

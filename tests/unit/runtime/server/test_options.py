@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 from pydantic import BaseModel
 
-from tests.live_server import Live, serving_script
+from tests.live_server import QUESTION, TOOL_TEMPLATE, Live, ask, serving_script
 from tests.scripted_engine import ScriptedEngine, encode, tiny_tokenizer
-
-TEMPLATE = (Path(__file__).parents[3] / "tool_template.jinja").read_text("utf-8")
-QUESTION: list[Any] = [{"role": "user", "content": "Weather in Rome?"}]
 
 
 def tool(name: str, **properties: Any) -> Any:
@@ -32,17 +27,6 @@ TOOLS = [
 @pytest.fixture(scope="module")
 def engine() -> ScriptedEngine:
     return ScriptedEngine(encode("It is sunny."))
-
-
-@pytest.fixture(scope="module")
-def live(engine: ScriptedEngine) -> Iterator[Live]:
-    with serving_script(engine, TEMPLATE) as live:
-        yield live
-
-
-def ask(live: Live, **options: Any) -> Any:
-    options = {"model": "scripted", "messages": QUESTION, **options}
-    return live.client().chat.completions.create(**options)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -142,7 +126,7 @@ def test_another_model_s_name_is_answered_with_a_note(live: Live, engine: Script
     text = live.client().completions.create(model="gpt-4", prompt="x")
     assert (text.model_extra or {})["note"] == note
     assert "note" not in ask(live).model_extra
-    with serving_script(engine, TEMPLATE, strict_model=True) as strict:
+    with serving_script(engine, TOOL_TEMPLATE, strict_model=True) as strict:
         with pytest.raises(openai.NotFoundError, match="this server has `scripted`"):
             ask(strict, model="gpt-4")
         assert ask(strict).choices
@@ -189,7 +173,7 @@ def test_an_option_that_the_template_reads_is_not_ignored(live: Live) -> None:
 
 
 def test_a_strict_server_refuses_what_it_does_not_know(engine: ScriptedEngine) -> None:
-    with serving_script(engine, TEMPLATE, strict_request=True) as strict:
+    with serving_script(engine, TOOL_TEMPLATE, strict_request=True) as strict:
         assert ask(strict).choices[0].message.content == "It is sunny."
         with pytest.raises(openai.BadRequestError, match="`mystery`: is not a field"):
             ask(strict, extra_body={"mystery": 1})
