@@ -6,6 +6,7 @@ Which checkpoint tensors become which model parameter, in which shape and with w
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from gemma4_compile.model_spec.config.text import TextConfig
 from gemma4_compile.model_spec.layers.plan import LayerPlan
@@ -15,6 +16,7 @@ from gemma4_compile.model_spec.parameters import (
     Role,
     Source,
     folded_scale,
+    steps_name,
     steps_of,
 )
 from gemma4_compile.model_spec.text.layer_plan import layer_plans
@@ -188,12 +190,18 @@ def parameter_table(config: TextConfig) -> tuple[Parameter, ...]:
     table.append(vector("norm", hidden))
     if not config.ties_head:
         table.append(matrix(HEAD, Role.LM_HEAD, *sizes))
-    return tuple(_with_steps(table) if config.rounds_activations else table)
+    return tuple(_with_steps(table, config) if config.rounds_activations else table)
 
 
-def _with_steps(table: Sequence[Parameter]) -> Iterator[Parameter]:
-    """The table with the steps of each matrix behind it, but of the one that is never quantised."""
+def _with_steps(table: Sequence[Parameter], config: TextConfig) -> Iterator[Parameter]:
+    """The table with the steps of each matrix behind it, but of the one that is never quantised.
+
+    A tied head has steps of its own.
+    """
     for parameter in table:
         yield parameter
+        if parameter.role is Role.TOKEN_EMBEDDING and config.ties_head:
+            head = steps_of(matrix(HEAD, Role.LM_HEAD, *parameter.shape))
+            yield replace(head, name=steps_name(parameter.name))
         if parameter.role in _STEPPED and parameter.name != MODEL_PROJECTION:
             yield steps_of(parameter)

@@ -21,6 +21,9 @@ from gemma4_compile.errors import CheckpointError
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.parameters import INPUT_STEP, Parameter
 from gemma4_compile.model_spec.text.component import TEXT
+from gemma4_compile.model_spec.text.parameters import HEAD
+
+_EMBEDDING = "embed_tokens.weight"
 
 
 @dataclass(frozen=True)
@@ -85,9 +88,11 @@ def complete_steps(found: dict[str, TensorInfo], text: StepTable) -> None:
     for parameter in text.steps:
         for source in parameter.sources:
             module, _, end = source.name.rpartition(".")
-            weight = names.get(f"{module}.weight")
+            own = f"{module}.weight"
+            tied = names.get(_EMBEDDING) if module == HEAD else None
+            weight = names.get(own, tied)
             if source.name not in names and weight is not None:
-                name = f"{weight.removesuffix('.weight')}.{end}"
+                name = f"{names.get(own, own).removesuffix('.weight')}.{end}"
                 names[source.name] = name
                 found[name] = computed(name, (), _NoStep(found[weight]))
         inputs = [names[one.name] for one in parameter.sources[::2] if one.name in names]

@@ -36,7 +36,7 @@ def phone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_each_matrix_has_the_scheme_that_it_was_stored_with(phone: Path) -> None:
-    request = resolved(phone, overrides=(("lm_head", "q0f32"),))
+    request = resolved(phone, overrides=(("layers.0.self_attn.o_proj", "q0f32"),))
     recipe = with_overrides(request.quant, request.overrides)
     with open_source(str(phone), None, weights=False) as source:
         table = model_parameters(source.config, ALL_COMPONENTS)
@@ -48,7 +48,8 @@ def test_each_matrix_has_the_scheme_that_it_was_stored_with(phone: Path) -> None
     assert found["layers.6.mlp.gate_up_proj"] == "q2f32_row"
     assert found["layers.3.self_attn.qkv_proj"] == "q4f32_row"
     assert found["layers.3.per_layer_input_gate"] == "q8f32_row"
-    assert found["lm_head"] == "q0f32", "what the user says counts last"
+    assert found["layers.0.self_attn.o_proj"] == "q0f32", "what the user says counts last"
+    assert "lm_head" not in found, "it is the token embedding, stored twice"
     # What the recipe has by itself needs no entry.
     assert "layers.3.self_attn.qkv_proj" not in dict(request.overrides)
 

@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader
 from gemma4_compile.checkpoint.quantised.phones import stored_form
+from gemma4_compile.checkpoint.sources import open_source
 from gemma4_compile.errors import CheckpointError, ConfigError
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.modality import Modality
@@ -116,6 +117,39 @@ def test_steps_of_the_cache_and_tensors_of_towers_are_left_alone(
 
     checkpoint = Checkpoint.open(changed(stored, tmp_path, add))
     match(checkpoint.tensors, Gemma4Config.from_dict(checkpoint.config))
+
+
+def opened_head(path: Path) -> tuple[bool, set[str]]:
+    """Whether the head is the token embedding, and the sources of its steps."""
+    with open_source(str(path), None, weights=True) as source:
+        assert source.checkpoint is not None
+        matched = match(source.checkpoint.tensors, source.config)
+        steps = {name for name in matched if name.startswith("lm_head.") and "scale" in name}
+        return source.config.ties_head, steps
+
+
+def test_a_head_that_is_stored_twice_is_one_matrix(stored: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+
+    def change(tensors: Tensors) -> None:
+        tensors["lm_head.weight"] = tensors["lm_head.weight"] ^ np.uint8(1)
+
+    steps = {"lm_head.input_activation_scale", "lm_head.output_activation_scale"}
+    assert opened_head(stored) == (True, steps)
+    assert opened_head(changed(stored, tmp_path / "other", change)) == (False, steps)
+
+
+def test_a_tied_head_of_compressed_tensors_rounds_nothing(compressed: Path, tmp_path: Path) -> None:
+    def remove_head(tensors: Tensors) -> None:
+        for name in [name for name in tensors if name.startswith("lm_head.")]:
+            del tensors[name]
+
+    changed(compressed, tmp_path, remove_head)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": True}))
+    checkpoint = Checkpoint.open(tmp_path)
+    read = row_reader(match(checkpoint.tensors, Gemma4Config.from_dict(checkpoint.config)))
+    assert read("lm_head.output_activation_scale", 0, 1) == 0
 
 
 def set_to(name: str, value: npt.NDArray[Any]) -> Change:
