@@ -17,23 +17,16 @@ from gemma4_compile.runtime.device.cuda_runtime import CudaError, CudaRuntime, R
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.device.kernel_clock import EventClock
 from gemma4_compile.runtime.engine.next_token import DrawnOnDevice, Held
-from gemma4_compile.runtime.engine.sequence import Sequence
 from gemma4_compile.runtime.library import steps
 from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.runtime.sampling.sampling import Sampler, SamplingOptions
-from tests.cuda import few_rows
+from tests.cuda import few_rows, sequences
 from tests.cuda.launches import CUDA, PROMPT, half, intermediates, launches_of
-from tests.cuda.library import Launch
 from tests.cuda.rounds import DRAWS, begin_rounds, drawn_round, following, read_four, rounds_of
+from tests.cuda.sequences import add, addresses, fixed_addresses
 
-
-def add(engine: Engine, token: int, sequence: Sequence | None = None) -> Any:
-    """Logits on the device after a token."""
-    return engine.runner.forward_one(sequence or engine.sequence, token)
-
-
-def fixed_addresses(engine: Engine) -> set[int]:
-    return {tensor.data_ptr() for tensor in engine.runner.params}
+several_sequences = sequences.several_sequences
+forked_logits = sequences.forked_logits
 
 
 def replay(package: Path) -> None:
@@ -46,7 +39,7 @@ def replay(package: Path) -> None:
     elsewhere = intermediates(first.direct, first.replayed)
     assert elsewhere
     assert elsewhere.isdisjoint(fixed_addresses(engine)), "weights stay where they are"
-    assert _addresses(first.replayed) & fixed_addresses(engine)
+    assert addresses(first.replayed) & fixed_addresses(engine)
     assert engine.runner.steps.kernels == (count, 0)
     for token in (5, 5, 6):
         step = launches_of(lambda token=token: add(engine, token))
@@ -83,11 +76,7 @@ def own_memory(package: Path) -> None:
             one.sampling.draw(one.runner.forward(one.sequence, PROMPT * 5), 1.0, 0.9, 0.5)
         other.sampling.draw(add(other, 4), 1.0, 0.9, 0.5)
 
-    assert own.isdisjoint(_addresses(launches_of(work).direct))
-
-
-def _addresses(launches: list[Launch]) -> set[int]:
-    return {value for launch in launches for value in launch.params}
+    assert own.isdisjoint(addresses(launches_of(work).direct))
 
 
 def allocation(package: Path) -> None:
@@ -106,34 +95,6 @@ def allocation(package: Path) -> None:
     replayed._watched = allocating
     add(engine, 4)
     assert len(launches_of(lambda: add(engine, 4)).replayed) > 50
-
-
-def several_sequences(package: Path) -> None:
-    """Each slot has a graph of its own, of its own keys and values; weights are the same."""
-    engine = Engine.open(package, sequences=2)
-    first, second = engine.sequence, engine.sequences.add()
-    recorded = []
-    for sequence in (first, second):
-        engine.prefill(PROMPT, sequence)
-        step = launches_of(lambda sequence=sequence: add(engine, 4, sequence))
-        assert len(step.direct) > 50, "issued, recorded and compared"
-        recorded.append(step.replayed)
-    assert [a.kernel for a in recorded[0]] == [b.kernel for b in recorded[1]]
-    own = [_addresses(launches) - fixed_addresses(engine) for launches in recorded]
-    assert own[0] - own[1], "keys and values"
-    for token in (5, 6):
-        for sequence, launches in zip((first, second), recorded, strict=True):
-            step = launches_of(lambda sequence=sequence, token=token: add(engine, token, sequence))
-            assert (step.direct, step.replayed) == ([], launches)
-    first.sampler = second.sampler = Sampler(SamplingOptions(temperature=1.0), 1)
-    turns = [launches_of(lambda: engine.step([first, second])) for _ in range(3)]
-    assert not turns[2].direct, "draws have graphs, too"
-    assert [first.length, second.length] == [len(PROMPT) + 3 + 2] * 2
-    engine.sequences.remove(second)
-    again = engine.sequences.add()
-    engine.prefill(PROMPT, again)
-    step = launches_of(lambda: add(engine, 4, again))
-    assert (step.direct, step.replayed) == ([], recorded[1]), "it has the slot that was free"
 
 
 def several_engines(package: Path) -> None:

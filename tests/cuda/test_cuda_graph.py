@@ -23,6 +23,10 @@ def test_several_sequences_have_graphs_of_their_own(package: Path) -> None:
     assert "graph" not in fake.run("several_sequences", package)
 
 
+def test_a_fork_keeps_its_logits_when_its_parent_goes_on(package: Path) -> None:
+    assert "graph" not in fake.run("forked_logits", package)
+
+
 def test_several_engines_have_graphs_of_their_own(package: Path) -> None:
     assert "graph" not in fake.run("several_engines", package)
 

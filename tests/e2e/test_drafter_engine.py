@@ -93,6 +93,31 @@ def test_a_round_ends_with_its_guesses_accepted(
     assert engine.prefill([2, 5]).shape == (engine.vocab_size,)
 
 
+def test_rounds_are_the_same_while_another_sequence_goes_on(drafted: Drafted) -> None:
+    """Guesses and logits, byte for byte; the other one has tokens of its own between them."""
+    found: list[list[bytes]] = []
+    for sequences in (1, 2):
+        engine = Engine.open(drafted.package, sequences=sequences)
+        rounds, numbers = engine.rounds, []
+        assert rounds is not None
+        engine.prefill([2, 5, 9])
+        other = engine.sequences.add() if sequences == 2 else None
+        for token in (7, 8, 11, 12):
+            guesses, rows = rounds.advance(token, 3)
+            logits = [rows.read(row).tobytes() for row in range(len(guesses) + 1)]
+            numbers += [bytes(str(guesses), "ascii"), *logits]
+            if other is not None:
+                engine.prefill([2, token, 30], other)
+            rounds.accept(min(1, len(guesses)))
+            if other is not None:
+                engine.decode(token, other)
+        found.append(numbers)
+        if other is not None:
+            assert other.length == 4 * 4
+    assert found[0] == found[1]
+    assert len(found[0]) == 2 + 3 * 5, "the first round has no guesses"
+
+
 def test_more_guesses_than_a_chunk_has_room_for_are_refused(
     drafted: Drafted,
 ) -> None:

@@ -108,3 +108,14 @@ def test_a_step_that_cannot_be_done_adds_to_none(engine: Engine) -> None:
     with pytest.raises(UsageError, match="no sampler"):
         engine.step([first, second])
     assert (first.length, engine.step([first])[0]) == (31, first.chosen)
+
+
+def test_a_fork_chooses_from_the_logits_of_its_beginning(engine: Engine, alone: Engine) -> None:
+    """Two ways to go on after one prompt, the parent first."""
+    prompt = ids_of(25, 8)
+    engine.prefill(prompt)
+    child = engine.sequences.fork(engine.sequence)
+    engine.sequence.sampler, child.sampler = samplers()[:2]
+    for sequence, sampler in zip((engine.sequence, child), samplers()[:2], strict=True):
+        found = [engine.step([sequence])[0] for _ in range(6)]
+        assert found == by_hand(alone, prompt, sampler, 6)

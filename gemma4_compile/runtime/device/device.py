@@ -206,6 +206,12 @@ class Device:
                 hint="close what else uses it, or compile with a smaller --quant or --context",
             ) from error
 
+    def copied(self, tensor: tvm_ffi.Tensor) -> tvm_ffi.Tensor:
+        """What a tensor on the device holds now, in memory of its own; errors as of `empty`."""
+        target = self.empty(tensor.shape, str(tensor.dtype))
+        copy(tensor, target)
+        return target
+
     def place(self, array: Array) -> tvm_ffi.Tensor:
         """A tensor with the values of `array`: on the CPU its own memory where kernels can use it.
 

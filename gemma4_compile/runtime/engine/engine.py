@@ -101,7 +101,7 @@ class Engine:
             prefill_chunk=self.prefill_chunk,
         )
         self.vocab_size = model.vocab_size
-        self.sequences = Sequences(model.kv, self.context_length)
+        self.sequences = Sequences(model.kv, self.context_length, self.device)
         self.sequence = self.sequences.add()
         shared = (library, self.device, model.kv.handle, params)
         graphs = graphs_wanted(self.device, graphs)

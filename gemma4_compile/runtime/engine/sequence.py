@@ -7,6 +7,7 @@ from itertools import count
 import tvm_ffi
 
 from gemma4_compile.errors import Gemma4CompileError, UsageError
+from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.library.kv_state import KvState
 from gemma4_compile.runtime.sampling.sampling import TokenChooser
 
@@ -119,10 +120,7 @@ class Sequence:
             slot = self._kv.fork(self._number, number, position)
         except ValueError as error:
             raise UsageError(f"fork: {error}") from error
-        child = Sequence(self._kv, self.context_length, number, slot)
-        if position == self.length:
-            child.logits = self.logits
-        return child
+        return Sequence(self._kv, self.context_length, number, slot)
 
     def remove(self) -> None:
         """Give the slot back; nothing can be done with the sequence any more."""
@@ -148,10 +146,10 @@ class Sequences:
     most : how many there may be at a time
     """
 
-    def __init__(self, kv: KvState, context_length: int) -> None:
-        """Take over a state without sequences."""
+    def __init__(self, kv: KvState, context_length: int, device: Device) -> None:
+        """Take over a state without sequences, on a device."""
         self.most = kv.sequences
-        self._kv, self._context_length = kv, context_length
+        self._kv, self._context_length, self._device = kv, context_length, device
         self._held: list[Sequence] = []
         self._numbers = count()
 
@@ -187,8 +185,12 @@ class Sequences:
         that position attends to: they hold it where `pop` could go back there.
         """
         self._check_room()
-        begin = parent.length if position is None else position
+        begin, logits = parent.length if position is None else position, None
+        if begin == parent.length and parent.logits is not None:
+            # the parent's next step may write where they are: a CUDA graph's result has one place
+            logits = self._device.copied(parent.logits)
         added = parent.fork(begin, next(self._numbers))
+        added.logits = logits
         self._held.append(added)
         return added
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from gemma4_compile.errors import UsageError
+from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.engine.sequence import ContextFullError, Sequence, Sequences
 from gemma4_compile.runtime.library.kv_state import KvState
 
@@ -60,9 +61,15 @@ class CountingKv:
         self.lengths[sequence] -= count
 
 
+class CopyingDevice:
+    def copied(self, tensor: object) -> str:
+        return f"copied {tensor}"
+
+
 @pytest.fixture
 def sequences() -> Sequences:
-    return Sequences(cast("KvState", CountingKv()), ROOM)
+    device = cast("Device", CopyingDevice())
+    return Sequences(cast("KvState", CountingKv()), ROOM, device)
 
 
 @pytest.fixture
@@ -154,7 +161,7 @@ def test_a_fork_begins_with_tokens_of_its_parent(sequences: Sequences, sequence:
     add(sequence, 5)
     whole, part = sequences.fork(sequence), sequences.fork(sequence, 3)
     assert [one.length for one in (sequence, whole, part)] == [5, 5, 3]
-    assert whole.logits == "logits"
+    assert whole.logits == "copied logits", "the parent's next step may write where they are"
     assert part.logits is None, "they are of a token that it has not"
     add(part, 2)
     assert [one.length for one in (sequence, whole, part)] == [5, 5, 5]

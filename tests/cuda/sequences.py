@@ -1,0 +1,74 @@
+"""Several sequences of an engine on the fake CUDA: a graph belongs to a slot of the KV state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gemma4_compile.runtime import Engine
+from gemma4_compile.runtime.engine.sequence import Sequence
+from gemma4_compile.runtime.sampling.sampling import Sampler, SamplingOptions
+from tests.cuda.launches import PROMPT, launches_of
+from tests.cuda.library import Launch
+
+
+def add(engine: Engine, token: int, sequence: Sequence | None = None) -> Any:
+    """Logits on the device after a token."""
+    return engine.runner.forward_one(sequence or engine.sequence, token)
+
+
+def addresses(launches: list[Launch]) -> set[int]:
+    return {value for launch in launches for value in launch.params}
+
+
+def fixed_addresses(engine: Engine) -> set[int]:
+    return {tensor.data_ptr() for tensor in engine.runner.params}
+
+
+def several_sequences(package: Path) -> None:
+    """Each slot has a graph of its own, of its own keys and values; weights are the same."""
+    engine = Engine.open(package, sequences=2)
+    first, second = engine.sequence, engine.sequences.add()
+    recorded = []
+    for sequence in (first, second):
+        engine.prefill(PROMPT, sequence)
+        step = launches_of(lambda sequence=sequence: add(engine, 4, sequence))
+        assert len(step.direct) > 50, "issued, recorded and compared"
+        recorded.append(step.replayed)
+    assert [a.kernel for a in recorded[0]] == [b.kernel for b in recorded[1]]
+    own = [addresses(launches) - fixed_addresses(engine) for launches in recorded]
+    assert own[0] - own[1], "keys and values"
+    for token in (5, 6):
+        for sequence, launches in zip((first, second), recorded, strict=True):
+            step = launches_of(lambda sequence=sequence, token=token: add(engine, token, sequence))
+            assert (step.direct, step.replayed) == ([], launches)
+    first.sampler = second.sampler = Sampler(SamplingOptions(temperature=1.0), 1)
+    turns = [launches_of(lambda: engine.step([first, second])) for _ in range(3)]
+    assert not turns[2].direct, "draws have graphs, too"
+    assert [first.length, second.length] == [len(PROMPT) + 3 + 2] * 2
+    engine.sequences.remove(second)
+    again = engine.sequences.add()
+    engine.prefill(PROMPT, again)
+    step = launches_of(lambda: add(engine, 4, again))
+    assert (step.direct, step.replayed) == ([], recorded[1]), "it has the slot that was free"
+
+
+def forked_logits(package: Path) -> None:
+    """A fork has the logits that its parent had, when the parent's graph writes its next ones."""
+    engine = Engine.open(package, sequences=2)
+    engine.prefill(PROMPT)
+    for token in (4, 5):  # the second one is the graph's
+        add(engine, token)
+    before = engine.sequence.logits
+    assert before is not None
+    child = engine.sequences.fork(engine.sequence)
+    add(engine, 6)
+    assert engine.sequence.logits is before, "the graph's result is always there"
+    assert child.logits is not None
+    assert child.logits.data_ptr() != before.data_ptr()
+    assert child.logits.shape == before.shape
+    child.sampler = Sampler(SamplingOptions(temperature=1.0), 1)
+    drawn = launches_of(lambda: engine.step([child]))
+    assert (len(drawn.direct), drawn.replayed) == (4, []), "from its own memory"
+    own = {child.logits.data_ptr()}
+    assert any(own & set(launch.params) for launch in drawn.direct)
