@@ -2,8 +2,8 @@
 //
 // Job: {page, packages: {name: folder}, chromium, axe, output, answers?, group, only?}. Runs the scenarios of
 // page_real.mjs (the stock client) and of page_scripted.mjs, page_chats.mjs, page_links.mjs, page_looks.mjs, page_media.mjs,
-// page_models.mjs, page_capture.mjs and page_libraries.mjs (a scripted engine), and those of page_drafts.mjs (both); of
-// page_choice.mjs, and of page_firefox.mjs where the job names `firefox`; each in the order of its file, and writes result.json:
+// page_models.mjs, page_capture.mjs and page_libraries.mjs (a scripted engine), and those of page_drafts.mjs and
+// page_profile.mjs (both); of page_choice.mjs, and of page_firefox.mjs where the job names `firefox`; each in the order of its file, and writes result.json:
 // {scenarios: {name: {seconds, error}}}.
 // Screenshots go to the output folder. The page's service worker is left out: it would hand out the files
 // that are replaced here (offline_driver.mjs has it).
@@ -22,6 +22,7 @@ import { LINKS } from "./page_links.mjs";
 import { LOOKS } from "./page_looks.mjs";
 import { MEDIA } from "./page_media.mjs";
 import { MODELS } from "./page_models.mjs";
+import { REAL_PROFILE, SCRIPTED_PROFILE } from "./page_profile.mjs";
 import { REAL } from "./page_real.mjs";
 import { SCRIPTED } from "./page_scripted.mjs";
 
@@ -183,10 +184,10 @@ const folders = Object.entries(job.packages).map(([name, folder]) => [`/${name}/
 const server = await servePage({ "/": job.page, ...Object.fromEntries(folders) });
 const scenarios = {};
 const groups = {
-  scripted: { ...SCRIPTED, ...LIBRARIES, ...SCRIPTED_DRAFTS },
+  scripted: { ...SCRIPTED, ...LIBRARIES, ...SCRIPTED_DRAFTS, ...SCRIPTED_PROFILE },
   chats: { ...CHATS, ...LOOKS, ...LINKS, ...MODELS },
   media: { ...MEDIA, ...CAPTURE },
-  real: { ...REAL, ...REAL_DRAFTS },
+  real: { ...REAL, ...REAL_DRAFTS, ...REAL_PROFILE },
   choice: CHOICE,
   firefox: FIREFOX,
 };

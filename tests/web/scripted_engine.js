@@ -22,6 +22,19 @@ const TOKEN_MS = 15;
 const HELD_AFTER = 40; // pieces: past the twentieth word of the long text
 const UNTRUE_SPEED = 9999; // what the client says of itself is not what the page shows
 
+const token = [
+  { kernel: "gemv", operator: "linear", launches: 2, microseconds: 750, share: 0.75, bytes: 3_000_000 },
+  { kernel: "norm", operator: "", launches: 1, microseconds: 250, share: 0.25 },
+];
+const PROFILE = {
+  clock: "device",
+  device: { vendor: "maker", architecture: "arch", description: "" },
+  steps: [
+    { step: "prefill", tokens: 1000, wallMicroseconds: 20_000, kernels: token },
+    { step: "decode", tokens: 1, wallMicroseconds: 1250, kernels: token },
+  ],
+};
+
 let stopped = false;
 let fast = { enabled: true, libraries: 1, reasons: [], plainSteps: 0, replayedSteps: 0, aheadSteps: 0 };
 Object.assign(fast, { drafterBytes: 0, draftRounds: 0, draftedTokens: 0, acceptedTokens: 0 });
@@ -68,11 +81,17 @@ async function reply(id, sent, request) {
   tell({ kind: "end", id, fast });
 }
 
+async function profile(id) {
+  await self.held?.promise;
+  tell({ kind: "profiled", id, profile: PROFILE });
+}
+
 self.onmessage = ({ data }) => {
   if (data.kind === "stop") {
     stopped = true;
     self.held?.resolve();
   } else if (data.kind === "reply") void reply(data.id, data.sent, data.request);
+  else if (data.kind === "profile") void profile(data.id);
   else {
     self.started = data;
     tell({ kind: "progress", share: 1, text: "" });

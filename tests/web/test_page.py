@@ -51,6 +51,7 @@ REAL = (
     "reload_and_repair",
     "guesses",
     "drafter_gone",
+    "profile",
 )
 SCRIPTED = (
     "refusals",
@@ -74,6 +75,7 @@ SCRIPTED = (
     "looks",
     "drafter_switch",
     "without_its_drafter",
+    "profile",
 )
 CHATS = (
     "rename",

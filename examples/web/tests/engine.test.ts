@@ -1,6 +1,7 @@
+import type { Profile, Stats } from "gemma4-web/fast";
 import { afterEach, expect, it, vi } from "vitest";
 import { Engine } from "../src/engine/engine";
-import type { ToWorker } from "../src/engine/protocol";
+import type { FromWorker, ToWorker } from "../src/engine/protocol";
 import type { Package } from "../src/package/package";
 
 afterEach(() => vi.unstubAllGlobals());
@@ -19,12 +20,14 @@ const options = (signal: AbortSignal) => ({ context: 1024, fast: true, drafts: f
 
 /** What the page sends to its worker, which starts or loads for ever, and how often it was ended. */
 function fakeWorker(starts: boolean) {
-  const seen = { sent: [] as ToWorker[], ended: 0 };
+  let hear: (message: FromWorker) => void = () => undefined;
+  const seen = { sent: [] as ToWorker[], ended: 0, tell: (message: FromWorker) => hear(message) };
   class FakeWorker {
     onmessage: ((event: unknown) => void) | undefined;
     postMessage(message: ToWorker): void {
       seen.sent.push(message);
-      if (starts) this.onmessage?.({ data: { kind: "started", fast: {} } });
+      hear = (data) => this.onmessage?.({ data });
+      if (starts && message.kind === "start") hear({ kind: "started", fast: {} as Stats });
     }
     terminate(): void {
       seen.ended += 1;
@@ -51,4 +54,31 @@ it("ends its worker where the start is ended, which might go on reading what is 
   abort.abort();
   await expect(start).rejects.toThrow(/unloaded/);
   expect(seen.ended).toBeGreaterThan(0);
+});
+
+it("answers a message that comes while kernels are timed after them, from the beginning of its chat", async () => {
+  const { sent, tell } = fakeWorker(true);
+  const engine = await Engine.start(pack, options(new AbortController().signal), vi.fn(), vi.fn());
+  const profile = { clock: "device", steps: [] } as unknown as Profile;
+  const profiling = engine.profile();
+  const generation = {
+    temperature: 0,
+    topP: 1,
+    repetitionPenalty: 1,
+    frequencyPenalty: 0,
+    presencePenalty: 0,
+    maxTokens: 8,
+    seed: 1,
+  };
+  const replying = engine.reply([{ role: "user", content: "Hi" }], generation, 0, vi.fn());
+  await Promise.resolve();
+  expect(sent.map(({ kind }) => kind)).toEqual(["start", "profile"]);
+  const [, asked] = sent as [unknown, Extract<ToWorker, { kind: "profile" }>];
+  expect(asked.text.length).toBeLessThan(options(new AbortController().signal).context);
+  tell({ kind: "profiled", id: asked.id, profile });
+  expect(await profiling).toBe(profile);
+  await vi.waitFor(() => expect(sent).toHaveLength(3));
+  tell({ kind: "end", id: asked.id + 1, fast: {} as Stats });
+  await replying;
+  await expect(Promise.all([engine.profile(), engine.dispose()])).rejects.toThrow(/unloaded/);
 });

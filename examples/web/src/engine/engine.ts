@@ -1,5 +1,5 @@
 // A package in the stock client, in a worker that ends with the engine.
-import type { Stats as FastStats } from "gemma4-web/fast";
+import type { Profile, Stats as FastStats } from "gemma4-web/fast";
 import { SUBGROUP_MATRICES } from "gemma4-web/choose";
 import type { ChatCompletionMessageParam } from "@mlc-ai/web-llm";
 import { CONVERSATION_OVERRIDES } from "../chat/prompt";
@@ -11,6 +11,10 @@ import type { FromWorker, StoredDrafter, ToWorker } from "./protocol";
 import { type Pace, ReplyClock } from "./speed";
 
 const MODEL_ID = "gemma4";
+/** What a profile asks: some ten tokens, as often as the context has room for. */
+const PANGRAM = "The quick brown fox jumps over the lazy dog. ";
+const MOST_PANGRAMS = 10;
+const TOKENS_OF_PANGRAM = 64; // and the reply's: of a small vocabulary
 // The client names what its device lacks, which may be less than the adapter offers.
 const CHECKED_FEATURES = new Set(["shader-f16", SUBGROUP_MATRICES]);
 
@@ -55,6 +59,7 @@ export class Engine {
   private history: ChatCompletionMessageParam[] | undefined;
   private contextTokens = 0;
   private ended: EngineLost | undefined;
+  private profiling: Promise<unknown> | undefined;
 
   private constructor(
     private readonly worker: Worker,
@@ -139,6 +144,7 @@ export class Engine {
     sent: number,
     take: (piece: Piece) => void,
   ): Promise<void> {
+    await this.profiling;
     const reused = this.history !== undefined && same(this.history, messages.slice(0, -1));
     this.history = undefined;
     const id = ++this.replies;
@@ -170,6 +176,25 @@ export class Engine {
     }
     // After any other end the client starts over with the whole conversation.
     if (finish === "stop") this.history = [...messages, { role: "assistant", content: text }];
+  }
+
+  /** Where the time of a prompt and of a token goes, by kernel. What was said is read again with the next message. */
+  async profile(): Promise<Profile> {
+    this.history = undefined;
+    const id = ++this.replies;
+    const text = PANGRAM.repeat(Math.min(MOST_PANGRAMS, Math.floor(this.contextLength / TOKENS_OF_PANGRAM)));
+    let found: Profile | undefined;
+    const listening = this.listen(
+      (resolve) => (message) => {
+        if (message.kind !== "profiled" || message.id !== id) return;
+        found = message.profile;
+        resolve();
+      },
+      { kind: "profile", id, text },
+    );
+    this.profiling = listening.catch(() => undefined);
+    await listening;
+    return found!;
   }
 
   stop(): void {

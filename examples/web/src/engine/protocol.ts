@@ -1,5 +1,5 @@
 // Messages between the page and the engine's worker.
-import type { Stats as FastStats } from "gemma4-web/fast";
+import type { Profile, Stats as FastStats } from "gemma4-web/fast";
 import type { AppConfig, ChatCompletionChunk, ChatCompletionRequestStreaming } from "@mlc-ai/web-llm";
 
 /** A drafter that is downloaded: where its files lie in the caches, and what they are. */
@@ -23,6 +23,8 @@ export type ToWorker =
     }
   /** `sent`: when the person sent the message, by `now` of speed.ts. */
   | { kind: "reply"; id: number; sent: number; request: ChatCompletionRequestStreaming }
+  /** `text`: what is asked while the kernels are timed. */
+  | { kind: "profile"; id: number; text: string }
   | { kind: "stop" };
 
 export type FromWorker =
@@ -31,6 +33,7 @@ export type FromWorker =
   /** `at`: milliseconds since `sent`; `drafted`, with the usage: tokens of the reply that took no step of their own. */
   | { kind: "chunk"; id: number; at: number; drafted: number; chunk: ChatCompletionChunk }
   | { kind: "end"; id: number; fast: FastStats }
+  | { kind: "profiled"; id: number; profile: Profile }
   /** A start or a reply failed; the client's errors are text. */
   | { kind: "failed"; id: number | undefined; text: string }
   /** The graphics device is gone, or reports an error: nothing works any more. */

@@ -1,10 +1,11 @@
 // The stock client, off the page's own thread. It also reports when the graphics device is gone, which
 // the client only logs.
-import { disable, noteChoice, stats, useDrafter } from "gemma4-web/fast"; // before the client, which it watches
+import { disable, noteChoice, profile, stats, useDrafter } from "gemma4-web/fast"; // before the client, which it watches
 import { MLCEngine } from "@mlc-ai/web-llm";
 import type { FromWorker, StoredDrafter, ToWorker } from "./protocol";
 import { now } from "./speed";
 
+const PROFILED_TOKENS = 24;
 const engine = new MLCEngine({ logLevel: "WARN" });
 engine.setInitProgressCallback(({ progress, text }) => tell({ kind: "progress", share: progress, text }));
 
@@ -56,8 +57,24 @@ async function reply({ id, sent, request }: Extract<ToWorker, { kind: "reply" }>
   }
 }
 
+async function measure({ id, text }: Extract<ToWorker, { kind: "profile" }>): Promise<void> {
+  const messages = [{ role: "user" as const, content: text }];
+  const request = { messages, stream: true as const, temperature: 0, max_tokens: PROFILED_TOKENS, ignore_eos: true };
+  try {
+    const found = await profile(async () => {
+      await engine.resetChat();
+      for await (const chunk of await engine.chat.completions.create(request)) void chunk;
+    });
+    await engine.resetChat();
+    tell({ kind: "profiled", id, profile: found });
+  } catch (error) {
+    tell({ kind: "failed", id, text: String(error) });
+  }
+}
+
 self.onmessage = ({ data }: MessageEvent<ToWorker>) => {
   if (data.kind === "start") void start(data);
   else if (data.kind === "reply") void reply(data);
+  else if (data.kind === "profile") void measure(data);
   else engine.interruptGenerate();
 };

@@ -6,6 +6,7 @@ import { forgotten } from "../package/trust";
 import { formatBytes } from "../package/units";
 import { byId, h } from "./dom";
 import { describeDrafts, describeFast, describeLibrary } from "./fast_state";
+import { ProfilePanel } from "./profile";
 import { setUpSettingsNav } from "./settings_nav";
 import { applyTheme, type Theme } from "./theme";
 import { TransferButtons } from "./transfer";
@@ -41,6 +42,7 @@ export class SettingsDialog {
   private readonly fast = byId<HTMLInputElement>("fast");
   private readonly drafts = byId<HTMLInputElement>("drafts");
   private readonly transfer: TransferButtons;
+  private readonly profile: ProfilePanel;
   private readonly showBeginning = setUpSettingsNav();
 
   constructor(
@@ -84,6 +86,7 @@ export class SettingsDialog {
       this.showFast();
     });
     this.transfer = new TransferButtons(session);
+    this.profile = new ProfilePanel(session);
     this.setUpClearing();
   }
 
@@ -99,6 +102,7 @@ export class SettingsDialog {
     this.drafts.checked = session.settings.drafts;
     this.showFast();
     this.transfer.show();
+    this.profile.show();
     this.dialog.showModal();
     this.showBeginning();
     await this.fillStorage();
