@@ -176,7 +176,7 @@ class Nibbles(ProductPacking):
 
 @dataclass(frozen=True)
 class Bytes(ProductPacking):
-    """8 bits, which stop at 254, level 127: signed bytes, which kernels multiply, hold no 128."""
+    """8 bits, which stop at 254, level 127, where they meet signed bytes, which hold no 128."""
 
     bits: int = 8
 

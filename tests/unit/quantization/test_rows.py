@@ -75,6 +75,12 @@ def test_a_weight_beside_a_level_by_the_last_bit_is_refused() -> None:
         RowScheme(4).store(row, name="w", first_row=0)
 
 
+@every
+def test_its_codes_never_meet_signed_products_which_hold_no_255(scheme: RowScheme) -> None:
+    assert not scheme.takes_int8
+    assert not scheme.layout(512, (8,)).takes_int8
+
+
 def test_what_is_not_finite_is_refused() -> None:
     rows = np.zeros((2, 64), np.float32)
     rows[1, 3] = np.inf
