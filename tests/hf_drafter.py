@@ -36,7 +36,7 @@ class Assistant:
     model: Any
     window: int
 
-    def guess(
+    def draft(
         self, embedding: Float32Array, hidden: Float32Array, keys_values: KeysValues
     ) -> tuple[Float32Array, Float32Array]:
         """Logits (vocab_size,) and the next hidden state, from rows before the position only.
@@ -97,7 +97,7 @@ def target_states(model: Any, ids: Ids) -> tuple[Float32Array, dict[int, Any]]:
 def generated(
     model: Any, ids: Sequence[int], count: int, assistant: Assistant | None = None
 ) -> list[int]:
-    """The most probable tokens after `ids`; with a drafter, four guesses at a time."""
+    """The most probable tokens after `ids`; with a drafter, four drafts at a time."""
     more = {}
     if assistant is not None:
         options = assistant.model.generation_config

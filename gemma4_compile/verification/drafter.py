@@ -1,4 +1,4 @@
-"""The drafter of a package next to its float32 reference: weights, guesses, checked tokens.
+"""The drafter of a package next to its float32 reference: weights, drafts, checked tokens.
 
 The reference is `model_spec/drafter/reference.py`, which tests hold against transformers, on the
 states, keys and values that transformers gives for the model.
@@ -27,7 +27,7 @@ from gemma4_compile.model_spec.config.drafter import DrafterConfig
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.drafter.component import DRAFTER
 from gemma4_compile.model_spec.drafter.parameters import STEM
-from gemma4_compile.model_spec.drafter.reference import Guess, guess
+from gemma4_compile.model_spec.drafter.reference import Draft, draft
 from gemma4_compile.model_spec.text.scales import embedding_scale
 from gemma4_compile.package.artifacts import Build, TensorCache, read_artifact
 from gemma4_compile.package.interface import DRAFTER as ENTRY
@@ -43,13 +43,13 @@ from gemma4_compile.verification.measures import (
     DraftMeasures,
     LayerMeasures,
     LogitMeasures,
-    compare_guesses,
+    compare_drafts,
     compare_layer,
     compare_logits,
 )
 from gemma4_compile.verification.media import WeightMeasures, compare_weights
 from gemma4_compile.verification.prompt import Prompt
-from gemma4_compile.verification.rounds import PackageGuess, Round
+from gemma4_compile.verification.rounds import PackageDraft, Round
 from gemma4_compile.verification.stored_weights import StoredWeights
 from gemma4_compile.verification.subject import Subject, VerifyRequest, overrides_of
 from gemma4_compile.verification.thresholds import (
@@ -179,16 +179,16 @@ class DraftSubject:
 
 @dataclass(frozen=True)
 class DraftComparison:
-    """Guesses, and the model's logits and states of several tokens, on one set of weights.
+    """Drafts, and the model's logits and states of several tokens, on one set of weights.
 
     Attributes
     ----------
-    guesses : None where the package's chunk or context has no room for any
+    drafts : None where the package's chunk or context has no room for any
     logits, states : of `verify_tokens`
     is_whole : the reference has the checkpoint's weights
     """
 
-    guesses: DraftMeasures | None
+    drafts: DraftMeasures | None
     logits: LogitMeasures
     states: LayerMeasures
     bounds: Thresholds
@@ -197,9 +197,9 @@ class DraftComparison:
     @property
     def failures(self) -> Iterator[str]:
         """Measures beyond their bounds, as text; a NaN is."""
-        if self.guesses is not None:
-            for text in draft_shortfalls(self.bounds, self.guesses, whole=self.is_whole):
-                yield f"guesses: {text}"
+        if self.drafts is not None:
+            for text in draft_shortfalls(self.bounds, self.drafts, whole=self.is_whole):
+                yield f"drafts: {text}"
         for text in shortfalls(self.bounds, self.logits, [self.states]):
             yield f"checked tokens: {text.replace('after layer 0', 'of the states')}"
 
@@ -236,7 +236,7 @@ class DrafterReport:
             "rounds": self.rounds,
             **{
                 name: {
-                    "guesses": None if one.guesses is None else asdict(one.guesses),
+                    "guesses": None if one.drafts is None else asdict(one.drafts),
                     "kl_bound": draft_kl_bound(one.bounds, whole=one.is_whole),
                     "logits": asdict(one.logits),
                     "states": asdict(one.states),
@@ -292,18 +292,18 @@ class _Reference:
         row = self.of_model("embed_tokens.weight", token_id, token_id + 1)[0]
         return np.asarray(row * np.float32(embedding_scale(self.subject.config)), np.float32)
 
-    def guesses(self, one: Round) -> Iterator[tuple[PackageGuess, Guess]]:
-        """The package's guesses of a round with the reference's, which begin with its tokens."""
+    def drafts(self, one: Round) -> Iterator[tuple[PackageDraft, Draft]]:
+        """The package's drafts of a round with the reference's, which begin with its tokens."""
         before = {
             kind: (keys[: one.position], values[: one.position])
             for kind, (keys, values) in self.run.keys_values.items()
         }
         token_id, hidden = self.text.ids[one.position], None
-        for found in one.guesses:
+        for found in one.drafts:
             if hidden is None:
                 hidden = self.run.normed[self.row(one.position - 1)]
             drafter = self.subject.drafter
-            expected = guess(drafter, self.weights, self.embedding(token_id), hidden, before)
+            expected = draft(drafter, self.weights, self.embedding(token_id), hidden, before)
             yield found, expected
             token_id, hidden = found.token, expected.hidden
 
@@ -312,12 +312,12 @@ def _compared(reference: _Reference, rounds: Sequence[Round], *, is_whole: bool)
     opened = reference.subject.opened
     build = opened.provenance.build
     run, ids = reference.run, reference.text.ids
-    pairs = [pair for one in rounds for pair in reference.guesses(one)]
+    pairs = [pair for one in rounds for pair in reference.drafts(one)]
     positions = [one.position + row for one in rounds for row in range(len(one.logits))]
     rows = [reference.row(position) for position in positions]
     following = [ids[place + 1] if place + 1 < len(ids) else None for place in positions]
     return DraftComparison(
-        compare_guesses(pairs) if pairs else None,
+        compare_drafts(pairs) if pairs else None,
         compare_logits(
             np.concatenate([one.logits for one in rounds]),
             run.logits[rows],

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from gemma4_compile.model_spec.drafter.reference import Guess
+from gemma4_compile.model_spec.drafter.reference import Draft
 
 Float32Array = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]
@@ -136,16 +136,17 @@ class RowMeasures:
 
 @dataclass(frozen=True)
 class DraftMeasures:
-    """Guesses of a package's drafter and the reference's, which begin with the package's tokens.
+    """Drafts of a package's drafter and the reference's, which begin with the package's tokens.
 
     Attributes
     ----------
     candidates : mean share of the reference's candidates that the package compared, too; 1 where
         every token is one
     kl_mean, kl_max : divergence over the candidates of both, nats
-    top1 : share of guesses of the same token
+    guesses : how many drafts; the word is that of reports that packages have
+    top1 : share of drafts of the same token
     max_error : largest difference of two logits of candidates of both
-    cosine_min, cosine_mean, relative_error : of the states for the next guess, as of a layer
+    cosine_min, cosine_mean, relative_error : of the states for the next draft, as of a layer
     """
 
     guesses: int
@@ -159,11 +160,11 @@ class DraftMeasures:
     relative_error: float
 
 
-class FoundGuess(Protocol):
-    """A guess of a package; `candidates` is None where every token is one."""
+class FoundDraft(Protocol):
+    """A draft of a package; `candidates` is None where every token is one."""
 
     @property
-    def token(self) -> int: ...  # noqa: D102  # of rounds.PackageGuess
+    def token(self) -> int: ...  # noqa: D102  # of rounds.PackageDraft
 
     @property
     def state(self) -> Float32Array: ...  # noqa: D102
@@ -270,8 +271,8 @@ def compare_rows(found: Float32Array, expected: Float32Array) -> RowMeasures:
     )
 
 
-def compare_guesses(pairs: Sequence[tuple[FoundGuess, Guess]]) -> DraftMeasures:
-    """Compare guesses with the reference's one by one."""
+def compare_drafts(pairs: Sequence[tuple[FoundDraft, Draft]]) -> DraftMeasures:
+    """Compare drafts with the reference's one by one."""
     shares, kl, errors = [], [], []
     for found, expected in pairs:
         own = found.candidates

@@ -167,7 +167,7 @@ def _about(published: Published, made: _Made) -> str:
         word = "adapter" if len(made.adapters) == 1 else "adapters"
         merged = f", with the {word} {', '.join(map(str, made.adapters))} merged into it"
     calibrated = " Integers were chosen by what the model computes from a text."
-    drafter = f" A drafter, {made.drafter}, guesses tokens ahead."
+    drafter = f" A drafter, {made.drafter}, drafts tokens ahead."
     return (
         f"# {published.name.partition('/')[2]}\n\n"
         f"{made.source}{merged}, compiled with gemma4-compile {made.version} in the recipe "

@@ -161,29 +161,29 @@ def _drafter_lines(drafter: JsonObject) -> list[str]:
     ]
     for key, _, name in LINES:
         one = drafter[key]
-        guesses, logits, bounds = one["guesses"], one["logits"], one["thresholds"]
+        drafts, logits, bounds = one["guesses"], one["logits"], one["thresholds"]
         lines.append(f"  with {name}")
         rows: list[tuple[str, str, str]] = []
-        if guesses is not None:
+        if drafts is not None:
             rows = [
                 (
-                    f"{guesses['guesses']} guesses that agree",
-                    f"{guesses['top1']:.1%}",
+                    f"{drafts['guesses']} drafts that agree",
+                    f"{drafts['top1']:.1%}",
                     f">= {bounds['top1']:.0%}" if key == "arithmetic" else "",
                 ),
                 (
                     "their mean KL divergence, nats",
-                    f"{guesses['kl_mean']:.3g}",
+                    f"{drafts['kl_mean']:.3g}",
                     f"<= {one['kl_bound']:g}",
                 ),
                 (
                     "candidates in common",
-                    f"{guesses['candidates']:.1%}",
+                    f"{drafts['candidates']:.1%}",
                     f">= {bounds['top5']:.0%}",
                 ),
                 (
                     "mean cosine of their states",
-                    f"{guesses['cosine_mean']:.7f}",
+                    f"{drafts['cosine_mean']:.7f}",
                     f">= {bounds['cosine']:g}",
                 ),
             ]

@@ -1,4 +1,4 @@
-"""Rounds of guesses on a package, in this process or on WebGPU: what drafter and model return."""
+"""Rounds of drafts on a package, in this process or on WebGPU: what drafter and model return."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from gemma4_compile.verification.runners import find_node_modules, on_dawn
 Float32Array = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int32]
 
-GUESSES = 4  # of a round
+DRAFTS = 4  # of a round
 
 
 @dataclass(frozen=True)
-class PackageGuess:
+class PackageDraft:
     """One call of `draft_token`.
 
     Attributes
     ----------
-    token : the guess
-    state : (hidden_size,) for the next guess
+    token : the draft
+    state : (hidden_size,) for the next draft
     logits : of the candidates
     candidates : their ids; None where every token is one
     """
@@ -45,7 +45,7 @@ class PackageGuess:
 
 @dataclass(frozen=True)
 class Round:
-    """Guesses after the token at a position, and the model's run on the text from there on.
+    """Drafts after the token at a position, and the model's run on the text from there on.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class Round:
     """
 
     position: int
-    guesses: tuple[PackageGuess, ...]
+    drafts: tuple[PackageDraft, ...]
     logits: Float32Array
     states: Float32Array
 
@@ -67,13 +67,13 @@ class Move:
     Attributes
     ----------
     position : of its first token
-    guesses : how many, and tokens of the text after the first
+    drafts : how many, and tokens of the text after the first
     kept : tokens that stay, the first one among them
     begins : what is before the position is a prompt; otherwise it is there
     """
 
     position: int
-    guesses: int
+    drafts: int
     kept: int
     begins: bool
 
@@ -84,9 +84,9 @@ Rounds = Callable[[Path, Sequence[int], Sequence[Move]], list[Round]]
 def plan_rounds(runs: Sequence[range], chunk: int) -> list[Move]:
     """Rounds along a text.
 
-    The model runs on tokens of the text in the place of the guesses, and keeps some of them, each
+    The model runs on tokens of the text in the place of the drafts, and keeps some of them, each
     round another number: so every row of `verify_tokens` is seen, after every number of them. The
-    first round of a run has no guesses: the model's state before it is not known.
+    first round of a run has no drafts: the model's state before it is not known.
 
     Parameters
     ----------
@@ -97,9 +97,9 @@ def plan_rounds(runs: Sequence[range], chunk: int) -> list[Move]:
     for run in runs:
         position, index = run.start, 0
         while position < run.stop:
-            guesses = min(GUESSES, chunk - 1, run.stop - 1 - position) if index else 0
-            kept = 1 + min(index % (GUESSES + 1), guesses)
-            found.append(Move(position, guesses, kept, begins=not index))
+            drafts = min(DRAFTS, chunk - 1, run.stop - 1 - position) if index else 0
+            kept = 1 + min(index % (DRAFTS + 1), drafts)
+            found.append(Move(position, drafts, kept, begins=not index))
             position += kept
             index += 1
     return found
@@ -110,33 +110,33 @@ class _Recorded:
 
     def __init__(self, function: Forward, device: Device) -> None:
         self._function, self._device = function, device
-        self.guesses: list[PackageGuess] = []
+        self.drafts: list[PackageDraft] = []
 
     def __call__(self, *arguments: tvm_ffi.Object) -> tvm_ffi.Array[tvm_ffi.Tensor]:
         result = self._function(*arguments)
         token, state, logits, *candidates = (self._device.read(one) for one in result)
         chosen = candidates[0].reshape(-1) if candidates else None
-        guess = PackageGuess(int(token[0]), state.reshape(-1), logits.reshape(-1), chosen)
-        self.guesses.append(guess)
+        draft = PackageDraft(int(token[0]), state.reshape(-1), logits.reshape(-1), chosen)
+        self.drafts.append(draft)
         return result
 
 
 def rounds_here(
     directory: Path, ids: Sequence[int], moves: Sequence[Move], library: str | None = None
 ) -> list[Round]:
-    """Guess along a text in this process, on a library by name; errors as those of `Engine`."""
+    """Draft along a text in this process, on a library by name; errors as those of `Engine`."""
     named = library or main_library(directory)
-    engine = Engine.open(directory, graphs=False, drafts=GUESSES, device=named)
+    engine = Engine.open(directory, graphs=False, drafts=DRAFTS, device=named)
     rounds = engine.rounds
     assert rounds is not None, "a package with a drafter"
     drafter = rounds.drafter
     calls = drafter.calls
     assert isinstance(calls, PlainRounds), "an engine without graphs"
     recorded = calls.draft = _Recorded(calls.draft, engine.device)
-    guess = drafter.guess
+    draft = drafter.guess
 
     def text_instead(token_id: int, position: int, count: int) -> None:
-        guess(token_id, position, count)
+        draft(token_id, position, count)
         drafter.put(ids[position : position + 1 + count])
 
     drafter.guess = text_instead  # type: ignore[method-assign]  # of this one object
@@ -145,11 +145,11 @@ def rounds_here(
         if move.begins:
             engine.clear()
             engine.prefill(ids[: move.position])
-        recorded.guesses.clear()
-        given, rows = rounds.advance(ids[move.position], move.guesses)
-        assert len(given) == move.guesses, "there is room for them"
+        recorded.drafts.clear()
+        given, rows = rounds.advance(ids[move.position], move.drafts)
+        assert len(given) == move.drafts, "there is room for them"
         logits = np.stack([rows.read(row) for row in range(len(given) + 1)])
-        found.append(Round(move.position, tuple(recorded.guesses), logits, drafter.states))
+        found.append(Round(move.position, tuple(recorded.drafts), logits, drafter.states))
         rounds.accept(move.kept - 1)
     return found
 
@@ -161,7 +161,7 @@ def rounds_on_dawn(
     node_modules: Path,
     library: str | None = None,
 ) -> list[Round]:
-    """Guess along a text on WebGPU, on a library by name; errors as those of `run_on_dawn`."""
+    """Draft along a text on WebGPU, on a library by name; errors as those of `run_on_dawn`."""
     asked = {"ids": list(ids), "moves": [asdict(move) for move in moves]}
     found = on_dawn(directory, node_modules, lambda _: {"rounds": asked}, library)
     with found as (folder, written):
@@ -174,14 +174,14 @@ def rounds_on_dawn(
 def _read(move: Move, values: Float32Array, sizes: Sequence[int]) -> Round:
     """A round whose arrays of these sizes lie one after the other, ids as floats."""
     logits, states, *rest = np.split(values, np.cumsum(sizes)[:-1])
-    each = len(rest) // max(move.guesses, 1)
-    guesses = []
-    for index in range(move.guesses):
+    each = len(rest) // max(move.drafts, 1)
+    drafts = []
+    for index in range(move.drafts):
         token, state, own, *candidates = rest[each * index : each * (index + 1)]
         chosen = candidates[0].astype(np.int32) if candidates else None
-        guesses.append(PackageGuess(int(token[0]), state, own, chosen))
-    rows = move.guesses + 1
-    return Round(move.position, tuple(guesses), logits.reshape(rows, -1), states.reshape(rows, -1))
+        drafts.append(PackageDraft(int(token[0]), state, own, chosen))
+    rows = move.drafts + 1
+    return Round(move.position, tuple(drafts), logits.reshape(rows, -1), states.reshape(rows, -1))
 
 
 def rounds_for(device: str, node_modules: Path | None, library: str | None = None) -> Rounds:

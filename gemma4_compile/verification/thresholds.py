@@ -80,16 +80,16 @@ def shortfalls(
 
 
 def draft_kl_bound(bounds: Thresholds, *, whole: bool) -> float:
-    """Largest mean divergence of a drafter's guesses."""
+    """Largest mean divergence of a drafter's drafts."""
     return 2 * bounds.kl_mean if whole else bounds.kl_mean
 
 
 def draft_shortfalls(bounds: Thresholds, found: DraftMeasures, *, whole: bool) -> Iterator[str]:
-    """As `shortfalls`, of a drafter's guesses.
+    """As `shortfalls`, of a drafter's drafts.
 
     Two models with rounded weights, one after the other, may diverge twice as far. With the
     checkpoint's weights as `whole` the token has no bound: which of two that are nearly as good is
-    guessed decides what a step costs, and not what is said.
+    drafted decides what a step costs, and not what is said.
     """
     most = draft_kl_bound(bounds, whole=whole)
     if not found.kl_mean <= most:

@@ -1,4 +1,4 @@
-// Rounds of guesses on a WebGPU device: the calls of runtime/engine/rounds.py; see rounds.py.
+// Rounds of drafts on a WebGPU device: the calls of runtime/engine/rounds.py; see rounds.py.
 import { dispose, filesFromDisk } from "./webgpu_model.mjs";
 
 const LIST = "drafter-tensor-cache.json";
@@ -20,14 +20,14 @@ export class WebGPUDrafter {
   }
 
   /**
-   * Guesses after the first of `ids`, and the model's logits and states of all of them, of which it keeps the first
-   * `kept`: {logits, states, guesses}, arrays.
+   * Drafts after the first of `ids`, and the model's logits and states of all of them, of which it keeps the first
+   * `kept`: {logits, states, drafts}, arrays.
    */
-  async round(ids, position, guesses, kept) {
+  async round(ids, position, drafts, kept) {
     const { model } = this;
     const tensors = model.scoped(() => {
       model.beginForward(ids.length);
-      const outputs = [...this.#guesses(ids[0], position, guesses), ...verifyTokens(model, ids)];
+      const outputs = [...this.#drafts(ids[0], position, drafts), ...verifyTokens(model, ids)];
       model.endForward();
       return outputs;
     });
@@ -37,11 +37,11 @@ export class WebGPUDrafter {
     const [logits, states] = arrays.splice(-2);
     const width = states.length / ids.length;
     this.hidden = states.slice((kept - 1) * width, kept * width);
-    return { logits, states, guesses: arrays };
+    return { logits, states, drafts: arrays };
   }
 
   /** Results of `draft_token`, one after the other. */
-  #guesses(id, position, count) {
+  #drafts(id, position, count) {
     const { model } = this;
     const found = [];
     if (!count) return found;
@@ -57,7 +57,7 @@ export class WebGPUDrafter {
   }
 }
 
-/** Results of `draft_token`: the id and the state of the guess after that first, and what else it returns. */
+/** Results of `draft_token`: the id and the state of the draft after that first, and what else it returns. */
 export function draftToken(model, token, hidden, positions, params) {
   const embedding = model.functions.embed_tokens(token, model.params);
   const outputs = model.named("draft_token")(embedding, hidden, positions, model.kv, params);
@@ -76,13 +76,13 @@ export function verifyTokens(model, ids) {
 /** Runs planned rounds; calls `write(index, arrays)` with the results of each. */
 export async function runRounds(model, directory, { ids, moves }, write) {
   const drafter = await new WebGPUDrafter().open(model, directory);
-  for (const [index, { position, guesses, kept, begins }] of moves.entries()) {
+  for (const [index, { position, drafts, kept, begins }] of moves.entries()) {
     if (begins) {
       model.clear();
       dispose(model.prompt(ids.slice(0, position)));
     }
-    const rows = ids.slice(position, position + guesses + 1);
-    const { logits, states, guesses: found } = await drafter.round(rows, position, guesses, kept);
+    const rows = ids.slice(position, position + drafts + 1);
+    const { logits, states, drafts: found } = await drafter.round(rows, position, drafts, kept);
     await write(index, [logits, states, ...found]);
   }
 }

@@ -1,6 +1,6 @@
 """The drafter in NumPy float32: the meaning that tests compare with.
 
-Written for reading: one guess from the configs alone, so it shares nothing with the layer plan and
+Written for reading: one draft from the configs alone, so it shares nothing with the layer plan and
 the parameter table. The steps are those of transformers 5.24.0,
 `models/gemma4_assistant/modeling_gemma4_assistant.py`, on the rows before the round's position
 only. Axes: T position of a key, H query head, K KV head, D head_dim.
@@ -32,15 +32,15 @@ KeysValues = tuple[Float32Array, Float32Array]
 
 
 @dataclass(frozen=True)
-class Guess:
-    """One guess.
+class Draft:
+    """One draft.
 
     Attributes
     ----------
     token : the best of the candidates, of equal ones the lowest id
     logits : of the candidates
     candidates : their ids
-    hidden : (backbone_hidden_size,), for the next guess
+    hidden : (backbone_hidden_size,), for the next draft
     """
 
     token: int
@@ -59,20 +59,20 @@ def candidates_of(config: DrafterConfig, weights: Weights, x: Float32Array) -> I
     return ordering.reshape(config.num_centroids, -1)[best].reshape(-1)
 
 
-def guess(
+def draft(
     config: DrafterConfig,
     weights: Weights,
     embedding: Float32Array,
     hidden: Float32Array,
     keys_values: Mapping[AttentionKind, KeysValues],
-) -> Guess:
-    """Guess the token after one.
+) -> Draft:
+    """Draft the token after one.
 
     Parameters
     ----------
     weights : float32 by checkpoint name without `model.`, (out, in)
     embedding : (backbone_hidden_size,), the token's, times the target's scale
-    hidden : (backbone_hidden_size,), the target's after its final norm, or the guess's before
+    hidden : (backbone_hidden_size,), the target's after its final norm, or the draft's before
     keys_values : K and V (T, K, D) that the drafter's layers of each kind read, of all T positions
         before the token's; sliding layers see the last `sliding_window` of them
     """
@@ -104,4 +104,4 @@ def guess(
     head = weights["embed_tokens.weight" if config.ties_head else "lm_head.weight"]
     logits = linear(normed, head[candidates])
     token = int(candidates[logits == logits.max()].min())
-    return Guess(token, logits, candidates, linear(normed, weights["post_projection.weight"]))
+    return Draft(token, logits, candidates, linear(normed, weights["post_projection.weight"]))

@@ -11,7 +11,7 @@ import pytest
 
 from gemma4_compile.model_spec.config.attention import AttentionKind
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
-from gemma4_compile.model_spec.drafter.reference import guess
+from gemma4_compile.model_spec.drafter.reference import draft
 from gemma4_compile.model_spec.text.reference import forward
 from gemma4_compile.model_spec.text.scales import embedding_scale
 from gemma4_compile.runtime import Engine, Package
@@ -48,15 +48,15 @@ class Truth:
         scale = np.float32(embedding_scale(self.config))
         return np.asarray(self.weights["embed_tokens.weight"][token_id] * scale)
 
-    def guesses(
+    def drafts(
         self, ids: list[int], token_id: int, count: int
     ) -> list[tuple[Float32Array, Float32Array]]:
-        """Logits and states of guesses of what follows ids and a token."""
+        """Logits and states of drafts of what follows ids and a token."""
         states, stored = hf_drafter.target_states(self.model, ids)
         read = {kind: stored[self.owner(kind)] for kind in AttentionKind}
         hidden, found = states[-1], []
         for _ in range(count):
-            logits, hidden = self.assistant.guess(self.embedding(token_id), hidden, read)
+            logits, hidden = self.assistant.draft(self.embedding(token_id), hidden, read)
             found.append((logits, hidden))
             token_id = int(logits.argmax())
         return found
@@ -76,8 +76,8 @@ def test_the_numpy_form_is_that_of_transformers(
     own = forward(truth.config, weights, np.array(ids))
     read = {kind: own.keys_values[truth.owner(kind)] for kind in AttentionKind}
     token_id, hidden = 77, own.normed[-1]
-    for logits, state in truth.guesses(ids, token_id, DRAFTS):
-        found = guess(
+    for logits, state in truth.drafts(ids, token_id, DRAFTS):
+        found = draft(
             drafter.config, drafter.plain_weights, truth.embedding(token_id), hidden, read
         )
         np.testing.assert_allclose(found.logits, logits[found.candidates], atol=LOGITS_F32)
@@ -114,7 +114,7 @@ class Recorded:
         calls.draft = draft
 
     def advance(self, token_id: int, accepted: int = 0) -> list[Any]:
-        """Add a token and keep some guesses; what the drafter gave."""
+        """Add a token and keep some drafts; what the drafter gave."""
         self.results.clear()
         self.rounds.advance(token_id, DRAFTS)
         self.rounds.accept(min(accepted, len(self.results)))
@@ -122,7 +122,7 @@ class Recorded:
 
 
 @pytest.mark.parametrize(("kind", "heads"), slow_unless(lambda _, heads: heads == TIED, CASES))
-def test_compiled_guesses_are_those_of_transformers(
+def test_compiled_drafts_are_those_of_transformers(
     kind: str, heads: tuple[bool, bool], drafted: DraftedOf
 ) -> None:
     made = drafted(kind, heads)
@@ -133,7 +133,7 @@ def test_compiled_guesses_are_those_of_transformers(
 
     def check(token_id: int) -> None:
         found = recorded.advance(token_id)
-        expected = truth.guesses(held, token_id, len(found))
+        expected = truth.drafts(held, token_id, len(found))
         for (token, state, logits, *candidates), (want, hidden) in zip(
             found, expected, strict=True
         ):
@@ -162,7 +162,7 @@ def test_compiled_guesses_are_those_of_transformers(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_guesses_after_accepted_guesses_begin_with_the_last_of_them(
+def test_drafts_after_accepted_drafts_begin_with_the_last_of_them(
     kind: str, drafted: DraftedOf
 ) -> None:
     made = drafted(kind, TIED)
@@ -174,7 +174,7 @@ def test_guesses_after_accepted_guesses_begin_with_the_last_of_them(
     held.append(60)
     for token_id, accepted in ((70, 1), (80, 3), (90, 2), (100, 0)):
         found = recorded.advance(token_id, accepted)
-        expected = truth.guesses(held, token_id, DRAFTS)
+        expected = truth.drafts(held, token_id, DRAFTS)
         for result, (want, _) in zip(found, expected, strict=True):
             assert result[0][0] == want.argmax()
         held += [token_id, *(int(result[0][0]) for result in found[:accepted])]

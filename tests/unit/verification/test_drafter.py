@@ -19,7 +19,7 @@ from gemma4_compile.package.files import hash_file, write_json
 from gemma4_compile.verification import numerics_report, subject
 from gemma4_compile.verification.numerics_report import verify_package
 from gemma4_compile.verification.report import table
-from gemma4_compile.verification.rounds import GUESSES, rounds_here
+from gemma4_compile.verification.rounds import DRAFTS, rounds_here
 from gemma4_compile.verification.subject import VerifyRequest
 from tests import drafters
 from tests.drafted import CHUNK, CONTEXT, Drafted, drafted_package
@@ -109,7 +109,7 @@ def test_a_good_package_passes(
     assert content["weights"]["error"] <= content["weights"]["bound"]
     for name in ("arithmetic", "whole"):
         one = content[name]
-        assert one["guesses"]["guesses"] > 2 * GUESSES
+        assert one["guesses"]["guesses"] > 2 * DRAFTS
         assert one["logits"]["positions"] > one["guesses"]["guesses"], "one more in a round"
         assert one["guesses"]["kl_mean"] <= one["thresholds"]["kl_mean"]
     if recipe == "f32":
@@ -117,7 +117,7 @@ def test_a_good_package_passes(
         assert content["arithmetic"]["guesses"]["candidates"] == 1
     text = table(found.to_json())
     assert f"the drafter, in {content['rounds']} rounds" in text
-    assert text.count("guesses that agree") == 2
+    assert text.count("drafts that agree") == 2
     assert read_artifact(request.package / abi.PROVENANCE_FILE)["build"]["drafter"]
 
 
@@ -130,7 +130,7 @@ def test_a_damaged_weight_of_it_is_found(
     begins = (
         "drafter: stored rows of `model.layers.1.mlp.down_proj.weight` differ from the "
         "checkpoint's by 2,",
-        "drafter, against the checkpoint: guesses: mean KL divergence is ",
+        "drafter, against the checkpoint: drafts: mean KL divergence is ",
     )
     for begin in begins:
         assert [text for text in found.failures if text.startswith(begin)], found.failures
@@ -159,10 +159,10 @@ def test_a_wrong_kernel_of_it_is_found(
     shutil.copyfile(tmp_path / "other" / "model.so", request.package / "model.so")
     note_hash(request.package, "model.so")
     found = verify_package(request, Silent())
-    begin = "drafter, arithmetic: guesses: mean KL divergence is "
+    begin = "drafter, arithmetic: drafts: mean KL divergence is "
     assert [text for text in found.failures if text.startswith(begin)], found.failures
     assert all(text.startswith("drafter, ") for text in found.failures), "the model is as it was"
-    assert all(": guesses: " in text for text in found.failures), "and so are checked tokens"
+    assert all(": drafts: " in text for text in found.failures), "and so are checked tokens"
 
 
 def test_wrong_checked_tokens_are_found(
@@ -182,7 +182,7 @@ def test_wrong_checked_tokens_are_found(
     for name in ("mean KL divergence", "cosine of the states"):
         begin = f"drafter, arithmetic: checked tokens: {name} is "
         assert [text for text in found.failures if text.startswith(begin)], found.failures
-    assert not [text for text in found.failures if ": guesses: " in text]
+    assert not [text for text in found.failures if ": drafts: " in text]
 
 
 def test_the_drafter_that_it_was_made_with_is_asked_for(

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gemma4_compile.model_spec.drafter.reference import Guess
+from gemma4_compile.model_spec.drafter.reference import Draft
 from gemma4_compile.verification.measures import (
-    compare_guesses,
+    compare_drafts,
     compare_layer,
     compare_logits,
     compare_rows,
     divergence,
     log_probabilities,
 )
-from gemma4_compile.verification.rounds import PackageGuess
+from gemma4_compile.verification.rounds import PackageDraft
 
 
 def logits(*rows: list[float]) -> np.ndarray:
@@ -84,36 +84,36 @@ def test_rows_that_are_not_finite_have_no_small_error() -> None:
 
 
 STATE = np.array([3.0, 4.0], np.float32)
-EXPECTED = Guess(7, np.log(np.array([0.5, 0.25, 0.25], np.float32)), np.array([7, 2, 5]), STATE)
+EXPECTED = Draft(7, np.log(np.array([0.5, 0.25, 0.25], np.float32)), np.array([7, 2, 5]), STATE)
 
 
-def test_guesses_are_compared_over_the_candidates_of_both() -> None:
-    same = PackageGuess(
+def test_drafts_are_compared_over_the_candidates_of_both() -> None:
+    same = PackageDraft(
         7, 2 * STATE, EXPECTED.logits[::-1] + 1, EXPECTED.candidates[::-1].astype(np.int32)
     )
-    found = compare_guesses([(same, EXPECTED)])
+    found = compare_drafts([(same, EXPECTED)])
     assert (found.guesses, found.candidates, found.top1) == (1, 1, 1)
     assert found.kl_mean < 1e-12, "probabilities do not change with a constant"
     assert found.max_error == pytest.approx(1)
     assert found.cosine_min == pytest.approx(1)
     assert found.relative_error == pytest.approx(1)
 
-    other = PackageGuess(
+    other = PackageDraft(
         2, np.array([4.0, -3.0], np.float32), EXPECTED.logits, np.array([7, 2, 9], np.int32)
     )
-    found = compare_guesses([(same, EXPECTED), (other, EXPECTED)])
+    found = compare_drafts([(same, EXPECTED), (other, EXPECTED)])
     assert found.candidates == pytest.approx(5 / 6)
     assert found.top1 == 0.5
     assert found.cosine_min == pytest.approx(0)
     assert found.kl_max < 1e-12, "of two of three candidates the logits are the same"
 
-    dense = PackageGuess(0, STATE, np.zeros(9, np.float32), None)
-    found = compare_guesses([(dense, EXPECTED)])
+    dense = PackageDraft(0, STATE, np.zeros(9, np.float32), None)
+    found = compare_drafts([(dense, EXPECTED)])
     by_hand = 0.5 * np.log(0.5 * 3) + 0.5 * np.log(0.25 * 3)
     assert found.kl_mean == pytest.approx(by_hand)
 
 
-def test_guesses_without_a_candidate_in_common_are_infinitely_far() -> None:
-    foreign = PackageGuess(1, STATE, EXPECTED.logits, np.array([1, 3, 4], np.int32))
-    found = compare_guesses([(foreign, EXPECTED)])
+def test_drafts_without_a_candidate_in_common_are_infinitely_far() -> None:
+    foreign = PackageDraft(1, STATE, EXPECTED.logits, np.array([1, 3, 4], np.int32))
+    found = compare_drafts([(foreign, EXPECTED)])
     assert (found.candidates, found.kl_mean, found.max_error) == (0, np.inf, np.inf)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gemma4_compile.runtime import Engine
-from gemma4_compile.verification.rounds import GUESSES, plan_rounds, rounds_here
+from gemma4_compile.verification.rounds import DRAFTS, plan_rounds, rounds_here
 from tests import models
 from tests.drafted import CHUNK, drafted_package
 from tests.hf import Float32Array
@@ -22,7 +22,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return drafted_package(tmp_path_factory, "e2b").package
 
 
-def test_every_row_is_of_the_text_whatever_is_guessed(package: Path) -> None:
+def test_every_row_is_of_the_text_whatever_is_drafted(package: Path) -> None:
     text = models.prompt(90, seed=4).tolist()
     runs = (range(1, 30), range(60, 85))
     found = rounds_here(package, text, plan_rounds(runs, CHUNK))
@@ -34,34 +34,34 @@ def test_every_row_is_of_the_text_whatever_is_guessed(package: Path) -> None:
         expected |= {position: engine.decode(text[position]) for position in run}
     seen, sizes = set(), set()
     for one in found:
-        assert len(one.logits) == len(one.states) == len(one.guesses) + 1
+        assert len(one.logits) == len(one.states) == len(one.drafts) + 1
         for row, logits in enumerate(one.logits):
             np.testing.assert_allclose(logits, expected[one.position + row], atol=1e-4)
             seen.add(one.position + row)
-        sizes.add(len(one.guesses))
+        sizes.add(len(one.drafts))
     assert seen == {position for run in runs for position in run}
-    assert {0, GUESSES} < sizes, "the first of a run has none, the last fewer"
+    assert {0, DRAFTS} < sizes, "the first of a run has none, the last fewer"
     steps = {b.position - a.position for a, b in pairwise(found)}
-    assert set(range(1, GUESSES + 2)) <= steps, "every number of tokens is kept"
-    assert any(guess.token != text[one.position + 1] for one in found for guess in one.guesses[:1])
+    assert set(range(1, DRAFTS + 2)) <= steps, "every number of tokens is kept"
+    assert any(draft.token != text[one.position + 1] for one in found for draft in one.drafts[:1])
 
 
-def test_guesses_are_those_without_a_record(package: Path) -> None:
+def test_drafts_are_those_without_a_record(package: Path) -> None:
     text = models.prompt(40, seed=5).tolist()
     moves = plan_rounds([range(20, 30)], CHUNK)
-    first = next(one for one in rounds_here(package, text, moves) if one.guesses)
-    engine = Engine.open(package, drafts=GUESSES)
+    first = next(one for one in rounds_here(package, text, moves) if one.drafts)
+    engine = Engine.open(package, drafts=DRAFTS)
     rounds = engine.rounds
     assert rounds is not None
     engine.prefill(text[:20])
     for position in range(20, first.position):
         rounds.advance(text[position], 0)
         rounds.accept(0)
-    guesses, _ = rounds.advance(text[first.position], GUESSES)
-    assert guesses == [guess.token for guess in first.guesses]
-    for guess in first.guesses:
-        assert guess.candidates is not None, "of clusters"
-        assert guess.token == guess.candidates[guess.logits.argmax()]
+    drafts, _ = rounds.advance(text[first.position], DRAFTS)
+    assert drafts == [draft.token for draft in first.drafts]
+    for draft in first.drafts:
+        assert draft.candidates is not None, "of clusters"
+        assert draft.token == draft.candidates[draft.logits.argmax()]
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 4, 512])
@@ -69,9 +69,9 @@ def test_rounds_are_as_long_as_the_package_takes(chunk: int) -> None:
     for run in (range(1, 2), range(1, 9), range(30, 95)):
         moves = plan_rounds([run], chunk)
         assert [move.begins for move in moves] == [True, *(False for _ in moves[1:])]
-        assert moves[0].guesses == 0
-        assert max(move.guesses for move in moves) <= min(GUESSES, chunk - 1)
-        assert all(move.position + move.guesses < run.stop for move in moves)
+        assert moves[0].drafts == 0
+        assert max(move.drafts for move in moves) <= min(DRAFTS, chunk - 1)
+        assert all(move.position + move.drafts < run.stop for move in moves)
         ends = [move.position + move.kept for move in moves]
         assert ends == [*(move.position for move in moves[1:]), run.stop]
-        assert all(1 <= move.kept <= move.guesses + 1 for move in moves)
+        assert all(1 <= move.kept <= move.drafts + 1 for move in moves)

@@ -141,13 +141,13 @@ GOOD = DraftMeasures(4, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0, 1.0, 0.0)
         ("cosine_mean", 0.99, "cosine of the states is 0.99"),
     ],
 )
-def test_guesses_beyond_a_bound_are_described(name: str, value: float, said: str) -> None:
+def test_drafts_beyond_a_bound_are_described(name: str, value: float, said: str) -> None:
     bounds = thresholds("f16", int8=False, whole=False)
     assert not list(draft_shortfalls(bounds, GOOD, whole=False))
     values: dict[str, Any] = {name: value}
     bad = replace(GOOD, **values)
     (found,) = draft_shortfalls(bounds, bad, whole=False)
     assert found.startswith(said)
-    # Which token is guessed is no matter of rounded weights, and two models round twice.
+    # Which token is drafted is no matter of rounded weights, and two models round twice.
     forgiven = name == "top1" or value == 2e-3
     assert len(list(draft_shortfalls(bounds, bad, whole=True))) == (not forgiven)

@@ -144,19 +144,19 @@ class DrafterModel(nn.Module):
             mixed.transpose(1, 2).flatten(2), self._weight(f"{prefix}.self_attn.o_proj")
         )
 
-    def guess(
+    def draft(
         self, embedded: torch.Tensor, states: torch.Tensor, target: Target
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Guess after each place from the rows before it.
+        """Draft after each place from the rows before it.
 
         Parameters
         ----------
-        embedded : (B, T, backbone) of the token that each place's guess comes after
-        states : (B, T, backbone) the target's at the place before, or the guess's before
+        embedded : (B, T, backbone) of the token that each place's draft comes after
+        states : (B, T, backbone) the target's at the place before, or the draft's before
 
         Returns
         -------
-        Logits (B, T, vocab_size), and states (B, T, backbone) for the next guess.
+        Logits (B, T, vocab_size), and states (B, T, backbone) for the next draft.
         """
         x = functional.linear(torch.cat((embedded, states), -1), self._weight("pre_projection"))
         for index, kind in enumerate(self.text["layer_types"]):
@@ -177,13 +177,13 @@ class DrafterModel(nn.Module):
         return logits, functional.linear(normed, self._weight("post_projection"))
 
     def forward(self, ids: torch.Tensor, target: Target, count: int) -> list[torch.Tensor]:
-        """Logits (B, T, vocab_size) of `count` guesses in a row that begin at each place.
+        """Logits (B, T, vocab_size) of `count` drafts in a row that begin at each place.
 
-        Guess j comes after the token at place + j: the right one, since a round ends with the first
-        wrong guess. Places near the end wrap around; their guesses mean nothing.
+        Draft j comes after the token at place + j: the right one, since a round ends with the first
+        wrong draft. Places near the end wrap around; their drafts mean nothing.
         """
         states, found = target.states.roll(1, 1), []
         for j in range(count):
-            logits, states = self.guess(target.embedded.roll(-j, 1), states, target)
+            logits, states = self.draft(target.embedded.roll(-j, 1), states, target)
             found.append(logits)
         return found

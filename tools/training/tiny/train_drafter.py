@@ -34,8 +34,8 @@ from tools.training.tiny.fake_quantisation import rounded
 from tools.training.tiny.further import all_evaluation_dialogues, further_dialogue
 from tools.training.tiny.train import ADAM_BETAS, CLIP_NORM, ahead
 
-GUESSES = 4  # of a round, in the marks
-_LATER = 0.8  # weight of a guess to that of the one before: it counts only if that was right
+DRAFTS = 4  # of a round, in the marks
+_LATER = 0.8  # weight of a draft to that of the one before: it counts only if that was right
 _BITS = 4
 
 
@@ -62,19 +62,19 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
 def losses(
     logits: list[torch.Tensor], ids: torch.Tensor, wanted: torch.Tensor
 ) -> list[torch.Tensor]:
-    """Cross entropy of each guess in a row, over the tokens that the model says.
+    """Cross entropy of each draft in a row, over the tokens that the model says.
 
     Parameters
     ----------
-    logits : (B, T, vocab_size) of each guess; guess j at place p is for token p + j + 1
+    logits : (B, T, vocab_size) of each draft; draft j at place p is for token p + j + 1
     ids, wanted : (B, T) tokens, and whether the model says them
     """
     found = []
-    for j, guess in enumerate(logits):
+    for j, draft in enumerate(logits):
         length = ids.shape[1] - j - 1
-        # Every token of the row must be the model's own, up to the one that is guessed.
+        # Every token of the row must be the model's own, up to the one that is drafted.
         inside = torch.stack([wanted[:, 1 + i : 1 + i + length] for i in range(j + 1)]).all(0)
-        found.append(functional.cross_entropy(guess[:, :length][inside], ids[:, j + 1 :][inside]))
+        found.append(functional.cross_entropy(draft[:, :length][inside], ids[:, j + 1 :][inside]))
     return found
 
 
@@ -83,7 +83,7 @@ def rounds(right: IntArray, said: BoolArray) -> tuple[int, int]:
 
     Parameters
     ----------
-    right : (B, T) how many guesses of a round that begins at a place come true
+    right : (B, T) how many drafts of a round that begins at a place come true
     said : (B, T) tokens that the model says
     """
     tokens = steps = 0
@@ -114,14 +114,14 @@ def _quantised(model: DrafterModel) -> dict[str, torch.Tensor]:
 def tokens_a_step(
     model: DrafterModel, target: Any, examination: list[IntArray], model_id: int
 ) -> dict[str, float]:
-    """Tokens a step with GUESSES guesses, by what decides whether a guess is right."""
+    """Tokens a step with DRAFTS drafts, by what decides whether a draft is right."""
     device = next(model.parameters()).device
     counts = np.zeros((2, 2), np.int64)
     parameters = _quantised(model)
     for batch in examination:
         ids = torch.from_numpy(batch).to(device)
         read = read_target(target, ids)
-        given = functional_call(model, parameters, args=(ids, read, GUESSES))
+        given = functional_call(model, parameters, args=(ids, read, DRAFTS))
         wanted = answered(batch, model_id)
         for index, truth in enumerate((ids[:, 1:], read.best[:, :-1])):
             right = torch.zeros_like(ids)
@@ -168,14 +168,14 @@ def _learn(
     model: DrafterModel,
     read: Target,
     batch: tuple[torch.Tensor, torch.Tensor],
-    guesses: int,
+    drafts: int,
     *,
     is_late: bool,
 ) -> list[torch.Tensor]:
-    """Gradients of one batch; the losses of the guesses in a row."""
+    """Gradients of one batch; the losses of the drafts in a row."""
     parameters = _quantised(model) if is_late else {}
     ids, wanted = batch
-    found = losses(functional_call(model, parameters, args=(ids, read, guesses)), ids, wanted)
+    found = losses(functional_call(model, parameters, args=(ids, read, drafts)), ids, wanted)
     total = sum((_LATER**j * loss for j, loss in enumerate(found)), torch.zeros_like(found[0]))
     total.backward()  # type: ignore[no-untyped-call]  # so it is in torch
     torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)

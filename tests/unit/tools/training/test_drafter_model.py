@@ -1,4 +1,4 @@
-"""The drafter in torch: its guesses are those of the reference."""
+"""The drafter in torch: its drafts are those of the reference."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from gemma4_compile.model_spec.config.attention import AttentionKind
 from gemma4_compile.model_spec.config.drafter import read_drafter
-from gemma4_compile.model_spec.drafter.reference import guess
+from gemma4_compile.model_spec.drafter.reference import draft
 from gemma4_compile.tiny import checkpoint
 from tools.training.tiny import model as tiny_model
 from tools.training.tiny.drafter_model import DrafterModel, drafter_config, read_target
@@ -24,7 +24,7 @@ def test_what_ships_has_the_config_of_the_training() -> None:
     assert json.loads(shipped) == drafter_config(checkpoint.config())
 
 
-def test_guesses_in_a_row_are_those_of_the_reference() -> None:
+def test_drafts_in_a_row_are_those_of_the_reference() -> None:
     config = tiny_model.read_config(tiny_model.SHIPPED_FILES)
     target = tiny_model.load(config, tiny_model.SHIPPED_FILES / "model.safetensors")
     torch.manual_seed(0)
@@ -52,7 +52,7 @@ def test_guesses_in_a_row_are_those_of_the_reference() -> None:
         }
         hidden = read.states[1, place - 1].numpy()
         for j in range(3):
-            expected = guess(parsed, weights, read.embedded[1, place + j].numpy(), hidden, stored)
+            expected = draft(parsed, weights, read.embedded[1, place + j].numpy(), hidden, stored)
             np.testing.assert_allclose(
                 found[j][1, place].numpy(), expected.logits, rtol=0, atol=2e-4
             )
@@ -67,10 +67,10 @@ def test_only_rows_of_the_models_own_tokens_are_trained() -> None:
         sure[j][0, place, token] = 100.0
     first, second = losses(sure, ids, wanted)
     assert second < 1e-6, "of two in a row there is one place, and it is right"
-    assert 1.5 < first < 2.0, "of three places one is right, and two are guessed evenly"
+    assert 1.5 < first < 2.0, "of three places one is right, and two are drafted evenly"
 
 
-def test_rounds_end_with_the_first_wrong_guess_and_with_the_answer() -> None:
+def test_rounds_end_with_the_first_wrong_draft_and_with_the_answer() -> None:
     said = np.array([[False, False, True, True, True, True, True, False, True]])
     right = np.array([[9, 2, 9, 9, 0, 4, 9, 4, 9]])
     assert rounds(right, said) == (6, 4)  # 3 tokens from 1, 1 from 4, 1 from 5; then 1 from 7
