@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime import ContextFullError, Engine, Sampler, SamplingOptions
 from gemma4_compile.runtime.device.device import Device
-from gemma4_compile.runtime.sampling.sampling import AdjustedSampler, TokenChooser
+from gemma4_compile.runtime.sampling.sampling import AdjustedSampler, Float32Array, TokenChooser
 
 CONTEXT = 256
 
@@ -119,3 +120,71 @@ def test_a_fork_chooses_from_the_logits_of_its_beginning(engine: Engine, alone: 
     for sequence, sampler in zip((engine.sequence, child), samplers()[:2], strict=True):
         found = [engine.step([sequence])[0] for _ in range(6)]
         assert found == by_hand(alone, prompt, sampler, 6)
+
+
+def test_a_step_whose_sampler_fails_chooses_for_none(engine: Engine) -> None:
+    """All tokens are added once, and the step after it gives each the next one."""
+    greedy = Sampler(SamplingOptions(temperature=0.0))
+    first, second = engine.sequence, engine.sequences.add()
+
+    def fail(logits: Float32Array) -> int:
+        raise ZeroDivisionError
+
+    def clear(logits: Float32Array) -> int:
+        second.clear()
+        return 3
+
+    def states() -> list[tuple[int, int | None]]:
+        return [(one.length, one.chosen) for one in (first, second)]
+
+    def choosing(token: object) -> TokenChooser:
+        return cast("TokenChooser", lambda logits: token)
+
+    for one in (first, second):
+        engine.prefill([2, 9, 10], one)
+        one.sampler = greedy
+    chosen = engine.step([first, second])
+    second.sampler = fail
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            engine.step([first, second])
+        assert states() == [(4, None), (4, None)]
+    for wrong in (None, -1, engine.vocab_size, 1.0):
+        second.sampler = choosing(wrong)
+        with pytest.raises(UsageError, match=f"chose {wrong}: expected a token id, 0 to"):
+            engine.step([first, second])
+    second.sampler = choosing(np.int64(7))
+    again = engine.step([first, second])
+    assert states() == [(4, again[0]), (4, 7)]
+    engine.clear()
+    assert again[0] == int(np.argmax(engine.prefill([2, 9, 10, chosen[0]])))
+    first.sampler = clear
+    with pytest.raises(UsageError, match="a sampler changed a sequence"):
+        engine.step([first, second])
+    assert states() == [(4, None), (0, None)]
+
+
+def test_a_step_says_why_a_sequence_cannot_take_part(engine: Engine, alone: Engine) -> None:
+    """Nothing is added, to a sequence of another engine neither."""
+    greedy = Sampler(SamplingOptions(temperature=0.0))
+    first, removed, popped = engine.sequence, engine.sequences.add(), engine.sequences.add()
+    alone.clear()
+    alone.prefill([2, 9, 10])
+    for one in (first, removed, popped):
+        engine.prefill([2, 9, 10], one)
+    popped.pop(1)
+    engine.sequences.remove(removed)
+    wrong = [(removed, "was removed"), (popped, "taken back"), (alone.sequence, "another engine's")]
+    for one, why in wrong:
+        one.sampler = first.sampler = greedy
+        with pytest.raises(UsageError, match=why):
+            engine.step([first, one])
+        assert first.chosen is None
+    with pytest.raises(UsageError, match="another engine's"):
+        engine.prefill([3], alone.sequence)
+    with pytest.raises(UsageError, match="was removed"):
+        engine.decode(3, removed)
+    assert (first.length, popped.length, alone.length) == (3, 2, 3)
+    first.tentative = 0
+    with pytest.raises(UsageError, match="call accept first"):
+        engine.step([first])

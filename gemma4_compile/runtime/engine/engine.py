@@ -33,7 +33,8 @@ MOST_SEQUENCES = 1024
 class Engine:
     """A model and its sequences; what more it can do is in its parts.
 
-    It begins with one sequence of its own, to which the methods without a sequence belong.
+    It begins with one sequence of its own, to which the methods without a sequence belong. One
+    thread uses it at a time, with all of its sequences: they share the memory of a forward.
 
     Attributes
     ----------
@@ -173,28 +174,39 @@ class Engine:
             If they do not fit; none is added then.
         UsageError
             If there are none, an id is outside the vocabulary, the package does not take a medium,
-            or a picture that must be whole is longer than a chunk.
+            or a picture that must be whole is longer than a chunk; or the sequence was removed, or
+            is another engine's.
         """
-        return self._read(self.runner.forward(sequence or self.sequence, ids))
+        return self._read(self.runner.forward(self._checked(sequence), ids))
 
     def decode(self, token_id: int, sequence: Sequence | None = None) -> Float32Array:
         """Add one token and return the logits (vocab_size,) of the next; as `prefill`."""
-        return self._read(self.runner.forward_one(sequence or self.sequence, token_id))
+        return self._read(self.runner.forward_one(self._checked(sequence), token_id))
 
     def step(self, sequences: Collection[Sequence]) -> list[int]:
         """Add to each the token that was chosen for it last, and let its sampler choose the next.
 
         The first token after a prompt is chosen without another forward. One forward follows the
-        other: kernels take one sequence at a time.
+        other: kernels take one sequence at a time. What a sampler raises comes out after all tokens
+        were added, and nothing is chosen for any: the next step asks all samplers again.
 
         Raises
         ------
         ContextFullError
             If there is no room in one of them; nothing is added to any.
         UsageError
-            If one is named twice, or has no sampler or no tokens; nothing is added to any.
+            If one is named twice, was removed, is another engine's, is within a round, or has no
+            sampler, or no logits to choose from; nothing is added to any. As after an error of a
+            sampler, if that chose no token id, or changed one of the sequences.
         """
-        return self._turns.step(sequences)
+        return self._turns.step([self._checked(one) for one in sequences])
+
+    def _checked(self, sequence: Sequence | None) -> Sequence:
+        """The one that a caller gives, or its own; UsageError as of `Sequences.check`."""
+        if sequence is None:
+            return self.sequence
+        self.sequences.check(sequence)
+        return sequence
 
     def _read(self, logits: tvm_ffi.Tensor) -> Float32Array:
         """Logits (vocab_size,), copied out of the machine's pooled memory."""

@@ -129,6 +129,12 @@ class Sequence:
         self._removed = True
         self._kv.remove(self._number)
 
+    def check_held(self, kv: KvState) -> None:
+        """Raise UsageError where it was removed, or is of another state than this."""
+        self._check_held()
+        if kv is not self._kv:
+            raise UsageError("the sequence is another engine's: give it to that one")
+
     def _check_held(self) -> None:
         if self._removed:
             raise UsageError("the sequence was removed: add another one")
@@ -181,11 +187,15 @@ class Sequences:
     def fork(self, parent: Sequence, position: int | None = None) -> Sequence:
         """Add one that begins with the first `position` tokens of another, by default with all.
 
-        Errors as of `add`; UsageError, too, where the parent's rings do not hold what the token at
-        that position attends to: they hold it where `pop` could go back there.
+        Errors as of `add` and `check`; UsageError, too, where the parent has no such position, or
+        its rings do not hold what the token there attends to: they hold it where `pop` could go
+        back there.
         """
+        self.check(parent)
         self._check_room()
         begin, logits = parent.length if position is None else position, None
+        if begin < 0:  # the state takes -1 for the end
+            raise UsageError(f"fork: expected a position from 0 on, found {begin}")
         if begin == parent.length and parent.logits is not None:
             # the parent's next step may write where they are: a CUDA graph's result has one place
             logits = self._device.copied(parent.logits)
@@ -197,12 +207,17 @@ class Sequences:
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence, so that there is room for another; UsageError for the first one.
 
-        That one is the engine's own, whose drafter knows its slot.
+        That one is the engine's own, whose drafter knows its slot. Errors as of `check`, too.
         """
+        self.check(sequence)
         if sequence is self._held[0]:
             raise UsageError("the engine's own sequence cannot be removed: clear it instead")
         sequence.remove()
         self._held.remove(sequence)
+
+    def check(self, sequence: Sequence) -> None:
+        """Raise UsageError for one that was removed, or is another engine's."""
+        sequence.check_held(self._kv)
 
     def _check_room(self) -> None:
         if len(self._held) == self.most:

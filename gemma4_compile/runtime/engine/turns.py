@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import numpy as np
 import tvm_ffi
 
 from gemma4_compile.errors import UsageError
@@ -31,18 +32,33 @@ class Turns:
             self._launch(sequence, sampler)
             for sequence, sampler in zip(sequences, samplers, strict=True)
         ]
-        for sequence, sampler, drawn in zip(sequences, samplers, launched, strict=True):
-            sequence.chosen = self._choose(sequence, sampler, drawn)
-        return [sequence.chosen for sequence in sequences if sequence.chosen is not None]
+        versions = [sequence.version for sequence in sequences]
+        tokens = [
+            self._choose(sequence, sampler, drawn)
+            for sequence, sampler, drawn in zip(sequences, samplers, launched, strict=True)
+        ]
+        if versions != [sequence.version for sequence in sequences]:
+            raise _changed()
+        for sequence, token in zip(sequences, tokens, strict=True):
+            sequence.chosen = (
+                token  # of all or of none: who calls gets the tokens of all or of none
+            )
+        return tokens
 
     def _check(self, sequence: Sequence) -> TokenChooser:
         """The sampler; errors as of `Engine.step`."""
+        sequence.check(0)
         if sequence.sampler is None:
             raise UsageError("step: a sequence has no sampler to choose its next token")
         if sequence.chosen is not None:
             self._runner.check(sequence, [sequence.chosen])
-        elif sequence.logits is None:
+        elif not sequence.length:
             raise UsageError("step: a sequence has no tokens: add a prompt first")
+        elif sequence.logits is None:
+            raise UsageError(
+                "step: a sequence has no logits of its last token, since tokens were taken back or "
+                "a draw used them: add a token first"
+            )
         return sequence.sampler
 
     def _launch(self, sequence: Sequence, sampler: TokenChooser) -> tvm_ffi.Tensor | None:
@@ -60,8 +76,13 @@ class Turns:
     ) -> int:
         if drawn is not None:
             return int(self._device.read(drawn)[0])
-        assert sequence.logits is not None, "checked, or of the step"
-        return sampler(self._device.read(sequence.logits).reshape(-1))
+        if sequence.logits is None:
+            raise _changed()
+        logits = self._device.read(sequence.logits).reshape(-1)
+        token, last = sampler(logits), len(logits) - 1
+        if not isinstance(token, (int, np.integer)) or not 0 <= token <= last:
+            raise UsageError(f"step: a sampler chose {token!r}: expected a token id, 0 to {last}")
+        return int(token)
 
     def _sampling(self, sequence: Sequence) -> DeviceSampling:
         found = self._drawing.get(sequence.slot)
@@ -69,3 +90,7 @@ class Turns:
             found = DeviceSampling(self._device, self._runner, sequence)
             self._drawing[sequence.slot] = found
         return found
+
+
+def _changed() -> UsageError:
+    return UsageError("step: a sampler changed a sequence of the step: change none before it ends")

@@ -179,6 +179,27 @@ def test_a_fork_where_the_rings_do_not_reach_adds_nothing(
         sequences.fork(sequence)
 
 
+def test_a_fork_begins_at_a_position(sequences: Sequences, sequence: Sequence) -> None:
+    """The state itself takes -1 for the end, as TVM's does."""
+    add(sequence, 5)
+    with pytest.raises(UsageError, match="position from 0 on, found -1"):
+        sequences.fork(sequence, -1)
+    assert len(sequences) == 1
+
+
+def test_a_sequence_of_another_engine_is_left_alone(
+    sequences: Sequences, sequence: Sequence
+) -> None:
+    others = Sequences(cast("KvState", CountingKv()), ROOM, cast("Device", CopyingDevice()))
+    for foreign in (others.add(), others.add()):
+        uses = (sequences.check, sequences.fork, sequences.remove)
+        for use in uses:
+            with pytest.raises(UsageError, match="another engine's"):
+                use(foreign)
+        add(foreign, 2)
+    assert (len(sequences), sequence.length, len(others)) == (1, 0, 2)
+
+
 def test_there_are_as_many_as_there_is_room_for(sequences: Sequences, sequence: Sequence) -> None:
     other = sequences.add()
     sequences.add()
