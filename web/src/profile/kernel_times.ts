@@ -20,7 +20,10 @@ export interface KernelTime {
 const READS_ALL = /^(?!.*expert)\w*linear$/;
 /** A submission has no more workgroups where it is not known how long they take: systems reset a GPU that is busy for seconds. */
 const MOST_WORKGROUPS = 16_384;
-const MOST_ROUNDS = 256;
+/** Launches in a pass: of a kernel of two microseconds they take as long as a clock of 0.1 ms wants. */
+const MOST_LAUNCHES = 2048;
+/** A pass that was too short for the clock may have taken next to nothing, or all that the clock cannot tell. */
+const MOST_GROWTH = 8;
 const SAMPLES = 3;
 /** In microseconds: what takes longer is not issued again. The first time anything may come between. */
 const LONG = 100_000;
@@ -79,11 +82,19 @@ async function timeLaunches(clock: PassClock, launches: readonly Launch[]): Prom
   let once = 0;
   for (const part of inParts(launches)) once += await clock.time((pass) => issue(pass, part, 1));
   if (once > LONG) return once;
-  const rounds = Math.max(1, Math.min(MOST_ROUNDS, Math.floor(clock.aim / once)));
-  const times: number[] = [];
-  for (let i = 0; i < SAMPLES; i++) times.push((await clock.time((pass) => issue(pass, launches, rounds))) / rounds);
-  return times.sort((a, b) => a - b)[SAMPLES >> 1]!;
+  const most = Math.max(1, Math.floor(MOST_LAUNCHES / launches.length));
+  const times = [once];
+  for (let rounds = 1; ; ) {
+    if (median(times) < clock.aim && rounds < most) {
+      const wanted = Math.ceil((1.25 * rounds * clock.aim) / median(times));
+      rounds = Math.min(most, MOST_GROWTH * rounds, Math.max(2 * rounds, wanted));
+      times.length = 0;
+    } else if (times.length === SAMPLES) return median(times) / rounds;
+    times.push(await clock.time((pass) => issue(pass, launches, rounds)));
+  }
 }
+
+const median = (times: readonly number[]) => [...times].sort((a, b) => a - b)[times.length >> 1]!;
 
 function inParts(launches: readonly Launch[]): Launch[][] {
   const parts: Launch[][] = [];
