@@ -36,9 +36,15 @@ def test_every_launch_of_a_token_is_timed_and_belongs_somewhere(tiny_package: Pa
     assert all(one.nbytes for one in heads)
 
 
-def test_too_short_a_context_is_refused(tiny_package: Path) -> None:
-    with pytest.raises(UsageError, match="a context of 3 tokens is too short"):
-        next(profile(Package.open(tiny_package), context_length=3))
+@pytest.mark.parametrize(
+    ("length", "message"),
+    [(3, "a context of 3 tokens is too short"), (2**40, "context length: expected 1 to")],
+)
+def test_too_short_and_too_long_a_context_are_refused(
+    tiny_package: Path, length: int, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        next(profile(Package.open(tiny_package), context_length=length))
 
 
 def test_the_command_prints_tables_alone(

@@ -56,10 +56,10 @@ def profile(
     Raises
     ------
     UsageError
-        If the context is too short.
+        If the context is too short, or longer than the compiled one.
     """
     chat = package.chat_config
-    length = min(context_length or chat.context_window_size, chat.context_window_size)
+    length = context_length or chat.context_window_size
     if length < _SHORTEST:
         raise UsageError(
             f"a context of {length} tokens is too short to profile",
