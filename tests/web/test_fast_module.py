@@ -24,12 +24,13 @@ PACKED = {
     "dist/choose/provenance.d.ts",
     "dist/fast.d.ts",
     "dist/fast.js",
+    "dist/profile/times.d.ts",
     "dist/speculative/drafter_options.d.ts",
     "dist/stats.d.ts",
 }
 USER = """
 import { chooseLibrary } from "gemma4-web/choose";
-import { disable, stats, type Choice, type Stats } from "gemma4-web/fast";
+import { disable, profile, stats, type Choice, type Profile, type Stats } from "gemma4-web/fast";
 const seen: Stats = stats();
 const count: number = seen.aheadSteps;
 const reasons: string[] = seen.reasons;
@@ -38,7 +39,8 @@ const wrong: string = seen.aheadSteps;
 const url = "https://example.org/";
 const choice: Promise<Choice> = chooseLibrary(url, undefined, { measure: false });
 disable();
-export { choice, count, reasons, wrong };
+const profiled: Promise<Profile> = profile(async () => undefined);
+export { choice, profiled, count, reasons, wrong };
 """
 
 

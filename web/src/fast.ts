@@ -18,7 +18,8 @@ import { tryDrafter } from "./speculative/drafter";
 import type { DrafterOptions } from "./speculative/drafter_options";
 import { Library, type LibraryHost } from "./library/library";
 import { withClock } from "./gpu/pass_clock";
-import { type Profile, profileReply } from "./profile/profile";
+import { profileReply } from "./profile/profile";
+import type { Profile } from "./profile/times";
 import { DeviceTest } from "./selftest/device_test";
 import { because, counts, type Stats } from "./stats";
 import { withSubgroupMatrices } from "./gpu/subgroup_matrices";
@@ -26,8 +27,7 @@ import { withSubgroupSize } from "./gpu/subgroup_size";
 
 export type { Choice, ChooseOptions, JudgedAdapter, Measured } from "./choose";
 export type { DrafterOptions } from "./speculative/drafter_options";
-export type { KernelTime } from "./profile/kernel_times";
-export type { Profile, StepProfile } from "./profile/profile";
+export type { KernelTime, Profile, StepProfile } from "./profile/times";
 export type { Stats } from "./stats";
 
 type Instantiate = (source: BufferSource | WebAssembly.Module, imports?: WebAssembly.Imports) => Promise<unknown>;

@@ -2,19 +2,7 @@
 import type { BufferState } from "../gpu/buffers";
 import type { PassClock } from "../gpu/pass_clock";
 import type { Launch } from "../gpu/stream";
-
-/** All launches of a kernel in a step. */
-export interface KernelTime {
-  readonly kernel: string;
-  /** Kind of its operator; empty where the library does not say. */
-  readonly operator: string;
-  readonly launches: number;
-  readonly microseconds: number;
-  /** Of the time of all kernels, from 0 to 1. */
-  readonly share: number;
-  /** Of the weights and other buffers that it only reads; undefined where it may read a part of them. */
-  readonly bytes?: number;
-}
+import type { KernelTime } from "./times";
 
 /** Operators that read all that they are given: of experts and of tables a few rows are read. */
 const READS_ALL = /^(?!.*expert)\w*linear$/;

@@ -9,26 +9,8 @@ import type { Call, CallObserver, Library, Stage } from "../library/library";
 import type { Device, WaitObserver } from "../gpu/device";
 import { hasClock, PassClock } from "../gpu/pass_clock";
 import { encode, type Launch } from "../gpu/stream";
-import { type KernelTime, operatorsOf, timeKernels } from "./kernel_times";
-
-export interface StepProfile {
-  /** A chunk of a prompt, or a decoded token with its sampling. */
-  readonly step: "prefill" | "decode";
-  /** Of the chunk; 1 for a decoded token. */
-  readonly tokens: number;
-  /** The time of the step as it is in a chat: of a prompt until its first token is drawn, of a token on average. */
-  readonly wallMicroseconds: number;
-  /** Longest first. */
-  readonly kernels: readonly KernelTime[];
-}
-
-export interface Profile {
-  /** Whose clock timed the kernels: the device's timestamps, or the browser's clock around submissions. */
-  readonly clock: "device" | "browser";
-  /** The library's, as the adapter tells of it. */
-  readonly device: { readonly vendor: string; readonly architecture: string; readonly description: string };
-  readonly steps: readonly StepProfile[];
-}
+import { operatorsOf, timeKernels } from "./kernel_times";
+import type { KernelTime, Profile, StepProfile } from "./times";
 
 /** Of the reply that is looked at: the first token's step may be the first one of its kind. */
 const DECODED_BEFORE = 2;
