@@ -32,7 +32,7 @@ _OTHER = "choose another --quant, such as q8f16"
 def with_own_schemes(
     request: CompileRequest, source: ModelSource, table: Sequence[Parameter]
 ) -> CompileRequest:
-    """The request, with the checkpoint's schemes where the recipe is its own.
+    """The request itself, or one with the checkpoint's schemes where the recipe is its own.
 
     Raises
     ------

@@ -121,7 +121,9 @@ def plan_model(
         config = with_drafter(source.config, drafter)
         sizes = sizes_of(request, config)
         table = model_parameters(config, ALL_COMPONENTS)
-        chosen = choose(with_own_schemes(request, source, table))
+        own = with_own_schemes(request, source, table)
+        if own is not request:
+            chosen = choose(own)
         check_overrides(chosen.recipe, table)
         usual = [length for length in PLANNED_CONTEXTS if length <= config.max_position_embeddings]
         return library_plans(chosen, sizes, config, usual), source.origin
@@ -283,8 +285,10 @@ def compile_model(
     ):
         source = replace(source, config=with_drafter(source.config, drafter))
         table = model_parameters(source.config, ALL_COMPONENTS)
-        request = with_own_schemes(request, source, table)
-        build = _planned(request, choose(request), source, drafter, table)
+        own = with_own_schemes(request, source, table)
+        if own is not request:
+            request, chosen = own, choose(own)
+        build = _planned(request, chosen, source, drafter, table)
         checkpoint = source.checkpoint
         conversation: Conversation | None = None
         if checkpoint is not None:  # what can be known to fail fails before the long stages
