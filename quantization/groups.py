@@ -44,6 +44,7 @@ from gemma4_compile.quantization.scheme import (
     Scheme,
     StoredTensor,
     refuse_rows,
+    stored_matrix,
 )
 from gemma4_compile.types import Array
 
@@ -110,10 +111,7 @@ class GroupScheme(Scheme):
                 hint="use --quant f16 or f32",
             )
         rows, cols = shape
-        return tuple(
-            StoredTensor(f"{stem}.{name}{suffix}", stored, dtype)
-            for name, stored, dtype in self.layout(cols, (rows,)).split_shapes(rows)
-        )
+        return stored_matrix(stem, suffix, rows, self.layout(cols, (rows,)))
 
     def layout(self, cols: int, split_rows: tuple[int, ...]) -> WeightLayout:
         """See `Scheme`."""

@@ -122,6 +122,16 @@ class Scheme(ABC):
         """Bounds of a model in this scheme next to its checkpoint."""
 
 
+def stored_matrix(
+    stem: str, suffix: str, rows: int, layout: WeightLayout
+) -> tuple[StoredTensor, ...]:
+    """The tensors that hold so many rows of a matrix in a layout."""
+    return tuple(
+        StoredTensor(f"{stem}.{name}{suffix}", shape, dtype)
+        for name, shape, dtype in layout.split_shapes(rows)
+    )
+
+
 def refuse_rows(bad: npt.NDArray[np.bool_], name: str, first_row: int, what: str) -> None:
     """Raise QuantizationError with the first row of a matrix that has a `bad` value."""
     if bad.any():
