@@ -113,9 +113,7 @@ class Sequence:
 
     def fork(self, position: int, number: int) -> Sequence:
         """Another one that begins with the first tokens, as `Sequences.fork`."""
-        self._check_held()
-        if self.tentative is not None:
-            raise UsageError("the guesses of a round are in the state: call accept first")
+        self.check(0)
         try:
             slot = self._kv.fork(self._number, number, position)
         except ValueError as error:

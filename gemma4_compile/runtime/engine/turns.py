@@ -39,10 +39,9 @@ class Turns:
         ]
         if versions != [sequence.version for sequence in sequences]:
             raise _changed()
+        # Of all or of none: who calls gets the tokens of all or of none.
         for sequence, token in zip(sequences, tokens, strict=True):
-            sequence.chosen = (
-                token  # of all or of none: who calls gets the tokens of all or of none
-            )
+            sequence.chosen = token
         return tokens
 
     def _check(self, sequence: Sequence) -> TokenChooser:
