@@ -12,6 +12,7 @@ import {
 } from "../selftest/known_answers";
 import { byteSize, type Case, type KnownAnswers } from "../selftest/known_answer_format";
 import { elementsOf } from "../selftest/known_inputs";
+import { COMPUTE, COPY_DST, STORAGE, UNIFORM } from "../gpu/constants";
 import { hasClock, PassClock, type TimedDevice } from "../gpu/pass_clock";
 import { pinSubgroupSize } from "../gpu/subgroup_size";
 import { nextTurn } from "../gpu/waits";
@@ -51,11 +52,6 @@ const LAUNCHES: Readonly<Record<string, number>> = { "matmul of one token": 2, "
 /** How often the cases run in a submission at most. */
 const MOST_ROUNDS = 128;
 export const LATE: unique symbol = Symbol("time is up");
-// GPUBufferUsage and GPUShaderStage, which Node does not have as globals.
-const COPY_DST = 0x8;
-const UNIFORM = 0x40;
-const STORAGE = 0x80;
-const COMPUTE = 0x4;
 /** How browsers say that a pipeline was not made for another reason than its kernel. */
 const NOT_ITS_FAULT = /memory|\blost\b|destroyed/i;
 const LOST: Failure = { kind: "lost", message: "the device was lost" };

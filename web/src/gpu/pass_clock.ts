@@ -1,13 +1,8 @@
 // How long a pass takes on a device: by the device's own clock where it has one, else by the browser's.
+import { COPY_DST, COPY_SRC, MAP_READ, QUERY_RESOLVE, READ } from "./constants";
 import type { Native } from "./native";
 
 const FEATURE = "timestamp-query";
-// GPUBufferUsage and GPUMapMode, which Node does not have as globals.
-const MAP_READ = 0x1;
-const COPY_SRC = 0x4;
-const COPY_DST = 0x8;
-const QUERY_RESOLVE = 0x200;
-const READ = 0x1;
 const BYTES = 16;
 
 export type TimedDevice = Pick<

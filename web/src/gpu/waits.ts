@@ -2,6 +2,7 @@
 // `onSubmittedWorkDone` every 100 ms, whatever the GPU has done meanwhile, and at every submission, an empty one, too.
 // So where a device behaves so, empty submissions are made while something waits, and none while nothing does.
 import { counts } from "../stats";
+import { COPY_DST, MAP_READ, READ } from "./constants";
 
 /** What a device is asked for here, by its own methods. */
 export interface WaitableDevice {
@@ -10,8 +11,6 @@ export interface WaitableDevice {
   onSubmittedWorkDone(): Promise<undefined>;
 }
 
-const MAP_READ = 1; // GPUBufferUsage.MAP_READ and GPUMapMode.READ: not there in every thread with a device of its own
-const COPY_DST = 8;
 /** A read of an idle device takes at least so long where a timer ends it, if it begins with a period of the timer's. */
 const TIMER_MS = 50;
 /** Polling makes such a read at least so many times as quick: a busy machine makes any read slow for once. */
@@ -100,7 +99,7 @@ export class Waits {
   /** How long a read takes, in milliseconds. */
   private async timed(buffer: GPUBuffer): Promise<number> {
     const started = performance.now();
-    await this.until(buffer.mapAsync(MAP_READ) as Promise<undefined>);
+    await this.until(buffer.mapAsync(READ) as Promise<undefined>);
     buffer.unmap();
     return performance.now() - started;
   }

@@ -1,5 +1,6 @@
 // Runs some of a library's own kernels on known inputs and compares what the device makes of them. A driver may be
 // wrong in ways that no feature or limit shows, and the model would then talk nonsense.
+import { COPY_DST, COPY_SRC, MAP_READ, READ, STORAGE, UNIFORM } from "../gpu/constants";
 import { byteSize, type Case, type Expectation, type KnownAnswers, type Launch } from "./known_answer_format";
 import {
   bytesPerElement,
@@ -63,14 +64,6 @@ interface Difference {
 export const WRONG_DEVICE = "computes wrong results";
 
 const SEVERAL = "A package has several where it was compiled without --limits and --activations.";
-
-// GPUBufferUsage and GPUMapMode, which Node does not have as globals.
-const MAP_READ = 0x1;
-const COPY_SRC = 0x4;
-const COPY_DST = 0x8;
-const UNIFORM = 0x40;
-const STORAGE = 0x80;
-const READ = 0x1;
 
 const MAX_GRID_X = 65_535;
 // A case takes milliseconds. A device that hangs is the client's to report.
