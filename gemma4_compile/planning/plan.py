@@ -25,6 +25,7 @@ from gemma4_compile.model_spec.vision.component import VISION
 from gemma4_compile.model_spec.vision.memory import largest_budget
 from gemma4_compile.planning.drafter_plan import DrafterPlan, plan_drafter
 from gemma4_compile.planning.parameter_kinds import KINDS, kind_of, read_per_token
+from gemma4_compile.planning.weight_parts import bytes_by_part
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter, storage_plan
 from gemma4_compile.quantization.scheme import DTYPE_BYTES
 from gemma4_compile.quantization.schemes import NAMED, RECIPES
@@ -43,7 +44,12 @@ _LOGITS = 4  # of the model, before and after the penalties, and their probabili
 
 @dataclass(frozen=True)
 class RecipePlan:
-    """Weights in a recipe; `problem` is why it cannot store them, and the rest is 0 then."""
+    """Weights in a recipe; `problem` is why it cannot store them, and the rest is 0 then.
+
+    Attributes
+    ----------
+    parts : bytes by part, keys of `weight_parts.PARTS`
+    """
 
     name: str
     problem: str | None = None
@@ -53,6 +59,7 @@ class RecipePlan:
     largest_binding_bytes: int = 0
     split_parameters: int = 0
     most_parts: int = 0
+    parts: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -273,6 +280,7 @@ def _recipe_plan(
         largest_binding_bytes=max(t.nbytes for entry in stored for t in entry.tensors),
         split_parameters=sum(len(entry.row_splits) > 1 for entry in stored),
         most_parts=max(len(entry.row_splits) for entry in stored),
+        parts=bytes_by_part(sizes),
     )
 
 

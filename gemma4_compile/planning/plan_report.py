@@ -7,8 +7,10 @@ from dataclasses import asdict, dataclass
 
 from gemma4_compile.checkpoint.trained import is_trained, trained_twin
 from gemma4_compile.options.package import DEFAULT_QUANT
+from gemma4_compile.planning.memory_parts import memory_parts
 from gemma4_compile.planning.parameter_kinds import kind_name
 from gemma4_compile.planning.plan import BuildPlan, RecipePlan
+from gemma4_compile.planning.weight_parts import PARTS, WEIGHTS
 from gemma4_compile.quantization.schemes import NAMED
 from gemma4_compile.targets.devices import TypicalDevice, typical_devices
 from gemma4_compile.targets.spec import INT8, WORDS
@@ -67,6 +69,7 @@ def plan_json(
             "kv_bytes": plan.kv_bytes,
             "activation_bytes": plan.activation_bytes,
             "total_bytes": plan.device_memory_bytes,
+            "parts": memory_parts(plan),
         },
         **({} if plan.drafter is None else {"drafter": asdict(plan.drafter)}),
         "checkpoint_bytes": plan.checkpoint_bytes,
@@ -103,6 +106,7 @@ def _library_json(library: LibraryNeeds) -> JsonObject:
 def _recipe_json(recipe: RecipePlan) -> JsonObject:
     values = asdict(recipe)
     del values["name"]
+    values["parts"] = dict(recipe.parts)
     return {"problem": recipe.problem} if recipe.problem is not None else values
 
 
@@ -202,6 +206,7 @@ def plan_text(plan: BuildPlan, model: str, libraries: Sequence[LibraryNeeds] = (
         *_table(
             [
                 ["weights", size(plan.recipe.weights_bytes)],
+                *([f"  {name}", size(nbytes)] for name, nbytes in _weights(plan)),
                 ["keys and values", size(plan.kv_bytes)],
                 ["activations, estimated", size(plan.activation_bytes)],
                 ["all", size(plan.device_memory_bytes)],
@@ -253,6 +258,12 @@ def _trained(plan: BuildPlan, model: str) -> list[str]:
     if twin is None:
         return []
     return ["", "Trained for 4 bits, which hold its weights exactly (docs/options.md)", f"  {twin}"]
+
+
+def _weights(plan: BuildPlan) -> list[tuple[str, int]]:
+    """Names and bytes of the parts of the weights."""
+    parts = memory_parts(plan)
+    return [(PARTS[part], parts[part]) for part in WEIGHTS if part in parts]
 
 
 def _drafter_rows(plan: BuildPlan) -> list[list[str]]:
