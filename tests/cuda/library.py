@@ -31,7 +31,7 @@ class FakeCuda:
         self._library.fake_name.restype = ctypes.c_char_p
         self._library.fake_param.restype = ctypes.c_uint64
         self._library.fake_dim.restype = ctypes.c_uint32
-        for name in ("launches", "uploads", "downloads"):
+        for name in ("launches", "uploads", "downloads", "bytes"):
             getattr(self._library, f"fake_{name}").restype = ctypes.c_int64
 
     def launches(self) -> list[Launch]:
@@ -66,6 +66,11 @@ class FakeCuda:
     def downloads(self) -> int:
         """Copies to the host since `clear`."""
         return int(self._library.fake_downloads())
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the device that is allocated."""
+        return int(self._library.fake_bytes())
 
     @property
     def alive(self) -> int:

@@ -14,6 +14,7 @@ import tvm_ffi
 from gemma4_compile import abi
 from gemma4_compile.runtime import Package
 from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.device.upload import Uploads
 from gemma4_compile.runtime.library.kv_state import KvState
 from gemma4_compile.runtime.library.native_library import NativeLibrary
 
@@ -41,7 +42,7 @@ def model(tiny_package: Path) -> Model:
     device = Device.open(package.device)
     library = NativeLibrary(package.library_path, device)
     metadata = str(library.compiled_function(abi.METADATA)())
-    weights = list(package.load_parameters(metadata, device.place))
+    weights = list(package.load_parameters(metadata, Uploads(device)))
     embedded = library.compiled_function(abi.EMBED)(_ids([1]), tvm_ffi.Array(weights))
     return Model(library, weights, embedded.shape[1])
 

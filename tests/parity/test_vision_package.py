@@ -14,6 +14,7 @@ from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.runtime import Package
 from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.device.upload import Uploads
 from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.tiny.safetensors_file import write_safetensors
 from tests import models, tolerances
@@ -59,7 +60,7 @@ def test_its_rows_are_those_of_its_checkpoint(kind: str, tmp_path: Path) -> None
     package, device = Package.open(tmp_path / "package"), Device.open("cpu")
     library = NativeLibrary(package.library_path, device)
     metadata = str(library.compiled_function(abi.METADATA)())
-    params = tvm_ffi.Array(package.load_parameters(metadata, device.place))
+    params = tvm_ffi.Array(package.load_parameters(metadata, Uploads(device)))
     picture = random_picture(4, 3, compiled(kind, "q8f16").block)
     args = [device.place(values) for values in picture.cells(picture.block)]
     found = device.read(library.compiled_function(abi.EMBED_IMAGE)(*args, params))

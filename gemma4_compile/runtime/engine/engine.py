@@ -12,6 +12,7 @@ from gemma4_compile import abi
 from gemma4_compile.errors import UsageError
 from gemma4_compile.media.settings import MediaSettings, media_settings
 from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.device.upload import Uploads
 from gemma4_compile.runtime.engine.device_sampling import DeviceSampling
 from gemma4_compile.runtime.engine.media_prompt import Tokens
 from gemma4_compile.runtime.engine.model_runner import LoadedModel, ModelRunner
@@ -91,7 +92,8 @@ class Engine:
         metadata = str(library.compiled_function(abi.METADATA)())
         self.prefill_chunk = package.chat_config.prefill_chunk_size
         chunk = min(self.prefill_chunk, self.context_length)
-        params = tvm_ffi.Array(package.load_parameters(metadata, self.device.place, progress))
+        place = Uploads(self.device)
+        params = tvm_ffi.Array(package.load_parameters(metadata, place, progress))
         self.model = model = LoadedModel(
             library=library,
             device=self.device,
@@ -112,7 +114,7 @@ class Engine:
         self._turns = Turns(self.device, self.runner)
         self.rounds: Rounds | None = None
         if drafts != 0 and package.drafter_cache is not None:
-            own = tvm_ffi.Array(package.load_drafter(metadata, self.device.place, progress))
+            own = tvm_ffi.Array(package.load_drafter(metadata, place, progress))
             drafter = Drafter(*shared, own, graphs=graphs)
             self.rounds = Rounds(model, self.runner, self.sequence, drafter, drafts)
 

@@ -236,7 +236,8 @@ def hash_files(
 def _check_hash(
     directory: Path, name: str, provenance: Provenance, advance: Callable[[int], None]
 ) -> None:
-    if _hash(directory / name, advance) != provenance.files[name][1]:
+    nbytes, sha256 = provenance.files[name]
+    if _hash(directory / name, nbytes, advance) != sha256:
         raise DamagedFileError(
             f"`{name}` of `{directory}` is damaged: its sha256 is not what "
             f"`{abi.PROVENANCE_FILE}` lists",
@@ -244,12 +245,14 @@ def _check_hash(
         )
 
 
-def _hash(path: Path, advance: Callable[[int], None]) -> str:
-    digest = hashlib.sha256()
+def _hash(path: Path, nbytes: int, advance: Callable[[int], None]) -> str:
+    """The hash of a file, read no further than a byte behind what it should have: it may grow."""
+    digest, left = hashlib.sha256(), nbytes + 1
     try:
         with open_regular(path) as file:
-            while block := file.read(_BLOCK_BYTES):
+            while block := file.read(min(_BLOCK_BYTES, left)):
                 digest.update(block)
+                left -= len(block)
                 advance(len(block))
     except OSError as error:
         raise ArtifactError(

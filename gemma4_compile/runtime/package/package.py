@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
-import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from gemma4_compile import abi
@@ -20,14 +18,11 @@ from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.package.artifacts import (
     ChatConfig,
     Provenance,
-    Shard,
     TensorCache,
-    TensorRecord,
     read_artifact,
 )
 from gemma4_compile.package.fields import Fields
 from gemma4_compile.package.interface import DEVICE, DRAFTER
-from gemma4_compile.runtime.device.device import usable
 from gemma4_compile.runtime.package.choice import choose_library, of_library
 from gemma4_compile.runtime.package.conversation_check import check_conversation
 from gemma4_compile.runtime.package.integrity import (
@@ -38,8 +33,9 @@ from gemma4_compile.runtime.package.integrity import (
     drafter_parameters,
     library_parameters,
 )
+from gemma4_compile.runtime.package.stored_weights import StoredWeight, open_shard
 from gemma4_compile.runtime.sampling.sampling import PENALTIES, SamplingOptions
-from gemma4_compile.system.regular_files import MAX_JSON_BYTES, gguf_in, open_regular, read_regular
+from gemma4_compile.system.regular_files import MAX_JSON_BYTES, gguf_in, read_regular
 from gemma4_compile.template.chat_template import (
     DEFAULT,
     TOOL_USE,
@@ -282,14 +278,13 @@ class Package:
     def load_parameters(
         self,
         library_metadata: str,
-        place: Callable[[Array], PlacedT],
+        place: Callable[[StoredWeight], PlacedT],
         progress: ByteCount | None = None,
     ) -> list[PlacedT]:
         """Hand every weight to `place`; return what it made of them, as the library takes them.
 
-        One shard is mapped at a time. What keeps a view of it keeps its memory: pages are then read
-        from disk when a kernel first touches them, and shared between processes. Only what lies at
-        an address that kernels cannot take is copied.
+        One shard is open at a time. `Uploads` brings a weight onto a device: memory of the host is
+        taken for a piece of it at a time, or is the mapped file itself.
 
         Parameters
         ----------
@@ -306,7 +301,7 @@ class Package:
     def load_drafter(
         self,
         library_metadata: str,
-        place: Callable[[Array], PlacedT],
+        place: Callable[[StoredWeight], PlacedT],
         progress: ByteCount | None = None,
     ) -> list[PlacedT]:
         """Hand every weight of the drafter to `place`, as `load_parameters` did the model's."""
@@ -324,7 +319,7 @@ class Package:
         self,
         expected: list[tuple[str, tuple[int, ...], str]],
         cache: TensorCache,
-        place: Callable[[Array], PlacedT],
+        place: Callable[[StoredWeight], PlacedT],
         progress: ByteCount | None,
     ) -> list[PlacedT]:
         wanted = {name for name, _, _ in expected}
@@ -332,13 +327,13 @@ class Package:
         total = sum(r.nbytes for shard in shards for r in shard.records if r.name in wanted)
         placed, done, begin = {}, 0, time.monotonic()
         for shard in shards:
-            mapped = self._map(shard)
-            for record in shard.records:
-                if record.name in wanted:
-                    placed[record.name] = place(_view(mapped, record))
-                    done += record.nbytes
-                    if progress is not None:
-                        progress(done, total)
+            with open_shard(self.directory, shard) as weights:
+                for name, weight in weights.items():
+                    if name in wanted:
+                        placed[name] = place(weight)
+                        done += weight.nbytes
+                        if progress is not None:
+                            progress(done, total)
         seconds = time.monotonic() - begin
         _log.info("weights: %d tensors, %d bytes, %.2f s", len(placed), total, seconds)
         return [placed[name] for name, _, _ in expected]
@@ -346,27 +341,20 @@ class Package:
     def map_weights(self) -> Iterator[tuple[str, Array]]:
         """Name and mapped values of every stored tensor; ArtifactError for a bad shard."""
         for shard in self.tensor_cache.shards:
-            mapped = self._map(shard)
-            for record in shard.records:
-                yield record.name, _view(mapped, record)
+            with open_shard(self.directory, shard) as weights:
+                for name, weight in weights.items():
+                    yield name, weight.mapped()
 
-    def _map(self, shard: Shard) -> npt.NDArray[np.uint8]:
-        path = self.directory / shard.file
-        try:
-            with open_regular(path) as file:
-                size = os.fstat(file.fileno()).st_size
-                # Copy-on-write: DLPack hands out writable memory only, and nobody writes.
-                mapped = np.memmap(file, np.uint8, mode="c")
-        except (OSError, ValueError) as error:
-            raise ArtifactError(
-                f"cannot read the weight shard `{path}`: {error}", hint=_COMPILE_AGAIN
-            ) from error
-        if size != shard.nbytes:
-            raise ArtifactError(
-                f"weight shard `{path}`: expected {shard.nbytes} bytes, found {size}",
-                hint=_COMPILE_AGAIN,
-            )
-        return np.asarray(mapped)
+    def map_weight(self, name: str) -> Array:
+        """Mapped values of one stored tensor of the model, of which only touched pages are read.
+
+        ArtifactError for a bad shard. KeyError where there is none of that name.
+        """
+        for shard in self.tensor_cache.shards:
+            if any(record.name == name for record in shard.records):
+                with open_shard(self.directory, shard) as weights:
+                    return weights[name].mapped()
+        raise KeyError(name)
 
 
 def _modalities(provenance: Provenance) -> tuple[str, ...]:
@@ -382,11 +370,6 @@ def _drafter_cache(directory: Path, provenance: Provenance) -> TensorCache | Non
     return TensorCache.from_json(
         read_artifact(directory / abi.DRAFTER_CACHE_FILE), abi.DRAFTER_CACHE_FILE
     )
-
-
-def _view(mapped: npt.NDArray[np.uint8], record: TensorRecord) -> Array:
-    raw = usable(mapped[record.byte_offset : record.byte_offset + record.nbytes])
-    return raw.view(np.dtype(record.dtype).newbyteorder("<")).reshape(record.shape)
 
 
 def _damaged_config(field: str) -> ArtifactError:

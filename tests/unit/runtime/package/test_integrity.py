@@ -44,9 +44,9 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     original = integrity._hash
 
-    def note(path: Path, advance: Callable[[int], None]) -> str:
+    def note(path: Path, nbytes: int, advance: Callable[[int], None]) -> str:
         names.append(path.name)
-        return original(path, advance)
+        return original(path, nbytes, advance)
 
     monkeypatch.setattr(integrity, "_hash", note)
     return names

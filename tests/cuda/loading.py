@@ -1,0 +1,43 @@
+"""Weights on their way to the fake CUDA."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from gemma4_compile.package.artifacts import Shard, TensorRecord
+from gemma4_compile.runtime.device.device import Device, view
+from gemma4_compile.runtime.device.upload import PIECE_BYTES, Uploads
+from gemma4_compile.runtime.package.stored_weights import open_shard
+from gemma4_compile.system.limits import peak_memory_bytes
+from tests.cuda.launches import CUDA
+
+
+def streamed_weights(package: Path) -> None:
+    """Large weights come through one piece of memory: what the fake device has is counted out."""
+    size = 200 << 20
+    path = package.parent / "streamed.bin"
+    values = np.random.default_rng(0).integers(0, 256, 4096, np.uint8)
+    with path.open("wb") as file:
+        file.truncate(size)  # zeros that no disk holds
+        file.seek(size - values.nbytes)
+        file.write(values)
+    record = TensorRecord("w", (size // 4,), "uint32", 0)
+    shard = Shard(path.name, size, "", (record,))
+    gpu = Device.open("cuda")
+    uploads = Uploads(gpu)
+    gpu.wait()
+    CUDA.clear()
+    before = peak_memory_bytes()
+    with open_shard(path.parent, shard) as weights:
+        tensor = uploads(weights["w"])
+    path.unlink()
+    peak = peak_memory_bytes()
+    assert before is not None
+    assert peak is not None
+    assert CUDA.bytes == size, "the device has the whole weight"
+    assert CUDA.uploads == size // PIECE_BYTES
+    assert peak - before - size <= 2 * PIECE_BYTES, "of the host, one piece and its copies"
+    end = view(tensor, (values.nbytes // 4,), size - values.nbytes)
+    assert gpu.read(end).tobytes() == values.tobytes()
