@@ -25,10 +25,10 @@ SHOWN: Mapping[str, tuple[str, str]] = {
     "Q4_K, head Q6_K": ("Q4_K, head Q6_K", OTHERS),
     "4 bits": ("q4f16s", OURS),
     "4 bits, head 8": ("q4f16", OURS),
+    "4 bits, head, attention 6": ("q4f16m", OURS),
     "4 bits, head, attention 8": ("q4f16l", OURS),
     "4 bits, attention 8": ("attention 8", IDEA),
     "4 bits, head 6": ("head 6", IDEA),
-    "4 bits, head, attention 6": ("head, attention 6", IDEA),
 }
 """Points that are drawn, their names there, and whose they are."""
 

@@ -252,7 +252,8 @@ QUANTIZERS: Mapping[str, Quantizer] = {
     "Q4_K": Quantizer(4.5, _SUPER, q4_k),
     "signed 5": Quantizer(5.5, 32, partial(signed, bits=5, ratios=_ratios(5, 17))),
     "signed 6": Quantizer(6.5, 32, partial(signed, bits=6, ratios=_ratios(6, 9))),
+    "q6f16": Quantizer(6.5, 32, partial(product, scheme="q6f16_1")),
     "Q6_K": Quantizer(6.5625, _SUPER, q6_k),
     "q8f16": Quantizer(8.5, 32, partial(product, scheme="q8f16_1")),
 }
-"""By the names that people know them by; `q4f16` and `q8f16` are the compiler's own."""
+"""By the names that people know them by; `q4f16`, `q6f16` and `q8f16` are the compiler's own."""

@@ -29,7 +29,7 @@ from gemma4_compile.runtime.package.package import read_provenance
 RESULTS = Path(__file__).resolve().parent / "results" / "quantizers.jsonl"
 SHAPE = (1024, 1024)
 ATTENTION, MLP = ("q", "k", "v", "o"), ("gate", "up", "down")
-FOUR, SIX, EIGHT = "q4f16", "signed 6", "q8f16"
+FOUR, SIX, EIGHT = "q4f16", "q6f16", "q8f16"
 THIRDS = ("first third", "second third", "last third")
 
 Chosen = Mapping[str, str]

@@ -35,7 +35,7 @@ import tvm
 from tvm.script import tirx as T
 from tvm.target import Target
 
-from gemma4_compile.operators.packings import UInt32Array
+from gemma4_compile.operators.packing import UInt32Array
 from gemma4_compile.quantization.group_search_stages import (
     COARSE,
     GROUP,

@@ -20,7 +20,8 @@ import numpy.typing as npt
 from gemma4_compile.errors import QuantizationError
 from gemma4_compile.operators.activation_quantization import GROUP
 from gemma4_compile.operators.linear import WeightLayout
-from gemma4_compile.operators.packings import Packing, packing_of
+from gemma4_compile.operators.packing import Packing
+from gemma4_compile.operators.packings import packing_of
 from gemma4_compile.quantization.dense import DenseScheme
 from gemma4_compile.quantization.quality import EXACT, Thresholds
 from gemma4_compile.quantization.scheme import (
@@ -70,7 +71,7 @@ class RowScheme(Scheme):
 
     def tensors(self, stem: str, suffix: str, shape: tuple[int, ...]) -> tuple[StoredTensor, ...]:
         """See `Scheme`: of a matrix whose columns words and blocks divide."""
-        unit = max(_UNIT, self.packing.values_per_word)
+        unit = max(_UNIT, self.packing.run)
         if len(shape) != 2 or shape[1] % unit or shape[1] <= GROUP or shape[1] % (self.block or 1):
             raise QuantizationError(
                 f"`{stem}` of shape {shape} cannot be stored as {self.name}: its columns must be "

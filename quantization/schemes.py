@@ -25,6 +25,8 @@ SCHEMES: dict[str, Scheme] = {
     for scheme in (
         GroupScheme(4, "float16"),
         GroupScheme(4, "float32"),
+        GroupScheme(6, "float16"),
+        GroupScheme(6, "float32"),
         GroupScheme(8, "float16"),
         GroupScheme(8, "float32"),
         RowScheme(2),

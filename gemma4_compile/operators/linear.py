@@ -32,7 +32,8 @@ from gemma4_compile.operators.base import Operator, TensorSpec, te_prim_func
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.examples import Sizes, own_vector_error
 from gemma4_compile.operators.math import as_f32, f32, gelu_tanh, softcap
-from gemma4_compile.operators.packings import Packing, ProductPacking, packing_of, product_packing
+from gemma4_compile.operators.packing import Packing, ProductPacking
+from gemma4_compile.operators.packings import packing_of, product_packing
 from gemma4_compile.operators.prologues import PLAIN, MadeVector, Prologue
 from gemma4_compile.operators.rows import One, Rows
 from gemma4_compile.operators.sampling import MASKED
@@ -133,7 +134,7 @@ class WeightLayout:
         if not self.bits:
             return [("weight", (rows, self.cols), self.dtype)]
         return [
-            ("q_weight", (rows, self.cols // self.packing.values_per_word), "uint32"),
+            ("q_weight", (rows, self.packing.words(self.cols)), "uint32"),
             ("q_scale", (rows, self.cols // self.group_size), self.dtype),
         ]
 
@@ -153,15 +154,14 @@ class WeightLayout:
         """The weight at (row, col) of one row split as float32."""
         if not self.bits:
             return as_f32(split[0][row, col])
-        per_word = self.packing.values_per_word
-        integer = self.packing.integer(split[0][row, col // per_word], col % per_word)
+        first, run = self.packing.words(col), self.packing.run
+        integer = self.packing.integer(lambda at: split[0][row, first + at], col % run)
         return integer * as_f32(split[1][row, col // self.group_size])
 
     def value(self, tensors: Sequence[te.Tensor], row: Expr, col: Expr) -> Expr:
         """The weight at (row, col) over all row splits as float32, for definitions."""
         result: Expr | None = None
-        begin = self.rows
-        step = self.tensors_per_split
+        begin, step = self.rows, self.tensors_per_split
         for index in reversed(range(len(self.split_rows))):
             begin -= self.split_rows[index]
             split = tensors[index * step : (index + 1) * step]

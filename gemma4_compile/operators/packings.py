@@ -1,118 +1,38 @@
-"""Packings: how integers of a few bits lie in 32-bit words, and how they meet vectors of int8.
-
-Channel ``c`` of a row lies in word ``c // n``, bits ``bits * (c % n)`` upwards, with
-``n = 32 / bits`` channels to a word. An integer q means ``q - zero_point``.
+"""The packings there are: integers of 4, 6 and 8 bits meet int8, others are read one by one.
 
 What a number of bits means is said here alone: everything else asks a layout's or scheme's packing.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from tvm import tirx
 
 from gemma4_compile.operators.examples import stored_bytes
 from gemma4_compile.operators.math import as_f32, f32
+from gemma4_compile.operators.packing import (
+    ONES,
+    TOP_BITS,
+    Constant,
+    Packing,
+    ProductPacking,
+    UInt8Array,
+    UInt32Array,
+    less_zero_point,
+    octets_of,
+    shift_by,
+    word,
+    words_of,
+)
 from gemma4_compile.operators.spreads import BYTES_BELOW_255, Spread
 from gemma4_compile.operators.tir import bind
 from gemma4_compile.operators.types import Expr, Index
 from gemma4_compile.types import Array
 
-UInt8Array = npt.NDArray[np.uint8]
-UInt32Array = npt.NDArray[np.uint32]
-
-NIBBLES_OF_WORD, TOP_BITS, OTHER_BITS, ONES = 0x0F0F0F0F, 0x80808080, 0x7F7F7F7F, 0x01010101
-Constant = Callable[[int], Expr]
-
-
-def word(value: int) -> Expr:
-    """A constant word."""
-    return tirx.const(value, "uint32")
-
-
-@dataclass(frozen=True)
-class Packing:
-    """Integers of any number of bits that divides a word: read one by one."""
-
-    bits: int
-
-    @property
-    def values_per_word(self) -> int:
-        """Integers in one 32-bit word."""
-        return 32 // self.bits
-
-    @property
-    def zero_point(self) -> int:
-        """The stored integer that means 0."""
-        return int(2 ** (self.bits - 1)) - 1
-
-    def integer(self, packed: Expr, position: Index) -> Expr:
-        """A word's stored integer at a 0-based channel, minus the zero point, as float32."""
-        amount = position * self.bits
-        shift = word(amount) if isinstance(amount, int) else amount.astype("uint32")
-        value = tirx.bitwise_and(tirx.shift_right(packed, shift), word(2**self.bits - 1))
-        return as_f32(value) - f32(self.zero_point)
-
-    def pack(self, values: UInt8Array) -> UInt32Array:
-        """Words (rows, cols / values_per_word) of integers (rows, cols), each below 2 ** bits."""
-        parts = np.ascontiguousarray(values).reshape(len(values), -1, 8 // self.bits)
-        return _words(np.bitwise_or.reduce(parts << self._shifts, axis=2))
-
-    def unpack(self, words: UInt32Array) -> UInt8Array:
-        """Undo `pack`."""
-        parts = _octets(words)[:, :, None] >> self._shifts
-        values: UInt8Array = (parts & np.uint8(2**self.bits - 1)).reshape(len(words), -1)
-        return values
-
-    @property
-    def _shifts(self) -> UInt8Array:
-        """Bits below each integer of a byte, which has several or one."""
-        return np.arange(0, 8, self.bits, dtype=np.uint8)
-
-    def example_words(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array | None:
-        """Words for which any 32 bits would not do, or None."""
-        return None
-
-    @property
-    def word_spreads(self) -> tuple[Spread, ...]:
-        """Spreads of the words in the self-test; empty where any 32 bits do."""
-        return ()
-
-    @property
-    def exceeds_caps(self) -> bool:
-        """Whether sums with usual scales are far beyond a cap, where their errors are not."""
-        return False
-
-
-class ProductPacking(Packing):
-    """A packing whose integers meet vectors of int8: their words become words of signed bytes."""
-
-    @property
-    @abstractmethod
-    def interleaved(self) -> bool:
-        """Whether a packed vector's bytes are in the order of even and odd channels (`byte_of`)."""
-
-    @property
-    @abstractmethod
-    def byte_zero(self) -> int:
-        """What means 0 among the bytes of `halves` and `in_order`."""
-
-    @abstractmethod
-    def halves(self, packed: Expr) -> list[Expr]:
-        """Words of bytes from a word: all channels, or the even ones and the odd ones."""
-
-    @abstractmethod
-    def in_order(self, packed: Expr) -> list[Expr]:
-        """Words of bytes from a word, in the order of a packed vector."""
-
-    @abstractmethod
-    def centred(self, packed: Expr, constant: Constant) -> list[Expr]:
-        """The words of `halves` minus the zero point, of one word or, by `constant`, of several."""
+NIBBLES_OF_WORD, UPPER_PAIRS, OTHER_BITS = 0x0F0F0F0F, 0x30303030, 0x7F7F7F7F
 
 
 @dataclass(frozen=True)
@@ -131,14 +51,15 @@ class Nibbles(ProductPacking):
         """They are as they are stored."""
         return self.zero_point
 
-    def halves(self, packed: Expr) -> list[Expr]:
+    def halves(self, run: Sequence[Expr]) -> list[Expr]:
         """Even channels, odd channels."""
+        (packed,) = run
         upper = tirx.shift_right(packed, word(4))
         return [tirx.bitwise_and(part, word(NIBBLES_OF_WORD)) for part in (packed, upper)]
 
-    def in_order(self, packed: Expr) -> list[Expr]:
+    def in_order(self, run: Sequence[Expr]) -> list[Expr]:
         """Nibbles 0, 2, 1, 3 as bytes, then 4, 6, 5, 7."""
-        first = bind(packed)
+        first = bind(run[0])
         parts = (
             (first, tirx.shift_left(first, word(12))),
             (tirx.shift_right(first, word(16)), tirx.shift_right(first, word(4))),
@@ -150,24 +71,21 @@ class Nibbles(ProductPacking):
             for near, far in parts
         ]
 
-    def centred(self, packed: Expr, constant: Constant) -> list[Expr]:
+    def centred(self, run: Sequence[Expr], constant: Constant) -> list[Expr]:
         """Minus 7: no byte borrows from the next."""
-        top, zeros = constant(TOP_BITS), constant(self.zero_point * ONES)
+        (packed,) = run
         parts = (packed, tirx.shift_right(packed, constant(4)))
-        raised = [
-            tirx.bitwise_or(tirx.bitwise_and(part, constant(NIBBLES_OF_WORD)), top)
-            for part in parts
-        ]
-        return [tirx.bitwise_xor(part - zeros, top) for part in raised]
+        masked = [tirx.bitwise_and(part, constant(NIBBLES_OF_WORD)) for part in parts]
+        return less_zero_point(masked, self.zero_point, constant)
 
     def pack(self, values: UInt8Array) -> UInt32Array:
         """See `Packing`."""
         pairs = np.ascontiguousarray(values).view("<u2")  # the even channel is the low byte
-        return _words((pairs | (pairs >> np.uint16(4))).astype(np.uint8))
+        return words_of((pairs | (pairs >> np.uint16(4))).astype(np.uint8))
 
     def unpack(self, words: UInt32Array) -> UInt8Array:
         """See `Packing`."""
-        octets = _octets(words)
+        octets = octets_of(words)
         values = np.empty((octets.shape[0], 2 * octets.shape[1]), np.uint8)
         values[:, 0::2] = octets & np.uint8(15)
         values[:, 1::2] = octets >> np.uint8(4)
@@ -190,16 +108,17 @@ class Bytes(ProductPacking):
         """They come minus 128."""
         return self.zero_point - 128
 
-    def halves(self, packed: Expr) -> list[Expr]:
+    def halves(self, run: Sequence[Expr]) -> list[Expr]:
         """One word."""
-        return [tirx.bitwise_xor(packed, word(TOP_BITS))]
+        return [tirx.bitwise_xor(run[0], word(TOP_BITS))]
 
-    def in_order(self, packed: Expr) -> list[Expr]:
+    def in_order(self, run: Sequence[Expr]) -> list[Expr]:
         """The same word."""
-        return self.halves(packed)
+        return self.halves(run)
 
-    def centred(self, packed: Expr, constant: Constant) -> list[Expr]:
+    def centred(self, run: Sequence[Expr], constant: Constant) -> list[Expr]:
         """Minus 127: minus 128, plus 1, and no byte carries."""
+        (packed,) = run
         flipped = bind(tirx.bitwise_xor(packed, constant(TOP_BITS)))
         others = tirx.bitwise_and(flipped, constant(OTHER_BITS))
         top = tirx.bitwise_and(flipped, constant(TOP_BITS))
@@ -207,11 +126,11 @@ class Bytes(ProductPacking):
 
     def pack(self, values: UInt8Array) -> UInt32Array:
         """See `Packing`."""
-        return _words(values)
+        return words_of(values)
 
     def unpack(self, words: UInt32Array) -> UInt8Array:
         """See `Packing`."""
-        return _octets(words)
+        return octets_of(words)
 
     def example_words(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array | None:
         """255 is never stored."""
@@ -228,16 +147,139 @@ class Bytes(ProductPacking):
         return True
 
 
-def _words(octets: UInt8Array) -> UInt32Array:
-    return np.ascontiguousarray(octets).view("<u4").astype(np.uint32, copy=False)
+_LOW, _HIGH = 2, 1  # words of a run of `Sixes`
 
 
-def _octets(words: UInt32Array) -> UInt8Array:
-    return np.ascontiguousarray(words).astype("<u4", copy=False).view(np.uint8)
+@dataclass(frozen=True)
+class Sixes(ProductPacking):
+    """6 bits: all 64 codes, levels -31 to 32, 16 channels in a run of three words.
+
+    The lower four bits of channels 0 to 7, then of 8 to 15, lie in two words as `Nibbles` have
+    them. The upper two of channels 2b, 2b + 1, 8 + 2b and 9 + 2b are byte b of the third, from the
+    lowest bits on: each pair is one shift away from its byte.
+    """
+
+    bits: int = 6
+
+    @property
+    def run_words(self) -> int:
+        """See `Packing`."""
+        return _LOW + _HIGH
+
+    @property
+    def interleaved(self) -> bool:
+        """As `Nibbles`."""
+        return True
+
+    @property
+    def byte_zero(self) -> int:
+        """They are as they are stored."""
+        return self.zero_point
+
+    @property
+    def fills_pieces(self) -> bool:
+        """A group has 24 bytes."""
+        return False
+
+    def integer(self, read: Callable[[Index], Expr], position: Index) -> Expr:
+        """See `Packing`."""
+        within, pair = position % 8, position // 8
+        low = tirx.shift_right(read(pair), shift_by(within * 4))
+        high = tirx.shift_right(read(_LOW), shift_by(within // 2 * 8 + pair * 4 + within % 2 * 2))
+        value = tirx.bitwise_or(
+            tirx.bitwise_and(low, word(15)),
+            tirx.shift_left(tirx.bitwise_and(high, word(3)), word(4)),
+        )
+        return as_f32(value) - f32(self.zero_point)
+
+    def quad_places(self, quad: Expr) -> list[tuple[Expr, Expr]]:
+        """See `Packing`: the lower bits, the upper bits."""
+        quads = self.run // 4
+        first, within = tirx.floordiv(quad, quads) * self.run_words, tirx.floormod(quad, quads)
+        pair, half = tirx.floordiv(within, 2), tirx.floormod(within, 2) * 16
+        return [(first + pair, half), (first + _LOW, half + pair * 4)]
+
+    def quad_integer(self, shifted: Sequence[Expr], channel: int, constant: Constant) -> Expr:
+        """See `Packing`."""
+        low, high = shifted
+        if channel:
+            low = tirx.shift_right(low, constant(channel * 4))
+            high = tirx.shift_right(high, constant(channel // 2 * 8 + channel % 2 * 2))
+        return tirx.bitwise_or(
+            tirx.bitwise_and(low, constant(15)),
+            tirx.shift_left(tirx.bitwise_and(high, constant(3)), constant(4)),
+        )
+
+    def _bytes(self, run: Sequence[Expr], constant: Constant) -> list[Expr]:
+        """Even channels and odd ones of each eight."""
+        *lows, high = run
+        found = []
+        for low, shifts in zip(lows, ((4, 2), (0, -2)), strict=True):
+            for right, left in zip((0, 4), shifts, strict=True):
+                own = tirx.shift_right(low, constant(right)) if right else low
+                upper = high
+                if left:
+                    shift = tirx.shift_left if left > 0 else tirx.shift_right
+                    upper = shift(high, constant(abs(left)))
+                found.append(
+                    tirx.bitwise_or(
+                        tirx.bitwise_and(own, constant(NIBBLES_OF_WORD)),
+                        tirx.bitwise_and(upper, constant(UPPER_PAIRS)),
+                    )
+                )
+        return found
+
+    def halves(self, run: Sequence[Expr]) -> list[Expr]:
+        """Even channels and odd channels of the first eight, then of the others."""
+        return self._bytes(run, word)
+
+    def in_order(self, run: Sequence[Expr]) -> list[Expr]:
+        """As those of `Nibbles`, of the first eight, then of the others."""
+        found = []
+        parts = [bind(part) for part in self._bytes(run, word)]
+        low, high, half = word(0xFFFF), word(0xFFFF0000), word(16)
+        for even, odd in zip(parts[0::2], parts[1::2], strict=True):
+            found += [
+                tirx.bitwise_or(tirx.bitwise_and(even, low), tirx.shift_left(odd, half)),
+                tirx.bitwise_or(tirx.shift_right(even, half), tirx.bitwise_and(odd, high)),
+            ]
+        return found
+
+    def centred(self, run: Sequence[Expr], constant: Constant) -> list[Expr]:
+        """Minus 31: no byte borrows from the next."""
+        return less_zero_point(self._bytes(run, constant), self.zero_point, constant)
+
+    def pack(self, values: UInt8Array) -> UInt32Array:
+        """See `Packing`."""
+        # (rows, runs, which eight, pair of the eight, even or odd)
+        parts = np.ascontiguousarray(values).reshape(len(values), -1, 2, 4, 2)
+        runs = np.empty((*parts.shape[:2], self.run_words, 4), np.uint8)
+        low, high = parts & np.uint8(15), parts >> np.uint8(4)
+        runs[:, :, :_LOW] = low[..., 0] | (low[..., 1] << np.uint8(4))
+        first, second = (high[:, :, eight] for eight in range(2))
+        runs[:, :, _LOW] = (
+            first[..., 0]
+            | (first[..., 1] << np.uint8(2))
+            | (second[..., 0] << np.uint8(4))
+            | (second[..., 1] << np.uint8(6))
+        )
+        return words_of(runs.reshape(len(values), -1))
+
+    def unpack(self, words: UInt32Array) -> UInt8Array:
+        """See `Packing`."""
+        runs = octets_of(words).reshape(len(words), -1, self.run_words, 4)
+        values = np.empty((*runs.shape[:2], 2, 4, 2), np.uint8)
+        high = runs[:, :, _LOW]
+        for eight in range(2):
+            for odd in range(2):
+                low = (runs[:, :, eight] >> np.uint8(4 * odd)) & np.uint8(15)
+                upper = (high >> np.uint8(4 * eight + 2 * odd)) & np.uint8(3)
+                values[:, :, eight, :, odd] = low | (upper << np.uint8(4))
+        return values.reshape(len(words), -1)
 
 
-NIBBLES, BYTES = Nibbles(), Bytes()
-PRODUCT_PACKINGS: Mapping[int, ProductPacking] = {one.bits: one for one in (NIBBLES, BYTES)}
+NIBBLES, SIXES, BYTES = Nibbles(), Sixes(), Bytes()
+PRODUCT_PACKINGS: Mapping[int, ProductPacking] = {one.bits: one for one in (NIBBLES, SIXES, BYTES)}
 
 
 def packing_of(bits: int) -> Packing:

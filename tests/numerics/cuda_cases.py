@@ -39,6 +39,7 @@ from tests.numerics.linear import (
     test_few_row_linear,
     test_gemm_kernels,
     test_int8_kernels,
+    test_six_bit_kernels,
 )
 from tests.numerics.moe import test_expert_kernels, test_few_row_experts, test_few_row_norms
 from tests.numerics.moe.test_expert_kernels import EXPERT_KINDS, EXPERTS
@@ -191,6 +192,7 @@ GROUPS: Mapping[str, Callable[[], Group]] = {
     "experts": lambda: _experts("q4f16", INT8),
     "experts, 8 bits, float16": lambda: _experts("q8f16", FLOAT),
     "whole vocabulary": _whole_vocabulary,
+    "6 bits": lambda: _group(test_six_bit_kernels.operators()),
     "int8, odd shapes": lambda: _group(test_int8_kernels.odd_shapes()),
     "int8, several tiles": lambda: _group(
         test_int8_kernels.several_tiles(), test_int8_kernels.with_few_blocks(CUDA)

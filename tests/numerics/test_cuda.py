@@ -21,7 +21,12 @@ from tests.numerics.attention.test_attention_kernels import CHUNK, DECODE, PADDE
 from tests.numerics.attention.test_picture_attention_kernels import SHAPES
 from tests.numerics.dawn_kernels import cases_executable
 from tests.numerics.kernel_cases import Array, KernelCase, make_case
-from tests.numerics.linear import test_few_row_linear, test_gemm_kernels, test_int8_kernels
+from tests.numerics.linear import (
+    test_few_row_linear,
+    test_gemm_kernels,
+    test_int8_kernels,
+    test_six_bit_kernels,
+)
 from tests.numerics.moe import test_few_row_experts, test_few_row_norms
 
 
@@ -77,6 +82,7 @@ def test_kernels_of_odd_shapes_compile(tmp_path: Path) -> None:
         *(CHUNK[name] for name in ("groups of three", "heads of two vectors")),
         *(LastVisibleRows(), SHAPES["groups of three"]),
         *test_few_row_linear.OPERATORS,
+        *test_six_bit_kernels.operators()[:12:2],
         *test_few_row_experts.OPERATORS,
         *test_few_row_norms.OPERATORS,
         *test_few_row_attention.SHAPES.values(),

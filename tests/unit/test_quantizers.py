@@ -85,6 +85,7 @@ def test_iq4_nl_holds_multiples_of_its_codebook() -> None:
     [
         ("q4f16s", "4 bits"),
         ("q4f16", "4 bits, head 8"),
+        ("q4f16m", "4 bits, head, attention 6"),
         ("q4f16l", "4 bits, head, attention 8"),
         ("q8f16", "q8f16"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import gcd
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -23,6 +24,11 @@ class Vectors:
     def dividing(cls, *widths: int) -> Vectors:
         """The widest that divide all of these widths."""
         return cls(WIDEST if all(width % WIDEST == 0 for width in widths) else 1)
+
+    @classmethod
+    def within(cls, width: int) -> Vectors:
+        """The widest of which `width` neighbours are some, and rows of them begin with one."""
+        return cls(gcd(width, WIDEST))
 
     def at(self, index: Index) -> Index:
         """The place of vector `index` along a row."""

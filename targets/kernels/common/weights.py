@@ -8,9 +8,9 @@ from math import gcd
 from gemma4_compile.operators.linear import INTEGERS, WeightLayout
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.tir import FunctionBuilder, bind, when
-from gemma4_compile.operators.types import Buffer, Expr
+from gemma4_compile.operators.types import Buffer, Expr, Index
 
-UNIT = 8  # channels that a thread decodes at a time: one word of 4-bit weights; of 2 bits 16
+UNIT = 8  # channels that a thread decodes at a time: one word of 4-bit weights; of 2 and 6 bits 16
 
 
 class WeightReader:
@@ -25,9 +25,7 @@ class WeightReader:
     def __init__(self, build: FunctionBuilder, layout: WeightLayout) -> None:
         self.layout = layout
         self.unit = (
-            max(UNIT, layout.packing.values_per_word)
-            if layout.form == INTEGERS
-            else gcd(layout.cols, UNIT)
+            max(UNIT, layout.packing.run) if layout.form == INTEGERS else gcd(layout.cols, UNIT)
         )
         self._tensors = [build.arg(name, shape, dtype) for name, shape, dtype in layout.shapes()]
 
@@ -68,9 +66,19 @@ class WeightReader:
         layout, size = self.layout, self.unit
         if layout.form != INTEGERS:
             return [layout.element(split, row, unit * size + j) for j in range(size)], f32(1.0)
-        per_word = layout.packing.values_per_word
-        words = [
-            bind(split[0][row, unit * (size // per_word) + w]) for w in range(size // per_word)
-        ]
-        values = [layout.packing.integer(words[j // per_word], j % per_word) for j in range(size)]
+        packing = layout.packing
+        count = packing.words(size)
+        words = [bind(split[0][row, unit * count + w]) for w in range(count)]
+        values = []
+        for j in range(size):
+            first = j // packing.run * packing.run_words
+            values.append(packing.integer(_reader(words[first:]), j % packing.run))
         return values, bind(as_f32(split[1][row, unit // (layout.group_size // size)]))
+
+
+def _reader(words: Sequence[Expr]) -> Callable[[Index], Expr]:
+    def read(at: Index) -> Expr:
+        assert isinstance(at, int), "the channels of a unit are known"
+        return words[at]
+
+    return read

@@ -23,7 +23,7 @@ from gemma4_compile.operators.activation_quantization import GROUP, WORD
 from gemma4_compile.operators.activations import PackedOutput
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.math import as_f32, gelu_tanh
-from gemma4_compile.operators.packings import ProductPacking
+from gemma4_compile.operators.packing import ProductPacking
 from gemma4_compile.operators.rows import most_of
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
@@ -244,7 +244,7 @@ def add_int8(
     """Add the lane's products of packed rows, group by group; integers are summed exactly."""
     layout, lanes = weights.layout, lane.lanes
     groups, size = layout.cols // GROUP, layout.bits  # words of a group of weights
-    offset = layout.products.byte_zero
+    offset, vectors = layout.products.byte_zero, Vectors.within(size)
     stored, scales = local((OWN_ROWS * size,), "uint32"), local((OWN_ROWS,))
     integers = local((OWN_ROWS * VEC4S,), "uint32")
 
@@ -253,9 +253,9 @@ def add_int8(
             own = []
             for m, row in enumerate(lane.rows):
                 local_row = bind(row - begin)
-                for at in range(0, size, WIDEST):
-                    vec4 = split[0][local_row, _WORDS.from_channel(group * size + at)]
-                    store(stored, vec4, _WORDS.from_channel(m * size + at))
+                for at in range(0, size, vectors.size):
+                    several = split[0][local_row, vectors.from_channel(group * size + at)]
+                    store(stored, several, vectors.from_channel(m * size + at))
                 own.append(bind(as_f32(split[1][local_row, group])))
             store(scales, _OWN.join(own), _OWN.at(0))
 
@@ -312,10 +312,11 @@ def round_rows(lane: Lane, block: Block, x: Buffer, interleaved: bool) -> tuple[
 
 def _unpack(packing: ProductPacking, stored: Buffer, integers: Buffer) -> None:
     """Words of bytes in the order of packed x, from all words of weights."""
-    for place in range(OWN_ROWS * packing.bits):
-        parts = packing.in_order(stored[place])
-        for index, part in enumerate(parts):
-            store(integers, part, len(parts) * place + index)
+    words = [stored[place] for place in range(OWN_ROWS * packing.bits)]
+    for index, run in enumerate(packing.runs(words)):
+        parts = packing.in_order(run)
+        for at, part in enumerate(parts):
+            store(integers, part, len(parts) * index + at)
 
 
 def _finish(

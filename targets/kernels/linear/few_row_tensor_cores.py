@@ -28,6 +28,7 @@ from gemma4_compile.targets.kernels.tiles.byte_products import (
 from gemma4_compile.targets.kernels.tiles.byte_rows import Rows
 from gemma4_compile.targets.kernels.tiles.few_row_shape import (
     fills_tensor_cores,
+    takes_tensor_cores,
     tensor_core_shape,
 )
 from gemma4_compile.targets.kernels.tiles.tensor_cores import BYTE_ROWS
@@ -38,7 +39,7 @@ from gemma4_compile.targets.spec import TargetSpec
 def fits_tensor_cores(operator: Linear, spec: TargetSpec) -> bool:
     """Return whether the target has them, and bytes on both sides that fill them."""
     layout = operator.layout
-    are_bytes = operator.in_dtype == PACKED and layout.takes_int8
+    are_bytes = operator.in_dtype == PACKED and takes_tensor_cores(layout)
     return spec.tensor_cores and are_bytes and fills_tensor_cores(layout.rows, spec)
 
 

@@ -152,7 +152,7 @@ class _WeightsLoader(_Loader):
                 if not self._is_integers:
                     copy_piece(self.raw_at(index), address(split[0], row - begin, channel))
                     return
-                word = tirx.floordiv(channel, layout.packing.values_per_word)
+                word = tirx.floordiv(channel, layout.packing.run)
                 copy_half_piece(self.raw_at(index), address(split[0], row - begin, word))
                 group = tirx.floordiv(channel, layout.group_size)
                 store(self._scales, split[1][row - begin, group], index)
@@ -165,7 +165,7 @@ class _WeightsLoader(_Loader):
         for index in range(self.count):
             if self._is_integers:
                 values = local((PIECE_WORDS,), "uint32")
-                for word in range(PIECE // layout.packing.values_per_word):
+                for word in range(PIECE // layout.packing.run):
                     decode_bytes(
                         address(values, word * WORD_HALVES),
                         self.raw[index * PIECE_WORDS + word],

@@ -35,6 +35,7 @@ from gemma4_compile.targets.kernels.tiles.byte_products import (
 from gemma4_compile.targets.kernels.tiles.byte_rows import Rows
 from gemma4_compile.targets.kernels.tiles.few_row_shape import (
     TensorCoreShape,
+    takes_tensor_cores,
     tensor_core_shape,
 )
 from gemma4_compile.targets.kernels.tiles.tensor_cores import BYTE_ROWS
@@ -47,7 +48,7 @@ USUAL_POSITIONS = 2  # whose experts are different ones
 def fits_tensor_cores(operator: ExpertLinear, spec: TargetSpec) -> bool:
     """Return whether the target has them and both sides are bytes."""
     is_int8 = operator.is_int8
-    return spec.tensor_cores and is_int8 and operator.layout.takes_int8
+    return spec.tensor_cores and is_int8 and takes_tensor_cores(operator.layout)
 
 
 def make_few_row_expert_tensor_cores(operator: ExpertLinear, spec: TargetSpec) -> tirx.PrimFunc:

@@ -178,7 +178,7 @@ class Weights:
         size = packing.bits // 4  # words of a lane's share of a group
         first = tile * MATRICES + size * index
         words = [self._words[first + part] for part in range(size)]
-        return [bind(half) for word in words for half in packing.halves(word)]
+        return [bind(half) for run in packing.runs(words) for half in packing.halves(run)]
 
     def scale(self, tile: int, index: int) -> Expr:
         """A loaded group's scale of the lane's row."""

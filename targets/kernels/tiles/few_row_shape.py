@@ -168,6 +168,11 @@ def _cost(shape: TensorCoreShape, rows: int, spec: TargetSpec, copies: int) -> f
     return reads + steps + tuning.wave_us * (waves - 1)
 
 
+def takes_tensor_cores(layout: WeightLayout) -> bool:
+    """Return whether tensor cores have the product of a matrix with quantised vectors."""
+    return layout.takes_int8 and layout.products.fills_pieces
+
+
 def fills_tensor_cores(rows: int, spec: TargetSpec) -> bool:
     """Return whether a matrix has enough rows."""
     return rows >= spec.tuning.few_row_tensor_cores.min_rows
@@ -175,7 +180,7 @@ def fills_tensor_cores(rows: int, spec: TargetSpec) -> bool:
 
 def reads_tiles(layout: WeightLayout, spec: TargetSpec) -> bool:
     """Return whether a matmul on packed rows has tensor cores for any number of rows."""
-    fits = layout.takes_int8 and fills_tensor_cores(layout.rows, spec)
+    fits = takes_tensor_cores(layout) and fills_tensor_cores(layout.rows, spec)
     return fits and not rows_without_tensor_cores(layout, spec)
 
 

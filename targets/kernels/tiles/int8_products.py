@@ -87,7 +87,7 @@ class IntegerWeightLoader(Loader):
     def read_block(self, iteration: int, rows: Sequence[Expr], vec4: Expr) -> None:
         """See `Loader`."""
         layout = self._weights.layout
-        last = layout.cols // layout.packing.values_per_word // self._stored - 1
+        last = layout.packing.words(layout.cols) // self._stored - 1
 
         def read(split: Sequence[Buffer], begin: int) -> None:
             at = bind(tirx.min(vec4, last) * self._stored)
@@ -106,7 +106,7 @@ class IntegerWeightLoader(Loader):
             for w in range(self._stored)
         ]
         packing = self._weights.layout.products
-        return [part for word in words for part in packing.centred(word, _u32)]
+        return [part for run in packing.runs(words) for part in packing.centred(run, _u32)]
 
 
 class ScaleLoader:

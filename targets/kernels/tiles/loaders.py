@@ -227,7 +227,10 @@ class WeightLoader(Loader):
         size = self._iterations * VECTOR
         self._is_integers = layout.form == INTEGERS
         if self._is_integers:
-            self._words, self._scales = local((size,), "uint32"), local((size,), layout.dtype)
+            # Of each row and four channels the word, or the words, that have their bits.
+            self._parts = len(layout.packing.quad_places(move.thread))
+            self._words = local((size * self._parts,), "uint32")
+            self._scales = local((size,), layout.dtype)
         else:
             dtype = layout.dtype if layout.form == DENSE else "float32"
             self._dense = local((size * VECTOR,), dtype)
@@ -243,8 +246,9 @@ class WeightLoader(Loader):
             for i, row in enumerate(rows):
                 index, inside = iteration * VECTOR + i, row - begin
                 if self._is_integers:
-                    word = tirx.floordiv(at, layout.packing.values_per_word // VECTOR)
-                    store(self._words, split[0][inside, word], index)
+                    for part, (word, _) in enumerate(layout.packing.quad_places(at)):
+                        place = (iteration * self._parts + part) * VECTOR + i
+                        store(self._words, split[0][inside, word], place)
                     group = tirx.floordiv(at, layout.group_size // VECTOR)
                     store(self._scales, split[1][inside, group], index)
                 else:
@@ -267,23 +271,22 @@ class WeightLoader(Loader):
         if not self._is_integers:
             rows = [vector(self._dense, index).astype("float32x4") for index in indices]
             return transposed(rows)
-        words = joined([self._words[index] for index in indices])
-        words = bind(tirx.shift_right(words, splat(self._shift(iteration))))
+        packing, shifted = layout.packing, []
+        for part, (_, below) in enumerate(packing.quad_places(self._vec4s[iteration])):
+            first = (iteration * self._parts + part) * VECTOR
+            words = joined([self._words[first + i] for i in range(VECTOR)])
+            shifted.append(bind(tirx.shift_right(words, splat(below.astype("uint32")))))
         scales = bind(joined([self._scales[index] for index in indices]).astype("float32x4"))
-        mask = splat(tirx.const(2**layout.bits - 1, "uint32"))
         values = []
         for j in range(VECTOR):
-            shift = splat(tirx.const(j * layout.bits, "uint32"))
-            integer = tirx.bitwise_and(tirx.shift_right(words, shift) if j else words, mask)
-            zero_point = splat(f32(layout.packing.zero_point))
+            integer = packing.quad_integer(shifted, j, _words_of)
+            zero_point = splat(f32(packing.zero_point))
             values.append((integer.astype("float32x4") - zero_point) * scales)
         return values
 
-    def _shift(self, iteration: int) -> Expr:
-        """Bits below a block's channels in their words; a step begins with a word."""
-        layout = self._weights.layout
-        within = tirx.floormod(self._vec4s[iteration] * VECTOR, layout.packing.values_per_word)
-        return (within * layout.bits).astype("uint32")
+
+def _words_of(value: int) -> Expr:
+    return splat(tirx.const(value, "uint32"))
 
 
 def read_vector(source: Buffer, row: Expr, vec4: Expr) -> Expr:

@@ -24,6 +24,7 @@ from gemma4_compile.targets.kernels.common.blocks import (
     zero,
 )
 from gemma4_compile.targets.kernels.common.builtins import dot4
+from gemma4_compile.targets.kernels.common.vectors import Vectors
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.prologues.vectors import VEC4S, round_vec4s
 
@@ -152,7 +153,8 @@ class LaneSlice:
             zip(weights, scales, self._offsets, self._scales, strict=True)
         ):
             total = LocalVar("int32", offset)
-            halves = [half for word in words for half in self._packing.halves(word)]
+            packing = self._packing
+            halves = [half for run in packing.runs(words) for half in packing.halves(run)]
             for index, word in enumerate(halves):
                 total.add(dot4(word, self._operands[iteration * VEC4S + index]))
             result.add(scale * own * as_f32(total.value))
@@ -177,31 +179,33 @@ class RowAhead:
     def __init__(self, weights: WeightReader, lane_slice: LaneSlice) -> None:
         self._weights, self._groups = weights, lane_slice.groups
         self._size = weights.layout.bits  # words of a group: 32 channels of so many bits
+        self._vectors = Vectors.within(self._size)
         self._words = local((len(self._groups) * self._size,), "uint32")
         self._scales = [LocalVar("float32") for _ in self._groups]
 
     def load(self, row: Expr, in_split_of: Expr) -> None:
         """Read a row of the matrix that lies in the same split as row `in_split_of`."""
+        vectors = self._vectors
 
         def read(split: Sequence[Buffer], begin: int) -> None:
             local_row = bind(row - begin)
             for index, group in enumerate(self._groups):
-                for at in range(0, self._size, 4):
-                    vec4 = split[0][local_row, T.ramp(group * self._size + at, 1, 4)]
-                    store(self._words, vec4, T.ramp(index * self._size + at, 1, 4))
+                for at in range(0, self._size, vectors.size):
+                    read = split[0][local_row, vectors.from_channel(group * self._size + at)]
+                    store(self._words, read, vectors.from_channel(index * self._size + at))
                 self._scales[index].set(as_f32(split[1][local_row, group]))
 
         self._weights.in_split(in_split_of, read)
 
     def take(self) -> tuple[list[list[Expr]], list[Expr]]:
         """The groups' words and scales, out of the way of the next row."""
-        words = []
+        words, vectors = [], self._vectors
         for index in range(len(self._groups)):
-            vec4s = [
-                bind(self._words[T.ramp(index * self._size + at, 1, 4)])
-                for at in range(0, self._size, 4)
+            read = [
+                bind(self._words[vectors.from_channel(index * self._size + at)])
+                for at in range(0, self._size, vectors.size)
             ]
-            words.append([tirx.Shuffle([vec4], [lane]) for vec4 in vec4s for lane in range(4)])
+            words.append([word for several in read for word in vectors.lanes(several)])
         return words, [bind(scale.value) for scale in self._scales]
 
 

@@ -95,7 +95,9 @@ def numbered_cases(operators: Sequence[tuple[int, FewRow]]) -> list[KernelCase]:
     return [make_case(one, seed, rows=1 + seed % MOST) for seed, one in operators]
 
 
-@pytest.mark.parametrize(("bits", "dtype"), [(4, "float16"), (8, "float32"), (0, "float16")])
+@pytest.mark.parametrize(
+    ("bits", "dtype"), [(4, "float16"), (6, "float16"), (8, "float32"), (0, "float16")]
+)
 def test_rows_of_floats(bits: int, dtype: str) -> None:
     tensors, matrix = stored(bits, dtype, (64, 40))
     layout = WeightLayout(bits, dtype, GROUP if bits else 0, matrix.shape[1], (64, 40))
@@ -115,12 +117,12 @@ def packed_rows(bits: int, rows: int, cols: int) -> tuple[Array, Array, Array]:
     rng = np.random.default_rng(2)
     integers = rng.integers(-127, 128, (rows, cols), dtype=np.int8)
     scales = rng.uniform(0.01, 0.02, (rows, cols // GROUP)).astype(np.float32)
-    order = [4 * word + byte_of(byte, bits == 4) for word in range(cols // 4) for byte in range(4)]
+    order = [4 * word + byte_of(byte, bits < 8) for word in range(cols // 4) for byte in range(4)]
     words = np.ascontiguousarray(integers[:, order]).view(np.uint32)
     return words, scales, integers * np.repeat(scales, GROUP, axis=1).astype(np.float64)
 
 
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [4, 6, 8])
 def test_rows_of_packed_integers(bits: int) -> None:
     tensors, matrix = stored(bits, "float16", (64, 40))
     cols = matrix.shape[1]

@@ -16,8 +16,30 @@ from tests.numerics.definitions import F32_ABSOLUTE, F32_RELATIVE, run, values
 
 GROUP = 32
 COLS = 96
-LAYOUTS = [(4, "float16"), (4, "float32"), (8, "float16"), (0, "float16"), (0, "float32")]
+LAYOUTS = [
+    (4, "float16"),
+    (4, "float32"),
+    (6, "float16"),
+    (8, "float16"),
+    (0, "float16"),
+    (0, "float32"),
+]
 Stored = tuple[list[npt.NDArray[Any]], npt.NDArray[np.float64]]
+
+
+def code_at(words: npt.NDArray[np.uint32], bits: int, col: int) -> npt.NDArray[np.uint32]:
+    """The stored integers of a column, as the documentation of the packings has them."""
+
+    def cut(word: int, shift: int, width: int) -> npt.NDArray[np.uint32]:
+        return (words[:, word] >> np.uint32(shift)) & np.uint32(2**width - 1)
+
+    if 32 % bits == 0:
+        return cut(col * bits // 32, col * bits % 32, bits)
+    run, channel = divmod(col, 16)
+    eight, within = divmod(channel, 8)
+    pair, odd = divmod(within, 2)
+    low = cut(3 * run + eight, 4 * within, 4)
+    return low + 16 * cut(3 * run + 2, 8 * pair + 4 * eight + 2 * odd, 2)
 
 
 def stored(bits: int, dtype: str, split_rows: tuple[int, ...], cols: int = COLS) -> Stored:
@@ -31,15 +53,13 @@ def stored(bits: int, dtype: str, split_rows: tuple[int, ...], cols: int = COLS)
             tensors.append(dense)
             meaning.append(dense.astype(np.float64))
             continue
-        per_word = 32 // bits
-        words = rng.integers(0, 2**32, (rows, cols // per_word), dtype=np.uint32)
+        words = rng.integers(0, 2**32, (rows, cols * bits // 32), dtype=np.uint32)
         signs = rng.choice([-1, 1], (rows, cols // GROUP))
         scales = (rng.uniform(0.001, 0.02, signs.shape) * signs).astype(dtype)
         tensors += [words, scales]
         matrix = np.zeros((rows, cols))
         for col in range(cols):
-            shift = np.uint32(bits * (col % per_word))
-            stored_integer = (words[:, col // per_word] >> shift) & np.uint32(2**bits - 1)
+            stored_integer = code_at(words, bits, col)
             matrix[:, col] = (stored_integer - (2.0 ** (bits - 1) - 1)) * scales[:, col // GROUP]
         meaning.append(matrix)
     return tensors, np.concatenate(meaning)

@@ -133,6 +133,7 @@ def test_bytes_by_recipe(preset: str) -> None:
     bits = {  # large matrices, attention, head, per-layer projections, router
         "q4f16": (4.5, 4.5, 8.5, 8.5, 16),
         "q4f16s": (4.5, 4.5, 4.5, 8.5, 16),
+        "q4f16m": (4.5, 6.5, 6.5, 8.5, 16),
         "q4f16l": (4.5, 8.5, 8.5, 8.5, 16),
         "q4f32": (5, 5, 9, 9, 32),
         "q8f16": (8.5, 8.5, 8.5, 8.5, 16),

@@ -11,14 +11,14 @@ from hypothesis.extra.numpy import arrays
 from hypothesis.strategies import floats, integers
 
 from gemma4_compile.errors import QuantizationError
-from gemma4_compile.operators.packings import NIBBLES
+from gemma4_compile.operators.packings import NIBBLES, SIXES
 from gemma4_compile.quantization.dense import to_dense
 from gemma4_compile.quantization.group_search import search_groups
 from gemma4_compile.quantization.groups import GroupScheme, dequantize, quantize
 from gemma4_compile.quantization.scheme import StoredTensor
 
-SCHEMES = [GroupScheme(bits, dtype) for bits in (4, 8) for dtype in ("float16", "float32")]
-Q4F16, Q8F16 = GroupScheme(4, "float16"), GroupScheme(8, "float16")
+SCHEMES = [GroupScheme(bits, dtype) for bits in (4, 6, 8) for dtype in ("float16", "float32")]
+Q4F16, Q6F16, Q8F16 = (GroupScheme(bits, "float16") for bits in (4, 6, 8))
 
 
 def random_matrix(rows: int, cols: int, size: float = 0.02) -> np.ndarray:
@@ -31,19 +31,18 @@ def nearest_even(value: Fraction) -> int:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "name", "zero_point", "values_per_word"),
+    ("scheme", "name", "zero_point", "run"),
     [
         (GroupScheme(4, "float16"), "q4f16_1", 7, 8),
         (GroupScheme(4, "float32"), "q4f32_1", 7, 8),
+        (GroupScheme(6, "float16"), "q6f16_1", 31, 16),
         (GroupScheme(8, "float16"), "q8f16_1", 127, 4),
     ],
 )
-def test_group_schemes(
-    scheme: GroupScheme, name: str, zero_point: int, values_per_word: int
-) -> None:
+def test_group_schemes(scheme: GroupScheme, name: str, zero_point: int, run: int) -> None:
     assert scheme.name == name
     assert scheme.zero_point == zero_point
-    assert scheme.packing.values_per_word == values_per_word
+    assert scheme.packing.run == run
 
 
 def test_a_quantised_matrix_is_stored_as_words_and_scales() -> None:
@@ -65,7 +64,7 @@ def test_groups_must_divide_the_columns(shape: tuple[int, ...]) -> None:
         GroupScheme(4, "float16").tensors("w", "", shape)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES[2:], ids=lambda scheme: scheme.name)
+@pytest.mark.parametrize("scheme", SCHEMES[4:], ids=lambda scheme: scheme.name)
 def test_quantise_is_the_documented_rule(scheme: GroupScheme) -> None:
     weight = random_matrix(3, 64)
     words, scales = quantize(weight, scheme)
@@ -99,6 +98,32 @@ def test_four_bits_are_searched(scheme: GroupScheme) -> None:
     assert NIBBLES.unpack(words).max() == 15
 
 
+@pytest.mark.parametrize("scheme", SCHEMES[2:4], ids=lambda scheme: scheme.name)
+def test_six_bits_take_the_better_of_two_steps(scheme: GroupScheme) -> None:
+    weight = random_matrix(24, 64)
+    words, scales = quantize(weight, scheme)
+    integers = scheme.packing.unpack(words).astype(int) - 31
+    chosen = set()
+    for group, levels, scale in zip(
+        weight.reshape(-1, 32), integers.reshape(-1, 32), scales.reshape(-1), strict=True
+    ):
+        extreme = group[np.abs(group).argmax()]
+        tried = [
+            float(np.float32(extreme / np.float32(top)).astype(scale.dtype)) for top in (31, 32)
+        ]
+        errors = []
+        for step in tried:
+            nearest = np.clip(
+                [nearest_even(Fraction(float(w)) / Fraction(step)) for w in group], -31, 32
+            )
+            errors.append(((nearest * step - group.astype(np.float64)) ** 2).sum())
+        best = int(errors[1] < errors[0])
+        chosen.add(best)
+        assert scale == tried[best]
+        assert ((levels * tried[best] - group) ** 2).sum() == pytest.approx(errors[best], rel=1e-5)
+    assert chosen == {0, 1}
+
+
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.name)
 def test_error_is_at_most_half_a_step(scheme: GroupScheme) -> None:
     weight = random_matrix(16, 128)
@@ -107,9 +132,27 @@ def test_error_is_at_most_half_a_step(scheme: GroupScheme) -> None:
     steps = np.abs(scales.astype(np.float64))
     # What is beyond the last level is clipped: by the float16 rounding, or where it pays.
     rounding = scheme.zero_point * 2.0**-11 if scheme.scale_dtype == "float16" else 1e-5
-    clipped = 1.0 if scheme.bits == 4 else 0.0
+    clipped = {4: 1.0, 6: 0.5, 8: 0.0}[scheme.bits]
     assert (error.max(axis=2) <= (0.5 + rounding + clipped) * steps).all()
     assert (np.median(error, axis=2) <= 0.5 * steps).all()
+
+
+@given(
+    codes=arrays(np.uint8, (3, 64), elements=integers(0, 63)),
+    exponents=arrays(np.int8, (3, 2), elements=integers(-14, 3)),
+    signs=arrays(np.bool_, (3, 2)),
+)
+def test_six_bits_of_a_whole_range_come_back(
+    codes: np.ndarray, exponents: np.ndarray, signs: np.ndarray
+) -> None:
+    """Of groups whose largest weight is level 31 or 32, which are the two that are tried."""
+    for top in (62, 63):
+        codes[:, 0::32] = top
+        codes = np.minimum(codes, top)
+        codes = np.maximum(codes, 62 - top + 1)
+        scales = np.where(signs, -1, 1) * np.exp2(exponents).astype(np.float16)
+        weight = dequantize(SIXES.pack(codes), scales.astype(np.float16), Q6F16)
+        assert np.array_equal(dequantize(*quantize(weight, Q6F16), Q6F16), weight)
 
 
 @given(
@@ -135,6 +178,12 @@ def test_group_of_zeros_is_exact() -> None:
     assert (dequantize(words, scales, Q4F16)[1, 32:] == 0).all()
 
 
+def test_group_of_zeros_in_six_bits_is_exact() -> None:
+    words, scales = quantize(np.zeros((1, 32), np.float32), Q6F16)
+    assert scales[0, 0] == 0
+    assert (SIXES.unpack(words) == 31).all()
+
+
 @pytest.mark.parametrize("size", [1e-4, 1e-6, 3e-7, 1e-7, 1e-9, 1e-30])
 def test_tiny_group_keeps_a_scale_and_clips_nothing(size: float) -> None:
     weight = random_matrix(4, 32, size)
@@ -144,12 +193,13 @@ def test_tiny_group_keeps_a_scale_and_clips_nothing(size: float) -> None:
     error = np.abs(dequantize(words, scales, Q8F16) - weight.astype(np.float64))
     assert (error <= 0.57 * steps).all()
     assert (steps <= np.abs(weight).max(axis=1, keepdims=True) / 127 + 2.0**-24).all()
-    searched = quantize(weight, Q4F16)
-    assert (searched[1] != 0).all()
-    assert np.abs(dequantize(*searched, Q4F16) - weight).max() <= max(size, 2.0**-25)
+    for scheme in (Q4F16, Q6F16):
+        searched = quantize(weight, scheme)
+        assert (searched[1] != 0).all()
+        assert np.abs(dequantize(*searched, scheme) - weight).max() <= max(size, 2.0**-25)
 
 
-@pytest.mark.parametrize(("scheme", "levels"), [(Q4F16, 8), (Q8F16, 127)])
+@pytest.mark.parametrize(("scheme", "levels"), [(Q4F16, 8), (Q6F16, 31), (Q8F16, 127)])
 def test_scale_that_float16_cannot_hold_is_an_error(scheme: GroupScheme, levels: int) -> None:
     weight = random_matrix(4, 32)
     weight[2, 5] = 65520.0 * levels  # the smallest scale that rounds to infinity
