@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from gemma4_compile.model_spec.component import Component, Exported, ExportOptions
 from gemma4_compile.model_spec.components import ALL_COMPONENTS
@@ -70,6 +70,18 @@ def _tuple_fields(part: Exported) -> list[relax.Type]:
     return []
 
 
+def _renewed(fields: Sequence[relax.Type]) -> list[relax.Type]:
+    """The same types with sizes of their own: those that a function leaves open are its alone."""
+    sizes: dict[tirx.Var, tirx.Var] = {}
+
+    def own(size: tirx.Expr) -> tirx.Expr:
+        if not isinstance(size, tirx.Var):
+            return size
+        return sizes.setdefault(size, tirx.Var(size.name, "int64"))
+
+    return [relax.TensorType([own(size) for size in one.shape], one.dtype) for one in fields]
+
+
 def _moved(
     function: relax.Function,
     moved: Mapping[tvm.ir.GlobalVar, tvm.ir.GlobalVar],
@@ -82,6 +94,8 @@ def _moved(
     Its own parameters begin at an index of that tuple.
     """
     old = _packed(function)
+    own = [] if old is None else list(old.ty.fields)
+    fields = [*_renewed(fields[:begin]), *own, *_renewed(fields[begin + len(own) :])]
     new = relax.Var(_PARAMETERS, relax.TupleType(fields))
 
     def value_of(value: relax.Expr) -> relax.Expr:

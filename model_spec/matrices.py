@@ -50,8 +50,16 @@ class Matrix(Protocol):
         partner : what GELU_GATE multiplies by
         """
 
-    def take(self, ids: nn.Tensor, rows: Rows, scale: float) -> nn.Tensor:
-        """Rows by token id, times `scale`: (rows,) int32 -> (rows, cols) float32."""
+    def take(
+        self, ids: nn.Tensor, rows: Rows, scale: float, places: nn.Tensor | None = None
+    ) -> nn.Tensor:
+        """Rows by token id, times `scale`: (rows,) int32 -> (rows, cols) float32.
+
+        Parameters
+        ----------
+        places : (rows,) int32, where a caller that passes a window of the table's rows has put
+            those of the ids; None for the order of `ids`
+        """
 
     def matmul_of(self, x: nn.Tensor, ids: nn.Tensor) -> nn.Tensor:
         """Products with some rows: (1, cols), ids (count,) int32 -> (1, count) float32."""

@@ -8,7 +8,7 @@ from typing import TypedDict
 from tvm import tirx
 from tvm.relax.frontend import nn
 
-from gemma4_compile.model_spec.parameters import steps_name
+from gemma4_compile.model_spec.parameters import Role, steps_name
 from gemma4_compile.operators.activations import FLOAT32, SteppedOutput
 from gemma4_compile.operators.base import emit
 from gemma4_compile.operators.bounded_linear import BoundedLinear
@@ -16,7 +16,7 @@ from gemma4_compile.operators.drafting import CandidateLogits
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import Linear, WeightLayout
-from gemma4_compile.operators.lookup import Embedding
+from gemma4_compile.operators.lookup import OF_PLACES, OF_ROWS, WHOLE, Embedding, table_shapes
 from gemma4_compile.operators.rows import CHUNK, Rows
 from gemma4_compile.operators.static_rounding import RoundToStep
 from gemma4_compile.operators.types import Index
@@ -48,11 +48,19 @@ class StoredMatrix(nn.Module):
         self._parameter, self._layout = stored.parameter, layout_of(stored)
         self._tensors: list[nn.Tensor] = []
         stem = f"{stored.parameter.name}."
-        for tensor in stored.tensors:
+        shapes: Sequence[Sequence[Index]] = [tensor.shape for tensor in stored.tensors]
+        if self._is_windowed:
+            shapes = [shape for _, shape, _ in table_shapes(self._layout)]
+        for tensor, shape in zip(stored.tensors, shapes, strict=True):
             # Attribute names become parameter names, which the package lists: `q_weight.part0`.
-            parameter = nn.Parameter(tensor.shape, tensor.dtype)
+            parameter = nn.Parameter(shape, tensor.dtype)
             setattr(self, tensor.name.removeprefix(stem), parameter)
             self._tensors.append(parameter)
+
+    @property
+    def _is_windowed(self) -> bool:
+        """Whether rows are looked up alone, so that a window does in its place."""
+        return self._parameter.role is Role.PER_LAYER_EMBEDDING
 
 
 class Steps(nn.Module):
@@ -156,13 +164,17 @@ class QuantizedMatrix(StoredMatrix):
         args = [positions, x, vectors, *self._tensors]
         return emit(operator, args, [(tuple(x.shape), out_dtype)])[0]
 
-    def take(self, ids: nn.Tensor, rows: Rows, scale: float) -> nn.Tensor:
+    def take(
+        self, ids: nn.Tensor, rows: Rows, scale: float, places: nn.Tensor | None = None
+    ) -> nn.Tensor:
         """Rows by token id, times `scale`: (rows,) int32 -> (rows, cols) float32."""
-        operator = Embedding(
-            rows=rows, layout=self._layout, row_begin=0, scale=scale, accumulate=False
-        )
+        table, before = WHOLE, [ids]
+        if self._is_windowed:
+            table = OF_ROWS if places is None else OF_PLACES
+            before += [] if places is None else [places]
+        operator = Embedding(rows, self._layout, 0, scale, accumulate=False, table=table)
         specs = [((ids.shape[0], operator.cols), "float32")]
-        return emit(operator, [ids, *self._tensors], specs)[0]
+        return emit(operator, [*before, *self._tensors], specs)[0]
 
     def matmul_of(self, x: nn.Tensor, ids: nn.Tensor) -> nn.Tensor:
         """Products with some rows: (1, cols), ids (count,) int32 -> (1, count) float32."""

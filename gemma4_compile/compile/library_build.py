@@ -20,6 +20,7 @@ from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import Gemma4CompileError, TargetError
 from gemma4_compile.media.sizes import client_blocks
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
+from gemma4_compile.model_spec.parameters import Role
 from gemma4_compile.package import interface
 from gemma4_compile.package.digest import package_digest
 from gemma4_compile.package.libraries import LibraryRecord
@@ -184,4 +185,17 @@ def _metadata(build: Compilation) -> JsonObject:
         largest_binding_bytes=plan.largest_binding_bytes,
         device_memory_bytes=plan.device_memory_bytes,
         media=build.media,
+        table=_row_table(build),
     )
+
+
+def _row_table(build: Compilation) -> interface.RowTable | None:
+    """The table of per-layer embeddings, where the model has one."""
+    for stored in build.own_storage:
+        if stored.parameter.role is Role.PER_LAYER_EMBEDDING:
+            splits = (
+                interface.TableSplit(split.rows, tuple(one.name for one in split.tensors))
+                for split in stored.row_splits
+            )
+            return interface.RowTable(max(build.config.pad_token_id, 0), tuple(splits))
+    return None

@@ -20,6 +20,9 @@ from gemma4_compile.types import Array
 
 _ARITHMETIC = {tirx.Add: add, tirx.Mul: mul, tirx.FloorDiv: floordiv}  # of tensor dimensions
 
+_TABLE = "table_rows_"
+"""What the name of a number of rows begins with that is another one where a window is given."""
+
 # Two orders of a float32 sum of up to 16384 terms differ like a random walk, relative to the sum's
 # size; three times that, for the exponentials and square roots after it.
 SUM_F32 = 3 * sqrt(16384) * 2.0**-24
@@ -40,6 +43,19 @@ OWN_VECTOR_F16 = HALF_ULP_F16
 OWN_VECTOR_INT8 = 2 * (2.2 * 2 / 127) / 3.5
 MOVED_BYTES = 1e-3  # share of packed channels that two ways of summing put one unit apart
 SOUND_HOP = 160  # samples of a row of the frames of a sound, at least
+
+
+def table_rows(whole: int) -> Index:
+    """A number of rows: `whole`, or that of a window which is given in place of the table."""
+    return tirx.Var(f"{_TABLE}{whole}", "int64")
+
+
+def rows_of_table(dimension: Index) -> int | None:
+    """The `whole` of `table_rows`; None for any other dimension."""
+    if not isinstance(dimension, tirx.Var) or not dimension.name.startswith(_TABLE):
+        return None
+    # passes number the variables of a name that is taken
+    return int(dimension.name.removeprefix(_TABLE).split("_")[0])
 
 
 @dataclass(frozen=True)
@@ -64,7 +80,8 @@ class Sizes:
         if isinstance(dimension, tirx.Var):
             symbols = {"n": self.rows, "m": 1, "capacity": self.capacity, "chunk": self.chunk}
             symbols["samples"] = self.rows * SOUND_HOP - 1  # the last frame is not full
-            return symbols[dimension.name]
+            whole = rows_of_table(dimension)
+            return symbols[dimension.name] if whole is None else whole
         for kind, combine in _ARITHMETIC.items():
             if isinstance(dimension, kind):
                 return int(combine(self.of(dimension.a), self.of(dimension.b)))

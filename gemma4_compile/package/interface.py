@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from gemma4_compile import abi
 from gemma4_compile.media.limits import MAX_SAMPLES, SAMPLE_RATE_HZ
 from gemma4_compile.media.settings import AudioSettings, ImageSettings, MediaSettings
 from gemma4_compile.media.sizes import client_size
 from gemma4_compile.package.artifacts import NamedTensor, digest, parameter_schema_id
+from gemma4_compile.package.fields import Fields
 from gemma4_compile.types import JsonObject
 
 TEXT_ONLY = MediaSettings()
@@ -17,6 +19,72 @@ DRAFTER = "drafter"
 DROPS_PADDING = "drops_padding"  # of the provenance: the page may hand over fewer blocks
 DEVICE = "device"  # of the provenance, where the target is not named for it
 """Field of the metadata, and of the provenance, of packages that have one."""
+
+
+TABLE = "per_layer_embedding"
+"""Field of the metadata of models that have such a table."""
+
+
+@dataclass(frozen=True)
+class TableSplit:
+    """Rows of a table, and the names of the tensors that hold them, each with an axis of rows."""
+
+    rows: int
+    tensors: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RowTable:
+    """The table of per-layer embeddings, in whose place the library takes a window.
+
+    A window is a tensor of the same type with another number of rows than any split: row i is the
+    table's row of the call's token i. It is given in the place of every split's tensor of the kind.
+
+    Attributes
+    ----------
+    pad_token_id : whose row a row of a picture or a sound has
+    splits : in the order of the rows
+    """
+
+    pad_token_id: int
+    splits: tuple[TableSplit, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows of all splits."""
+        return sum(split.rows for split in self.splits)
+
+    def window_rows(self, most: int) -> int:
+        """Rows of a window for calls of at most so many tokens."""
+        taken = {split.rows for split in self.splits}
+        return next(rows for rows in range(most, most + len(taken) + 1) if rows not in taken)
+
+    def to_json(self) -> JsonObject:
+        """Value of the metadata's field."""
+        splits = [{"rows": one.rows, "tensors": list(one.tensors)} for one in self.splits]
+        return {"pad_token_id": self.pad_token_id, "splits": splits}
+
+
+def row_table(metadata: Mapping[str, object]) -> RowTable | None:
+    """The table that a library's metadata describe; None where there is none.
+
+    ArtifactError for a damaged field.
+    """
+    if TABLE not in metadata:
+        return None
+    fields = Fields(metadata[TABLE], abi.METADATA, TABLE)
+    splits = []
+    for value in fields.get("splits", list):
+        split = Fields(value, abi.METADATA, f"{TABLE}.splits")
+        names = split.get("tensors", list)
+        if not names or not all(isinstance(name, str) for name in names):
+            raise split.damaged("tensors")
+        splits.append(TableSplit(split.size("rows"), tuple(names)))
+    kinds = {len(split.tensors) for split in splits}
+    pad = fields.get("pad_token_id", int)
+    if len(kinds) != 1 or not 0 <= pad < sum(split.rows for split in splits):
+        raise fields.damaged(TABLE)
+    return RowTable(pad, tuple(splits))
 
 
 def tasks(media: MediaSettings = TEXT_ONLY) -> JsonObject:
@@ -116,6 +184,7 @@ def library_metadata(
     device_memory_bytes: int,
     media: MediaSettings = TEXT_ONLY,
     drafter: Sequence[NamedTensor] = (),
+    table: RowTable | None = None,
 ) -> JsonObject:
     """Result of the library's `_metadata`, which the client and our runtime call."""
     adapters = adapter_dtypes(media)
@@ -132,6 +201,7 @@ def library_metadata(
         "memory_usage": {},
         "params": _params(tensors),
         **({DRAFTER: {"params": _params(drafter)}} if drafter else {}),
+        **({TABLE: table.to_json()} if table is not None else {}),
         "artifact": {
             "schema": "mlc.compiled-program",
             "schema_version": 1,

@@ -12,6 +12,7 @@ from tvm.s_tir.stmt import SBlock
 from tvm.tirx.buffer import is_buffer_var
 
 from gemma4_compile.errors import LoweringError
+from gemma4_compile.operators.examples import rows_of_table
 from gemma4_compile.targets.spec import TargetSpec
 
 
@@ -24,7 +25,7 @@ class KernelUse:
     threads : threads per block, 1 if it launches none
     shared_bytes : shared memory per block
     buffers : bound buffers
-    largest_binding_bytes : largest buffer of static shape
+    largest_binding_bytes : largest buffer of static shape, or of a table that is there as a whole
     grid : blocks along x, y and z; 1 where their number is not known
     """
 
@@ -37,7 +38,10 @@ class KernelUse:
 
 
 def _static_bytes(buffer: tirx.Buffer) -> int:
-    shape = [int(dim) if isinstance(dim, int | tirx.IntImm) else None for dim in buffer.shape]
+    shape = [
+        int(dim) if isinstance(dim, int | tirx.IntImm) else rows_of_table(dim)
+        for dim in buffer.shape
+    ]
     if None in shape:
         return 0
     return prod(dim for dim in shape if dim is not None) * _item_bytes(str(buffer.dtype))

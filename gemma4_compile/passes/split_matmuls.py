@@ -131,7 +131,7 @@ def _before_weights(operator: Chained) -> int:
     """Arguments before the weights; those after them are a previous result."""
     match operator:
         case Embedding():
-            return 1
+            return operator.before_weights
         case CandidateLogits():
             return 2
         case ExpertLinear(rows=Few()):

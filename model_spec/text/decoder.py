@@ -213,7 +213,7 @@ class Gemma4ForCausalLM(nn.Module):
         tokens = nn.op.reshape(ids, (length,))
         kinds = nn.op.reshape(modality, (length,))
         tensors = KvTensors(self.layout, kv)
-        copies = None
+        source, copies = None, None
         if self.layout.padding_slot is not None:
             source, copies = tensors.count_padding(residual, CHUNK)
             residual, tokens, kinds = (take_rows(x, source) for x in (residual, tokens, kinds))
@@ -228,7 +228,7 @@ class Gemma4ForCausalLM(nn.Module):
             is_text = nn.op.equal(kinds, nn.Tensor.from_scalar(abi.MODALITY_TEXT, "int32"))
             pad = nn.Tensor.from_scalar(max(self.config.pad_token_id, 0), "int32")
             tokens = nn.op.where(is_text, tokens, pad)
-        logits, probes = self._decode_stream(residual, tokens, tensors, last_rows)
+        logits, probes = self._decode_stream(residual, tokens, tensors, last_rows, source)
         return logits, kv, *probes
 
     def decode_tokens(self, ids: nn.Tensor, kv: nn.Object) -> tuple[nn.Tensor | nn.Object, ...]:
@@ -289,7 +289,9 @@ class Gemma4ForCausalLM(nn.Module):
     def _embed(self, ids: nn.Tensor, rows: Rows) -> nn.Tensor:
         return self.embed_tokens.take(ids, rows, embedding_scale(self.config))
 
-    def _per_layer_inputs(self, ids: nn.Tensor, residual: nn.Tensor) -> nn.Tensor | None:
+    def _per_layer_inputs(
+        self, ids: nn.Tensor, residual: nn.Tensor, source: nn.Tensor | None
+    ) -> nn.Tensor | None:
         if not self.config.hidden_size_per_layer_input:
             return None
         return per_layer_inputs(
@@ -299,6 +301,7 @@ class Gemma4ForCausalLM(nn.Module):
             self.per_layer_projection_norm,
             ids,
             residual,
+            source,
         )
 
     def _decode_stream(
@@ -307,10 +310,11 @@ class Gemma4ForCausalLM(nn.Module):
         tokens: nn.Tensor,
         kv: KvTensors,
         last_rows: nn.Tensor | None = None,
+        source: nn.Tensor | None = None,
     ) -> tuple[nn.Tensor, list[nn.Tensor]]:
         """Logits after the last position, and with `probe` its residual stream after each layer."""
         context = AttentionContext(kv, last_rows, cut_at=self.last_owner)
-        streams = self._streams(residual, tokens, context)
+        streams = self._streams(residual, tokens, context, source)
         logits = self._head(self.norm(streams[-1]))
         probes = [rows_like(x, logits) for x in streams] if self.options.probe else []
         return nn.op.reshape(logits, (1, 1, self.config.vocab_size)), probes
@@ -325,10 +329,19 @@ class Gemma4ForCausalLM(nn.Module):
         )
 
     def _streams(
-        self, residual: nn.Tensor, tokens: nn.Tensor, context: AttentionContext
+        self,
+        residual: nn.Tensor,
+        tokens: nn.Tensor,
+        context: AttentionContext,
+        source: nn.Tensor | None = None,
     ) -> list[nn.Tensor]:
-        """The residual stream after each layer."""
-        stream, streams = Stream(residual, self._per_layer_inputs(tokens, residual)), []
+        """The residual stream after each layer.
+
+        Parameters
+        ----------
+        source : (rows,) int32, the row of the call at each place; None where none has moved
+        """
+        stream, streams = Stream(residual, self._per_layer_inputs(tokens, residual, source)), []
         for layer in self.layers:
             stream = layer(stream, context)
             streams.append(stream.residual)

@@ -29,6 +29,7 @@ def per_layer_inputs(
     norm: Norm,
     ids: nn.Tensor,
     embeddings: nn.Tensor,
+    places: nn.Tensor | None = None,
 ) -> nn.Tensor:
     """Per-layer inputs of every layer.
 
@@ -40,6 +41,7 @@ def per_layer_inputs(
         and `per_layer_projection_norm`
     ids : (rows,) int32; the pad token where the embedding is not a token's
     embeddings : (rows, hidden_size) float32, scaled
+    places : (rows,) int32, the rows of the call that `ids` are of; None for their order
 
     Returns
     -------
@@ -47,7 +49,7 @@ def per_layer_inputs(
         (rows, layers * hidden_size_per_layer_input) float32; layer i owns its i-th run of columns.
     """
     scale, rows = per_layer_embedding_scale(config), rows_of_extent(ids.shape[0])
-    tokens = table.take(ids, rows, 1.0)
+    tokens = table.take(ids, rows, 1.0, places)
     context = projection.matmul(embeddings, rows)
     operator = PerLayerInputs(
         rows=rows,

@@ -39,6 +39,7 @@ from tests.numerics.linear.test_few_row_linear import MOST, exact, exact_operato
 from tests.numerics.linear.test_few_row_linear import cases_of as few_row_matmuls
 from tests.numerics.linear.test_six_bit_kernels import floats as six_bits
 from tests.numerics.linear.test_static_rounding import OPERATORS as STEPPED
+from tests.numerics.linear.test_windows import cases as windows
 from tests.numerics.moe.test_few_row_experts import cases_of as few_row_experts
 from tests.numerics.moe.test_few_row_experts import exact_operators as exact_experts
 from tests.numerics.moe.test_few_row_norms import FLOATS as FEW_ROW_NORMS
@@ -92,7 +93,7 @@ def cases() -> list[KernelCase]:
     made += all_rows_cases() + [case for name in shapes for case in cases_of(name)]
     made += few_row_matmuls(exact_operators())
     made += few_row_experts(exact_experts()) + few_row_norms(FEW_ROW_NORMS) + few_row_routers()
-    made += draws_of_rows()
+    made += draws_of_rows() + windows()
     made += [case for name in list(FEW_ROWS)[1::2] for case in few_row_cases(name)]
     return [*made, *(make_case(one, seed, rows=5) for seed, one in enumerate(combinations()))]
 

@@ -7,8 +7,10 @@ import tvm
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.errors import LoweringError
+from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.operators.lookup import OF_ROWS, Embedding
 from gemma4_compile.operators.norms import RmsNorm
-from gemma4_compile.operators.rows import ONE
+from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.operators.tir import function, store
 from gemma4_compile.passes.check_limits import check_limits, kernel_use
 from gemma4_compile.targets import target_spec
@@ -36,6 +38,14 @@ def test_reads_what_a_kernel_asks_for() -> None:
     assert (use.threads, use.shared_bytes, use.buffers) == (64, 1024, 3)
     assert use.largest_binding_bytes == 4000
     assert use.grid == (1, 1, 1)
+
+
+def test_a_table_counts_as_a_whole() -> None:
+    layout = WeightLayout(4, "float16", 32, 64, (128, 96))
+    operator = Embedding(CHUNK, layout, 0, 1.0, False, OF_ROWS)
+    use = kernel_use("k", make_kernel(operator, WEBGPU))
+    assert use.largest_binding_bytes == 128 * 64 // 2
+    assert use.buffers == 6
 
 
 def test_memory_of_all_arrays_counts() -> None:

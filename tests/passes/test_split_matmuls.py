@@ -7,7 +7,7 @@ from gemma4_compile.operators.activations import SteppedOutput
 from gemma4_compile.operators.drafting import CandidateLogits
 from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import Linear, WeightLayout
-from gemma4_compile.operators.lookup import Embedding
+from gemma4_compile.operators.lookup import OF_PLACES, WHOLE, Embedding
 from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.passes.split_matmuls import split_calls, split_matmuls
@@ -90,29 +90,29 @@ def test_rows_that_are_apart_keep_the_steps_of_their_sources() -> None:
     assert_same(after, module(inputs, expected))
 
 
-def test_a_lookup_passes_its_rows_on() -> None:
-    inputs = {"ids": ((2,), "int32"), **weights(LAYOUT)}
+@pytest.mark.parametrize("table", [WHOLE, OF_PLACES])
+def test_a_lookup_passes_its_rows_on(table: str) -> None:
+    inputs = {"ids": ((2,), "int32"), "places": ((2,), "int32"), **weights(LAYOUT)}
     shape = ((2, 64), F32)
 
+    def first(x: Tensors) -> list[nn.Tensor]:
+        return [x["ids"]] if table == WHOLE else [x["ids"], x["places"]]
+
     def before(x: Tensors) -> list[nn.Tensor]:
-        operator = Embedding(rows=CHUNK, scale=8.0, row_begin=0, accumulate=False, layout=LAYOUT)
-        return call(operator, [x["ids"], *(x[n] for n in names(0, 3))], shape)
+        operator = Embedding(CHUNK, LAYOUT, 0, 8.0, accumulate=False, table=table)
+        return call(operator, [*first(x), *(x[n] for n in names(0, 3))], shape)
 
     def expected(x: Tensors) -> list[nn.Tensor]:
         previous: list[nn.Tensor] = []
-        for first, last, row in ((0, 2, 0), (2, 3, 32)):
-            operator = Embedding(
-                rows=CHUNK,
-                scale=8.0,
-                row_begin=row,
-                accumulate=first > 0,
-                layout=part(first, last),
-            )
-            args = [x["ids"], *(x[n] for n in names(first, last)), *previous]
+        for begin, last, row in ((0, 2, 0), (2, 3, 32)):
+            layout, is_later = part(begin, last), begin > 0
+            operator = Embedding(CHUNK, layout, row, 8.0, accumulate=is_later, table=table)
+            args = [*first(x), *(x[n] for n in names(begin, last)), *previous]
             previous = call(operator, args, shape)
         return previous
 
-    after = rewritten(module(inputs, before), FusionLimits(max_buffers=6), split_matmuls)
+    limits = FusionLimits(max_buffers=6 if table == WHOLE else 7)
+    after = rewritten(module(inputs, before), limits, split_matmuls)
     assert_same(after, module(inputs, expected))
 
 

@@ -20,14 +20,26 @@ class WeightReader:
     ----------
     build : the function, right where the weights' arguments stand
     layout : their stored form
+    shapes : (name, shape, dtype) of the tensors, by default as the layout has them
     """
 
-    def __init__(self, build: FunctionBuilder, layout: WeightLayout) -> None:
+    def __init__(
+        self,
+        build: FunctionBuilder,
+        layout: WeightLayout,
+        shapes: Sequence[tuple[str, tuple[Index, ...], str]] | None = None,
+    ) -> None:
         self.layout = layout
         self.unit = (
             max(UNIT, layout.packing.run) if layout.form == INTEGERS else gcd(layout.cols, UNIT)
         )
-        self._tensors = [build.arg(name, shape, dtype) for name, shape, dtype in layout.shapes()]
+        shapes = layout.shapes() if shapes is None else shapes
+        self._tensors = [build.arg(name, shape, dtype) for name, shape, dtype in shapes]
+
+    @property
+    def first(self) -> Buffer:
+        """The first tensor."""
+        return self._tensors[0]
 
     @property
     def units(self) -> int:

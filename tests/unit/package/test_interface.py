@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import replace
 
 import pytest
 
 from gemma4_compile import abi
+from gemma4_compile.errors import ArtifactError
 from gemma4_compile.media.settings import (
     AudioSettings,
     ImageSettings,
@@ -22,9 +24,12 @@ from gemma4_compile.package.artifacts import TensorRecord, canonical_json, param
 from gemma4_compile.package.interface import (
     TASK,
     TEXT_ONLY,
+    RowTable,
+    TableSplit,
     interface_id,
     library_metadata,
     manifest_json,
+    row_table,
     tasks,
 )
 
@@ -39,6 +44,45 @@ def test_interface_id_is_the_hash_of_canonical_tasks() -> None:
     )
     assert canonical_json({"tasks": tasks()}) == text
     assert interface_id(tasks()) == "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+TABLE = RowTable(3, (TableSplit(4, ("a",)), TableSplit(5, ("b",))))
+
+
+def test_metadata_describe_the_table_of_rows() -> None:
+    metadata = library_metadata(
+        model_type="gemma4",
+        quantization="q4f16_1",
+        context_length=64,
+        prefill_chunk=16,
+        tensors=TENSORS,
+        required_features=(),
+        largest_binding_bytes=128,
+        device_memory_bytes=1000,
+        table=TABLE,
+    )
+    assert row_table(json.loads(json.dumps(metadata))) == TABLE
+    assert row_table({}) is None
+    assert [TABLE.window_rows(most) for most in (3, 4, 5, 6)] == [3, 6, 6, 6]
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ([], "per_layer_embedding"),
+        ({"splits": []}, "per_layer_embedding"),
+        ({"splits": [{"rows": 0, "tensors": ["a"]}]}, "rows"),
+        ({"splits": [{"rows": 4, "tensors": []}]}, "tensors"),
+        ({"splits": [{"rows": 4, "tensors": [1]}]}, "tensors"),
+        ({"splits": [{"rows": 4, "tensors": ["a", "b"]}, {"rows": 4, "tensors": ["c"]}]}, "per_"),
+        ({"pad_token_id": 9}, "per_layer_embedding"),
+        ({"pad_token_id": "3"}, "pad_token_id"),
+    ],
+)
+def test_a_damaged_table_is_named(changed: object, field: str) -> None:
+    value = {**TABLE.to_json(), **changed} if isinstance(changed, dict) else changed
+    with pytest.raises(ArtifactError, match=field):
+        row_table({"per_layer_embedding": value})
 
 
 @pytest.mark.parametrize("media", [TEXT_ONLY, BOTH])
