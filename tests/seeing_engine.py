@@ -51,9 +51,9 @@ class Towers:
 class Seeing:
     """An engine with towers, and what its prefill was given."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, ple: str | None = None) -> None:
         self.package = Package.open(directory)
-        self.engine = Engine(self.package)
+        self.engine = Engine(self.package, ple=ple)
         ids = tvm_ffi.from_dlpack(usable(np.zeros(1, np.int32)))
         self.width = int(self.engine.runner.embed(ids, self.engine.runner.params).shape[1])
         self.towers = Towers(self.width)

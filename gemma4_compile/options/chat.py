@@ -29,6 +29,8 @@ AUTO = "auto"
 """As many drafts as pay."""
 MAX_DRAFTS = 8
 """Drafts of a step, at most: the libraries of packages with a drafter take so many."""
+GPU, HOST = PLACES = ("gpu", "host")
+"""Where the table of per-layer embeddings can be."""
 DIAGNOSIS_FILE = Path("gemma4-diagnosis.txt")
 _SAMPLING = ("temperature", "top_p", "top_k")
 _OF_A_CONVERSATION = ("system", "thinking", "literal_specials", "json_schema")
@@ -101,6 +103,17 @@ def draft_option(group: Group = PLAIN) -> int | None:
         "tokens that the package's drafter drafts ahead in every step, up to "
         f"{MAX_DRAFTS}; 0: none; {AUTO}: as many as pay (default)",
         type=parse_drafts,
+    )
+
+
+def ple_option(group: Group = PLAIN) -> str | None:
+    """Where the table of per-layer embeddings is; None for the device where there is room."""
+    return group.option(
+        None,
+        "--ple",
+        "keep the table of per-layer embeddings (E2B, E4B) on the device, or on the host in its "
+        "file, from where each token's row is fetched (default: gpu where it has room)",
+        choices=PLACES,
     )
 
 
@@ -199,6 +212,7 @@ class ChatOptions(CommandOptions):
     greedy: bool = _SAMPLES.switch("--greedy", "always the most probable token")
     context_length: int | None = context_option()
     draft: int | None = draft_option()
+    ple: str | None = ple_option()
     device: str | None = device_option()
     quiet: bool = switch("--quiet", "no progress, no speed")
     no_history: bool = switch(

@@ -91,6 +91,7 @@ def _engine(options: ChatOptions, package: Package, console: Console) -> Engine:
             context_length=options.context_length,
             progress=progress,
             drafts=options.draft,
+            ple=options.ple,
         )
 
 

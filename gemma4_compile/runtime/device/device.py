@@ -193,6 +193,17 @@ class Device:
         """Return whether its memory is the host's."""
         return self.kind.is_host
 
+    def free_bytes(self) -> int | None:
+        """Memory that nobody uses; None where the device does not say it."""
+        if not self.kind.has_driver:
+            return None
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        try:
+            CudaRuntime().call("cudaMemGetInfo", ctypes.byref(free), ctypes.byref(total))
+        except CudaError:
+            return None
+        return free.value
+
     def empty(self, shape: Sequence[int], dtype: str) -> tvm_ffi.Tensor:
         """A tensor on the device, its values undefined; ArtifactError if there is no room."""
         allocate = _function("runtime.TVMTensorAllocWithScope")

@@ -75,7 +75,7 @@ class DeviceSampling:
             return False
         self._readback.queue(drawn)
         runner, sequence = self._runner, self.sequence
-        if not sequence.room:
+        if runner.window is not None or not sequence.room:  # its row waits for the token
             return False
         runner.step(sequence, runner.ids.write_from(drawn, (1, 1)))
         return True

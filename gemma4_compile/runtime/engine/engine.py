@@ -18,6 +18,7 @@ from gemma4_compile.runtime.engine.media_prompt import Tokens
 from gemma4_compile.runtime.engine.model_runner import LoadedModel, ModelRunner
 from gemma4_compile.runtime.engine.rounds import Rounds
 from gemma4_compile.runtime.engine.sequence import Sequence, Sequences
+from gemma4_compile.runtime.engine.table_place import table_window
 from gemma4_compile.runtime.engine.turns import Turns
 from gemma4_compile.runtime.library.kv_state import KvState
 from gemma4_compile.runtime.library.native_library import NativeLibrary
@@ -60,6 +61,7 @@ class Engine:
         graphs: bool | None = None,
         drafts: int | None = None,
         sequences: int = 1,
+        ple: str | None = None,
     ) -> None:
         """Load library and weights, and create the state.
 
@@ -73,6 +75,9 @@ class Engine:
         drafts : guesses of a round, 0 for none, so that the drafter is not loaded; by default as
             many as pay where the package has a drafter
         sequences : how many there may be at a time; each takes memory when it is first added
+        ple : where the table of per-layer embeddings is: `gpu`, on the device, or `host`, in its
+            file, of which the rows of a call's tokens are brought there; by default on the device
+            where there is room for it
 
         Raises
         ------
@@ -81,7 +86,8 @@ class Engine:
             library or a weight is missing, damaged or from another version.
         UsageError
             If `context_length` is above the compiled one, or there is no drafter for `drafts`, or
-            they are too many, or `sequences` is below 1.
+            they are too many, or `sequences` is below 1, or there is no table that could be on the
+            host.
         """
         self.context_length = _context_length(package, context_length)
         check_drafts(drafts, package)
@@ -92,16 +98,20 @@ class Engine:
         metadata = str(library.compiled_function(abi.METADATA)())
         self.prefill_chunk = package.chat_config.prefill_chunk_size
         chunk = min(self.prefill_chunk, self.context_length)
+        described = json.loads(metadata)
+        window = table_window(package, described, self.device, ple, self.prefill_chunk)
+        stand_ins = {} if window is None else window.stand_ins
         place = Uploads(self.device)
-        params = tvm_ffi.Array(package.load_parameters(metadata, place, progress))
+        params = tvm_ffi.Array(package.load_parameters(metadata, place, progress, stand_ins))
         self.model = model = LoadedModel(
             library=library,
             device=self.device,
             params=params,
             kv=KvState(library, self.device.name, self.context_length, chunk, sequences),
-            media=media_settings(json.loads(metadata)),
+            media=media_settings(described),
             vocab_size=package.chat_config.vocab_size,
             prefill_chunk=self.prefill_chunk,
+            window=window,
         )
         self.vocab_size = model.vocab_size
         self.sequences = Sequences(model.kv, self.context_length, self.device)
@@ -129,6 +139,7 @@ class Engine:
         drafts: int | None = None,
         device: str | None = None,
         sequences: int = 1,
+        ple: str | None = None,
     ) -> Engine:
         """Load the package in `directory`; parameters and errors as in the constructor.
 
@@ -142,6 +153,7 @@ class Engine:
             graphs=graphs,
             drafts=drafts,
             sequences=sequences,
+            ple=ple,
         )
 
     @property

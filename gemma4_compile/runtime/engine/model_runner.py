@@ -19,6 +19,7 @@ from gemma4_compile.runtime.engine.media_rows import MediaRows
 from gemma4_compile.runtime.engine.sequence import Sequence
 from gemma4_compile.runtime.library.kv_state import KvState
 from gemma4_compile.runtime.library.native_library import Forward, NativeLibrary
+from gemma4_compile.runtime.library.row_window import RowWindow
 from gemma4_compile.runtime.library.steps import GraphSteps, Parameters, PlainSteps
 from gemma4_compile.runtime.sampling.sampling import Float32Array
 
@@ -32,6 +33,7 @@ class LoadedModel:
     params : weights
     media : what the model takes besides text
     prefill_chunk : most tokens that one forward takes
+    window : rows of the table of per-layer embeddings, where that is not on the device
     """
 
     library: NativeLibrary
@@ -41,6 +43,7 @@ class LoadedModel:
     media: MediaSettings
     vocab_size: int
     prefill_chunk: int
+    window: RowWindow | None = None
 
 
 class ModelRunner:
@@ -54,6 +57,7 @@ class ModelRunner:
     media_rows : the towers
     media : what the model takes besides text
     ids : memory on the device for the ids of a forward
+    window : as of `LoadedModel`; a forward of tokens that are on the device alone needs it None
     """
 
     def __init__(self, model: LoadedModel, steps: PlainSteps | GraphSteps) -> None:
@@ -69,6 +73,7 @@ class ModelRunner:
         self._kv = model.kv.handle
         self._vocab_size = model.vocab_size
         self._chunk = model.prefill_chunk
+        self.window = model.window
 
     def forward(self, sequence: Sequence, tokens: Tokens) -> tvm_ffi.Tensor:
         """Add tokens, a chunk at a time; logits (1, 1, vocab_size) of the last one.
@@ -88,10 +93,15 @@ class ModelRunner:
     def forward_one(self, sequence: Sequence, token_id: int) -> tvm_ffi.Tensor:
         """As `forward`, with one token."""
         self.check(sequence, [token_id])
+        if self.window is not None:
+            self.window.put([token_id])
         return self.step(sequence, self.ids.write([[token_id]]))
 
     def step(self, sequence: Sequence, ids: tvm_ffi.Tensor) -> tvm_ffi.Tensor:
-        """As `forward_one`, with a token on the device, int32 (1, 1), that is known to fit."""
+        """As `forward_one`, with a token on the device, int32 (1, 1), that is known to fit.
+
+        Where there is a window, it has the token's row.
+        """
         sequence.begin(1)
         logits = self.steps.forward(ids, slot=sequence.slot)
         sequence.end(logits)
@@ -104,7 +114,7 @@ class ModelRunner:
         ids: tvm_ffi.Tensor,
         modalities: tvm_ffi.Tensor,
     ) -> tvm_ffi.Tensor:
-        """As `forward`, with one chunk on the device that is known to fit.
+        """As `forward`, with one chunk on the device that is known to fit; a window has its rows.
 
         Parameters
         ----------
@@ -135,6 +145,8 @@ class ModelRunner:
                 raise UsageError(f"token id: expected 0 to {last}, found {token_id}")
 
     def _forward_chunk(self, sequence: Sequence, chunk: Prompt) -> tvm_ffi.Tensor:
+        if self.window is not None:  # first, for the device has the chunk before to run
+            self.window.put(chunk.ids, chunk.modalities())
         on_device = self.ids.write(chunk.ids)
         embedded = self.embed(on_device, self.params)
         modalities = self._text

@@ -92,6 +92,8 @@ class Rounds:
             drafter.guess(token_id, position, count)
         else:
             drafter.put([token_id])
+        if self._runner.window is not None:
+            self._runner.window.put(drafter.read(count + 1)[0] if count else [token_id])
         logits = drafter.run(count + 1)
         sequence.end_round(count)
         return logits, count + 1

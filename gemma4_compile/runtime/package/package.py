@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 from tokenizers import Tokenizer
@@ -280,6 +281,7 @@ class Package:
         library_metadata: str,
         place: Callable[[StoredWeight], PlacedT],
         progress: ByteCount | None = None,
+        stand_ins: Mapping[str, PlacedT] = MappingProxyType({}),
     ) -> list[PlacedT]:
         """Hand every weight to `place`; return what it made of them, as the library takes them.
 
@@ -289,6 +291,8 @@ class Package:
         Parameters
         ----------
         library_metadata : what the library's `_metadata` returns
+        stand_ins : what is returned, by the name of a weight, in the place of some that are not
+            loaded
 
         Raises
         ------
@@ -296,7 +300,7 @@ class Package:
             If a shard is missing or short, or weights and library are not of one build.
         """
         expected = library_parameters(library_metadata, self.chat_config, self.tensor_cache)
-        return self._placed(expected, self.tensor_cache, place, progress)
+        return self._placed(expected, self.tensor_cache, place, progress, stand_ins)
 
     def load_drafter(
         self,
@@ -321,8 +325,9 @@ class Package:
         cache: TensorCache,
         place: Callable[[StoredWeight], PlacedT],
         progress: ByteCount | None,
+        stand_ins: Mapping[str, PlacedT] = MappingProxyType({}),
     ) -> list[PlacedT]:
-        wanted = {name for name, _, _ in expected}
+        wanted = {name for name, _, _ in expected if name not in stand_ins}
         shards = cache.shards
         total = sum(r.nbytes for shard in shards for r in shard.records if r.name in wanted)
         placed, done, begin = {}, 0, time.monotonic()
@@ -336,7 +341,7 @@ class Package:
                             progress(done, total)
         seconds = time.monotonic() - begin
         _log.info("weights: %d tensors, %d bytes, %.2f s", len(placed), total, seconds)
-        return [placed[name] for name, _, _ in expected]
+        return [stand_ins[name] if name in stand_ins else placed[name] for name, _, _ in expected]
 
     def map_weights(self) -> Iterator[tuple[str, Array]]:
         """Name and mapped values of every stored tensor; ArtifactError for a bad shard."""

@@ -142,6 +142,7 @@ def _load(options: ServeOptions) -> Service:
                 context_length=options.context_length,
                 progress=progress,
                 drafts=options.draft,
+                ple=options.ple,
             )
         taken.append(engine.media)
         return Generator(engine, model.tokenizer, package.stop_token_ids, engine.media)

@@ -1,0 +1,85 @@
+"""Where the table of per-layer embeddings is: on the device, or on the host in its file."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from gemma4_compile.errors import UsageError
+from gemma4_compile.options.chat import GPU, HOST, PLACES
+from gemma4_compile.package.interface import RowTable, row_table
+from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.library.row_window import RowWindow
+from gemma4_compile.runtime.library.table_rows import TableRows
+from gemma4_compile.runtime.package.package import Package
+
+_log = logging.getLogger(__name__)
+
+
+def table_window(
+    package: Package,
+    metadata: Mapping[str, object],
+    device: Device,
+    place: str | None,
+    most: int,
+) -> RowWindow | None:
+    """A window of the table for calls of at most so many tokens; None where it is on the device.
+
+    Parameters
+    ----------
+    metadata : what the library's `_metadata` returns, parsed
+    place : `gpu` or `host`; None for the device where there is room for it, and else the host
+
+    Raises
+    ------
+    UsageError
+        If it is another word, or the model has no table that could be on the host.
+    ArtifactError
+        If the table's shards or description are damaged, or there is no room for a window.
+    """
+    if place is not None and place not in PLACES:
+        raise UsageError(f"ple: expected {' or '.join(PLACES)}, found {place[:40]!r}")
+    table = row_table(metadata)
+    if table is None:
+        if place == HOST:
+            raise UsageError(
+                f"`{package.directory}` has no table of per-layer embeddings that could be on the "
+                "host: only models such as E2B and E4B have one, in packages of this version on",
+                hint="leave out --ple",
+            )
+        return None
+    if place is None:
+        place = _place_by_room(table, package, metadata, device)
+    if place == GPU:
+        return None
+    return RowWindow(device, table, TableRows(table, package.map_weight), most)
+
+
+def _place_by_room(
+    table: RowTable, package: Package, metadata: Mapping[str, object], device: Device
+) -> str:
+    """The device, unless what it says to be free is less than the package is planned to need."""
+    free = device.free_bytes()
+    needed = _planned_bytes(metadata)
+    if free is None or needed is None or needed <= free:
+        return GPU
+    names = {name for split in table.splits for name in split.tensors}
+    records = [record for shard in package.tensor_cache.shards for record in shard.records]
+    nbytes = sum(record.nbytes for record in records if record.name in names)
+    _log.info(
+        "the table of per-layer embeddings stays on the host: %d bytes are free on %s, the plan "
+        "needs %d, and %d of them are the table's",
+        free,
+        device.name,
+        needed,
+        nbytes,
+    )
+    return HOST
+
+
+def _planned_bytes(metadata: Mapping[str, object]) -> int | None:
+    """Memory that the package was planned to need, in its whole context."""
+    artifact = metadata.get("artifact")
+    resources = artifact.get("resources") if isinstance(artifact, Mapping) else None
+    found = resources.get("estimated_device_memory_bytes") if isinstance(resources, Mapping) else 0
+    return found if isinstance(found, int) and found > 0 else None
