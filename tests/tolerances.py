@@ -56,6 +56,7 @@ ACTIVATIONS = {
     "q4f32": LOGITS_F32,
     "f16": LOGITS_F16,
     "q4f16": LOGITS_F16,
+    "q4f16m": LOGITS_F16,
     "q8f16": LOGITS_F16,
 }
 """Tolerance of logits by recipe, against the same (dequantised) weights in float32."""
