@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import hashlib
+import itertools
 import json
 import statistics
 import subprocess
@@ -28,7 +29,7 @@ from benchmarks.guessed_replies import GuessedReplies, accepted_by_coin
 from benchmarks.samples import summary
 from benchmarks.synthetic_package import synthetic_package
 from gemma4_compile import abi
-from gemma4_compile.options.chat import AUTO, parse_drafts
+from gemma4_compile.options.chat import AUTO, PLACES, parse_drafts
 from gemma4_compile.package.artifacts import Provenance, read_artifact
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.engine.engine import Engine
@@ -77,14 +78,15 @@ def device_name(device: str) -> str | None:
 class Measurement:
     """One package, loaded once."""
 
-    def __init__(self, package: Package, options: argparse.Namespace, graphs: bool) -> None:
-        self.package, self.options = package, options
-        self.graphs = graphs
+    def __init__(
+        self, package: Package, options: argparse.Namespace, graphs: bool, ple: str | None
+    ) -> None:
+        self.package, self.options, self.graphs = package, options, graphs
         Device.open(package.device)
         self.memory_before = device_memory_bytes(package.device)
         self.weight_bytes = sum(shard.nbytes for shard in package.tensor_cache.shards)
         begin = time.perf_counter()
-        self.engine = Engine(package, context_length=options.capacity, graphs=graphs)
+        self.engine = Engine(package, context_length=options.capacity, graphs=graphs, ple=ple)
         self.load_s = time.perf_counter() - begin
         self.ids = np.random.default_rng(1).integers(3, self.engine.vocab_size, 1 << 16).tolist()
 
@@ -212,7 +214,7 @@ class Measurement:
         def checked() -> None:
             for index in range(repeats):
                 sequence.begin(rows)
-                drafter.put(self.ids[index * rows : (index + 1) * rows])
+                self._rounds.put(self.ids[index * rows : (index + 1) * rows])
                 drafter.run(rows)
                 sequence.end()
             engine.device.wait()
@@ -317,12 +319,8 @@ def main() -> None:
     parser.add_argument("--model", help="name in the result lines (default: the package's source)")
     parser.add_argument("--folder", type=Path, help="where random weights are written and left")
     parser.add_argument("--context", default="32,1024", help="tokens before the decoded ones")
-    parser.add_argument(
-        "--verify", default="", help="rows of steps that check guesses, for a drafter's package"
-    )
-    parser.add_argument(
-        "--drafts", default="", help="guesses of rounds that are timed, for a drafter's package"
-    )
+    parser.add_argument("--verify", default="", help="rows of steps that check a drafter's guesses")
+    parser.add_argument("--drafts", default="", help="a drafter's guesses in rounds that are timed")
     parser.add_argument(
         "--replies", type=int, default=0, help="tokens of replies with guesses (--drafts), if any"
     )
@@ -331,6 +329,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=32, help="decoded in a sample")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--graphs", choices=("on", "off", "both"), default="on", help="CUDA graphs")
+    parser.add_argument("--ple", choices=(*PLACES, "both"), help="where the per-layer table is")
     parser.add_argument(
         "--commit", help="of the library and of the code that runs, where this is no checkout"
     )
@@ -370,9 +369,11 @@ def main() -> None:
                 file.write(line + "\n")
 
         digests = set()
-        for graphs in {"on": [True], "off": [False], "both": [False, True]}[options.graphs]:
-            measurement = Measurement(package, options, graphs)
-            common["graphs"] = graphs and package.device == "cuda"
+        modes = {"on": [True], "off": [False], "both": [False, True]}[options.graphs]
+        places = PLACES if options.ple == "both" else (options.ple,)
+        for graphs, ple in itertools.product(modes, places):
+            measurement = Measurement(package, options, graphs, ple)
+            common |= {"graphs": graphs and package.device == "cuda", "ple": ple}
             report("load", measurement.load())
             same = measurement.smoke()
             digests.add(same["digest"])
@@ -392,7 +393,7 @@ def main() -> None:
             report("memory", measurement.memory())
             del measurement
         if len(digests) != 1:
-            sys.exit("the results with and without CUDA graphs differ: see `digest`")
+            sys.exit("results of these ways differ, which they must not: see `digest`")
 
 
 if __name__ == "__main__":

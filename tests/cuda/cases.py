@@ -20,13 +20,15 @@ from gemma4_compile.runtime.engine.next_token import DrawnOnDevice, Held
 from gemma4_compile.runtime.library import steps
 from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.runtime.sampling.sampling import Sampler, SamplingOptions
-from tests.cuda import few_rows, loading, sequences
+from tests.cuda import few_rows, loading, rows_on_host, sequences
 from tests.cuda.launches import CUDA, PROMPT, half, intermediates, launches_of
 from tests.cuda.rounds import DRAWS, begin_rounds, drawn_round, following, read_four, rounds_of
 from tests.cuda.sequences import add, addresses, fixed_addresses
 
 several_sequences = sequences.several_sequences
 forked_logits = sequences.forked_logits
+host_steps, host_waits = rows_on_host.host_steps, rows_on_host.host_waits
+host_rounds = rows_on_host.host_rounds
 streamed_weights = loading.streamed_weights
 
 

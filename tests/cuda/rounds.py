@@ -26,8 +26,8 @@ def read_four(engine: Engine, tokens: Iterator[int], held: int) -> None:
     assert len(launches) > 50
 
 
-def begin_rounds(package: Path) -> Engine:
-    engine = Engine.open(package)
+def begin_rounds(package: Path, ple: str | None = None) -> Engine:
+    engine = Engine.open(package, ple=ple)
     engine.prefill(PROMPT)
     rounds_of(engine).advance(4, 0)  # for the state after a token
     rounds_of(engine).accept(0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Listed
+
 import tvm_ffi
 
 from gemma4_compile.errors import UsageError
@@ -78,6 +80,12 @@ class Rounds:
         self.drafter.keep(count)
         self._ready_at = self._sequence.version
 
+    def put(self, ids: Listed[int]) -> None:
+        """Let these be the tokens that run next."""
+        self.drafter.put(ids)
+        if self._runner.window is not None:
+            self._runner.window.put(ids)
+
     def _run(self, token_id: int, drafts: int) -> tuple[tvm_ffi.Tensor, int]:
         """Launch guesses and the model on them; logits (1, n, vocab_size), and n."""
         if drafts < 0:
@@ -90,10 +98,10 @@ class Rounds:
         sequence.begin(count + 1)
         if count:
             drafter.guess(token_id, position, count)
+            if self._runner.window is not None:  # their rows wait for the guesses
+                self._runner.window.put(drafter.read(count + 1)[0])
         else:
-            drafter.put([token_id])
-        if self._runner.window is not None:
-            self._runner.window.put(drafter.read(count + 1)[0] if count else [token_id])
+            self.put([token_id])
         logits = drafter.run(count + 1)
         sequence.end_round(count)
         return logits, count + 1
