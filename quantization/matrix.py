@@ -69,10 +69,11 @@ class Steps(nn.Module):
     Parameters
     ----------
     sections : rows of each matrix of the checkpoint that is in this one
+    has_input_step : the step of the inputs is no 0
     """
 
-    def __init__(self, sections: tuple[int, ...]) -> None:
-        self.output = SteppedOutput(sections)
+    def __init__(self, sections: tuple[int, ...], has_input_step: bool) -> None:
+        self.output = SteppedOutput(sections, has_input_step)
         self.weight = nn.Parameter((self.output.step_count,), "float32")
 
     def rounded(self, x: nn.Tensor) -> nn.Tensor:
@@ -93,7 +94,8 @@ class QuantizedMatrix(StoredMatrix):
         super().__init__(stored)
         self.steps: Steps | None = None
         if is_stepped:
-            self.steps = Steps(tuple(source.shape[0] for source in stored.parameter.sources))
+            rows = tuple(source.shape[0] for source in stored.parameter.sources)
+            self.steps = Steps(rows, stored.scheme.takes_int8 and self._layout.takes_steps)
 
     def matmul(
         self,

@@ -49,15 +49,24 @@ _NEIGHBOURS = (0, 1, -1, 2, -2)
 
 @dataclass(frozen=True)
 class RowScheme(Scheme):
-    """Integers of `bits` bits, a step for `block` columns, or for a row if that is WHOLE_ROW."""
+    """Integers of `bits` bits, a step for `block` columns, or for a row if that is WHOLE_ROW.
+
+    With `any_inputs` the checkpoint does not round what the matrix is multiplied by.
+    """
 
     bits: int
     block: int = WHOLE_ROW
+    any_inputs: bool = False
 
     @property
     def name(self) -> str:
         """As groups are called, with what has a step in the place of MLC's number."""
-        return f"q{self.bits}f32_{self.block or 'row'}"
+        return f"q{self.bits}f32_{self.block or 'row'}{'_any' if self.any_inputs else ''}"
+
+    @property
+    def takes_int8(self) -> bool:
+        """See `Scheme`: where the checkpoint's step makes vectors of int8 of the inputs."""
+        return self.block == WHOLE_ROW and not self.any_inputs
 
     @property
     def dtypes(self) -> tuple[str, ...]:

@@ -34,6 +34,9 @@ SCHEMES: dict[str, Scheme] = {
         RowScheme(8),
         RowScheme(2, 256),
         RowScheme(4, 256),
+        RowScheme(2, any_inputs=True),
+        RowScheme(4, any_inputs=True),
+        RowScheme(8, any_inputs=True),
         DenseScheme("float16"),
         DenseScheme("float32"),
     )

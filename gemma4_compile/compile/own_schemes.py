@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from gemma4_compile.checkpoint.match import match
 from gemma4_compile.checkpoint.quantised.phones import stored_form
-from gemma4_compile.checkpoint.safetensors_file import TensorInfo
+from gemma4_compile.checkpoint.safetensors_file import TensorInfo, read_rows
 from gemma4_compile.checkpoint.sources import ModelSource
 from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import QuantizationError, UsageError
 from gemma4_compile.model_spec.drafter.parameters import STEM
-from gemma4_compile.model_spec.parameters import Parameter, Role
+from gemma4_compile.model_spec.parameters import Parameter, Role, steps_name
 from gemma4_compile.options.process import warn
 from gemma4_compile.quantization.recipe import FIXED_ROLES
 from gemma4_compile.quantization.rows import WHOLE_ROW, RowScheme
@@ -87,15 +87,19 @@ def _overrides(
     table: Sequence[Parameter], matched: Mapping[str, TensorInfo]
 ) -> Iterator[tuple[str, str]]:
     """Names of matrices whose scheme is not the recipe's, with theirs."""
+    steps = {one.name: one for one in table}
     for parameter in table:
         if parameter.role in FIXED_ROLES or parameter.name.startswith(STEM):
             continue
-        scheme = _scheme_of(parameter, matched)
+        own = steps.get(steps_name(parameter.name))
+        scheme = _scheme_of(parameter, matched, own is None or _is_fixed(own, matched))
         if scheme != MOBILE.scheme(parameter).name:
             yield parameter.name, scheme
 
 
-def _scheme_of(parameter: Parameter, matched: Mapping[str, TensorInfo]) -> str:
+def _scheme_of(
+    parameter: Parameter, matched: Mapping[str, TensorInfo], has_input_step: bool
+) -> str:
     """The scheme that holds the integers of all sources of a matrix."""
     tensors = [matched[source.name] for source in parameter.sources]
     forms = [stored_form(tensor) for tensor in tensors]
@@ -104,7 +108,8 @@ def _scheme_of(parameter: Parameter, matched: Mapping[str, TensorInfo]) -> str:
         return _TABLE if parameter.role in _TABLES else _WHOLE
     bits = max((bits for bits, _ in found), default=0)
     is_whole_row = all(columns == parameter.shape[1] for _, columns in found)
-    name = RowScheme(bits, WHOLE_ROW if is_whole_row else _BLOCK).name
+    any_inputs = is_whole_row and not has_input_step
+    name = RowScheme(bits, WHOLE_ROW if is_whole_row else _BLOCK, any_inputs).name
     is_held = is_whole_row or all(columns % _BLOCK == 0 for _, columns in found)
     if len(found) < len(forms) or not is_held or name not in SCHEMES:
         raise QuantizationError(
@@ -113,6 +118,11 @@ def _scheme_of(parameter: Parameter, matched: Mapping[str, TensorInfo]) -> str:
             hint=_OTHER,
         )
     return name
+
+
+def _is_fixed(steps: Parameter, matched: Mapping[str, TensorInfo]) -> bool:
+    """Return whether the checkpoint rounds what the matrix with these steps is multiplied by."""
+    return bool(read_rows(matched[steps.sources[0].name], 0, 1).ravel()[0])
 
 
 def _text(form: tuple[int, int] | None) -> str:

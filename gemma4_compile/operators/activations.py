@@ -1,7 +1,8 @@
 """Activations of a matmul: what its vectors are multiplied as, and the form of its result.
 
-The base classes are those of floats. The rounding to int8: activation_quantization.py. Definitions
-multiply the rounded vector in float32; kernels sum products of integers within a group, exactly.
+The base classes are those of floats. The rounding to int8: activation_quantization.py, by groups,
+and static_rounding.py, by the steps of a checkpoint. Definitions multiply the rounded vector in
+float32; kernels sum products of integers, within a group or over a row, exactly.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 PACKED = "int8"  # in place of the dtype of a vector that comes packed
+AS_FLOATS, IN_ORDER, INTERLEAVED = "floats", "in_order", "interleaved"
+"""A result of whole steps: as float32, or as words for a matmul on integers (`byte_of`)."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,19 @@ class Int8(Activations):
 
     tiled: bool = False
     form: str = "int8"
+
+
+@dataclass(frozen=True)
+class Stepped(Activations):
+    """Rounded to the first step of a `SteppedOutput`: by the kernel, or x is packed.
+
+    Attributes
+    ----------
+    as_int8 : multiplied as integers, which then are int8; the step is no 0
+    """
+
+    as_int8: bool = False
+    form: str = "stepped"
 
 
 @dataclass(frozen=True)
@@ -70,9 +86,16 @@ class SteppedOutput(Output):
     ----------
     sections : rows of the weight that share a step, in order; of gate and up, whose rows come by
         turns, those of each
+    has_input_step : the first step, that of the inputs, is known to be no 0
+    reader_steps : of the one matmul that reads the result, which is rounded for it; 0 where it is
+        not
+    result : the form of the result
     """
 
     sections: tuple[int, ...] = ()
+    has_input_step: bool = False
+    reader_steps: int = 0
+    result: str = AS_FLOATS
     form: str = "stepped"
 
     @property
@@ -88,4 +111,5 @@ def packed_of(output: Output) -> PackedOutput:
 
 
 FLOATS, INT8 = Activations(), Int8()
+STEPPED, STEPPED_INT8 = Stepped(), Stepped(as_int8=True)
 FLOAT32 = Output()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,7 +10,6 @@ import numpy as np
 from tvm import te, tirx
 
 from gemma4_compile.operators.activation_quantization import (
-    GROUP,
     moved_share,
     pack,
     packed_placeholders,
@@ -19,160 +18,43 @@ from gemma4_compile.operators.activation_quantization import (
     unpack,
 )
 from gemma4_compile.operators.activations import (
+    AS_FLOATS,
     FLOAT32,
     FLOATS,
+    INTERLEAVED,
     PACKED,
     Activations,
     Int8,
     Output,
     PackedOutput,
+    Stepped,
     SteppedOutput,
 )
 from gemma4_compile.operators.base import Operator, TensorSpec, te_prim_func
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.examples import Sizes, own_vector_error
 from gemma4_compile.operators.math import as_f32, f32, gelu_tanh, softcap
-from gemma4_compile.operators.packing import Packing, ProductPacking
-from gemma4_compile.operators.packings import packing_of, product_packing
 from gemma4_compile.operators.prologues import PLAIN, MadeVector, Prologue
 from gemma4_compile.operators.rows import One, Rows
 from gemma4_compile.operators.sampling import MASKED
 from gemma4_compile.operators.spreads import Spread, of_both_signs
 from gemma4_compile.operators.static_rounding import (
+    READER_STEPS,
+    STEPS,
     example_of_matmul,
     rounded_sums,
+    rounded_to,
     spreads_of_matmul,
+    step_words,
+    stepped_vector_error,
+    steps_of_words,
+    words_spec,
 )
 from gemma4_compile.operators.types import Buffer, Expr
+from gemma4_compile.operators.weight_layout import DENSE as DENSE
+from gemma4_compile.operators.weight_layout import INTEGERS as INTEGERS
+from gemma4_compile.operators.weight_layout import WeightLayout as WeightLayout
 from gemma4_compile.types import Array
-
-DENSE, INTEGERS = "dense", "integers"  # forms of storage
-
-
-@dataclass(frozen=True)
-class WeightLayout:
-    """The stored form of a matrix and its row splits, in plain fields that an operator can carry.
-
-    The two forms that ship are here: dense, and integers with a scale a group. Another one is a
-    subclass with a field `form` of its own default, which says how its tensors look
-    (`split_shapes`) and what they mean (`element`): every definition and kernel reads it by that.
-
-    An integer means ``(q - zero_point) * scale``, with scales of either sign; `packing` has its
-    words and zero point.
-
-    Attributes
-    ----------
-    bits : bits of a stored integer, 0 for dense
-    dtype : of the dense weight, or of the group scales
-    group_size : input channels to a scale (0 for dense)
-    split_rows : rows of each row split, in order
-    """
-
-    bits: int
-    dtype: str
-    group_size: int
-    cols: int
-    split_rows: tuple[int, ...]
-
-    @classmethod
-    def from_description(cls, values: Mapping[str, object]) -> type[WeightLayout]:
-        """Return the class of a layout from its fields."""
-        forms = {vars(one)["form"]: one for one in cls.__subclasses__()}
-        return forms.get(values.get("form"), cls)
-
-    @property
-    def form(self) -> str:
-        """The form of storage."""
-        return INTEGERS if self.bits else DENSE
-
-    @property
-    def rows(self) -> int:
-        """Rows over all row splits."""
-        return sum(self.split_rows)
-
-    @property
-    def tensors_per_split(self) -> int:
-        """Two for integers with scales, one for dense."""
-        return len(self.split_shapes(1))
-
-    @property
-    def packing(self) -> Packing:
-        """How its integers lie in words."""
-        return packing_of(self.bits)
-
-    @property
-    def products(self) -> ProductPacking:
-        """The packing of integers that meet vectors of int8 (`takes_int8`)."""
-        return product_packing(self.bits)
-
-    @property
-    def takes_int8(self) -> bool:
-        """Whether quantised vectors can meet it: its packing says how, each group has a scale."""
-        meets = self.form == INTEGERS and isinstance(self.packing, ProductPacking)
-        return meets and self.group_size == GROUP
-
-    def example_input(
-        self, name: str, shape: tuple[int, ...], rng: np.random.Generator
-    ) -> Array | None:
-        """Words for which any 32 bits would not do, or None."""
-        return self.packing.example_words(shape, rng) if self._is_words(name) else None
-
-    def known_spreads(self, name: str) -> tuple[Spread, ...]:
-        """As `example_input`; empty where the default does."""
-        return self.packing.word_spreads if self._is_words(name) else ()
-
-    def _is_words(self, name: str) -> bool:
-        return self.form == INTEGERS and name.startswith("q_weight")
-
-    @property
-    def label(self) -> str:
-        """A short name for kernels."""
-        return f"q{self.bits}" if self.bits else self.dtype.replace("float", "f")
-
-    def split_shapes(self, rows: int) -> list[tuple[str, tuple[int, int], str]]:
-        """(name, shape, dtype) of the tensors of so many rows."""
-        if not self.bits:
-            return [("weight", (rows, self.cols), self.dtype)]
-        return [
-            ("q_weight", (rows, self.packing.words(self.cols)), "uint32"),
-            ("q_scale", (rows, self.cols // self.group_size), self.dtype),
-        ]
-
-    def shapes(self) -> list[tuple[str, tuple[int, int], str]]:
-        """(name, shape, dtype) of the tensors, row split by row split."""
-        return [
-            (f"{name}{index}", shape, dtype)
-            for index, rows in enumerate(self.split_rows)
-            for name, shape, dtype in self.split_shapes(rows)
-        ]
-
-    def placeholders(self) -> list[te.Tensor]:
-        """TE inputs for all row splits."""
-        return [te.placeholder(shape, dtype, name=name) for name, shape, dtype in self.shapes()]
-
-    def element(self, split: Sequence[te.Tensor | Buffer], row: Expr, col: Expr) -> Expr:
-        """The weight at (row, col) of one row split as float32."""
-        if not self.bits:
-            return as_f32(split[0][row, col])
-        first, run = self.packing.words(col), self.packing.run
-        integer = self.packing.integer(lambda at: split[0][row, first + at], col % run)
-        return integer * as_f32(split[1][row, col // self.group_size])
-
-    def value(self, tensors: Sequence[te.Tensor], row: Expr, col: Expr) -> Expr:
-        """The weight at (row, col) over all row splits as float32, for definitions."""
-        result: Expr | None = None
-        begin, step = self.rows, self.tensors_per_split
-        for index in reversed(range(len(self.split_rows))):
-            begin -= self.split_rows[index]
-            split = tensors[index * step : (index + 1) * step]
-            item = self.element(split, row - begin, col)
-            result = (
-                item
-                if result is None
-                else tirx.if_then_else(row < begin + self.split_rows[index], item, result)
-            )
-        assert result is not None, "there is a row split"
-        return result
 
 
 def cast(x: te.Tensor, dtype: str) -> te.Tensor:
@@ -184,9 +66,10 @@ def cast(x: te.Tensor, dtype: str) -> te.Tensor:
 class Linear(Operator):
     """``y = epilogue(x W^T)``, sums in float32.
 
-    Arguments: x (rows, cols) in_dtype, or words and scales of it where that is PACKED, or for one
-    position those of the prologue that makes it;
-    the tensors of all row splits; the steps of a `SteppedOutput`; with GELU_GATE also the per-layer
+    Arguments: x (rows, cols) in_dtype, or words and scales of it where that is PACKED (words alone
+    where activations are `Stepped`), or for one position those of the prologue that makes it;
+    the tensors of all row splits; the steps of a `SteppedOutput`, and those of the matmul that
+    reads its result if it is rounded for that; with GELU_GATE also the per-layer
     inputs (rows, ple_width) f32 and the layer index (int64 scalar, last). Results: those of the
     prologue; (rows, outputs) float32, where outputs is half the weight's rows for GELU_PAIRS and
     all of them otherwise; columns in `suppressed` (epilogues NONE and SOFTCAP) are MASKED.
@@ -211,19 +94,33 @@ class Linear(Operator):
     @property
     def variant(self) -> str:
         form = "int8_" if self.is_int8 else ""
+        if self.steps_in:
+            form = f"stepped_{form}"
         return self.prologue.prefix + self.rows.prefix + form + self.kind
 
     @property
     def product_name(self) -> str:
         """The name without the prologue's."""
         product = "gemv" if isinstance(self.rows, One) else "gemm"
-        form = "int8_" if self.is_int8 else "stepped_" if self.stepped_out else ""
+        form = "stepped_" if self.stepped_out else ""
+        form += "int8_" if self.is_int8 else ""
         return f"{form}{product}_{self.layout.label}_{self.epilogue}"
 
     @property
     def is_int8(self) -> bool:
-        """Whether vectors are multiplied as groups of int8."""
+        """Whether vectors are multiplied as int8."""
+        by_step = isinstance(self.activations, Stepped) and self.activations.as_int8
+        return by_step or self.is_by_groups
+
+    @property
+    def is_by_groups(self) -> bool:
+        """Whether they are int8 with a scale a group."""
         return isinstance(self.activations, Int8)
+
+    @property
+    def steps_in(self) -> bool:
+        """Whether they are whole steps of the checkpoint, by the kernel or by what packs them."""
+        return isinstance(self.activations, Stepped)
 
     @property
     def tiled(self) -> bool:
@@ -233,7 +130,12 @@ class Linear(Operator):
     @property
     def packed_out(self) -> bool:
         """Whether the result is packed for the matrix that reads it."""
-        return isinstance(self.output, PackedOutput)
+        return isinstance(self.output, PackedOutput) or self.result != AS_FLOATS
+
+    @property
+    def result(self) -> str:
+        """The form of a result of whole steps."""
+        return self.output.result if isinstance(self.output, SteppedOutput) else AS_FLOATS
 
     @property
     def stepped_out(self) -> SteppedOutput | None:
@@ -247,7 +149,7 @@ class Linear(Operator):
 
     @property
     def packs(self) -> bool:
-        return self.is_int8
+        return self.is_int8 or self.packed_out
 
     @property
     def interleaved(self) -> bool:
@@ -277,6 +179,8 @@ class Linear(Operator):
     @property
     def product_specs(self) -> list[TensorSpec]:
         """Shapes and dtypes of the product of one position."""
+        if self.result != AS_FLOATS:
+            return [words_spec(self.outputs)]
         return (
             quantized_specs(self.outputs) if self.packed_out else [((1, self.outputs), "float32")]
         )
@@ -284,7 +188,9 @@ class Linear(Operator):
     def example_input(
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
     ) -> Array | None:
-        exact = example_of_matmul(name, self.layout.bits, shape, rng) if self.stepped_out else None
+        exact = None
+        if self.stepped_out:
+            exact = example_of_matmul(name, self.layout.bits, shape, rng, self.is_plain)
         if exact is not None:
             return exact
         if self._has_small_scales(name):
@@ -293,7 +199,9 @@ class Linear(Operator):
         return self.layout.example_input(name, shape, rng) if own is None else own
 
     def known_spreads(self, name: str, dtype: str) -> tuple[Spread, ...]:
-        exact = spreads_of_matmul(name, self.layout.bits) if self.stepped_out else ()
+        exact: tuple[Spread, ...] = ()
+        if self.stepped_out:
+            exact = spreads_of_matmul(name, self.layout.bits, self.is_plain)
         if exact:
             return exact
         if self._has_small_scales(name):
@@ -309,6 +217,8 @@ class Linear(Operator):
     @property
     def _vector_error(self) -> float:
         """The error of a vector that the kernel makes or rounds."""
+        if self.steps_in:
+            return 0.0 if self.is_plain else stepped_vector_error(self.cols)
         if self.is_int8:
             own = self.in_dtype != PACKED
             return own_vector_error(self.in_dtype, self.cols, True) if own else 0.0
@@ -323,30 +233,43 @@ class Linear(Operator):
         return is_capped and name.startswith("q_scale") and self.layout.packing.exceeds_caps
 
     def definition(self) -> tirx.PrimFunc:
+        steps: list[te.Tensor] = []
+        if self.stepped_out is not None:
+            steps = [te.placeholder((self.stepped_out.step_count,), "float32", name=STEPS)]
         if self.is_plain:
-            args, x = self.left()
-            return self.multiply(args, x)
+            args, x = self.left(steps)
+            return self.multiply(args, x, steps)
         assert isinstance(self.rows, One), "only one position has its vector made"
         made = self.prologue.make(self.cols, self.in_dtype)
-        return self.multiply(made.args, self.rounded(made), made.results)
+        return self.multiply(made.args, self.rounded(made, steps), steps, made.results)
 
-    def left(self) -> tuple[list[te.Tensor], te.Tensor]:
+    def left(self, steps: Sequence[te.Tensor]) -> tuple[list[te.Tensor], te.Tensor]:
         """The arguments of x where it comes as it is, and x."""
         rows = self.rows.extent()
+        if self.in_dtype == PACKED and self.steps_in:
+            words = te.placeholder(*words_spec(self.cols, rows), name="words")
+            return [words], steps_of_words(words, steps[0][0], self.interleaved)
         if self.in_dtype == PACKED:
             words, scales = packed_placeholders(self.cols, rows, self.tiled)
             return [words, scales], unpack(words, scales, self.interleaved)
         x = te.placeholder((rows, self.cols), self.in_dtype, name="x")
+        if self.steps_in:
+            return [x], rounded_to(x, steps[0][0])
         return [x], rounded(x) if self.is_int8 else x
 
-    def rounded(self, made: MadeVector) -> te.Tensor:
+    def rounded(self, made: MadeVector, steps: Sequence[te.Tensor]) -> te.Tensor:
         """A vector as it is multiplied."""
-        if self.is_int8:
+        if self.is_by_groups:
             return rounded(made.x)
-        return cast(made.x, self.in_dtype) if made.is_rounded else made.x
+        x = cast(made.x, self.in_dtype) if made.is_rounded else made.x
+        return rounded_to(x, steps[0][0]) if self.steps_in else x
 
     def multiply(
-        self, args: Sequence[te.Tensor], x: te.Tensor, results: Sequence[te.Tensor] = ()
+        self,
+        args: Sequence[te.Tensor],
+        x: te.Tensor,
+        steps: Sequence[te.Tensor],
+        results: Sequence[te.Tensor] = (),
     ) -> tirx.PrimFunc:
         """The function that multiplies x, which was made from `args`, and also has `results`."""
         layout = self.layout
@@ -357,18 +280,26 @@ class Linear(Operator):
             lambda i, j: te.sum(as_f32(x[i, k]) * layout.value(weights, j, k), axis=k),
             name="sums",
         )
-        steps: list[te.Tensor] = []
+        readers: list[te.Tensor] = []
         if self.stepped_out is not None:
-            own, sums = rounded_sums(self.stepped_out, self.is_paired, sums)
-            steps = [own]
+            sums = rounded_sums(self.stepped_out, self.is_paired, steps[0], sums)
+            if self.stepped_out.reader_steps:
+                shape = (self.stepped_out.reader_steps,)
+                readers = [te.placeholder(shape, "float32", name=READER_STEPS)]
         epilogue_args, y = self.apply_epilogue(sums)
-        return te_prim_func([*args, *weights, *steps, *epilogue_args, *results, *self.stored(y)])
+        stored = self.stored(y, readers)
+        own = [*weights, *steps, *readers, *epilogue_args]
+        return te_prim_func([*args, *own, *results, *stored])
 
-    def stored(self, y: te.Tensor) -> list[te.Tensor]:
+    def stored(self, y: te.Tensor, readers: Sequence[te.Tensor]) -> list[te.Tensor]:
         """The tensors that hold the result."""
         match self.output:
             case PackedOutput(interleaved=interleaved, tiled=tiled):
                 return pack(y, interleaved, tiled)
+            case SteppedOutput(result=result) if readers and result != AS_FLOATS:
+                return [step_words(y, readers[0][0], result == INTERLEAVED)]
+            case SteppedOutput() if readers:
+                return [rounded_to(y, readers[0][0])]
         return [y]
 
     def logit(self, value: Expr, column: Expr) -> Expr:

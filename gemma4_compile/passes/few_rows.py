@@ -87,8 +87,12 @@ def few_rows(graph: OperatorGraph, limits: FusionLimits) -> None:
 
 
 def few_matmuls(graph: OperatorGraph) -> list[OperatorCall[Linear]]:
-    """The matmuls of a few rows on int8."""
-    return [call for call in int8_matmuls(graph) if isinstance(call.operator.rows, Few)]
+    """The matmuls of a few rows on int8 by groups."""
+    return [
+        call
+        for call in int8_matmuls(graph)
+        if call.operator.is_by_groups and isinstance(call.operator.rows, Few)
+    ]
 
 
 def _in_splits(

@@ -17,6 +17,7 @@ from gemma4_compile.passes.fuse_router import fuse_router
 from gemma4_compile.passes.fusion_limits import FusionLimits, fusion_limits
 from gemma4_compile.passes.operator_graph import OperatorGraph, rewrite
 from gemma4_compile.passes.quantize_activations import quantize_activations, quantize_unfused
+from gemma4_compile.passes.round_by_steps import round_by_steps
 from gemma4_compile.passes.split_matmuls import split_matmuls
 from gemma4_compile.passes.tile_rows import tile_rows
 from gemma4_compile.passes.watched import AfterPass
@@ -27,6 +28,7 @@ Fusion = Callable[[OperatorGraph, FusionLimits], None]
 FUSIONS: Sequence[Fusion] = (
     fuse_residual_norm,  # those after it know norms and additions in one
     fuse_clips,
+    round_by_steps,
     quantize_activations,
     fuse_router,  # takes norms that the next one would take
     fuse_norm_linear,

@@ -32,6 +32,7 @@ class FusionLimits:
     few_rows : splits of the keys of a few rows; None where few rows have no kernels of their own
     reads_tiles : whether a matmul of a few rows has a kernel that reads them in tiles, by its
         matrix; None where none has
+    folds_steps : kernels of floats round to a checkpoint's steps what they read and what they make
     """
 
     max_buffers: int | None
@@ -40,6 +41,7 @@ class FusionLimits:
     tuning: FusionTuning = field(default_factory=FusionTuning)
     few_rows: AttentionOptions | None = None
     reads_tiles: Callable[[WeightLayout], bool] | None = None
+    folds_steps: bool = True
 
     def binds(self, tensors: Sequence[relax.Expr], results: int) -> bool:
         """Return whether a kernel may bind these arguments and as many results."""
@@ -55,7 +57,8 @@ def fusion_limits(target: TargetSpec) -> FusionLimits:
     """The limits of a target."""
     int8, tuning = target.activations == INT8, target.tuning.fusion
     if not target.is_gpu:
-        return FusionLimits(None, UNLIMITED, int8, tuning)
+        # Its schedules would round each channel once for every row of the weight.
+        return FusionLimits(None, UNLIMITED, int8, tuning, folds_steps=False)
     width, splits = fused_width(target), few_row_options(target)
     tiles = partial(reads_tiles, spec=target) if target.tensor_cores else None
     return FusionLimits(target.max_storage_buffers, width, int8, tuning, splits, tiles)

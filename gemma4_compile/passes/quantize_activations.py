@@ -66,7 +66,7 @@ def quantize_activations(graph: OperatorGraph, limits: FusionLimits) -> None:
         elif _may_round(graph, linear, limits):
             operator = replace(linear.operator, activations=INT8)
             graph.replace([linear], [OperatorCall(operator, linear.args, linear.results)])
-    for gate_up in int8_matmuls(graph):
+    for gate_up in _by_groups(graph):
         _quantize_product(graph, gate_up)
     for experts in graph.calls(ExpertLinear):
         if isinstance(experts.operator.rows, One):
@@ -79,7 +79,7 @@ def quantize_activations(graph: OperatorGraph, limits: FusionLimits) -> None:
 def quantize_unfused(graph: OperatorGraph, limits: FusionLimits) -> None:
     """Quantise what no matmul does for itself, in the launch that makes it: after the fusions."""
     del limits
-    for linear in int8_matmuls(graph):
+    for linear in _by_groups(graph):
         operator = linear.operator
         if not (isinstance(operator.rows, One) and operator.is_plain):
             continue
@@ -90,6 +90,11 @@ def quantize_unfused(graph: OperatorGraph, limits: FusionLimits) -> None:
             _quantize_norm(graph, norm, linear)
         elif combine is not None:
             _quantize_combine(graph, combine, linear)
+
+
+def _by_groups(graph: OperatorGraph) -> list[OperatorCall[Linear]]:
+    """The matmuls on int8 that is not the checkpoint's."""
+    return [call for call in int8_matmuls(graph) if call.operator.is_by_groups]
 
 
 def _may_round(graph: OperatorGraph, linear: OperatorCall[Linear], limits: FusionLimits) -> bool:
@@ -107,7 +112,7 @@ def _may_quantize_product(graph: OperatorGraph, gate_up: AnyCall) -> bool:
     operator = gate_up.operator
     return (
         type(operator) is Linear
-        and operator.is_int8
+        and operator.is_by_groups
         and isinstance(operator.rows, One)
         and operator.epilogue == Epilogue.GELU_PAIRS.value
         and operator.layout.rows % PACKED_ROWS == 0
@@ -142,7 +147,7 @@ def _quantize_product(graph: OperatorGraph, gate_up: OperatorCall[Linear]) -> No
     down = graph.only_reader(gate_up.results[0])
     if not is_call_of(down, Linear) or type(down.operator) is not Linear:
         return
-    if not down.operator.is_int8:
+    if not down.operator.is_by_groups:
         return
     if not _may_quantize_product(graph, gate_up):
         return

@@ -142,8 +142,8 @@ def _before_weights(operator: Chained) -> int:
 
 
 def _vectors(operator: Linear) -> int:
-    """Arguments before the weights: x, or its words and scales."""
-    return 2 if operator.in_dtype == PACKED else 1
+    """Arguments before the weights: x, or its words and scales, or words by a step."""
+    return 2 if operator.in_dtype == PACKED and not operator.steps_in else 1
 
 
 def _one_after_the_other(call: OperatorCall[Chained], before: int, max_buffers: int) -> list[Step]:

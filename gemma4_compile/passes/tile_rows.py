@@ -78,8 +78,8 @@ def _in_tiles(operator: Operator, limits: FusionLimits) -> Operator | None:
 
 
 def is_of_few(operator: Operator) -> TypeGuard[Linear]:
-    """Return whether it is a matmul of a few rows on int8."""
-    return isinstance(operator, Linear) and operator.is_int8 and isinstance(operator.rows, Few)
+    """Return whether it is a matmul of a few rows on int8 by groups."""
+    return isinstance(operator, Linear) and operator.is_by_groups and isinstance(operator.rows, Few)
 
 
 def _is_on_tensor_cores(operator: Linear, limits: FusionLimits) -> bool:

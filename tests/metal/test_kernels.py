@@ -39,6 +39,7 @@ from tests.numerics.linear.test_few_row_linear import MOST, exact, exact_operato
 from tests.numerics.linear.test_few_row_linear import cases_of as few_row_matmuls
 from tests.numerics.linear.test_six_bit_kernels import floats as six_bits
 from tests.numerics.linear.test_static_rounding import OPERATORS as STEPPED
+from tests.numerics.linear.test_static_rounding import ROUNDING
 from tests.numerics.linear.test_windows import cases as windows
 from tests.numerics.moe.test_few_row_experts import cases_of as few_row_experts
 from tests.numerics.moe.test_few_row_experts import exact_operators as exact_experts
@@ -76,6 +77,7 @@ def all_operators() -> tuple[Operator, ...]:
     found.update(dict.fromkeys([DECODE["smallest heads"], *PADDED_DECODE[::2]]))
     found.update(dict.fromkeys([*chain.from_iterable(VISION.values()), *BOUNDED, *PATCHES, *AUDIO]))
     found.update(dict.fromkeys([*STEPPED, *six_bits()]))
+    found.update(dict.fromkeys(op for op in ROUNDING if not op.packs))
     # Vocabularies of a size that an emulated device goes through in seconds.
     found.update(dict.fromkeys(op for op in DRAFTING if _is_small(op)))
     return tuple(found)

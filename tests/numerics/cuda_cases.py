@@ -40,6 +40,7 @@ from tests.numerics.linear import (
     test_gemm_kernels,
     test_int8_kernels,
     test_six_bit_kernels,
+    test_static_rounding,
 )
 from tests.numerics.moe import test_expert_kernels, test_few_row_experts, test_few_row_norms
 from tests.numerics.moe.test_expert_kernels import EXPERT_KINDS, EXPERTS
@@ -196,6 +197,9 @@ GROUPS: Mapping[str, Callable[[], Group]] = {
     "int8, odd shapes": lambda: _group(test_int8_kernels.odd_shapes()),
     "int8, several tiles": lambda: _group(
         test_int8_kernels.several_tiles(), test_int8_kernels.with_few_blocks(CUDA)
+    ),
+    "steps of a checkpoint": lambda: _group(
+        [*test_static_rounding.OPERATORS, *test_static_rounding.ROUNDING]
     ),
     **{f"gemm, {name}": partial(_gemm, name) for name in test_gemm_kernels.TUNINGS},
     "gemm, large tile": _with_unlike_tiles,

@@ -26,6 +26,7 @@ from tests.numerics.linear import (
     test_gemm_kernels,
     test_int8_kernels,
     test_six_bit_kernels,
+    test_static_rounding,
 )
 from tests.numerics.moe import test_few_row_experts, test_few_row_norms
 
@@ -83,6 +84,7 @@ def test_kernels_of_odd_shapes_compile(tmp_path: Path) -> None:
         *(LastVisibleRows(), SHAPES["groups of three"]),
         *test_few_row_linear.OPERATORS,
         *test_six_bit_kernels.operators()[:12:2],
+        *test_static_rounding.ROUNDING,
         *test_few_row_experts.OPERATORS,
         *test_few_row_norms.OPERATORS,
         *test_few_row_attention.SHAPES.values(),

@@ -125,6 +125,20 @@ def test_chunks_and_tokens_are_those_of_transformers(
             )
 
 
+def test_products_of_integers_are_those_of_transformers(case: Case, tmp_path: Path) -> None:
+    """The operators of targets with products of int8: their definitions, on the host."""
+    directory = tmp_path / "package"
+    package = packages.compile_package(
+        case.path, "mobile", directory, activations="int8", optimised=False
+    )
+    engine, ids = Engine.open(package), case.prompts[0]
+    truth = hf.logits(case.model, ids)
+    found = {CHUNK - 1: engine.prefill(list(ids[:CHUNK]))}
+    found |= {i: engine.decode(ids[i]) for i in range(CHUNK, LENGTH)}
+    for position, logits in found.items():
+        np.testing.assert_allclose(logits, truth[position], rtol=0, atol=tolerances.LOGITS_F32)
+
+
 def test_without_its_rounding_it_is_another_model(case: Case, tmp_path: Path) -> None:
     """What a runtime that leaves it out gives, next to the tolerance."""
     ids = case.prompts[0]

@@ -39,7 +39,9 @@ def test_results_are_buffers_too(max_buffers: int | None, fits: bool) -> None:
 
 def test_a_cpu_has_no_limits_but_its_tuning() -> None:
     cpu = target_spec("cpu")
-    assert fusion_limits(cpu) == FusionLimits(None, UNLIMITED, False, cpu.tuning.fusion)
+    assert fusion_limits(cpu) == FusionLimits(
+        None, UNLIMITED, False, cpu.tuning.fusion, folds_steps=False
+    )
 
 
 def test_splits_are_the_cpu_s_or_measured() -> None:

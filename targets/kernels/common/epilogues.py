@@ -11,7 +11,12 @@ from dataclasses import dataclass
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.math import gelu_tanh
-from gemma4_compile.operators.static_rounding import STEPS, round_to_step, step_of
+from gemma4_compile.operators.static_rounding import (
+    READER_STEPS,
+    STEPS,
+    round_to_step,
+    step_of,
+)
 from gemma4_compile.operators.tir import FunctionBuilder, bind, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
 
@@ -23,23 +28,37 @@ class EpilogueArguments:
     Attributes
     ----------
     steps : that sums are rounded to
+    readers : steps of the matmul for which the result is rounded
     ple, layer : the per-layer inputs and the layer index
     """
 
     steps: Buffer | None
+    readers: Buffer | None
     ple: Buffer | None
     layer: Expr | None
 
     @classmethod
     def declare(cls, build: FunctionBuilder, operator: Linear, rows: Index) -> EpilogueArguments:
         """Declare them, behind the weights."""
-        steps, stepped = None, operator.stepped_out
+        steps, readers, stepped = None, None, operator.stepped_out
         if stepped is not None:
             steps = build.arg(STEPS, (stepped.step_count,), "float32")
+            if stepped.reader_steps:
+                readers = build.arg(READER_STEPS, (stepped.reader_steps,), "float32")
         if operator.epilogue != Epilogue.GELU_GATE.value:
-            return cls(steps, None, None)
+            return cls(steps, readers, None, None)
         ple = build.arg("ple", (rows, operator.ple_width), "float32")
-        return cls(steps, ple, build.scalar_arg("layer"))
+        return cls(steps, readers, ple, build.scalar_arg("layer"))
+
+    @property
+    def input_step(self) -> Expr:
+        """The step of the inputs."""
+        assert self.steps is not None, "an argument of such matmuls"
+        return self.steps[0]
+
+    def for_reader(self, value: Expr) -> Expr:
+        """A result, rounded to the step of what reads it where that is an argument."""
+        return value if self.readers is None else round_to_step(bind(value), self.readers[0])
 
 
 def apply_epilogue(
@@ -64,7 +83,8 @@ def apply_epilogue(
     if operator.is_paired:
         for r in range(0, len(sums), 2):
             with when(first + r < rows):
-                store(y, gelu_tanh(bind(sums[r])) * sums[r + 1], i, (first + r) // 2)
+                value = gelu_tanh(bind(sums[r])) * sums[r + 1]
+                store(y, args.for_reader(value), i, (first + r) // 2)
         return
     for r, total in enumerate(sums):
         column = bind(first + r)
@@ -72,9 +92,17 @@ def apply_epilogue(
             if operator.epilogue == Epilogue.GELU_GATE.value:
                 assert ple is not None, "an argument of this epilogue"
                 assert layer is not None, "an argument of this epilogue"
-                store(y, gelu_tanh(bind(total)) * ple[i, i32(layer) * rows + column], i, column)
+                value = gelu_tanh(bind(total)) * ple[i, i32(layer) * rows + column]
+                store(y, args.for_reader(value), i, column)
             else:
-                store(y, operator.logit(total, column), i, column)
+                store(y, args.for_reader(operator.logit(total, column)), i, column)
+
+
+def gated(operator: Linear, first: Expr, sums: Sequence[Expr], args: EpilogueArguments) -> Expr:
+    """The product of gate and up, which are the rows of the weight from an even one on."""
+    if args.steps is not None:
+        sums = _rounded(operator, first, sums, args.steps)
+    return gelu_tanh(bind(sums[0])) * sums[1]
 
 
 def _rounded(operator: Linear, first: Expr, sums: Sequence[Expr], steps: Buffer) -> Sequence[Expr]:

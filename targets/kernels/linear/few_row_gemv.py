@@ -46,6 +46,7 @@ from gemma4_compile.targets.kernels.linear.few_row_shape import (
     few_row_shape,
     packing_shape,
 )
+from gemma4_compile.targets.kernels.linear.few_row_steps import add_steps
 from gemma4_compile.targets.kernels.linear.few_row_tensor_cores import (
     multiply_on_tensor_cores,
 )
@@ -55,6 +56,7 @@ from gemma4_compile.targets.kernels.tiles.few_row_shape import (
     rows_without_tensor_cores,
 )
 from gemma4_compile.targets.kernels.weights.int8_sums import RowSums
+from gemma4_compile.targets.kernels.weights.stepped_lanes import run_of
 from gemma4_compile.targets.spec import TargetSpec
 
 _OWN = Vectors(OWN_ROWS)
@@ -153,6 +155,8 @@ def multiply_rows(matmul: FewRowMatmul, most: int, bound: int, spec: TargetSpec)
     is_int8 = operator.is_int8
     parts = tirx.floordiv(n + most - 1, most) if most < bound else 1
     items = cols // GROUP if is_int8 else weights.units
+    if is_int8 and operator.steps_in:
+        items = cols // run_of(operator.layout)
     shape = packing_shape(most, spec) if packs else few_row_shape(rows, items, most, spec)
     tile, lanes, slots = shape.block.tile, shape.block.lanes, shape.block.slots
     with launch(shape.block.threads, parts, -(-rows // tile)) as (part, index, thread):
@@ -168,6 +172,8 @@ def multiply_rows(matmul: FewRowMatmul, most: int, bound: int, spec: TargetSpec)
         totals = no_totals(most)
         if not is_int8:
             add_floats(lane, weights, x[0], totals)
+        elif operator.steps_in:
+            add_steps(lane, weights, x[0], bind(matmul.after.input_step), totals)
         elif len(x) == 1:
             packed = round_rows(lane, block, x[0], operator.layout.products.interleaved)
             add_int8(replace(lane, begin=0), weights, *packed, totals)

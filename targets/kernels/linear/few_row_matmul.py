@@ -44,10 +44,11 @@ class FewRowMatmul:
         output = operator.output
         tiled_out = isinstance(output, PackedOutput) and output.tiled
         is_packed, size = operator.in_dtype == PACKED, (n, operator.cols)
-        x = left_args(build, size, operator.in_dtype, is_packed, operator.tiled)
+        x = left_args(build, size, operator.in_dtype, is_packed, operator.tiled, operator.steps_in)
         weights = WeightReader(build, operator.layout)
         after = EpilogueArguments.declare(build, operator, n)
-        results = matmul_results(build, "y", (n, operator.outputs), operator.packed_out, tiled_out)
+        packs = isinstance(output, PackedOutput)
+        results = matmul_results(build, "y", (n, operator.outputs), packs, tiled_out)
         return cls(operator, n, x, weights, after, results)
 
     @property

@@ -20,6 +20,7 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.math import as_f32, f32
+from gemma4_compile.operators.static_rounding import round_to_step
 from gemma4_compile.operators.tir import LocalVar, bind, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.quantization.recipe import ROW_ALIGNMENT
@@ -155,7 +156,7 @@ class FloatProduct:
         """Make the vector; the first block writes the new residual."""
         self._index, self._block, vector = index, block, self._args.vector
         self._staged: StagedVector | None = None
-        if isinstance(vector, GivenVector):
+        if isinstance(vector, GivenVector) and not self._operator.steps_in:
             x = vector.x
             self._read: Callable[[Expr], Expr] = lambda k: as_f32(x[0, k])
             return
@@ -165,12 +166,16 @@ class FloatProduct:
 
     def _fill(self, vector: Vector, staged: StagedVector) -> None:
         block, cols, dtype = self._block, self._operator.cols, self._operator.in_dtype
+        if isinstance(vector, GivenVector):
+            with strided(block, cols) as k:
+                staged.write(k, self._rounded(as_f32(vector.x[0, k])))
+            return
         if isinstance(vector, SplitVector):
             splits, _, dim = (int(size) for size in vector.o_partial.shape)
             with strided(block, cols) as k:
                 h, d = bind(tirx.floordiv(k, dim)), bind(tirx.floormod(k, dim))
                 value = combined_channel(vector.o_partial, vector.split_lse, splits, h, d)
-                staged.write(k, as_f32(value.astype(dtype)))
+                staged.write(k, self._rounded(as_f32(value.astype(dtype))))
             return
         out, writes, row_slice = self._args.out, self._index == 0, RowSlice(block, cols)
         assert out is not None, "an operator with a norm has the new residual among its results"
@@ -179,7 +184,13 @@ class FloatProduct:
         else:
             assert isinstance(vector, NormArguments), "a packed vector is a product of int8"
             x = _normed_slice(vector, out, writes, row_slice)
-        row_slice.visit(x, lambda k, v: staged.write(k, as_f32(v.astype(dtype))))
+        row_slice.visit(x, lambda k, v: staged.write(k, self._rounded(as_f32(v.astype(dtype)))))
+
+    def _rounded(self, value: Expr) -> Expr:
+        """A channel as it is multiplied."""
+        if not self._operator.steps_in:
+            return value
+        return round_to_step(bind(value), bind(self._args.after.input_step))
 
     def run(self, iteration: Index) -> None:
         """A tile's rows of the matrix times the vector, and the epilogue."""

@@ -12,6 +12,7 @@ from tvm import tirx
 
 from gemma4_compile.operators.activation_quantization import WORD, quantized_specs
 from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.static_rounding import words_spec
 from gemma4_compile.operators.tir import (
     FunctionBuilder,
     bind,
@@ -31,6 +32,10 @@ from gemma4_compile.targets.kernels.tiles.products import (
     TileShape,
     fit_shape,
 )
+from gemma4_compile.targets.kernels.tiles.stepped_products import (
+    SteppedTileProduct,
+    scaled_levels,
+)
 from gemma4_compile.targets.spec import TargetSpec
 from gemma4_compile.targets.tuning import GemmTuning
 
@@ -43,9 +48,9 @@ def make_gemm(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
     """
     n, rows, cols = operator.rows.extent(), operator.layout.rows, operator.cols
     is_int8 = operator.is_int8
-    shape = gemm_shape(spec, rows, is_int8)
+    shape = gemm_shape(spec, rows, is_int8, operator.steps_in)
     with function(scheduled=True) as build:
-        x = left_args(build, (n, cols), operator.in_dtype, is_int8)
+        x = left_args(build, (n, cols), operator.in_dtype, is_int8, steps_in=operator.steps_in)
         weights = WeightReader(build, operator.layout)
         after = EpilogueArguments.declare(build, operator, n)
         y = build.arg("y", (n, operator.outputs), "float32")
@@ -55,12 +60,16 @@ def make_gemm(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
             first_m, first_n = bind(block_m * shape.rows), bind(block_n * shape.columns)
             row_of_w = clamped(first_n, rows - 1) if rows % shape.columns else first_n.__add__
             row_of_x = clamped(first_m, last)
-            product = tile_product(shape, x, weights, thread, row_of_x, row_of_w)
-            product.run(i32(step_count(shape, cols)))
+            make = SteppedTileProduct if operator.steps_in else tile_product
+            product = make(shape, x, weights, thread, row_of_x, row_of_w)
+            product.run(i32(step_count(shape, cols, operator.steps_in and is_int8)))
 
             def finish(i: Expr, r: Expr, sums: Sequence[Expr]) -> None:
                 row = bind(first_m + i)
                 with when(row <= last):
+                    if operator.steps_in:
+                        first = bind(row_of_w(r))
+                        sums = scaled_levels(weights, sums, first, rows - 1, after.input_step)
                     apply_epilogue(operator, y, row, bind(first_n + r), sums, after)
 
             product.finish(finish)
@@ -73,10 +82,16 @@ def left_args(
     dtype: str,
     is_int8: bool,
     tiled: bool = False,
+    steps_in: bool = False,
 ) -> list[Buffer]:
-    """Declare the left matrix (rows, cols): one tensor, or words and scales of packed rows."""
+    """Declare the left matrix (rows, cols): one tensor, or words and scales of packed rows.
+
+    Of those by a checkpoint's step words alone.
+    """
     if not is_int8:
         return [build.arg("x", size, dtype)]
+    if steps_in:
+        return [build.arg("words", *words_spec(size[1], size[0]))]
     specs = quantized_specs(size[1], size[0], tiled)
     return [build.arg(name, *spec) for name, spec in zip(("words", "scales"), specs, strict=True)]
 
@@ -95,18 +110,23 @@ def tile_product(
     return Int8TileProduct(shape, x[0], x[1], weights, thread, row_of_x, row_of_w)
 
 
-def step_count(shape: TileShape, cols: int) -> int:
-    """Steps for so many channels."""
-    return -(-cols // (shape.depth * (WORD if shape.group else 1)))
+def step_count(shape: TileShape, cols: int, in_words: bool = False) -> int:
+    """Steps for so many channels, which are in words where a shape has groups."""
+    return -(-cols // (shape.depth * (WORD if shape.group or in_words else 1)))
 
 
-def gemm_shape(spec: TargetSpec, rows: int, is_int8: bool = False) -> TileShape:
+def gemm_shape(
+    spec: TargetSpec, rows: int, is_int8: bool = False, steps_in: bool = False
+) -> TileShape:
     """The tile for a matrix of so many rows: large where that leaves enough tiles of a chunk."""
-    return shape_of(spec.tuning.int8_gemm if is_int8 else spec.tuning.gemm, spec, rows, is_int8)
+    size = spec.tuning.int8_gemm if is_int8 else spec.tuning.gemm
+    return shape_of(size, spec, rows, is_int8, steps_in)
 
 
-def shape_of(size: GemmTuning, spec: TargetSpec, rows: int, is_int8: bool) -> TileShape:
-    """The tile by some sizes."""
+def shape_of(
+    size: GemmTuning, spec: TargetSpec, rows: int, is_int8: bool, steps_in: bool = False
+) -> TileShape:
+    """The tile by some sizes; with `steps_in` without scales of groups."""
     tile, sums = (size.tile_m, size.tile_n), (size.thread_m, size.thread_n)
     if rows <= size.small_to:
         tile, sums = (size.small_m, size.small_n), (VECTOR, VECTOR)
@@ -116,6 +136,8 @@ def shape_of(size: GemmTuning, spec: TargetSpec, rows: int, is_int8: bool) -> Ti
     elif rows >= size.large_from:
         tile = size.large_m, size.large_n
     depth, group = (size.tile_k // WORD, GROUP_WORDS) if is_int8 else (size.tile_k, 0)
+    if steps_in:
+        group = 0
     shape = TileShape(*tile, depth, *sums, size.threads, size.unroll, group)
     return fit_shape(shape, spec)
 

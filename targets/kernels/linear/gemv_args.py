@@ -21,6 +21,7 @@ from gemma4_compile.targets.kernels.prologues.router_blocks import (
 )
 from gemma4_compile.targets.kernels.prologues.vectors import NormArguments, declare_norm
 from gemma4_compile.targets.kernels.weights.int8_lanes import QuantizedVector
+from gemma4_compile.targets.kernels.weights.stepped_lanes import SteppedVector
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ class SplitVector:
 
 
 Vector: TypeAlias = (
-    "GivenVector | QuantizedVector | SplitVector | NormArguments | ExpertNormArguments"
+    "GivenVector | QuantizedVector | SteppedVector | SplitVector | NormArguments | "
+    "ExpertNormArguments"
 )
 
 
@@ -89,6 +91,8 @@ def _declare_vector(build: FunctionBuilder, operator: Linear) -> Vector:
             return declare_norm(build, norm.vector(operator.cols))
         case Combine() as combine:
             return SplitVector(*declare_splits(build, combine, operator.in_dtype))
+    if operator.in_dtype == PACKED and operator.steps_in:
+        return SteppedVector(build, operator.cols)
     if operator.in_dtype == PACKED:
         return QuantizedVector(build, operator.cols)
     return GivenVector(build.arg("x", (1, operator.cols), operator.in_dtype))

@@ -13,6 +13,7 @@ from gemma4_compile.targets.kernels.common.blocks import BlockSums
 from gemma4_compile.targets.kernels.prologues.expert_norms import EXPERT_SUMS
 from gemma4_compile.targets.kernels.prologues.vectors import VEC4S
 from gemma4_compile.targets.kernels.weights.int8_sums import Int8Shape
+from gemma4_compile.targets.kernels.weights.stepped_lanes import run_of
 from gemma4_compile.targets.spec import TargetSpec
 from gemma4_compile.targets.tuning import Int8GemvTuning
 
@@ -45,6 +46,8 @@ def staged_bytes(operator: Linear, threads: int) -> int:
 def int8_shape(operator: Linear, spec: TargetSpec) -> Int8Shape:
     """The shape of a matmul's blocks."""
     rows, groups = operator.layout.rows, operator.cols // GROUP
+    if operator.steps_in:
+        groups = operator.cols // run_of(operator.layout)
     return find_shape(
         rows,
         groups,
@@ -67,7 +70,7 @@ def find_shape(
 
     Parameters
     ----------
-    rows, groups : of the matrix, and of a row
+    rows, groups : of the matrix, and of a row; or what a lane reads at a time
     staged : shared memory besides the partial sums, by threads
     packs : the result is packed
     reads_more : the block combines the splits of an attention, or two branches, first

@@ -17,7 +17,7 @@ from contextlib import nullcontext
 from tvm import tirx
 
 from gemma4_compile.operators.activation_quantization import GROUP, WORD
-from gemma4_compile.operators.activations import PACKED, PackedOutput
+from gemma4_compile.operators.activations import INTERLEAVED, PACKED, PackedOutput
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.math import gelu_tanh
@@ -33,7 +33,7 @@ from gemma4_compile.targets.kernels.common.blocks import (
     shared,
     strided,
 )
-from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue
+from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue, gated
 from gemma4_compile.targets.kernels.linear.gemv_args import (
     GemvArguments,
     GivenVector,
@@ -48,6 +48,7 @@ from gemma4_compile.targets.kernels.prologues.vectors import (
     float_vec4s,
     norm_vec4s,
     round_vec4s,
+    step_vec4s,
 )
 from gemma4_compile.targets.kernels.weights.int8_lanes import (
     LaneSlice,
@@ -56,6 +57,11 @@ from gemma4_compile.targets.kernels.weights.int8_lanes import (
     StagedQuantizedVector,
 )
 from gemma4_compile.targets.kernels.weights.int8_sums import Int8Shape, RowSums
+from gemma4_compile.targets.kernels.weights.stepped_lanes import (
+    StagedSteppedVector,
+    SteppedSlice,
+    SteppedVector,
+)
 from gemma4_compile.targets.spec import TargetSpec
 
 
@@ -80,7 +86,10 @@ class Int8Product:
         self._lane = bind(tirx.floormod(block.thread, shape.lanes))
         self._slot = bind(tirx.floordiv(block.thread, shape.lanes))
         self._first = bind(index * (self.iterations * shape.tile))
-        self._lane_slice = LaneSlice(operator.layout, shape.lanes, self._lane)
+        slice_of = SteppedSlice if operator.steps_in else LaneSlice
+        self._lane_slice: LaneSlice | SteppedSlice = slice_of(
+            operator.layout, shape.lanes, self._lane
+        )
         # Measured: many rows a block, and no norm whose registers would be missing.
         keeps_registers = operator.packed_out and operator.in_dtype == PACKED
         self._rows = RowStream(
@@ -90,13 +99,27 @@ class Int8Product:
             self._row_of,
             ahead=2 if keeps_registers and shape.rows % 2 == 0 else 1,
         )
-        if isinstance(self._args.vector, QuantizedVector):
+        if isinstance(self._lane_slice, SteppedSlice):
+            self._load_steps(self._lane_slice)
+        elif isinstance(self._args.vector, QuantizedVector):
             self._lane_slice.load(self._args.vector.read)
         else:
+            assert not isinstance(self._args.vector, SteppedVector), "that is a SteppedSlice's"
             staged = StagedQuantizedVector(operator.cols)
             staged.fill(block, self._vec4s(self._args.vector), operator.interleaved)
             self._lane_slice.load(staged.read)
         self._sums = RowSums(shape, block)
+
+    def _load_steps(self, own: SteppedSlice) -> None:
+        """Take the lane's runs of a vector by the checkpoint's step."""
+        vector, step = self._args.vector, bind(self._args.after.input_step)
+        if isinstance(vector, SteppedVector):
+            own.load(vector.read, step)
+            return
+        assert not isinstance(vector, QuantizedVector), "that is a LaneSlice's"
+        staged = StagedSteppedVector(self._operator.cols)
+        staged.fill(self._block, self._vec4s(vector), self._operator.interleaved, step)
+        own.load(staged.read, step)
 
     def _vec4s(
         self, vector: GivenVector | SplitVector | NormArguments | ExpertNormArguments
@@ -142,7 +165,7 @@ class Int8Product:
         """The epilogue, or a packed result."""
         operator, shape, args = self._operator, self._shape, self._args
         output = operator.output
-        if not isinstance(output, PackedOutput):
+        if not operator.packed_out:
             first = bind(self._first + iteration * shape.tile)
             step = 2 if operator.epilogue == Epilogue.GELU_PAIRS.value else 1
             y = args.results[0]
@@ -153,8 +176,32 @@ class Int8Product:
             return
         tile = bind(self._index * self.iterations + iteration)
         exists = tile < self.tiles if self.tiles % self.iterations else None
-        order = output.interleaved
-        store_packed(shape, self._sums, tile, self._block, args.results, 0, order, exists)
+        if isinstance(output, PackedOutput):
+            order = output.interleaved
+            store_packed(shape, self._sums, tile, self._block, args.results, 0, order, exists)
+        else:
+            self._store_words(tile, exists)
+
+    def _store_words(self, tile: Expr, exists: Expr | None) -> None:
+        """Gate and up to words by the step of what reads them: four results from eight rows."""
+        operator, shape, block, args = self._operator, self._shape, self._block, self._args
+        assert args.after.readers is not None, "an argument of such results"
+        outputs, step = shape.tile // 2, bind(args.after.readers[0])
+        values, sums = shared((outputs,)), self._sums
+        with strided(block, outputs) as item:
+            pair = [sums.total(2 * item), sums.total(2 * item + 1)]
+            row = bind(tile * shape.tile + 2 * item)
+            store(values, gated(operator, row, pair, args.after), item)
+        vec4s, mine = outputs // WORD, vec4s_of(block, values)
+        last = operator.outputs // WORD
+
+        def put_word(vec4: Expr, value: Expr) -> None:
+            place = bind(tile * vec4s + vec4)
+            inside = place < last if exists is None else tirx.all(exists, place < last)
+            with when(inside):
+                store(args.results[0], value, 0, place)
+
+        step_vec4s(mine, block, vec4s, operator.result == INTERLEAVED, step, put_word)
 
 
 def store_packed(

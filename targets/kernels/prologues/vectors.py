@@ -24,6 +24,7 @@ from gemma4_compile.operators.activation_quantization import (
 )
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.norms import ExpertNormVector, NormVector
+from gemma4_compile.operators.static_rounding import step_word
 from gemma4_compile.operators.tir import (
     FunctionBuilder,
     bind,
@@ -108,6 +109,28 @@ def round_vec4s(
             put_word(item, bind(_word([bind(lane * factor) for lane in _lanes(vec4)], interleaved)))
             with when(tirx.floormod(item, VEC4S) == 0):
                 put_scale(group, group_scale(magnitude))
+
+
+def step_vec4s(
+    vec4s: Sequence[Expr],
+    block: Block,
+    count: int,
+    interleaved: bool,
+    step: Expr,
+    put_word: Put,
+) -> None:
+    """Round a block's slice of a vector to a checkpoint's step, without a barrier.
+
+    Parameters
+    ----------
+    vec4s, count, put_word : as of `round_vec4s`
+    """
+    for iteration, vec4 in enumerate(vec4s):
+        item = bind(block.thread + iteration * block.threads)
+        with _inside(item, iteration, block.threads, count):
+            put_word(
+                item, bind(step_word([bind(lane) for lane in _lanes(vec4)], step, interleaved))
+            )
 
 
 def _largest_of(largest: Buffer, group: Expr) -> Expr:

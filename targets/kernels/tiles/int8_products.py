@@ -100,13 +100,16 @@ class IntegerWeightLoader(Loader):
 
     def decode_block(self, iteration: int, item: Expr) -> list[Expr]:
         """See `Loader`."""
+        words, packing = self._stored_words(iteration), self._weights.layout.products
+        return [part for run in packing.runs(words) for part in packing.centred(run, _u32)]
+
+    def _stored_words(self, iteration: int) -> list[Expr]:
+        """A block's words of weights, each of all its rows."""
         first = iteration * self._stored
-        words = [
+        return [
             bind(joined([self._raw[(first + w) * VECTOR + i] for i in range(VECTOR)]))
             for w in range(self._stored)
         ]
-        packing = self._weights.layout.products
-        return [part for run in packing.runs(words) for part in packing.centred(run, _u32)]
 
 
 class ScaleLoader:

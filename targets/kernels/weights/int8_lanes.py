@@ -27,6 +27,7 @@ from gemma4_compile.targets.kernels.common.builtins import dot4
 from gemma4_compile.targets.kernels.common.vectors import Vectors
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.prologues.vectors import VEC4S, round_vec4s
+from gemma4_compile.targets.kernels.weights.stepped_lanes import SteppedRowAhead, SteppedSlice
 
 
 class StagedQuantizedVector:
@@ -219,17 +220,22 @@ class RowStream:
     ahead : rows under way, which divide `count`; two hide more latency and take more registers
     """
 
+    _ahead: list[RowAhead] | list[SteppedRowAhead]
+
     def __init__(
         self,
         weights: WeightReader,
-        lane_slice: LaneSlice,
+        lane_slice: LaneSlice | SteppedSlice,
         count: int,
         row_of: Callable[[Index], tuple[Expr, Expr]],
         ahead: int = 1,
     ) -> None:
         assert count % ahead == 0, "every iteration has a row"
         self._count, self._row_of = count, row_of
-        self._ahead = [RowAhead(weights, lane_slice) for _ in range(ahead)]
+        if isinstance(lane_slice, SteppedSlice):
+            self._ahead = [SteppedRowAhead(weights, lane_slice) for _ in range(ahead)]
+        else:
+            self._ahead = [RowAhead(weights, lane_slice) for _ in range(ahead)]
         for iteration, rows in enumerate(self._ahead):
             rows.load(*row_of(iteration))
 

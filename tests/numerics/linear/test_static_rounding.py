@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gemma4_compile.operators.activations import SteppedOutput
+from gemma4_compile.operators.activations import (
+    AS_FLOATS,
+    IN_ORDER,
+    INTERLEAVED,
+    PACKED,
+    STEPPED,
+    STEPPED_INT8,
+    SteppedOutput,
+)
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.lookup import Embedding
-from gemma4_compile.operators.rows import CHUNK, ONE, Few
+from gemma4_compile.operators.prologues import Combine, Norm
+from gemma4_compile.operators.rows import CHUNK, ONE, Few, Rows
 from gemma4_compile.operators.static_rounding import RoundToStep
 from gemma4_compile.quantization.rows import RowScheme
 from gemma4_compile.targets import target_spec
+from gemma4_compile.targets.spec import INT8
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.definitions import run
 from tests.numerics.kernel_cases import differences, make_case
@@ -108,6 +120,71 @@ OPERATORS = [
 ]
 
 
+def stepped(
+    rows: Rows,
+    bits: int,
+    cols: int,
+    sections: tuple[int, ...],
+    in_dtype: str = "float32",
+    **more: Any,
+) -> Linear:
+    """A matmul that rounds its inputs, or has them in words; `more` are fields of it."""
+    output = SteppedOutput(
+        sections, True, more.pop("reader_steps", 0), more.pop("result", AS_FLOATS)
+    )
+    activations = more.pop("activations", STEPPED_INT8)
+    weights = by_rows(bits, cols, *more.pop("split_rows", (sum(sections),)))
+    return Linear(rows, weights, in_dtype, activations=activations, output=output, **more)
+
+
+NORM, COMBINE = Norm(1e-6), Combine(heads=3, head_dim=64, splits=5)
+ROUNDING = [
+    RoundToStep(96, "float32", 4, INTERLEAVED),
+    RoundToStep(96, "float16", 4, IN_ORDER),
+    # One position: words of 2, 4 and 8 bits, given, rounded by the kernel, and made by it.
+    stepped(ONE, 2, 96, (64, 24, 16), split_rows=(64, 40)),
+    stepped(ONE, 2, 1536, (70,), PACKED),
+    stepped(ONE, 4, 96, (104,), PACKED),
+    stepped(ONE, 8, 160, (40,), epilogue=GATE, ple_width=200),
+    stepped(ONE, 8, 160, (40,), epilogue=GATE, ple_width=200, prologue=Norm(1e-6, normed=False)),
+    stepped(
+        ONE, 4, 288, (96, 96), epilogue=PAIRS, reader_steps=2, result=INTERLEAVED, prologue=NORM
+    ),
+    stepped(ONE, 2, 288, (100, 100), epilogue=PAIRS, reader_steps=2, result=IN_ORDER),
+    stepped(ONE, 2, 192, (77,), prologue=COMBINE),
+    stepped(ONE, 2, 192, (77,), epilogue=CAPPED, cap=30.0, suppressed=(3,)),
+    # The same as floats.
+    stepped(
+        ONE,
+        4,
+        288,
+        (96, 96),
+        epilogue=PAIRS,
+        reader_steps=2,
+        activations=STEPPED,
+        prologue=NORM,
+    ),
+    stepped(ONE, 2, 96, (70,), activations=STEPPED),
+    stepped(ONE, 2, 192, (77,), activations=STEPPED, prologue=COMBINE),
+    stepped(CHUNK, 2, 160, (72,), PACKED),
+    stepped(CHUNK, 4, 96, (30, 40), PACKED),
+    stepped(
+        CHUNK,
+        8,
+        160,
+        (100, 100),
+        PACKED,
+        epilogue=PAIRS,
+        reader_steps=2,
+        split_rows=(64, 136),
+    ),
+    stepped(Few(5), 2, 1536, (40,), PACKED),
+    stepped(Few(5), 2, 96, (70,), PACKED, epilogue=CAPPED, cap=30.0),
+    stepped(Few(5), 4, 160, (64, 40), PACKED, split_rows=(64, 40)),
+    stepped(Few(5), 8, 96, (40,), PACKED, epilogue=GATE, ple_width=200),
+]
+
+
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_levels_of_a_row_are_multiplied_by_its_step(bits: int) -> None:
     """From weights through the scheme's words to products, without a rounding on the way."""
@@ -125,4 +202,14 @@ def test_levels_of_a_row_are_multiplied_by_its_step(bits: int) -> None:
 def test_kernels_compute_what_the_definitions_do(lavapipe: VulkanDriver, tmp_path: Path) -> None:
     cases = [make_case(operator, seed, rows=5) for seed, operator in enumerate(OPERATORS)]
     results = run_on_dawn(cases, target_spec("webgpu"), lavapipe, tmp_path)
+    assert not (wrong := differences(cases, results)), "\n".join(wrong)
+
+
+@pytest.mark.dawn
+def test_kernels_round_their_inputs_as_the_definitions_do(
+    lavapipe: VulkanDriver, tmp_path: Path
+) -> None:
+    cases = [make_case(operator, seed, rows=5) for seed, operator in enumerate(ROUNDING)]
+    spec = replace(target_spec("webgpu"), activations=INT8)
+    results = run_on_dawn(cases, spec, lavapipe, tmp_path)
     assert not (wrong := differences(cases, results)), "\n".join(wrong)

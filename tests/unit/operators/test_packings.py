@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from operator import add, and_, floordiv, lshift, mod, mul, or_, rshift, xor
+from operator import add, and_, floordiv, lshift, mod, mul, or_, rshift, sub, xor
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ STEPS = {
     "LShift": lshift,
     "Mul": mul,
     "RShift": rshift,
+    "Sub": sub,
 }
 HOME = "gemma4_compile.operators.packings"
 OTHERS = "gemma4_compile.checkpoint.quantised."  # reads formats that are not ours

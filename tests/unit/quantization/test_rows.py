@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gemma4_compile.errors import QuantizationError
-from gemma4_compile.quantization.rows import RowScheme, find_steps
+from gemma4_compile.quantization.rows import WHOLE_ROW, RowScheme, find_steps
 from gemma4_compile.quantization.schemes import SCHEMES
 
 ALL = [one for one in SCHEMES.values() if isinstance(one, RowScheme)]
@@ -76,9 +78,13 @@ def test_a_weight_beside_a_level_by_the_last_bit_is_refused() -> None:
 
 
 @every
-def test_its_codes_never_meet_signed_products_which_hold_no_255(scheme: RowScheme) -> None:
-    assert not scheme.takes_int8
-    assert not scheme.layout(512, (8,)).takes_int8
+def test_whole_rows_meet_vectors_of_one_step_alone(scheme: RowScheme) -> None:
+    layout = scheme.layout(512, (8,))
+    assert not layout.takes_int8, "its codes are up to 255, and it has no scale a group"
+    assert layout.takes_steps == (scheme.block == WHOLE_ROW)
+    assert scheme.takes_int8 == (layout.takes_steps and not scheme.any_inputs)
+    assert not replace(scheme, any_inputs=True).takes_int8
+    assert not scheme.layout(2**17, (8,)).takes_steps, "int32 might not hold the sums"
 
 
 def test_what_is_not_finite_is_refused() -> None:

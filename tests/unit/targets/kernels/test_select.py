@@ -11,7 +11,14 @@ from dataclasses import replace
 import pytest
 
 from gemma4_compile.errors import LoweringError
-from gemma4_compile.operators.activations import INT8, PACKED, PackedOutput
+from gemma4_compile.operators.activations import (
+    IN_ORDER,
+    INT8,
+    PACKED,
+    STEPPED_INT8,
+    PackedOutput,
+    SteppedOutput,
+)
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.expert_linear import ExpertLinear
@@ -20,7 +27,9 @@ from gemma4_compile.operators.norms import ResidualNorm, RmsNorm
 from gemma4_compile.operators.prologues import Combine, Norm
 from gemma4_compile.operators.rows import CHUNK, ONE, Few
 from gemma4_compile.operators.split_attention import SplitAttention
+from gemma4_compile.operators.static_rounding import RoundToStep
 from gemma4_compile.operators.vision_attention import PatchAttention
+from gemma4_compile.quantization.rows import RowScheme
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.kernels import make_kernel
 from gemma4_compile.targets.kernels.select import ONE_KERNEL, select
@@ -29,6 +38,7 @@ from tests.matmuls import int8_linear
 F16, MOST = "float16", 9
 LAYOUT = WeightLayout(4, F16, 32, 1536, (12288,))
 BYTES = WeightLayout(8, F16, 32, 768, (3072,))
+BY_ROWS, STEPS = RowScheme(2).layout(1536, (262144,)), SteppedOutput((262144,), True)
 
 EXPERTS = ExpertLinear(WeightLayout(4, F16, 32, 2816, (128 * 1408,)), 1408, 128, 8, "float32")
 NORM = ResidualNorm(CHUNK, 2816, 1e-6, True, F16)
@@ -49,6 +59,10 @@ OPERATORS: Mapping[str, Operator] = {
     "head of one row, int8": int8_linear(ONE, BYTES, PACKED, "softcap", cap=30.0),
     "few rows, int8": int8_linear(Few(MOST), LAYOUT, PACKED),
     "few rows, int8, floats": int8_linear(Few(MOST), LAYOUT, F16),
+    "one row, steps": Linear(ONE, BY_ROWS, "float32", activations=STEPPED_INT8, output=STEPS),
+    "few rows, steps": Linear(Few(MOST), BY_ROWS, PACKED, activations=STEPPED_INT8, output=STEPS),
+    "chunk, steps": Linear(CHUNK, BY_ROWS, PACKED, activations=STEPPED_INT8, output=STEPS),
+    "rounding to steps": RoundToStep(1536, "float32", 2, IN_ORDER),
     "chunk, int8": int8_linear(CHUNK, LAYOUT, PACKED),
     "gate and up of a chunk, int8": int8_linear(CHUNK, LAYOUT, PACKED, "gelu_pairs"),
     "tower": BoundedLinear(CHUNK, BYTES, F16),
@@ -90,6 +104,10 @@ head of one row, int8: linear/gemv
 few rows, int8: linear/few_row_gemv
     cuda: linear/few_rows_on_tensor_cores
 few rows, int8, floats: linear/few_row_gemv
+one row, steps: linear/gemv
+few rows, steps: linear/few_row_gemv
+chunk, steps: linear/gemm
+rounding to steps: common/pointwise
 chunk, int8: linear/gemm
 gate and up of a chunk, int8: linear/gemm
 tower: linear/bounded_gemm
