@@ -7,12 +7,11 @@ are then random, written to `--folder` first. What is measured: README.md next t
 from __future__ import annotations
 
 import argparse
-import ctypes
+import gc
 import hashlib
 import itertools
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,12 +23,13 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.device_facts import device_memory_bytes, device_name
 from benchmarks.environment import environment
 from benchmarks.guessed_replies import GuessedReplies, accepted_by_coin
 from benchmarks.samples import summary
 from benchmarks.synthetic_package import synthetic_package
 from gemma4_compile import abi
-from gemma4_compile.options.chat import AUTO, PLACES, parse_drafts
+from gemma4_compile.options.chat import AUTO, PLACES, parse_drafts, parse_experts
 from gemma4_compile.package.artifacts import Provenance, read_artifact
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.engine.engine import Engine
@@ -52,41 +52,25 @@ def timed(action: Callable[[], Any]) -> float:
     return (time.perf_counter() - begin) * 1e3
 
 
-def device_memory_bytes(device: str) -> int | None:
-    """Memory in use on a CUDA device, by all processes; None elsewhere."""
-    if device != "cuda":
-        return None
-    free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    runtime = ctypes.CDLL("libcudart.so.13")
-    if runtime.cudaMemGetInfo(ctypes.byref(free), ctypes.byref(total)):
-        return None
-    return total.value - free.value
-
-
-def device_name(device: str) -> str | None:
-    """Name and driver of the GPU, as NVIDIA's tool reports them."""
-    if device != "cuda":
-        return None
-    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip().splitlines()[0]
-
-
 class Measurement:
     """One package, loaded once."""
 
     def __init__(
-        self, package: Package, options: argparse.Namespace, graphs: bool, ple: str | None
+        self,
+        package: Package,
+        options: argparse.Namespace,
+        graphs: bool,
+        ple: str | None,
+        experts: float | None,
     ) -> None:
         self.package, self.options, self.graphs = package, options, graphs
         Device.open(package.device)
         self.memory_before = device_memory_bytes(package.device)
         self.weight_bytes = sum(shard.nbytes for shard in package.tensor_cache.shards)
         begin = time.perf_counter()
-        self.engine = Engine(package, context_length=options.capacity, graphs=graphs, ple=ple)
+        self.engine = Engine(
+            package, context_length=options.capacity, graphs=graphs, ple=ple, experts=experts
+        )
         self.load_s = time.perf_counter() - begin
         self.ids = np.random.default_rng(1).integers(3, self.engine.vocab_size, 1 << 16).tolist()
 
@@ -95,6 +79,16 @@ class Measurement:
         now = device_memory_bytes(self.engine.device.name)
         used = None if now is None or self.memory_before is None else now - self.memory_before
         return {"device_memory_bytes": used}
+
+    def placement(self) -> dict[str, Any]:
+        """Bytes of a mixture's experts by where they lie; nothing without experts."""
+        found = self.engine.experts
+        if not found.layer_bytes:
+            return {}
+        return {
+            "experts_on_gpu_bytes": found.device_bytes,
+            "experts_on_host_bytes": found.host_bytes,
+        }
 
     def load(self) -> dict[str, Any]:
         """From opening the library to a state that takes tokens; then the first prefill."""
@@ -328,6 +322,9 @@ def main() -> None:
     parser.add_argument("--capacity", type=int, default=8192, help="positions of the state")
     parser.add_argument("--tokens", type=int, default=32, help="decoded in a sample")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument(
+        "--experts", default=AUTO, help="places of experts as of gemma4-chat, each measured"
+    )
     parser.add_argument("--graphs", choices=("on", "off", "both"), default="on", help="CUDA graphs")
     parser.add_argument("--ple", choices=(*PLACES, "both"), help="where the per-layer table is")
     parser.add_argument(
@@ -371,9 +368,11 @@ def main() -> None:
         digests = set()
         modes = {"on": [True], "off": [False], "both": [False, True]}[options.graphs]
         places = PLACES if options.ple == "both" else (options.ple,)
-        for graphs, ple in itertools.product(modes, places):
-            measurement = Measurement(package, options, graphs, ple)
+        shares = map(parse_experts, options.experts.split(","))
+        for graphs, ple, experts in itertools.product(modes, places, shares):
+            measurement = Measurement(package, options, graphs, ple, experts)
             common |= {"graphs": graphs and package.device == "cuda", "ple": ple}
+            common |= measurement.placement()
             report("load", measurement.load())
             same = measurement.smoke()
             digests.add(same["digest"])
@@ -392,6 +391,7 @@ def main() -> None:
                         report("reply", measurement.replies(context, share, drafts))
             report("memory", measurement.memory())
             del measurement
+            gc.collect()  # memory of the device for the next one
         if len(digests) != 1:
             sys.exit("results of these ways differ, which they must not: see `digest`")
 

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import tvm_ffi
 
+from benchmarks.device_facts import device_name
 from benchmarks.environment import environment
-from benchmarks.native import device_name
 from benchmarks.random_weights import Filler, Weight
 from benchmarks.samples import summary
 from benchmarks.tower_operations import picture_operations, sound_operations

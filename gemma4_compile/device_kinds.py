@@ -47,6 +47,7 @@ class DeviceKind:
     reads_beside : tokens reach the host while the next step runs
     is_of_macs : Macs have it, and nothing else
     draws : the next token is faster drawn there than from logits that the host reads
+    reads_host : kernels read memory of the host over a bus, beside its own
     """
 
     type: DeviceType
@@ -57,6 +58,7 @@ class DeviceKind:
     reads_beside: bool = False
     is_of_macs: bool = False
     draws: bool = False
+    reads_host: bool = False
 
 
 CPU = DeviceKind(DeviceType.CPU, is_host=True)
@@ -68,6 +70,7 @@ CUDA = DeviceKind(
     has_events=True,
     reads_beside=True,
     draws=True,
+    reads_host=True,
 )
 NATIVE_KINDS: Mapping[str, DeviceKind] = {"cuda": CUDA, "metal": METAL, "cpu": CPU}
 """By DLPack's names of the devices; fastest first."""

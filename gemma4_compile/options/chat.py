@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,13 @@ from gemma4_compile.options.sampling_ranges import SamplingValueError, read_samp
 CHECKS = ("once", "always", "off")
 """When a package's files are hashed: `runtime.integrity.Check`."""
 AUTO = "auto"
-"""As many drafts as pay."""
+"""As many drafts as pay, and as many experts on the GPU as it has room for."""
 MAX_DRAFTS = 8
 """Drafts of a step, at most: the libraries of packages with a drafter take so many."""
 GPU, HOST = PLACES = ("gpu", "host")
-"""Where the table of per-layer embeddings can be."""
+"""Where the table of per-layer embeddings can be, or all experts."""
 DIAGNOSIS_FILE = Path("gemma4-diagnosis.txt")
+_NUMBER = re.compile(r"[0-9]{1,3}(\.[0-9]{1,6})?", re.ASCII)
 _SAMPLING = ("temperature", "top_p", "top_k")
 _OF_A_CONVERSATION = ("system", "thinking", "literal_specials", "json_schema")
 _OF_A_QUESTION = ("prompt", "prompt_file", "raw")
@@ -71,6 +73,19 @@ def parse_drafts(text: str) -> int | None:
         raise argparse.ArgumentTypeError(
             f"expected {AUTO} or a number from 0 to {MAX_DRAFTS}, found {text[:40]!r}"
         ) from None
+
+
+def parse_experts(text: str) -> float | None:
+    """A share of the experts on the device, None for AUTO; ArgumentTypeError for anything else."""
+    named = {AUTO: None, GPU: 1.0, HOST: 0.0}
+    if text in named:
+        return named[text]
+    number = text.removesuffix("%")
+    if number != text and _NUMBER.fullmatch(number) and float(number) <= 100:
+        return float(number) / 100
+    raise argparse.ArgumentTypeError(
+        f"expected {GPU}, {HOST}, {AUTO} or a share from 0% to 100%, found {text[:40]!r}"
+    )
 
 
 def package_argument() -> Path:
@@ -114,6 +129,18 @@ def ple_option(group: Group = PLAIN) -> str | None:
         "keep the table of per-layer embeddings (E2B, E4B) on the device, or on the host in its "
         "file, from where each token's row is fetched (default: gpu where it has room)",
         choices=PLACES,
+    )
+
+
+def experts_option(group: Group = PLAIN) -> float | None:
+    """Share of the experts in the GPU's memory; None for all that it has room for."""
+    return group.option(
+        None,
+        "--experts WHERE",
+        "where the experts of a mixture lie: gpu, host (its memory, from which the GPU reads what "
+        f"a token needs), a share on the GPU such as 50%%, or {AUTO}: on the GPU as far as it has "
+        "room (default)",
+        type=parse_experts,
     )
 
 
@@ -213,6 +240,7 @@ class ChatOptions(CommandOptions):
     context_length: int | None = context_option()
     draft: int | None = draft_option()
     ple: str | None = ple_option()
+    experts: float | None = experts_option()
     device: str | None = device_option()
     quiet: bool = switch("--quiet", "no progress, no speed")
     no_history: bool = switch(

@@ -132,6 +132,7 @@ class ServeOptions(CommandOptions):
     context_length: int | None = chat.context_option(_MODEL)
     draft: int | None = chat.draft_option(_MODEL)
     ple: str | None = chat.ple_option(_MODEL)
+    experts: float | None = chat.experts_option(_MODEL)
     device: str | None = chat.device_option(f"; {BROWSER}: none, the page alone", _MODEL)
     thinking: bool = _MODEL.switch("--thinking", "think before answering, unless a request sets it")
     literal_specials: bool = chat.literal_specials_switch(_MODEL)

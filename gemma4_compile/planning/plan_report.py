@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 from gemma4_compile.checkpoint.trained import is_trained, trained_twin
 from gemma4_compile.options.package import DEFAULT_QUANT
+from gemma4_compile.planning.expert_shares import expert_shares
 from gemma4_compile.planning.memory_parts import memory_parts
 from gemma4_compile.planning.parameter_kinds import kind_name
 from gemma4_compile.planning.plan import BuildPlan, RecipePlan
@@ -71,6 +72,7 @@ def plan_json(
             "total_bytes": plan.device_memory_bytes,
             "parts": memory_parts(plan),
         },
+        **_experts_json(plan),
         **({} if plan.drafter is None else {"drafter": asdict(plan.drafter)}),
         "checkpoint_bytes": plan.checkpoint_bytes,
         "download_bytes": plan.download_bytes,
@@ -84,6 +86,12 @@ def plan_json(
         ],
         "libraries": [_library_json(library) for library in libraries],
     }
+
+
+def _experts_json(plan: BuildPlan) -> JsonObject:
+    """Memory by where experts lie, where that can be chosen."""
+    shares = expert_shares(plan)
+    return {"expert_shares": [asdict(one) for one in shares]} if shares else {}
 
 
 def _library_json(library: LibraryNeeds) -> JsonObject:
@@ -213,6 +221,7 @@ def plan_text(plan: BuildPlan, model: str, libraries: Sequence[LibraryNeeds] = (
                 *_drafter_rows(plan),
             ]
         ),
+        *_expert_lines(plan),
         "",
         "Download",
         *_table(
@@ -264,6 +273,24 @@ def _weights(plan: BuildPlan) -> list[tuple[str, int]]:
     """Names and bytes of the parts of the weights."""
     parts = memory_parts(plan)
     return [(PARTS[part], parts[part]) for part in WEIGHTS if part in parts]
+
+
+def _expert_lines(plan: BuildPlan) -> list[str]:
+    """Memory by where experts lie, where that can be chosen."""
+    shares = expert_shares(plan)
+    if not shares:
+        return []
+    head = ["", "device memory", "of the host", "read from it for a token"]
+    rows = [
+        [
+            f"--experts {one.share:.0%}",
+            size(one.device_bytes),
+            size(one.host_bytes),
+            size(one.bytes_per_token),
+        ]
+        for one in shares
+    ]
+    return ["", "Experts in the host's memory", *_table([head, *rows])]
 
 
 def _drafter_rows(plan: BuildPlan) -> list[list[str]]:

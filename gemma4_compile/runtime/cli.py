@@ -86,13 +86,17 @@ def _grammar(path: Path, package: Package) -> JsonGrammar:
 def _engine(options: ChatOptions, package: Package, console: Console) -> Engine:
     """The package's engine; its loading is shown."""
     with console.loading(package.directory, package.library_name) as progress:
-        return Engine(
+        engine = Engine(
             package,
             context_length=options.context_length,
             progress=progress,
             drafts=options.draft,
             ple=options.ple,
+            experts=options.experts,
         )
+    if engine.experts.on_host:
+        console.note(engine.experts.describe())
+    return engine
 
 
 def _bench(options: ChatOptions, package: Package, console: Console) -> None:
@@ -111,7 +115,9 @@ def _bench(options: ChatOptions, package: Package, console: Console) -> None:
 def _profile(options: ChatOptions, package: Package, console: Console) -> None:
     """Print a table of kernels for a prompt and for a token; stdout has nothing else."""
     with console.loading(package.directory, package.library_name) as progress:
-        found = list(profile(package, context_length=options.context_length, progress=progress))
+        length, experts = options.context_length, options.experts
+        steps = profile(package, context_length=length, progress=progress, experts=experts)
+        found = list(steps)
     print("\n\n".join(map(profile_table, found)))
 
 

@@ -20,8 +20,8 @@ from gemma4_compile.runtime.engine.next_token import DrawnOnDevice, Held
 from gemma4_compile.runtime.library import steps
 from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.runtime.sampling.sampling import Sampler, SamplingOptions
-from tests.cuda import few_rows, loading, rows_on_host, sequences
-from tests.cuda.launches import CUDA, PROMPT, half, intermediates, launches_of
+from tests.cuda import experts, few_rows, loading, rows_on_host, sequences
+from tests.cuda.launches import CUDA, PROMPT, half, intermediates, launches_of, missing
 from tests.cuda.rounds import DRAWS, begin_rounds, drawn_round, following, read_four, rounds_of
 from tests.cuda.sequences import add, addresses, fixed_addresses
 
@@ -30,6 +30,10 @@ forked_logits = sequences.forked_logits
 host_steps, host_waits = rows_on_host.host_steps, rows_on_host.host_waits
 host_rounds = rows_on_host.host_rounds
 streamed_weights = loading.streamed_weights
+page_locked = experts.page_locked
+shares = experts.shares
+by_room = experts.by_room
+experts_refused = experts.experts_refused
 
 
 def replay(package: Path) -> None:
@@ -340,13 +344,9 @@ def without_readback(package: Path) -> None:
 def without_runtime(package: Path) -> None:
     """Where CUDA's runtime is not found by its name, launches are issued as before."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(steps, "CudaRuntime", _missing)
+        patch.setattr(steps, "CudaRuntime", missing)
         engine = Engine.open(package)
         engine.prefill(PROMPT)
         for _ in range(2):
             assert not launches_of(lambda: add(engine, 4)).replayed
         assert engine.runner.steps.kernels == (0, 0)
-
-
-def _missing() -> CudaRuntime:
-    raise CudaError("`libcudart.so.13` cannot be used: it is not there")

@@ -30,3 +30,14 @@ def drafted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = shared_folder(tmp_path_factory) / "tiny-drafted-cuda"
     return made_once(folder, partial(fake.compile_tiny, drafter="tiny"))
+
+
+@pytest.fixture(scope="session")
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A mixture of experts for `cuda`."""
+    if sys.platform != "linux":
+        pytest.skip("packages for cuda are linked and run on Linux")
+    from tests.cuda import fake  # loads the compiler
+
+    folder = made_once(shared_folder(tmp_path_factory) / "mixture-cuda", fake.make_mixture)
+    return folder / "package"

@@ -16,6 +16,7 @@ import pytest
 from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.system.cache_folder import cache_folder
 from gemma4_compile.targets.linker import ptx, zig
+from tests import models
 from tests.packages import compile_small
 
 SOURCE = Path(__file__).with_name("fake_cuda.c")
@@ -74,6 +75,17 @@ def compile_tiny(folder: Path, drafter: str | None = None) -> Path:
         request = CompileRequest(
             "tiny", "cuda", "q4f16", folder, context_length=CONTEXT_LENGTH, drafter=drafter
         )
+        compile_small(request)
+    return folder
+
+
+def make_mixture(folder: Path) -> Path:
+    """A small mixture of experts, and its package for `cuda`, made without a CUDA compiler."""
+    checkpoint = models.write_checkpoint(folder / "checkpoint", models.MOE_LIKE)
+    with pytest.MonkeyPatch.context() as patch:
+        replace_compiler(patch)
+        source, package = str(checkpoint.path), folder / "package"
+        request = CompileRequest(source, "cuda", "q4f16", package, context_length=CONTEXT_LENGTH)
         compile_small(request)
     return folder
 

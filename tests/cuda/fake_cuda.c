@@ -49,7 +49,8 @@ static size_t log_count;
 static Stream* capturing; /* one capture at a time is enough here */
 static char failing[64];
 static int graphs_alive, execs_alive, streams_alive, events_alive, corrupting;
-static int64_t uploads, downloads, bytes_alive;
+static int64_t uploads, downloads, bytes_alive, host_bytes_alive;
+static size_t free_bytes = (size_t)1 << 36;
 
 #define FAILS(code) \
   if (strcmp(failing, __func__) == 0) return code
@@ -63,6 +64,8 @@ int64_t fake_launches(void) { return (int64_t)log_count; }
 int64_t fake_uploads(void) { return uploads; }
 int64_t fake_downloads(void) { return downloads; }
 int64_t fake_bytes(void) { return bytes_alive; }
+int64_t fake_host_bytes(void) { return host_bytes_alive; }
+void fake_free(int64_t bytes) { free_bytes = (size_t)bytes; }
 int fake_alive(void) { return graphs_alive + execs_alive + streams_alive + events_alive; }
 int fake_capturing(void) { return capturing != NULL; }
 const char* fake_name(int64_t i) { return log_of_launches[i].kernel->name; }
@@ -145,7 +148,8 @@ int cudaPeekAtLastError(void) { return kSuccess; }
 const char* cudaGetErrorName(int code) { return code == kMemory ? "fakeOutOfMemory" : "fakeError"; }
 const char* cudaGetErrorString(int code) { return "refused by the fake CUDA"; }
 int cudaMemGetInfo(size_t* free, size_t* total) {
-  return *free = *total = (size_t)1 << 36, kSuccess;
+  FAILS(kMemory);
+  return *free = free_bytes, *total = (size_t)1 << 36, kSuccess;
 }
 
 static void* allocate(size_t size) {
@@ -170,9 +174,13 @@ int cudaFree(void* data) {
 }
 int cudaMallocHost(void** data, size_t size) {
   FAILS(kMemory);
+  host_bytes_alive += (int64_t)size;
   return *data = allocate(size), kSuccess;
 }
-int cudaFreeHost(void* data) { return free(((char**)data)[-1]), kSuccess; }
+int cudaFreeHost(void* data) {
+  host_bytes_alive -= (int64_t)((size_t*)data)[-2];
+  return free(((char**)data)[-1]), kSuccess;
+}
 
 int cudaMemcpyAsync(void* to, const void* from, size_t size, int kind, Stream* stream) {
   FAILS(kMemory);

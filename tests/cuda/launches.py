@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from gemma4_compile.runtime.device.cuda_runtime import CudaError, CudaRuntime
 from tests.cuda.library import Launch, fake_cuda
 
 CUDA = fake_cuda()
@@ -13,6 +14,10 @@ PROMPT = [2, 5, 7]
 
 def half() -> float:
     return 0.5
+
+
+def missing() -> CudaRuntime:
+    raise CudaError("`libcudart.so.13` cannot be used: it is not there")
 
 
 @dataclass(frozen=True)

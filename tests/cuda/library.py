@@ -31,7 +31,7 @@ class FakeCuda:
         self._library.fake_name.restype = ctypes.c_char_p
         self._library.fake_param.restype = ctypes.c_uint64
         self._library.fake_dim.restype = ctypes.c_uint32
-        for name in ("launches", "uploads", "downloads", "bytes"):
+        for name in ("launches", "uploads", "downloads", "bytes", "host_bytes"):
             getattr(self._library, f"fake_{name}").restype = ctypes.c_int64
 
     def launches(self) -> list[Launch]:
@@ -56,6 +56,15 @@ class FakeCuda:
     def corrupt(self, on: bool) -> None:
         """Let graphs compute something else."""
         self._library.fake_corrupt(int(on))
+
+    def set_free(self, count: int) -> None:
+        """Let so many bytes of the device be free, whatever is allocated."""
+        self._library.fake_free(ctypes.c_int64(count))
+
+    @property
+    def host_bytes(self) -> int:
+        """Memory of the host that is page-locked."""
+        return int(self._library.fake_host_bytes())
 
     @property
     def uploads(self) -> int:

@@ -47,11 +47,15 @@ class StepProfile:
 
 
 def profile(
-    package: Package, *, context_length: int | None = None, progress: ByteCount | None = None
+    package: Package,
+    *,
+    context_length: int | None = None,
+    progress: ByteCount | None = None,
+    experts: float | None = None,
 ) -> Iterator[StepProfile]:
     """Profile the prompt, then a decoded token. CUDA graphs are off: a graph is one launch.
 
-    Random tokens do as well as any: see `bench.measure`.
+    Random tokens do as well as any: see `bench.measure`. Parameters as of `Engine`.
 
     Raises
     ------
@@ -67,7 +71,14 @@ def profile(
         )
     decoded = min(DECODED, length // 2)
     prompt = min(PROMPT_TOKENS, length - decoded, chat.prefill_chunk_size)
-    engine = Engine(package, context_length=length, progress=progress, graphs=False, drafts=0)
+    engine = Engine(
+        package,
+        context_length=length,
+        progress=progress,
+        graphs=False,
+        drafts=0,
+        experts=experts,
+    )
     model, device, plain = engine.model, engine.device, engine.runner
     described = json.loads(str(model.library.compiled_function(abi.METADATA)()))
     names = [one["name"] for one in described["params"]]

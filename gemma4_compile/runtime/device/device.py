@@ -206,10 +206,8 @@ class Device:
 
     def empty(self, shape: Sequence[int], dtype: str) -> tvm_ffi.Tensor:
         """A tensor on the device, its values undefined; ArtifactError if there is no room."""
-        allocate = _function("runtime.TVMTensorAllocWithScope")
-        where = tvm_ffi.device(self.name, 0)
         try:
-            return allocate(tvm_ffi.Shape(tuple(shape)), tvm_ffi.dtype(dtype), where, None)
+            return allocate(shape, dtype, self.name)
         except RuntimeError as error:
             nbytes = int(np.prod(shape)) * tvm_ffi.dtype(dtype).itemsize
             raise ArtifactError(
@@ -252,6 +250,13 @@ class Device:
             tvm_ffi.device(self.name, 0), handle
         )
         return context
+
+
+def allocate(shape: Sequence[int], dtype: str, kind: str | int) -> tvm_ffi.Tensor:
+    """A tensor on the first device of a kind, by name or number; RuntimeError for no room."""
+    where = tvm_ffi.device(kind, 0)
+    make = _function("runtime.TVMTensorAllocWithScope")
+    return make(tvm_ffi.Shape(tuple(shape)), tvm_ffi.dtype(dtype), where, None)
 
 
 def usable(array: Array) -> Array:

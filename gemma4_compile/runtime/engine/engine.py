@@ -12,8 +12,8 @@ from gemma4_compile import abi
 from gemma4_compile.errors import UsageError
 from gemma4_compile.media.settings import MediaSettings, media_settings
 from gemma4_compile.runtime.device.device import Device
-from gemma4_compile.runtime.device.upload import Uploads
 from gemma4_compile.runtime.engine.device_sampling import DeviceSampling
+from gemma4_compile.runtime.engine.expert_placement import PlacedWeights, place_experts
 from gemma4_compile.runtime.engine.media_prompt import Tokens
 from gemma4_compile.runtime.engine.model_runner import LoadedModel, ModelRunner
 from gemma4_compile.runtime.engine.rounds import Rounds
@@ -50,6 +50,7 @@ class Engine:
     runner : forwards whose logits stay on the device
     sampling : draws tokens of its own sequence on the device
     rounds : guesses tokens of that and checks them; None where there is no drafter
+    experts : which layers' experts are in the host's memory
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Engine:
         drafts: int | None = None,
         sequences: int = 1,
         ple: str | None = None,
+        experts: float | None = None,
     ) -> None:
         """Load library and weights, and create the state.
 
@@ -78,6 +80,8 @@ class Engine:
         ple : where the table of per-layer embeddings is: `gpu`, on the device, or `host`, in its
             file, of which the rows of a call's tokens are brought there; by default on the device
             where there is room for it
+        experts : share of a mixture's experts in the GPU's memory, 0 to 1, at most, the others in
+            the host's; by default all that it has room for
 
         Raises
         ------
@@ -87,7 +91,8 @@ class Engine:
         UsageError
             If `context_length` is above the compiled one, or there is no drafter for `drafts`, or
             they are too many, or `sequences` is below 1, or there is no table that could be on the
-            host.
+            host, or `experts` is a share that cannot be had: no mixture, or a device whose memory
+            is the host's.
         """
         self.context_length = _context_length(package, context_length)
         check_drafts(drafts, package)
@@ -101,7 +106,9 @@ class Engine:
         described = json.loads(metadata)
         window = table_window(package, described, self.device, ple, self.prefill_chunk)
         stand_ins = {} if window is None else window.stand_ins
-        place = Uploads(self.device)
+        has_drafter = drafts != 0 and package.drafter_cache is not None
+        self.experts = place_experts(described, self.device, experts, drafter=has_drafter)
+        place = PlacedWeights(self.device, self.experts)
         params = tvm_ffi.Array(package.load_parameters(metadata, place, progress, stand_ins))
         self.model = model = LoadedModel(
             library=library,
@@ -123,7 +130,7 @@ class Engine:
         self.sampling = DeviceSampling(self.device, self.runner, self.sequence)
         self._turns = Turns(self.device, self.runner)
         self.rounds: Rounds | None = None
-        if drafts != 0 and package.drafter_cache is not None:
+        if has_drafter:
             own = tvm_ffi.Array(package.load_drafter(metadata, place, progress))
             drafter = Drafter(*shared, own, graphs=graphs)
             self.rounds = Rounds(model, self.runner, self.sequence, drafter, drafts)
@@ -140,6 +147,7 @@ class Engine:
         device: str | None = None,
         sequences: int = 1,
         ple: str | None = None,
+        experts: float | None = None,
     ) -> Engine:
         """Load the package in `directory`; parameters and errors as in the constructor.
 
@@ -154,6 +162,7 @@ class Engine:
             drafts=drafts,
             sequences=sequences,
             ple=ple,
+            experts=experts,
         )
 
     @property

@@ -60,7 +60,7 @@ def _place_by_room(
 ) -> str:
     """The device, unless what it says to be free is less than the package is planned to need."""
     free = device.free_bytes()
-    needed = _planned_bytes(metadata)
+    needed = planned_bytes(metadata)
     if free is None or needed is None or needed <= free:
         return GPU
     names = {name for split in table.splits for name in split.tensors}
@@ -77,7 +77,7 @@ def _place_by_room(
     return HOST
 
 
-def _planned_bytes(metadata: Mapping[str, object]) -> int | None:
+def planned_bytes(metadata: Mapping[str, object]) -> int | None:
     """Memory that the package was planned to need, in its whole context."""
     artifact = metadata.get("artifact")
     resources = artifact.get("resources") if isinstance(artifact, Mapping) else None

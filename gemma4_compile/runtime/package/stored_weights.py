@@ -63,6 +63,11 @@ class StoredWeight:
     _record: TensorRecord
 
     @property
+    def name(self) -> str:
+        """As the package's list of tensors has it."""
+        return self._record.name
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """As kernels take it."""
         return self._record.shape

@@ -143,7 +143,10 @@ def _load(options: ServeOptions) -> Service:
                 progress=progress,
                 drafts=options.draft,
                 ple=options.ple,
+                experts=options.experts,
             )
+        if engine.experts.on_host:
+            console.note(engine.experts.describe())
         taken.append(engine.media)
         return Generator(engine, model.tokenizer, package.stop_token_ids, engine.media)
 

@@ -46,6 +46,12 @@ def test_the_words_of_check_are_the_runtimes() -> None:
         ("gemma4-chat x --context-length 0", 2, "--context-length: expected at least 1"),
         ("gemma4-chat x --check never", 2, "invalid choice"),
         ("gemma4-chat x --draft many", 2, "--draft: expected auto or a number from 0 to 8"),
+        ("gemma4-chat x --experts half", 2, "a share from 0% to 100%, found 'half'"),
+        ("gemma4-serve x --experts 100.1%", 2, "--experts: expected gpu, host, auto or a share"),
+        ("gemma4-chat x --experts=-1%", 2, "a share from 0% to 100%, found '-1%'"),
+        ("gemma4-chat x --experts 0.5", 2, "a share from 0% to 100%, found '0.5'"),
+        ("gemma4-chat x --experts nan%", 2, "found 'nan%'"),
+        ("gemma4-chat x --experts \u0665%", 2, "a share from 0% to 100%"),
         ("gemma4-serve x --draft 9", 2, "--draft: expected 0 to 8, found 9"),
         ("gemma4-chat x --greedy --temperature 1", 2, "exclude each other"),
         ("gemma4-chat x --prompt a --prompt-file b", 2, "not allowed with argument"),
@@ -110,3 +116,21 @@ def test_auto_is_the_number_of_drafts_that_there_is_by_default() -> None:
     found = [COMMAND.parse(["x", *more]).draft for more in ([], ["--draft", "auto"])]
     assert found == [None, None]
     assert COMMAND.parse(["x", "--draft", "4"]).draft == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [
+        ("auto", None),
+        ("gpu", 1.0),
+        ("host", 0.0),
+        ("100%", 1.0),
+        ("0%", 0.0),
+        ("50%", 0.5),
+        ("12.5%", 0.125),
+        ("000%", 0.0),
+    ],
+)
+def test_where_experts_lie_is_a_share_on_the_gpu(text: str, share: float | None) -> None:
+    assert COMMAND.parse(["x", "--experts", text]).experts == share
+    assert COMMAND.parse(["x"]).experts is None

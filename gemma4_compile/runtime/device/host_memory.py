@@ -1,0 +1,111 @@
+"""Memory of the host that a GPU's kernels read over the bus, as tensors of the GPU.
+
+CUDA maps page-locked memory into the address space of every GPU, at the address that it has on the
+host. Kernels take such an address as any other, and a CUDA graph may hold it: nothing is copied,
+and nothing moves.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import tvm_ffi
+
+from gemma4_compile.device_kinds import DeviceType
+from gemma4_compile.errors import ArtifactError
+from gemma4_compile.runtime.device.device import Device, allocate
+
+_PAGE_LOCKED = 3  # kDLCUDAHost, whose memory is `cudaMallocHost`'s
+_CAPSULE = b"dltensor"
+_MEMORY_TABLE = Path("/proc/meminfo")
+_AVAILABLE = "MemAvailable:"
+
+ROOM_LEFT_BYTES = 1 << 30
+"""Of the host's memory, for everything else: what is page-locked is never swapped out."""
+
+
+class _DLDevice(ctypes.Structure):
+    _fields_ = (("type", ctypes.c_int32), ("id", ctypes.c_int32))
+
+
+class _DLTensor(ctypes.Structure):
+    """The first fields of DLPack's `DLManagedTensor`, which begins with its `DLTensor`."""
+
+    _fields_ = (("data", ctypes.c_void_p), ("device", _DLDevice))
+
+
+class _Capsule:
+    """Hands a DLPack capsule on."""
+
+    def __init__(self, capsule: object) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **_: object) -> object:
+        return self._capsule
+
+
+def empty_on_host(device: Device, shape: Sequence[int], dtype: str) -> tvm_ffi.Tensor:
+    """A tensor of a GPU, its values undefined, whose memory is the host's.
+
+    `bytes_of` is how the host writes it. The memory is freed with the last tensor that has it.
+
+    Raises
+    ------
+    ArtifactError
+        If the host has no memory for it that could be page-locked.
+    """
+    assert device.kind.reads_host, "asked before"
+    try:
+        memory = allocate(shape, dtype, _PAGE_LOCKED)
+    except RuntimeError as error:
+        nbytes = int(np.prod(shape)) * tvm_ffi.dtype(dtype).itemsize
+        raise ArtifactError(
+            f"no room for {nbytes} bytes of the host's memory that the {device.name} device reads: "
+            f"{error}",
+            hint="close other programs, or leave more of the experts on the GPU: --experts 75%",
+        ) from error
+    capsule = memory.__dlpack__()
+    # To DLPack it is the host's. Here it is said to be the GPU's, which compiled code asks for. The
+    # description is the capsule's own; the memory stays with `memory`, which that keeps.
+    _described(capsule).device.type = int(DeviceType.CUDA)
+    return tvm_ffi.from_dlpack(_Capsule(capsule))
+
+
+def bytes_of(tensor: tvm_ffi.Tensor) -> memoryview:
+    """The bytes of a tensor of `empty_on_host`, to be written; right as long as the tensor is."""
+    nbytes = tensor.numel() * tensor.dtype.itemsize
+    return memoryview((ctypes.c_uint8 * nbytes).from_address(tensor.data_ptr())).cast("B")
+
+
+def check_room(nbytes: int) -> None:
+    """ArtifactError if the host has too little memory left to page-lock so much of it.
+
+    Linux would end programs to make room, this one among them.
+    """
+    available = _available_bytes()
+    if available is not None and nbytes + ROOM_LEFT_BYTES > available:
+        raise ArtifactError(
+            f"experts in the host's memory need {nbytes} bytes of it, and {ROOM_LEFT_BYTES} are "
+            f"left for the rest; {available} are available",
+            hint="close other programs, or leave more of the experts on the GPU: --experts 75%",
+        )
+
+
+def _available_bytes() -> int | None:
+    """Memory that programs can get without swapping; None where the system does not tell."""
+    try:
+        lines = _MEMORY_TABLE.read_text("utf-8").splitlines()
+        (found,) = (line.split()[1] for line in lines if line.startswith(_AVAILABLE))
+        return int(found) * 1024
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _described(capsule: object) -> _DLTensor:
+    """The description in a capsule, to be changed."""
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    return _DLTensor.from_address(get(capsule, _CAPSULE))

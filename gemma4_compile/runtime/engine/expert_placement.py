@@ -1,0 +1,190 @@
+"""Where the experts lie: on the device, or, of the first layers, in the host's memory.
+
+Only what a token chose of the host's is read, over the bus, by the same kernels. A layer's experts
+lie together: which of them the next tokens choose is not known, so that a share of each layer's
+would be read as often as the same share of the layers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+import tvm_ffi
+
+from gemma4_compile.errors import UsageError
+from gemma4_compile.package.interface import DRAFTER
+from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.device.host_memory import bytes_of, check_room, empty_on_host
+from gemma4_compile.runtime.device.upload import Uploads
+from gemma4_compile.runtime.engine.table_place import planned_bytes
+from gemma4_compile.runtime.package.stored_weights import StoredWeight
+
+MARGIN_BYTES = 512 << 20
+"""Of the device's memory that is left free where experts are placed by what is free: for kernels,
+graphs, and what the estimate of the intermediate results leaves out."""
+
+_EXPERTS = re.compile(r"layers\.(\d+)\.experts\.")
+_ALL, _NONE = 1.0, 0.0
+_LEAVE_OUT = "leave out --experts"
+
+
+@dataclass(frozen=True)
+class ExpertPlacement:
+    """Where the experts of each layer lie.
+
+    Attributes
+    ----------
+    layer_bytes : of the experts, by layer; empty for a model without experts
+    on_host : layers whose experts lie in memory of the host that the device reads
+    """
+
+    layer_bytes: Mapping[int, int]
+    on_host: frozenset[int] = frozenset()
+
+    @property
+    def host_bytes(self) -> int:
+        """Size of those in the host's memory."""
+        return sum(self.layer_bytes[layer] for layer in self.on_host)
+
+    @property
+    def device_bytes(self) -> int:
+        """Size of those on the device."""
+        return sum(self.layer_bytes.values()) - self.host_bytes
+
+    def is_on_host(self, name: str) -> bool:
+        """Return whether a stored tensor belongs to those in the host's memory."""
+        return _layer_of(name) in self.on_host
+
+    def describe(self) -> str:
+        """What a user is told, where some are in the host's memory."""
+        return (
+            f"experts of {len(self.on_host)} of {len(self.layer_bytes)} layers are in the host's "
+            f"memory ({self.host_bytes / 1e9:.1f} GB), from which the GPU reads what a token needs"
+        )
+
+
+def place_experts(
+    metadata: Mapping[str, object], device: Device, share: float | None, *, drafter: bool
+) -> ExpertPlacement:
+    """Choose where the experts lie.
+
+    Parameters
+    ----------
+    metadata : what the library's `_metadata` returns, parsed
+    share : of the experts' bytes on the device, 0 to 1, at most; None for all that its free memory
+        has room for beside everything else
+    drafter : it is loaded, too
+
+    Raises
+    ------
+    UsageError
+        If there are no experts, or on a device whose memory is the host's, for a share that asks
+        for something; or for one that is none.
+    ArtifactError
+        If the host has too little memory for them.
+    """
+    weights = _sizes(metadata)
+    layers: dict[int, int] = {}
+    for name, nbytes in weights.items():
+        layer = _layer_of(name)
+        if layer is not None:
+            layers[layer] = layers.get(layer, 0) + nbytes
+    placement = ExpertPlacement(dict(sorted(layers.items())))
+    if share is not None:
+        _check(share, placement, device)
+    if not device.kind.reads_host:
+        return placement
+    most = sum(layers.values())
+    if share is None:
+        own = metadata.get(DRAFTER)
+        further = sum(_sizes(own).values()) if drafter and isinstance(own, Mapping) else 0
+        most -= _missing_bytes(metadata, device, sum(weights.values()), further)
+    else:
+        most = round(share * most)
+    placed = ExpertPlacement(placement.layer_bytes, _first_layers(placement, most))
+    if placed.on_host:
+        check_room(placed.host_bytes)
+    return placed
+
+
+class PlacedWeights:
+    """Brings weights of files to their places: `Uploads`, but for experts in the host's memory."""
+
+    def __init__(self, device: Device, placement: ExpertPlacement) -> None:
+        self._device, self._placement = device, placement
+        self._upload = Uploads(device)
+
+    def __call__(self, weight: StoredWeight) -> tvm_ffi.Tensor:
+        """A tensor of the device with a weight's values; ArtifactError if there is no room for it.
+
+        What is in the host's memory is read from the file into its place.
+        """
+        if not self._placement.is_on_host(weight.name):
+            return self._upload(weight)
+        tensor = empty_on_host(self._device, weight.shape, weight.dtype)
+        weight.read_into(bytes_of(tensor), 0)
+        return tensor
+
+
+def _check(share: float, placement: ExpertPlacement, device: Device) -> None:
+    """UsageError for a share that cannot be had."""
+    if not _NONE <= share <= _ALL:
+        raise UsageError(
+            f"experts: expected a share from 0 to 1, found {share}", hint="0.5 is half of them"
+        )
+    if not placement.layer_bytes:
+        raise UsageError(
+            "experts: this package's model has none, so there is nothing to place",
+            hint=f"{_LEAVE_OUT}: it is for mixtures of experts such as gemma-4-26B-A4B-it",
+        )
+    if device.kind.is_host and share != _NONE:
+        raise UsageError(
+            f"experts: `{device.name}` has no memory but the host's, where all of them lie",
+            hint=f"{_LEAVE_OUT}, or run the package's library for `cuda`",
+        )
+    if not device.kind.is_host and not device.kind.reads_host and share != _ALL:
+        raise UsageError(
+            f"experts: on `{device.name}` the GPU's memory is the host's, so that none can lie "
+            "elsewhere",
+            hint=f"{_LEAVE_OUT}",
+        )
+
+
+def _missing_bytes(
+    metadata: Mapping[str, object], device: Device, weights: int, further: int
+) -> int:
+    """What everything on the device would need more than is free there; 0 if that is not known."""
+    free = device.free_bytes()
+    if free is None:
+        return 0
+    planned = planned_bytes(metadata) or weights
+    return max(0, planned + further + MARGIN_BYTES - free)
+
+
+def _first_layers(placement: ExpertPlacement, most: int) -> frozenset[int]:
+    """As few of the first layers as leave at most so many bytes on the device; all, if need be."""
+    rest, chosen = sum(placement.layer_bytes.values()), set[int]()
+    for layer, nbytes in placement.layer_bytes.items():
+        if rest <= most:
+            break
+        chosen.add(layer)
+        rest -= nbytes
+    return frozenset(chosen)
+
+
+def _layer_of(name: str) -> int | None:
+    """The layer whose experts a stored tensor belongs to."""
+    found = _EXPERTS.match(name)
+    return None if found is None else int(found[1])
+
+
+def _sizes(metadata: Mapping[str, object]) -> dict[str, int]:
+    """Bytes of stored tensors by name."""
+    params = metadata.get("params", [])
+    assert isinstance(params, list), "the library's own metadata, held against the package"
+    return {
+        one["name"]: prod(one["shape"]) * tvm_ffi.dtype(one["dtype"]).itemsize for one in params
+    }
