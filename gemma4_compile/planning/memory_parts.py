@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemma4_compile.planning.plan import BuildPlan
-from gemma4_compile.planning.weight_parts import PARTS
+from gemma4_compile.planning.weight_parts import PARTS, PER_LAYER_TABLE
 
 
 def memory_parts(plan: BuildPlan) -> dict[str, int]:
@@ -13,3 +13,15 @@ def memory_parts(plan: BuildPlan) -> dict[str, int]:
         found["drafter"] = plan.drafter.weights_bytes + plan.drafter.activation_bytes
     found |= {"kv": plan.kv_bytes, "activations": plan.activation_bytes}
     return {part: found[part] for part in PARTS if part in found}
+
+
+def bytes_with_table_on_host(plan: BuildPlan) -> int | None:
+    """Memory of a device that has a window of a chunk's rows in the per-layer table's place.
+
+    None for a model without such a table, or a recipe that cannot store it.
+    """
+    table = dict(plan.recipe.parts).get(PER_LAYER_TABLE)
+    if not table:
+        return None
+    row = -(-table // plan.config.vocab_size_per_layer_input)
+    return plan.device_memory_bytes - table + plan.prefill_chunk * row

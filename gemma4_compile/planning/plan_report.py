@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from gemma4_compile.checkpoint.trained import is_trained, trained_twin
+from gemma4_compile.device_kinds import is_of_pages
 from gemma4_compile.options.package import DEFAULT_QUANT
 from gemma4_compile.planning.expert_shares import expert_shares
-from gemma4_compile.planning.memory_parts import memory_parts
+from gemma4_compile.planning.memory_parts import bytes_with_table_on_host, memory_parts
 from gemma4_compile.planning.parameter_kinds import kind_name
 from gemma4_compile.planning.plan import BuildPlan, RecipePlan
 from gemma4_compile.planning.weight_parts import PARTS, WEIGHTS
@@ -70,6 +71,7 @@ def plan_json(
             "kv_bytes": plan.kv_bytes,
             "activation_bytes": plan.activation_bytes,
             "total_bytes": plan.device_memory_bytes,
+            "total_bytes_with_table_on_host": bytes_with_table_on_host(plan),
             "parts": memory_parts(plan),
         },
         **_experts_json(plan),
@@ -218,6 +220,7 @@ def plan_text(plan: BuildPlan, model: str, libraries: Sequence[LibraryNeeds] = (
                 ["keys and values", size(plan.kv_bytes)],
                 ["activations, estimated", size(plan.activation_bytes)],
                 ["all", size(plan.device_memory_bytes)],
+                *_table_rows(plan),
                 *_drafter_rows(plan),
             ]
         ),
@@ -291,6 +294,14 @@ def _expert_lines(plan: BuildPlan) -> list[str]:
         for one in shares
     ]
     return ["", "Experts in the host's memory", *_table([head, *rows])]
+
+
+def _table_rows(plan: BuildPlan) -> list[list[str]]:
+    """Memory without the per-layer table, which can be on the host in a process of its own."""
+    if is_of_pages(plan.target.device):
+        return []
+    without = bytes_with_table_on_host(plan)
+    return [] if without is None else [["all, that table on the host (--ple host)", size(without)]]
 
 
 def _drafter_rows(plan: BuildPlan) -> list[list[str]]:

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping
 from gemma4_compile.model_spec.parameters import Parameter
 from gemma4_compile.planning.parameter_kinds import kind_of
 
+PER_LAYER_TABLE = "per_layer_embedding"
+"""The part that a device need not have whole."""
 PARTS: Mapping[str, str] = {
     "decoder": "layers of the text decoder",
     "experts": "experts",
     "embedding": "token embedding and head",
-    "per_layer_embedding": "per-layer embedding table",
+    PER_LAYER_TABLE: "per-layer embedding table",
     "vision": "image input",
     "audio": "sound input",
     "drafter": "drafter, if it is used",
@@ -19,7 +21,7 @@ PARTS: Mapping[str, str] = {
     "activations": "activations, estimated",
 }
 """Names of the parts, for people, in the order in which they are shown."""
-WEIGHTS = ("decoder", "experts", "embedding", "per_layer_embedding", "vision", "audio")
+WEIGHTS = ("decoder", "experts", "embedding", PER_LAYER_TABLE, "vision", "audio")
 """Parts that are weights of the model itself."""
 _BY_KIND: Mapping[str, str] = {
     "experts": "experts",

@@ -9,7 +9,7 @@ import pytest
 from gemma4_compile.model_spec.config.drafter import read_drafter
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config, preset_names
 from gemma4_compile.model_spec.modality import Modality
-from gemma4_compile.planning.memory_parts import memory_parts
+from gemma4_compile.planning.memory_parts import bytes_with_table_on_host, memory_parts
 from gemma4_compile.planning.plan import make_plan
 from gemma4_compile.planning.plan_report import plan_json, plan_text
 from gemma4_compile.planning.weight_parts import PARTS
@@ -38,6 +38,29 @@ def test_tables_and_experts_have_the_bytes_of_their_schemes() -> None:
     assert found["embedding"] == 402_653_184 * Q8
     experts = make_plan(Gemma4Config.from_preset("gemma-4-26B-A4B-it"), "q4f16", WEBGPU, 4096, 256)
     assert memory_parts(experts)["experts"] == 22_837_985_280 * Q4
+
+
+ROW = 35 * 256 * Q4
+
+
+@pytest.mark.parametrize("target", ["cuda", "webgpu"])
+def test_a_table_on_the_host_leaves_the_rows_of_a_chunk(target: str) -> None:
+    config = Gemma4Config.from_preset("gemma-4-E2B-it")
+    plan = make_plan(config, "q4f16", target_spec(target), 8192, 512)
+    without = bytes_with_table_on_host(plan)
+    assert without == plan.device_memory_bytes - (262_144 - 512) * ROW
+    memory = plan_json(plan, {})["device_memory"]
+    assert memory["total_bytes_with_table_on_host"] == without
+    shown = [one for one in plan_text(plan, "E2B").splitlines() if "--ple host" in one]
+    assert bool(shown) == (target == "cuda"), "pages have no such option"
+    assert all(one.split()[-2:] == [f"{without / 2**30:.2f}", "GiB"] for one in shown)
+
+
+def test_models_without_a_table_have_none_on_the_host() -> None:
+    plan = make_plan(Gemma4Config.from_preset("gemma-4-31B-it"), "q4f16", WEBGPU, 4096, 256)
+    assert bytes_with_table_on_host(plan) is None
+    assert plan_json(plan, {})["device_memory"]["total_bytes_with_table_on_host"] is None
+    assert "--ple" not in plan_text(plan, "31B")
 
 
 def test_a_drafter_counts_with_what_it_computes() -> None:
