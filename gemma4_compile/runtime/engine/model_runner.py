@@ -85,8 +85,12 @@ class ModelRunner:
         logits = None
         whole = self.media.whole_images
         chunk = min(self._chunk, sequence.context_length)
-        for part in chunks(prompt.modalities(), chunk, whole_images=whole):
-            logits = self._forward_chunk(sequence, prompt.part(part.start, part.stop))
+        cut = chunks(prompt.modalities(), chunk, whole_images=whole)
+        parts = [prompt.part(part.start, part.stop) for part in cut]
+        for part, following in zip(parts, [*parts[1:], None], strict=True):
+            if self.window is not None and following is not None:
+                self.window.read_ahead(following.ids)
+            logits = self._forward_chunk(sequence, part)
         assert logits is not None, "checked above: there is at least one token"
         return logits
 

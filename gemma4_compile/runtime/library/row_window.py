@@ -39,6 +39,10 @@ class RowWindow:
         }
         self._views = self._pairs(1)  # of a token: to make them takes as long as to copy
 
+    def read_ahead(self, ids: Sequence[int]) -> None:
+        """Have the rows of a later call's tokens fetched from the disk meanwhile."""
+        self._rows.read_ahead(np.array(ids, np.int64))
+
     def put(self, ids: Sequence[int], modalities: Sequence[int] | None = None) -> None:
         """Have the device hold the rows of a call's tokens when the call begins.
 
@@ -50,6 +54,8 @@ class RowWindow:
         if modalities is not None:
             is_text = np.array(modalities) == abi.MODALITY_TEXT
             tokens = np.where(is_text, tokens, self._table.pad_token_id)
+        if len(tokens) > 1:  # all of them at a time, where they have to come from the disk
+            self._rows.read_ahead(tokens)
         self._rows.read(tokens, [array[: len(tokens)] for array in self._host])
         for source, target in self._views if len(tokens) == 1 else self._pairs(len(tokens)):
             copy(source, target)

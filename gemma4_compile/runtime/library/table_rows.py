@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import mmap
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +53,20 @@ class TableRows:
         """Rows of the table."""
         return int(self._ends[-1])
 
+    def read_ahead(self, ids: npt.NDArray[np.int64]) -> None:
+        """Have the system fetch rows from the disk while something else is done, where it can.
+
+        Parameters
+        ----------
+        ids : (n,), of which those outside of the table have no rows
+        """
+        wanted = np.unique(ids)
+        of = np.searchsorted(self._ends, wanted, side="right")
+        for index, tensors in enumerate(self._splits):
+            rows = wanted[(of == index) & (wanted >= 0)] - self._begins[index]
+            for tensor in tensors:
+                _fetch(tensor, rows)
+
     def read(self, ids: npt.NDArray[np.int64], to: Sequence[Array]) -> None:
         """Copy rows; of an id that is outside of the table nothing is written.
 
@@ -67,3 +82,30 @@ class TableRows:
                 rows = ids[mine] - self._begins[index]
                 for source, target in zip(tensors, to, strict=True):
                     target[mine] = source[rows]
+
+
+def pages_of(begin: int, row_bytes: int, rows: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """First byte and length of the pages that rows lie in, of a tensor that begins at a byte."""
+    for first in (begin + rows * row_bytes).tolist():
+        page = first - first % mmap.PAGESIZE
+        yield page, first + row_bytes - page
+
+
+def _fetch(tensor: Array, rows: npt.NDArray[np.int64]) -> None:
+    """Ask for some rows of a mapped tensor; nothing where it is not mapped."""
+    memory = _memory(tensor)
+    if memory is None or not hasattr(memory, "madvise"):  # Windows
+        return
+    begin = tensor.ctypes.data - np.frombuffer(memory, np.uint8).ctypes.data
+    for page, count in pages_of(begin, tensor.strides[0], rows):
+        memory.madvise(mmap.MADV_WILLNEED, page, count)
+
+
+def _memory(array: Array) -> mmap.mmap | None:
+    """The mapping that an array lies in."""
+    base: object = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, memoryview):
+        base = base.obj
+    return base if isinstance(base, mmap.mmap) else None

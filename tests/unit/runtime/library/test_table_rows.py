@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.package.artifacts import ChatConfig, Shard, TensorCache, TensorRecord
 from gemma4_compile.package.interface import RowTable, TableSplit
-from gemma4_compile.runtime.library.table_rows import TableRows
+from gemma4_compile.runtime.library.table_rows import TableRows, pages_of
 from gemma4_compile.runtime.package.package import Package
 
 COLUMNS, UNTOUCHED = 3, 255
@@ -44,7 +45,9 @@ def test_rows_by_id_whatever_the_splits(splits: list[int], data: st.DataObject) 
     )
     found = [np.full((len(ids), *one.shape[1:]), UNTOUCHED, one.dtype) for one in wholes]
 
-    TableRows(table, stored.__getitem__).read(ids, found)
+    rows = TableRows(table, stored.__getitem__)
+    rows.read_ahead(ids)  # of arrays that are in no file
+    rows.read(ids, found)
 
     for row, token in enumerate(ids):
         for one, whole in zip(found, wholes, strict=True):
@@ -84,6 +87,27 @@ def large_package(folder: Path, rows: int, width: int) -> Package:
     return Package(folder, folder / "none", "cpu", "cpu", chat, cache)
 
 
+@settings(deadline=None)
+@given(
+    begin=st.integers(0, 5 * mmap.PAGESIZE),
+    row_bytes=st.integers(1, 3 * mmap.PAGESIZE),
+    rows=st.lists(st.integers(0, 9), max_size=5),
+)
+def test_what_is_fetched_ahead_are_the_pages_of_the_rows(
+    begin: int, row_bytes: int, rows: list[int]
+) -> None:
+    found: set[int] = set()
+    for first, count in pages_of(begin, row_bytes, np.array(rows, np.int64)):
+        assert first % mmap.PAGESIZE == 0
+        found.update(range(first // mmap.PAGESIZE, (first + count - 1) // mmap.PAGESIZE + 1))
+    expected = {
+        byte // mmap.PAGESIZE
+        for row in rows
+        for byte in range(begin + row * row_bytes, begin + (row + 1) * row_bytes)
+    }
+    assert found == expected
+
+
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc/self/statm")
 def test_the_table_takes_none_of_the_hosts_memory(tmp_path: Path) -> None:
     rows, width = 60_000, 1120
@@ -93,6 +117,7 @@ def test_the_table_takes_none_of_the_hosts_memory(tmp_path: Path) -> None:
     found = [np.empty((4, width), np.uint32)]
     before = resident_bytes()
     read = TableRows(table, package.map_weight)
+    read.read_ahead(np.array([-1, 3, 3, rows - 1, rows], np.int64))
     read.read(ids, found)
     grown = resident_bytes() - before
     assert found[0][:, 0].tolist() == [1, rows // 2 + 1, rows, 0]
