@@ -14,6 +14,7 @@ from typing import Any
 
 from gemma4_compile.model_spec.parameters import Role
 from gemma4_compile.options import package as options
+from gemma4_compile.quantization.bfloat16 import BFloat16Scheme
 from gemma4_compile.quantization.dense import DenseScheme
 from gemma4_compile.quantization.groups import GroupScheme
 from gemma4_compile.quantization.recipe import TOWER_ROLES, Recipe
@@ -39,6 +40,7 @@ SCHEMES: dict[str, Scheme] = {
         RowScheme(8, any_inputs=True),
         DenseScheme("float16"),
         DenseScheme("float32"),
+        BFloat16Scheme(),
     )
 }
 

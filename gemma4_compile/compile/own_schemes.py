@@ -21,8 +21,8 @@ from gemma4_compile.quantization.recipe import FIXED_ROLES
 from gemma4_compile.quantization.rows import WHOLE_ROW, RowScheme
 from gemma4_compile.quantization.schemes import MOBILE, NAMED, SCHEMES
 
-_WHOLE = "q0f32"
-"""Of what the checkpoint has in bfloat16, which float32 holds exactly."""
+_WHOLE, _HALVES = "q0f32", "q0bf16"
+"""Of what the checkpoint has as floats, and as bfloat16: exactly."""
 _TABLE, _TABLES = "q8f32_1", (Role.TOKEN_EMBEDDING, Role.PER_LAYER_EMBEDDING)
 """Of tables that it has whole: they are most of its bytes."""
 _BLOCK = max(one.block for one in SCHEMES.values() if isinstance(one, RowScheme))
@@ -105,7 +105,10 @@ def _scheme_of(
     forms = [stored_form(tensor) for tensor in tensors]
     found = [form for form in forms if form is not None]
     if all(tensor.decoder is None for tensor in tensors):
-        return _TABLE if parameter.role in _TABLES else _WHOLE
+        if parameter.role in _TABLES:
+            return _TABLE
+        is_bfloat16 = all(tensor.dtype == "BF16" for tensor in tensors)
+        return _HALVES if is_bfloat16 and parameter.shape[1] % 2 == 0 else _WHOLE
     bits = max((bits for bits, _ in found), default=0)
     is_whole_row = all(columns == parameter.shape[1] for _, columns in found)
     any_inputs = is_whole_row and not has_input_step

@@ -14,10 +14,10 @@ from gemma4_compile.operators.packing import Packing, ProductPacking
 from gemma4_compile.operators.packings import packing_of, product_packing
 from gemma4_compile.operators.spreads import Spread
 from gemma4_compile.operators.step_packings import StepPacking, step_packing
-from gemma4_compile.operators.types import Buffer, Expr
+from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.types import Array
 
-DENSE, INTEGERS = "dense", "integers"  # forms of storage
+DENSE, INTEGERS, BFLOAT16 = "dense", "integers", "bfloat16"  # forms of storage
 MOST_STEPPED = 2**16
 """Channels of a row whose sums of products of int8 are exact in int32."""
 
@@ -26,7 +26,7 @@ MOST_STEPPED = 2**16
 class WeightLayout:
     """The stored form of a matrix and its row splits, in plain fields that an operator can carry.
 
-    The two forms that ship are here: dense, and integers with a scale a group. Another one is a
+    Two forms that ship are here: dense, and integers with a scale a group. Another one is a
     subclass with a field `form` of its own default, which says how its tensors look
     (`split_shapes`) and what they mean (`element`): every definition and kernel reads it by that.
 
@@ -164,3 +164,46 @@ class WeightLayout:
             )
         assert result is not None, "there is a row split"
         return result
+
+
+@dataclass(frozen=True)
+class BFloat16Layout(WeightLayout):
+    """Two bfloat16 to a word, the even channel in its lower half: no target needs to know them."""
+
+    form: str = BFLOAT16
+
+    @property
+    def label(self) -> str:
+        """See `WeightLayout`."""
+        return "bf16"
+
+    def split_shapes(self, rows: int) -> list[tuple[str, tuple[int, int], str]]:
+        """See `WeightLayout`."""
+        return [("pairs", (rows, self.cols // 2), "uint32")]
+
+    def element(self, split: Sequence[te.Tensor | Buffer], row: Expr, col: Expr) -> Expr:
+        """See `WeightLayout`."""
+        return self.half(split[0][row, col // 2], col % 2)
+
+    def half(self, packed: Expr, channel: Index) -> Expr:
+        """One of a word's channels as float32: its upper bits."""
+        if isinstance(channel, int):
+            amount: Expr = tirx.const(16 * (1 - channel), "uint32")
+        else:
+            amount = (16 * (1 - channel)).astype("uint32")
+        upper = tirx.bitwise_and(tirx.shift_left(packed, amount), tirx.const(0xFFFF0000, "uint32"))
+        return tirx.reinterpret("float32", upper)
+
+    def example_input(
+        self, name: str, shape: tuple[int, ...], rng: np.random.Generator
+    ) -> Array | None:
+        """See `WeightLayout`: no infinities."""
+        if not name.startswith("pairs"):
+            return None
+        values = rng.normal(0, 0.05, (*shape[:-1], 2 * shape[-1])).astype(np.float32)
+        halves = (values.view(np.uint32) >> np.uint32(16)).astype("<u2")
+        return np.ascontiguousarray(halves).view("<u4")
+
+    def known_spreads(self, name: str) -> tuple[Spread, ...]:
+        """As `example_input`: sizes below 2."""
+        return (Spread(32, 0, 1, mask=0xBFFFBFFF),) if name.startswith("pairs") else ()

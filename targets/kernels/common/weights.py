@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import gcd
 
-from gemma4_compile.operators.linear import INTEGERS, WeightLayout
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.tir import FunctionBuilder, bind, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
+from gemma4_compile.operators.weight_layout import INTEGERS, BFloat16Layout, WeightLayout
 
 UNIT = 8  # channels that a thread decodes at a time: one word of 4-bit weights; of 2 and 6 bits 16
 
@@ -76,6 +76,10 @@ class WeightReader:
         Unscaled float32 values, and their common scale.
         """
         layout, size = self.layout, self.unit
+        if isinstance(layout, BFloat16Layout) and size % 2 == 0:
+            first = unit * (size // 2)
+            pairs = [bind(split[0][row, first + w]) for w in range(size // 2)]
+            return [layout.half(pairs[j // 2], j % 2) for j in range(size)], f32(1.0)
         if layout.form != INTEGERS:
             return [layout.element(split, row, unit * size + j) for j in range(size)], f32(1.0)
         packing = layout.packing

@@ -25,6 +25,7 @@ from gemma4_compile.operators.lookup import Embedding
 from gemma4_compile.operators.prologues import Combine, Norm
 from gemma4_compile.operators.rows import CHUNK, ONE, Few, Rows
 from gemma4_compile.operators.static_rounding import RoundToStep
+from gemma4_compile.quantization.bfloat16 import BFloat16Scheme
 from gemma4_compile.quantization.rows import RowScheme
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.spec import INT8
@@ -116,6 +117,10 @@ OPERATORS = [
     Linear(Few(5), by_rows(2, 96, 70), "float32", CAPPED, cap=30.0, output=SteppedOutput((70,))),
     Embedding(CHUNK, by_rows(2, 96, 64, 32), 0, 9.8, False),
     Embedding(ONE, by_rows(4, 512, 96, block=256), 0, 1.0, False),
+    # What is bfloat16 in such a checkpoint.
+    Linear(ONE, BFloat16Scheme().layout(96, (64, 40)), "float32"),
+    Linear(CHUNK, BFloat16Scheme().layout(92, (70,)), "float32"),
+    Linear(Few(5), BFloat16Scheme().layout(96, (40,)), "float32"),
     Linear(Few(5), layout(4, 96, 40), "float32", GATE, ple_width=200, output=SteppedOutput((40,))),
 ]
 

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file, save_file
+from safetensors.torch import load_file as load_torch_file
+from safetensors.torch import save_file as save_torch_file
 
 from gemma4_compile.checkpoint.sources import open_source
 from gemma4_compile.cli import compile as cli
@@ -52,6 +55,18 @@ def test_each_matrix_has_the_scheme_that_it_was_stored_with(phone: Path) -> None
     assert "lm_head" not in found, "it is the token embedding, stored twice"
     # What the recipe has by itself needs no entry.
     assert "layers.3.self_attn.qkv_proj" not in dict(request.overrides)
+
+
+def test_bfloat16_stays_what_it_is(phone: Path, tmp_path: Path) -> None:
+    for file in phone.glob("*.json"):
+        (tmp_path / file.name).write_text(file.read_text())
+    name = "model.per_layer_model_projection.weight"
+    tensors = load_torch_file(phone / "model.safetensors")
+    whole = tensors[name]
+    tensors[name] = whole.to(torch.bfloat16)
+    assert (tensors[name].float() == whole).all(), "the tests' are exact"
+    save_torch_file(tensors, tmp_path / "model.safetensors")
+    assert dict(resolved(tmp_path).overrides)["per_layer_model_projection"] == "q0bf16"
 
 
 def test_those_of_a_package_are_not_added_again(phone: Path) -> None:

@@ -48,7 +48,7 @@ def test_a_line_with_an_unknown_scheme_is_an_error() -> None:
 
 
 BYTES = [
-    scheme for scheme in SCHEMES.values() if scheme.takes_int8 and scheme.name.startswith("q8")
+    scheme for scheme in SCHEMES.values() if scheme.group_size and scheme.name.startswith("q8")
 ]
 
 
