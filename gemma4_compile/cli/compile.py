@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gemma4_compile.calibration.calibrate import calibrating
 from gemma4_compile.cli.terminal import Terminal
+from gemma4_compile.compile.fit import fit_model
 from gemma4_compile.compile.library_set import check_plans, needs_of
 from gemma4_compile.compile.pipeline import Summary, compile_model, plan_model
 from gemma4_compile.compile.request import CompileRequest, compile_request
@@ -19,6 +20,8 @@ from gemma4_compile.options.compile import COMMAND, CompileOptions
 from gemma4_compile.options.package import DEFAULT_MODEL, DEFAULT_PRESET
 from gemma4_compile.options.process import check_open, warn
 from gemma4_compile.package.output_directory import check_output, check_place
+from gemma4_compile.package.partial_build import FIT
+from gemma4_compile.planning.fit_report import fit_rows
 from gemma4_compile.planning.plan_report import plan_json, plan_text
 from gemma4_compile.reports.quantization_report import report_json, report_model, report_text
 from gemma4_compile.targets import TARGETS, Target, target_spec
@@ -39,7 +42,7 @@ def _mebibytes(nbytes: int) -> str:
     return f"{nbytes / 2**20:.1f} MiB"
 
 
-def _print_summary(summary: Summary, target: str) -> None:
+def _print_summary(summary: Summary, request: CompileRequest) -> None:
     rows = [("package", str(summary.output)), ("size", _mebibytes(summary.package_bytes))]
     if summary.libraries and summary.report is not None:
         (main, nbytes), *others = summary.libraries
@@ -58,9 +61,11 @@ def _print_summary(summary: Summary, target: str) -> None:
         ("peak memory", _mebibytes(summary.peak_memory_bytes)),
     ]
     if summary.whole:
-        program = TARGETS[target].run_by
+        program = TARGETS[request.target].run_by
         raw = "" if summary.converses or program != Target.run_by else " --raw"
         rows.append(("run it", f"{program} {shlex.quote(str(summary.output))}{raw}"))
+    if request.fitted is not None:
+        rows += fit_rows(request.fitted)
     for name, value in rows:
         print(f"{name + ':' if name else '':<20}{value}")
 
@@ -80,6 +85,7 @@ def run(options: CompileOptions) -> None:
     if options.plan:
         _print_plan(request, as_json=options.json)
         return
+    request = fit_model(request)
     if options.report:
         _print_report(request, as_json=options.json)
         return
@@ -88,7 +94,7 @@ def run(options: CompileOptions) -> None:
         licence_of(planned_build(request), request.model, options.license_file)
     if options.verify:
         check_tools(target_spec(request.target).device, options.node_modules)
-    _print_summary(_compile(request, options.calibrate), request.target)
+    _print_summary(_compile(request, options.calibrate), request)
     if options.verify:
         _verify(request, options.node_modules)
     if options.shard_size is not None:
@@ -172,10 +178,16 @@ def _print_plan(request: CompileRequest, *, as_json: bool) -> None:
     if request.model == DEFAULT_MODEL and request.revision is None:
         # Its config ships with this program, so no network is needed.
         asked = replace(asked, model=DEFAULT_PRESET)
+    asked = fit_model(asked, request.model)
     plans, origin = plan_model(asked)
     if as_json:
-        print(json.dumps(plan_json(plans[0].numbers, origin, needs_of(plans)), indent=2))
+        fitted = {} if asked.fitted is None else {FIT: asked.fitted}
+        values = plan_json(plans[0].numbers, origin, needs_of(plans))
+        print(json.dumps({**values, **fitted}, indent=2))
     else:
+        if asked.fitted is not None:
+            print("\n".join(f"{name + ':':<20}{value}" for name, value in fit_rows(asked.fitted)))
+            print()
         print(plan_text(plans[0].numbers, request.model, needs_of(plans)))
     check_plans(plans)
 

@@ -30,10 +30,13 @@ from gemma4_compile.package.libraries import LibraryRecord
 from gemma4_compile.package.media import settings_of
 from gemma4_compile.package.partial_build import (
     CALIBRATION,
+    FIT,
+    MEMORY,
     MODALITIES,
     NONFINITE,
     SHARD_SIZE,
 )
+from gemma4_compile.planning.memory_parts import memory_parts
 from gemma4_compile.planning.plan import BuildPlan
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter
 from gemma4_compile.quantization.scheme import StoredTensor
@@ -101,6 +104,7 @@ class Compilation:
     ----------
     recipe, target, numbers : of the main library, or of the one that is compiled
     libraries : those that are made, the main one first
+    fitted : what a budget has chosen, as provenance has it
     """
 
     source: ModelSource
@@ -117,6 +121,7 @@ class Compilation:
     drafter: DrafterSource | None = None
     calibration: Calibration | None = None
     shard_bytes: int | None = None
+    fitted: JsonObject | None = None
 
     def of(self, library: LibraryPlan) -> Compilation:
         """The compilation of one of its libraries."""
@@ -317,8 +322,10 @@ def provenance_of(build: Compilation) -> JsonObject:
         "suppressed_tokens": list(build.suppressed),
         "parameter_schema_id": build.parameter_schema_id,
         "requirements": build.numbers.provenance(),
+        MEMORY: memory_parts(build.numbers),
         NONFINITE: {} if build.allow_nonfinite else None,
         **_padding(build),
+        **({} if build.fitted is None else {FIT: build.fitted}),
         **({} if build.shard_bytes is None else {SHARD_SIZE: build.shard_bytes}),
         **({} if build.calibration is None else {CALIBRATION: build.calibration.entry}),
         **({} if build.drafter is None else {interface.DRAFTER: drafter_provenance(build.drafter)}),

@@ -9,18 +9,23 @@ from gemma4_compile.compile.resolve import Choices, Sizes
 from gemma4_compile.errors import Gemma4CompileError
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.package.libraries import library_file
-from gemma4_compile.planning.plan import make_plan
+from gemma4_compile.planning.plan import RecipePlan, make_plan
 from gemma4_compile.planning.plan_report import LibraryNeeds
 
 
 def library_plans(
-    chosen: Choices, sizes: Sizes, config: Gemma4Config, contexts: Sequence[int] = ()
+    chosen: Choices,
+    sizes: Sizes,
+    config: Gemma4Config,
+    contexts: Sequence[int] = (),
+    recipes: tuple[RecipePlan, ...] | None = None,
 ) -> tuple[LibraryPlan, ...]:
     """Plan every library that is made, over one set of shards; nothing is refused here.
 
     Parameters
     ----------
     contexts : further context lengths to show the state's memory at
+    recipes : the chosen one at least, where it is planned already; None for all
     """
     plans: list[LibraryPlan] = []
     for one in chosen.libraries:
@@ -33,7 +38,7 @@ def library_plans(
             contexts,
             image_tokens=sizes.image_tokens,
             splits=chosen.splits,
-            recipes=plans[0].numbers.recipes if plans else None,
+            recipes=plans[0].numbers.recipes if plans else recipes,
         )
         plans.append(LibraryPlan(one.name, one.target, one.recipe, numbers))
     return tuple(plans)

@@ -232,6 +232,7 @@ def _planned(
         libraries=libraries,
         shard_bytes=chosen.shard_bytes,
         drafter=drafter,
+        fitted=request.fitted,
     )
 
 

@@ -10,6 +10,7 @@ from gemma4_compile.checkpoint.input_files import Lock
 from gemma4_compile.checkpoint.trained import is_for_phones
 from gemma4_compile.media.sizes import WIDE
 from gemma4_compile.model_spec.modality import TEXT_ONLY, Modality
+from gemma4_compile.options.budget import Budget, budget_of
 from gemma4_compile.options.compile import CompileOptions
 from gemma4_compile.options.dump import DumpOption
 from gemma4_compile.options.libraries import ALL, DEFAULT_LIMITS
@@ -19,6 +20,7 @@ from gemma4_compile.package.partial_build import PartialBuild
 from gemma4_compile.quantization.recipe_file import Overrides, read_recipe_file, with_overrides
 from gemma4_compile.targets.libraries import LibraryForm, fitting_forms
 from gemma4_compile.targets.spec import NATIVE
+from gemma4_compile.types import JsonObject
 
 AUTO = ACTIVATIONS[0]
 
@@ -51,6 +53,9 @@ class CompileRequest:
     allow_nonfinite: bool = False  # store 0 for weights that are not finite
     lock: Lock | None = None  # what the files must be, of a package that is made again
     libraries: tuple[LibraryForm, ...] = ()  # several; none: one of target, limits, activations
+    fit: Budget | None = None  # chooses what is not given
+    fit_keeps: frozenset[str] = frozenset()  # choices that are given
+    fitted: JsonObject | None = None  # what a budget has chosen, for provenance
     probe: bool = False  # a library for `verification`, which returns what lies between layers
 
 
@@ -90,7 +95,20 @@ def compile_request(options: CompileOptions) -> CompileRequest:
         adapters=options.adapter,
         allow_nonfinite=options.allow_nonfinite,
         libraries=_forms(options, quant, overrides),
+        fit=None if options.fit is None else budget_of(options.fit, options.target),
+        fit_keeps=_kept(options, quant),
     )
+
+
+def _kept(options: CompileOptions, quant: str) -> frozenset[str]:
+    """The choices that --fit does not make, for they are given."""
+    given = {
+        "recipe": options.quant is not None or options.recipe is not None or quant == MOBILE,
+        "libraries": options.libraries not in ((), (ALL,)) or not options.library_names,
+        "context": options.context is not None,
+        "prefill_chunk": options.prefill_chunk is not None,
+    }
+    return frozenset(name for name, is_given in given.items() if is_given)
 
 
 def _usual_quant(model: str | None) -> str:

@@ -89,7 +89,7 @@ def choose(request: CompileRequest) -> Choices:
     recipe = with_overrides(request.quant, request.overrides)
     libraries = tuple(_library(form, recipe) for form in forms)
     specs, shard_bytes = [one.target for one in libraries], request.shard_bytes
-    there = _there(request)
+    there = package_there(request)
     if there is not None:
         specs += package_targets(there)
         shard_bytes = shard_bytes or _shard_bytes(there)
@@ -172,7 +172,7 @@ def _image_tokens(request: CompileRequest, config: Gemma4Config) -> int:
     return DEFAULT_BUDGET if tokens is None else tokens
 
 
-def _there(request: CompileRequest) -> Provenance | None:
+def package_there(request: CompileRequest) -> Provenance | None:
     """The package that a partial build goes on with."""
     path = request.output / abi.PROVENANCE_FILE
     if request.only is None or request.force or not path.is_file():

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.media.sizes import BUDGETS, DEFAULT_BUDGET, SHAPES, WIDE
+from gemma4_compile.options.budget import budget_of, parse_fit
 from gemma4_compile.options.command import CommandOptions, Group, given, option
 from gemma4_compile.options.libraries import (
     ALL,
@@ -220,6 +221,14 @@ class PackageOptions(CommandOptions):
         f"tokens of one prefill step (default: {DEFAULT_PREFILL_CHUNK}, or the context)",
     )
 
+    fit: str | None = _SIZES.option(
+        None,
+        "--fit MEMORY",
+        "choose recipe, context, prefill chunk and libraries, as far as they are not given, so "
+        "that all fits into a device's memory: 8GB, 1.4GiB, or a device's name from --plan",
+        type=parse_fit,
+    )
+
     @property
     def library_names(self) -> tuple[str, ...]:
         """Names of the libraries that are made, the main one first.
@@ -241,6 +250,8 @@ class PackageOptions(CommandOptions):
             check_float16(self.float16, self.target[0])
         libraries_of(self.target, self.libraries)
         check_image_tokens(self.image_tokens)
+        if self.fit is not None:
+            budget_of(self.fit, self.target)
         pictures = given(self, ("image_tokens", "image_shape"))
         if pictures and self.modalities is not None and "image" not in self.modalities:
             raise UsageError(

@@ -35,7 +35,12 @@ _FIRST = (MODALITIES, SHARD_SIZE)
 CONVERSATION = "conversation"  # of the provenance: how the client's prompts differ
 NONFINITE = "nonfinite_weights"  # of the provenance: counts, or None where they are refused
 CALIBRATION = "calibration"  # of the provenance: how integers were chosen, where a text did it
-OF_LIBRARY = ("target", DEVICE, "limits", "activations", "float16", "requirements", DROPS_PADDING)
+MEMORY = "memory"  # of the provenance: bytes by part of the memory that the main library needs
+FIT = "fit"  # of the provenance: the budget of --fit, and what it chose
+OF_LIBRARY = (
+    *("target", DEVICE, "limits", "activations", "float16", "requirements", MEMORY),
+    DROPS_PADDING,
+)
 """Of the provenance: what is the main library's alone."""
 _VERSIONS = "versions"
 
@@ -56,6 +61,7 @@ class Kept:
     libraries : those that are kept, the main one first if it is among them
     build : fields of its provenance that belong to kept libraries
     sha256 : of the kept files, as provenance has them
+    fitted : what a budget chose for the package
     """
 
     library: str | None = None
@@ -68,6 +74,7 @@ class Kept:
     libraries: tuple[LibraryRecord, ...] = ()
     build: Mapping[str, object] = field(default_factory=dict)
     sha256: Mapping[str, str] = field(default_factory=dict)
+    fitted: object = None
 
     def with_rest(self, provenance: JsonObject) -> JsonObject:
         """The entry of a build with what is of the libraries that are kept."""
@@ -75,6 +82,8 @@ class Kept:
         rest = dict(provenance)
         if isinstance(versions, Mapping):  # what is here now, and what made those for other targets
             rest[_VERSIONS] = {**versions, **provenance[_VERSIONS]}
+        if self.fitted is not None:
+            rest.setdefault(FIT, self.fitted)
         if self.library is None:
             return rest
         own = {name: self.build[name] for name in OF_LIBRARY if name in self.build}
@@ -118,7 +127,7 @@ def rest_of_package(
     build["activations"] = OLD_ACTIVATIONS.get(str(form), form)
     # The weights are the same for every form of activations, so a new library may choose another.
     # What a device must offer follows from the other fields.
-    ignored = {_VERSIONS, "requirements", NONFINITE}
+    ignored = {_VERSIONS, "requirements", MEMORY, FIT, NONFINITE}
     stay = renewed == "library" and (beside or len(old.libraries) > 1)
     ignored |= set(OF_LIBRARY) if stay else {"activations"} if renewed == "library" else set()
     differences = []
@@ -154,6 +163,7 @@ def rest_of_package(
             libraries=old.libraries,
             build=old.build,
             sha256=_hashes(old, files),
+            fitted=old.build.get(FIT),
         )
     others = tuple(one for one in old.libraries if stay and one.name not in names)
     main = old.library if any(one.file == old.library for one in others) else None
@@ -174,6 +184,7 @@ def rest_of_package(
         libraries=others,
         build=old.build if others else {},
         sha256=_hashes(old, files),
+        fitted=old.build.get(FIT),
     )
 
 

@@ -284,9 +284,10 @@ def _recipe_plan(
     )
 
 
-def _plan_recipe(
+def plan_recipe(
     config: Gemma4Config, table: Sequence[Parameter], recipe: Recipe, limit: int | None
 ) -> RecipePlan:
+    """The weights of a parameter table in a recipe; `limit` of a binding splits its tensors."""
     try:
         unsplit = storage_plan(table, recipe, None)
         stored = storage_plan(table, recipe, limit)
@@ -341,7 +342,7 @@ def make_plan(
     shown = {**RECIPES, recipe.name: recipe}
     limit = (splits or target).max_binding_bytes
     if recipes is None:
-        recipes = tuple(_plan_recipe(config, table, one, limit) for one in shown.values())
+        recipes = tuple(plan_recipe(config, table, one, limit) for one in shown.values())
     (chosen,) = (plan for plan in recipes if plan.name == recipe.name)
     dtype = recipe.activation_dtype
     layout = kv_layout(

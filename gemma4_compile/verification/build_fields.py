@@ -17,7 +17,7 @@ from gemma4_compile.package.artifacts import Build, ChatConfig
 from gemma4_compile.package.fields import Fields
 from gemma4_compile.package.interface import DEVICE, DRAFTER
 from gemma4_compile.package.media import settings_of
-from gemma4_compile.package.partial_build import MODALITIES, NONFINITE
+from gemma4_compile.package.partial_build import FIT, MODALITIES, NONFINITE
 from gemma4_compile.quantization.recipe_file import MAX_PATTERN_LETTERS, MAX_PATTERNS
 from gemma4_compile.quantization.schemes import NAMED, SCHEMES
 from gemma4_compile.targets import TARGETS, target_spec
@@ -86,6 +86,7 @@ def _conditions(build: Build) -> Iterator[tuple[str, bool]]:
         "suppressed_tokens",
         all(type(each) is int and each >= 0 for each in build["suppressed_tokens"]),
     )
+    yield FIT, isinstance(build.get(FIT), Mapping | None)
     yield NONFINITE, isinstance(build.get(NONFINITE), Mapping | None)
     yield "source", isinstance(build["source"].get("config"), str)
     named = ("kind", "config", *(("model", "revision") if "model" in drafter else ()))

@@ -32,7 +32,7 @@ from gemma4_compile.package.artifacts import (
     TensorCache,
     read_artifact,
 )
-from gemma4_compile.package.partial_build import MODALITIES, NONFINITE, SHARD_SIZE
+from gemma4_compile.package.partial_build import FIT, MODALITIES, NONFINITE, SHARD_SIZE
 from gemma4_compile.progress import ByteProgress, Reporter
 from gemma4_compile.quantization.convert import RowReader
 from gemma4_compile.quantization.recipe import StoredParameter, storage_plan
@@ -236,6 +236,7 @@ def request_of(
         image_shape=WIDE if image is None else image.client_shape,
         allow_nonfinite=build.get(NONFINITE) is not None,
         shard_bytes=build.get(SHARD_SIZE),
+        fitted=build.get(FIT),
     )
 
 

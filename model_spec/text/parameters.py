@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from gemma4_compile.model_spec.config.text import TextConfig
 from gemma4_compile.model_spec.layers.plan import LayerPlan
@@ -162,6 +163,7 @@ def _layer(plan: LayerPlan, config: TextConfig) -> list[Parameter]:
     return table
 
 
+@lru_cache(maxsize=4)  # a plan of several libraries, or of many sizes, asks again and again
 def parameter_table(config: TextConfig) -> tuple[Parameter, ...]:
     """Every parameter of the model, in the order in which the packed library takes them.
 

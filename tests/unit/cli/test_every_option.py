@@ -61,6 +61,7 @@ COMPILE = {
     "--tokenizer": ("--tokenizer t", "tokenizer='t'"),
     "--context": ("--context 64", "context_length=64"),
     "--prefill-chunk": ("--prefill-chunk 8", "prefill_chunk=8"),
+    "--fit": ("--fit 8GB", "fit=Budget(text='8GB'"),
     "--plan": ("--plan", "plan_model("),
     "--report": ("--report", "report_text("),
     "--json": ("--report --json", "report_json("),
@@ -159,9 +160,10 @@ CASES = {
         compile_cli,
         compile.COMMAND,
         "tiny -o out",
-        "compile_model plan_model report_model rebuild publish verify_package calibrating table "
-        "check_tools licence_of check_place check_output _print_summary plan_json plan_text "
-        "json report_json report_text needs_of check_plans _warn_of_large_files",
+        "compile_model fit_model plan_model report_model rebuild publish verify_package "
+        "calibrating table check_tools licence_of check_place check_output _print_summary "
+        "plan_json plan_text json report_json report_text needs_of check_plans "
+        "_warn_of_large_files",
         COMPILE,
     ),
     "gemma4-verify": Case(
@@ -220,6 +222,7 @@ def calls(case: Case, line: str, monkeypatch: pytest.MonkeyPatch) -> str:
     everything.connections_for.return_value = (everything.limits, 0)
     everything.report_model.return_value = ([], None)
     everything.fit_bits.return_value.to_json.return_value = {"recipe": {}}
+    everything.fit_model.side_effect = lambda request, *_: request
     everything.plan_model.return_value = ([everything.plan], {})
     everything.Model.of.return_value = Served()
     everything.Worker.side_effect = lambda load, queue: (load(), everything.worker)[1]

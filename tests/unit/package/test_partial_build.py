@@ -15,6 +15,8 @@ from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.package import files
 from gemma4_compile.package.partial_build import (
     CALIBRATION,
+    FIT,
+    MEMORY,
     NONFINITE,
     Kept,
     PartialBuild,
@@ -100,6 +102,20 @@ def test_what_does_not_fit_is_named(
 def test_a_library_keeps_how_its_weights_were_calibrated(tmp_path: Path) -> None:
     make(tmp_path, **{CALIBRATION: {"method": "m"}})
     assert rest_of_package(tmp_path, "library", BUILD).calibration == {"method": "m"}
+
+
+@pytest.mark.parametrize("renewed", ["weights", "library"])
+def test_what_a_budget_chose_stays_unless_another_chooses(
+    renewed: PartialBuild, tmp_path: Path
+) -> None:
+    old, new = {"needs_bytes": 1}, {"needs_bytes": 2}
+    found = rest_of_package(make(tmp_path, **{FIT: old, MEMORY: {"kv": 1}}), renewed, BUILD)
+    rest = BUILD | {MEMORY: {"kv": 2}}
+    assert found.with_rest(dict(rest))[FIT] == old
+    assert found.with_rest({**rest, FIT: new})[FIT] == new
+    kept = {"kv": 1 if found.library else 2}
+    assert found.with_rest(dict(rest))[MEMORY] == kept
+    assert rest_of_package(tmp_path, renewed, {**rest, FIT: new}).fitted == old
 
 
 def test_a_library_may_take_other_activations(tmp_path: Path) -> None:

@@ -1,0 +1,111 @@
+"""The memory of what a request could choose, by the plans of its libraries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from gemma4_compile.compile.compilation import LibraryPlan
+from gemma4_compile.compile.library_set import check_plans, library_plans
+from gemma4_compile.compile.request import CompileRequest
+from gemma4_compile.compile.resolve import Choices, ChosenLibrary, choose, sizes_of
+from gemma4_compile.errors import Gemma4CompileError
+from gemma4_compile.model_spec.component import model_parameters
+from gemma4_compile.model_spec.components import COMPONENTS
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
+from gemma4_compile.planning.fit import Choice, contexts_for
+from gemma4_compile.planning.memory_parts import memory_parts
+from gemma4_compile.planning.plan import RecipePlan, plan_recipe
+from gemma4_compile.planning.plan_report import size
+
+
+@dataclass
+class Memory:
+    """Memory of choices: a package's is that of its library that takes most."""
+
+    request: CompileRequest
+    config: Gemma4Config
+    _bytes: dict[tuple[str, tuple[str, ...], int], dict[int, int]] = field(default_factory=dict)
+    _recipes: dict[tuple[str, int | None], RecipePlan] = field(default_factory=dict)
+    _problems: dict[Choice, Gemma4CompileError | None] = field(default_factory=dict)
+
+    def request_of(self, choice: Choice, request: CompileRequest | None = None) -> CompileRequest:
+        """A request with a choice in the place of what was left out."""
+        asked = request or self.request
+        return replace(
+            asked,
+            quant=choice.quant,
+            libraries=tuple(one for one in asked.libraries if one.name in choice.libraries),
+            context_length=choice.context,
+            prefill_chunk=choice.chunk,
+        )
+
+    def plans(self, choice: Choice) -> dict[str, LibraryPlan]:
+        """The libraries of a choice by name."""
+        asked = self.request_of(choice)
+        return {plan.name: plan for plan in self._plans(choose(asked), asked)}
+
+    def _plans(
+        self, chosen: Choices, asked: CompileRequest, contexts: tuple[int, ...] = ()
+    ) -> tuple[LibraryPlan, ...]:
+        sizes = sizes_of(asked, self.config)
+        limit = chosen.splits.max_binding_bytes
+        recipe = self._recipes.get((asked.quant, limit))
+        if recipe is None:
+            table = model_parameters(self.config, COMPONENTS)
+            recipe = plan_recipe(self.config, table, chosen.recipe, limit)
+            self._recipes[asked.quant, limit] = recipe
+        return library_plans(chosen, sizes, self.config, contexts, (recipe,))
+
+    def bytes_of(self, choice: Choice) -> int:
+        """Memory that a choice needs; the drafter's, which may be left unused, is counted."""
+        key = choice.quant, choice.libraries, choice.chunk
+        found = self._bytes.setdefault(key, {})
+        if choice.context not in found:
+            known = contexts_for(self.config.max_position_embeddings)
+            longer = tuple(one for one in known if one >= choice.chunk)
+            asked = self.request_of(choice)
+            chosen = choose(asked)
+            some = replace(chosen, libraries=self._different(chosen.libraries))
+            for numbers in (plan.numbers for plan in self._plans(some, asked, longer)):
+                rest = sum(memory_parts(numbers).values()) - numbers.kv_bytes
+                for kv in numbers.kv:
+                    context = kv.context_length
+                    found[context] = max(found.get(context, 0), rest + kv.total_bytes)
+        return found[choice.context]
+
+    def _different(self, libraries: tuple[ChosenLibrary, ...]) -> tuple[ChosenLibrary, ...]:
+        """Of libraries that take the same memory the first: what it depends on is told apart."""
+        firsts: dict[object, ChosenLibrary] = {}
+        for one in libraries:
+            target = None if self.config.drafter is None else one.target  # its attention's splits
+            key = one.recipe.activation_dtype, one.target.pads_pictures, target
+            firsts.setdefault(key, one)
+        return tuple(firsts.values())
+
+    def problem(self, choice: Choice) -> Gemma4CompileError | None:
+        """Why a choice cannot be built; None if it can."""
+        if choice not in self._problems:
+            self._problems[choice] = None
+            try:
+                check_plans([*self.plans(choice).values()])
+            except Gemma4CompileError as error:
+                self._problems[choice] = error
+        return self._problems[choice]
+
+    def fits(self, choice: Choice, room_bytes: int) -> bool:
+        """Return whether a choice can be built, and needs no more than that."""
+        return self.bytes_of(choice) <= room_bytes and self.problem(choice) is None
+
+    def optional_parts(self, choice: Choice) -> str:
+        """What could be left out besides, and what it takes, as part of a hint."""
+        numbers = next(iter(self.plans(choice).values())).numbers
+        parts = memory_parts(numbers)
+        found = [
+            f"{name} {size(parts[part])}"
+            for part, name in (("vision", "image"), ("audio", "audio"))
+            if part in parts
+        ]
+        text = f"; --modalities text saves {', '.join(found)}" if found else ""
+        if "drafter" in parts:
+            text += f"; no --drafter saves {size(parts['drafter'])}"
+        return text

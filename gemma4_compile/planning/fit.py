@@ -1,0 +1,136 @@
+"""What fits into a budget of memory: the choices that there are, and the order of giving up.
+
+A build has several sizes that memory depends on. Each is a ladder, from the best to the least; what
+the user gave is a ladder of one step. Of all combinations that fit, the one that gives up least is
+taken, and what is given up first is what a reply misses least (docs/options.md, ADR 0026).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TypeVar
+
+StepT = TypeVar("StepT")
+
+QUANTS = ("q8f16", "q4f16m", "q4f16", "q4f16s")
+"""Recipes of any checkpoint, from the one that loses least to the smallest.
+
+`q4f16l` loses a tenth less than `q4f16m` for an eighth more bytes of 31B, and has no step here.
+"""
+USUAL_QUANT = "q4f16"
+TRAINED_QUANTS = ("q4f16s",)
+"""Of checkpoints that were trained for 4 bits: these hold their weights exactly, in the fewest."""
+USUAL_CONTEXT, GOOD_CONTEXT, LEAST_CONTEXT = 8192, 4096, 2048
+USUAL_CHUNK, LEAST_CHUNK = 512, 64
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One combination.
+
+    Attributes
+    ----------
+    quant : a recipe's name
+    libraries : names; none for the only one that options describe
+    table_on_host : the per-layer embedding table is in the host's memory
+    """
+
+    quant: str
+    libraries: tuple[str, ...]
+    context: int
+    chunk: int
+    table_on_host: bool = False
+
+
+@dataclass(frozen=True)
+class Ladders:
+    """Steps of each choice, from the best to the least.
+
+    Attributes
+    ----------
+    usual_quant : the recipe that is worth giving other things up for; better ones take what is left
+    """
+
+    quants: tuple[str, ...]
+    libraries: tuple[tuple[str, ...], ...]
+    contexts: tuple[int, ...]
+    chunks: tuple[int, ...]
+    tables_on_host: tuple[bool, ...] = (False,)
+    usual_quant: str = USUAL_QUANT
+
+    def choices(self) -> list[Choice]:
+        """All combinations, from the one that gives up nothing to the smallest."""
+        steps = (self.quants, self.libraries, self.contexts, self.chunks, self.tables_on_host)
+        found = [
+            Choice(quant, libraries, context, min(chunk, context), table)
+            for quant, libraries, context, chunk, table in product(*steps)
+        ]
+        return sorted(dict.fromkeys(found), key=self.given_up)
+
+    def given_up(self, choice: Choice) -> tuple[int, ...]:
+        """Steps that a choice gives up, the most reluctant first: the least tuple is the best.
+
+        Answers come first: a context that holds a conversation, then the recipe, then the usual
+        context. Before those go what costs devices, a little time, or the time of a prompt; a
+        better recipe and a longer context than the usual ones only take what is left.
+        """
+        usual = self.quants.index(self.usual_quant) if self.usual_quant in self.quants else 0
+        quant, context = self.quants.index(choice.quant), choice.context
+        return (
+            sum(context < one <= GOOD_CONTEXT for one in self.contexts),
+            max(quant - usual, 0),
+            sum(context < one <= USUAL_CONTEXT for one in self.contexts),
+            self.libraries.index(choice.libraries),
+            self.tables_on_host.index(choice.table_on_host),
+            sum(choice.chunk < min(one, context) for one in self.chunks),
+            min(quant, usual),
+            sum(max(context, USUAL_CONTEXT) < one for one in self.contexts),
+        )
+
+    def better(self, choice: Choice) -> Iterator[tuple[str, Choice]]:
+        """By the name of each choice that gave something up, what it was before, the rest alike.
+
+        Of a recipe or context beyond the usual, that is the next better; else the usual.
+        """
+        quant = _better(self.quants, choice.quant, self.usual_quant)
+        context = _better(self.contexts, choice.context, USUAL_CONTEXT)
+        others = {
+            "recipe": replace(choice, quant=quant),
+            "libraries": replace(choice, libraries=self.libraries[0]),
+            "context": replace(choice, context=context),
+            "prefill_chunk": replace(choice, chunk=min(self.chunks[0], choice.context)),
+            "per_layer_table": replace(choice, table_on_host=self.tables_on_host[0]),
+        }
+        yield from ((name, other) for name, other in others.items() if other != choice)
+
+
+def _better(steps: Sequence[StepT], chosen: StepT, usual: StepT) -> StepT:
+    """The usual step where a chosen one is below it, else the next above; itself if none is."""
+    at = steps.index(chosen)
+    if usual in steps[:at]:
+        return usual
+    return steps[max(at - 1, 0)]
+
+
+def first_fit(ladders: Ladders, fits: Callable[[Choice], bool]) -> Choice | None:
+    """The choice that gives up least of those that fit; None if none does."""
+    return next((choice for choice in ladders.choices() if fits(choice)), None)
+
+
+def contexts_for(longest: int) -> tuple[int, ...]:
+    """Contexts of a model, from its longest down: powers of two from the least on."""
+    powers = [1 << bits for bits in range(LEAST_CONTEXT.bit_length() - 1, 63)]
+    shorter = [one for one in powers if one < longest]
+    return (longest, *reversed(shorter))
+
+
+def chunks_for(rows: int) -> tuple[int, ...]:
+    """Prefill chunks, from the usual down; first `rows` that none may cut, where they are more."""
+    halves = []
+    chunk = USUAL_CHUNK
+    while chunk >= LEAST_CHUNK:
+        halves.append(chunk)
+        chunk //= 2
+    return (*((rows,) if rows > USUAL_CHUNK else ()), *halves)
