@@ -140,9 +140,7 @@ def experts_refused(package: Path, plain: str) -> None:
     CUDA.fail("")
     gc.collect()
     with pytest.MonkeyPatch.context() as patch:
-        table = Path(package).parent / "meminfo"
-        table.write_text("MemTotal: 9 kB\nMemAvailable:    1048576 kB\n")
-        patch.setattr(host_memory, "_MEMORY_TABLE", table)
+        patch.setattr(host_memory, "available_bytes", lambda: 1 << 30)
         with pytest.raises(ArtifactError, match="1073741824 are available"):
             Engine.open(package, experts=0.5)
         assert not Engine.open(package, experts=1.0).experts.on_host

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import tvm_ffi
@@ -17,11 +16,10 @@ import tvm_ffi
 from gemma4_compile.device_kinds import DeviceType
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.runtime.device.device import Device, allocate
+from gemma4_compile.system.available_memory import available_bytes
 
 _PAGE_LOCKED = 3  # kDLCUDAHost, whose memory is `cudaMallocHost`'s
 _CAPSULE = b"dltensor"
-_MEMORY_TABLE = Path("/proc/meminfo")
-_AVAILABLE = "MemAvailable:"
 
 ROOM_LEFT_BYTES = 1 << 30
 """Of the host's memory, for everything else: what is page-locked is never swapped out."""
@@ -81,27 +79,17 @@ def bytes_of(tensor: tvm_ffi.Tensor) -> memoryview:
 
 
 def check_room(nbytes: int) -> None:
-    """ArtifactError if the host has too little memory left to page-lock so much of it.
+    """ArtifactError if host or container have too little memory left to page-lock so much of it.
 
     Linux would end programs to make room, this one among them.
     """
-    available = _available_bytes()
+    available = available_bytes()
     if available is not None and nbytes + ROOM_LEFT_BYTES > available:
         raise ArtifactError(
             f"experts in the host's memory need {nbytes} bytes of it, and {ROOM_LEFT_BYTES} are "
             f"left for the rest; {available} are available",
             hint="close other programs, or leave more of the experts on the GPU: --experts 75%",
         )
-
-
-def _available_bytes() -> int | None:
-    """Memory that programs can get without swapping; None where the system does not tell."""
-    try:
-        lines = _MEMORY_TABLE.read_text("utf-8").splitlines()
-        (found,) = (line.split()[1] for line in lines if line.startswith(_AVAILABLE))
-        return int(found) * 1024
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 def _described(capsule: object) -> _DLTensor:
