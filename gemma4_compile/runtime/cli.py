@@ -115,8 +115,13 @@ def _bench(options: ChatOptions, package: Package, console: Console) -> None:
 def _profile(options: ChatOptions, package: Package, console: Console) -> None:
     """Print a table of kernels for a prompt and for a token; stdout has nothing else."""
     with console.loading(package.directory, package.library_name) as progress:
-        length, experts = options.context_length, options.experts
-        steps = profile(package, context_length=length, progress=progress, experts=experts)
+        steps = profile(
+            package,
+            context_length=options.context_length,
+            progress=progress,
+            experts=options.experts,
+            ple=options.ple,
+        )
         found = list(steps)
     print("\n\n".join(map(profile_table, found)))
 

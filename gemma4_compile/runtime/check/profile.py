@@ -52,6 +52,7 @@ def profile(
     context_length: int | None = None,
     progress: ByteCount | None = None,
     experts: float | None = None,
+    ple: str | None = None,
 ) -> Iterator[StepProfile]:
     """Profile the prompt, then a decoded token. CUDA graphs are off: a graph is one launch.
 
@@ -78,6 +79,7 @@ def profile(
         graphs=False,
         drafts=0,
         experts=experts,
+        ple=ple,
     )
     model, device, plain = engine.model, engine.device, engine.runner
     described = json.loads(str(model.library.compiled_function(abi.METADATA)()))
