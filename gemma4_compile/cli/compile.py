@@ -21,7 +21,7 @@ from gemma4_compile.options.package import DEFAULT_MODEL, DEFAULT_PRESET
 from gemma4_compile.options.process import check_open, warn
 from gemma4_compile.package.output_directory import check_output, check_place
 from gemma4_compile.package.partial_build import FIT
-from gemma4_compile.planning.fit_report import fit_rows
+from gemma4_compile.planning.fit_report import fit_rows, run_options
 from gemma4_compile.planning.plan_report import plan_json, plan_text
 from gemma4_compile.reports.quantization_report import report_json, report_model, report_text
 from gemma4_compile.targets import TARGETS, Target, target_spec
@@ -63,7 +63,8 @@ def _print_summary(summary: Summary, request: CompileRequest) -> None:
     if summary.whole:
         program = TARGETS[request.target].run_by
         raw = "" if summary.converses or program != Target.run_by else " --raw"
-        rows.append(("run it", f"{program} {shlex.quote(str(summary.output))}{raw}"))
+        placed = "" if request.fitted is None else run_options(request.fitted)
+        rows.append(("run it", f"{program} {shlex.quote(str(summary.output))}{raw}{placed}"))
     if request.fitted is not None:
         rows += fit_rows(request.fitted)
     for name, value in rows:

@@ -13,7 +13,7 @@ from gemma4_compile.checkpoint.local_path import local_path
 from gemma4_compile.checkpoint.sources import ModelSource, open_source
 from gemma4_compile.checkpoint.trained import is_trained
 from gemma4_compile.compile.compilation import LibraryPlan
-from gemma4_compile.compile.fit_memory import Memory
+from gemma4_compile.compile.fit_memory import Memory, can_leave_table
 from gemma4_compile.compile.own_schemes import with_own_schemes
 from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.compile.resolve import (
@@ -27,6 +27,7 @@ from gemma4_compile.model_spec.components import ALL_COMPONENTS
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.options.budget import Budget, size_for
 from gemma4_compile.options.package import MOBILE
+from gemma4_compile.planning.expert_shares import SHARES, expert_shares
 from gemma4_compile.planning.fit import (
     QUANTS,
     TRAINED_QUANTS,
@@ -92,14 +93,15 @@ def _fitted(
     if chosen is None:
         raise _too_large(memory, ladders, budget)
     steps = {
-        name: Step(value, name in request.fit_keeps) for name, value in _values(chosen).items()
+        name: Step(value, name in request.fit_keeps)
+        for name, value in _values(chosen, ladders).items()
     }
     needs = memory.bytes_of(chosen)
     for name, other in ladders.better(chosen):
         problem = memory.problem(other)
         steps[name] = replace(
             steps[name],
-            instead_of=_values(other)[name],
+            instead_of=_values(other, ladders)[name],
             saves_bytes=memory.bytes_of(other) - needs,
             problem=None if problem is None else str(problem),
         )
@@ -159,7 +161,10 @@ def ladders_of(memory: Memory, budget: Budget, model: str) -> Ladders:
     fewer = tuple(name for name in names if name in exact)
     if "libraries" not in keeps and fewer and fewer != names:
         libraries.append(fewer)
-    return Ladders(quants, tuple(libraries), contexts, chunks)
+    plans = [plan.numbers for plan in memory.plans(first).values()]
+    tables = (False, True) if all(map(can_leave_table, plans)) else (False,)
+    shares = SHARES if all(map(expert_shares, plans)) else SHARES[:1]
+    return Ladders(quants, tuple(libraries), contexts, chunks, tables, shares)
 
 
 def _names(request: CompileRequest) -> tuple[str, ...]:
@@ -189,13 +194,20 @@ def _that_run(
     return running
 
 
-def _values(choice: Choice) -> dict[str, object]:
-    """A choice as provenance has it, by the name of what was chosen."""
+def _values(choice: Choice, ladders: Ladders) -> dict[str, object]:
+    """A choice as provenance has it, by the name of what was chosen.
+
+    Places are there for models and targets that have a choice of them, in the words of the options.
+    """
+    table = {"per_layer_table": "host" if choice.table_on_host else "gpu"}
+    experts = {"experts": f"{choice.experts:.0%}"}
     return {
         "recipe": choice.quant,
         "context": choice.context,
         "prefill_chunk": choice.chunk,
         **({"libraries": list(choice.libraries)} if choice.libraries else {}),
+        **(table if ladders.tables_on_host[1:] else {}),
+        **(experts if ladders.experts[1:] else {}),
     }
 
 
@@ -214,6 +226,10 @@ def _too_large(memory: Memory, ladders: Ladders, budget: Budget) -> Gemma4Compil
     words = [f"{choice.quant}, context {choice.context:,}, prefill chunk {choice.chunk:,}"]
     if len(ladders.libraries) > 1 and choice.libraries == ladders.libraries[-1]:
         words.append("without the libraries that compute in float32")
+    if choice.table_on_host:
+        words.append("the per-layer table on the host")
+    if choice.experts < 1:
+        words.append(f"{choice.experts:.0%} of the experts on the device")
     room = max(budget.room_bytes, 0)
     left = f" ({size(budget.margin_bytes)} are the driver's and other programs')"
     mebibytes = -(-size_for(needs) // 2**20)

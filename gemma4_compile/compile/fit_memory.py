@@ -8,13 +8,15 @@ from gemma4_compile.compile.compilation import LibraryPlan
 from gemma4_compile.compile.library_set import check_plans, library_plans
 from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.compile.resolve import Choices, ChosenLibrary, choose, sizes_of
+from gemma4_compile.device_kinds import is_of_pages
 from gemma4_compile.errors import Gemma4CompileError
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import COMPONENTS
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
+from gemma4_compile.planning.expert_shares import expert_shares
 from gemma4_compile.planning.fit import Choice, contexts_for
-from gemma4_compile.planning.memory_parts import memory_parts
-from gemma4_compile.planning.plan import RecipePlan, plan_recipe
+from gemma4_compile.planning.memory_parts import bytes_with_table_on_host, memory_parts
+from gemma4_compile.planning.plan import BuildPlan, RecipePlan, plan_recipe
 from gemma4_compile.planning.plan_report import size
 
 
@@ -24,7 +26,9 @@ class Memory:
 
     request: CompileRequest
     config: Gemma4Config
-    _bytes: dict[tuple[str, tuple[str, ...], int], dict[int, int]] = field(default_factory=dict)
+    _plans_of: dict[tuple[str, tuple[str, ...], int], tuple[BuildPlan, ...]] = field(
+        default_factory=dict
+    )
     _recipes: dict[tuple[str, int | None], RecipePlan] = field(default_factory=dict)
     _problems: dict[Choice, Gemma4CompileError | None] = field(default_factory=dict)
 
@@ -58,20 +62,26 @@ class Memory:
 
     def bytes_of(self, choice: Choice) -> int:
         """Memory that a choice needs; the drafter's, which may be left unused, is counted."""
+        return max(
+            sum(memory_parts(plan).values()) - plan.kv_bytes + kv.total_bytes - _off(plan, choice)
+            for plan in self._sizes(choice)
+            for kv in plan.kv
+            if kv.context_length == choice.context
+        )
+
+    def _sizes(self, choice: Choice) -> tuple[BuildPlan, ...]:
+        """Plans of different libraries, with the keys and values of all contexts."""
+        given = self.request.context_length
         key = choice.quant, choice.libraries, choice.chunk
-        found = self._bytes.setdefault(key, {})
-        if choice.context not in found:
+        if key not in self._plans_of:
             known = contexts_for(self.config.max_position_embeddings)
-            longer = tuple(one for one in known if one >= choice.chunk)
+            longer = [one for one in known if one >= choice.chunk] if given is None else ()
             asked = self.request_of(choice)
             chosen = choose(asked)
             some = replace(chosen, libraries=self._different(chosen.libraries))
-            for numbers in (plan.numbers for plan in self._plans(some, asked, longer)):
-                rest = sum(memory_parts(numbers).values()) - numbers.kv_bytes
-                for kv in numbers.kv:
-                    context = kv.context_length
-                    found[context] = max(found.get(context, 0), rest + kv.total_bytes)
-        return found[choice.context]
+            plans = self._plans(some, asked, tuple(longer))
+            self._plans_of[key] = tuple(plan.numbers for plan in plans)
+        return self._plans_of[key]
 
     def _different(self, libraries: tuple[ChosenLibrary, ...]) -> tuple[ChosenLibrary, ...]:
         """Of libraries that take the same memory the first: what it depends on is told apart."""
@@ -84,13 +94,14 @@ class Memory:
 
     def problem(self, choice: Choice) -> Gemma4CompileError | None:
         """Why a choice cannot be built; None if it can."""
-        if choice not in self._problems:
-            self._problems[choice] = None
+        built = replace(choice, table_on_host=False, experts=1.0)
+        if built not in self._problems:
+            self._problems[built] = None
             try:
-                check_plans([*self.plans(choice).values()])
+                check_plans([*self.plans(built).values()])
             except Gemma4CompileError as error:
-                self._problems[choice] = error
-        return self._problems[choice]
+                self._problems[built] = error
+        return self._problems[built]
 
     def fits(self, choice: Choice, room_bytes: int) -> bool:
         """Return whether a choice can be built, and needs no more than that."""
@@ -109,3 +120,20 @@ class Memory:
         if "drafter" in parts:
             text += f"; no --drafter saves {size(parts['drafter'])}"
         return text
+
+
+def _off(plan: BuildPlan, choice: Choice) -> int:
+    """Bytes that a choice leaves in the host's memory."""
+    off = 0
+    if choice.table_on_host:
+        without = bytes_with_table_on_host(plan)
+        off += 0 if without is None else plan.device_memory_bytes - without
+    if choice.experts < 1:
+        (share,) = expert_shares(plan, (choice.experts,))
+        off += share.host_bytes
+    return off
+
+
+def can_leave_table(plan: BuildPlan) -> bool:
+    """Return whether the per-layer table of a library may lie in the host's memory."""
+    return not is_of_pages(plan.target.device) and bytes_with_table_on_host(plan) is not None

@@ -35,6 +35,7 @@ class Choice:
     quant : a recipe's name
     libraries : names; none for the only one that options describe
     table_on_host : the per-layer embedding table is in the host's memory
+    experts : share of the experts on the device, the rest in the host's memory
     """
 
     quant: str
@@ -42,6 +43,7 @@ class Choice:
     context: int
     chunk: int
     table_on_host: bool = False
+    experts: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -58,14 +60,21 @@ class Ladders:
     contexts: tuple[int, ...]
     chunks: tuple[int, ...]
     tables_on_host: tuple[bool, ...] = (False,)
+    experts: tuple[float, ...] = (1.0,)
     usual_quant: str = USUAL_QUANT
 
     def choices(self) -> list[Choice]:
-        """All combinations, from the one that gives up nothing to the smallest."""
-        steps = (self.quants, self.libraries, self.contexts, self.chunks, self.tables_on_host)
+        """All combinations, from the one that gives up nothing to the smallest.
+
+        Experts that are read over a bus have no better recipe than the usual: it would take twice
+        as long.
+        """
+        places = product(self.tables_on_host, self.experts)
+        steps = product(self.quants, self.libraries, self.contexts, self.chunks, places)
         found = [
-            Choice(quant, libraries, context, min(chunk, context), table)
-            for quant, libraries, context, chunk, table in product(*steps)
+            Choice(quant, libraries, context, min(chunk, context), *place)
+            for quant, libraries, context, chunk, place in steps
+            if place[1] == self.experts[0] or quant not in self.quants[: self._usual()]
         ]
         return sorted(dict.fromkeys(found), key=self.given_up)
 
@@ -73,21 +82,28 @@ class Ladders:
         """Steps that a choice gives up, the most reluctant first: the least tuple is the best.
 
         Answers come first: a context that holds a conversation, then the recipe, then the usual
-        context. Before those go what costs devices, a little time, or the time of a prompt; a
-        better recipe and a longer context than the usual ones only take what is left.
+        context. Before those go what costs devices, the time of a prompt, or a little of a token's;
+        a better recipe and a longer context than the usual ones only take what is left. Experts
+        leave the device where nothing else helps, and then no further than the rest asks for.
         """
-        usual = self.quants.index(self.usual_quant) if self.usual_quant in self.quants else 0
+        usual = self._usual()
         quant, context = self.quants.index(choice.quant), choice.context
         return (
             sum(context < one <= GOOD_CONTEXT for one in self.contexts),
+            int(choice.experts != self.experts[0]),
             max(quant - usual, 0),
             sum(context < one <= USUAL_CONTEXT for one in self.contexts),
             self.libraries.index(choice.libraries),
-            self.tables_on_host.index(choice.table_on_host),
             sum(choice.chunk < min(one, context) for one in self.chunks),
+            self.tables_on_host.index(choice.table_on_host),
+            self.experts.index(choice.experts),
             min(quant, usual),
             sum(max(context, USUAL_CONTEXT) < one for one in self.contexts),
         )
+
+    def _usual(self) -> int:
+        """The place of the usual recipe; 0 where there is no choice of it."""
+        return self.quants.index(self.usual_quant) if self.usual_quant in self.quants else 0
 
     def better(self, choice: Choice) -> Iterator[tuple[str, Choice]]:
         """By the name of each choice that gave something up, what it was before, the rest alike.
@@ -102,6 +118,7 @@ class Ladders:
             "context": replace(choice, context=context),
             "prefill_chunk": replace(choice, chunk=min(self.chunks[0], choice.context)),
             "per_layer_table": replace(choice, table_on_host=self.tables_on_host[0]),
+            "experts": replace(choice, experts=self.experts[0]),
         }
         yield from ((name, other) for name, other in others.items() if other != choice)
 

@@ -14,6 +14,7 @@ _NAMES = {
     "prefill_chunk": "prefill chunk",
     "libraries": "libraries",
     "per_layer_table": "per-layer table",
+    "experts": "experts",
 }
 
 
@@ -105,3 +106,13 @@ def _why(step: JsonObject) -> str:
         what = f"with {', '.join(name for name in other if name not in value)}"
     more = f"{what}: {size(step['saves_bytes'])} more"
     return f" ({what} cannot be built: {step['problem']})" if "problem" in step else f" ({more})"
+
+
+def run_options(entry: JsonObject) -> str:
+    """What `gemma4-chat` and `gemma4-serve` are given to place things as the budget has them."""
+    options = {"per_layer_table": "--ple", "experts": "--experts"}
+    return "".join(
+        f" {option} {entry['choices'][name]['value']}"
+        for name, option in options.items()
+        if "instead_of" in entry["choices"].get(name, {})
+    )

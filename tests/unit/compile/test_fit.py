@@ -19,9 +19,10 @@ from gemma4_compile.errors import UsageError
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import COMPONENTS
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config, preset_names
+from gemma4_compile.model_spec.parameters import Role
 from gemma4_compile.options.budget import Budget
 from gemma4_compile.options.compile import COMMAND
-from gemma4_compile.planning.memory_parts import memory_parts
+from gemma4_compile.planning.memory_parts import bytes_with_table_on_host, memory_parts
 from gemma4_compile.planning.plan import make_plan
 from gemma4_compile.quantization.recipe import storage_plan
 from gemma4_compile.quantization.schemes import RECIPES
@@ -33,6 +34,7 @@ MIB, GIB = 1 << 20, 1 << 30
 QUANTS = ("q8f16", "q4f16m", "q4f16", "q4f16s")
 CONTEXTS = (131_072, 65_536, 32_768, 16_384, 8192, 4096, 2048)
 CHUNKS = (512, 256, 128, 64)
+SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)
 E2B = "gemma-4-E2B-it"
 
 
@@ -47,45 +49,47 @@ def fitted(*line: str) -> tuple[CompileRequest, JsonObject]:
 
 
 @cache
-def memory_of(preset: str) -> dict[tuple[str, int, int], int]:
+def memory_of(preset: str) -> dict[tuple[str, int, int, bool, float], int]:
     """Bytes of every combination for CUDA: weights, and a plan's memory besides them."""
     config, target = Gemma4Config.from_preset(preset), target_spec("cuda")
-    contexts = [one for one in CONTEXTS if one <= config.max_position_embeddings]
     longest = config.max_position_embeddings
-    contexts += [longest] if longest not in contexts else []
+    contexts = sorted({one for one in CONTEXTS if one <= longest} | {longest})
     table = model_parameters(config, COMPONENTS)
-    weights = {
-        name: sum(
-            tensor.nbytes
-            for stored in storage_plan(table, RECIPES[name], None)
-            for tensor in stored.tensors
-        )
-        for name in QUANTS
-    }
-    known = None
-    rest = {}
+    known, rest = None, {}
     for chunk in CHUNKS:
         plan = make_plan(config, "q4f16", target, 2048, chunk, contexts, recipes=known)
         known = plan.recipes
         for kv in plan.kv:
             rest[kv.context_length, chunk] = kv.total_bytes + plan.activation_bytes
-    return {
-        (quant, context, chunk): weights[quant] + more
-        for quant, (context, chunk), more in (
-            (quant, key, more) for quant, (key, more) in product(QUANTS, rest.items())
-        )
-    }
+    found = {}
+    for quant in QUANTS:
+        sizes = dict.fromkeys(Role, 0)
+        for stored in storage_plan(table, RECIPES[quant], None):
+            sizes[stored.parameter.role] += sum(tensor.nbytes for tensor in stored.tensors)
+        rows, experts = sizes[Role.PER_LAYER_EMBEDDING], sizes[Role.EXPERTS]
+        shares = SHARES if experts and quant in ("q4f16", "q4f16s") else SHARES[:1]
+        places = [*product((False, True) if rows else (False,), shares)]
+        for ((context, chunk), more), (on_host, share) in product(rest.items(), places):
+            off = experts * (config.num_hidden_layers - int(share * config.num_hidden_layers))
+            nbytes = sum(sizes.values()) + more - off // config.num_hidden_layers
+            if on_host:
+                nbytes += chunk * (rows // config.vocab_size_per_layer_input) - rows
+            found[quant, context, chunk, on_host, share] = nbytes
+    return found
 
 
-def rank(quant: str, context: int, chunk: int) -> tuple[float, ...]:
+def rank(quant: str, context: int, chunk: int, on_host: bool, share: float) -> tuple[float, ...]:
     """What counts, the most first, as docs/options.md has it; larger is better."""
     quality = -QUANTS.index(quant)
     usual = -QUANTS.index("q4f16")
     return (
         min(context, 4096),
+        int(share),
         min(quality, usual),
         min(context, 8192),
         chunk,
+        not on_host,
+        share,
         quality,
         context,
     )
@@ -102,8 +106,13 @@ def test_every_size_takes_the_best_of_all_combinations(preset: str) -> None:
         best = max(
             (one for one, size in memory.items() if size <= room), key=lambda one: rank(*one)
         )
-        assert (found.quant, found.context_length, found.prefill_chunk) == best
+        assert (found.quant, found.context_length, found.prefill_chunk) == best[:3]
         assert found.fitted is not None
+        choices = found.fitted["choices"]
+        assert choices.get("per_layer_table", {"value": "gpu"})["value"] == (
+            "host" if best[3] else "gpu"
+        )
+        assert choices.get("experts", {"value": "100%"})["value"] == f"{best[4]:.0%}"
         assert found.fitted["needs_bytes"] == memory[best]
 
 
@@ -111,8 +120,10 @@ def test_every_size_takes_the_best_of_all_combinations(preset: str) -> None:
 def test_the_plan_of_what_was_chosen_is_within_the_budget(line: tuple[str, ...]) -> None:
     found, entry = fitted(E2B, "--fit", "3.2GB", *line)
     plans, _ = plan_model(found)
-    needs = max(sum(memory_parts(plan.numbers).values()) for plan in plans)
-    assert needs == entry["needs_bytes"] <= entry["budget_bytes"] - entry["margin_bytes"]
+    sizes = [sum(memory_parts(plan.numbers).values()) for plan in plans]
+    if entry["choices"].get("per_layer_table", {}).get("value") == "host":
+        sizes = [bytes_with_table_on_host(plan.numbers) or 0 for plan in plans]
+    assert max(sizes) == entry["needs_bytes"] <= entry["budget_bytes"] - entry["margin_bytes"]
     assert entry["budget_bytes"] == 3_200_000_000
     for name, value in entry["choices"].items():
         assert value.get("saves_bytes", 1) > 0, name

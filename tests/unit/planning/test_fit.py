@@ -21,7 +21,8 @@ from gemma4_compile.quantization.schemes import RECIPES
 
 ALL, FEWER = ("default", "f16"), ("f16",)
 CONTEXTS = (32_768, 16_384, 8192, 4096, 2048)
-FULL = Ladders(QUANTS, (ALL, FEWER), CONTEXTS, (512, 256, 64), (False, True))
+STEPS = QUANTS, (ALL, FEWER), CONTEXTS, (512, 256, 64), (False, True), (1.0, 0.5, 0.0)
+FULL = Ladders(*STEPS)
 
 
 def gives_up_less(one: Choice, other: Choice) -> bool:
@@ -29,6 +30,8 @@ def gives_up_less(one: Choice, other: Choice) -> bool:
     for size in (4096,):
         if min(one.context, size) != min(other.context, size):
             return one.context > other.context
+    if (one.experts == 1) != (other.experts == 1):
+        return one.experts == 1
     lost = [max(QUANTS.index(each.quant), QUANTS.index(USUAL_QUANT)) for each in (one, other)]
     if lost[0] != lost[1]:
         return lost[0] < lost[1]
@@ -36,10 +39,12 @@ def gives_up_less(one: Choice, other: Choice) -> bool:
         return one.context > other.context
     if one.libraries != other.libraries:
         return one.libraries == ALL
-    if one.table_on_host != other.table_on_host:
-        return not one.table_on_host
     if one.chunk != other.chunk:
         return one.chunk > other.chunk
+    if one.table_on_host != other.table_on_host:
+        return not one.table_on_host
+    if one.experts != other.experts:
+        return one.experts > other.experts
     if one.quant != other.quant:
         return QUANTS.index(one.quant) < QUANTS.index(other.quant)
     return one.context > other.context
@@ -49,16 +54,18 @@ def cost(choice: Choice) -> int:
     """Any memory that falls with each step."""
     weights = {"q8f16": 4000, "q4f16m": 2400, "q4f16": 2200, "q4f16s": 2000}[choice.quant]
     state = choice.context // 100 * (2 if choice.libraries == ALL else 1)
-    return weights + state + choice.chunk // 2 - (700 if choice.table_on_host else 0)
+    off = int(1000 * (1 - choice.experts))
+    return weights + state + choice.chunk // 2 - (700 if choice.table_on_host else 0) - off
 
 
 def test_of_all_that_fit_none_gives_up_less() -> None:
     everything = [
-        Choice(*one)
-        for one in product(QUANTS, (ALL, FEWER), CONTEXTS, (512, 256, 64), (False, True))
+        choice
+        for choice in (Choice(*one) for one in product(*STEPS))
+        if choice.experts == 1 or choice.quant in ("q4f16", "q4f16s")  # not twice over the bus
     ]
     budgets = sorted({cost(choice) for choice in everything})
-    for budget in (budgets[0] - 1, *budgets[::7], budgets[-1]):
+    for budget in (budgets[0] - 1, *budgets[::29], budgets[-1]):
         fitting = [choice for choice in everything if cost(choice) <= budget]
         found = first_fit(FULL, lambda choice, budget=budget: cost(choice) <= budget)
         assert (found is None) == (not fitting)
@@ -78,13 +85,14 @@ def test_what_is_given_is_kept() -> None:
 
 
 def test_what_was_given_up_is_named_with_what_would_be_taken() -> None:
-    chosen = Choice("q4f16s", FEWER, 2048, 64, table_on_host=True)
-    assert {name: other for name, other in FULL.better(chosen)} == {
-        "recipe": Choice("q4f16", FEWER, 2048, 64, table_on_host=True),
-        "libraries": Choice("q4f16s", ALL, 2048, 64, table_on_host=True),
-        "context": Choice("q4f16s", FEWER, 8192, 64, table_on_host=True),
-        "prefill_chunk": Choice("q4f16s", FEWER, 2048, 512, table_on_host=True),
-        "per_layer_table": Choice("q4f16s", FEWER, 2048, 64),
+    chosen = Choice("q4f16s", FEWER, 2048, 64, True, 0.5)
+    assert dict(FULL.better(chosen)) == {
+        "recipe": Choice("q4f16", FEWER, 2048, 64, True, 0.5),
+        "libraries": Choice("q4f16s", ALL, 2048, 64, True, 0.5),
+        "context": Choice("q4f16s", FEWER, 8192, 64, True, 0.5),
+        "prefill_chunk": Choice("q4f16s", FEWER, 2048, 512, True, 0.5),
+        "per_layer_table": Choice("q4f16s", FEWER, 2048, 64, False, 0.5),
+        "experts": Choice("q4f16s", FEWER, 2048, 64, True, 1.0),
     }
     usual = Choice("q4f16", ALL, 8192, 512)
     assert {name: (other.quant, other.context) for name, other in FULL.better(usual)} == {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from gemma4_compile.planning.fit_report import Fitted, Step, fit_rows
+from gemma4_compile.planning.fit_report import Fitted, Step, fit_rows, run_options
 
 STEPS = {
     "recipe": Step("q4f16", instead_of="q8f16", saves_bytes=3 << 30),
@@ -34,3 +34,14 @@ def test_what_cannot_be_built_is_not_called_too_large() -> None:
     step = Step(65_536, instead_of=131_072, saves_bytes=1, problem="keys need too much")
     entry = Fitted(8 << 30, 0, None, 1, {"context": step}).to_json()
     assert fit_rows(entry)[1][1] == "65,536 (131,072 cannot be built: keys need too much)"
+
+
+def test_what_was_placed_on_the_host_is_run_so() -> None:
+    steps = {
+        "per_layer_table": Step("host", instead_of="gpu", saves_bytes=1),
+        "experts": Step("50%", instead_of="100%", saves_bytes=1),
+    }
+    assert run_options(Fitted(1, 0, None, 1, steps).to_json()) == " --ple host --experts 50%"
+    kept = {"per_layer_table": Step("gpu"), "experts": Step("100%")}
+    assert run_options(Fitted(1, 0, None, 1, kept).to_json()) == ""
+    assert run_options(Fitted(1, 0, None, 1, STEPS).to_json()) == ""
