@@ -4,6 +4,7 @@
 // device's own. Steps, by `op`:
 //   prefill {ids, chunk?, save?}    decode {id, save?}    clear    pop {count}
 //   rows {rows, count, modality, save?}                   rows of a medium, from a float32 file
+//   window {rows}    a window in the place of the per-layer table; 0: the table again
 //   verify {ids, save}              logits after each of a few tokens, of a package with a drafter
 //   greedy {ids, count, stop?}      prompt, then up to `count` greedy tokens; the stop token is kept
 //   renew {contextLength?, chunk?, sequences?}            a fresh state
@@ -23,6 +24,7 @@ import { dispose, WebGPUModel } from "../../gemma4_compile/verification/webgpu_m
 import { Checkpoints } from "./dawn_checkpoints.mjs";
 import { describe } from "./dawn_exports.mjs";
 import { counts, logger, NODE_MODULES, openDevice, runJob } from "./dawn_gpu.mjs";
+import { Window } from "./dawn_window.mjs";
 import { emulateSubgroups } from "./subgroups.mjs";
 
 const job = readJob();
@@ -46,20 +48,40 @@ function argmax(values) {
   return best;
 }
 
+/** A prompt in chunks, where there is a window with the rows of each. */
+function prompt(model, ids, chunk = model.chunkSize) {
+  if (!model.window) return model.prompt(ids, chunk);
+  let logits;
+  for (let start = 0; start < ids.length; start += chunk) {
+    logits?.dispose();
+    const part = ids.slice(start, start + chunk);
+    model.window.put(part);
+    logits = model.prefill(part);
+  }
+  return logits;
+}
+
 const operations = {
   async prefill(model, { ids, chunk, save: name }) {
-    await save(name, await model.read(model.prompt(ids, chunk)));
+    await save(name, await model.read(prompt(model, ids, chunk)));
+  },
+  async window(model, { rows }) {
+    model.window?.close();
+    model.window = rows ? await Window.open(model, job.package, rows) : undefined;
   },
   async rows(model, { rows, count, modality, save: name }) {
     const values = await load(rows);
     const ids = new Array(count).fill(0);
+    model.window?.put(ids, modality);
     await save(name, await model.read(model.prefillRows(values, values.length / count, ids, modality)));
   },
   async decode(model, { id, save: name }) {
+    model.window?.put([id]);
     await save(name, await model.read(model.decode(id)));
   },
   async verify(model, { ids, save: name }) {
     const count = ids.length;
+    model.window?.put(ids);
     const logits = model.scoped(() => {
       const embeddings = model.functions.embed_tokens(model.upload([count], "int32", ids), model.params);
       const rows = embeddings.view([1, count, embeddings.shape[1]]);
