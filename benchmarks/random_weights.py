@@ -18,7 +18,13 @@ import numpy.typing as npt
 
 BLOCK_BYTES = 32 << 20
 ALIGNMENT = 256
-GROUP = 32
+GROUP, GROUP_BITS = 32, (4, 6, 8)
+BLOCK = 256
+"""Columns to a scale of a per-layer table in a checkpoint's own steps."""
+ATTENTION_BITS = 4
+STEP = 1 / 32
+"""Of activations of a deviation of 1, in range up to 4 of them."""
+PAIRS = re.compile(r"^.*\.pairs(\.part\d+)?$")
 BOUNDS = np.array([-4, 4, -16, 16], np.float32)
 """Of a tower's matmul: some values are beyond them."""
 QUANTISED = re.compile(r"^(.*)\.(q_weight|q_scale)(\.part\d+)?$")
@@ -74,15 +80,16 @@ class Filler:
         quantised = QUANTISED.match(weight.name)
         if quantised:
             stem, kind, part = quantised[1], quantised[2], quantised[3] or ""
-            words = self._shapes[f"{stem}.q_weight{part}"][-1]
-            groups = self._shapes[f"{stem}.q_scale{part}"][-1]
-            bits = words // groups  # a group of 32 values takes as many words as a value has bits
-            assert (bits, words % groups) in ((4, 0), (8, 0)), weight.name
+            bits, columns = self.integers(stem, part)
             if kind == "q_weight":
                 return ("bits", bits)
             deviation = (2**bits - 2) / math.sqrt(12)  # of evenly spread quantised values
-            scale = 1 / (deviation * math.sqrt(GROUP * groups))
+            scale = 1 / (deviation * math.sqrt(columns))
             return ("between", weight.dtype, 0.8 * scale, 1.2 * scale)
+        if weight.name.endswith(".steps.weight"):
+            return ("between", weight.dtype, STEP, 1.2 * STEP)
+        if PAIRS.match(weight.name):
+            return ("halves", math.sqrt(3 / (2 * weight.shape[-1])))
         if weight.name.endswith(".bounds.weight"):
             return ("bounds",)
         if weight.name.endswith(".token_ordering.weight"):  # the tokens of a drafter's clusters
@@ -93,6 +100,30 @@ class Filler:
         bound = math.sqrt(3 / weight.shape[-1])
         return ("between", weight.dtype, -bound, bound)
 
+    def integers(self, stem: str, part: str = "") -> tuple[int, int]:
+        """Bits of a matrix's integers, and its columns."""
+        words = self._shapes[f"{stem}.q_weight{part}"][-1]
+        groups = self._shapes[f"{stem}.q_scale{part}"][-1]
+        each, rest = divmod(words, groups)
+        assert not rest, stem
+        if each in GROUP_BITS:  # a group of 32 values takes as many words as a value has bits
+            return each, GROUP * groups
+        if groups > 1:
+            return each * GROUP // BLOCK, BLOCK * groups
+        columns = self._columns(stem, words)
+        return words * GROUP // columns, columns
+
+    def _columns(self, stem: str, words: int) -> int:
+        """Columns of a matrix with a scale a row, which the matrix before it says, or the norms."""
+        layer, _, own = stem.rpartition(".")
+        if own == "down_proj":
+            return self._shapes[f"{layer}.gate_up_proj.q_scale"][0] // 2
+        if own == "per_layer_projection":
+            return self._shapes[f"{layer}.per_layer_input_gate.q_scale"][0]
+        if own == "o_proj":
+            return words * GROUP // ATTENTION_BITS
+        return self._shapes["norm.weight"][0]
+
     def _block(self, kind: tuple[Any, ...]) -> npt.NDArray[np.uint8]:
         if kind not in self._blocks:
             if kind[0] == "bits":
@@ -100,10 +131,14 @@ class Filler:
                 # All ones, which bytes never are, becomes the zero: that keeps the mean at zero.
                 if kind[1] == 8:
                     bits[bits == 255] = 127
-                else:
+                elif kind[1] == 4:
                     bits[bits & 15 == 15] -= 8
                     bits[bits >> 4 == 15] -= 128
                 self._blocks[kind] = bits
+            elif kind[0] == "halves":
+                values = self._random.uniform(-kind[1], kind[1], BLOCK_BYTES // 2)
+                upper = values.astype("<f4").view("<u4") >> np.uint32(16)
+                self._blocks[kind] = upper.astype("<u2").view(np.uint8)
             elif kind[0] == "bounds":
                 count = BLOCK_BYTES // BOUNDS.nbytes
                 self._blocks[kind] = np.tile(BOUNDS, count).view(np.uint8)

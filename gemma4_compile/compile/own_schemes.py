@@ -12,6 +12,7 @@ from gemma4_compile.checkpoint.match import match
 from gemma4_compile.checkpoint.quantised.phones import stored_form
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo, read_rows
 from gemma4_compile.checkpoint.sources import ModelSource
+from gemma4_compile.compile.released_phones import RELEASED, assumed_schemes
 from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import QuantizationError, UsageError
 from gemma4_compile.model_spec.drafter.parameters import STEM
@@ -60,17 +61,35 @@ def with_own_schemes(
             hint=_OTHER,
         )
     if source.checkpoint is None:
-        raise UsageError(
-            f"--quant {MOBILE.name}: the bits of each matrix are read off the checkpoint's "
-            "tensors, which --only library, and --plan of a hub id, do without",
-            hint="leave out --only, or download the checkpoint and give its directory",
-        )
-    matched = match(source.checkpoint.tensors, source.config)
-    own = _overrides(table, matched)
+        own = _assumed(table, source)
+    else:
+        own = _overrides(table, match(source.checkpoint.tensors, source.config))
     return replace(
         request,
         overrides=(*(one for one in own if one not in request.overrides), *request.overrides),
     )
+
+
+def _assumed(table: Sequence[Parameter], source: ModelSource) -> Iterator[tuple[str, str]]:
+    """As `_overrides`, of the released checkpoint of the model's size."""
+    found = assumed_schemes(source.config, {one.name: one for one in _matrices(table)})
+    if found is None:
+        raise UsageError(
+            f"--quant {MOBILE.name}: the bits of each matrix are read off the checkpoint's "
+            "tensors, which --only library, and --plan of a hub id, do without; they are known "
+            f"of {', '.join(one.preset for one in RELEASED)} alone",
+            hint="leave out --only, or download the checkpoint and give its directory",
+        )
+    for parameter in _matrices(table):
+        if found[parameter.name] != MOBILE.scheme(parameter).name:
+            yield parameter.name, found[parameter.name]
+
+
+def _matrices(table: Sequence[Parameter]) -> Iterator[Parameter]:
+    """Parameters whose scheme is the checkpoint's."""
+    for parameter in table:
+        if parameter.role not in FIXED_ROLES and not parameter.name.startswith(STEM):
+            yield parameter
 
 
 def _warn_of_rounding(request: CompileRequest, source: ModelSource) -> None:
@@ -88,9 +107,7 @@ def _overrides(
 ) -> Iterator[tuple[str, str]]:
     """Names of matrices whose scheme is not the recipe's, with theirs."""
     steps = {one.name: one for one in table}
-    for parameter in table:
-        if parameter.role in FIXED_ROLES or parameter.name.startswith(STEM):
-            continue
+    for parameter in _matrices(table):
         own = steps.get(steps_name(parameter.name))
         scheme = _scheme_of(parameter, matched, own is None or _is_fixed(own, matched))
         if scheme != MOBILE.scheme(parameter).name:

@@ -41,6 +41,7 @@ from gemma4_compile.compile.dump import check_dump
 from gemma4_compile.compile.library_build import build_libraries
 from gemma4_compile.compile.library_set import check_plans, library_plans
 from gemma4_compile.compile.own_schemes import with_own_schemes
+from gemma4_compile.compile.released_phones import as_phone
 from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.compile.resolve import Choices, choose, sizes_of
 from gemma4_compile.model_spec.component import model_parameters
@@ -118,6 +119,7 @@ def plan_model(
         ) as source,
         open_drafter(request.drafter, source.config, weights=False) as drafter,
     ):
+        source = as_phone(request, source)
         config = with_drafter(source.config, drafter)
         sizes = sizes_of(request, config)
         table = model_parameters(config, ALL_COMPONENTS)
@@ -284,6 +286,7 @@ def compile_model(
         ) as source,
         open_drafter(request.drafter, source.config, weights=weights) as drafter,
     ):
+        source = as_phone(request, source)
         source = replace(source, config=with_drafter(source.config, drafter))
         table = model_parameters(source.config, ALL_COMPONENTS)
         own = with_own_schemes(request, source, table)
