@@ -113,9 +113,11 @@ def lower_library(request: CompileRequest) -> Library:
         open_drafter(request.drafter, source.config, weights=False) as drafter,
     ):
         config = with_drafter(source.config, drafter)
-        chunk = sizes_of(request, config).prefill_chunk
+        sizes = sizes_of(request, config)
+        chunk, context = sizes.prefill_chunk, sizes.context_length
         suppressed = suppressed_tokens(source.generation_config, config.vocab_size)
-    exported = build_module(config, recipe, spec, decoder_options(recipe, spec, chunk, suppressed))
+    options = decoder_options(recipe, spec, chunk, suppressed, context_length=context)
+    exported = build_module(config, recipe, spec, options)
     descriptions = kernel_descriptions(exported)  # scheduled kernels have none, but equal names
     module = lower(exported, spec)
     functions = {var.name_hint: func for var, func in module.functions_items()}

@@ -14,6 +14,7 @@ import tvm
 from gemma4_compile.media.sizes import CLIENT_BLOCKS, DEFAULT_BUDGET
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.layers.attention import AttentionOptions
+from gemma4_compile.model_spec.layers.kv_cache import KvLimits
 from gemma4_compile.model_spec.matrices import Matrices
 from gemma4_compile.model_spec.parameters import Parameter
 
@@ -40,6 +41,7 @@ class ExportOptions:
     image_rows : blocks of a picture, at most, for which memory is planned
     client_blocks : across and down of the stock client's picture
     pads_pictures : the client gives each picture as many rows, whatever its grid
+    kv_limits : by which keys and values of full layers are in parts; None for none that are
     """
 
     activation_dtype: str
@@ -53,6 +55,7 @@ class ExportOptions:
     image_rows: int = DEFAULT_BUDGET
     client_blocks: tuple[int, int] = CLIENT_BLOCKS
     pads_pictures: bool = False
+    kv_limits: KvLimits | None = None
 
 
 @dataclass(frozen=True)

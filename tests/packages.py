@@ -15,11 +15,14 @@ import numpy.typing as npt
 import pytest
 
 from gemma4_compile import abi
+from gemma4_compile.compile import build
 from gemma4_compile.compile.pipeline import Summary, compile_model
 from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
+from gemma4_compile.model_spec.layers.kv_cache import KvLimits
 from gemma4_compile.model_spec.parameters import Arrangement, Parameter
 from gemma4_compile.model_spec.text.parameters import parameter_table
+from gemma4_compile.planning import plan
 from gemma4_compile.progress import ByteProgress, Reporter
 from gemma4_compile.quantization.recipe import StoredParameter, storage_plan
 from gemma4_compile.quantization.schemes import RECIPES
@@ -57,6 +60,21 @@ def unoptimised() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def divided_keys(most_bytes: int | None) -> Iterator[None]:
+    """Compile as for a target that binds so little of K or V at once; None for all of it.
+
+    Weights and activations are as ever, so that nothing but the parts of full layers differs.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if most_bytes is not None:
+            for module in (build, plan):
+                patch.setattr(
+                    module, "kv_limits", lambda target, context: KvLimits(context, most_bytes)
+                )
+        yield
+
+
 def compile_small(request: CompileRequest, reporter: Reporter | None = None) -> Summary:
     """Compile a model of a few thousand weights that runs a few steps; see `unoptimised`."""
     with unoptimised():
@@ -74,11 +92,13 @@ def compile_package(
     target: str = "cpu",
     optimised: bool = True,
     float16: str = spec.NATIVE,
+    key_bytes: int | None = None,
 ) -> Path:
     """Compile a checkpoint directory, or `tiny`; return the package's directory.
 
     `library_of` is a package of the same config and recipe whose library is taken over;
-    `optimised` is whether the CPU's code is what users get, which takes long.
+    `optimised` is whether the CPU's code is what users get, which takes long; `key_bytes` as of
+    `divided_keys`.
     """
     request = CompileRequest(
         model=str(model),
@@ -91,10 +111,11 @@ def compile_package(
         float16=float16,
         only=None if library_of is None else "weights",
     )
-    if optimised:
-        compile_model(request, Silent())
-    else:
-        compile_small(request)
+    with divided_keys(key_bytes):
+        if optimised:
+            compile_model(request, Silent())
+        else:
+            compile_small(request)
     if library_of is not None:
         library = Package.open(library_of).library_path.name
         shutil.copyfile(library_of / library, directory / library)

@@ -22,7 +22,7 @@ from gemma4_compile.operators.base import description_of
 from gemma4_compile.passes.attach_metadata import AttachMetadata
 from gemma4_compile.passes.check_limits import kernel_use
 from gemma4_compile.passes.fuse import fuse
-from gemma4_compile.passes.fusion_limits import attention_options
+from gemma4_compile.passes.fusion_limits import attention_options, kv_limits
 from gemma4_compile.passes.kernel_sources import kernel_sources
 from gemma4_compile.passes.lowering import generate, lower
 from gemma4_compile.passes.watched import AfterPass, watched
@@ -82,8 +82,12 @@ def decoder_options(
     *,
     probe: bool = False,
     package: str = "",
+    context_length: int | None = None,
 ) -> ExportOptions:
-    """The decoder's options for a recipe and a target."""
+    """The decoder's options for a recipe and a target.
+
+    `context_length` : of which a binding of the target may hold a part only; None for any
+    """
     return ExportOptions(
         activation_dtype=recipe.activation_dtype,
         prefill_chunk=prefill_chunk,
@@ -94,6 +98,7 @@ def decoder_options(
         package=package,
         softmax_blocks=SOFTMAX_BLOCKS,
         pads_pictures=target.pads_pictures,
+        kv_limits=kv_limits(target, context_length),
     )
 
 
@@ -204,6 +209,7 @@ def build_executable(
         options.suppressed,
         probe=options.probe,
         package=options.package,
+        context_length=options.context_length,
     )
     exports = replace(decoder, image_rows=options.image_rows, client_blocks=options.client_blocks)
     module = build_module(config, recipe, target, exports, plan, after=each)

@@ -16,8 +16,9 @@ from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.planning.expert_shares import expert_shares
 from gemma4_compile.planning.fit import Choice, contexts_for
 from gemma4_compile.planning.memory_parts import bytes_with_table_on_host, memory_parts
-from gemma4_compile.planning.plan import BuildPlan, RecipePlan, plan_recipe
+from gemma4_compile.planning.plan import BuildPlan
 from gemma4_compile.planning.plan_report import size
+from gemma4_compile.planning.recipe_plan import RecipePlan, plan_recipe
 
 
 @dataclass

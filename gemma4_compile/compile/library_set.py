@@ -9,8 +9,9 @@ from gemma4_compile.compile.resolve import Choices, Sizes
 from gemma4_compile.errors import Gemma4CompileError
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.package.libraries import library_file
-from gemma4_compile.planning.plan import RecipePlan, make_plan
+from gemma4_compile.planning.plan import make_plan
 from gemma4_compile.planning.plan_report import LibraryNeeds
+from gemma4_compile.planning.recipe_plan import RecipePlan
 
 
 def library_plans(

@@ -8,7 +8,9 @@ layer. Row i of a call with `rows` rows is at position ``positions[2] - rows + i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -20,27 +22,42 @@ from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.examples import (
     ATTENTION_F32,
     Sizes,
+    example_carried,
     kept_positions,
     kv_positions,
     rotary_table,
 )
-from gemma4_compile.operators.heads import CacheShape, Head, Put, QkvColumns, norm_and_rotate
+from gemma4_compile.operators.heads import (
+    WHOLE,
+    CachePart,
+    CacheShape,
+    Head,
+    Put,
+    QkvColumns,
+    norm_and_rotate,
+)
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.picture_attention import example_last_rows
 from gemma4_compile.operators.rows import Rows
 from gemma4_compile.operators.spreads import LSE, Spread
-from gemma4_compile.operators.tir import FunctionBuilder, LocalVar, bind, function, i32, store
+from gemma4_compile.operators.tir import (
+    FunctionBuilder,
+    LocalVar,
+    bind,
+    function,
+    i32,
+    store,
+    when,
+)
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.types import Array
 
 
-def _kv_input(
-    rows: Rows, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
-) -> Array | None:
-    """Example inputs that the KV state gives."""
-    if name == "positions":
-        return kv_positions(rows, sizes)
-    return rotary_table(shape, rng) if name == "rotary" else None
+def _positions(rows: Rows, part: CachePart, sizes: Sizes, has_copies: bool = False) -> Array:
+    """Example positions: in a part of the cache they are as far into it as else into the whole."""
+    positions = kept_positions(rows, sizes) if has_copies else kv_positions(rows, sizes)
+    positions[[0, 2]] += part.index * sizes.capacity
+    return positions
 
 
 @dataclass(frozen=True)
@@ -51,7 +68,8 @@ class QkNormRopeCache(Operator):
     (head_dim,) if `owns_kv`; positions (4,) int32; rotary (chunk, rotary_total, 2) f32; key and
     value caches in place if `owns_kv`. Result: q (rows, heads * head_dim) f32. With `value_is_key`
     the value is the raw key projection. With `has_copies` the rows before the last ``positions[1]``
-    are copies of the first of those, at its position (padded_rows.py).
+    are copies of the first of those, at its position (padded_rows.py). Of a part of the cache it
+    writes the keys and values that have rows there; a later part has neither q_norm nor q.
 
     References
     ----------
@@ -73,11 +91,26 @@ class QkNormRopeCache(Operator):
     cache_dtype: str
     cache_rows: int | None
     has_copies: bool = False
+    part: CachePart = field(default=WHOLE, kw_only=True)
+
+    @property
+    def makes_q(self) -> bool:
+        """Whether it is not of a later part."""
+        return self.part.is_first
 
     @property
     def cache(self) -> CacheShape:
         """Shape of K and V."""
         return CacheShape(self.cache_rows, self.kv_heads, self.head_dim)
+
+    def slot(self, position: Expr, cache: Buffer | None) -> Expr:
+        """The row of the cache for a position; of a part, where it has one (`is_held`)."""
+        own = position if cache is None else self.part.own(position, cache)
+        return self.cache.row(own)
+
+    def is_held(self, slot: Expr, cache: Buffer) -> Expr | None:
+        """Whether the part has a row; None where all positions have one."""
+        return None if self.part.is_whole else self.part.holds(slot, cache)
 
     def step(self, positions: Buffer, rows: Index, row: Expr) -> Expr:
         """The row of the rotary table for a row of the call."""
@@ -97,22 +130,22 @@ class QkNormRopeCache(Operator):
     def example_input(
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
     ) -> Array | None:
-        values = _kv_input(self.rows, name, shape, rng, sizes)
-        if self.has_copies and name == "positions":
-            return kept_positions(self.rows, sizes)
+        if name == "positions":
+            return _positions(self.rows, self.part, sizes, self.has_copies)
         if self.has_copies and name == "qkv":
             values = rng.normal(size=shape)
             values[: shape[0] // 3] = values[shape[0] // 3]
-        return values
+            return values
+        return rotary_table(shape, rng) if name == "rotary" else None
 
     def known_data(self, name: str, shape: tuple[int, ...], sizes: Sizes) -> Array | None:
-        return kv_positions(self.rows, sizes) if name == "positions" else None
+        return _positions(self.rows, self.part, sizes) if name == "positions" else None
 
     def definition(self) -> tirx.PrimFunc:
         rows, dim = self.rows.extent(), self.head_dim
         with function(scheduled=False) as build:
             qkv = build.arg("qkv", (rows, self.columns.width), "float32")
-            q_norm = build.arg("q_norm", (dim,), "float32")
+            q_norm = build.arg("q_norm", (dim,), "float32") if self.makes_q else None
             k_norm = build.arg("k_norm", (dim,), "float32") if self.owns_kv else None
             positions = build.arg("positions", (4,), "int32")
             rotary = build.arg(
@@ -121,19 +154,24 @@ class QkNormRopeCache(Operator):
             shape = self.cache.shape()
             key = build.arg("key", shape, self.cache_dtype) if self.owns_kv else None
             value = build.arg("value", shape, self.cache_dtype) if self.owns_kv else None
-            q = build.arg("q", (rows, self.heads * dim), "float32")
+            q = build.arg("q", (rows, self.heads * dim), "float32") if self.makes_q else None
             with T.serial(0, rows) as i:
                 step = bind(self.step(positions, rows, i32(i)))
-                slot = bind(self.cache.row(positions[0] + step))
+                slot = bind(self.slot(positions[0] + step, key))
 
                 def write(column: Expr, weight: Buffer | None, rotate: bool, put: Put) -> None:
                     table = rotary if rotate else None
                     norm_and_rotate(self.head, qkv, i, column, weight, table, step, put)
 
-                with T.serial(0, self.heads) as h:
-                    write(h * dim, q_norm, True, lambda d, y: store(q, y, i, h * dim + d))
+                if q is not None:
+                    with T.serial(0, self.heads) as h:
+                        write(h * dim, q_norm, True, lambda d, y: store(q, y, i, h * dim + d))
                 if key is not None and value is not None:
-                    with T.serial(0, self.kv_heads) as g:
+                    held = self.is_held(slot, key)
+                    with (
+                        when(held) if held is not None else nullcontext(),
+                        T.serial(0, self.kv_heads) as g,
+                    ):
                         k_column, v_column = self.columns.of_kv(g)
                         write(
                             k_column,
@@ -151,8 +189,31 @@ class QkNormRopeCache(Operator):
 
 
 @dataclass(frozen=True)
+class Carried:
+    """What the parts before one left of a sum.
+
+    Attributes
+    ----------
+    mean : their attention by channel
+    highest, weights : the highest score, and the sum of weights relative to it
+    """
+
+    mean: Callable[[Index], Expr]
+    highest: Expr
+    weights: Expr
+
+    def total(self, channel: Index) -> Expr:
+        """The weighted sum of a channel."""
+        return as_f32(self.mean(channel)) * self.weights
+
+
+@dataclass(frozen=True)
 class OverCache(Operator):
-    """Shapes of attention over the cache, and the keys that a position sees."""
+    """Shapes of attention over the cache, and the keys that a position sees.
+
+    The keys of a part are in the rows of its own; a later part goes on from what those before it
+    left: their attention and, of each sum, its highest score and weights.
+    """
 
     rows: Rows
     heads: int
@@ -161,6 +222,7 @@ class OverCache(Operator):
     window: int | None
     cache_dtype: str
     cache_rows: int | None
+    part: CachePart = field(default=WHOLE, kw_only=True)
 
     @property
     def cache(self) -> CacheShape:
@@ -176,26 +238,42 @@ class OverCache(Operator):
     def example_input(
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
     ) -> Array | None:
-        return _kv_input(self.rows, name, shape, rng, sizes)
+        if name == "positions":
+            return _positions(self.rows, self.part, sizes)
+        if name == "split_lse" and not self.part.is_first:
+            return example_carried(shape, rng)
+        return rotary_table(shape, rng) if name == "rotary" else None
 
     def known_spreads(self, name: str, dtype: str) -> tuple[Spread, ...]:
         return LSE if name == "split_lse" else super().known_spreads(name, dtype)
 
     def known_data(self, name: str, shape: tuple[int, ...], sizes: Sizes) -> Array | None:
-        return kv_positions(self.rows, sizes) if name == "positions" else None
+        return _positions(self.rows, self.part, sizes) if name == "positions" else None
 
     def tolerance(self, result: str) -> float:
         return ATTENTION_F32
 
     def online(
-        self, q: Buffer, key: Buffer, value: Buffer, i: Index, h: Expr, begin: Expr, end: Expr
+        self,
+        q: Buffer,
+        key: Buffer,
+        value: Buffer,
+        i: Index,
+        h: Expr,
+        begin: Expr,
+        end: Expr,
+        carried: Carried | None = None,
     ) -> tuple[Buffer, LocalVar, LocalVar]:
-        """Softmax-weighted sum over keys [begin, end): unnormalised, maximum, weight sum."""
+        """Softmax-weighted sum over keys [begin, end): unnormalised, maximum, weight sum.
+
+        `carried` : of the parts before, whose sum goes on
+        """
         dim, g = self.head_dim, h // (self.heads // self.kv_heads)
         total = T.alloc_buffer((dim,), "float32", scope="local")
-        highest, weights = LocalVar("float32", f32(LOWEST)), LocalVar("float32", f32(0.0))
+        first = (f32(LOWEST), f32(0.0)) if carried is None else (carried.highest, carried.weights)
+        highest, weights = LocalVar("float32", first[0]), LocalVar("float32", first[1])
         with T.serial(0, dim) as d:
-            store(total, f32(0.0), d)
+            store(total, f32(0.0) if carried is None else carried.total(d), d)
         with T.serial(begin, end) as t:
             slot = bind(self.cache.row(t))
             score = LocalVar("float32", f32(0.0))
@@ -220,6 +298,10 @@ class PrefillAttention(OverCache):
     Arguments: q (rows, heads * head_dim) f32; key, value caches; positions (4,) int32. Result:
     (rows, heads * head_dim) out_dtype. Scores are q.k without any scale; KV head of query head h is
     ``h // (heads / kv_heads)``. `has_copies`: as of `QkNormRopeCache`.
+
+    Of a part of the cache it is the attention to the keys up to the part's last, and split_lse
+    (rows, heads, 2) f32 a second result: highest score and sum of weights. Those of a later part
+    are in place.
 
     With `sees_pictures` the rows of a block see one another, within the window: row i sees the keys
     from the first of its window to that of row ``last_rows[i]`` of the chunk. They are one more
@@ -252,7 +334,7 @@ class PrefillAttention(OverCache):
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
     ) -> Array | None:
         if self.has_copies and name == "positions":
-            return kept_positions(self.rows, sizes)
+            return _positions(self.rows, self.part, sizes, has_copies=True)
         if name == "last_rows":
             last_rows = example_last_rows(*shape)
             return np.maximum(last_rows, shape[0] // 3) if self.has_copies else last_rows
@@ -263,12 +345,22 @@ class PrefillAttention(OverCache):
             return example_last_rows(*shape)
         return super().known_data(name, shape, sizes)
 
+    @property
+    def goes_on(self) -> bool:
+        return not self.part.is_first
+
     def declare_last_rows(self, build: FunctionBuilder, rows: Index) -> Buffer | None:
         """The argument with the last row that each row sees; None where that is the row itself."""
         return build.arg("last_rows", (rows,), "int32") if self.sees_pictures else None
 
+    def declare_lse(self, build: FunctionBuilder, rows: Index) -> Buffer | None:
+        """The argument with maxima and weights of the parts up to this one; None of a whole."""
+        if self.part.is_whole:
+            return None
+        return build.arg("split_lse", (rows, self.heads, 2), "float32")
+
     def definition(self) -> tirx.PrimFunc:
-        rows, dim = self.rows.extent(), self.head_dim
+        rows, dim, part = self.rows.extent(), self.head_dim, self.part
         with function(scheduled=False) as build:
             q = build.arg("q", (rows, self.heads * dim), "float32")
             shape = self.cache.shape()
@@ -277,14 +369,22 @@ class PrefillAttention(OverCache):
             positions = build.arg("positions", (4,), "int32")
             last_rows = self.declare_last_rows(build, rows)
             out = build.arg("out", (rows, self.heads * dim), self.out_dtype)
+            split_lse = self.declare_lse(build, rows)
             with T.serial(0, rows) as i, T.serial(0, self.heads) as h:
                 position = bind(self.position(positions, positions[2] - i32(rows) + i32(i)))
                 last = position
                 if last_rows is not None:
                     last = bind(positions[2] - i32(rows) + last_rows[i])
-                total, _, weights = self.online(
-                    q, key, value, i, h, self.first_key(position), last + 1
-                )
+                carried = None
+                if split_lse is not None and not part.is_first:
+                    lse = bind(split_lse[i, h, 0]), bind(split_lse[i, h, 1])
+                    carried = Carried(lambda d: out[i, h * dim + d], *lse)
+                end = part.end(part.own(last + 1, key), key)
+                begin = self.first_key(position)
+                total, highest, weights = self.online(q, key, value, i, h, begin, end, carried)
                 with T.serial(0, dim) as d:
                     store(out, (total[d] / weights.value).astype(self.out_dtype), i, h * dim + d)
+                if split_lse is not None:
+                    store(split_lse, highest.value, i, h, 0)
+                    store(split_lse, weights.value, i, h, 1)
         return build.result

@@ -82,6 +82,11 @@ class Operator(ABC):
         """
 
     @property
+    def goes_on(self) -> bool:
+        """Whether its results are the last arguments, in place: it goes on from another's."""
+        return False
+
+    @property
     def maker(self) -> Operator | None:
         """The operator that makes this one's first arguments, in place, where they must fit."""
         return None

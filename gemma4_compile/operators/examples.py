@@ -136,6 +136,12 @@ def example_lse(shape: tuple[int, ...], lowest: float, rng: np.random.Generator)
     return split_lse
 
 
+def example_carried(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Maxima and sums (..., heads, 2) of keys before others: near their scores, above, below."""
+    highest = rng.uniform(-1, 1, shape[:-1]) + np.resize([0.0, 200.0, -200.0], shape[-2])
+    return np.stack([highest, rng.uniform(1, 2, shape[:-1])], axis=-1)
+
+
 def chosen_experts(experts: int, top_k: int, rows: int) -> Array:
     """Ids of the experts of each row."""
     rng = np.random.default_rng(experts)

@@ -16,6 +16,46 @@ from gemma4_compile.operators.types import Buffer, Expr, Index
 
 
 @dataclass(frozen=True)
+class CachePart:
+    """One of `count` equal parts of the positions of a full layer, from `index` times its rows on.
+
+    The operators of a layer whose keys no binding holds are called once a part, in order. A part's
+    operator counts positions from its own first row on: what stands before or behind it has no key
+    there.
+    """
+
+    index: int = 0
+    count: int = 1
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is the layer."""
+        return self.count == 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether no part is before it."""
+        return self.index == 0
+
+    def own(self, position: Expr, cache: Buffer) -> Expr:
+        """A position, counted from the part's first row on: negative before it."""
+        return position if self.is_first else position - i32(self.index) * i32(cache.shape[0])
+
+    def end(self, end: Expr, cache: Buffer) -> Expr:
+        """The end of some keys from the part's first on, within the part; 0 where it has none."""
+        if self.is_whole:
+            return end
+        return tirx.max(tirx.min(end, i32(cache.shape[0])), i32(0))
+
+    def holds(self, own: Expr, cache: Buffer) -> Expr:
+        """Whether the part has a row for one of its own positions."""
+        return (own >= 0) & (own < i32(cache.shape[0]))
+
+
+WHOLE = CachePart()
+
+
+@dataclass(frozen=True)
 class CacheShape:
     """K or V of one layer.
 

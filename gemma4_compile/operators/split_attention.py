@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import ClassVar
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.operators.attention import OverCache
+from gemma4_compile.operators.attention import Carried, OverCache
 from gemma4_compile.operators.attention_splits import declare_splits
 from gemma4_compile.operators.base import TensorSpec
 from gemma4_compile.operators.heads import Head, QkvColumns, norm_and_rotate
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.rows import One
-from gemma4_compile.operators.tir import FunctionBuilder, LocalVar, bind, function, i32, store
+from gemma4_compile.operators.tir import (
+    FunctionBuilder,
+    LocalVar,
+    bind,
+    function,
+    i32,
+    store,
+    when,
+)
 from gemma4_compile.operators.types import Buffer, Expr, Index
 
 
@@ -79,6 +88,10 @@ class SplitAttention(OverCache):
     divided among the splits, which all share; of a split a row sees those that are in its window
     and not after it. With `NormedQuery`, of a layer without keys of its own, arguments are the
     projection in place of q and, as the last, q_norm and rotary.
+
+    Of a part of the cache the splits are of the part's keys. Each split of a later part goes on
+    from that of the same number of the parts before: results are in place, and those of a split
+    without keys stay what they are. A new key and value are written where the part has a row.
     """
 
     kind: ClassVar[str] = "split_attention"
@@ -112,6 +125,10 @@ class SplitAttention(OverCache):
         return self.normed is not None and self.normed.owns_kv
 
     @property
+    def goes_on(self) -> bool:
+        return not self.part.is_first and not self.owns_kv
+
+    @property
     def head(self) -> Head:
         """Norm and rotation of one head."""
         assert self.normed is not None, "asked for with a norm"
@@ -124,12 +141,14 @@ class SplitAttention(OverCache):
         return QkvColumns(self.heads, self.kv_heads, self.head_dim, self.owns_kv, is_key)
 
     def split_range(
-        self, position: Expr, split: Expr, first_position: Expr | None = None
+        self, position: Expr, split: Expr, key: Buffer, first_position: Expr | None = None
     ) -> tuple[Expr, Expr]:
         """Keys [begin, end) of a split.
 
-        Of the positions from `first_position` to `position`, or of the one.
+        Of the positions from `first_position` to `position`, or of the one; a part's own.
         """
+        if not self.part.is_whole:
+            return self._part_range(bind(self.part.end(position + 1, key)), split)
         first = self.first_key(position if first_position is None else first_position)
         count = position + 1 - first
         whole = self.splits * self.grain
@@ -137,14 +156,23 @@ class SplitAttention(OverCache):
         begin = first + i32(split) * size
         return tirx.min(begin, position + 1), tirx.min(begin + size, position + 1)
 
-    def row_range(self, positions: Buffer, rows: Expr, row: Expr, split: Expr) -> tuple[Expr, Expr]:
-        """Keys [begin, end) of a split that a row sees."""
-        last = bind(positions[2] - 1)
+    def _part_range(self, end: Expr, split: Expr) -> tuple[Expr, Expr]:
+        """Of the keys below `end`, all of which are seen: a part is of a layer without a window."""
+        assert self.window is None, "rings are whole"
+        whole = self.splits * self.grain
+        size = tirx.floordiv(end + i32(whole - 1), i32(whole)) * self.grain
+        begin = i32(split) * size
+        return tirx.min(begin, end), tirx.min(begin + size, end)
+
+    def row_range(self, args: SplitArguments, row: Expr, split: Expr) -> tuple[Expr, Expr]:
+        """Keys [begin, end) of a split that a row sees; a part's own."""
+        positions, rows, key = args.positions, i32(args.n), args.key
+        last = bind(self.part.own(positions[2] - 1, key))
         if self.is_one:
-            begin, end = (bind(bound) for bound in self.split_range(last, split))
+            begin, end = (bind(bound) for bound in self.split_range(last, split, key))
             return begin, end
-        first = bind(positions[2] - rows)
-        begin, end = (bind(bound) for bound in self.split_range(last, split, first))
+        first = bind(self.part.own(positions[2] - rows, key))
+        begin, end = (bind(bound) for bound in self.split_range(last, split, key, first))
         own = bind(first + row)
         seen = bind(tirx.max(begin, self.first_key(own)))
         return seen, bind(tirx.max(tirx.min(end, own + 1), seen))
@@ -186,15 +214,26 @@ class SplitAttention(OverCache):
             with T.serial(0, args.n) as i:
                 q, row = self._prepared(args, i)
                 with T.serial(0, self.splits) as s, T.serial(0, self.heads) as h:
-                    begin, end = self.row_range(args.positions, i32(args.n), i32(i), s)
-                    found = self.online(q, args.key, args.value, row, h, begin, end)
-                    self._store_split(args, (*self.rows.lead(i), s, h), *found)
+                    begin, end = self.row_range(args, i32(i), s)
+                    place, goes_on = (*self.rows.lead(i), s, h), not self.part.is_first
+                    carried = self._carried(args, place) if goes_on else None
+                    with when(begin < end) if goes_on else nullcontext():
+                        found = self.online(q, args.key, args.value, row, h, begin, end, carried)
+                        self._store_split(args, place, *found)
         return build.result
+
+    def _carried(self, args: SplitArguments, place: tuple[Index, ...]) -> Carried:
+        """What the same split of the parts before has."""
+        o_partial, split_lse = args.splits
+        lse = bind(split_lse[(*place, 0)]), bind(split_lse[(*place, 1)])
+        return Carried(lambda d: o_partial[(*place, d)], *lse)
 
     def _store_new(self, args: SplitArguments) -> None:
         """The key and the value of one position, in their row of the caches."""
-        step, slot = bind(args.positions[1] - 1), bind(self.cache.row(args.positions[2] - 1))
-        with T.serial(0, self.kv_heads) as g:
+        step, position = bind(args.positions[1] - 1), args.positions[2] - 1
+        slot = bind(self.cache.row(self.part.own(position, args.key)))
+        held = nullcontext() if self.part.is_whole else when(self.part.holds(slot, args.key))
+        with held, T.serial(0, self.kv_heads) as g:
             k_column, v_column = self.columns.of_kv(g)
             for column, weight, turn, cache in (
                 (k_column, args.k_norm, args.rotary, args.key),

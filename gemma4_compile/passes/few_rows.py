@@ -4,7 +4,7 @@ Such a function has the attribute FEW_ROWS_ATTR, the most rows that it is called
 
     y = linear(x, weights)                      of n rows
     y = int8_linear(words, scales, weights)     of n rows
-    y = prefill_attention(q, key, value, positions)
+    y = prefill_attention(q, key, value, positions)     or one after the other of parts of the keys
 
 After::
 
@@ -69,10 +69,12 @@ def few_rows(graph: OperatorGraph, limits: FusionLimits) -> None:
     most = graph.few_rows
     if most is None or limits.few_rows is None:
         return
+    splits: list[relax.Var] = []
     for attention in graph.calls(PrefillAttention):
-        graph.replace([attention], _in_splits(attention, most, limits.few_rows))
+        splits, calls = _in_splits(attention, splits, most, limits.few_rows)
+        graph.replace([attention], calls)
     for of_few in graph.calls(SplitAttention):
-        if not of_few.operator.is_one:
+        if not of_few.operator.is_one and of_few.operator.part.is_whole:
             _norm_in_attention(graph, of_few, limits)
     for linear in matmuls(graph):
         if isinstance(linear.operator.rows, Chunk):
@@ -96,10 +98,17 @@ def few_matmuls(graph: OperatorGraph) -> list[OperatorCall[Linear]]:
 
 
 def _in_splits(
-    attention: OperatorCall[PrefillAttention], most: int, options: AttentionOptions
-) -> list[AnyCall]:
-    """The attention over splits of the keys, and their combination."""
-    operator = attention.operator
+    attention: OperatorCall[PrefillAttention],
+    carried: list[relax.Var],
+    most: int,
+    options: AttentionOptions,
+) -> tuple[list[relax.Var], list[AnyCall]]:
+    """The attention over splits of the keys, which is the result, and their combination.
+
+    Of a part of the keys it goes on from `carried`, the splits of the part before; those of the
+    last part are combined.
+    """
+    operator, part = attention.operator, attention.operator.part
     heads, dim, dtype = operator.heads, operator.head_dim, operator.out_dtype
     splits = options.splits_of_rows(operator.window, operator.kv_heads, dim, most)
     partial = SplitAttention(
@@ -112,6 +121,7 @@ def _in_splits(
         cache_rows=operator.cache_rows,
         splits=splits,
         grain=options.grain_of(dim),
+        part=part,
     )
     assert operator.cache_dtype == dtype, "both are the dtype of the activations"
     rows = attention.args[0].ty.shape[0]
@@ -121,10 +131,14 @@ def _in_splits(
     ]
     results = result_vars("splits", specs)
     combine = CombineSplits(heads, dim, splits, dtype, Few(most))
-    return [
-        OperatorCall(partial, attention.args, results),
-        OperatorCall(combine, list(results), attention.results),
-    ]
+    calls: list[AnyCall] = [OperatorCall(partial, attention.args, results)]
+    if not part.is_first:
+        args = [*attention.args[: -len(carried)], *carried]
+        places = tuple(range(len(args) - len(carried), len(args)))
+        calls = [OperatorCall(partial, args, results, places)]
+    if part.index == part.count - 1:
+        calls.append(OperatorCall(combine, list(results), attention.results[:1]))
+    return results, calls
 
 
 def _norm_in_attention(

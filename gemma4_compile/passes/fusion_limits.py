@@ -9,6 +9,7 @@ from functools import partial
 from tvm import relax
 
 from gemma4_compile.model_spec.layers.attention import AttentionOptions
+from gemma4_compile.model_spec.layers.kv_cache import KvLimits
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.passes.operator_graph import OperatorCall
 from gemma4_compile.targets.kernels.linear.float_gemv import fused_width
@@ -72,6 +73,13 @@ def attention_options(target: TargetSpec) -> AttentionOptions:
     return AttentionOptions(
         tuning.sliding_splits, tuning.full_splits, tuning.max_blocks, tuning.split_channels
     )
+
+
+def kv_limits(target: TargetSpec, context_length: int | None) -> KvLimits | None:
+    """What divides the keys of full layers on a target; None where nothing does."""
+    if context_length is None or target.max_binding_bytes is None:
+        return None
+    return KvLimits(context_length, target.max_binding_bytes)
 
 
 def few_row_options(target: TargetSpec) -> AttentionOptions:

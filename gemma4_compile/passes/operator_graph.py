@@ -18,6 +18,7 @@ from gemma4_compile.model_spec.component import FEW_ROWS_ATTR
 from gemma4_compile.operators.base import Operator, TensorSpec, description_of, operator_of
 
 _CALL_TIR = "relax.call_tir"
+_IN_PLACE = "relax.call_tir_inplace"
 Op = TypeVar("Op", bound=Operator)
 OpT_co = TypeVar("OpT_co", bound=Operator, covariant=True)
 
@@ -31,11 +32,14 @@ class OperatorCall(Generic[OpT_co]):
     operator : the description
     args : without the results, in the definition's order; scalars are the last of them
     results : the variables that hold the results, in the definition's order
+    inplace : for each result the argument that it overwrites; empty where all are new. Of calls
+        that overwrite, only those of operators that go on (`Operator.goes_on`) are found as such.
     """
 
     operator: OpT_co
     args: list[relax.Expr]
     results: list[relax.Var]
+    inplace: tuple[int, ...] = ()
 
 
 @dataclass(eq=False)
@@ -240,17 +244,22 @@ def _steps(module: tvm.IRModule, function: relax.Function) -> Iterator[Step]:
         if not isinstance(value, relax.Call) or not isinstance(value.op, tvm.ir.Op):
             yield Other(binding)
             continue
-        if value.op.name != _CALL_TIR:
+        if value.op.name not in (_CALL_TIR, _IN_PLACE):
             yield BuiltIn(binding, value.op.name)
             continue
         name = value.args[0].name_hint
         if name not in operators:
             operators[name] = operator_of(module[name])
-        operator = operators[name]
+        operator, inplace = operators[name], ()
+        if value.op.name == _IN_PLACE:
+            if operator is None or not operator.goes_on:
+                yield BuiltIn(binding, value.op.name)
+                continue
+            inplace = tuple(map(int, value.attrs.inplace_indices))
         if operator is None:
             yield Other(binding)
             continue
-        call = OperatorCall(operator, list(value.args[1].fields), [binding.var])
+        call = OperatorCall(operator, list(value.args[1].fields), [binding.var], inplace)
         types = value.ty_args[0]
         if isinstance(types, relax.TupleType):
             call.results = [relax.DataflowVar("unread", item) for item in types.fields]
@@ -264,7 +273,10 @@ def _bindings(
     types = [result.ty for result in call.results]
     single = len(types) == 1
     out = types[0] if single else relax.TupleType(types)
-    value = relax.Call(tvm.ir.Op.get(_CALL_TIR), [function, relax.Tuple(call.args)], None, [out])
+    args = relax.Tuple(call.args)
+    value = relax.Call(tvm.ir.Op.get(_CALL_TIR), [function, args], None, [out])
+    if call.inplace:
+        value = relax.op.call_tir_inplace(function, args, list(call.inplace), types)
     if single:
         yield relax.VarBinding(call.results[0], builder.normalize(value))
         return

@@ -17,16 +17,16 @@ from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import ALL_COMPONENTS, COMPONENTS
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.config.vision import VisionConfig
-from gemma4_compile.model_spec.layers.kv_cache import KvLayout
-from gemma4_compile.model_spec.parameters import Parameter
-from gemma4_compile.model_spec.text.kv_layout import kv_layout
+from gemma4_compile.model_spec.layers.kv_cache import ITEM_BYTES, KvLayout
+from gemma4_compile.model_spec.text.kv_layout import kv_layout, largest_chunk
 from gemma4_compile.model_spec.text.layer_plan import layer_plans
 from gemma4_compile.model_spec.vision.component import VISION
 from gemma4_compile.model_spec.vision.memory import largest_budget
+from gemma4_compile.passes.fusion_limits import kv_limits
 from gemma4_compile.planning.drafter_plan import DrafterPlan, plan_drafter
 from gemma4_compile.planning.parameter_kinds import KINDS, kind_of, read_per_token
-from gemma4_compile.planning.weight_parts import bytes_by_part
-from gemma4_compile.quantization.recipe import Recipe, StoredParameter, storage_plan
+from gemma4_compile.planning.recipe_plan import RecipePlan, plan_recipe
+from gemma4_compile.quantization.recipe import Recipe
 from gemma4_compile.quantization.scheme import DTYPE_BYTES
 from gemma4_compile.quantization.schemes import NAMED, RECIPES
 from gemma4_compile.targets.devices import Requirements
@@ -40,26 +40,6 @@ _TOKENIZER_BYTES_PER_ENTRY = 122
 _LIBRARY_BYTES = 4 << 20
 _WITHOUT = "leave `{}` out of --modalities"
 _LOGITS = 4  # of the model, before and after the penalties, and their probabilities
-
-
-@dataclass(frozen=True)
-class RecipePlan:
-    """Weights in a recipe; `problem` is why it cannot store them, and the rest is 0 then.
-
-    Attributes
-    ----------
-    parts : bytes by part, keys of `weight_parts.PARTS`
-    """
-
-    name: str
-    problem: str | None = None
-    weights_bytes: int = 0
-    bytes_per_token: int = 0
-    largest_tensor_bytes: int = 0
-    largest_binding_bytes: int = 0
-    split_parameters: int = 0
-    most_parts: int = 0
-    parts: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,10 +70,11 @@ class BuildPlan:
     read_per_token : parameters that one decoded token reads, embedding rows not counted
     recipes : every recipe on this target; the chosen one is `recipe`
     kv : by context length; the chosen one is among them
-    state_tensor_bytes, activation_tensor_bytes : largest of their kind in one binding
+    activation_tensor_bytes : largest of an activation in one binding
     picture_tensor_bytes, sound_tensor_bytes : the largest activation of a picture, of a sound in
         one binding; 0 without them
     image_tokens : rows of a picture, at most
+    layout : of the KV state
     split_bytes : largest part of a stored tensor; None for no splits
     """
 
@@ -106,7 +87,7 @@ class BuildPlan:
     read_per_token: int
     recipes: tuple[RecipePlan, ...]
     kv: tuple[KvPlan, ...]
-    state_tensor_bytes: int
+    layout: KvLayout
     activation_tensor_bytes: int
     activation_bytes: int
     features: tuple[str, ...]
@@ -115,6 +96,23 @@ class BuildPlan:
     image_tokens: int = DEFAULT_BUDGET
     drafter: DrafterPlan | None = None
     split_bytes: int | None = None
+
+    @property
+    def state_item_bytes(self) -> int:
+        """Bytes of an element of K and V."""
+        return ITEM_BYTES[self.layout.dtype]
+
+    @property
+    def state_tensor_bytes(self) -> int:
+        """The largest tensor of K or V of a layer, or of a part of one."""
+        return self.state_item_bytes * max(
+            slot.part_rows(self.context_length) * slot.row_elements for slot in self.layout.slots
+        )
+
+    @property
+    def kv_parts(self) -> int:
+        """Parts that the keys of a full layer are in, at most."""
+        return max(slot.parts for slot in self.layout.slots)
 
     @property
     def kv_bytes(self) -> int:
@@ -207,8 +205,8 @@ class BuildPlan:
         QuantizationError
             If the recipe cannot store the weights.
         UsageError
-            If K and V of a layer, or an activation, are larger than a binding; the hint names the
-            option that helps.
+            If an activation, the keys of a window or those of a single position are larger than a
+            binding; the hint names the option that helps.
         """
         for layer in layer_plans(self.config):
             check_head_dim(layer.head_dim, self.target)
@@ -223,19 +221,37 @@ class BuildPlan:
         if limit is None:
             return
         where = f"target `{self.target.name}` with limits `{self.target.limits}` binds at most"
-        for nbytes, what, hint in self._bound(limit):
+        for nbytes, what, hint in (*self._bound_state(limit), *self._bound(limit)):
             if nbytes > limit:
                 raise UsageError(f"{what} {nbytes} bytes, {where} {limit}", hint=hint)
 
+    def _bound_state(self, limit: int) -> Iterator[tuple[int, str, str]]:
+        """`_bound` of the KV state: full layers are in parts, of which the least is a position."""
+        context, chunk, item = self.context_length, self.prefill_chunk, self.state_item_bytes
+        for slot in self.layout.slots:
+            row = slot.row_elements * item
+            nbytes = slot.part_rows(context) * row
+            yield row, "the keys of one position in one layer need", "choose a smaller --quant"
+            if slot.window is not None:
+                needs = f"--prefill-chunk {chunk}: the keys of a window and a chunk in a layer need"
+                yield nbytes, needs, self._chunk_hint(limit)
+            else:  # no keys: what else a package keeps of every position
+                needs = f"--context {context}: one number of each position needs"
+                yield nbytes, needs, _fitting("--context", context, nbytes, limit)
+
+    def _chunk_hint(self, limit: int) -> str:
+        """The hint of a chunk that is too long: what fits beside a window, and as activations."""
+        item, windowed = self.state_item_bytes, [s for s in self.layout.slots if s.window]
+        rings = [largest_chunk(slot, limit // (slot.row_elements * item)) for slot in windowed]
+        fits = min(self.prefill_chunk * limit // self.activation_tensor_bytes, *rings)
+        return f"--prefill-chunk {fits} fits" if fits > 0 else "choose a smaller --quant"
+
     def _bound(self, limit: int) -> Iterator[tuple[int, str, str]]:
-        """Bytes of the largest tensors besides weights, what needs them, and what would fit."""
-        context, chunk, rows = self.context_length, self.prefill_chunk, self.image_tokens
-        state, activation = self.state_tensor_bytes, self.activation_tensor_bytes
-        needs = f"--context {context}: the keys of one layer need"
-        yield state, needs, _fitting("--context", context, state, limit)
+        """Bytes of the largest activations, what needs them, and what would fit."""
+        chunk, rows = self.prefill_chunk, self.image_tokens
         needs = f"--prefill-chunk {chunk}: one activation needs"
-        yield activation, needs, _fitting("--prefill-chunk", chunk, activation, limit)
-        fits = largest_budget(self.config, NAMED[self.recipe.name].activation_dtype, limit)
+        yield self.activation_tensor_bytes, needs, self._chunk_hint(limit)
+        fits = largest_budget(self.config, self.layout.dtype, limit)
         hint = f"--image-tokens {fits} fits" if fits else _WITHOUT.format("image")
         needs = f"--image-tokens {rows}: one activation of a picture needs"
         yield self.picture_tensor_bytes, needs, hint
@@ -268,42 +284,13 @@ def _fitting(option: str, value: int, nbytes: int, limit: int) -> str:
     return f"{option} {fits} fits" if fits else "choose a smaller --quant"
 
 
-def _recipe_plan(
-    config: Gemma4Config, recipe: Recipe, stored: Sequence[StoredParameter], whole: int
-) -> RecipePlan:
-    sizes = [(entry.parameter, sum(t.nbytes for t in entry.tensors)) for entry in stored]
-    return RecipePlan(
-        name=recipe.name,
-        weights_bytes=sum(size for _, size in sizes),
-        bytes_per_token=read_per_token(config, sizes),
-        largest_tensor_bytes=whole,
-        largest_binding_bytes=max(t.nbytes for entry in stored for t in entry.tensors),
-        split_parameters=sum(len(entry.row_splits) > 1 for entry in stored),
-        most_parts=max(len(entry.row_splits) for entry in stored),
-        parts=bytes_by_part(sizes),
-    )
-
-
-def plan_recipe(
-    config: Gemma4Config, table: Sequence[Parameter], recipe: Recipe, limit: int | None
-) -> RecipePlan:
-    """The weights of a parameter table in a recipe; `limit` of a binding splits its tensors."""
-    try:
-        unsplit = storage_plan(table, recipe, None)
-        stored = storage_plan(table, recipe, limit)
-    except QuantizationError as error:
-        return RecipePlan(recipe.name, problem=str(error))
-    whole = max(tensor.nbytes for entry in unsplit for tensor in entry.tensors)
-    return _recipe_plan(config, recipe, stored, whole)
-
-
 def _plan_kv(layout: KvLayout, context_length: int) -> KvPlan:
     item = DTYPE_BYTES[layout.dtype]
     sliding = full = 0
     for slot in layout.slots:
-        row = 2 * item * slot.kv_heads * slot.head_dim
+        row = 2 * item * slot.row_elements
         if slot.rows is None:
-            full += row * context_length
+            full += row * slot.parts * slot.part_rows(context_length)
         else:
             sliding += row * slot.rows
     heads = max(slot.kv_heads for slot in layout.slots)
@@ -351,6 +338,7 @@ def make_plan(
         dtype,
         prefill_chunk,
         pads_pictures=target.pads_pictures,
+        limits=kv_limits(target, context_length),
     )
     used = [one for one in COMPONENTS if one.parameters(config)]
     memory = {one.name: one.activations(config, dtype) for one in used}
@@ -372,10 +360,7 @@ def make_plan(
         read_per_token=read_per_token(config, ((p, prod(p.shape)) for p in table)),
         recipes=recipes,
         kv=tuple(_plan_kv(layout, length) for length in sorted({context_length, *contexts})),
-        state_tensor_bytes=max(
-            DTYPE_BYTES[dtype] * (slot.rows or context_length) * slot.kv_heads * slot.head_dim
-            for slot in layout.slots
-        ),
+        layout=layout,
         activation_tensor_bytes=max(largest.values()),
         activation_bytes=max(
             positions[name] * sum(sizes) for name, one in memory.items() for sizes in one.together

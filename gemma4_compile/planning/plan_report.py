@@ -11,7 +11,8 @@ from gemma4_compile.options.package import DEFAULT_QUANT
 from gemma4_compile.planning.expert_shares import expert_shares
 from gemma4_compile.planning.memory_parts import bytes_with_table_on_host, memory_parts
 from gemma4_compile.planning.parameter_kinds import kind_name
-from gemma4_compile.planning.plan import BuildPlan, RecipePlan
+from gemma4_compile.planning.plan import BuildPlan
+from gemma4_compile.planning.recipe_plan import RecipePlan
 from gemma4_compile.planning.weight_parts import PARTS, WEIGHTS
 from gemma4_compile.quantization.schemes import NAMED
 from gemma4_compile.targets.devices import TypicalDevice, typical_devices
@@ -66,6 +67,7 @@ def plan_json(
         },
         "recipes": {recipe.name: _recipe_json(recipe) for recipe in plan.recipes},
         "kv": [{**asdict(kv), "total_bytes": kv.total_bytes} for kv in plan.kv],
+        "kv_parts": plan.kv_parts,
         "device_memory": {
             "weights_bytes": plan.recipe.weights_bytes,
             "kv_bytes": plan.kv_bytes,
@@ -211,6 +213,7 @@ def plan_text(plan: BuildPlan, model: str, libraries: Sequence[LibraryNeeds] = (
                 ),
             ]
         ),
+        *_parts(plan),
         "",
         "Device memory",
         *_table(
@@ -302,6 +305,13 @@ def _table_rows(plan: BuildPlan) -> list[list[str]]:
         return []
     without = bytes_with_table_on_host(plan)
     return [] if without is None else [["all, that table on the host (--ple host)", size(without)]]
+
+
+def _parts(plan: BuildPlan) -> list[str]:
+    """Say that no binding holds the keys of a full layer, which a launch for each part reads."""
+    if plan.kv_parts == 1:
+        return []
+    return [f"  keys of a full layer are in {plan.kv_parts} parts, a binding and a launch each"]
 
 
 def _drafter_rows(plan: BuildPlan) -> list[list[str]]:

@@ -68,6 +68,7 @@ class Drafter(nn.Module):
             options.activation_dtype,
             options.prefill_chunk,
             pads_pictures=options.pads_pictures,
+            limits=options.kv_limits,
         )
         self.pre_projection = matrices.matrix(f"{STEM}pre_projection")
         self.layers = nn.ModuleList(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -19,6 +20,7 @@ from gemma4_compile.operators.base import (
     emit,
     emit_inplace,
 )
+from gemma4_compile.operators.heads import WHOLE, CachePart
 from gemma4_compile.operators.picture_attention import LastVisibleRows
 from gemma4_compile.operators.rows import ONE, Chunk, One, Rows, rows_of_extent
 from gemma4_compile.operators.split_attention import NormedQuery, SplitAttention
@@ -95,6 +97,7 @@ class CacheFields(TypedDict):
     head_dim: int
     cache_dtype: str
     cache_rows: int | None
+    part: CachePart
 
 
 class SplitFields(TypedDict):
@@ -125,6 +128,19 @@ class AttentionContext:
 def last_visible_rows(modality: nn.Tensor) -> nn.Tensor:
     """The last row of a chunk that each row sees where pictures see themselves: (n,) int32."""
     return emit(LastVisibleRows(), [modality], [(tuple(modality.shape), "int32")])[0]
+
+
+def _emit_carried(
+    operator: Operator,
+    args: Sequence[nn.Tensor],
+    results: Sequence[TensorSpec],
+    carried: Sequence[nn.Tensor],
+) -> tuple[nn.Tensor, ...]:
+    """Call an operator whose results are in the place of `carried` or, without them, new."""
+    if not carried:
+        return emit(operator, args, results)
+    places = range(len(args), len(args) + len(carried))
+    return emit_inplace(operator, [*args, *carried], list(places), results)
 
 
 class Attention(nn.Module):
@@ -179,7 +195,7 @@ class Attention(nn.Module):
             "value_is_key": plan.value_is_key,
         }
 
-    def _cache_fields(self, kv: KvTensors) -> CacheFields:
+    def _cache_fields(self, kv: KvTensors, part: CachePart = WHOLE) -> CacheFields:
         plan, slot = self.plan, kv.layout.slots[self.plan.kv_slot]
         return {
             "heads": plan.num_attention_heads,
@@ -187,53 +203,85 @@ class Attention(nn.Module):
             "head_dim": plan.head_dim,
             "cache_dtype": kv.layout.dtype,
             "cache_rows": slot.rows,
+            "part": part,
         }
 
+    def _parts(self, kv: KvTensors) -> list[CachePart]:
+        """The parts of the layer's keys and values, in order."""
+        count = kv.layout.slots[self.plan.kv_slot].parts
+        return [CachePart(index, count) for index in range(count)]
+
     def _emit_with_cache(
-        self, operator: Operator, qkv: nn.Tensor, kv: KvTensors, results: list[TensorSpec]
+        self,
+        operator: QkNormRopeCache | SplitAttention,
+        qkv: nn.Tensor,
+        kv: KvTensors,
+        results: list[TensorSpec],
+        carried: Sequence[nn.Tensor] = (),
     ) -> tuple[nn.Tensor, ...]:
-        """Call an operator that norms q, k and v; it writes K and V if the layer owns them."""
-        plan = self.plan
-        args = [qkv, self.q_norm.weight, kv.positions, kv.rotary]
+        """Call an operator that norms q, k and v; it writes K and V if the layer owns them.
+
+        `carried` : the results of the part before, in whose place these are; without them new
+        """
+        plan, part = self.plan, operator.part.index
+        norms = [self.q_norm.weight, *([self.k_norm.weight] if plan.owns_kv else ())]
+        if isinstance(operator, QkNormRopeCache) and not operator.makes_q:
+            norms = norms[1:]
+        args = [qkv, *norms, kv.positions, kv.rotary]
         if not plan.owns_kv:
             reads_cache = isinstance(operator, SplitAttention)
-            cache = kv.get(plan.kv_slot) if reads_cache else ()
-            return emit(operator, [*args, *cache], results)
-        key, value = kv.get(plan.kv_slot)
-        args = [qkv, self.q_norm.weight, self.k_norm.weight, kv.positions, kv.rotary, key, value]
+            cache = kv.get(plan.kv_slot, part) if reads_cache else ()
+            return _emit_carried(operator, [*args, *cache], results, carried)
+        key, value = kv.get(plan.kv_slot, part)
         written: list[TensorSpec] = [(tuple(t.shape), t.dtype) for t in (key, value)]
-        inplace = [5, 6, *(-1 for _ in results)]
-        new_key, new_value, *rest = emit_inplace(operator, args, inplace, [*written, *results])
-        kv.put(plan.kv_slot, new_key, new_value)
+        first, last = len(args), len(args) + 2
+        places = range(last, last + len(results)) if carried else (-1 for _ in results)
+        new_key, new_value, *rest = emit_inplace(
+            operator,
+            [*args, key, value, *carried],
+            [first, first + 1, *places],
+            [*written, *results],
+        )
+        kv.put(plan.kv_slot, new_key, new_value, part)
         return tuple(rest)
 
     def _prepare(self, qkv: nn.Tensor, kv: KvTensors, rows: Rows) -> nn.Tensor:
         plan = self.plan
-        operator = QkNormRopeCache(
-            rows=rows,
-            has_copies=kv.has_copies,
-            **self._cache_fields(kv),
-            **self._rotary_fields(kv),
-        )
         width = plan.num_attention_heads * plan.head_dim
-        return self._emit_with_cache(operator, qkv, kv, [((qkv.shape[0], width), "float32")])[0]
+        made: list[nn.Tensor] = []
+        for part in self._parts(kv) if plan.owns_kv else [WHOLE]:
+            operator = QkNormRopeCache(
+                rows=rows,
+                has_copies=kv.has_copies,
+                **self._cache_fields(kv, part),
+                **self._rotary_fields(kv),
+            )
+            results: list[TensorSpec] = [((qkv.shape[0], width), "float32")]
+            made += self._emit_with_cache(operator, qkv, kv, results if operator.makes_q else [])
+        return made[0]
 
     def _chunk(
         self, q: nn.Tensor, kv: KvTensors, rows: Rows, last_rows: nn.Tensor | None
     ) -> nn.Tensor:
         sees_pictures = last_rows is not None and self.plan.window is not None
-        operator = PrefillAttention(
-            sees_pictures=sees_pictures,
-            rows=rows,
-            window=self.plan.window,
-            out_dtype=self.activation_dtype,
-            has_copies=kv.has_copies,
-            **self._cache_fields(kv),
-        )
-        args = [q, *kv.get(self.plan.kv_slot), kv.positions]
-        if last_rows is not None and sees_pictures:
-            args.append(last_rows)
-        return emit(operator, args, [(tuple(q.shape), self.activation_dtype)])[0]
+        results: list[TensorSpec] = [(tuple(q.shape), self.activation_dtype)]
+        parts, made = self._parts(kv), ()
+        if len(parts) > 1:
+            results.append(((q.shape[0], self.plan.num_attention_heads, 2), "float32"))
+        for part in parts:
+            operator = PrefillAttention(
+                sees_pictures=sees_pictures,
+                rows=rows,
+                window=self.plan.window,
+                out_dtype=self.activation_dtype,
+                has_copies=kv.has_copies,
+                **self._cache_fields(kv, part),
+            )
+            args = [q, *kv.get(self.plan.kv_slot, part.index), kv.positions]
+            if last_rows is not None and sees_pictures:
+                args.append(last_rows)
+            made = _emit_carried(operator, args, results, made)
+        return made[0]
 
     def _split_fields(self) -> SplitFields:
         splits, grain = self.options.splits(self.plan), self.options.grain(self.plan)
@@ -246,25 +294,31 @@ class Attention(nn.Module):
 
     def _last_row(self, q: nn.Tensor, kv: KvTensors) -> tuple[nn.Tensor, ...]:
         """The last position of a chunk: its q is prepared already."""
-        operator = SplitAttention(
-            rows=ONE,
-            window=self.plan.window,
-            **self._split_fields(),
-            **self._cache_fields(kv),
-        )
-        args = [q, *kv.get(self.plan.kv_slot), kv.positions]
-        return emit(operator, args, self._split_specs())
+        splits: tuple[nn.Tensor, ...] = ()
+        for part in self._parts(kv):
+            operator = SplitAttention(
+                rows=ONE,
+                window=self.plan.window,
+                **self._split_fields(),
+                **self._cache_fields(kv, part),
+            )
+            args = [q, *kv.get(self.plan.kv_slot, part.index), kv.positions]
+            splits = _emit_carried(operator, args, self._split_specs(), splits)
+        return splits
 
     def _decode(self, qkv: nn.Tensor, kv: KvTensors) -> tuple[nn.Tensor, ...]:
-        """One position: norms, RoPE, the write of K and V, and the splits in one launch."""
-        operator = SplitAttention(
-            rows=ONE,
-            window=self.plan.window,
-            query=NormedQuery(**self._rotary_fields(kv)),
-            **self._split_fields(),
-            **self._cache_fields(kv),
-        )
-        return self._emit_with_cache(operator, qkv, kv, self._split_specs())
+        """One position: norms, RoPE, the write of K and V, and the splits, in a launch a part."""
+        splits: tuple[nn.Tensor, ...] = ()
+        for part in self._parts(kv):
+            operator = SplitAttention(
+                rows=ONE,
+                window=self.plan.window,
+                query=NormedQuery(**self._rotary_fields(kv)),
+                **self._split_fields(),
+                **self._cache_fields(kv, part),
+            )
+            splits = self._emit_with_cache(operator, qkv, kv, self._split_specs(), splits)
+        return splits
 
     def _combine(self, o_partial: nn.Tensor, split_lse: nn.Tensor) -> nn.Tensor:
         """Put the splits together: (1, heads * head_dim)."""

@@ -3,7 +3,8 @@
 What a layout is, the state's creation, and its tensors within one exported function.
 
 The state itself is C++ (targets/native/kv_state.cc). Only layers that own K and V have a slot; a
-sliding layer keeps a ring of its window and one prefill chunk, a full layer the whole context.
+sliding layer keeps a ring of its window and one prefill chunk, a full layer the whole context, in
+parts where one tensor would be larger than a binding.
 Where the client pads pictures, one more slot counts the padding (operators/padded_rows.py).
 """
 
@@ -24,18 +25,49 @@ from gemma4_compile.operators.padded_rows import BITS, KeptRows, ShiftedRotary
 from gemma4_compile.operators.rows import Rows
 from gemma4_compile.types import Array
 
+ITEM_BYTES = {"float16": 2, "float32": 4}
+
+
+@dataclass(frozen=True)
+class KvLimits:
+    """What divides the keys of full layers: the longest context, and bytes of a tensor at most."""
+
+    context_length: int
+    max_tensor_bytes: int
+
+    def parts(self, row_bytes: int) -> int:
+        """Parts of a full layer's keys; a row is never divided."""
+        rows = max(1, self.max_tensor_bytes // row_bytes)
+        return -(-self.context_length // rows)
+
 
 @dataclass(frozen=True)
 class KvSlot:
     """K and V of one owning layer.
 
-    `rows` is None for the whole context, `window` None for full attention.
+    `rows` is None for the whole context, `window` None for full attention. The whole context may be
+    in `parts` of equal size, each of which has tensors of its own.
     """
 
     kv_heads: int
     head_dim: int
     rows: int | None
     window: int | None
+    parts: int = 1
+
+    def part_rows(self, context_length: int) -> int:
+        """Rows of one of its tensors."""
+        return self.rows or -(-context_length // self.parts)
+
+    @property
+    def row_elements(self) -> int:
+        """Elements of one position's key."""
+        return self.kv_heads * self.head_dim
+
+    @property
+    def is_split(self) -> bool:
+        """Whether it is in parts."""
+        return self.parts > 1
 
 
 @dataclass(frozen=True)
@@ -52,19 +84,31 @@ class KvLayout:
     padding_slot: int | None = None
 
     def flat(self) -> list[int]:
-        """Four numbers a slot, as gemma4_kv_create takes them; 0 is None."""
+        """Four numbers a slot, as gemma4_kv_create takes them; 0 is None.
+
+        A slot in n parts has n entries, whose rows are -n.
+        """
         return [
             number
             for slot in self.slots
-            for number in (slot.kv_heads, slot.head_dim, slot.rows or 0, slot.window or 0)
+            for entry in [(slot.kv_heads, slot.head_dim, _rows_in_state(slot), slot.window or 0)]
+            for number in entry * slot.parts
         ]
+
+    def entry(self, slot: int) -> int:
+        """The number of a slot's first entry in the state."""
+        return sum(before.parts for before in self.slots[:slot])
 
     def nbytes(self, context_length: int) -> int:
         """Device memory of K and V."""
-        item = 2 if self.dtype == "float16" else 4
+        item = ITEM_BYTES[self.dtype]
         return sum(
-            2 * item * (s.rows or context_length) * s.kv_heads * s.head_dim for s in self.slots
+            2 * item * s.parts * s.part_rows(context_length) * s.row_elements for s in self.slots
         )
+
+
+def _rows_in_state(slot: KvSlot) -> int:
+    return -slot.parts if slot.is_split else slot.rows or 0
 
 
 def frequencies(layout: KvLayout) -> Array:
@@ -123,8 +167,8 @@ class KvTensors:
         self.layout = layout
         self._state = state
         self.has_copies = False
-        self._current: dict[int, tuple[nn.Tensor, nn.Tensor]] = {}
-        self._capacity = tirx.Var("capacity", "int64")
+        self._current: dict[tuple[int, int], tuple[nn.Tensor, nn.Tensor]] = {}
+        self._capacities = {1: tirx.Var("capacity", "int64")}  # rows by the number of parts
         self.positions = self._tensor(abi.KV_POSITIONS, (4,), "int32")
         chunk = tirx.Var("rotary_rows", "int64")
         self.rotary = self._tensor(abi.KV_ROTARY, (chunk, layout.rotary_pairs, 2), "float32")
@@ -143,20 +187,23 @@ class KvTensors:
         cast = builder.match_cast(builder.emit(call), relax.TensorType(shape, dtype))
         return nn.Tensor(_expr=cast)
 
-    def get(self, slot: int) -> tuple[nn.Tensor, nn.Tensor]:
-        """K and V of a slot: (rows, kv_heads, head_dim)."""
-        if slot not in self._current:
+    def get(self, slot: int, part: int = 0) -> tuple[nn.Tensor, nn.Tensor]:
+        """K and V of a slot, or of one of its parts: (rows, kv_heads, head_dim)."""
+        if (slot, part) not in self._current:
             spec = self.layout.slots[slot]
+            if spec.parts not in self._capacities:
+                self._capacities[spec.parts] = tirx.Var("part_rows", "int64")
             shape = (
-                self._capacity if spec.rows is None else spec.rows,
+                self._capacities[spec.parts] if spec.rows is None else spec.rows,
                 spec.kv_heads,
                 spec.head_dim,
             )
-            self._current[slot] = (
-                self._tensor(abi.KV_KEY, shape, self.layout.dtype, slot),
-                self._tensor(abi.KV_VALUE, shape, self.layout.dtype, slot),
+            entry = self.layout.entry(slot) + part
+            self._current[slot, part] = (
+                self._tensor(abi.KV_KEY, shape, self.layout.dtype, entry),
+                self._tensor(abi.KV_VALUE, shape, self.layout.dtype, entry),
             )
-        return self._current[slot]
+        return self._current[slot, part]
 
     def count_padding(self, embeddings: nn.Tensor, rows: Rows) -> tuple[nn.Tensor, nn.Tensor]:
         """Count the padding among a call's rows; positions and angles are those without it.
@@ -193,6 +240,6 @@ class KvTensors:
         self.positions = positions
         return source, copies
 
-    def put(self, slot: int, key: nn.Tensor, value: nn.Tensor) -> None:
-        """Note the tensors that result from writing a slot in place."""
-        self._current[slot] = (key, value)
+    def put(self, slot: int, key: nn.Tensor, value: nn.Tensor, part: int = 0) -> None:
+        """Note the tensors that result from writing a slot, or a part of it, in place."""
+        self._current[slot, part] = (key, value)

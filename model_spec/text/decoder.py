@@ -180,6 +180,7 @@ class Gemma4ForCausalLM(nn.Module):
             options.activation_dtype,
             options.prefill_chunk,
             pads_pictures=options.pads_pictures,
+            limits=options.kv_limits,
         )
         self.last_owner = max(plan.index for plan in plans if plan.owns_kv)
         self.embed_tokens = matrices.matrix("embed_tokens")

@@ -6,12 +6,19 @@ import struct
 from collections.abc import Sequence
 
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
-from gemma4_compile.model_spec.layers.kv_cache import KvLayout, KvSlot
+from gemma4_compile.model_spec.layers.kv_cache import ITEM_BYTES, KvLayout, KvLimits, KvSlot
 from gemma4_compile.model_spec.layers.plan import LayerPlan
 from gemma4_compile.model_spec.text.layer_plan import rotary_plans
 from gemma4_compile.operators.padded_rows import DIGITS
 
 RING_ALIGNMENT = 32
+
+
+def largest_chunk(slot: KvSlot, rows: int) -> int:
+    """The longest prefill chunk whose ring has at most so many rows; 0 if none has."""
+    if slot.window is None:
+        return 0
+    return max(0, rows // RING_ALIGNMENT * RING_ALIGNMENT - slot.window + 1)
 
 
 def kv_layout(
@@ -21,19 +28,24 @@ def kv_layout(
     prefill_chunk: int,
     *,
     pads_pictures: bool = False,
+    limits: KvLimits | None = None,
 ) -> KvLayout:
     """The layout for one prefill chunk length: rings hold window + chunk - 1 rows, rounded up.
 
     `pads_pictures` : the client does, where the model takes any
+    `limits` : by which full layers are in parts; None for none that are
     """
+    item = ITEM_BYTES[dtype]
     counts_padding = pads_pictures and config.vision is not None
     slots = []
     for plan in plans:
         if plan.owns_kv:
-            rows = None
-            if plan.window is not None:
+            rows, parts = None, 1
+            if plan.window is None and limits is not None:
+                parts = limits.parts(item * plan.num_key_value_heads * plan.head_dim)
+            elif plan.window is not None:
                 rows = -(-(plan.window + prefill_chunk - 1) // RING_ALIGNMENT) * RING_ALIGNMENT
-            slots.append(KvSlot(plan.num_key_value_heads, plan.head_dim, rows, plan.window))
+            slots.append(KvSlot(plan.num_key_value_heads, plan.head_dim, rows, plan.window, parts))
     rotary: list[int] = []
     kinds = rotary_plans(config).values()
     for kind in kinds:

@@ -67,7 +67,8 @@ int64_t Sequence::ShortestLengthHeld() const {
 }
 
 int64_t LiveRows(const LayerCache& layer, int64_t length, int64_t written) {
-  return written > layer.rows ? layer.rows : length;
+  if (layer.window > 0) return written > layer.rows ? layer.rows : length;
+  return std::clamp<int64_t>(length - layer.first, 0, layer.rows);
 }
 
 void CopyRows(const ffi::Tensor& from, int64_t from_byte, const ffi::Tensor& to, int64_t to_byte,

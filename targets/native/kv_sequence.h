@@ -5,6 +5,9 @@
  * A layer's key and value tensors hold position p in row p % rows. Full layers have a row for every
  * position of the context; sliding layers are rings of at least window - 1 + chunk rows, so that a
  * whole chunk may be written before the first of its queries reads the window before it.
+ *
+ * Where a binding does not hold all rows of a full layer, they are in parts of equal size, each with
+ * an entry of its own: position p is in row p - first of the part whose rows begin with `first`.
  */
 #ifndef GEMMA4_COMPILE_KV_SEQUENCE_H_
 #define GEMMA4_COMPILE_KV_SEQUENCE_H_
@@ -20,8 +23,9 @@
 
 namespace gemma4_compile {
 
-/*! Keys and values of one layer: (rows, heads, head_dim). */
+/*! Keys and values of one layer, or of a part of its positions: (rows, heads, head_dim). */
 struct LayerCache {
+  int64_t first;   // position in the first row; 0 but for later parts of a full layer
   int64_t rows;    // positions that fit
   int64_t window;  // positions that a query sees, itself included; 0 = all of them
   ffi::Tensor key;
@@ -59,8 +63,8 @@ struct Sequence {
   int64_t ShortestLengthHeld() const;
 };
 
-/*! Rows of a layer that mean something after `length` tokens: all rows of a ring that has wrapped,
- * so that as many tokens can be taken back as before. */
+/*! Rows of a layer or part that mean something after `length` tokens: all rows of a ring that has
+ * wrapped, so that as many tokens can be taken back as before. */
 int64_t LiveRows(const LayerCache& layer, int64_t length, int64_t written);
 
 /*! Copy rows (rows, heads, head_dim) between tensors of one dtype, from and to these bytes on. */

@@ -55,9 +55,9 @@ void FillWithZeros(const ffi::Tensor& tensor) {
   }
 }
 
-LayerCache MakeCache(int64_t rows, int64_t window, const ffi::Shape& shape, DLDataType dtype,
-                     DLDevice device) {
-  LayerCache layer{rows, window, AllocateTensor(shape, dtype, device),
+LayerCache MakeCache(int64_t first, int64_t rows, int64_t window, const ffi::Shape& shape,
+                     DLDataType dtype, DLDevice device) {
+  LayerCache layer{first, rows, window, AllocateTensor(shape, dtype, device),
                    AllocateTensor(shape, dtype, device)};
   FillWithZeros(layer.key);
   FillWithZeros(layer.value);
@@ -105,21 +105,30 @@ Gemma4KVStateObj::Gemma4KVStateObj(int64_t max_sequences, int64_t capacity, int6
   GEMMA4_REQUIRE(layout.size() % 4 == 0, ValueError)
       << "cache layout: expected 4 numbers per layer, found " << layout.size() << " numbers";
   Sequence first;
+  int64_t part = 0;  // of a full layer in parts: the next one of it
   for (size_t i = 0; i < layout.size(); i += 4) {
     const int64_t heads = layout[i], head_dim = layout[i + 1], window = layout[i + 3];
-    const int64_t rows = layout[i + 2] == 0 ? capacity : layout[i + 2];
+    const int64_t parts = layout[i + 2] < 0 ? -layout[i + 2] : 1;
+    const int64_t rows = layout[i + 2] > 0 ? layout[i + 2] : (capacity + parts - 1) / parts;
+    const bool follows = part > 0 && layout[i + 2] == layout[i - 2];
+    GEMMA4_REQUIRE((part == 0 || follows) && (parts == 1 || window == 0), ValueError)
+        << "cache of layer slot " << i / 4 << ": expected part " << part
+        << " of a layer without a window, found " << parts << " parts, window " << window;
     GEMMA4_REQUIRE(heads > 0 && head_dim > 0 && rows > 0 && window >= 0, ValueError)
         << "cache of layer slot " << i / 4 << ": " << heads << " heads, head_dim " << head_dim
         << ", " << rows << " rows, window " << window;
-    const bool is_ring = layout[i + 2] != 0;
+    const bool is_ring = layout[i + 2] > 0;
     GEMMA4_REQUIRE(!is_ring || window > 0, ValueError)
         << "cache of layer slot " << i / 4 << ": a ring needs a window";
     GEMMA4_REQUIRE(!is_ring || rows - window + 1 >= chunk, ValueError)
         << "prefill chunk: this library takes at most " << rows - window + 1
         << " tokens, asked for " << chunk;
-    first.layers.push_back(
-        MakeCache(rows, window, ffi::Shape({rows, heads, head_dim}), dtype, device));
+    const ffi::Shape shape({rows, heads, head_dim});
+    first.layers.push_back(MakeCache(part * rows, rows, window, shape, dtype, device));
+    part = part + 1 < parts ? part + 1 : 0;
   }
+  GEMMA4_REQUIRE(part == 0, ValueError)
+      << "cache layout: the last layer has " << part << " of its parts";
   slots_.push_back(std::move(first));
   const int64_t pairs = rotary_pairs();
   positions_ = AllocateTensor(ffi::Shape({4}), kInt32, device);
@@ -245,8 +254,9 @@ void Gemma4KVStateObj::RotaryValues(int64_t position, float* row) const {
 int64_t Gemma4KVStateObj::Room() const {
   int64_t room = capacity_ - current().length;
   for (const LayerCache& layer : layers()) {
-    // A layer with a row for every position of the context never wraps.
-    if (layer.rows < capacity_) room = std::min(room, layer.rows - layer.window + 1);
+    // A layer with a row for every position of the context never wraps, nor does a part of one.
+    if (layer.window > 0 && layer.rows < capacity_)
+      room = std::min(room, layer.rows - layer.window + 1);
   }
   return room;
 }
@@ -314,7 +324,8 @@ size_t Gemma4KVStateObj::FreeSlot(int64_t id) {
       << " or another before adding " << id;
   Sequence added;
   for (const LayerCache& layer : slots_[0].layers) {
-    added.layers.push_back(MakeCache(layer.rows, layer.window, layer.key.shape(), dtype_, device_));
+    added.layers.push_back(
+        MakeCache(layer.first, layer.rows, layer.window, layer.key.shape(), dtype_, device_));
   }
   slots_.push_back(std::move(added));
   return slots_.size() - 1;

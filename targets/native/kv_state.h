@@ -35,7 +35,8 @@ class Gemma4KVStateObj final : public KVStateObj {
    * \param max_sequences sequences at a time
    * \param capacity tokens of the context of each
    * \param chunk most tokens of one forward
-   * \param layout heads, head_dim, rows (0: the whole context) and window (0: none) of each layer
+   * \param layout heads, head_dim, rows (0: the whole context) and window (0: none) of each layer;
+   * rows of -n: one of n equal parts of the whole context, whose n entries follow one another
    * \param rotary head_dim, pairs and the bits of the float64 theta of each rotary kind
    * \param package names the package whose model writes the keys and values
    */

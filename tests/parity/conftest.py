@@ -112,6 +112,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> CaseFactory:
         residual_scale: float = 1.0,
         activations: str = "float",
         float16: str = NATIVE,
+        key_bytes: int | None = None,
     ) -> Case:
         folder = tmp_path_factory.mktemp(f"{kind}-{recipe}")
         checkpoint = models.write_checkpoint(
@@ -124,6 +125,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> CaseFactory:
             make(kind, recipe, activations=activations).package if residual_scale > 1 else None
         )
         name = f"{kind}-{recipe}-{dtype}-{residual_scale:g}-{activations}-{float16}"
+        name += "" if key_bytes is None else f"-{key_bytes}"
         package = made_once(
             shared_folder(tmp_path_factory) / "parity" / name,
             lambda output: packages.compile_package(
@@ -131,8 +133,11 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> CaseFactory:
                 library_of=library_of,
                 activations=activations,
                 # Those of tests/parity/test_float32.py are what users get.
-                optimised=(kind in models.KINDS and (recipe, dtype) == ("f32", "float32")),
+                optimised=(
+                    kind in models.KINDS and (recipe, dtype, key_bytes) == ("f32", "float32", None)
+                ),
                 float16=float16,
+                key_bytes=key_bytes,
             ),
         )
         weights = packages.dequantised_weights(package, checkpoint, recipe)

@@ -34,9 +34,10 @@ def make_decode_attention(operator: SplitAttention, spec: TargetSpec) -> tirx.Pr
         args = operator.declare(build)
         grid = operator.splits, operator.heads // shape.heads
         with launch(shape.threads, *grid) as (split, part, thread):
-            position = materialize(args.positions[2] - 1)
+            position = materialize(operator.part.own(args.positions[2] - 1, args.key))
             step = None if operator.normed is None else materialize(args.positions[1] - 1)
-            begin, end = (materialize(bound) for bound in operator.split_range(position, split))
+            bounds = operator.split_range(position, split, args.key)
+            begin, end = (materialize(bound) for bound in bounds)
             g, first = bind(tirx.floordiv(part, slices)), bind(part * shape.heads)
             block = Block(thread, shape.threads, spec.simd_width)
             attention = DecodeBlock(operator, shape, args, block)
@@ -53,11 +54,13 @@ def make_decode_attention(operator: SplitAttention, spec: TargetSpec) -> tirx.Pr
                         attention.load_query(first)
                     else:
                         norms.run(first, g)
+                    attention.start(split, first)
                     attention.run(begin, end, last, position, g)
                     if owns:
                         is_writer = (end == position + 1) & (tirx.floormod(part, slices) == 0)
                         attention.store_new(is_writer, position, g)
                     attention.finish(split, first)
-                with T.Else():
-                    attention.store_empty(split, first)
+                if operator.part.is_first:
+                    with T.Else():
+                        attention.store_empty(split, first)
     return build.result

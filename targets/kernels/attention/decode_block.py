@@ -251,14 +251,32 @@ class DecodeBlock:
 
     # --- The whole ---
 
+    def start(self, split: Expr, first: Expr) -> None:
+        """Begin the sums, of which the first group of threads has those of the parts before."""
+        shape, vectors = self.shape, self.vectors
+        for h in range(shape.heads):
+            store(self.total, vectors.splat(zero()), vectors.at(h))
+        if self.operator.part.is_first:
+            return
+        o_partial, split_lse = self.args.splits
+        mine = below(self.thread, self.scored)
+        own, u = bind(tirx.floordiv(mine, shape.packs)), bind(below(self.thread, shape.packs))
+        place = self._place_of(split, first + own)
+        self.highest.set(split_lse[(*place, 0)])
+        self.weight_sum.set(tirx.Select(u == 0, split_lse[(*place, 1)], zero()))
+        with when(self.group == 0):
+            for h in range(shape.heads):
+                place = self._place_of(split, first + h)
+                mean = vectors.cast(o_partial[(*place, vectors.at(self.column))], "float32")
+                weights = vectors.splat(bind(split_lse[(*place, 1)]))
+                store(self.total, mean * weights, vectors.at(h))
+
     def run(self, begin: Expr, end: Expr, last: Expr, position: Expr, g: Expr) -> None:
         """Go over the keys [begin, end); the first tile's keys are loaded already.
 
         The loads of a tile are under way while the one before is being used.
         """
         shape = self.shape
-        for h in range(shape.heads):
-            store(self.total, self.vectors.splat(zero()), self.vectors.at(h))
         tiles = bind(tirx.floordiv(end - begin + (shape.keys - 1), i32(shape.keys)))
         with T.serial(0, tiles) as tile:
             base = materialize(begin + tile * shape.keys)

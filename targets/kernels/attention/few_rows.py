@@ -176,9 +176,10 @@ def _attend(
     grid = operator.splits, operator.kv_heads * blocks
     held = resident(spec.tuning.few_rows.attention_resident)
     with launch(shape.threads, *grid) as (split, part, thread), held:
-        last, rows = materialize(positions[2] - 1), bind(i32(n))
-        first_position = materialize(positions[2] - rows)
-        bounds = operator.split_range(last, split, first_position)
+        of_keys, key = operator.part, args.key
+        last, rows = materialize(of_keys.own(positions[2] - 1, key)), bind(i32(n))
+        first_position = materialize(of_keys.own(positions[2] - rows, key))
+        bounds = operator.split_range(last, split, key, first_position)
         begin, end = (materialize(bound) for bound in bounds)
         per_head = bind(tirx.floordiv(rows * group + (shape.heads - 1), shape.heads))
         g = bind(tirx.floordiv(part, per_head))
@@ -198,7 +199,9 @@ def _attend(
                     attention.load_query(first)
                 else:
                     norms.run(first, g)
+                attention.start(split, first)
                 attention.run(begin, end, end - 1, last, g)
                 attention.finish(split, first)
-            with T.Else():
-                attention.store_empty(split, first)
+            if of_keys.is_first:
+                with T.Else():
+                    attention.store_empty(split, first)

@@ -6,6 +6,7 @@ The chunk's own keys are in the KV state already, so there is no separate part f
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from tvm import tirx
@@ -45,7 +46,7 @@ class PrefillOperands:
     ----------
     first_head, g : query heads of the block from this one on, and their KV head
     first_token, last_token : rows of the chunk: the block's first, and the chunk's last
-    offset : of a token's position
+    offset : of a token's position, in the part's own where the keys are a part
     last_rows : the last row of the chunk that each row sees, None where that is the row itself
     lowest : position of the first row that is kept, None where the chunk has no copies
     """
@@ -288,6 +289,34 @@ class PrefillBlock:
             slot = materialize(self.operator.cache.row(t))
             store(self.v_next, self.value[slot, self.g, vectors.at(self.column)], vectors.at(lane))
 
+    def resume(self, out: Buffer, split_lse: Buffer) -> None:
+        """Begin with the sums of the parts before; of a row's threads the first has its weights."""
+        shape, vectors = self.shape, self.shape.vectors
+        for index, (highest, total) in enumerate(zip(self.highest, self.weight_sum, strict=True)):
+            place = self._place(bind(self._scored(index)))
+            highest.set(split_lse[(*place, 0)])
+            total.set(tirx.Select(self.vec4 == 0, split_lse[(*place, 1)], zero()))
+        for index in range(shape.own_rows):
+            token, head = self._place(bind(self._own(index)))
+            mean = vectors.cast(
+                out[token, vectors.at(head * shape.columns + self.column)], "float32"
+            )
+            weights = vectors.splat(bind(split_lse[token, head, 1]))
+            store(self.total, mean * weights, vectors.at(index))
+
+    def _place(self, row: Expr) -> tuple[Expr, Expr]:
+        """Row of the chunk and query head of a row of the block."""
+        return materialize(tirx.min(self.token(row), self.last_token)), bind(self.head(row))
+
+    def store_lse(self, split_lse: Buffer) -> None:
+        """Store the maxima and weights of the block's rows; after `finish`."""
+        for index, highest in enumerate(self.highest):
+            row = bind(self._scored(index))
+            token, head = materialize(self.token(row)), bind(self.head(row))
+            with when((self.vec4 == 0) & (token <= self.last_token)):
+                store(split_lse, highest.value, token, head, 0)
+                store(split_lse, self.factors[row], token, head, 1)
+
     def finish(self, out: Buffer) -> None:
         """Divide and store the block's rows."""
         shape, vectors = self.shape, self.shape.vectors
@@ -320,7 +349,7 @@ def make_prefill_attention(operator: PrefillAttention, spec: TargetSpec) -> tirx
     Reference: `PrefillAttention.definition`.
     """
     n, dim, heads = operator.rows.extent(), operator.head_dim, operator.heads
-    shape = chunk_shape(operator, spec)
+    shape, of_keys = chunk_shape(operator, spec), operator.part
     with function(scheduled=True) as build:
         q = build.arg("q", (n, heads * dim), "float32")
         cache = operator.cache.shape()
@@ -329,13 +358,14 @@ def make_prefill_attention(operator: PrefillAttention, spec: TargetSpec) -> tirx
         positions = build.arg("positions", (4,), "int32")
         last_rows = operator.declare_last_rows(build, n)
         out = build.arg("out", (n, heads * dim), operator.out_dtype)
+        split_lse = operator.declare_lse(build, n)
         tiles = tirx.floordiv(n + (shape.positions - 1), shape.positions)
         with launch(shape.threads, heads // shape.heads, tiles) as (part, tile, thread):
             first_head, first_token = bind(part * shape.heads), bind(tile * shape.positions)
-            offset = materialize(positions[2] - i32(n))
+            offset = materialize(of_keys.own(positions[2] - i32(n), key))
             g = bind(tirx.floordiv(first_head, heads // operator.kv_heads))
             last_token = bind(i32(n) - 1)
-            lowest = materialize(positions[0]) if operator.has_copies else None
+            lowest = materialize(of_keys.own(positions[0], key)) if operator.has_copies else None
             args = PrefillOperands(
                 q, key, value, first_head, g, first_token, last_token, offset, last_rows, lowest
             )
@@ -344,14 +374,20 @@ def make_prefill_attention(operator: PrefillAttention, spec: TargetSpec) -> tirx
             end = args.key_end(first_token + (shape.positions - 1))
             if end is None:
                 last = args.position(first_token + (shape.positions - 1))
-                end = tirx.min(last + 1, positions[2])
-            end = materialize(end)
+                end = tirx.min(last + 1, of_keys.own(positions[2], key))
+            end = materialize(of_keys.end(end, key))
             block = PrefillBlock(operator, shape, args, thread)
-            block.load(0, begin, end - 1)
-            with T.serial(0, tirx.floordiv(end - begin + (shape.keys - 1), shape.keys)) as step:
-                base = materialize(begin + step * shape.keys)
-                block.score(base, end)
-                block.weigh(base, end)
-                block.accumulate(base, end - 1)
-            block.finish(out)
+            # Rows whose positions are all before a part have no key in it.
+            with nullcontext() if of_keys.is_first else when(begin < end):
+                if split_lse is not None and not of_keys.is_first:
+                    block.resume(out, split_lse)
+                block.load(0, begin, end - 1)
+                with T.serial(0, tirx.floordiv(end - begin + (shape.keys - 1), shape.keys)) as step:
+                    base = materialize(begin + step * shape.keys)
+                    block.score(base, end)
+                    block.weigh(base, end)
+                    block.accumulate(base, end - 1)
+                block.finish(out)
+                if split_lse is not None:
+                    block.store_lse(split_lse)
     return build.result

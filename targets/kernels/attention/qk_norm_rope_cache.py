@@ -42,10 +42,11 @@ def make_qk_norm_rope_cache(operator: QkNormRopeCache, spec: TargetSpec) -> tirx
     )
     half = dim // 2
     threads = row_threads(half, spec.max_threads_per_block)
-    blocks = heads + (2 * kv_heads if operator.owns_kv else 0)
+    queries = heads if operator.makes_q else 0
+    blocks = queries + (2 * kv_heads if operator.owns_kv else 0)
     with function(scheduled=True) as build:
         qkv = build.arg("qkv", (rows, operator.columns.width), "float32")
-        q_norm = build.arg("q_norm", (dim,), "float32")
+        q_norm = build.arg("q_norm", (dim,), "float32") if operator.makes_q else None
         k_norm = build.arg("k_norm", (dim,), "float32") if operator.owns_kv else None
         positions = build.arg("positions", (4,), "int32")
         rotary_shape = (tirx.Var("chunk", "int64"), operator.rotary_total, 2)
@@ -53,11 +54,12 @@ def make_qk_norm_rope_cache(operator: QkNormRopeCache, spec: TargetSpec) -> tirx
         shape = operator.cache.shape()
         key = build.arg("key", shape, operator.cache_dtype) if operator.owns_kv else None
         value = build.arg("value", shape, operator.cache_dtype) if operator.owns_kv else None
-        q = build.arg("q", (rows, heads * dim), "float32")
-        with launch(threads, blocks, rows) as (number, i, thread):
+        q = build.arg("q", (rows, heads * dim), "float32") if operator.makes_q else None
+        with launch(threads, blocks, rows) as (place, i, thread):
+            number = place if operator.makes_q else bind(place + heads)
             block = Block(thread, threads, spec.simd_width)
             step = bind(operator.step(positions, rows, i))
-            slot = bind(operator.cache.row(positions[0] + step))
+            slot = bind(operator.slot(positions[0] + step, key))
             reduce = BlockReduction(block)
             is_value = number >= heads + kv_heads
             # With `value_is_key` the value is made from the key's columns.
@@ -74,17 +76,20 @@ def make_qk_norm_rope_cache(operator: QkNormRopeCache, spec: TargetSpec) -> tirx
 
             head = _Head(qkv, rotary, i, column, inverse, step)
             write = partial(_write_head, operator, block, head)
-            with when(number < heads):
-                write(q_norm, True, lambda d, y: store(q, y, i, column + d))
+            if q is not None:
+                with when(number < heads):
+                    write(q_norm, True, lambda d, y: store(q, y, i, column + d))
             if key is not None and value is not None:
                 dtype = operator.cache_dtype
-                with when((number >= heads) & (number < heads + kv_heads)):
+                held = operator.is_held(slot, key)
+                is_key = (number >= heads) & (number < heads + kv_heads)
+                with when(is_key if held is None else is_key & held):
                     write(
                         k_norm,
                         True,
                         lambda d, y: store(key, y.astype(dtype), slot, number - heads, d),
                     )
-                with when(is_value):
+                with when(is_value if held is None else is_value & held):
                     g = bind(number - heads - kv_heads)
                     write(None, False, lambda d, y: store(value, y.astype(dtype), slot, g, d))
     return build.result

@@ -333,10 +333,11 @@ def test_a_chunk_without_room_for_drafts_is_refused(
 def test_plan_that_cannot_be_built_is_shown_and_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert cli.main(["gemma-4-31B-it", "--plan", "--context", "100000"]) == 2
+    sizes = "--context 100000 --prefill-chunk 2000"
+    assert cli.main(["gemma-4-31B-it", "--plan", *sizes.split()]) == 2
     captured = capsys.readouterr()
     assert "100,000" in captured.out
-    assert "\nhint: --context 16384 fits; with --libraries f16,int8," in captured.err
+    assert "\nhint: --prefill-chunk 1560 fits" in captured.err
 
 
 def test_plan_of_a_hub_model_downloads_its_config_alone(

@@ -208,8 +208,8 @@ def test_towers_and_a_drafter_are_counted_and_named_where_nothing_fits() -> None
 
 
 def test_what_cannot_be_built_in_any_memory_is_not_called_too_large() -> None:
-    with pytest.raises(UsageError, match="the keys of one layer need"):
-        fit_model(asked("gemma-4-31B-it", "--context", "131072", "--fit", "80GB"))
+    with pytest.raises(UsageError, match="--prefill-chunk 2000: one activation needs"):
+        fit_model(asked("gemma-4-31B-it", "--prefill-chunk", "2000", "--fit", "80GB"))
 
 
 def test_pictures_that_no_chunk_may_cut_have_one_of_their_size() -> None:

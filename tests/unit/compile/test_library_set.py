@@ -16,12 +16,13 @@ from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.compile.resolve import Sizes, choose
 from gemma4_compile.errors import UsageError
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
+from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.targets.libraries import LIBRARIES, fitting_forms
 from gemma4_compile.targets.spec import NATIVE, WORDS
 
 CONFIG = Gemma4Config.from_preset("gemma-4-E2B-it")
-DENSE = Gemma4Config.from_preset("gemma-4-31B-it")
-"""4 heads of 512 in the full layers: 128 MiB are 16,384 keys in float32, 32,768 in float16."""
+SEES = Gemma4Config.from_preset("gemma-4-31B-it", frozenset({Modality.TEXT, Modality.IMAGE}))
+"""128 MiB are an activation of 560 rows of a picture in float32, of 1,120 in float16."""
 
 
 def _request(*names: str, quant: str = "q4f16") -> CompileRequest:
@@ -30,9 +31,13 @@ def _request(*names: str, quant: str = "q4f16") -> CompileRequest:
 
 
 def _plans(
-    request: CompileRequest, config: Gemma4Config, context: int, chunk: int
+    request: CompileRequest,
+    config: Gemma4Config,
+    context: int,
+    chunk: int,
+    image_tokens: int = 280,
 ) -> tuple[LibraryPlan, ...]:
-    sizes = Sizes(context, chunk, image_tokens=280)
+    sizes = Sizes(context, chunk, image_tokens)
     return library_plans(choose(request), sizes, config)
 
 
@@ -79,31 +84,29 @@ def test_forms_of_every_recipe_are_planned() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "context", "hint"),
+    ("names", "hint"),
     [
         (
             ("default", "f16", "h200-f32", "cpu"),
-            30_000,
-            "--context 16384 fits; without default, h200-f32 it can be built: --libraries f16,cpu",
+            "--image-tokens 560 fits; without default, h200-f32 it can be built: "
+            "--libraries f16,cpu",
         ),
-        (
-            ("default", "f16", "int8"),
-            100_000,
-            "--context 16384 fits; with --libraries f16,int8 --context 32768 fits",
-        ),
-        (("f16", "h200"), 100_000, "--context 32768 fits"),
-        (("default",), 30_000, "--context 16384 fits"),
+        (("default",), "--image-tokens 560 fits"),
     ],
 )
-def test_a_context_that_some_libraries_hold_is_answered_with_those(
-    names: tuple[str, ...], context: int, hint: str
+def test_pictures_that_some_libraries_hold_are_answered_with_those(
+    names: tuple[str, ...], hint: str
 ) -> None:
-    plans = _plans(_request(*names), DENSE, context, 512)
-    with pytest.raises(UsageError, match=f"--context {context}: the keys") as caught:
-        check_plans(plans)
+    with pytest.raises(UsageError, match="--image-tokens 1120: one activation") as caught:
+        check_plans(_plans(_request(*names), SEES, 8192, 1200, image_tokens=1120))
     assert caught.value.hint == hint
     *_, named = hint.split("--libraries ")
-    if len(names) > 1 and named != hint:
-        largest = 32_768 if context > 32_768 else context
-        taken = named.split()[0].split(",")
-        check_plans(_plans(_request(*taken), DENSE, largest, 512))
+    if len(names) > 1:
+        check_plans(_plans(_request(*named.split(",")), SEES, 8192, 1200, image_tokens=1120))
+    check_plans(_plans(_request(*names), SEES, 8192, 1200, image_tokens=560))
+
+
+def test_keys_of_a_long_context_are_in_parts_where_they_are_in_float32() -> None:
+    plans = _plans(_request("default", "f16", "h200-f32", "cpu"), CONFIG, 131_072, 512)
+    check_plans(plans)
+    assert [plan.numbers.kv_parts for plan in plans] == [2, 1, 2, 1]

@@ -255,17 +255,20 @@ def test_impossible_request(
     assert not list(request_for.output.parent.iterdir())
 
 
-def test_context_whose_state_breaks_the_binding_limit(request_for: CompileRequest) -> None:
+def test_chunk_whose_activations_break_the_binding_limit(request_for: CompileRequest) -> None:
     wide = replace(
         request_for,
         model="gemma-4-31B-it",
         target="webgpu",
         only="library",
         context_length=262_144,
+        prefill_chunk=2000,
     )
-    with pytest.raises(UsageError, match=r"--context 262144: .* binds at most 134217728") as caught:
+    with pytest.raises(
+        UsageError, match=r"--prefill-chunk 2000: .* binds at most 134217728"
+    ) as caught:
         run(wide)
-    assert str(caught.value.hint) == "--context 32768 fits"
+    assert str(caught.value.hint) == "--prefill-chunk 1560 fits"
 
 
 def test_wrong_tensors_are_found_before_the_library_is_built(

@@ -16,6 +16,7 @@ from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.planning.parameter_kinds import KINDS
 from gemma4_compile.planning.plan import BuildPlan, make_plan
 from gemma4_compile.targets import target_spec
+from gemma4_compile.targets.webgpu import LIMITS as WEBGPU_LIMITS
 from tests.marks import slow_unless
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -180,14 +181,45 @@ def test_state_in_float32_is_twice_as_large() -> None:
     assert plan_of("gemma-4-E4B-it", target="metal").features == ()
 
 
-def test_a_context_that_no_binding_holds_is_refused_with_one_that_fits() -> None:
-    plan = plan_of("gemma-4-31B-it", context=40_000)
-    keys = 40_000 * 4 * 512 * 2
-    with pytest.raises(UsageError, match=f"--context 40000: .* {keys} bytes") as caught:
+@pytest.mark.parametrize(
+    ("size", "quant", "context", "parts"),
+    [
+        ("E2B", "q4f16", 131_072, 1),
+        ("E2B", "q4f32", 131_072, 2),
+        ("31B", "q4f16", 32_768, 1),
+        ("31B", "q4f16", 32_769, 2),
+        ("31B", "q4f32", 65_536, 4),
+        ("31B", "q4f16", 262_144, 8),
+    ],
+)
+def test_keys_that_no_binding_holds_are_in_parts(
+    size: str, quant: str, context: int, parts: int
+) -> None:
+    for limits in WEBGPU_LIMITS:
+        config = Gemma4Config.from_preset(f"gemma-4-{size}-it")
+        plan = make_plan(config, quant, target_spec("webgpu", limits), context, 512)
         plan.check()
-    assert caught.value.hint == "--context 32768 fits"
-    plan_of("gemma-4-31B-it", context=32_768).check()
-    plan_of("gemma-4-31B-it", context=262_144, target="cpu").check()
+        assert plan.kv_parts == parts
+        assert plan.state_tensor_bytes <= 128 * MIB
+        assert plan.largest_binding_bytes <= 128 * MIB
+    native = make_plan(config, quant, target_spec("cuda"), context, 512)
+    native.check()
+    assert native.kv_parts == 1
+    assert 0 <= plan.kv_bytes - native.kv_bytes <= 2 * 4 * 10 * parts * 4 * 512  # a row a part
+
+
+def test_keys_of_a_position_or_of_a_window_that_no_binding_holds_are_refused() -> None:
+    config = Gemma4Config.from_preset("gemma-4-31B-it", frozenset({Modality.TEXT}))
+    narrow = replace(WEBGPU, max_binding_bytes=16 * 256 * 2 * 1024)
+    plan = make_plan(config, "q4f16", narrow, 8192, 1)
+    plan.check()
+    with pytest.raises(UsageError, match="--prefill-chunk 33: the keys of a window") as caught:
+        make_plan(config, "q4f16", narrow, 8192, 33).check()
+    assert caught.value.hint == "--prefill-chunk 1 fits"
+    none = replace(WEBGPU, max_binding_bytes=16 * 256 * 2 * 1024 - 1)
+    with pytest.raises(UsageError, match="the keys of a window") as caught:
+        make_plan(config, "q4f16", none, 8192, 1).check()
+    assert caught.value.hint == "choose a smaller --quant"
 
 
 def test_a_chunk_that_no_binding_holds_is_refused_with_one_that_fits() -> None:

@@ -309,7 +309,12 @@ def test_impossible_sizes(library: Any, sizes: dict[str, int], message: str) -> 
     [
         ((CacheOfLayer(0, 4),), "0 heads"),
         ((CacheOfLayer(1, 4), CacheOfLayer(1, 4, rows=8)), "slot 1: a ring needs a window"),
-        ((CacheOfLayer(1, 4, rows=-3, window=2),), "-3 rows"),
+        ((CacheOfLayer(1, 4, rows=-3, window=2),), "found 3 parts, window 2"),
+        ((CacheOfLayer(1, 4, rows=-2),), "the last layer has 1 of its parts"),
+        (
+            (CacheOfLayer(1, 4, rows=-2), CacheOfLayer(1, 4, rows=-3)),
+            "slot 1: expected part 1 .* found 3 parts",
+        ),
     ],
 )
 def test_impossible_layouts(tmp_path: Path, layers: tuple[CacheOfLayer, ...], message: str) -> None:
