@@ -20,7 +20,8 @@ async function packageOf(names: string[]): Promise<Package> {
 function slowCache() {
   const written: string[] = [];
   const waiting: (() => void)[] = [];
-  const put = async (key: string) => {
+  const put = async (key: string, response: Response) => {
+    await response.arrayBuffer();
     await new Promise<void>((resolve) => waiting.push(resolve));
     written.push(key.split("/").at(-1)!);
   };
@@ -36,14 +37,14 @@ it("ends after the last of its writes, and begins no other", async () => {
   const pack = await packageOf([...READ_BY_CLIENT, "a", "b"]);
   const done = download(pack, vi.fn(), abort.signal).finally(() => (isOver = true));
   done.catch(() => undefined);
-  await vi.waitFor(() => expect(waiting).toHaveLength(3));
+  await vi.waitFor(() => expect(waiting).toHaveLength(2));
   abort.abort("removed");
   waiting[0]!();
   await vi.waitFor(() => expect(written).toHaveLength(1));
   expect(isOver).toBe(false);
   for (const go of waiting) go();
   await expect(done).rejects.toBe("removed");
-  expect(written.sort()).toEqual([...READ_BY_CLIENT].sort());
+  expect(written.sort()).toEqual(READ_BY_CLIENT.slice(0, 2).sort());
 });
 
 it("writes nothing where it was ended before its first file", async () => {
@@ -62,6 +63,6 @@ it("tells of the file that failed, not of those that it ended", async () => {
     if (url.endsWith("a")) return new Response("", { status: 404 });
     return new Promise((_, reject) => signal!.addEventListener("abort", () => reject(signal!.reason)));
   });
-  const pack = await packageOf([...READ_BY_CLIENT.slice(0, 2), "a", READ_BY_CLIENT[2]!]);
+  const pack = await packageOf([READ_BY_CLIENT[0]!, "a", ...READ_BY_CLIENT.slice(1)]);
   await expect(download(pack, vi.fn(), new AbortController().signal)).rejects.toThrow(/a answers 404/);
 });

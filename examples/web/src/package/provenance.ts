@@ -9,7 +9,7 @@ export const PROVENANCE = "provenance.json";
 const SCHEMA = "gemma4_compile.package";
 const SCHEMA_VERSION = 1;
 const MOST_FILES = 10_000;
-// What the native runtime takes, too (docs/security.md); a file is read into one buffer.
+// What the native runtime takes, too (docs/security.md); the client reads a file into one buffer.
 const LARGEST_FILE = 4 * GIB;
 const LARGEST_PACKAGE = 256 * GIB;
 const SHA256 = /^[0-9a-f]{64}$/;

@@ -1,0 +1,209 @@
+// One file of a package into the client's cache: what arrives goes on as it comes, compared with its SHA-256 on the way, so
+// that a shard of any size takes the memory of a piece. The cache keeps nothing of a file that ends wrong.
+import type { Package, PackageFile } from "../package/package";
+import { formatBytes } from "../package/units";
+import { UserError } from "../package/user_error";
+import { keyOf, openCache } from "./cache";
+import { fetchChecked, Unreachable } from "./fetch";
+import { sha256 } from "./hash";
+import { piecesOf } from "./pieces";
+import { Sha256Stream } from "./sha256_stream";
+
+const FIRST_PAUSE_MS = 1000;
+/** Of a stored file that is hashed at once, by the browser's own code, which is faster: two of these are held. */
+const AT_ONCE_BYTES = 24 * 2 ** 20;
+
+export interface Progress {
+  /** Of files that lay there already, by the end of their check. */
+  checkedBytes: number;
+  downloadedBytes: number;
+  totalBytes: number;
+  /** Names of files that lay there damaged and are downloaded again. */
+  repaired: string[];
+  /** A request failed, and the next attempt waits. */
+  waiting: boolean;
+}
+
+/** What arrived is not what `provenance.json` names. */
+class Damaged extends Error {}
+
+/** Stored files are looked at one after the other. */
+let looking: Promise<unknown> = Promise.resolve();
+
+export class FileDownload {
+  private received = 0;
+  private failure: unknown;
+
+  constructor(
+    private readonly pack: Package,
+    private readonly file: PackageFile,
+    private readonly retries: number,
+    private readonly progress: Progress,
+    private readonly report: () => void,
+    private readonly signal: AbortSignal,
+  ) {}
+
+  async run(): Promise<void> {
+    const { pack, file, progress, signal } = this;
+    const cache = await openCache(pack, file.name);
+    const key = keyOf(pack, file.name);
+    const stored = await cache.match(key);
+    if (stored) {
+      const isRight = looking.then(() => isStored(stored, file, signal));
+      looking = isRight.catch(() => undefined);
+      if (await isRight) {
+        progress.checkedBytes += file.nbytes;
+        this.report();
+        return;
+      }
+      progress.repaired.push(file.name);
+      await cache.delete(key);
+    }
+    // A second attempt goes past every cache on the way; a file that is wrong then is wrong on the server.
+    for (const mode of ["no-cache", "reload"] as const) {
+      try {
+        const headers = { "content-type": typeOf(file.name) };
+        await cache.put(key, new Response(this.body(mode), { headers }));
+        return;
+      } catch (error) {
+        const cause = this.failure ?? quotaError(error, pack);
+        if (!(cause instanceof Damaged)) throw cause;
+      }
+    }
+    throw new UserError(
+      `${file.name} arrived damaged: it is not the file that provenance.json names.`,
+      "Try again; if it stays so, the package on the server is damaged or incomplete: upload it again.",
+    );
+  }
+
+  /** The file's bytes, over several requests if the network breaks; no more are asked for than are taken. */
+  private body(mode: RequestCache): ReadableStream<Uint8Array<ArrayBuffer>> {
+    this.failure = undefined;
+    this.received = 0;
+    const pieces = this.pieces(mode);
+    const fail = (error: unknown) => {
+      this.failure = error;
+      this.count(-this.received);
+      this.received = 0;
+      return error;
+    };
+    return new ReadableStream(
+      {
+        pull: async (controller) => {
+          try {
+            const { done, value } = await pieces.next();
+            if (done) controller.close();
+            else controller.enqueue(value);
+          } catch (error) {
+            controller.error(fail(error));
+          }
+        },
+        cancel: async () => {
+          await pieces.return();
+        },
+      },
+      { highWaterMark: 0 },
+    );
+  }
+
+  private async *pieces(mode: RequestCache): AsyncGenerator<Uint8Array<ArrayBuffer>, void, void> {
+    const { nbytes } = this.file;
+    const hash = new Sha256Stream();
+    for (let attempt = 0; ; attempt++) {
+      try {
+        for await (const piece of this.rest(mode)) {
+          if (this.received + piece.length > nbytes) throw new Damaged();
+          hash.update(piece);
+          this.received += piece.length;
+          this.count(piece.length);
+          yield piece;
+        }
+        if (this.received !== nbytes || hash.digest() !== this.file.sha256) throw new Damaged();
+        return;
+      } catch (error) {
+        if (this.signal.aborted || !isNetworkError(error)) throw error;
+        if (attempt === this.retries) throw asUnreachable(error, this.pack);
+        await this.pause(FIRST_PAUSE_MS * 2 ** attempt);
+      }
+    }
+  }
+
+  /** What one request brings of the bytes that are still to come. */
+  private async *rest(mode: RequestCache): AsyncGenerator<Uint8Array<ArrayBuffer>, void, void> {
+    const begin = this.received;
+    const headers: HeadersInit = begin ? { range: `bytes=${begin}-` } : {};
+    const url = this.pack.url + this.file.name;
+    const response = await fetchChecked(url, { cache: mode, headers, signal: this.signal });
+    // A server that does no ranges begins anew: what came before has gone on already.
+    let passed = begin && response.status !== 206 ? begin : 0;
+    for await (const all of piecesOf(response.body!)) {
+      const piece = all.subarray(Math.min(passed, all.length));
+      passed -= all.length - piece.length;
+      if (piece.length) yield piece;
+    }
+  }
+
+  private count(bytes: number): void {
+    this.progress.downloadedBytes += bytes;
+    this.report();
+  }
+
+  private async pause(ms: number): Promise<void> {
+    this.progress.waiting = true;
+    this.report();
+    await new Promise<void>((resolve) => {
+      const timer = setTimeout(resolve, ms);
+      addEventListener("online", () => resolve(), { once: true });
+      const giveUp = () => {
+        clearTimeout(timer);
+        resolve();
+      };
+      this.signal.addEventListener("abort", giveUp, { once: true });
+    });
+    this.progress.waiting = false;
+    this.signal.throwIfAborted();
+  }
+}
+
+/** Whether a stored file is what is named: a small one is hashed at once, a large one as it is read. */
+async function isStored(stored: Response, { nbytes, sha256: expected }: PackageFile, signal: AbortSignal) {
+  signal.throwIfAborted();
+  const atOnce = nbytes <= AT_ONCE_BYTES ? new Uint8Array(nbytes) : undefined;
+  const hash = new Sha256Stream();
+  let length = 0;
+  for await (const piece of piecesOf(stored.body!)) {
+    signal.throwIfAborted();
+    if (length + piece.length > nbytes) return false;
+    if (atOnce) atOnce.set(piece, length);
+    else hash.update(piece);
+    length += piece.length;
+  }
+  if (length !== nbytes) return false;
+  return (atOnce ? await sha256(atOnce) : hash.digest()) === expected;
+}
+
+// A body that breaks off is a TypeError or a "network error" of the stream.
+function isNetworkError(error: unknown): boolean {
+  return error instanceof Unreachable || error instanceof TypeError || (error as Error)?.name === "NetworkError";
+}
+
+function asUnreachable(error: unknown, pack: Package): UserError {
+  if (error instanceof UserError) return error;
+  return new Unreachable(
+    `The connection to ${new URL(pack.url).host} broke off.`,
+    "What has arrived is kept: load again to go on.",
+  );
+}
+
+function quotaError(error: unknown, pack: Package): unknown {
+  if ((error as Error)?.name !== "QuotaExceededError") return error;
+  return new UserError(
+    `The browser's storage for this site is full: the model takes ${formatBytes(pack.totalBytes)}.`,
+    "Remove other downloaded models in the settings, free space on the disk, or leave private browsing.",
+  );
+}
+
+function typeOf(name: string): string {
+  if (name.endsWith(".json")) return "application/json";
+  return name.endsWith(".wasm") ? "application/wasm" : "application/octet-stream";
+}

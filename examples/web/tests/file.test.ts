@@ -1,0 +1,190 @@
+// Files on their way into the cache: little is held of them, and nothing stays of what ends wrong.
+import { afterEach, beforeEach, expect, it, vi } from "vitest";
+import { FileDownload, type Progress } from "../src/download/file";
+import { sha256 } from "../src/download/hash";
+import type { Package, PackageFile } from "../src/package/package";
+import { UserError } from "../src/package/user_error";
+
+const PIECE = 1024;
+const CONTENT = Uint8Array.from({ length: 10 * PIECE }, (_, i) => (i * 37 + (i >> 8)) % 256);
+const NAME = "params_shard_0.bin";
+
+/** A cache as browsers have it: a file is there once its body has ended well. */
+class FakeCache {
+  stored = new Map<string, Uint8Array<ArrayBuffer>>();
+  taken = 0;
+  /** After so many bytes the disk is full. */
+  room = Infinity;
+
+  async match(key: string): Promise<Response | undefined> {
+    const found = this.stored.get(key);
+    return found && new Response(found);
+  }
+
+  async delete(key: string): Promise<boolean> {
+    return this.stored.delete(key);
+  }
+
+  async put(key: string, response: Response): Promise<void> {
+    const parts: Uint8Array<ArrayBuffer>[] = [];
+    for (const reader = response.body!.getReader(); ; ) {
+      const { done, value } = await reader.read();
+      if (done) break;
+      this.taken += value.length;
+      if (this.taken > this.room) {
+        await reader.cancel();
+        throw new DOMException("full", "QuotaExceededError");
+      }
+      parts.push(value);
+      await new Promise((resolve) => setTimeout(resolve)); // a slow disk
+    }
+    this.stored.set(key, new Uint8Array(await new Blob(parts).arrayBuffer()));
+  }
+}
+
+let cache: FakeCache;
+
+beforeEach(() => {
+  cache = new FakeCache();
+  vi.stubGlobal("caches", { open: async () => cache });
+  vi.stubGlobal("addEventListener", vi.fn());
+});
+afterEach(() => {
+  vi.restoreAllMocks();
+  vi.unstubAllGlobals();
+});
+
+/** An answer that gives a piece when it is asked for one, and breaks off at the end where it `breaks`. */
+function answer(data: Uint8Array, given: (bytes: number) => void = vi.fn(), breaks = false, status = 200): Response {
+  let at = 0;
+  const pull = (controller: ReadableStreamDefaultController<Uint8Array>) => {
+    if (at >= data.length) return breaks ? controller.error(new TypeError("network error")) : controller.close();
+    const piece = data.slice(at, at + PIECE);
+    at += piece.length;
+    given(piece.length);
+    controller.enqueue(piece);
+  };
+  return new Response(new ReadableStream({ pull }, { highWaterMark: 0 }), { status });
+}
+
+async function downloadOf(content: Uint8Array<ArrayBuffer> = CONTENT, retries = 2) {
+  const file: PackageFile = { name: NAME, nbytes: content.length, sha256: await sha256(content) };
+  const pack = { url: "https://x.y/", version: "0".repeat(16), files: [file], totalBytes: content.length };
+  const whole = { ...pack, shards: new Set([NAME]), drafter: new Set() } as unknown as Package;
+  const progress: Progress = {
+    checkedBytes: 0,
+    downloadedBytes: 0,
+    totalBytes: file.nbytes,
+    repaired: [],
+    waiting: false,
+  };
+  const run = () => new FileDownload(whole, file, retries, progress, vi.fn(), new AbortController().signal).run();
+  return { run, progress };
+}
+
+it("holds a piece of a file, whatever its size, and no more is asked of the network than the disk takes", async () => {
+  let given = 0;
+  let held = 0;
+  vi.stubGlobal("fetch", async () =>
+    answer(CONTENT, (bytes) => {
+      given += bytes;
+      held = Math.max(held, given - cache.taken);
+    }),
+  );
+  const { run, progress } = await downloadOf();
+  await run();
+  expect([...cache.stored.values()]).toEqual([CONTENT]);
+  expect(held).toBeLessThanOrEqual(2 * PIECE);
+  expect(progress).toMatchObject({ checkedBytes: 0, downloadedBytes: CONTENT.length, waiting: false });
+});
+
+it.each([
+  ["cut off", CONTENT.slice(0, -1)],
+  ["too long", Uint8Array.from([...CONTENT, 0])],
+  ["endless", new Uint8Array(100 * CONTENT.length)],
+  ["empty", new Uint8Array()],
+  ["another", CONTENT.map((byte, i) => byte ^ Number(i === 5000))],
+])("asks again for a file that is %s, past every cache, and keeps none of it", async (_, wrong) => {
+  const modes: unknown[] = [];
+  vi.stubGlobal("fetch", async (_url: string, { cache: mode }: RequestInit) => {
+    modes.push(mode);
+    return answer(modes.length === 1 ? wrong : CONTENT);
+  });
+  const { run, progress } = await downloadOf();
+  await run();
+  expect(modes).toEqual(["no-cache", "reload"]);
+  expect([...cache.stored.values()]).toEqual([CONTENT]);
+  expect(progress.downloadedBytes).toBe(CONTENT.length);
+
+  cache.stored.clear();
+  let given = 0;
+  vi.stubGlobal("fetch", async () => answer(wrong, (bytes) => (given += bytes)));
+  const other = await downloadOf();
+  await expect(other.run()).rejects.toThrow(/arrived damaged/);
+  expect([cache.stored.size, other.progress.downloadedBytes]).toEqual([0, 0]);
+  expect(given, "no more is read than a piece behind the end").toBeLessThanOrEqual(2 * (CONTENT.length + PIECE));
+});
+
+it.each([
+  ["goes on where the connection broke off", 206],
+  ["passes over what it has where the server does no ranges", 200],
+])("%s", async (_, status) => {
+  vi.stubGlobal("addEventListener", (_name: string, online: () => void) => setTimeout(online)); // back at once
+  const ranges: unknown[] = [];
+  vi.stubGlobal("fetch", async (_url: string, { headers }: { headers: { range?: string } }) => {
+    ranges.push(headers.range);
+    if (ranges.length === 1) return answer(CONTENT.slice(0, 2500), undefined, true);
+    return answer(status === 206 ? CONTENT.slice(2500) : CONTENT, undefined, false, status);
+  });
+  const { run, progress } = await downloadOf();
+  await run();
+  expect(ranges).toEqual([undefined, "bytes=2500-"]);
+  expect([...cache.stored.values()]).toEqual([CONTENT]);
+  expect(progress.downloadedBytes).toBe(CONTENT.length);
+});
+
+it("keeps nothing of a file whose connection stays broken", async () => {
+  vi.stubGlobal("fetch", async () => answer(CONTENT.slice(0, 3000), undefined, true));
+  const { run, progress } = await downloadOf(CONTENT, 0);
+  await expect(run()).rejects.toThrow(/broke off/);
+  expect([cache.stored.size, progress.downloadedBytes]).toEqual([0, 0]);
+});
+
+it("keeps nothing of a file for which the disk has no room, and says so", async () => {
+  cache.room = 5000;
+  vi.stubGlobal("fetch", async () => answer(CONTENT));
+  const { run } = await downloadOf();
+  const error = await run().catch((each: unknown) => each);
+  expect(error).toBeInstanceOf(UserError);
+  expect(String(error)).toMatch(/storage for this site is full/);
+  expect(cache.stored.size).toBe(0);
+});
+
+it("looks at what lies there, and replaces it where it is damaged, whatever its size", async () => {
+  const fetched = vi.fn(async () => answer(CONTENT));
+  vi.stubGlobal("fetch", fetched);
+  const key = `https://x.y/resolve/${"0".repeat(16)}/${NAME}`;
+  const { run, progress } = await downloadOf();
+  cache.stored.set(key, CONTENT);
+  await run();
+  expect([progress.checkedBytes, fetched.mock.calls.length]).toEqual([CONTENT.length, 0]);
+  for (const wrong of [CONTENT.slice(1), Uint8Array.from([...CONTENT, 0]), CONTENT.map((byte) => byte ^ 1)]) {
+    cache.stored.set(key, wrong);
+    const again = await downloadOf();
+    await again.run();
+    expect(again.progress.repaired).toEqual([NAME]);
+    expect(cache.stored.get(key)).toEqual(CONTENT);
+  }
+});
+
+it("hashes a large stored file as it is read", async () => {
+  const large = new Uint8Array(25 << 20).fill(3);
+  const key = `https://x.y/resolve/${"0".repeat(16)}/${NAME}`;
+  const { run, progress } = await downloadOf(large);
+  cache.stored.set(key, large);
+  const whole = vi.spyOn(Response.prototype, "arrayBuffer");
+  const digest = vi.spyOn(crypto.subtle, "digest");
+  await run();
+  expect([whole.mock.calls.length, digest.mock.calls.length]).toEqual([0, 0]);
+  expect(progress.checkedBytes).toBe(large.length);
+});
