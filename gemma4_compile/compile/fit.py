@@ -13,7 +13,7 @@ from gemma4_compile.checkpoint.local_path import local_path
 from gemma4_compile.checkpoint.sources import ModelSource, open_source
 from gemma4_compile.checkpoint.trained import is_trained
 from gemma4_compile.compile.compilation import LibraryPlan
-from gemma4_compile.compile.fit_memory import Memory, can_leave_table
+from gemma4_compile.compile.fit_memory import Memory, can_leave_table, on_host
 from gemma4_compile.compile.own_schemes import with_own_schemes
 from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.compile.resolve import (
@@ -105,7 +105,9 @@ def _fitted(
             saves_bytes=memory.bytes_of(other) - needs,
             problem=None if problem is None else str(problem),
         )
-    fitted = Fitted(budget.total_bytes, budget.margin_bytes, budget.device, needs, steps)
+    main = next(iter(memory.plans(chosen).values())).numbers
+    sizes = budget.total_bytes, budget.margin_bytes
+    fitted = Fitted(*sizes, budget.device, needs, steps, on_host(main, chosen))
     return replace(memory.request_of(chosen, request), fit=None, fitted=fitted.to_json())
 
 

@@ -19,6 +19,7 @@ from gemma4_compile.planning.memory_parts import bytes_with_table_on_host, memor
 from gemma4_compile.planning.plan import BuildPlan
 from gemma4_compile.planning.plan_report import size
 from gemma4_compile.planning.recipe_plan import RecipePlan, plan_recipe
+from gemma4_compile.planning.weight_parts import EXPERTS, PER_LAYER_TABLE
 
 
 @dataclass
@@ -64,7 +65,10 @@ class Memory:
     def bytes_of(self, choice: Choice) -> int:
         """Memory that a choice needs; the drafter's, which may be left unused, is counted."""
         return max(
-            sum(memory_parts(plan).values()) - plan.kv_bytes + kv.total_bytes - _off(plan, choice)
+            sum(memory_parts(plan).values())
+            - sum(on_host(plan, choice).values())
+            - plan.kv_bytes
+            + kv.total_bytes
             for plan in self._sizes(choice)
             for kv in plan.kv
             if kv.context_length == choice.context
@@ -123,16 +127,16 @@ class Memory:
         return text
 
 
-def _off(plan: BuildPlan, choice: Choice) -> int:
-    """Bytes that a choice leaves in the host's memory."""
-    off = 0
-    if choice.table_on_host:
-        without = bytes_with_table_on_host(plan)
-        off += 0 if without is None else plan.device_memory_bytes - without
+def on_host(plan: BuildPlan, choice: Choice) -> dict[str, int]:
+    """Bytes by part that a choice leaves in the host's memory, less what stands in their place."""
+    found = {}
+    without = bytes_with_table_on_host(plan)
+    if choice.table_on_host and without is not None:
+        found[PER_LAYER_TABLE] = plan.device_memory_bytes - without
     if choice.experts < 1:
         (share,) = expert_shares(plan, (choice.experts,))
-        off += share.host_bytes
-    return off
+        found[EXPERTS] = share.host_bytes
+    return found
 
 
 def can_leave_table(plan: BuildPlan) -> bool:

@@ -101,7 +101,9 @@ def compile_request(options: CompileOptions) -> CompileRequest:
 
 
 def _kept(options: CompileOptions, quant: str) -> frozenset[str]:
-    """The choices that --fit does not make, for they are given."""
+    """The choices that --fit does not make, for they are given; none without it."""
+    if options.fit is None:
+        return frozenset()
     given = {
         "recipe": options.quant is not None or options.recipe is not None or quant == MOBILE,
         "libraries": options.libraries not in ((), (ALL,)) or not options.library_names,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gemma4_compile.planning.plan_report import size
 from gemma4_compile.types import JsonObject
@@ -44,6 +44,7 @@ class Fitted:
     Attributes
     ----------
     needs_bytes : weights, keys and values, activations, and the drafter's
+    host_bytes : by part, what of the main library's lies in the host's memory
     """
 
     budget_bytes: int
@@ -51,6 +52,7 @@ class Fitted:
     device: str | None
     needs_bytes: int
     choices: Mapping[str, Step]
+    host_bytes: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> JsonObject:
         """The entry of provenance."""
@@ -59,6 +61,7 @@ class Fitted:
             "margin_bytes": self.margin_bytes,
             **({} if self.device is None else {"device": self.device}),
             "needs_bytes": self.needs_bytes,
+            **({"host_bytes": dict(self.host_bytes)} if self.host_bytes else {}),
             "choices": {name: _step_json(step) for name, step in self.choices.items()},
         }
 

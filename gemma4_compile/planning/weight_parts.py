@@ -9,9 +9,11 @@ from gemma4_compile.planning.parameter_kinds import kind_of
 
 PER_LAYER_TABLE = "per_layer_embedding"
 """The part that a device need not have whole."""
+EXPERTS = "experts"
+"""The part of which a device may have a share."""
 PARTS: Mapping[str, str] = {
     "decoder": "layers of the text decoder",
-    "experts": "experts",
+    EXPERTS: "experts",
     "embedding": "token embedding and head",
     PER_LAYER_TABLE: "per-layer embedding table",
     "vision": "image input",
@@ -21,10 +23,10 @@ PARTS: Mapping[str, str] = {
     "activations": "activations, estimated",
 }
 """Names of the parts, for people, in the order in which they are shown."""
-WEIGHTS = ("decoder", "experts", "embedding", PER_LAYER_TABLE, "vision", "audio")
+WEIGHTS = ("decoder", EXPERTS, "embedding", PER_LAYER_TABLE, "vision", "audio")
 """Parts that are weights of the model itself."""
 _BY_KIND: Mapping[str, str] = {
-    "experts": "experts",
+    "experts": EXPERTS,
     "token_embedding": "embedding",
     "lm_head": "embedding",
     "per_layer_embedding": "per_layer_embedding",

@@ -12,11 +12,16 @@ from gemma4_compile.package.artifacts import Build, Provenance
 from gemma4_compile.package.fields import PLAIN_NAME, Fields
 from gemma4_compile.package.interface import DRAFTER
 from gemma4_compile.package.libraries import LibraryRecord
-from gemma4_compile.package.partial_build import CALIBRATION, MODALITIES
+from gemma4_compile.package.partial_build import CALIBRATION, FIT, MEMORY, MODALITIES
+from gemma4_compile.planning.memory_picture import Memory, memory_picture, picture_words
+from gemma4_compile.planning.plan_report import size
+from gemma4_compile.planning.weight_parts import PARTS
 from gemma4_compile.verification.weights_licence import OTHER, WeightsLicence
 
 MARK = "<!-- written by gemma4-compile --publish -->"
 LICENCE_FILE = "WEIGHTS_LICENSE"
+PICTURE = "memory.svg"
+"""The file of a card's picture, beside it."""
 _RUNS = {
     "webgpu": "in browsers, by WebGPU",
     "cuda": "on NVIDIA GPUs",
@@ -46,12 +51,18 @@ const engine = await CreateMLCEngine("gemma4", {
 
 @dataclass(frozen=True)
 class Published:
-    """What a card is written of."""
+    """What a card is written of.
+
+    Attributes
+    ----------
+    has_picture : the picture of its memory goes up with it
+    """
 
     name: str
     provenance: Provenance
     licence: WeightsLicence
     numerics: Mapping[str, object] | None
+    has_picture: bool = True
 
 
 @dataclass(frozen=True)
@@ -87,6 +98,7 @@ class _Made:
     version: str
     context: int
     modalities: tuple[str, ...]
+    memory: Memory | None
 
 
 def model_card(published: Published) -> str:
@@ -97,6 +109,7 @@ def model_card(published: Published) -> str:
         MARK,
         _about(published, made),
         _numbers(published, made),
+        _picture(made) if published.has_picture else "",
         _run(published),
     ]
     return "\n\n".join(part for part in sections if part) + "\n"
@@ -120,7 +133,37 @@ def _made(build: Build) -> _Made:
         version=_plain(versions, "gemma4-compile"),
         context=read.optional("context_length", int) or 0,
         modalities=tuple(modalities),
+        memory=_memory(read),
     )
+
+
+def _memory(read: Fields) -> Memory | None:
+    """Memory by part; None of a package of earlier versions."""
+    if read.optional(MEMORY, dict) is None:
+        return None
+    fit = Fields(read.optional(FIT, dict) or {}, abi.PROVENANCE_FILE)
+    budget, margin = (fit.optional(name, int) for name in ("budget_bytes", "margin_bytes"))
+    parts, on_host = _sizes(read, MEMORY), _sizes(fit, "host_bytes")
+    if any(nbytes > parts.get(part, 0) for part, nbytes in on_host.items()):
+        raise fit.damaged("host_bytes")
+    return Memory(parts, on_host, None if budget is None else budget - (margin or 0))
+
+
+def _sizes(read: Fields, name: str) -> dict[str, int]:
+    """Bytes by part; ArtifactError for what is none, or of no part."""
+    sizes = read.optional(name, dict) or {}
+    if not all(part in PARTS and type(size) is int and size >= 0 for part, size in sizes.items()):
+        raise read.damaged(name)
+    return sizes
+
+
+def card_picture(published: Published) -> str | None:
+    """The SVG that a card shows as PICTURE; None where provenance has no memory by part.
+
+    ArtifactError for a damaged build.
+    """
+    memory = _made(published.provenance.build).memory
+    return None if memory is None else memory_picture(memory)
 
 
 def _origin(entry: object) -> _Origin:
@@ -218,6 +261,19 @@ def _numerics(numerics: Mapping[str, object] | None) -> list[tuple[str, str]]:
         return []
     value = f"{kl:.3g} nats, top-1 agreement {top1:.1%}"
     return [("mean KL divergence from the checkpoint in float32", value)]
+
+
+def _picture(made: _Made) -> str:
+    """The memory that it takes, as a picture with its words, and as a table."""
+    if made.memory is None:
+        return ""
+    rows = [f"| {PARTS[part]} | {size(nbytes)} |" for part, nbytes in made.memory.on_device.items()]
+    rows += [
+        f"| {PARTS[part]}, on the host | {size(nbytes)} |"
+        for part, nbytes in made.memory.on_host.items()
+    ]
+    table = "\n".join(["| part | memory |", "|---|---|", *rows])
+    return f"## Memory\n\n![{picture_words(made.memory)}]({PICTURE})\n\n{table}"
 
 
 def _run(published: Published) -> str:

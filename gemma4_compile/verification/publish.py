@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import huggingface_hub
@@ -28,7 +28,14 @@ from gemma4_compile.progress import Reporter
 from gemma4_compile.runtime.package.integrity import hash_files
 from gemma4_compile.runtime.package.package import check_whole, read_provenance
 from gemma4_compile.system.regular_files import MAX_JSON_BYTES
-from gemma4_compile.verification.model_card import LICENCE_FILE, MARK, Published, model_card
+from gemma4_compile.verification.model_card import (
+    LICENCE_FILE,
+    MARK,
+    PICTURE,
+    Published,
+    card_picture,
+    model_card,
+)
 from gemma4_compile.verification.weights_licence import CARD, licence_of
 
 OPTION = "--publish"
@@ -100,7 +107,8 @@ def publish(request: PublishRequest, reporter: Reporter) -> str:
         advance(0)
         hash_files(request.package, provenance, advance)
     numerics = _numerics(request.package, provenance)
-    card = model_card(Published(request.name, provenance, licence, numerics))
+    published = Published(request.name, provenance, licence, numerics)
+    card, picture = model_card(published), card_picture(published)
     with clear_errors(request.name, None, uploads=True):
         huggingface_hub.create_repo(request.name, private=not request.public, exist_ok=True)
         parent = huggingface_hub.model_info(request.name).sha
@@ -113,6 +121,11 @@ def publish(request: PublishRequest, reporter: Reporter) -> str:
         ]
         additions.append(CommitOperationAdd(LICENCE_FILE, licence.text.encode()))
         if _may_write_card(request.name, there, parent):
+            is_free = PICTURE not in there or CARD in there
+            if picture is not None and is_free:
+                additions.append(CommitOperationAdd(PICTURE, picture.encode()))
+            elif picture is not None:  # somebody's own picture of that name
+                card = model_card(replace(published, has_picture=False))
             additions.append(CommitOperationAdd(CARD, card.encode()))
         gone = (set(old.files) if old is not None else set()) & set(there) - set(provenance.files)
         deletions = [CommitOperationDelete(name) for name in sorted(gone)]

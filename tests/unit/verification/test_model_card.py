@@ -10,7 +10,7 @@ from huggingface_hub import ModelCard
 
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.package.artifacts import Provenance
-from gemma4_compile.verification.model_card import MARK, Published, model_card
+from gemma4_compile.verification.model_card import MARK, Published, card_picture, model_card
 from gemma4_compile.verification.weights_licence import WeightsLicence
 
 HUB = {"kind": "hub", "model": "google/gemma-4-E2B-it", "revision": "0" * 40}
@@ -117,3 +117,48 @@ def test_what_was_merged_calibrated_or_added_is_named() -> None:
 def test_nothing_of_a_damaged_build_is_written(name: str, build: dict[str, Any]) -> None:
     with pytest.raises(ArtifactError, match=f"field `{name}` is damaged"):
         model_card(published("model.so", **build))
+
+
+MEMORY = {"decoder": 3 << 30, "per_layer_embedding": 1 << 30, "kv": 1 << 29}
+
+
+def test_memory_is_shown_by_part_as_a_picture_with_words_and_as_a_table() -> None:
+    fit = {"budget_bytes": 5 << 30, "margin_bytes": 1 << 29, "host_bytes": {}}
+    with_memory = published("model.so", memory=MEMORY, fit=fit)
+    text = model_card(with_memory)
+    assert "![Memory of the device: 4.50 GiB of 4.50 GiB in all; layers of the text" in text
+    assert "](memory.svg)" in text
+    assert "| per-layer embedding table | 1.00 GiB |" in text
+    picture = card_picture(with_memory)
+    assert picture is not None
+    assert "4.50 GiB of 4.50 GiB in all" in picture
+    assert "memory.svg" not in model_card(replace(with_memory, has_picture=False))
+
+
+def test_what_lies_on_the_host_is_shown_apart() -> None:
+    fit = {"budget_bytes": 5 << 30, "margin_bytes": 0, "host_bytes": {"per_layer_embedding": 9}}
+    text = model_card(published("model.so", memory=MEMORY, fit=fit))
+    assert "| per-layer embedding table, on the host | 0.0 MiB |" in text
+
+
+def test_a_package_of_an_earlier_version_has_no_picture() -> None:
+    old = published("model.so")
+    assert card_picture(old) is None
+    assert "memory.svg" not in model_card(old)
+
+
+@pytest.mark.parametrize(
+    ("name", "build"),
+    [
+        ("memory", {"memory": []}),
+        ("memory", {"memory": {"</svg>": 1}}),
+        ("memory", {"memory": {"kv": "1"}}),
+        ("memory", {"memory": {"kv": -1}}),
+        ("fit", {"memory": MEMORY, "fit": 1}),
+        ("budget_bytes", {"memory": MEMORY, "fit": {"budget_bytes": "<b>"}}),
+        ("host_bytes", {"memory": MEMORY, "fit": {"host_bytes": {"kv": 1 << 30}}}),
+    ],
+)
+def test_no_picture_is_drawn_of_damaged_numbers(name: str, build: dict[str, Any]) -> None:
+    with pytest.raises(ArtifactError, match=f"field `{name}` is damaged"):
+        card_picture(published("model.so", **build))

@@ -13,7 +13,7 @@ from gemma4_compile import abi
 from gemma4_compile.cli.compile import main
 from gemma4_compile.errors import ArtifactError, CheckpointError, UsageError
 from gemma4_compile.runtime.package.hub_package import fetch_package
-from gemma4_compile.verification.model_card import LICENCE_FILE, MARK
+from gemma4_compile.verification.model_card import LICENCE_FILE, MARK, PICTURE
 from gemma4_compile.verification.publish import PublishRequest, publish
 from tests.hub_server import MODEL, HubServer, serve
 from tests.packages import Silent
@@ -39,7 +39,12 @@ def write_package(folder: Path, **source: object) -> Path:
         "schema": "gemma4_compile.package",
         "schema_version": 1,
         "library": "model.so",
-        "build": {"target": "cpu", "recipe": "q4f16", "source": source or {"kind": "tiny"}},
+        "build": {
+            "target": "cpu",
+            "recipe": "q4f16",
+            "source": source or {"kind": "tiny"},
+            "memory": {"decoder": 1 << 30, "kv": 1 << 20},
+        },
         "files": listed,
     }
     (folder / abi.PROVENANCE_FILE).write_text(json.dumps(values), "utf-8")
@@ -76,13 +81,17 @@ def test_what_is_published_is_what_is_fetched(package: Path, hub: HubServer) -> 
     assert upload(package).startswith(hub.address)
     assert is_private(hub)
     ((added, gone),) = hub.commits
-    assert sorted(added) == sorted((*FILES, abi.PROVENANCE_FILE, "README.md", LICENCE_FILE))
+    assert sorted(added) == sorted(
+        (*FILES, abi.PROVENANCE_FILE, "README.md", LICENCE_FILE, PICTURE)
+    )
     assert gone == []
     found = fetch_package(MODEL, None, lambda provenance: provenance.files)
     assert {name: (found.directory / name).read_bytes() for name in FILES} == FILES
     card, licence = hub.files["README.md"], hub.files[LICENCE_FILE]
     assert isinstance(card, bytes)
     assert MARK.encode() in card
+    assert f"]({PICTURE})".encode() in card
+    assert b"layers of the text decoder" in bytes(str(hub.files[PICTURE]), "utf-8")
     assert isinstance(licence, bytes)
     assert b"Version 2.0, January 2004" in licence
 
@@ -118,6 +127,19 @@ def test_a_newer_package_takes_the_place_of_the_older_and_of_nothing_else(
     assert hub.commits[-1][1] == ["params_shard_1.bin"]
     assert hub.files["picture.png"] == b"mine"
     assert hub.files["README.md"] == b"my own words"
+
+
+def test_somebodys_own_picture_stays(package: Path, hub: HubServer) -> None:
+    hub.files[PICTURE] = b"mine"
+    upload(package)
+    assert hub.files[PICTURE] == b"mine"
+    card = hub.files["README.md"]
+    assert isinstance(card, bytes)
+    assert PICTURE.encode() not in card
+    hub.files.pop(PICTURE)
+    upload(package)
+    assert hub.files[PICTURE] != b"mine"
+    assert f"]({PICTURE})" in str(hub.files["README.md"])
 
 
 def test_two_who_publish_at_a_time_are_not_mixed(package: Path, hub: HubServer) -> None:
