@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ import numpy as np
 from benchmarks.device_facts import device_memory_bytes, device_name
 from benchmarks.environment import environment
 from benchmarks.guessed_replies import GuessedReplies, accepted_by_coin
+from benchmarks.native_options import native_options
+from benchmarks.placed_sequence import fill_with_random_keys, place_at
 from benchmarks.samples import summary
 from benchmarks.synthetic_package import synthetic_package
 from gemma4_compile import abi
@@ -37,7 +40,6 @@ from gemma4_compile.runtime.engine.rounds import Rounds
 from gemma4_compile.runtime.package.package import Package
 from gemma4_compile.runtime.speculative.draft_pace import tokens_of_round
 
-RESULTS = Path(__file__).resolve().parent / "results" / "native.jsonl"
 TEMPERATURE, TOP_P = 1.0, 0.95
 SAME_STEPS, SAME_BREAK = 96, 24
 SAME_ROUNDS, SAME_DRAFTS = 12, 4
@@ -164,15 +166,11 @@ class Measurement:
             "tokens_per_second": round(speed, 1),
         }
 
-    def decode(self, context: int) -> dict[str, Any]:
+    def decode(self, context: int, keys: str = "forwarded") -> dict[str, Any]:
         """One token after `context` others, in several ways; milliseconds a token."""
         engine, tokens = self.engine, self.options.tokens
         ids = self.ids[:tokens]
-
-        def launched() -> None:  # nothing waits for a result
-            for token in ids:
-                engine.runner.forward_one(engine.sequence, token)
-            engine.device.wait()
+        begin = self._fill if keys == "forwarded" else partial(place_at, engine)
 
         def with_logits() -> None:
             for token in ids:
@@ -182,7 +180,11 @@ class Measurement:
             for token in ids:
                 engine.runner.forward_one(engine.sequence, token)
 
-        result: dict[str, Any] = {"context": context, "tokens_per_sample": tokens}
+        def launched() -> None:  # nothing waits for a result
+            submitted()
+            engine.device.wait()
+
+        result: dict[str, Any] = {"context": context, "keys": keys, "tokens_per_sample": tokens}
         actions: list[tuple[str, Callable[[], Any]]] = [
             ("launched_ms", launched),
             ("logits_read_ms", with_logits),
@@ -193,7 +195,7 @@ class Measurement:
         for name, action in actions:
             samples = []
             for _ in range(self.options.repeats + 1):
-                self._fill(context)
+                begin(context)
                 samples.append(timed(action) / tokens)
                 engine.device.wait()
             result[name] = summary(samples[1:])
@@ -308,30 +310,7 @@ class Measurement:
 
 def main() -> None:
     """Measure, print, append."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--package", type=Path, required=True, help="output of gemma4-compile")
-    parser.add_argument("--model", help="name in the result lines (default: the package's source)")
-    parser.add_argument("--folder", type=Path, help="where random weights are written and left")
-    parser.add_argument("--context", default="32,1024", help="tokens before the decoded ones")
-    parser.add_argument("--verify", default="", help="rows of steps that check a drafter's guesses")
-    parser.add_argument("--drafts", default="", help="a drafter's guesses in rounds that are timed")
-    parser.add_argument(
-        "--replies", type=int, default=0, help="tokens of replies with guesses (--drafts), if any"
-    )
-    parser.add_argument("--prefill", type=int, default=1024, help="length of a prompt")
-    parser.add_argument("--capacity", type=int, default=8192, help="positions of the state")
-    parser.add_argument("--tokens", type=int, default=32, help="decoded in a sample")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument(
-        "--experts", default=AUTO, help="places of experts as of gemma4-chat, each measured"
-    )
-    parser.add_argument("--graphs", choices=("on", "off", "both"), default="on", help="CUDA graphs")
-    parser.add_argument("--ple", choices=(*PLACES, "both"), help="where the per-layer table is")
-    parser.add_argument(
-        "--commit", help="of the library and of the code that runs, where this is no checkout"
-    )
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    options = parser.parse_args()
+    options = native_options(__doc__)
     provenance = Provenance.from_json(read_artifact(options.package / abi.PROVENANCE_FILE))
     build = provenance.build
     with tempfile.TemporaryDirectory(prefix="gemma4-bench-") as scratch:
@@ -378,7 +357,7 @@ def main() -> None:
             digests.add(same["digest"])
             report("smoke", same)
             report("prefill", measurement.prefill(options.prefill))
-            for context in map(int, options.context.split(",")):
+            for context in map(int, filter(None, options.context.split(","))):
                 report("decode", measurement.decode(context))
                 for rows in filter(None, options.verify.split(",")):
                     report("verify", measurement.verify(context, int(rows)))
@@ -389,6 +368,10 @@ def main() -> None:
                 for share in ACCEPTANCE if options.replies else ():
                     for drafts in ways:
                         report("reply", measurement.replies(context, share, drafts))
+            if options.at:
+                fill_with_random_keys(measurement.engine)
+            for position in map(int, filter(None, options.at.split(","))):
+                report("decode", measurement.decode(position, "random"))
             report("memory", measurement.memory())
             del measurement
             gc.collect()  # memory of the device for the next one

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from benchmarks.placed_sequence import TOKEN, fill_with_random_keys, place_at
 from tests import packages
 from tests.parity.conftest import Case, CaseFactory
 
@@ -43,3 +45,21 @@ def test_tokens_taken_back_and_others_in_their_place(divided: Case) -> None:
     divided.engine.prefill([*ids[:46].tolist(), *[7] * 5])
     assert divided.engine.pop(5)
     divided.check(ids, divided.prefill(ids, 46, 48, 1) | divided.decode(ids, 48, 50))
+
+
+def test_a_benchmark_stands_where_a_prompt_would(case: CaseFactory) -> None:
+    compiled = case("e2b", key_bytes=48 * ROW)
+    ids, engine = compiled.prompt(70).tolist(), compiled.engine
+    engine.clear()
+    engine.prefill(ids)
+    expected = engine.decode(TOKEN)
+    np.testing.assert_array_equal(place_at(engine, 71), expected)  # keys are those of the prompt
+    assert engine.length == 71
+    fill_with_random_keys(engine)
+    found = place_at(engine, 71)
+    assert np.isfinite(found).all()
+    assert not np.array_equal(found, expected)
+    keys = [tensor.numpy() for tensor in engine.kv.tensors()]
+    assert len(keys) == 2 * (2 + 2)  # of K and V: two rings, a full layer in two parts
+    # All were drawn but the row of the token, which is normed and as large.
+    assert all(0.9 < key.std() < 1.1 for key in keys)

@@ -121,6 +121,7 @@ class Engine:
             window=window,
         )
         self.vocab_size = model.vocab_size
+        self.kv = model.kv
         self.sequences = Sequences(model.kv, self.context_length, self.device)
         self.sequence = self.sequences.add()
         shared = (library, self.device, model.kv.handle, params)

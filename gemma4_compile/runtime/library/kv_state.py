@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
+from itertools import count
 
 import tvm_ffi
 
@@ -48,6 +50,7 @@ class KvState:
         self._remove = library.linked_function(abi.KV_REMOVE_SEQUENCE)
         self._fork = library.linked_function(abi.KV_FORK_SEQUENCE)
         self._length = library.linked_function(abi.KV_LENGTH)
+        self._library = library
         self._device_name, self._context_length = device_name, context_length
         self.sequences = sequences
         sizes = (sequences, context_length, prefill_chunk, _PAGE_SIZE, 0)
@@ -74,6 +77,20 @@ class KvState:
             return int(self._fork(self.handle, parent, child, position))
         except RuntimeError as error:
             raise self._no_room(error) from error
+
+    def tensors(self) -> Iterator[tvm_ffi.Tensor]:
+        """Keys and values (rows, heads, head_dim) of the sequence whose forward began last.
+
+        Of every layer that has some, or of each of its parts.
+        """
+        for name in (abi.KV_KEY, abi.KV_VALUE):
+            tensor_of = self._library.linked_function(name)
+            for entry in count():
+                try:
+                    tensor = tensor_of(self.handle, entry)
+                except IndexError:
+                    break
+                yield tensor
 
     def remove(self, sequence: int) -> None:
         """Forget a sequence, also within a forward; ValueError where there is none."""
