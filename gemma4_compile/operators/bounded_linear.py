@@ -56,7 +56,7 @@ class BoundedLinear(Linear):
             return value
         return tirx.max(tirx.min(value, bounds[first + 1]), bounds[first])
 
-    def result(self, value: Expr) -> Expr:
+    def converted(self, value: Expr) -> Expr:
         """`value` in the result's type."""
         if self.out_dtype == "float16":
             value = tirx.max(tirx.min(value, f32(LARGEST_F16)), f32(-LARGEST_F16))
@@ -102,11 +102,11 @@ class BoundedLinear(Linear):
 
         def finished(i: Expr, j: Expr) -> Expr:
             if self.epilogue == Epilogue.GELU_PAIRS.value:
-                return self.result(gelu_tanh(sums[i, 2 * j]) * sums[i, 2 * j + 1])
+                return self.converted(gelu_tanh(sums[i, 2 * j]) * sums[i, 2 * j + 1])
             if self.is_gate:
-                return self.result(gelu_tanh(sums[i, j]) * partner[i, j])
+                return self.converted(gelu_tanh(sums[i, j]) * partner[i, j])
             assert self.epilogue == Epilogue.NONE.value, "epilogue of a tower"
-            return self.result(sums[i, j])
+            return self.converted(sums[i, j])
 
         y = te.compute(shape, finished, name="y")
         args = [bounds] if self.clipped else []

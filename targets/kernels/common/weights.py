@@ -87,8 +87,8 @@ class WeightReader:
         words = [bind(split[0][row, unit * count + w]) for w in range(count)]
         values = []
         for j in range(size):
-            first = j // packing.run * packing.run_words
-            values.append(packing.integer(_reader(words[first:]), j % packing.run))
+            run = words[j // packing.run * packing.run_words :]
+            values.append(packing.integer(_reader(run), j % packing.run))
         return values, bind(as_f32(split[1][row, unit // (layout.group_size // size)]))
 
 

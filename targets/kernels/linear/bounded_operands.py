@@ -102,7 +102,7 @@ class BoundedOperands:
 
     def _store_vector(self, value: Expr, row: Expr, at: Expr) -> None:
         four = materialize(value, f"float32x{VECTOR}")
-        results = [self.operator.result(lane_of(four, i)) for i in range(VECTOR)]
+        results = [self.operator.converted(lane_of(four, i)) for i in range(VECTOR)]
         store(self.y, joined(results), row, at)
 
     def _store_epilogue(self, row: Expr, first: Expr, sums: Sequence[Expr]) -> None:
@@ -111,11 +111,11 @@ class BoundedOperands:
             for r in range(0, len(sums), 2):
                 with when(first + r < rows):
                     product = gelu_tanh(sums[r]) * sums[r + 1]
-                    store(self.y, operator.result(product), row, (first + r) // 2)
+                    store(self.y, operator.converted(product), row, (first + r) // 2)
             return
         for r, total in enumerate(sums):
             column = bind(first + r)
             with when(column < rows):
                 partner = self.partner
                 value = total if partner is None else gelu_tanh(total) * partner[row, column]
-                store(self.y, operator.result(value), row, column)
+                store(self.y, operator.converted(value), row, column)

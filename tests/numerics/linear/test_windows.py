@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemma4_compile.operators.linear import WeightLayout
@@ -77,6 +77,7 @@ def test_a_window_gives_the_rows_of_its_table(bits: int, dtype: str, table: str)
     assert np.array_equal(found, whole)
 
 
+@settings(deadline=None)
 @given(
     ids=st.lists(st.integers(-3, ROWS + 3), min_size=1, max_size=40),
     spare=st.integers(0, 60),
