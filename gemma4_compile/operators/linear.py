@@ -130,10 +130,10 @@ class Linear(Operator):
     @property
     def packed_out(self) -> bool:
         """Whether the result is packed for the matrix that reads it."""
-        return isinstance(self.output, PackedOutput) or self.result != AS_FLOATS
+        return isinstance(self.output, PackedOutput) or self.result_form != AS_FLOATS
 
     @property
-    def result(self) -> str:
+    def result_form(self) -> str:
         """The form of a result of whole steps."""
         return self.output.result if isinstance(self.output, SteppedOutput) else AS_FLOATS
 
@@ -179,7 +179,7 @@ class Linear(Operator):
     @property
     def product_specs(self) -> list[TensorSpec]:
         """Shapes and dtypes of the product of one position."""
-        if self.result != AS_FLOATS:
+        if self.result_form != AS_FLOATS:
             return [words_spec(self.outputs)]
         return (
             quantized_specs(self.outputs) if self.packed_out else [((1, self.outputs), "float32")]

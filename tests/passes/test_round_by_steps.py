@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tvm import tirx
@@ -13,12 +14,15 @@ from gemma4_compile.operators.activations import (
     PACKED,
     STEPPED,
     STEPPED_INT8,
+    Activations,
     SteppedOutput,
 )
+from gemma4_compile.operators.base import TensorSpec
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.operators.rows import CHUNK, ONE, Rows
 from gemma4_compile.operators.static_rounding import RoundToStep, words_spec
+from gemma4_compile.operators.types import Index
 from gemma4_compile.passes.fuse_norm_linear import fuse_norm_linear
 from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.passes.quantize_activations import quantize_activations, quantize_unfused
@@ -44,7 +48,7 @@ FLOATS, INT8 = FusionLimits(None), FusionLimits(None, int8=True)
 PASSES = (round_by_steps, quantize_activations, quantize_unfused)
 
 
-def inputs(layout: WeightLayout = LAYOUT, rows: object = 1) -> dict[str, object]:
+def inputs(layout: WeightLayout = LAYOUT, rows: Index = 1) -> dict[str, TensorSpec]:
     return {"x": ((rows, COLS), F32), **weights(layout), "steps": ((2,), F32)}
 
 
@@ -60,7 +64,9 @@ def rounded_matmul(
 @pytest.mark.parametrize(
     ("limits", "activations"), [(FLOATS, STEPPED), (INT8, STEPPED_INT8)], ids=["floats", "int8"]
 )
-def test_one_position_is_rounded_by_its_matmul(limits: FusionLimits, activations: object) -> None:
+def test_one_position_is_rounded_by_its_matmul(
+    limits: FusionLimits, activations: Activations
+) -> None:
     def expected(x: Tensors) -> list[nn.Tensor]:
         operator = Linear(ONE, LAYOUT, F32, activations=activations, output=OUTPUT)
         return call(operator, [x[name] for name in ("x", *NAMES)], ((1, WIDE), F32))
@@ -100,9 +106,8 @@ def test_a_chunk_meets_integers_as_words() -> None:
 
 def test_a_vector_that_no_block_holds_has_a_launch_of_its_own() -> None:
     before = module(inputs(), rounded_matmul)
-    narrow = {"width": COLS - 1}
     for limits, kind in ((FLOATS, "linear"), (INT8, "stepped_int8_linear")):
-        found = kinds(rewritten(before, replace(limits, **narrow), *PASSES))
+        found = kinds(rewritten(before, replace(limits, width=COLS - 1), *PASSES))
         assert found == ["round_to_step", kind]
     host = replace(FLOATS, folds_steps=False)
     assert kinds(rewritten(before, host, *PASSES)) == ["round_to_step", "linear"]
@@ -118,13 +123,13 @@ def gated(x: Tensors) -> list[nn.Tensor]:
     )
 
 
-def down_of(x: Tensors, held: list[nn.Tensor], **fields: object) -> list[nn.Tensor]:
+def down_of(x: Tensors, held: list[nn.Tensor], **fields: Any) -> list[nn.Tensor]:
     down = Linear(ONE, DOWN, **{"in_dtype": F32, **fields}, output=SteppedOutput((40,), True))
     names = ("down_weight", "down_scale", "down_steps")
     return call(down, [*held, *(x[name] for name in names)], ((1, 40), F32))
 
 
-GATED = {
+GATED: dict[str, TensorSpec] = {
     **inputs(),
     "steps": ((4,), F32),
     **{f"down{name[1:-1]}": spec for name, spec in weights(DOWN).items()},
@@ -136,9 +141,9 @@ GATED = {
 def test_gate_and_up_round_their_product(as_int8: bool) -> None:
     def expected(x: Tensors) -> list[nn.Tensor]:
         output = SteppedOutput((64, 64), True, 2)
-        own = {"activations": STEPPED}
-        fields = {}
-        spec = ((1, COLS), F32)
+        own: dict[str, Any] = {"activations": STEPPED}
+        fields: dict[str, Any] = {}
+        spec: TensorSpec = ((1, COLS), F32)
         if as_int8:
             output, own = replace(output, result=INTERLEAVED), {"activations": STEPPED_INT8}
             spec, fields = words_spec(COLS), {"in_dtype": PACKED, **own}
@@ -164,7 +169,9 @@ def test_a_product_that_something_else_reads_stays_as_it_is() -> None:
 
 def test_a_norm_before_it_goes_into_the_same_launch() -> None:
     names = ("branch", "residual", "w_branch", "w_next")
-    every = {name: ((1, COLS) if i < 2 else (COLS,), F32) for i, name in enumerate(names)}
+    every: dict[str, TensorSpec] = {
+        name: ((1, COLS) if i < 2 else (COLS,), F32) for i, name in enumerate(names)
+    }
     every |= {name: spec for name, spec in inputs().items() if name != "x"}
 
     def before(x: Tensors) -> list[nn.Tensor]:

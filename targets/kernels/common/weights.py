@@ -77,8 +77,8 @@ class WeightReader:
         """
         layout, size = self.layout, self.unit
         if isinstance(layout, BFloat16Layout) and size % 2 == 0:
-            first = unit * (size // 2)
-            pairs = [bind(split[0][row, first + w]) for w in range(size // 2)]
+            begin = unit * (size // 2)
+            pairs = [bind(split[0][row, begin + w]) for w in range(size // 2)]
             return [layout.half(pairs[j // 2], j % 2) for j in range(size)], f32(1.0)
         if layout.form != INTEGERS:
             return [layout.element(split, row, unit * size + j) for j in range(size)], f32(1.0)

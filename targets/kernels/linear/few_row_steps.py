@@ -91,9 +91,9 @@ def add_steps(
                 for index, part in enumerate(parts):
                     store(levels, part, len(parts) * place + index)
             for i in lane.each_row():
-                place = lane.place(i)
+                row_of_x = lane.place(i)
                 vec4s = [
-                    bind(words[place, _WORDS.from_channel(number * per_run + at)])
+                    bind(words[row_of_x, _WORDS.from_channel(number * per_run + at)])
                     for at in range(0, per_run, WIDEST)
                 ]
                 mine = [bind(word) for vec4 in vec4s for word in _WORDS.lanes(vec4)]

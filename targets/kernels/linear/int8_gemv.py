@@ -201,7 +201,7 @@ class Int8Product:
             with when(inside):
                 store(args.results[0], value, 0, place)
 
-        step_vec4s(mine, block, vec4s, operator.result == INTERLEAVED, step, put_word)
+        step_vec4s(mine, block, vec4s, operator.result_form == INTERLEAVED, step, put_word)
 
 
 def store_packed(

@@ -220,7 +220,7 @@ class RowStream:
     ahead : rows under way, which divide `count`; two hide more latency and take more registers
     """
 
-    _ahead: list[RowAhead] | list[SteppedRowAhead]
+    _ahead: Sequence[RowAhead | SteppedRowAhead]
 
     def __init__(
         self,
