@@ -59,7 +59,8 @@ def fit_model(request: CompileRequest, known_as: str | None = None) -> CompileRe
     Gemma4CompileError
         As `plan_model`, of what cannot be built whatever is chosen.
     """
-    if request.fit is None:
+    budget = request.fit
+    if budget is None:
         return request
     choose(request)  # what is wrong with the options comes first
     request = _of_package_there(request)
@@ -75,7 +76,7 @@ def fit_model(request: CompileRequest, known_as: str | None = None) -> CompileRe
         open_drafter(request.drafter, source.config, weights=False) as drafter,
     ):
         config = with_drafter(source.config, drafter)
-        return _fitted(request, request.fit, source, config, known_as or request.model)
+        return _fitted(request, budget, source, config, known_as or request.model)
 
 
 def _fitted(

@@ -13,6 +13,7 @@ from gemma4_compile.planning.memory_parts import bytes_with_table_on_host, memor
 from gemma4_compile.planning.parameter_kinds import kind_name
 from gemma4_compile.planning.plan import BuildPlan
 from gemma4_compile.planning.recipe_plan import RecipePlan
+from gemma4_compile.planning.savings import savings
 from gemma4_compile.planning.weight_parts import PARTS, WEIGHTS
 from gemma4_compile.quantization.schemes import NAMED
 from gemma4_compile.targets.devices import TypicalDevice, typical_devices
@@ -76,6 +77,7 @@ def plan_json(
             "total_bytes_with_table_on_host": bytes_with_table_on_host(plan),
             "parts": memory_parts(plan),
         },
+        "savings": [asdict(one) for one in savings(plan, _named(libraries))],
         **_experts_json(plan),
         **({} if plan.drafter is None else {"drafter": asdict(plan.drafter)}),
         "checkpoint_bytes": plan.checkpoint_bytes,
@@ -227,6 +229,7 @@ def plan_text(plan: BuildPlan, model: str, libraries: Sequence[LibraryNeeds] = (
                 *_drafter_rows(plan),
             ]
         ),
+        *_saving_lines(plan, libraries),
         *_expert_lines(plan),
         "",
         "Download",
@@ -279,6 +282,22 @@ def _weights(plan: BuildPlan) -> list[tuple[str, int]]:
     """Names and bytes of the parts of the weights."""
     parts = memory_parts(plan)
     return [(PARTS[part], parts[part]) for part in WEIGHTS if part in parts]
+
+
+def _named(libraries: Sequence[LibraryNeeds]) -> list[tuple[str, BuildPlan]]:
+    return [(library.name, library.plan) for library in libraries]
+
+
+def _saving_lines(plan: BuildPlan, libraries: Sequence[LibraryNeeds]) -> list[str]:
+    """What each choice saves, and costs; `--fit` chooses among them."""
+    rows = [
+        [one.option, size(one.saves_bytes), one.costs] for one in savings(plan, _named(libraries))
+    ]
+    if not rows:
+        return []
+    width = max(len(costs) for _, _, costs in rows)
+    table = _table([[option, saves, costs.ljust(width)] for option, saves, costs in rows])
+    return ["", "Would save memory (--fit chooses)", *table]
 
 
 def _expert_lines(plan: BuildPlan) -> list[str]:
