@@ -139,11 +139,12 @@ def test_no_room_for_a_file(
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_several_processes_for_one_output(
-    run: Run, model: Path, whole: tuple[Files, Files], tmp_path: Path
+    times: int, run: Run, model: Path, whole: tuple[Files, Files], tmp_path: Path
 ) -> None:
     new, _ = whole
-    for _ in range(3):
+    for _ in range(times):
         statuses = run(arguments(model, tmp_path / "out"), count=4)["statuses"]
         assert set(statuses) <= {0, 1}
         assert 0 in statuses

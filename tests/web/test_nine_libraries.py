@@ -88,6 +88,7 @@ def test_logits_are_those_of_transformers(
         )
 
 
+@pytest.mark.slow
 def test_smaller_subgroups_than_a_library_was_made_for_are_seen(
     nine_libraries: Path, truth: Truth, lavapipe: VulkanDriver, folder: Path
 ) -> None:

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from gemma4_compile.targets import cpu, webgpu
 from gemma4_compile.targets.linker import link as linker
+from gemma4_compile.targets.linker.runtime_objects import runtime_objects
 
 UNITS = ("web_driver.cc", "kv_page_groups.cc", "kv_checkpoint.cc")
 GROUP_BYTES = 1024
@@ -33,13 +35,12 @@ def link(executable: Any, output: Path) -> None:
         exports = output.with_suffix(".map")
         exports.write_text(EXPORTS)
         flags = tuple(str(exports) if flag.endswith("exports.map") else flag for flag in flags)
-    target = replace(
-        native,  # of the same name, and so with the C++ library that the machine's own has
-        units=(*native.units, *UNITS),
-        compile_flags=(*native.compile_flags, *LIMITS),
-        link_flags=flags,
-    )
-    linker.link_library(executable, output, target)
+    target = replace(native, link_flags=flags)  # of the same objects and C++ library
+    flags = (*native.compile_flags, *LIMITS)
+    added = runtime_objects(replace(native, units=UNITS, compile_flags=flags))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(linker, "runtime_objects", lambda *asked: [*runtime_objects(*asked), *added])
+        linker.link_library(executable, output, target)
 
 
 class Driver:
