@@ -10,6 +10,7 @@ from typing import Any
 WIDTH, HEIGHT, GAP = 360, 330, 20
 LEFT, RIGHT, TOP, BOTTOM = 50, 12, 34, 44
 INK, GRID, OURS, OTHERS, IDEA = "#57606a", "#eaeef2", "#1f6feb", "#bf8700", "#8c959f"
+MINIMA = "#8250df"  # ours with minima, whose line is another
 SIZE = "gemma-4-E2B-it"
 MODELS = {"tiny": "tiny", "plain": "tiny's shapes, trained without rounding",
           "heavy": "random, heavy tails"}  # fmt: skip
@@ -22,7 +23,8 @@ SHOWN: Mapping[str, tuple[str, str]] = {
     "MLX 4, groups of 64": ("MLX", OTHERS),
     "Q4_K": ("Q4_K", OTHERS),
     "Q4_0, head Q6_K": ("Q4_0, head Q6_K", OTHERS),
-    "Q4_K, head Q6_K": ("Q4_K, head Q6_K", OTHERS),
+    "q4_k, head 6": ("q4kf16", MINIMA),
+    "q4_k, head, attention 6": ("q4kf16m", MINIMA),
     "4 bits": ("q4f16s", OURS),
     "4 bits, head 8": ("q4f16", OURS),
     "4 bits, head, attention 6": ("q4f16m", OURS),

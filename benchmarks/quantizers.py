@@ -148,17 +148,22 @@ def _ratios(bits: int, count: int) -> tuple[float, ...]:
     return tuple(np.linspace(0.8 * top, 1.3 * top, count).tolist())
 
 
-def q4_k(x: Float32Array) -> Float32Array:
-    """llama.cpp's Q4_K: groups of 32 with a scale and a minimum of 6 bits, two float16 a block."""
+def q4_k(x: Float32Array, *, top: int = 15) -> Float32Array:
+    """llama.cpp's Q4_K: groups of 32 with a scale and a minimum of 6 bits, two float16 a block.
+
+    Parameters
+    ----------
+    top : the highest code; 7 and 3 are the same idea with 3 and 2 bits
+    """
     shape, groups = x.shape, x.reshape(-1, 32)
-    scale, low = _with_minimum(groups, 15)
+    scale, low = _with_minimum(groups, top)
     per_block = (shape[0], shape[1] // 32)
     step, offset = scale.reshape(per_block), -low.reshape(per_block)
     d, d_min = (values.max(axis=1, keepdims=True) / np.float32(63) for values in (step, offset))
     step = _half(d) * np.clip(np.rint(_divided(step, d)), 0, 63)
     offset = _half(d_min) * np.clip(np.rint(_divided(offset, d_min)), 0, 63)
     step, offset = step.reshape(-1, 1), offset.reshape(-1, 1)
-    codes = np.clip(np.rint(_divided(groups + offset, step)), 0, 15)
+    codes = np.clip(np.rint(_divided(groups + offset, step)), 0, top)
     return (codes * step - offset).reshape(shape)
 
 
@@ -250,10 +255,14 @@ QUANTIZERS: Mapping[str, Quantizer] = {
     "IQ4_NL": Quantizer(4.5, 32, iq4_nl),
     "MLX 4, groups of 64": Quantizer(4.5, 64, partial(affine, bits=4)),
     "Q4_K": Quantizer(4.5, _SUPER, q4_k),
+    "q4_k": Quantizer(4.5, _SUPER, partial(product, scheme="q4_k")),
+    "2 bits, minima": Quantizer(2.5, _SUPER, partial(q4_k, top=3)),
+    "3 bits, minima": Quantizer(3.5, _SUPER, partial(q4_k, top=7)),
+    "signed 3": Quantizer(3.5, 32, partial(signed, bits=3, ratios=_ratios(3, 33))),
     "signed 5": Quantizer(5.5, 32, partial(signed, bits=5, ratios=_ratios(5, 17))),
     "signed 6": Quantizer(6.5, 32, partial(signed, bits=6, ratios=_ratios(6, 9))),
     "q6f16": Quantizer(6.5, 32, partial(product, scheme="q6f16_1")),
     "Q6_K": Quantizer(6.5625, _SUPER, q6_k),
     "q8f16": Quantizer(8.5, 32, partial(product, scheme="q8f16_1")),
 }
-"""By the names that people know them by; `q4f16`, `q6f16` and `q8f16` are the compiler's own."""
+"""By the names that people know them by; those in lower case with f16 and `q4_k` are our own."""

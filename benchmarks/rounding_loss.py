@@ -72,6 +72,16 @@ def points() -> dict[str, Chosen]:
             if (label, bits) != ("small", 8):  # which it has anyway
                 chosen = {"rest": FOUR, **dict.fromkeys(parts, quantizer)}
                 found[f"4 bits, {label} {bits}"] = chosen
+    for label, parts in (("head", ("head",)), ("head, attention", ("head", *ATTENTION))):
+        found[f"q4_k, {label} 6"] = {"rest": "q4_k", **dict.fromkeys(parts, SIX)}
+    for bits in (2, 3):
+        fewer = f"{bits} bits, minima"
+        fine = {"rest": "q4_k", **dict.fromkeys(("head", *ATTENTION), SIX)}
+        found[f"q4_k, mlp {bits}, head, attention 6"] = fine | dict.fromkeys(MLP, fewer)
+        found[f"q4_k, gate, up {bits}, head, attention 6"] = fine | dict.fromkeys(
+            ("gate", "up"), fewer
+        )
+        found[f"q4_k, table {bits}, head, attention 6"] = {**fine, "table": fewer}
     found["4 bits"] = {"rest": FOUR, "small": EIGHT}
     found["4 bits, small 4"] = {"rest": FOUR, "small": FOUR}
     return found

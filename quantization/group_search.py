@@ -127,10 +127,10 @@ def _compiled(scale_dtype: str, is_coarse: bool) -> Any:
 @functools.cache
 def _compile(scale_dtype: str, is_coarse: bool) -> Any:
     kernel = _kernel(scale_dtype, is_coarse).with_attr("global_symbol", "search")
-    return tvm.compile(tvm.IRModule({"search": kernel}), target=_target())["search"]
+    return tvm.compile(tvm.IRModule({"search": kernel}), target=host_target())["search"]
 
 
-def _target() -> Target:
+def host_target() -> Target:
     """The machine that runs it: x86 with AVX2, as our CPU libraries, if it has that."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return Target("llvm")

@@ -17,6 +17,7 @@ from gemma4_compile.options import package as options
 from gemma4_compile.quantization.bfloat16 import BFloat16Scheme
 from gemma4_compile.quantization.dense import DenseScheme
 from gemma4_compile.quantization.groups import GroupScheme
+from gemma4_compile.quantization.minima import MinimaScheme
 from gemma4_compile.quantization.recipe import TOWER_ROLES, Recipe
 from gemma4_compile.quantization.rows import RowScheme
 from gemma4_compile.quantization.scheme import Scheme
@@ -30,6 +31,7 @@ SCHEMES: dict[str, Scheme] = {
         GroupScheme(6, "float32"),
         GroupScheme(8, "float16"),
         GroupScheme(8, "float32"),
+        MinimaScheme(),
         RowScheme(2),
         RowScheme(4),
         RowScheme(8),

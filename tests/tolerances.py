@@ -57,6 +57,7 @@ ACTIVATIONS = {
     "f16": LOGITS_F16,
     "q4f16": LOGITS_F16,
     "q4f16m": LOGITS_F16,
+    "q4kf16m": LOGITS_F16,
     "q8f16": LOGITS_F16,
 }
 """Tolerance of logits by recipe, against the same (dequantised) weights in float32."""

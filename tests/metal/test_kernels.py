@@ -37,6 +37,7 @@ from tests.numerics.kernel_cases import KernelCase, make_case, operators
 from tests.numerics.linear.test_bounded_kernels import OPERATORS as BOUNDED
 from tests.numerics.linear.test_few_row_linear import MOST, exact, exact_operators, quantized
 from tests.numerics.linear.test_few_row_linear import cases_of as few_row_matmuls
+from tests.numerics.linear.test_minima_kernels import floats as with_minima
 from tests.numerics.linear.test_six_bit_kernels import floats as six_bits
 from tests.numerics.linear.test_static_rounding import OPERATORS as STEPPED
 from tests.numerics.linear.test_static_rounding import ROUNDING
@@ -76,7 +77,7 @@ def all_operators() -> tuple[Operator, ...]:
     found[CombineSplits(8, 64, 1, "float16")] = None
     found.update(dict.fromkeys([DECODE["smallest heads"], *PADDED_DECODE[::2]]))
     found.update(dict.fromkeys([*chain.from_iterable(VISION.values()), *BOUNDED, *PATCHES, *AUDIO]))
-    found.update(dict.fromkeys([*STEPPED, *six_bits()]))
+    found.update(dict.fromkeys([*STEPPED, *six_bits(), *with_minima()]))
     found.update(dict.fromkeys(op for op in ROUNDING if not op.packs))
     # Vocabularies of a size that an emulated device goes through in seconds.
     found.update(dict.fromkeys(op for op in DRAFTING if _is_small(op)))

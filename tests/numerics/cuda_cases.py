@@ -39,6 +39,7 @@ from tests.numerics.linear import (
     test_few_row_linear,
     test_gemm_kernels,
     test_int8_kernels,
+    test_minima_kernels,
     test_six_bit_kernels,
     test_static_rounding,
 )
@@ -193,6 +194,7 @@ GROUPS: Mapping[str, Callable[[], Group]] = {
     "experts": lambda: _experts("q4f16", INT8),
     "experts, 8 bits, float16": lambda: _experts("q8f16", FLOAT),
     "whole vocabulary": _whole_vocabulary,
+    "minima": lambda: _group(test_minima_kernels.operators()),
     "6 bits": lambda: _group(test_six_bit_kernels.operators()),
     "int8, odd shapes": lambda: _group(test_int8_kernels.odd_shapes()),
     "int8, several tiles": lambda: _group(

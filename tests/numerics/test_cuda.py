@@ -25,6 +25,7 @@ from tests.numerics.linear import (
     test_few_row_linear,
     test_gemm_kernels,
     test_int8_kernels,
+    test_minima_kernels,
     test_six_bit_kernels,
     test_static_rounding,
 )
@@ -83,6 +84,7 @@ def test_kernels_of_odd_shapes_compile(tmp_path: Path) -> None:
         *(CHUNK[name] for name in ("groups of three", "heads of two vectors")),
         *(LastVisibleRows(), SHAPES["groups of three"]),
         *test_few_row_linear.OPERATORS,
+        *test_minima_kernels.operators()[:12:2],
         *test_six_bit_kernels.operators()[:12:2],
         *test_static_rounding.ROUNDING,
         *test_few_row_experts.OPERATORS,

@@ -15,9 +15,9 @@ from tests.parity.conftest import Case, CaseFactory, margin
 pytestmark = pytest.mark.parity
 
 KINDS = tuple(models.KINDS)
-RECIPES = ("q4f16", "q4f16m", "q4f32", "q8f16", "f16")
+RECIPES = ("q4f16", "q4f16m", "q4kf16m", "q4f32", "q8f16", "f16")
 # What `make test` runs: each recipe once.
-QUICK = {"e2b": "q4f16", "e4b": "q4f16m", "dense": "q4f32", "moe": "q8f16", "unified": "f16"}
+QUICK = {"e2b": "q4f16", "e4b": "q4kf16m", "dense": "q4f32", "moe": "q8f16", "unified": "f16"}
 NEW_TOKENS = 6
 GREEDY_TOKENS = 6
 PROMPTS_TRIED = 100

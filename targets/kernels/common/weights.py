@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import gcd
 
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
 from gemma4_compile.operators.math import as_f32, f32
+from gemma4_compile.operators.minima import (
+    BLOCK_WORDS,
+    GROUP,
+    GROUPS,
+    MinimaLayout,
+    code,
+    terms,
+)
 from gemma4_compile.operators.tir import FunctionBuilder, bind, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.operators.weight_layout import INTEGERS, BFloat16Layout, WeightLayout
@@ -80,6 +91,12 @@ class WeightReader:
             begin = unit * (size // 2)
             pairs = [bind(split[0][row, begin + w]) for w in range(size // 2)]
             return [layout.half(pairs[j // 2], j % 2) for j in range(size)], f32(1.0)
+        if isinstance(layout, MinimaLayout):
+            scale, minimum = group_terms(layout, split, row, unit // (GROUP // UNIT))
+            assert minimum is not None, "the layout has minima"
+            scale, minimum = bind(scale), bind(minimum)
+            packed = bind(split[0][row, unit])
+            return [code(packed, j) * scale - minimum for j in range(size)], f32(1.0)
         if layout.form != INTEGERS:
             return [layout.element(split, row, unit * size + j) for j in range(size)], f32(1.0)
         packing = layout.packing
@@ -90,6 +107,20 @@ class WeightReader:
             run = words[j // packing.run * packing.run_words :]
             values.append(packing.integer(_reader(run), j % packing.run))
         return values, bind(as_f32(split[1][row, unit // (layout.group_size // size)]))
+
+
+def group_terms(
+    layout: WeightLayout, split: Sequence[Buffer], row: Expr, group: Expr
+) -> tuple[Expr, Expr | None]:
+    """The scale of a group of a split's row, and its minimum if the layout has them, float32."""
+    if not isinstance(layout, MinimaLayout):
+        return as_f32(split[1][row, group]), None
+    block = bind(tirx.floordiv(group, GROUPS))
+    vec4 = bind(split[1][row, T.ramp(block * BLOCK_WORDS, 1, BLOCK_WORDS)])
+    words = [tirx.Shuffle([vec4], [lane]) for lane in range(BLOCK_WORDS)]
+    # Not the remainder of a signed number, which TVM would simplify to a difference.
+    place = tirx.bitwise_and(group.astype("uint32"), tirx.const(GROUPS - 1, "uint32"))
+    return terms(words.__getitem__, bind(place))
 
 
 def _reader(words: Sequence[Expr]) -> Callable[[Index], Expr]:

@@ -23,6 +23,7 @@ from gemma4_compile.operators.activation_quantization import GROUP, WORD
 from gemma4_compile.operators.activations import PackedOutput
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.math import as_f32, gelu_tanh
+from gemma4_compile.operators.minima import MinimaLayout
 from gemma4_compile.operators.packing import ProductPacking
 from gemma4_compile.operators.rows import most_of
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
@@ -38,7 +39,7 @@ from gemma4_compile.targets.kernels.common.blocks import (
 )
 from gemma4_compile.targets.kernels.common.builtins import dot4
 from gemma4_compile.targets.kernels.common.vectors import WIDEST, Vectors
-from gemma4_compile.targets.kernels.common.weights import WeightReader
+from gemma4_compile.targets.kernels.common.weights import WeightReader, group_terms
 from gemma4_compile.targets.kernels.linear.few_row_matmul import FewRowMatmul
 from gemma4_compile.targets.kernels.linear.few_row_shape import (
     OWN_ROWS,
@@ -250,20 +251,27 @@ def add_int8(
     """Add the lane's products of packed rows, group by group; integers are summed exactly."""
     layout, lanes = weights.layout, lane.lanes
     groups, size = layout.cols // GROUP, layout.bits  # words of a group of weights
+    has_minima = isinstance(layout, MinimaLayout)
+    minima = local((OWN_ROWS,)) if has_minima else None
     offset, vectors = layout.products.byte_zero, Vectors.within(size)
     stored, scales = local((OWN_ROWS * size,), "uint32"), local((OWN_ROWS,))
     integers = local((OWN_ROWS * VEC4S,), "uint32")
 
     def read(group: Expr) -> Callable[[Sequence[Buffer], int], None]:
         def of_split(split: Sequence[Buffer], begin: int) -> None:
-            own = []
+            own, lowest = [], []
             for m, row in enumerate(lane.rows):
                 local_row = bind(row - begin)
                 for at in range(0, size, vectors.size):
                     several = split[0][local_row, vectors.from_channel(group * size + at)]
                     store(stored, several, vectors.from_channel(m * size + at))
-                own.append(bind(as_f32(split[1][local_row, group])))
+                scale, minimum = group_terms(layout, split, local_row, group)
+                own.append(bind(scale))
+                if minimum is not None:
+                    lowest.append(bind(minimum))
             store(scales, _OWN.join(own), _OWN.at(0))
+            if minima is not None:
+                store(minima, _OWN.join(lowest), _OWN.at(0))
 
         return of_split
 
@@ -282,7 +290,7 @@ def add_int8(
                 total = LocalVar("int32", i32(0))
                 for word in mine:
                     total.add(dot4(word, tirx.const(0x01010101, "uint32")))
-                zeros = bind(total.value * -offset)
+                zeros = i32(0) if has_minima else bind(total.value * -offset)
                 sums = []
                 for m in range(OWN_ROWS):
                     dot = zeros
@@ -291,6 +299,9 @@ def add_int8(
                     sums.append(as_f32(dot))
                 own = bind(x_scales[place, group])
                 added = scales[_OWN.at(0)] * _OWN.splat(own) * _OWN.join(sums)
+                if minima is not None:
+                    whole = bind(as_f32(total.value) * own)
+                    added = added - minima[_OWN.at(0)] * _OWN.splat(whole)
                 store(totals, totals[_OWN.at(i)] + added, _OWN.at(i))
 
 

@@ -12,6 +12,7 @@ from tvm import tirx
 
 from gemma4_compile.operators.activation_quantization import WORD, quantized_specs
 from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.minima import MinimaLayout
 from gemma4_compile.operators.static_rounding import words_spec
 from gemma4_compile.operators.tir import (
     FunctionBuilder,
@@ -48,7 +49,8 @@ def make_gemm(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
     """
     n, rows, cols = operator.rows.extent(), operator.layout.rows, operator.cols
     is_int8 = operator.is_int8
-    shape = gemm_shape(spec, rows, is_int8, operator.steps_in)
+    has_minima = isinstance(operator.layout, MinimaLayout)
+    shape = gemm_shape(spec, rows, is_int8, operator.steps_in, has_minima)
     with function(scheduled=True) as build:
         x = left_args(build, (n, cols), operator.in_dtype, is_int8, steps_in=operator.steps_in)
         weights = WeightReader(build, operator.layout)
@@ -116,17 +118,26 @@ def step_count(shape: TileShape, cols: int, in_words: bool = False) -> int:
 
 
 def gemm_shape(
-    spec: TargetSpec, rows: int, is_int8: bool = False, steps_in: bool = False
+    spec: TargetSpec,
+    rows: int,
+    is_int8: bool = False,
+    steps_in: bool = False,
+    has_minima: bool = False,
 ) -> TileShape:
     """The tile for a matrix of so many rows: large where that leaves enough tiles of a chunk."""
     size = spec.tuning.int8_gemm if is_int8 else spec.tuning.gemm
-    return shape_of(size, spec, rows, is_int8, steps_in)
+    return shape_of(size, spec, rows, is_int8, steps_in, has_minima)
 
 
 def shape_of(
-    size: GemmTuning, spec: TargetSpec, rows: int, is_int8: bool, steps_in: bool = False
+    size: GemmTuning,
+    spec: TargetSpec,
+    rows: int,
+    is_int8: bool,
+    steps_in: bool = False,
+    has_minima: bool = False,
 ) -> TileShape:
-    """The tile by some sizes; with `steps_in` without scales of groups."""
+    """The tile by some sizes; with `steps_in` without scales of groups, or with minima beside."""
     tile, sums = (size.tile_m, size.tile_n), (size.thread_m, size.thread_n)
     if rows <= size.small_to:
         tile, sums = (size.small_m, size.small_n), (VECTOR, VECTOR)
@@ -138,7 +149,8 @@ def shape_of(
     depth, group = (size.tile_k // WORD, GROUP_WORDS) if is_int8 else (size.tile_k, 0)
     if steps_in:
         group = 0
-    shape = TileShape(*tile, depth, *sums, size.threads, size.unroll, group)
+    minima = is_int8 and has_minima
+    shape = TileShape(*tile, depth, *sums, size.threads, size.unroll, group, minima)
     return fit_shape(shape, spec)
 
 

@@ -153,12 +153,13 @@ class Int8Product:
         """The sums of a tile's rows."""
         shape, sums = self._shape, self._sums
 
-        def put(row: Expr, words: Sequence[Sequence[Expr]], scales: Sequence[Expr]) -> None:
-            sums.put(
-                row * shape.slots + self._slot, self._lane, self._lane_slice.dot(words, scales)
-            )
-
-        self._rows.run_some(iteration * shape.rows, shape.rows, put)
+        self._rows.run_some(
+            iteration * shape.rows,
+            shape.rows,
+            lambda row, *own: sums.put(
+                row * shape.slots + self._slot, self._lane, self._lane_slice.dot(*own)
+            ),
+        )
         sums.finish()
 
     def _store(self, iteration: Index) -> None:

@@ -13,6 +13,7 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.math import as_f32, gelu_tanh
+from gemma4_compile.operators.minima import MinimaLayout
 from gemma4_compile.operators.moe import routed_begin
 from gemma4_compile.operators.tir import bind, function, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr
@@ -117,7 +118,8 @@ def make_expert_gemm(operator: ExpertLinear, spec: TargetSpec) -> tirx.PrimFunc:
         medium_to=0,
         large_from=UNLIMITED,
     )
-    shape = shape_of(size, spec, expert_rows, is_int8)
+    has_minima = isinstance(operator.layout, MinimaLayout)
+    shape = shape_of(size, spec, expert_rows, is_int8, has_minima=has_minima)
     with function(scheduled=True) as build:
         x = left_args(build, (rows, cols), operator.in_dtype, is_int8)
         order = build.arg("order", (pairs,), "int32")

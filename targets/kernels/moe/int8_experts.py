@@ -30,6 +30,7 @@ from gemma4_compile.targets.kernels.linear.int8_gemv import store_packed
 from gemma4_compile.targets.kernels.moe.expert_choice import choose, weight_of
 from gemma4_compile.targets.kernels.prologues.vectors import float_vec4s
 from gemma4_compile.targets.kernels.weights.int8_lanes import (
+    GroupTerms,
     LaneSlice,
     QuantizedVector,
     RowStream,
@@ -139,10 +140,10 @@ def make_int8_expert_down(operator: ExpertLinear, spec: TargetSpec) -> tirx.Prim
             total = LocalVar("float32", zero())
 
             def add_expert(
-                k: Expr, words: Sequence[Sequence[Expr]], scales: Sequence[Expr]
+                k: Expr, words: Sequence[Sequence[Expr]], terms: Sequence[GroupTerms]
             ) -> None:
                 lane_slice.load(lambda group: vectors.read(group, k))
-                total.add(chosen[k] * lane_slice.dot(words, scales))
+                total.add(chosen[k] * lane_slice.dot(words, terms))
 
             rows_of.run(add_expert)
             sums = RowSums(shape, block)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import gcd
 
 from gemma4_compile.operators.activation_quantization import GROUP
-from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.operators.linear import INTEGERS, WeightLayout
 from gemma4_compile.quantization.recipe import ROW_ALIGNMENT
 from gemma4_compile.targets.kernels.tiles.tensor_cores import BYTE_ROWS, WARP
 from gemma4_compile.targets.spec import TargetSpec
@@ -170,7 +170,8 @@ def _cost(shape: TensorCoreShape, rows: int, spec: TargetSpec, copies: int) -> f
 
 def takes_tensor_cores(layout: WeightLayout) -> bool:
     """Return whether tensor cores have the product of a matrix with quantised vectors."""
-    return layout.takes_int8 and layout.products.fills_pieces
+    is_groups = layout.form == INTEGERS and layout.takes_int8
+    return is_groups and layout.products.fills_pieces
 
 
 def fills_tensor_cores(rows: int, spec: TargetSpec) -> bool:

@@ -16,11 +16,12 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.activation_quantization import GROUP, WORD
 from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.packing import ONES
 from gemma4_compile.operators.tir import bind, store, when
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import local, shared
 from gemma4_compile.targets.kernels.common.builtins import dot4
-from gemma4_compile.targets.kernels.common.weights import WeightReader
+from gemma4_compile.targets.kernels.common.weights import WeightReader, group_terms
 from gemma4_compile.targets.kernels.tiles.loaders import (
     VECTOR,
     DenseLoader,
@@ -121,6 +122,7 @@ class ScaleLoader:
     move : of the tile's rows; `skipped` are vectors
     groups : of a row of the tensor
     source : where the scales of W lie, or those of x: (any, groups) float32
+    offsets : where the first vector of offsets lies, if W has minima: what a weight is at level 0
     """
 
     def __init__(
@@ -130,6 +132,7 @@ class ScaleLoader:
         move: Move,
         groups: int,
         source: WeightReader | Buffer,
+        offsets: int | None = None,
     ) -> None:
         self._shape, self._first, self._groups, self._source = shape, first, groups, source
         self._across = move.tile.rows // VECTOR
@@ -144,6 +147,8 @@ class ScaleLoader:
             for row_vector in self._row_vectors
         ]
         self._raw = local((self._iterations * VECTOR,))
+        self._offsets = offsets
+        self._raw_offsets = None if offsets is None else local((self._iterations * VECTOR,))
 
     def _group(self, step: Expr, iteration: int) -> Expr:
         return bind(
@@ -163,7 +168,17 @@ class ScaleLoader:
     def _read_scales(
         self, iteration: int, group: Expr, split: Sequence[Buffer], begin: int
     ) -> None:
-        self._read_rows(iteration, group, split[1], begin)
+        if self._raw_offsets is None:
+            self._read_rows(iteration, group, split[1], begin)
+            return
+        assert isinstance(self._source, WeightReader), "only a matrix has minima"
+        layout = self._source.layout
+        for i, row in enumerate(self._rows[iteration]):
+            scale, minimum = group_terms(layout, split, bind(row - begin), group)
+            assert minimum is not None, "the layout has minima"
+            named, place = bind(scale), iteration * VECTOR + i
+            store(self._raw, named, place)
+            store(self._raw_offsets, named * f32(layout.packing.zero_point) - minimum, place)
 
     def _read_rows(self, iteration: int, group: Expr, scales: Buffer, begin: int) -> None:
         for i, row in enumerate(self._rows[iteration]):
@@ -172,17 +187,22 @@ class ScaleLoader:
 
     def write(self, step: Expr, memory: Buffer) -> None:
         """Write what was read for a step."""
+        self._write_vectors(step, memory, self._raw, self._first)
+        if self._raw_offsets is not None and self._offsets is not None:
+            self._write_vectors(step, memory, self._raw_offsets, self._offsets)
+
+    def _write_vectors(self, step: Expr, memory: Buffer, raw: Buffer, first: int) -> None:
         for iteration, item in enumerate(self._items):
-            values: Expr = joined([self._raw[iteration * VECTOR + i] for i in range(VECTOR)])
+            values: Expr = joined([raw[iteration * VECTOR + i] for i in range(VECTOR)])
             if self._groups % self._shape.iterations:
                 values = tirx.Select(
                     self._group(step, iteration) < self._groups, values, splat(f32(0.0))
                 )
             if (iteration + 1) * self._shape.threads > self._count:
                 with when(item < self._count):
-                    put(memory, self._first + item, values)
+                    put(memory, first + item, values)
             else:
-                put(memory, self._first + item, values)
+                put(memory, first + item, values)
 
 
 class Int8TileProduct(TileProduct):
@@ -208,8 +228,10 @@ class Int8TileProduct(TileProduct):
         threads, groups = shape.threads, int(scales.shape[1])
         self._scales = shared((shape.scale_vectors * VECTOR,))
         self._integers = local((shape.vectors * VECTOR,), "int32")
+        self._x_sums = local((shape.thread_m,), "int32") if shape.minima else None
         x, w = self._x, self._w
         self._w_scales = x.rows // VECTOR * shape.iterations
+        self._w_offsets = self._w_scales + w.rows // VECTOR * shape.iterations
         move_x = Move(x, thread, threads, 0, row_of_x)
         move_w = Move(w, thread, threads, x.blocks, row_of_w)
         self._loaders = (
@@ -219,7 +241,14 @@ class Int8TileProduct(TileProduct):
         moved, first = x.blocks + w.blocks, self._w_scales
         self._scale_loaders = (
             ScaleLoader(shape, 0, replace(move_x, skipped=moved), groups, scales),
-            ScaleLoader(shape, first, replace(move_w, skipped=moved + first), groups, weights),
+            ScaleLoader(
+                shape,
+                first,
+                replace(move_w, skipped=moved + first),
+                groups,
+                weights,
+                self._w_offsets if shape.minima else None,
+            ),
         )
 
     def _read(self, step: Expr) -> None:
@@ -239,6 +268,9 @@ class Int8TileProduct(TileProduct):
             group = bind(iteration * shape.slices + self._slice)
             for index in range(shape.vectors):
                 put(integers, index, splat(tirx.const(0, "int32")))
+            if self._x_sums is not None:
+                for i in range(shape.thread_m):
+                    store(self._x_sums, tirx.const(0, "int32"), i)
             with T.serial(0, GROUP_WORDS // VECTOR) as part:
                 vec4 = bind(group * (GROUP_WORDS // VECTOR) + part)
                 left, right = self._rows_of(vec4)
@@ -251,6 +283,9 @@ class Int8TileProduct(TileProduct):
         b = [bind(vector(self._memory, self._w.place(word, at))) for at in right]
         for i in range(self._shape.thread_m):
             mine = lane_of(a[i // VECTOR], i % VECTOR)
+            if self._x_sums is not None:
+                ones = tirx.const(ONES, "uint32")
+                store(self._x_sums, self._x_sums[i] + dot4(mine, ones), i)
             for j, item in enumerate(b):
                 index = i * len(b) + j
                 products = joined([dot4(mine, lane_of(item, lane)) for lane in range(VECTOR)])
@@ -275,3 +310,19 @@ class Int8TileProduct(TileProduct):
                 index = i * len(b) + j
                 value = vector(self._integers, index).astype(f"float32x{VECTOR}")
                 put(sums, index, vector(sums, index) + value * (scale * item))
+        if self._x_sums is not None:
+            self._add_offsets(group * across_n + self._n, lanes_n, a, self._x_sums)
+
+    def _add_offsets(self, first: Expr, step: int, scales: Sequence[Expr], x_sums: Buffer) -> None:
+        """Add a group's sums of x, scaled, times what weights are at level 0."""
+        shape, sums = self._shape, self._sums
+        offsets = [
+            bind(vector(self._scales, self._w_offsets + first + part * step))
+            for part in range(shape.thread_n // VECTOR)
+        ]
+        for i in range(shape.thread_m):
+            scale = lane_of(scales[i // VECTOR], i % VECTOR)
+            whole = splat(bind(x_sums[i].astype("float32") * scale))
+            for j, offset in enumerate(offsets):
+                index = i * len(offsets) + j
+                put(sums, index, vector(sums, index) + whole * offset)

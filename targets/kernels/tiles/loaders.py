@@ -16,10 +16,11 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.linear import DENSE, INTEGERS
 from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.minima import MinimaLayout
 from gemma4_compile.operators.tir import bind, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import local
-from gemma4_compile.targets.kernels.common.weights import WeightReader
+from gemma4_compile.targets.kernels.common.weights import WeightReader, group_terms
 
 VECTOR = 4
 BANK_VECTORS = 8  # vectors of float32 that lie side by side in the banks of shared memory
@@ -225,12 +226,14 @@ class WeightLoader(Loader):
         super().__init__(move)
         self._weights, layout = weights, weights.layout
         size = self._iterations * VECTOR
-        self._is_integers = layout.form == INTEGERS
+        self._has_minima = isinstance(layout, MinimaLayout)
+        self._is_integers = layout.form == INTEGERS or self._has_minima
         if self._is_integers:
             # Of each row and four channels the word, or the words, that have their bits.
             self._parts = len(layout.packing.quad_places(move.thread))
             self._words = local((size * self._parts,), "uint32")
-            self._scales = local((size,), layout.dtype)
+            self._scales = local((size,), "float32" if self._has_minima else layout.dtype)
+            self._minima = local((size,)) if self._has_minima else None
         else:
             dtype = layout.dtype if layout.form == DENSE else "float32"
             self._dense = local((size * VECTOR,), dtype)
@@ -250,7 +253,13 @@ class WeightLoader(Loader):
                         place = (iteration * self._parts + part) * VECTOR + i
                         store(self._words, split[0][inside, word], place)
                     group = tirx.floordiv(at, layout.group_size // VECTOR)
-                    store(self._scales, split[1][inside, group], index)
+                    if self._minima is None:
+                        store(self._scales, split[1][inside, group], index)
+                        continue
+                    scale, minimum = group_terms(layout, split, bind(inside), bind(group))
+                    assert minimum is not None, "the layout has minima"
+                    store(self._scales, scale, index)
+                    store(self._minima, minimum, index)
                 else:
                     put(self._dense, index, self._read_vector(split, inside, at))
 
@@ -280,6 +289,10 @@ class WeightLoader(Loader):
         values = []
         for j in range(VECTOR):
             integer = packing.quad_integer(shifted, j, _words_of)
+            if self._minima is not None:
+                lowest = joined([self._minima[index] for index in indices])
+                values.append(integer.astype("float32x4") * scales - lowest)
+                continue
             zero_point = splat(f32(packing.zero_point))
             values.append((integer.astype("float32x4") - zero_point) * scales)
         return values

@@ -57,6 +57,7 @@ class TileShape:
     threads : of the block
     unroll : items of a multiply that stand in the kernel's text, 1 or 4
     group : items that have a scale in shared memory for each row, 0 if none
+    minima : whether each row of W has an offset beside the scale
     """
 
     rows: int
@@ -67,6 +68,7 @@ class TileShape:
     threads: int
     unroll: int = VECTOR
     group: int = 0
+    minima: bool = False
 
     @property
     def cover(self) -> int:
@@ -101,7 +103,8 @@ class TileShape:
     @property
     def scale_vectors(self) -> int:
         """Vectors of both tiles' scales of a step."""
-        return (self.rows + self.columns) // VECTOR * self.iterations if self.group else 0
+        numbers = self.rows + self.columns * (2 if self.minima else 1)
+        return numbers // VECTOR * self.iterations if self.group else 0
 
     @property
     def shared_bytes(self) -> int:

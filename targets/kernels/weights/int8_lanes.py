@@ -13,6 +13,7 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.operators.activation_quantization import GROUP, WORD
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.math import as_f32
+from gemma4_compile.operators.minima import MinimaLayout
 from gemma4_compile.operators.tir import FunctionBuilder, LocalVar, bind, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import (
@@ -25,9 +26,12 @@ from gemma4_compile.targets.kernels.common.blocks import (
 )
 from gemma4_compile.targets.kernels.common.builtins import dot4
 from gemma4_compile.targets.kernels.common.vectors import Vectors
-from gemma4_compile.targets.kernels.common.weights import WeightReader
+from gemma4_compile.targets.kernels.common.weights import WeightReader, group_terms
 from gemma4_compile.targets.kernels.prologues.vectors import VEC4S, round_vec4s
 from gemma4_compile.targets.kernels.weights.stepped_lanes import SteppedRowAhead, SteppedSlice
+
+GroupTerms = tuple[Expr, Expr | None]
+"""A group's scale, and its minimum if there are any."""
 
 
 class StagedQuantizedVector:
@@ -117,7 +121,7 @@ class LaneSlice:
     """
 
     def __init__(self, layout: WeightLayout, lanes: int, lane: Expr) -> None:
-        self._packing = layout.products
+        self._packing, self._has_minima = layout.products, isinstance(layout, MinimaLayout)
         self._count = layout.cols // GROUP
         self._numbers = [lane + iteration * lanes for iteration in range(-(-self._count // lanes))]
         self._is_ragged = len(self._numbers) * lanes > self._count
@@ -129,10 +133,14 @@ class LaneSlice:
         self._operands = local((len(self.groups) * VEC4S,), "uint32")
         self._offsets: list[Expr] = []
         self._scales: list[Expr] = []
+        self._sums: list[Expr] = []  # of the groups' channels, for minima
 
     def load(self, read: Callable[[Expr], tuple[list[Expr], Expr]]) -> None:
-        """Take the lane's groups, and what their zero points add to a sum of products."""
-        self._offsets, self._scales = [], []
+        """Take the lane's groups, and what their zero points add to a sum of products.
+
+        With minima zero points add nothing, and the groups' sums are kept.
+        """
+        self._offsets, self._scales, self._sums = [], [], []
         for iteration, (number, group) in enumerate(zip(self._numbers, self.groups, strict=True)):
             words, scale = read(group)
             if self._is_ragged:
@@ -141,17 +149,21 @@ class LaneSlice:
             total = LocalVar("int32", i32(0))
             for word in words:
                 total.add(dot4(word, ones))
-            self._offsets.append(bind(total.value * -self._packing.byte_zero))
+            if self._has_minima:
+                self._offsets.append(i32(0))
+                self._sums.append(bind(as_f32(total.value) * scale))
+            else:
+                self._offsets.append(bind(total.value * -self._packing.byte_zero))
             self._scales.append(scale)
             ordered = _even_and_odd(words) if self._packing.interleaved else words
             for index, word in enumerate(ordered):
                 store(self._operands, word, iteration * VEC4S + index)
 
-    def dot(self, weights: Sequence[Sequence[Expr]], scales: Sequence[Expr]) -> Expr:
-        """The lane's sum for one row, from its groups' words and scales."""
+    def dot(self, weights: Sequence[Sequence[Expr]], terms: Sequence[GroupTerms]) -> Expr:
+        """The lane's sum for one row, from its groups' words, scales and minima."""
         result = LocalVar("float32", zero())
-        for iteration, (words, scale, offset, own) in enumerate(
-            zip(weights, scales, self._offsets, self._scales, strict=True)
+        for iteration, (words, (scale, minimum), offset, own) in enumerate(
+            zip(weights, terms, self._offsets, self._scales, strict=True)
         ):
             total = LocalVar("int32", offset)
             packing = self._packing
@@ -159,6 +171,8 @@ class LaneSlice:
             for index, word in enumerate(halves):
                 total.add(dot4(word, self._operands[iteration * VEC4S + index]))
             result.add(scale * own * as_f32(total.value))
+            if minimum is not None:
+                result.add(zero() - minimum * self._sums[iteration])
         return result.value
 
 
@@ -183,6 +197,8 @@ class RowAhead:
         self._vectors = Vectors.within(self._size)
         self._words = local((len(self._groups) * self._size,), "uint32")
         self._scales = [LocalVar("float32") for _ in self._groups]
+        has_minima = isinstance(weights.layout, MinimaLayout)
+        self._minima = [LocalVar("float32") for _ in self._groups] if has_minima else []
 
     def load(self, row: Expr, in_split_of: Expr) -> None:
         """Read a row of the matrix that lies in the same split as row `in_split_of`."""
@@ -194,12 +210,15 @@ class RowAhead:
                 for at in range(0, self._size, vectors.size):
                     read = split[0][local_row, vectors.from_channel(group * self._size + at)]
                     store(self._words, read, vectors.from_channel(index * self._size + at))
-                self._scales[index].set(as_f32(split[1][local_row, group]))
+                scale, minimum = group_terms(self._weights.layout, split, local_row, group)
+                self._scales[index].set(scale)
+                if minimum is not None:
+                    self._minima[index].set(minimum)
 
         self._weights.in_split(in_split_of, read)
 
-    def take(self) -> tuple[list[list[Expr]], list[Expr]]:
-        """The groups' words and scales, out of the way of the next row."""
+    def take(self) -> tuple[list[list[Expr]], list[GroupTerms]]:
+        """The groups' words, scales and minima, out of the way of the next row."""
         words, vectors = [], self._vectors
         for index in range(len(self._groups)):
             read = [
@@ -207,7 +226,11 @@ class RowAhead:
                 for at in range(0, self._size, vectors.size)
             ]
             words.append([word for several in read for word in vectors.lanes(several)])
-        return words, [bind(scale.value) for scale in self._scales]
+        scales = [bind(scale.value) for scale in self._scales]
+        if not self._minima:
+            return words, [(scale, None) for scale in scales]
+        minima = [bind(minimum.value) for minimum in self._minima]
+        return words, list(zip(scales, minima, strict=True))
 
 
 class RowStream:
@@ -240,7 +263,7 @@ class RowStream:
             rows.load(*row_of(iteration))
 
     def run(self, use: Callable[..., None]) -> None:
-        """Call ``use(iteration, words, scales)`` for each row."""
+        """Call ``use(iteration, words, terms)`` for each row."""
         self.run_some(0, self._count, use)
 
     def run_some(self, begin: Index, count: int, use: Callable[..., None]) -> None:

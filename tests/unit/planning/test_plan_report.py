@@ -124,7 +124,8 @@ def test_a_recipe_that_is_not_possible_is_shown_as_such() -> None:
     odd = make_plan(config, "f16", target_spec("webgpu"), 8192, 512)
     lines = plan_text(odd, PRESET).splitlines()
     four = [line.split() for line in lines if "q4f16" in line]
-    assert four == [[name, "not", "possible"] for name in ("q4f16", "q4f16s", "q4f16m", "q4f16l")]
+    groups = ("q4f16", "q4f16s", "q4f16m", "q4f16l")
+    assert four == [[name, "not", "possible"] for name in groups]
     assert set(plan_json(odd, {})["recipes"]["q4f16"]) == {"problem"}
 
 

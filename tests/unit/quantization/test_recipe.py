@@ -28,7 +28,18 @@ def experts(count: int, rows: int) -> Parameter:
 
 
 def test_the_recipes() -> None:
-    assert set(RECIPES) == {"q4f16", "q4f16s", "q4f16m", "q4f16l", "q4f32", "q8f16", "f16", "f32"}
+    assert set(RECIPES) == {
+        "q4f16",
+        "q4f16s",
+        "q4f16m",
+        "q4f16l",
+        "q4f32",
+        "q4kf16",
+        "q4kf16m",
+        "q8f16",
+        "f16",
+        "f32",
+    }
     for name, recipe in RECIPES.items():
         assert recipe.name == name
         assert recipe.activation_dtype == ("float16" if "f16" in name else "float32")
@@ -145,7 +156,7 @@ def test_a_head_of_its_own_is_stored_as_the_embedding_is(recipe: str) -> None:
     assert list(plan)[-1] == "lm_head", "the others keep their places in the packed tuple"
 
 
-@pytest.mark.parametrize("recipe", ["q4f16", "q4f16s", "q4f16m", "q4f16l"])
+@pytest.mark.parametrize("recipe", ["q4f16", "q4f16s", "q4f16m", "q4f16l", "q4kf16", "q4kf16m"])
 def test_bytes_of_e2b_in_four_bits(recipe: str) -> None:
     """4.5 bits, 6.5 or 8.5 for what the recipe names, 8.5 for the small per-layer projections."""
     parameters = parameter_table(Gemma4Config.from_preset("gemma-4-E2B-it"))
@@ -160,11 +171,11 @@ def test_bytes_of_e2b_in_four_bits(recipe: str) -> None:
     fine = 0
     if recipe != "q4f16s":
         fine += elements[Role.TOKEN_EMBEDDING]
-    if recipe in ("q4f16m", "q4f16l"):
+    if recipe in ("q4f16m", "q4f16l", "q4kf16m"):
         fine += sum(p.shape[0] * p.shape[1] for p in parameters if ".self_attn." in p.name
                     and p.role is Role.LINEAR)  # fmt: skip
     coarse = sum(elements.values()) - fine - small - vectors
-    bits = 6.5 if recipe == "q4f16m" else 8.5
+    bits = 6.5 if recipe in ("q4f16m", "q4kf16", "q4kf16m") else 8.5
     stored = sum(tensor.nbytes for entry in plan for tensor in entry.tensors)
     assert stored * 8 == coarse * 4.5 + fine * bits + small * 8.5 + vectors * 32
 

@@ -82,9 +82,8 @@ def test_plan_report_and_recipe_files_know_it(
     assert cli.main([checkpoint, "--quant", "q8f16", "--recipe", str(file), "--report"]) == 0
     assert "fixed8" in capsys.readouterr().out
     assert cli.main([checkpoint, "--quant", NAME, "--plan", "--activations", "int8"]) == 2
-    assert (
-        "choose --quant q4f16, q4f32, q4f16s, q4f16m, q4f16l, q8f16, or" in capsys.readouterr().err
-    )
+    names = "q4f16, q4f32, q4f16s, q4f16m, q4f16l, q4kf16, q4kf16m, q8f16"
+    assert f"choose --quant {names}, or" in capsys.readouterr().err
     assert NAME in COMMAND.make_parser().format_help()
 
 
