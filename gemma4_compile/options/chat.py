@@ -88,6 +88,15 @@ def parse_experts(text: str) -> float | None:
     )
 
 
+def parse_ple(text: str) -> str | None:
+    """One of PLACES, None for AUTO; ArgumentTypeError for anything else."""
+    if text == AUTO:
+        return None
+    if text in PLACES:
+        return text
+    raise argparse.ArgumentTypeError(f"expected {GPU}, {HOST} or {AUTO}, found {text[:40]!r}")
+
+
 def package_argument() -> Path:
     """The package that `gemma4-chat` and `gemma4-serve` run."""
     return argument(
@@ -125,10 +134,11 @@ def ple_option(group: Group = PLAIN) -> str | None:
     """Where the table of per-layer embeddings is; None for the device where there is room."""
     return group.option(
         None,
-        "--ple",
-        "keep the table of per-layer embeddings (E2B, E4B) on the device, or on the host in its "
-        "file, from where each token's row is fetched (default: gpu where it has room)",
-        choices=PLACES,
+        "--ple WHERE",
+        f"keep the table of per-layer embeddings (E2B, E4B) on the device ({GPU}), or on the host "
+        f"in its file, from where each token's row is fetched ({HOST}); {AUTO}: on the device "
+        "where it has room (default)",
+        type=parse_ple,
     )
 
 

@@ -52,7 +52,7 @@ def test_the_words_of_check_are_the_runtimes() -> None:
         ("gemma4-chat x --experts 0.5", 2, "a share from 0% to 100%, found '0.5'"),
         ("gemma4-chat x --experts nan%", 2, "found 'nan%'"),
         ("gemma4-chat x --experts \u0665%", 2, "a share from 0% to 100%"),
-        ("gemma4-serve x --ple disk", 2, "--ple: invalid choice: 'disk' (choose from"),
+        ("gemma4-serve x --ple disk", 2, "--ple: expected gpu, host or auto, found 'disk'"),
         ("gemma4-serve x --draft 9", 2, "--draft: expected 0 to 8, found 9"),
         ("gemma4-chat x --greedy --temperature 1", 2, "exclude each other"),
         ("gemma4-chat x --prompt a --prompt-file b", 2, "not allowed with argument"),
