@@ -27,6 +27,7 @@ from gemma4_compile.model_spec.components import ALL_COMPONENTS
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.options.budget import Budget, size_for
 from gemma4_compile.options.package import MOBILE
+from gemma4_compile.options.process import without_warnings
 from gemma4_compile.planning.expert_shares import SHARES, expert_shares
 from gemma4_compile.planning.fit import (
     QUANTS,
@@ -65,6 +66,7 @@ def fit_model(request: CompileRequest, known_as: str | None = None) -> CompileRe
     choose(request)  # what is wrong with the options comes first
     request = _of_package_there(request)
     with (
+        without_warnings(),  # the model is opened again, for what was chosen
         open_source(
             request.model,
             request.revision,

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import contextvars
 import errno
 import os
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import IO, NoReturn, TypeAlias
@@ -47,6 +48,8 @@ MEMORY_HINT = (
     "close other programs, or allow this one more: `ulimit -v` shows a limit of its address space, "
     "and containers have limits of their own"
 )
+
+_unsaid = contextvars.ContextVar("unsaid", default=False)
 
 Hints = Mapping[type[Gemma4CompileError], str]
 """Hints for errors that bring none of their own, by class."""
@@ -236,7 +239,18 @@ def report(message: str, hint: str, shown: BaseException | None = None) -> None:
 
 def warn(message: str, hint: str) -> None:
     """Report on stderr what does not keep a command from going on."""
-    _say("warning", message, hint)
+    if not _unsaid.get():
+        _say("warning", message, hint)
+
+
+@contextlib.contextmanager
+def without_warnings() -> Iterator[None]:
+    """Leave warnings unsaid, of what is done again afterwards and says them then."""
+    before = _unsaid.set(True)
+    try:
+        yield
+    finally:
+        _unsaid.reset(before)
 
 
 def _say(kind: str, message: str, hint: str) -> None:

@@ -18,7 +18,7 @@ from gemma4_compile.compile.request import CompileRequest, compile_request
 from gemma4_compile.errors import UsageError
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import COMPONENTS
-from gemma4_compile.model_spec.config.gemma4 import Gemma4Config, preset_names
+from gemma4_compile.model_spec.config.gemma4 import PRESETS_DIR, Gemma4Config, preset_names
 from gemma4_compile.model_spec.parameters import Role
 from gemma4_compile.options.budget import Budget
 from gemma4_compile.options.compile import COMMAND
@@ -250,3 +250,14 @@ def test_provenance_says_why_and_a_part_of_the_package_keeps_to_it(tmp_path: Pat
     assert again.prefill_chunk == found.prefill_chunk != 512
     assert again.fitted is not None
     assert again.fitted["choices"]["recipe"] == {"value": found.quant, "given": True}
+
+
+def test_a_models_warnings_are_left_to_its_compilation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = json.loads((PRESETS_DIR / f"{E2B}.json").read_text("utf-8"))
+    (tmp_path / "config.json").write_text(json.dumps({**config, "unheard_of": 1}), "utf-8")
+    found = fit_model(asked(str(tmp_path), "--target", "cuda", "--fit", "8GB"))
+    assert capsys.readouterr().err == ""
+    plan_model(found)
+    assert "`unheard_of`" in capsys.readouterr().err

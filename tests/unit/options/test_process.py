@@ -31,6 +31,7 @@ from gemma4_compile.options.process import (
     EXIT_USAGE,
     MEMORY_HINT,
     warn,
+    without_warnings,
 )
 from gemma4_compile.runtime import cli as chat_cli
 from gemma4_compile.runtime.server import cli as serve_cli
@@ -108,6 +109,16 @@ def test_a_command_that_ends_well_prints_nothing(capsys: pytest.CaptureFixture[s
 def test_a_warning_differs_from_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     warn("half of\nit", "the other half")
     assert capsys.readouterr() == ("", "warning: half of it\nhint: the other half\n")
+
+
+def test_what_is_done_again_says_its_warnings_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError), without_warnings():
+        warn("first", "unsaid")
+        raise UsageError("a fault")
+    with without_warnings(), without_warnings():
+        pass
+    warn("again", "said")
+    assert capsys.readouterr() == ("", "warning: again\nhint: said\n")
 
 
 def test_a_panic_of_native_code_is_reported(capsys: pytest.CaptureFixture[str]) -> None:

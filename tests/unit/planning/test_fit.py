@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 
 from hypothesis import given
@@ -65,9 +66,13 @@ def test_of_all_that_fit_none_gives_up_less() -> None:
         if choice.experts == 1 or choice.quant in ("q4f16", "q4f16s")  # not twice over the bus
     ]
     budgets = sorted({cost(choice) for choice in everything})
+
+    def within(budget: int) -> Callable[[Choice], bool]:
+        return lambda choice: cost(choice) <= budget
+
     for budget in (budgets[0] - 1, *budgets[::29], budgets[-1]):
         fitting = [choice for choice in everything if cost(choice) <= budget]
-        found = first_fit(FULL, lambda choice, budget=budget: cost(choice) <= budget)
+        found = first_fit(FULL, within(budget))
         assert (found is None) == (not fitting)
         assert not any(gives_up_less(one, found) for one in fitting if found is not None)
 
