@@ -43,10 +43,12 @@ def drafted_package(
     limits: str = "default",
     heads: tuple[bool, bool] = (False, False),
     float16: str = NATIVE,
+    key_bytes: int | None = None,
 ) -> Drafted:
     """Compile a kind of `models.KINDS` with its drafter.
 
-    `heads` says which of the two, target and drafter, have a head of their own.
+    `heads` says which of the two, target and drafter, have a head of their own; `key_bytes` as of
+    `packages.divided_keys`.
     """
     untied_target, untied_drafter = heads
     text = {**models.KINDS[kind], "tie_word_embeddings": not untied_target}
@@ -74,9 +76,10 @@ def drafted_package(
         )
         # Host code of a GPU's library only launches kernels.
         compiler = compile_model if target == "cpu" else packages.compile_small
-        compiler(request, packages.Silent())
+        with packages.divided_keys(key_bytes):
+            compiler(request, packages.Silent())
 
-    name = f"{kind}-{recipe}-{activations}-{target}-{limits}-{heads}-{float16}"
+    name = f"{kind}-{recipe}-{activations}-{target}-{limits}-{heads}-{float16}-{key_bytes}"
     package = made_once(shared_folder(factory) / "drafted" / name, compile_it)
     return Drafted(kind, package, checkpoint, drafter)
 

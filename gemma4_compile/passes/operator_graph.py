@@ -250,7 +250,8 @@ def _steps(module: tvm.IRModule, function: relax.Function) -> Iterator[Step]:
         name = value.args[0].name_hint
         if name not in operators:
             operators[name] = operator_of(module[name])
-        operator, inplace = operators[name], ()
+        operator = operators[name]
+        inplace: tuple[int, ...] = ()
         if value.op.name == _IN_PLACE:
             if operator is None or not operator.goes_on:
                 yield BuiltIn(binding, value.op.name)

@@ -265,7 +265,8 @@ class Attention(nn.Module):
     ) -> nn.Tensor:
         sees_pictures = last_rows is not None and self.plan.window is not None
         results: list[TensorSpec] = [(tuple(q.shape), self.activation_dtype)]
-        parts, made = self._parts(kv), ()
+        parts = self._parts(kv)
+        made: tuple[nn.Tensor, ...] = ()
         if len(parts) > 1:
             results.append(((q.shape[0], self.plan.num_attention_heads, 2), "float32"))
         for part in parts:

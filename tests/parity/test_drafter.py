@@ -25,7 +25,13 @@ from tests.tolerances import LOGITS_F32
 KINDS = ("e2b", "moe", "unified")
 TIED = (False, False)
 # Which of target and drafter have a head of their own; of e2b's clusters choose its rows.
-CASES = (*((kind, TIED) for kind in KINDS), ("e2b", (True, True)), ("unified", (False, True)))
+# The last has the keys of its full layers in five parts of 52 positions (256 bytes each).
+CASES = (
+    *((kind, TIED, None) for kind in KINDS),
+    ("e2b", (True, True), None),
+    ("unified", (False, True), None),
+    ("e2b", TIED, 60 * 256),
+)
 DRAFTS = 3
 
 
@@ -86,12 +92,16 @@ def test_the_numpy_form_is_that_of_transformers(
         token_id, hidden = found.token, found.hidden
 
 
-DraftedOf = Callable[[str, tuple[bool, bool]], Drafted]
+DraftedOf = Callable[..., Drafted]
 
 
 @pytest.fixture(scope="module")
 def drafted(tmp_path_factory: pytest.TempPathFactory) -> DraftedOf:
-    return cache(lambda kind, heads: drafted_package(tmp_path_factory, kind, heads=heads))
+    return cache(
+        lambda kind, heads, key_bytes=None: drafted_package(
+            tmp_path_factory, kind, heads=heads, key_bytes=key_bytes
+        )
+    )
 
 
 class Recorded:
@@ -121,11 +131,14 @@ class Recorded:
         return list(self.results)
 
 
-@pytest.mark.parametrize(("kind", "heads"), slow_unless(lambda *case: case == ("e2b", TIED), CASES))
+@pytest.mark.parametrize(
+    ("kind", "heads", "key_bytes"),
+    slow_unless(lambda *case: case == ("e2b", TIED, None), CASES),
+)
 def test_compiled_drafts_are_those_of_transformers(
-    kind: str, heads: tuple[bool, bool], drafted: DraftedOf
+    kind: str, heads: tuple[bool, bool], key_bytes: int | None, drafted: DraftedOf
 ) -> None:
-    made = drafted(kind, heads)
+    made = drafted(kind, heads, key_bytes)
     truth = Truth(made.target, made.drafter)
     recorded = Recorded(Package.open(made.package))
     text = models.prompt(200, seed=3).tolist()

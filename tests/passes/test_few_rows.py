@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,8 @@ from gemma4_compile import abi
 from gemma4_compile.compile.build import build_module, calls_of, decoder_options
 from gemma4_compile.model_spec.component import FEW_ROWS_ATTR
 from gemma4_compile.model_spec.layers.attention import AttentionOptions
+from gemma4_compile.model_spec.layers.kv_cache import KvLimits
+from gemma4_compile.model_spec.text.layer_plan import layer_plans
 from gemma4_compile.operators.activation_quantization import (
     QuantizeRows,
     quantized_specs,
@@ -318,3 +321,28 @@ def test_of_a_model_only_the_check_of_drafts_has_few_rows(kind: str, activations
     tiled = ("gemm", "expert_gemm", "int8_gemm", "int8_expert_gemm")
     of_chunks = (*tiled, "prefill_attention", "permute_by_expert")
     assert not [name for name in calls_of(whole, abi.VERIFY) if name.startswith(of_chunks)]
+
+
+def test_keys_in_parts_are_attended_to_one_after_the_other_and_combined_once() -> None:
+    config, recipe = drafted("e2b"), RECIPES["q4f32"]
+    target = target_spec("webgpu")
+    limits = KvLimits(context_length=96, max_tensor_bytes=4 * 64 * 40)
+    options = replace(decoder_options(recipe, target, 16), kv_limits=limits)
+    whole = build_module(config, recipe, target, options)
+    full = layer_plans(config)
+    counts = Counter(plan.owns_kv for plan in full if plan.window is None)
+    parts, layers = 3, len(full)
+
+    def count(function: str, *kinds: str) -> int:
+        return sum(name.rstrip("0123456789_") in kinds for name in calls_of(whole, function))
+
+    more = (parts - 1) * counts.total()
+    assert count(abi.VERIFY, "few_row_attention", "normed_few_row_attention") == layers + more
+    combined = ("combine_few_rows", "quantized_few_row_combine")
+    assert count(abi.VERIFY, *combined) == layers
+    # A layer that owns keys writes those of each part; of shared ones whose keys are whole the
+    # attention makes the queries, and of the others the launch before it.
+    owners = sum(plan.owns_kv for plan in full)
+    written = owners + (parts - 1) * counts[True] + counts[False]
+    assert count(abi.VERIFY, "qk_norm_rope_cache") == written
+    assert count(abi.DECODE, "decode_attention") == layers + more
