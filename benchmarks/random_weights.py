@@ -131,6 +131,8 @@ class Filler:
                 # All ones, which bytes never are, becomes the zero: that keeps the mean at zero.
                 if kind[1] == 8:
                     bits[bits == 255] = 127
+                elif kind[1] == 2:
+                    bits ^= (bits & (bits >> 1) & 0x55) << 1
                 elif kind[1] == 4:
                     bits[bits & 15 == 15] -= 8
                     bits[bits >> 4 == 15] -= 128
@@ -159,7 +161,8 @@ def vocabulary_of(weights: list[Weight]) -> int:
     rows = [
         weight.shape[0]
         for weight in weights
-        if weight.name.startswith("embed_tokens.") and ".q_scale" not in weight.name
+        if weight.name.startswith("embed_tokens.")
+        and not any(end in weight.name for end in (".q_scale", ".steps."))
     ]
     assert rows, "the library has a token embedding"
     return sum(rows)

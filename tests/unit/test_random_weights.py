@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.random_weights import Filler, Weight
+from benchmarks.random_weights import Filler, Weight, vocabulary_of
 from gemma4_compile.checkpoint.sources import open_source
 from gemma4_compile.compile.own_schemes import with_own_schemes
 from gemma4_compile.compile.released_phones import as_phone
@@ -28,7 +28,9 @@ def test_bits_and_columns_are_those_of_the_plan(quant: str) -> None:
     request = with_own_schemes(request, source, table)
     plan = storage_plan(table, with_overrides(quant, request.overrides), 128 << 20)
     tensors = [tensor for stored in plan for tensor in stored.tensors]
-    filler = Filler([Weight(one.name, one.shape, one.dtype) for one in tensors])
+    weights = [Weight(one.name, one.shape, one.dtype) for one in tensors]
+    filler = Filler(weights)
+    assert vocabulary_of(weights) == source.config.vocab_size
     for stored in plan:
         for index, _ in enumerate(stored.row_splits):
             part = f".part{index}" if len(stored.row_splits) > 1 else ""
