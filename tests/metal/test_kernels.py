@@ -26,6 +26,8 @@ from tests import models
 from tests.metal import emulator
 from tests.metal.emulated_kernels import ORDERS, EmulatedCases, link_cases
 from tests.numerics.attention.test_attention_kernels import DECODE, PADDED_DECODE
+from tests.numerics.attention.test_divided_keys import KERNELS as OF_PARTS
+from tests.numerics.attention.test_divided_keys import cases_of as cases_of_parts
 from tests.numerics.attention.test_few_row_attention import SHAPES as FEW_ROWS
 from tests.numerics.attention.test_few_row_attention import cases_of as few_row_cases
 from tests.numerics.attention.test_few_row_attention import combinations
@@ -98,6 +100,7 @@ def cases() -> list[KernelCase]:
     made += few_row_experts(exact_experts()) + few_row_norms(FEW_ROW_NORMS) + few_row_routers()
     made += draws_of_rows() + windows()
     made += [case for name in list(FEW_ROWS)[1::2] for case in few_row_cases(name)]
+    made += [case for name in OF_PARTS for case in cases_of_parts(name)]
     return [*made, *(make_case(one, seed, rows=5) for seed, one in enumerate(combinations()))]
 
 
@@ -109,6 +112,14 @@ def emulated(
 ) -> EmulatedCases:
     library = link_cases(cases, emulator.SPEC, tmp_path_factory.mktemp("kernels"))
     return EmulatedCases.load(cases, metal_device, library)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_kernels_of_keys_in_parts(
+    order: str, metal_device: tvm.runtime.Device, tmp_path: Path
+) -> None:
+    cases = [case for name in ("decode", "few rows", "keys") for case in cases_of_parts(name)]
+    EmulatedCases.load(cases, metal_device, link_cases(cases, emulator.SPEC, tmp_path)).check(order)
 
 
 @pytest.mark.slow
