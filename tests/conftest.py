@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import signal
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,6 +66,22 @@ LONGEST = (
     "web/test_offline.py",
     "unit/targets/linker/test_link.py",
 )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Spare the garbage collector what is there until the end: all modules and all tests.
+
+    It went through these millions of objects over and over: a seventh of the time of collecting
+    tests, and a tenth of that of running small ones.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

@@ -48,8 +48,13 @@ def run_on_dawn(
     driver: VulkanDriver,
     folder: Path,
     subgroup: int = SUBGROUP,
+    *,
+    optimised: bool = False,
 ) -> list[tuple[Array, ...]]:
-    """For each case the arrays that its kernel changed; lavapipe's subgroups are set."""
+    """For each case the arrays that its kernel changed; lavapipe's subgroups are set.
+
+    `optimised` is for large kernels, which take longer to run than to compile.
+    """
     library = folder / "model.wasm"
     executable = cases_executable(cases, spec)
     if has_subgroup_matrices(spec):  # which no software driver has
@@ -70,7 +75,7 @@ def run_on_dawn(
             args.append(entry)
         jobs.append({"function": f"case_{index}", "args": args})
     job = {"library": str(library), "output": str(folder), "cases": jobs}
-    told = run_driver(DRIVER, job, folder, driver.environment(folder, subgroup))
+    told = run_driver(DRIVER, job, folder, driver.environment(folder, subgroup, optimised))
     smallest = told["device"]["subgroupMinSize"]
     assert spec.simd_width <= smallest, f"subgroups of {smallest} threads: nothing is shown"
     results = []

@@ -68,7 +68,7 @@ def test_every_kernel_computes_its_definition(
     found = one_of_a_form(operators(config_of(setting.preset), setting.quant, spec, PART_BYTES))
     cases = [make_case(op, seed) for seed, op in enumerate(found)]
 
-    results = run_on_dawn(cases, spec, lavapipe, tmp_path)
+    results = run_on_dawn(cases, spec, lavapipe, tmp_path, optimised=True)
 
     assert not (wrong := differences(cases, results)), "\n".join(wrong)
 
