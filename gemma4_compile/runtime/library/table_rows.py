@@ -32,6 +32,7 @@ class TableRows:
         """
         self._ends = np.cumsum([split.rows for split in table.splits])
         self._begins = self._ends - [split.rows for split in table.splits]
+        self._asked = np.zeros(table.rows, np.bool_)
         try:
             self._splits = [[mapped(name) for name in split.tensors] for split in table.splits]
         except KeyError as error:
@@ -56,14 +57,18 @@ class TableRows:
     def read_ahead(self, ids: npt.NDArray[np.int64]) -> None:
         """Have the system fetch rows from the disk while something else is done, where it can.
 
+        Each row once: to ask for a thousand again takes a millisecond.
+
         Parameters
         ----------
         ids : (n,), of which those outside of the table have no rows
         """
-        wanted = np.unique(ids)
+        inside = np.unique(ids[(ids >= 0) & (ids < self.rows)])
+        wanted = inside[~self._asked[inside]]
+        self._asked[wanted] = True
         of = np.searchsorted(self._ends, wanted, side="right")
         for index, tensors in enumerate(self._splits):
-            rows = wanted[(of == index) & (wanted >= 0)] - self._begins[index]
+            rows = wanted[of == index] - self._begins[index]
             for tensor in tensors:
                 _fetch(tensor, rows)
 

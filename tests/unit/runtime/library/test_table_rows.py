@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.package.artifacts import ChatConfig, Shard, TensorCache, TensorRecord
 from gemma4_compile.package.interface import RowTable, TableSplit
+from gemma4_compile.runtime.library import table_rows
 from gemma4_compile.runtime.library.table_rows import TableRows, pages_of
 from gemma4_compile.runtime.package.package import Package
 
@@ -53,6 +54,16 @@ def test_rows_by_id_whatever_the_splits(splits: list[int], data: st.DataObject) 
         for one, whole in zip(found, wholes, strict=True):
             expected = whole[token] if 0 <= token < sum(splits) else UNTOUCHED
             assert (one[row] == expected).all()
+
+
+def test_a_row_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, stored, _ = table_of([4, 5])
+    asked: list[list[int]] = []
+    monkeypatch.setattr(table_rows, "_fetch", lambda _, rows: asked.append(rows.tolist()))
+    rows = TableRows(table, stored.__getitem__)
+    rows.read_ahead(np.array([8, 1, -1, 1, 9], np.int64))
+    rows.read_ahead(np.array([1, 5, 8], np.int64))
+    assert asked == [[1], [1], [4], [4], [], [], [1], [1]], "of each split both tensors"
 
 
 @pytest.mark.parametrize("damaged", ["shape", "dtype", "rows"])
