@@ -25,6 +25,7 @@ from gemma4_compile.runtime.engine.engine import Engine
 from gemma4_compile.runtime.grammar.grammar import Grammars, JsonGrammar
 from gemma4_compile.runtime.package.integrity import Check
 from gemma4_compile.runtime.package.package import Package, read_provenance
+from gemma4_compile.runtime.package.room import Placement, Wish
 from gemma4_compile.runtime.sampling.sampling import TokenChooser, make_sampler
 from gemma4_compile.runtime.speculative.drafter import check_drafts
 from gemma4_compile.runtime.terminal.console import Console
@@ -151,7 +152,13 @@ def run(options: ChatOptions) -> None:
     console = Console(quiet=options.quiet)
     if options.diagnose is None:
         check_open(sys.stdout)  # answers go nowhere else
-    folder = console.locate(options.package, drafts=options.draft, pages=False)
+    wish = Wish(
+        options.device,
+        options.context_length,
+        options.draft != 0,
+        Placement(options.ple, options.experts),
+    )
+    folder = console.locate(options.package, drafts=options.draft, pages=False, wish=wish)
     if options.diagnose is not None:
         _diagnose(options, folder, options.diagnose, console)
         return

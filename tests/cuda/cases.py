@@ -30,6 +30,7 @@ forked_logits = sequences.forked_logits
 host_steps, host_waits = rows_on_host.host_steps, rows_on_host.host_waits
 host_rounds = rows_on_host.host_rounds
 streamed_weights = loading.streamed_weights
+refused_by_room = loading.refused_by_room
 page_locked = experts.page_locked
 shares = experts.shares
 by_room = experts.by_room

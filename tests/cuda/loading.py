@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from gemma4_compile.errors import ArtifactError
 from gemma4_compile.package.artifacts import Shard, TensorRecord
+from gemma4_compile.runtime import Engine, Package
 from gemma4_compile.runtime.device.device import Device, view
 from gemma4_compile.runtime.device.upload import PIECE_BYTES, Uploads
 from gemma4_compile.runtime.package.stored_weights import open_shard
@@ -41,3 +44,24 @@ def streamed_weights(package: Path) -> None:
     assert peak - before - size <= 2 * PIECE_BYTES, "of the host, one piece and its copies"
     end = view(tensor, (values.nbytes // 4,), size - values.nbytes)
     assert gpu.read(end).tobytes() == values.tobytes()
+
+
+def refused_by_room(package: Path) -> None:
+    """What would not fit is refused before a byte of it is on the device, and says what would."""
+    opened = Package.open(package)
+    assert opened.library is not None
+    needed = opened.library.memory_bytes
+    before, weights = CUDA.bytes, opened.library.amount("weights_bytes")
+    CUDA.set_free(opened.library.amount("activation_bytes"))
+    try:
+        with pytest.raises(ArtifactError, match="does not fit the memory") as refused:
+            Engine(opened, ple="gpu")
+        assert CUDA.bytes - before < weights // 10, "the library's own, and no weights"
+        assert "its weights alone" in str(refused.value.hint)
+        CUDA.set_free(needed - 1)
+        with pytest.raises(ArtifactError, match="does not fit the memory"):
+            Engine(opened, ple="gpu")
+        CUDA.set_free(needed)
+        Engine(opened, ple="gpu")
+    finally:
+        CUDA.set_free(1 << 36)

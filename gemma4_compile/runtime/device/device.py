@@ -27,6 +27,7 @@ from gemma4_compile.device_kinds import NATIVE_KINDS, DeviceKind
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.runtime.device.cuda_runtime import LIBRARY as CUDA_RUNTIME
 from gemma4_compile.runtime.device.cuda_runtime import CudaError, CudaRuntime
+from gemma4_compile.runtime.device.metal_memory import metal_free_bytes
 from gemma4_compile.system.files import find_libraries_in
 from gemma4_compile.system.nvidia import INSTALL, OLDEST_DRIVER, OLDEST_GPU, wheel_folders
 from gemma4_compile.types import Array
@@ -195,6 +196,8 @@ class Device:
 
     def free_bytes(self) -> int | None:
         """Memory that nobody uses; None where the device does not say it."""
+        if self.kind.is_of_macs:
+            return metal_free_bytes()
         if not self.kind.has_driver:
             return None
         free, total = ctypes.c_size_t(), ctypes.c_size_t()

@@ -25,6 +25,7 @@ from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.runtime.library.steps import graphs_wanted, token_steps
 from gemma4_compile.runtime.package.integrity import ByteCount
 from gemma4_compile.runtime.package.package import Package
+from gemma4_compile.runtime.package.room import Placement, check_fits, memory_need
 from gemma4_compile.runtime.sampling.sampling import Float32Array
 from gemma4_compile.runtime.speculative.drafter import Drafter, check_drafts
 
@@ -108,6 +109,7 @@ class Engine:
         stand_ins = {} if window is None else window.stand_ins
         has_drafter = drafts != 0 and package.drafter_cache is not None
         self.experts = place_experts(described, self.device, experts, drafter=has_drafter)
+        check_room(package, self.device, self.context_length, drafts != 0, Placement(ple, experts))
         place = PlacedWeights(self.device, self.experts)
         params = tvm_ffi.Array(package.load_parameters(metadata, place, progress, stand_ins))
         self.model = model = LoadedModel(
@@ -247,3 +249,16 @@ def _context_length(package: Package, wanted: int | None) -> int:
             hint="compile the package with a larger --context",
         )
     return found
+
+
+def check_room(
+    package: Package, device: Device, context_length: int, drafter: bool, placement: Placement
+) -> None:
+    """ArtifactError for a package that would not fit the device, before it is loaded."""
+    own = package.drafter_cache if drafter else None
+    further = 0 if own is None else sum(shard.nbytes for shard in own.shards)
+    compiled = package.chat_config.context_window_size
+    if package.library is not None:
+        cache = package.tensor_cache
+        need = memory_need(package.library, cache, compiled, device, placement, further)
+        check_fits(str(package.directory), need, device, context_length)

@@ -45,12 +45,16 @@ from gemma4_compile.runtime.package.integrity import (
     ByteCount,
     file_limit,
 )
+from gemma4_compile.runtime.package.room import DESCRIPTIONS
 from gemma4_compile.system.regular_files import MAX_JSON_BYTES
 
 _log = logging.getLogger(__name__)
 
 Wanted = Callable[[Provenance], Collection[str]]
 """Names of those files of a package that are needed here."""
+
+Admit = Callable[[Path, Provenance], None]
+"""Is given the folder with a package's descriptions, and raises what speaks against the rest."""
 
 _BLOCK_BYTES = 1 << 20
 _SHOWN = 8  # folders in a message
@@ -61,11 +65,20 @@ _ASK_OWNER = (
 
 
 def fetch_package(
-    model: str, revision: str | None, wanted: Wanted, progress: ByteCount = lambda done, total: None
+    model: str,
+    revision: str | None,
+    wanted: Wanted,
+    progress: ByteCount = lambda done, total: None,
+    admit: Admit = lambda directory, provenance: None,
 ) -> HubPackage:
     """Fetch what is wanted of a package; what the cache has is not asked for again.
 
     Without a connection the cache serves, if it holds all that is wanted.
+
+    Parameters
+    ----------
+    admit : is asked once DESCRIPTIONS are there, before anything larger is fetched; it raises
+        ArtifactError to refuse that
 
     Raises
     ------
@@ -84,7 +97,7 @@ def fetch_package(
         missing = [name for name in names if not _is_there(directory, name, provenance)]
         _log.info("%s: %d files wanted, %d not in the cache", model, len(names), len(missing))
         if missing:
-            _download(model, directory, provenance, missing, progress)
+            _download(model, directory, provenance, missing, progress, admit)
     return HubPackage(model, directory.name, directory)
 
 
@@ -225,6 +238,7 @@ def _download(
     provenance: Provenance,
     missing: list[str],
     progress: ByteCount,
+    admit: Admit,
 ) -> None:
     """Fetch files of a commit one after the other, and keep those that are what is listed."""
     _, reason = ask(model, missing[0], directory.name, is_cached=False)
@@ -233,8 +247,12 @@ def _download(
     _check_listing(model, listed(model, directory.name), provenance, missing)
     total = sum(provenance.files[name][0] for name in missing)
     _check_space(model, total)
-    done = 0
-    for name in missing:
+    done, asked = 0, False
+    for name in sorted(missing, key=lambda name: name not in DESCRIPTIONS):
+        if name not in DESCRIPTIONS and not asked:
+            asked = True
+            if all((directory / one).exists() for one in DESCRIPTIONS):
+                admit(directory, provenance)
         progress(done, total)
         if os.path.lexists(directory / name):  # of another size than it should be
             forget_file(directory / name)

@@ -24,6 +24,7 @@ from gemma4_compile.package.artifacts import (
 )
 from gemma4_compile.package.fields import Fields
 from gemma4_compile.package.interface import DEVICE, DRAFTER
+from gemma4_compile.package.libraries import LibraryRecord
 from gemma4_compile.runtime.package.choice import choose_library, of_library
 from gemma4_compile.runtime.package.conversation_check import check_conversation
 from gemma4_compile.runtime.package.integrity import (
@@ -104,6 +105,7 @@ class Package:
     notices : why libraries of devices that are usually faster do not run here
     modalities : what it takes: text, image, audio
     drafter_cache : which tensor of its drafter lies where; None where it has no drafter
+    library : what the package lists of its library
     """
 
     directory: Path
@@ -116,6 +118,7 @@ class Package:
     drafter_cache: TensorCache | None = None
     library_name: str = ""
     notices: tuple[str, ...] = ()
+    library: LibraryRecord | None = None
 
     @classmethod
     def open(
@@ -170,6 +173,7 @@ class Package:
             drafter_cache=_drafter_cache(directory, provenance) if drafter else None,
             library_name=library.name,
             notices=choice.notices,
+            library=library,
         )
         package._check_conversation()
         return package

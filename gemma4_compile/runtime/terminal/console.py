@@ -15,6 +15,7 @@ from typing import Protocol, TextIO
 from tqdm import tqdm
 
 from gemma4_compile.errors import printable, printable_text
+from gemma4_compile.package.artifacts import Provenance
 from gemma4_compile.runtime.chat.chat import Reply
 from gemma4_compile.runtime.engine.generation import PromptProgress
 from gemma4_compile.runtime.package.hub_snapshot import (
@@ -25,6 +26,7 @@ from gemma4_compile.runtime.package.hub_snapshot import (
 )
 from gemma4_compile.runtime.package.integrity import ByteCount, Check
 from gemma4_compile.runtime.package.package import Package
+from gemma4_compile.runtime.package.room import Wish, check_download
 from gemma4_compile.runtime.reply.reply import Event, ReasoningDelta, TextDelta
 from gemma4_compile.runtime.sampling.sampling import TokenChooser
 from gemma4_compile.system.terminals import shows_styles
@@ -97,13 +99,17 @@ class Console:
                 f"checked {_name(package)} ({size}) in {seconds:.1f} s; not again until it changes"
             )
 
-    def locate(self, given: Path, *, drafts: int | None, pages: bool = True) -> Path:
+    def locate(
+        self, given: Path, *, drafts: int | None, pages: bool = True, wish: Wish | None = None
+    ) -> Path:
         """The directory of a package: the one of that name, or what the hub has, fetched.
 
         Parameters
         ----------
         drafts : guesses of a round; with 0 the drafter's files are not fetched
         pages : libraries for browsers are wanted
+        wish : what will be loaded here; a package that would not fit is not fetched. None where
+            nothing is loaded, or that is not known
         """
         named = hub_name(given)
         if named is None:
@@ -112,10 +118,14 @@ class Console:
             fetch_package,  # loads the hub's client
         )
 
+        def admit(directory: Path, provenance: Provenance) -> None:
+            if wish is not None:
+                check_download(named[0], directory, provenance, wish)
+
         wanted = partial(needed_files, drafter=drafts != 0, pages=pages)
         begin = time.perf_counter()
         with self._counting(f"fetching {printable(named[0])}") as count:
-            found = fetch_package(*named, wanted, count)
+            found = fetch_package(*named, wanted, count, admit)
         if count.total:
             seconds, size = time.perf_counter() - begin, f"{count.total / 1e6:,.1f} MB"
             self.note(f"fetched {found.name} ({size}) in {seconds:.1f} s")

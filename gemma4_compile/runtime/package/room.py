@@ -1,0 +1,231 @@
+"""Whether a package fits the memory of a device, and what would: asked before anything large moves.
+
+What can lie elsewhere is not counted: the table of per-layer embeddings, of which a call reads a
+few rows, and experts where the device reads the host's memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gemma4_compile import abi
+from gemma4_compile.errors import ArtifactError
+from gemma4_compile.package.artifacts import (
+    ChatConfig,
+    Provenance,
+    TensorCache,
+    read_artifact,
+)
+from gemma4_compile.package.libraries import LibraryRecord
+from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.package.choice import native_libraries
+from gemma4_compile.runtime.package.drafter_files import is_of_drafter
+from gemma4_compile.system.available_memory import available_bytes
+
+SWITCH = "GEMMA4_MEMORY_CHECK"
+"""Environment variable that leaves the question out where it is 0."""
+_TABLE, _EXPERTS = "embed_tokens_per_layer.", ".experts."
+_LEAST_CONTEXT = 256  # of a hint: a shorter one holds no conversation
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What a user said of places.
+
+    Attributes
+    ----------
+    ple : `gpu`, `host`, or None for the choice by room
+    experts : share on the device; None for the choice by room
+    """
+
+    ple: str | None = None
+    experts: float | None = None
+
+
+@dataclass(frozen=True)
+class MemoryNeed:
+    """Memory of a package, in bytes.
+
+    Attributes
+    ----------
+    fixed : weights that must be on the device, the drafter's, rings and intermediate results
+    growing : keys and values of full attention in the whole context
+    context_length : that the package was compiled for
+    """
+
+    fixed: int
+    growing: int
+    context_length: int
+
+    def at(self, context_length: int) -> int:
+        """Bytes with room for so many tokens."""
+        return self.fixed - (-self.growing * context_length // self.context_length)
+
+    def longest(self, free: int) -> int | None:
+        """The longest context that fits so many bytes, in steps of 256; None where none does."""
+        left = free - self.fixed
+        if left < 0:
+            return None
+        most = self.context_length
+        if self.growing:
+            most = min(most, left * self.context_length // self.growing)
+        if most < min(_LEAST_CONTEXT, self.context_length):
+            return None
+        return most if most == self.context_length else most - most % _LEAST_CONTEXT
+
+
+def memory_need(
+    library: LibraryRecord,
+    cache: TensorCache,
+    context_length: int,
+    device: Device,
+    placement: Placement,
+    drafter_bytes: int = 0,
+) -> MemoryNeed | None:
+    """What a library needs; None where an earlier version did not write it.
+
+    Parameters
+    ----------
+    context_length : that the package was compiled for
+    drafter_bytes : of its weights, where it is loaded
+    """
+    if not library.memory_bytes:
+        return None
+    table = experts = 0
+    for record in (record for shard in cache.shards for record in shard.records):
+        if record.name.startswith(_TABLE):
+            table += record.nbytes
+        elif _EXPERTS in record.name:
+            experts += record.nbytes
+    elsewhere = 0 if placement.ple == "gpu" else table
+    if device.kind.reads_host:
+        share = 0.0 if placement.experts is None else placement.experts
+        elsewhere += round((1 - share) * experts)
+    parts = ("weights_bytes", "kv_sliding_bytes", "activation_bytes")
+    fixed = sum(library.amount(part) for part in parts) - elsewhere + drafter_bytes
+    return MemoryNeed(max(0, fixed), library.amount("kv_full_bytes"), context_length)
+
+
+def free_memory(device: Device) -> int | None:
+    """Memory that is free on a device; of the CPU, what this process may still have."""
+    return available_bytes() if device.is_cpu else device.free_bytes()
+
+
+def check_fits(
+    what: str,
+    need: MemoryNeed | None,
+    device: Device,
+    context_length: int | None = None,
+    others: str = "",
+) -> None:
+    """Refuse what would not fit, unless the environment says not to ask.
+
+    Parameters
+    ----------
+    what : name of the package
+    context_length : that is wished for; by default that of the package
+    others : further libraries of the package that would fit, in words
+
+    Raises
+    ------
+    ArtifactError
+        If it needs more than is free; the hint is what would fit.
+    """
+    free = free_memory(device)
+    if need is None or free is None or os.environ.get(SWITCH, "1") == "0":
+        return
+    wanted = min(context_length or need.context_length, need.context_length)
+    if need.at(wanted) <= free:
+        return
+    longest = need.longest(free)
+    if longest is not None and longest < wanted:
+        fits = f"--context-length {longest} fits"
+    else:
+        fits = (
+            f"its weights alone take {_size(need.fixed)}: compile its model with a smaller "
+            f"recipe or another size, `gemma4-compile MODEL --fit {free // 10**6}MB` "
+            "chooses what fits"
+        )
+    raise ArtifactError(
+        f"`{what}` does not fit the memory of {device.describe()}: with {wanted} tokens of context "
+        f"it needs {_size(need.at(wanted))}, found {_size(free)} free",
+        hint=f"{fits}{others}; or close what else uses it. {SWITCH}=0 in the environment loads it "
+        "all the same",
+    )
+
+
+def _size(nbytes: int) -> str:
+    """Bytes for people, in units of a thousand."""
+    return f"{nbytes / 1e9:,.2f} GB" if nbytes >= 10**9 else f"{nbytes / 1e6:,.1f} MB"
+
+
+DESCRIPTIONS = (abi.TENSOR_CACHE_FILE, abi.CHAT_CONFIG_FILE)
+"""Files that `check_download` reads."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a user asked for, as far as memory goes.
+
+    Attributes
+    ----------
+    device : name of a library, or of a device; None for the fastest that is here
+    drafter : it is loaded where the package has one
+    """
+
+    device: str | None = None
+    context_length: int | None = None
+    drafter: bool = True
+    placement: Placement = Placement()
+
+
+def check_download(
+    what: str,
+    directory: Path,
+    provenance: Provenance,
+    wish: Wish,
+    open_device: Callable[[str], Device] = Device.open,
+) -> None:
+    """Refuse a package before its weights are fetched, if it would not fit the device it runs on.
+
+    What keeps a package from being run at all is left to `choose_library`, which names it.
+
+    Parameters
+    ----------
+    directory : holds DESCRIPTIONS
+
+    Raises
+    ------
+    ArtifactError
+        If it would not fit, or a description is damaged.
+    """
+    cache = TensorCache.from_json(read_artifact(directory / abi.TENSOR_CACHE_FILE))
+    compiled = ChatConfig.from_json(read_artifact(directory / abi.CHAT_CONFIG_FILE))
+    files = provenance.files.items()
+    own = sum(nbytes for name, (nbytes, _) in files if is_of_drafter(name) and wish.drafter)
+    found: list[tuple[LibraryRecord, Device]] = []
+    for library in native_libraries(provenance):
+        if wish.device in (None, library.name, library.device, library.target):
+            try:
+                found.append((library, open_device(library.device)))
+            except ArtifactError:
+                continue
+    if not found:
+        return
+
+    def need(library: LibraryRecord, device: Device) -> MemoryNeed | None:
+        length = compiled.context_window_size
+        return memory_need(library, cache, length, device, wish.placement, own)
+
+    def fits(library: LibraryRecord, device: Device) -> bool:
+        wanted, free = need(library, device), free_memory(device)
+        length = wish.context_length or compiled.context_window_size
+        return wanted is not None and free is not None and wanted.at(length) <= free
+
+    (library, device), *rest = found
+    others = [one.name for one, on in rest if on != device and fits(one, on)]
+    more = f"; or --device {others[0]}, which has room for it" if others else ""
+    check_fits(what, need(library, device), device, wish.context_length, more)
