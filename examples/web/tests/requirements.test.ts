@@ -173,6 +173,12 @@ describe("judge", () => {
   it("warns on a small machine without forbidding", () => {
     expect(blocks(PACK, { ...DEVICE, memoryBytes: 2 * GIB })[0]?.kind).toBe("risk");
     expect(blocks(PACK, { ...DEVICE, memoryBytes: 0 })).toEqual([]);
+    // A machine that reports 1 GiB has 1.5 at most; one that reports 8 may have any more.
+    const [certain] = blocks(PACK, { ...DEVICE, memoryBytes: GIB });
+    expect(certain).toMatchObject({ kind: "blocks", hint: expect.stringMatching(/smallest .* --fit 768MiB\.$/) });
+    expect(blocks(PACK, { ...DEVICE, memoryBytes: GIB }, 4096, 4 * GIB)).toEqual([]);
+    const huge = { ...PACK, requirements: { ...PACK.requirements, weightsBytes: 100 * GIB } };
+    expect(blocks(huge, { ...DEVICE, memoryBytes: 8 * GIB })[0]?.kind).toBe("risk");
   });
 
   it("compares the download with what may be stored", () => {

@@ -37,6 +37,8 @@ const SEVERAL = "compile the package again without --limits and --activations: t
 // Below this nobody has to think about memory.
 const SMALL_BYTES = 256 * MIB;
 const LEAST_CONTEXT = 256;
+// The Device Memory specification: what is reported is at most this, in browsers of before 2026.
+const LARGEST_TOLD_BYTES = 8 * 1024 * MIB;
 
 /** GPU memory in bytes at a context length of N tokens. */
 export function neededMemory(pack: Pick<Package, "requirements" | "contextLength">, context: number): number {
@@ -211,10 +213,15 @@ function judgeMemory(pack: Package, device: Device, context: number, allowedByte
     : `this device has about ${formatBytes(device.memoryBytes)} of memory in all`;
   const shorter = contextLengths(pack).find((length) => length < context && neededMemory(pack, length) <= limit);
   return {
-    kind: allowedBytes ? "blocks" : "risk",
+    kind: allowedBytes || needed > mostMemory(device) ? "blocks" : "risk",
     text: `Needs about ${size} of graphics memory at ${formatCount(context)} tokens of context, and ${reason}.`,
     hint: shorter ? `Choose a context of ${formatCount(shorter)} tokens.` : smallerPackage(pack, limit),
   };
+}
+
+/** What the machine can have at most: a browser rounds to a power of two, and the largest one may stand for any more. */
+function mostMemory({ memoryBytes }: Device): number {
+  return memoryBytes && memoryBytes < LARGEST_TOLD_BYTES ? memoryBytes * 1.5 : Infinity;
 }
 
 function smallerPackage(pack: Package, limit: number): string {
@@ -222,7 +229,7 @@ function smallerPackage(pack: Package, limit: number): string {
   const bits = Number(/^[qf](\d+)/.exec(recipe)?.[1] ?? 32);
   const in4 = (requirements.weightsBytes * 4.5) / (bits < 16 ? bits + 0.5 : bits);
   if (bits > 4 && in4 < limit) return `Compiled with --quant q4f16 the weights take about ${formatBytes(in4)}.`;
-  return "Use a smaller model: gemma-4-E2B-it is the smallest of the family.";
+  return `Use a smaller model (gemma-4-E2B-it is the smallest of the family), or compile this one with --fit ${Math.floor(limit / MIB)}MiB.`;
 }
 
 function judgeStorage(device: Device, missingBytes: number): Finding {
