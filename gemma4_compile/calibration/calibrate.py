@@ -100,7 +100,8 @@ class Calibrator:
         schemes = calibrated_schemes(build)
         if not schemes:
             raise UsageError(
-                f"{OPTION}: recipe `{build.recipe.name}` stores no matrix of the layers in 4 bits",
+                f"{OPTION}: recipe `{build.recipe.name}` stores no matrix of the layers in 4 bits "
+                "with a scale alone",
                 hint=f"leave out {OPTION}, or choose --quant q4f16",
             )
         matched = matched_tensors(build)
