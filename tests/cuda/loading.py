@@ -25,7 +25,7 @@ def streamed_weights(package: Path) -> None:
     with path.open("wb") as file:
         file.truncate(size)  # zeros that no disk holds
         file.seek(size - values.nbytes)
-        file.write(values)
+        file.write(values.tobytes())
     record = TensorRecord("w", (size // 4,), "uint32", 0)
     shard = Shard(path.name, size, "", (record,))
     gpu = Device.open("cuda")

@@ -22,9 +22,9 @@ def test_another_library_of_a_checked_package_is_hashed_alone(
     hashed: list[str] = []
     original = integrity._hash
 
-    def note(path: Path, advance: Callable[[int], None]) -> str:
+    def note(path: Path, nbytes: int, advance: Callable[[int], None]) -> str:
         hashed.append(path.name)
-        return original(path, advance)
+        return original(path, nbytes, advance)
 
     monkeypatch.setattr(integrity, "_hash", note)
     Package.open(folder, device="cpu")

@@ -94,7 +94,7 @@ def test_what_can_lie_elsewhere_is_not_counted(
 
 
 def test_a_library_of_an_earlier_version_is_not_judged() -> None:
-    old = library(**dict.fromkeys(SIZES, 0))
+    old = library("cuda", **dict.fromkeys(SIZES, 0))
     assert memory_need(old, cache(), COMPILED, Made("cuda"), Placement()) is None
 
 
