@@ -112,11 +112,13 @@ def test_a_warning_differs_from_an_error(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_what_is_done_again_says_its_warnings_once(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UsageError), without_warnings():
-        warn("first", "unsaid")
-        raise UsageError("a fault")
-    with without_warnings(), without_warnings():
-        pass
+    def look_first() -> None:
+        with without_warnings(), without_warnings():
+            warn("first", "unsaid")
+            raise UsageError("a fault")
+
+    with pytest.raises(UsageError):
+        look_first()
     warn("again", "said")
     assert capsys.readouterr() == ("", "warning: again\nhint: said\n")
 
