@@ -9,10 +9,10 @@ from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir.transform import PassContext, module_pass
 
 from gemma4_compile.targets.cuda_tensor_cores import SOURCES
-from gemma4_compile.targets.kernels.common.builtins import DOT4, EXCHANGE
+from gemma4_compile.targets.kernels.common.builtins import DOT4, EXCHANGE, NEAREST
 
 CUDA_DOT4 = "__dp4a"
-CUDA_EXCHANGE = "__shfl_xor_sync"
+CUDA_EXCHANGE, CUDA_NEAREST = "__shfl_xor_sync", "rintf"
 EXTERN_CALLS = [tvm.ir.Op.get(f"tirx.call_{kind}extern") for kind in ("", "pure_")]
 
 
@@ -29,6 +29,8 @@ class LowerCudaIntrinsics:
 
     Before: ``subgroupShuffleXor(x, bit)``. After: ``__shfl_xor_sync(__activemask(), x, bit)``, with
     the mask that TVM's own exchanges have: a block may hold less than a warp.
+
+    Before: ``round(x)``, which takes the even of two in WGSL. After: ``rintf(x)``, which does, too.
 
     Before: a call of targets/kernels/tiles/tensor_cores.py. After: the same, with its text.
     """
@@ -57,6 +59,8 @@ def _call(node: tvm.ir.Call) -> tvm.ir.Call:
     if (text := _tensor_core_text(node)) is not None:
         name, *args = node.args
         return cuda_func_call(name.value, *args, source_code=text, return_type=node.ty)
+    if _is_call(node, NEAREST):
+        return tirx.call_pure_extern("float32", CUDA_NEAREST, node.args[1])
     if not _is_call(node, EXCHANGE, "call_extern"):
         return _product(node)
     _, value, bit = node.args

@@ -64,17 +64,20 @@ def round_to_step(value: Expr, step: Expr) -> Expr:
     return tirx.Select(is_fixed, nearest_even(held) * divisor, value)
 
 
-def step_integer(value: Expr, step: Expr) -> Expr:
-    """The int32 in the range of int8 whose multiple of a step, which is no 0, is nearest."""
-    held = tirx.max(tirx.min(value / step, f32(HIGHEST)), f32(LOWEST))
-    return nearest_even(held).astype("int32")
-
-
 def step_word(values: Sequence[Expr], step: Expr, interleaved: bool) -> Expr:
-    """The word of four neighbouring channels, as integers of a step."""
+    """The word of four neighbouring channels, as integers of a step that is no 0."""
+
+    def whole(value: Expr) -> Expr:
+        return nearest_even(tirx.max(tirx.min(value / step, f32(HIGHEST)), f32(LOWEST)))
+
+    return word_of_wholes([whole(value) for value in values], interleaved)
+
+
+def word_of_wholes(values: Sequence[Expr], interleaved: bool) -> Expr:
+    """The word of four whole numbers in float32 that int8 has."""
     word: Expr = tirx.const(0, "uint32")
     for byte in range(WORD):
-        integer = step_integer(values[byte_of(byte, interleaved)], step).astype("uint32")
+        integer = values[byte_of(byte, interleaved)].astype("int32").astype("uint32")
         lowest = tirx.bitwise_and(integer, tirx.const(255, "uint32"))
         word = tirx.bitwise_or(word, tirx.shift_left(lowest, tirx.const(8 * byte, "uint32")))
     return word

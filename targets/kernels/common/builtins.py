@@ -11,12 +11,18 @@ from gemma4_compile.operators.types import Expr
 
 DOT4 = "dot4I8Packed"
 EXCHANGE = "subgroupShuffleXor"
+NEAREST = "round"
 HALVES = "gemma4_halves"
 
 
 def dot4(a: Expr, b: Expr) -> Expr:
     """Sum of the products of four signed bytes of two uint32: int32."""
     return tirx.call_pure_extern("int32", DOT4, a, b)
+
+
+def nearest(value: Expr) -> Expr:
+    """The nearest whole number of a float32; of two equally near ones the even."""
+    return tirx.call_pure_extern("float32", NEAREST, value)
 
 
 def from_neighbour(value: Expr, distance: int) -> Expr:

@@ -24,10 +24,11 @@ from gemma4_compile.operators.activation_quantization import (
 )
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.norms import ExpertNormVector, NormVector
-from gemma4_compile.operators.static_rounding import step_word
+from gemma4_compile.operators.static_rounding import HIGHEST, LOWEST, word_of_wholes
 from gemma4_compile.operators.tir import (
     FunctionBuilder,
     bind,
+    materialize,
     store,
     when,
 )
@@ -44,6 +45,7 @@ from gemma4_compile.targets.kernels.common.blocks import (
     tree,
     zero,
 )
+from gemma4_compile.targets.kernels.common.builtins import nearest
 from gemma4_compile.targets.kernels.common.row_slice import Readable, RowSlice
 from gemma4_compile.targets.kernels.prologues.expert_norms import (
     EXPERT_SUMS,
@@ -119,18 +121,27 @@ def step_vec4s(
     step: Expr,
     put_word: Put,
 ) -> None:
-    """Round a block's slice of a vector to a checkpoint's step, without a barrier.
+    """Round a block's slice of a vector to a checkpoint's step, which is no 0, without a barrier.
+
+    A quotient is a product with the step's inverse and, by a second one with what that leaves, as
+    good as rounded once where products are added without a rounding between.
 
     Parameters
     ----------
     vec4s, count, put_word : as of `round_vec4s`
     """
+    inverse = materialize(f32(1.0) / step, "float32")
+
+    def whole(value: Expr) -> Expr:
+        held = bind(tirx.max(tirx.min(value, step * f32(HIGHEST)), step * f32(LOWEST)))
+        about = bind(held * inverse)
+        return nearest(about + (held - about * step) * inverse)
+
     for iteration, vec4 in enumerate(vec4s):
         item = bind(block.thread + iteration * block.threads)
         with _inside(item, iteration, block.threads, count):
-            put_word(
-                item, bind(step_word([bind(lane) for lane in _lanes(vec4)], step, interleaved))
-            )
+            wholes = [bind(whole(bind(lane))) for lane in _lanes(vec4)]
+            put_word(item, bind(word_of_wholes(wholes, interleaved)))
 
 
 def _largest_of(largest: Buffer, group: Expr) -> Expr:
