@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.placed_sequence import TOKEN, fill_with_random_keys, place_at
 from tests import packages
+from tests.marks import slow_unless
 from tests.parity.conftest import Case, CaseFactory
 
 pytestmark = pytest.mark.parity
@@ -23,7 +24,10 @@ DIVIDED = {
 }
 
 
-@pytest.fixture(params=DIVIDED)
+QUICK = ("e2b in 14", "dense in 3")
+
+
+@pytest.fixture(params=slow_unless(lambda name: name in QUICK, DIVIDED))
 def divided(request: pytest.FixtureRequest, case: CaseFactory) -> Case:
     kind, nbytes = DIVIDED[request.param]
     return case(kind, key_bytes=nbytes)
@@ -48,7 +52,7 @@ def test_tokens_taken_back_and_others_in_their_place(divided: Case) -> None:
 
 
 def test_a_benchmark_stands_where_a_prompt_would(case: CaseFactory) -> None:
-    compiled = case("e2b", key_bytes=48 * ROW)
+    compiled = case("e2b", key_bytes=7 * ROW)
     ids, engine = compiled.prompt(70).tolist(), compiled.engine
     engine.clear()
     engine.prefill(ids)
@@ -60,6 +64,6 @@ def test_a_benchmark_stands_where_a_prompt_would(case: CaseFactory) -> None:
     assert np.isfinite(found).all()
     assert not np.array_equal(found, expected)
     keys = [engine.device.read(tensor) for tensor in engine.kv.tensors()]
-    assert len(keys) == 2 * (2 + 2)  # of K and V: two rings, a full layer in two parts
+    assert len(keys) == 2 * (2 + 14)  # of K and V: two rings, a full layer in its parts
     # All were drawn but the row of the token, which is normed and as large.
     assert all(0.9 < key.std() < 1.1 for key in keys)
