@@ -12,7 +12,7 @@ from gemma4_compile.operators.tir import function, store
 from gemma4_compile.passes.lowering import tir_pipeline
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.common.blocks import launch, local
-from gemma4_compile.targets.kernels.common.builtins import dot4, from_neighbour
+from gemma4_compile.targets.kernels.common.builtins import dot4, from_neighbour, nearest
 from gemma4_compile.targets.kernels.tiles.tensor_cores import (
     LOAD,
     MULTIPLY_ADD,
@@ -81,6 +81,17 @@ def test_neighbours_exchange_within_a_warp() -> None:
     source = cuda_source(build.result)
     assert "subgroupShuffleXor" not in source
     assert re.search(r"= __shfl_xor_sync\(__activemask\(\), x_ptr\[.*\], 4\);", source)
+
+
+def test_whole_numbers_are_the_nearest_and_of_two_the_even() -> None:
+    with function(scheduled=True) as build:
+        x = build.arg("x", (64,), "float32")
+        y = build.arg("y", (64,), "float32")
+        with launch(64, 1) as (_, _, thread):
+            store(y, nearest(x[thread]), thread)
+    source = cuda_source(build.result)
+    assert re.search(r"= rintf\(x_ptr\[.*\]\);", source)
+    assert "round(" not in source, "which takes the one that is farther from 0"
 
 
 def test_calls_of_tensor_cores_bring_their_text_once() -> None:
