@@ -16,6 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gemma4_compile.operators.minima import MinimaLayout
+from gemma4_compile.operators.packings import NIBBLES
+
 BLOCK_BYTES = 32 << 20
 ALIGNMENT = 256
 GROUP, GROUP_BITS = 32, (4, 6, 8)
@@ -63,6 +66,8 @@ class Filler:
 
     def __init__(self, weights: list[Weight]) -> None:
         self._shapes = {weight.name: weight.shape for weight in weights}
+        scales = [weight for weight in weights if ".q_scale" in weight.name]
+        self._with_minima = {one.name for one in scales if one.dtype == "uint32"}
         self._blocks: dict[Any, npt.NDArray[np.uint8]] = {}
         self._random = np.random.default_rng(0)
 
@@ -80,6 +85,8 @@ class Filler:
         quantised = QUANTISED.match(weight.name)
         if quantised:
             stem, kind, part = quantised[1], quantised[2], quantised[3] or ""
+            if weight.name in self._with_minima:
+                return ("minima",)
             bits, columns = self.integers(stem, part)
             if kind == "q_weight":
                 return ("bits", bits)
@@ -104,6 +111,8 @@ class Filler:
         """Bits of a matrix's integers, and its columns."""
         words = self._shapes[f"{stem}.q_weight{part}"][-1]
         groups = self._shapes[f"{stem}.q_scale{part}"][-1]
+        if f"{stem}.q_scale{part}" in self._with_minima:
+            return NIBBLES.bits, words * NIBBLES.run
         each, rest = divmod(words, groups)
         assert not rest, stem
         if each in GROUP_BITS:  # a group of 32 values takes as many words as a value has bits
@@ -137,6 +146,11 @@ class Filler:
                     bits[bits & 15 == 15] -= 8
                     bits[bits >> 4 == 15] -= 128
                 self._blocks[kind] = bits
+            elif kind[0] == "minima":
+                layout = MinimaLayout(NIBBLES.bits, "uint32", GROUP, BLOCK, (1,))
+                shape = (BLOCK_BYTES // 16, 4)
+                blocks = np.asarray(layout.example_input("q_scale", shape, self._random))
+                self._blocks[kind] = blocks.astype("<u4").reshape(-1).view(np.uint8)
             elif kind[0] == "halves":
                 values = self._random.uniform(-kind[1], kind[1], BLOCK_BYTES // 2)
                 upper = values.astype("<f4").view("<u4") >> np.uint32(16)

@@ -19,7 +19,7 @@ from gemma4_compile.quantization.recipe import storage_plan
 from gemma4_compile.quantization.recipe_file import with_overrides
 
 
-@pytest.mark.parametrize("quant", ["mobile", "q4f16m"])
+@pytest.mark.parametrize("quant", ["mobile", "q4f16m", "q4kf16m"])
 def test_bits_and_columns_are_those_of_the_plan(quant: str) -> None:
     request = CompileRequest("gemma-4-E2B-it", "webgpu", quant, Path("out"))
     with open_source(request.model, None, weights=False) as opened:
