@@ -1,16 +1,18 @@
 // Memory that the chat page's download takes: a made-up package of large shards into the browser's cache, and then its check
 // once more, as at every start. What all processes of the browser hold is read four times a second (Linux: the proportional
 // size, in which what they share counts once); a line of JSON each for the download and the check.
+// The browser runs by itself: what drives one keeps copies of what it downloads.
 //
 //   CHROMIUM=$(command -v chromium) node benchmarks/browser/download_memory.mjs --shards 3 --shard-mib 128
 //   node benchmarks/browser/download_memory.mjs --firefox $(command -v firefox)
 import { createHash } from "node:crypto";
+import { spawn } from "node:child_process";
 import fs from "node:fs";
 import http from "node:http";
+import os from "node:os";
 import path from "node:path";
 import { parseArgs } from "node:util";
 import { fileURLToPath } from "node:url";
-import { openBrowser } from "../../tests/web/chromium.mjs";
 
 const HERE = path.dirname(fileURLToPath(import.meta.url));
 const PAGE = path.resolve(HERE, "../../examples/web");
@@ -63,10 +65,42 @@ for (const name of SMALL) {
   files.push({ name, nbytes: 2, sha256: createHash("sha256").update("{}").digest("hex") });
 }
 
+/** What the page does: each phase when it is told to. */
+async function run(files) {
+  const { download } = await import("/download.js");
+  const totalBytes = files.reduce((sum, { nbytes }) => sum + nbytes, 0);
+  const shards = new Set(files.map(({ name }) => name));
+  const url = `${location.origin}/`;
+  const pack = { url, version: "0".repeat(16), files, totalBytes, shards, drafter: new Set(), library: "" };
+  for (;;) {
+    await fetch("/go");
+    let last;
+    const failed = await download(pack, (progress) => (last = progress), new AbortController().signal).catch(String);
+    const said = { downloaded: last?.downloadedBytes, checked: last?.checkedBytes, failed };
+    await fetch("/done", { method: "POST", body: JSON.stringify(said) });
+  }
+}
+
+const PAGE_TEXT = `<!doctype html><script type="module">(${run})(${JSON.stringify(files)})</script>`;
+
+/** Serves the page and the shards; `waits` has what the page waits for, and who waits for it. */
 async function serve(code) {
+  const waits = { go: undefined, asked: () => undefined, done: () => undefined };
   const server = http.createServer((request, response) => {
-    if (request.url === "/") return response.setHeader("content-type", "text/html").end("<!doctype html>");
+    if (request.url === "/") return response.setHeader("content-type", "text/html").end(PAGE_TEXT);
     if (request.url === "/download.js") return response.setHeader("content-type", "text/javascript").end(code);
+    if (request.url === "/go") {
+      waits.go = response;
+      return waits.asked();
+    }
+    if (request.url === "/done") {
+      let text = "";
+      request.on("data", (piece) => (text += piece));
+      return request.on("end", () => {
+        response.end();
+        waits.done(JSON.parse(text));
+      });
+    }
     const shard = /params_shard_(\d+)\.bin$/.exec(request.url)?.[1];
     if (shard === undefined) return response.end("{}");
     let left = shardMib;
@@ -77,7 +111,7 @@ async function serve(code) {
     write();
   });
   await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
-  return { server, url: `http://localhost:${server.address().port}/` };
+  return { server, waits, url: `http://localhost:${server.address().port}/` };
 }
 
 /** Bytes of the processes below this one, by what each is for. */
@@ -105,7 +139,7 @@ function held() {
 
 /** Chromium says what a process is for in an option, Firefox in the last word. */
 function kindOf(command) {
-  const words = command.split("\0").filter(Boolean);
+  const words = command.split(/[\0 ]/).filter(Boolean);
   const chromium = /--utility-sub-type=\w+\.mojom\.(\w+)/.exec(command) ?? /--type=([\w-]+)/.exec(command);
   if (chromium) return chromium[1];
   return words.includes("-contentproc") ? words.at(-1) : "browser";
@@ -113,14 +147,17 @@ function kindOf(command) {
 
 const sumOf = (bytes) => Object.values(bytes).reduce((sum, each) => sum + each, 0);
 
-const { server, url } = await serve(await bundled());
-const browser = await openBrowser({ chromium: process.env.CHROMIUM, firefox: options.firefox });
+const { server, url, waits } = await serve(await bundled());
+const profile = fs.mkdtempSync(path.join(os.tmpdir(), "download-memory-"));
+const isAsked = new Promise((resolve) => {
+  waits.asked = resolve;
+});
+const [command, flags] = options.firefox
+  ? [options.firefox, ["--headless", "--no-remote", "--profile", profile, url]]
+  : [process.env.CHROMIUM, ["--headless=new", "--no-sandbox", "--no-first-run", `--user-data-dir=${profile}`, url]];
+const browser = spawn(command, flags, { stdio: "ignore" });
 try {
-  const [page] = browser.context.pages();
-  await page.goto(url);
-  await page.evaluate(async () => {
-    self.download = (await import("/download.js")).download;
-  });
+  await isAsked;
   for (const phase of ["download", "check"]) {
     await new Promise((resolve) => setTimeout(resolve, SETTLE_MS));
     const before = held();
@@ -130,35 +167,34 @@ try {
       if (sumOf(now) > sumOf(peak)) peak = now;
     }, EVERY_MS);
     const begin = Date.now();
-    const progress = await page.evaluate(
-      async ([url, files]) => {
-        const totalBytes = files.reduce((sum, { nbytes }) => sum + nbytes, 0);
-        const shards = new Set(files.map(({ name }) => name));
-        const pack = { url, version: "0".repeat(16), files, totalBytes, shards, drafter: new Set(), library: "" };
-        let last;
-        await self.download(pack, (progress) => (last = progress), new AbortController().signal);
-        return { downloaded: last.downloadedBytes, checked: last.checkedBytes };
-      },
-      [url, files],
-    );
+    const isDone = new Promise((resolve) => {
+      waits.done = resolve;
+    });
+    waits.go.end();
+    const progress = await isDone;
     clearInterval(watch);
+    const kinds = new Set([...Object.keys(before), ...Object.keys(peak)]);
+    const more = [...kinds].map((kind) => [kind, (peak[kind] ?? 0) - (before[kind] ?? 0)]);
     const line = {
       benchmark: "download_memory",
       date: new Date().toISOString().slice(0, 10),
       commit: options.commit,
-      browser: `${options.firefox ? "Firefox" : "Chromium"} ${browser.context.browser()?.version() ?? ""}`.trim(),
+      browser: options.firefox ? "Firefox" : "Chromium",
       phase,
       shards: count,
       shard_bytes: shardMib * MIB,
       ...progress,
       before_bytes: sumOf(before),
       peak_more_bytes: sumOf(peak) - sumOf(before),
-      by_process: Object.fromEntries(Object.entries(peak).map(([kind, bytes]) => [kind, bytes - (before[kind] ?? 0)])),
+      by_process: Object.fromEntries(more),
       seconds: (Date.now() - begin) / 1000,
     };
     console.log(JSON.stringify(line));
   }
 } finally {
-  await browser.close();
+  browser.kill();
+  await new Promise((resolve) => browser.once("exit", resolve));
   server.close();
+  server.closeAllConnections();
+  fs.rmSync(profile, { recursive: true, force: true, maxRetries: 5 });
 }
