@@ -51,9 +51,15 @@ def _recipes(plan: BuildPlan) -> Iterator[Saving]:
     for one in plan.recipes:
         if one.problem is None:
             less = plan.recipe.weights_bytes - one.weights_bytes
-            is_better = chosen in QUANTS and one.name in QUANTS[: QUANTS.index(chosen)]
-            costs = "nothing: it is more exact" if is_better else "exactness (docs/numerics.md)"
-            yield Saving(f"--quant {one.name}", less, costs)
+            yield Saving(f"--quant {one.name}", less, _exactness(chosen, one.name))
+
+
+def _exactness(chosen: str, other: str) -> str:
+    """What another recipe costs, as far as the order of giving up says which is more exact."""
+    if chosen not in QUANTS or other not in QUANTS:
+        return "another exactness (docs/numerics.md)"
+    is_better = QUANTS.index(other) < QUANTS.index(chosen)
+    return "nothing: it is more exact" if is_better else "exactness (docs/numerics.md)"
 
 
 def _sizes(plan: BuildPlan) -> Iterator[Saving]:
