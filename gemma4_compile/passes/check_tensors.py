@@ -20,6 +20,7 @@ from tvm import relax, tirx
 from tvm.ir.transform import Pass, PassContext, module_pass
 
 from gemma4_compile import abi
+from gemma4_compile.operators.examples import rows_of_table
 
 ITSELF, ANY = -1, -1  # see `check_tensors.cc`: a tensor that is in no list, an extent that may vary
 _TYPE_CODE = 256
@@ -87,7 +88,24 @@ class CheckTensors:
                     bindings.append(check(made_by, binding.var, _layout(ITSELF, binding.var.ty)))
             blocks.append(relax.BindingBlock(bindings))
         body = builder.normalize(relax.SeqExpr(blocks, func.body.body))
-        return relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs)
+        return _closed(relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs))
+
+
+def _closed(func: relax.Function) -> relax.Function:
+    """A function whose tables have all of their rows in its signature, as kernels ask tensors.
+
+    TVM checks every weight of a list that has one open extent, at each call, before
+    `check_tensors.cc` sees it: also those that are not read.
+    """
+    open_rows = {
+        extent: tirx.IntImm("int64", whole)
+        for param in func.params
+        if isinstance(param.ty, relax.TupleType)
+        for tensor in param.ty.fields
+        for extent in tensor.shape or ()
+        if (whole := rows_of_table(extent)) is not None
+    }
+    return func.bind_symbolic_vars(open_rows) if open_rows else func
 
 
 _Read = dict[relax.Var, set[int]]

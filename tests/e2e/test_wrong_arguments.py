@@ -78,8 +78,9 @@ def _as_float16(array: np.ndarray[Any, Any]) -> Any:
     return tvm_ffi.from_dlpack(array.astype("float16"))
 
 
-def _longer(array: np.ndarray[Any, Any]) -> Any:
-    return tvm_ffi.from_dlpack(np.concatenate([array, array]))
+def _wider(array: np.ndarray[Any, Any]) -> Any:
+    """The rows of a table are open: a window of it may be given."""
+    return tvm_ffi.from_dlpack(np.concatenate([array, array], axis=-1))
 
 
 def test_right_ones_are_taken(model: Model) -> None:
@@ -93,7 +94,7 @@ def test_right_ones_are_taken(model: Model) -> None:
     ("change", "found"),
     [
         (_as_float16, r"found float16 \["),
-        (_longer, r"found float32 \["),
+        (_wider, r"found float32 \["),
         (_gaps, "without gaps"),
         (lambda array: tvm_ffi.from_dlpack(array.reshape(-1)), r"found float32 \[\d+\] on cpu"),
         (lambda _: "a text", "found no tensor"),
