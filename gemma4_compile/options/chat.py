@@ -30,7 +30,7 @@ AUTO = "auto"
 """As many drafts as pay, and as many experts on the GPU as it has room for."""
 MAX_DRAFTS = 8
 """Drafts of a step, at most: the libraries of packages with a drafter take so many."""
-GPU, HOST = PLACES = ("gpu", "host")
+ON_GPU, ON_HOST = PLACES = ("gpu", "host")
 """Where the table of per-layer embeddings can be, or all experts."""
 DIAGNOSIS_FILE = Path("gemma4-diagnosis.txt")
 _NUMBER = re.compile(r"[0-9]{1,3}(\.[0-9]{1,6})?", re.ASCII)
@@ -77,14 +77,14 @@ def parse_drafts(text: str) -> int | None:
 
 def parse_experts(text: str) -> float | None:
     """A share of the experts on the device, None for AUTO; ArgumentTypeError for anything else."""
-    named = {AUTO: None, GPU: 1.0, HOST: 0.0}
+    named = {AUTO: None, ON_GPU: 1.0, ON_HOST: 0.0}
     if text in named:
         return named[text]
     number = text.removesuffix("%")
     if number != text and _NUMBER.fullmatch(number) and float(number) <= 100:
         return float(number) / 100
     raise argparse.ArgumentTypeError(
-        f"expected {GPU}, {HOST}, {AUTO} or a share from 0% to 100%, found {text[:40]!r}"
+        f"expected {ON_GPU}, {ON_HOST}, {AUTO} or a share from 0% to 100%, found {text[:40]!r}"
     )
 
 
@@ -94,7 +94,7 @@ def parse_ple(text: str) -> str | None:
         return None
     if text in PLACES:
         return text
-    raise argparse.ArgumentTypeError(f"expected {GPU}, {HOST} or {AUTO}, found {text[:40]!r}")
+    raise argparse.ArgumentTypeError(f"expected {ON_GPU}, {ON_HOST} or {AUTO}, found {text[:40]!r}")
 
 
 def package_argument() -> Path:
@@ -135,9 +135,9 @@ def ple_option(group: Group = PLAIN) -> str | None:
     return group.option(
         None,
         "--ple WHERE",
-        f"keep the table of per-layer embeddings (E2B, E4B) on the device ({GPU}), or on the host "
-        f"in its file, from where each token's row is fetched ({HOST}); {AUTO}: on the device "
-        "where it has room (default)",
+        f"keep the table of per-layer embeddings (E2B, E4B) on the device ({ON_GPU}), or on the "
+        f"host in its file, from where each token's row is fetched ({ON_HOST}); {AUTO}: on the "
+        "device where it has room (default)",
         type=parse_ple,
     )
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 
 from gemma4_compile.errors import UsageError
-from gemma4_compile.options.chat import GPU, HOST, PLACES
+from gemma4_compile.options.chat import ON_GPU, ON_HOST, PLACES
 from gemma4_compile.package.interface import RowTable, row_table
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.library.row_window import RowWindow
@@ -41,7 +41,7 @@ def table_window(
         raise UsageError(f"ple: expected {' or '.join(PLACES)}, found {place[:40]!r}")
     table = row_table(metadata)
     if table is None:
-        if place == HOST:
+        if place == ON_HOST:
             raise UsageError(
                 f"`{package.directory}` has no table of per-layer embeddings that could be on the "
                 "host: only models such as E2B and E4B have one, in packages of this version on",
@@ -50,7 +50,7 @@ def table_window(
         return None
     if place is None:
         place = _place_by_room(table, package, metadata, device)
-    if place == GPU:
+    if place == ON_GPU:
         return None
     return RowWindow(device, table, TableRows(table, package.map_weight), most)
 
@@ -62,7 +62,7 @@ def _place_by_room(
     free = device.free_bytes()
     needed = planned_bytes(metadata)
     if free is None or needed is None or needed <= free:
-        return GPU
+        return ON_GPU
     names = {name for split in table.splits for name in split.tensors}
     records = [record for shard in package.tensor_cache.shards for record in shard.records]
     nbytes = sum(record.nbytes for record in records if record.name in names)
@@ -74,7 +74,7 @@ def _place_by_room(
         needed,
         nbytes,
     )
-    return HOST
+    return ON_HOST
 
 
 def planned_bytes(metadata: Mapping[str, object]) -> int | None:

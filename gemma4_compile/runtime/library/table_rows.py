@@ -98,12 +98,12 @@ def pages_of(begin: int, row_bytes: int, rows: npt.NDArray[np.int64]) -> Iterato
 
 def _fetch(tensor: Array, rows: npt.NDArray[np.int64]) -> None:
     """Ask for some rows of a mapped tensor; nothing where it is not mapped."""
-    memory = _memory(tensor)
-    if memory is None or not hasattr(memory, "madvise"):  # Windows
+    memory, will_need = _memory(tensor), getattr(mmap, "MADV_WILLNEED", None)
+    if memory is None or will_need is None or not hasattr(memory, "madvise"):  # Windows
         return
     begin = tensor.ctypes.data - np.frombuffer(memory, np.uint8).ctypes.data
     for page, count in pages_of(begin, tensor.strides[0], rows):
-        memory.madvise(mmap.MADV_WILLNEED, page, count)
+        memory.madvise(will_need, page, count)
 
 
 def _memory(array: Array) -> mmap.mmap | None:
