@@ -16,9 +16,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gemma4_compile.operators.minima import MinimaLayout
-from gemma4_compile.operators.packings import NIBBLES
-
 BLOCK_BYTES = 32 << 20
 ALIGNMENT = 256
 GROUP, GROUP_BITS = 32, (4, 6, 8)
@@ -27,6 +24,10 @@ BLOCK = 256
 ATTENTION_BITS = 4
 STEP = 1 / 32
 """Of activations of a deviation of 1, in range up to 4 of them."""
+NIBBLES = 8
+"""Integers of 4 bits to a word."""
+MINIMA_MANTISSAS, MINIMA_UNITS = np.uint32(0x007F007F), np.uint32(0x39003A80)
+"""Of a block with minima, the units of scales and minima: bfloat16 from 2^-13 and from 2^-10."""
 PAIRS = re.compile(r"^.*\.pairs(\.part\d+)?$")
 BOUNDS = np.array([-4, 4, -16, 16], np.float32)
 """Of a tower's matmul: some values are beyond them."""
@@ -112,7 +113,7 @@ class Filler:
         words = self._shapes[f"{stem}.q_weight{part}"][-1]
         groups = self._shapes[f"{stem}.q_scale{part}"][-1]
         if f"{stem}.q_scale{part}" in self._with_minima:
-            return NIBBLES.bits, words * NIBBLES.run
+            return 4, words * NIBBLES
         each, rest = divmod(words, groups)
         assert not rest, stem
         if each in GROUP_BITS:  # a group of 32 values takes as many words as a value has bits
@@ -147,10 +148,9 @@ class Filler:
                     bits[bits >> 4 == 15] -= 128
                 self._blocks[kind] = bits
             elif kind[0] == "minima":
-                layout = MinimaLayout(NIBBLES.bits, "uint32", GROUP, BLOCK, (1,))
-                shape = (BLOCK_BYTES // 16, 4)
-                blocks = np.asarray(layout.example_input("q_scale", shape, self._random))
-                self._blocks[kind] = blocks.astype("<u4").reshape(-1).view(np.uint8)
+                words = self._random.integers(0, 2**32, (BLOCK_BYTES // 16, 4), dtype="<u4")
+                words[:, 0] = (words[:, 0] & MINIMA_MANTISSAS) + MINIMA_UNITS
+                self._blocks[kind] = words.reshape(-1).view(np.uint8)
             elif kind[0] == "halves":
                 values = self._random.uniform(-kind[1], kind[1], BLOCK_BYTES // 2)
                 upper = values.astype("<f4").view("<u4") >> np.uint32(16)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -50,3 +52,21 @@ def test_other_values_are_finite_and_small(name: str) -> None:
         values = (data.view("<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
     assert np.isfinite(values).all()
     assert 0 < np.abs(values).max() < 1
+
+
+def test_a_machine_with_numpy_alone_makes_them() -> None:
+    """It has the GPU, and no compiler."""
+    code = "import sys; import benchmarks.random_weights; print(*sorted(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {"numpy"} == {"numpy", "tvm", "tvm_ffi", "torch"} & set(run.stdout.split())
+
+
+def test_blocks_with_minima_have_units_of_both_sides_of_zero() -> None:
+    weights = [Weight("x.q_weight", (64, 64), "uint32"), Weight("x.q_scale", (64, 8), "uint32")]
+    words = np.concatenate(list(Filler(weights).pieces(weights[1]))).view("<u4").reshape(-1, 4)
+    scales = (words[:, 0] & np.uint32(0xFFFF0000)).view(np.float32)
+    minima = (words[:, 0] << np.uint32(16)).view(np.float32)
+    assert scales.min() >= 2**-13
+    assert scales.max() < 2**-12
+    assert minima.min() >= 2**-10
+    assert minima.max() < 2**-9
