@@ -1,6 +1,6 @@
 // Files on their way into the cache: little is held of them, and nothing stays of what ends wrong.
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
-import { FileDownload, type Progress } from "../src/download/file";
+import { CheckRoom, FileDownload, type Progress } from "../src/download/file";
 import { sha256 } from "../src/download/hash";
 import type { Package, PackageFile } from "../src/package/package";
 import { UserError } from "../src/package/user_error";
@@ -78,7 +78,8 @@ async function downloadOf(content: Uint8Array<ArrayBuffer> = CONTENT, retries = 
     repaired: [],
     waiting: false,
   };
-  const run = () => new FileDownload(whole, file, retries, progress, vi.fn(), new AbortController().signal).run();
+  const run = () =>
+    new FileDownload(whole, file, retries, progress, vi.fn(), new AbortController().signal, new CheckRoom()).run();
   return { run, progress };
 }
 
@@ -178,7 +179,7 @@ it("looks at what lies there, and replaces it where it is damaged, whatever its 
 });
 
 it("hashes a large stored file as it is read", async () => {
-  const large = new Uint8Array(25 << 20).fill(3);
+  const large = new Uint8Array(33 << 20).fill(3);
   const key = `https://x.y/resolve/${"0".repeat(16)}/${NAME}`;
   const { run, progress } = await downloadOf(large);
   cache.stored.set(key, large);

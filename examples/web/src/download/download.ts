@@ -4,12 +4,10 @@ import { READ_BY_CLIENT, type Package, type PackageFile } from "../package/packa
 import { PROVENANCE } from "../package/provenance";
 import { UserError } from "../package/user_error";
 import { dropOtherVersions, keyOf, openCache } from "./cache";
-import { FileDownload, type Progress } from "./file";
+import { CheckRoom, FileDownload, type Progress } from "./file";
 
 export type { Progress } from "./file";
 
-/** A browser holds some 30 MB for each file on its way into the cache. */
-const PARALLEL = 2;
 const RETRIES = 4;
 const RETRIES_OF_DRAFTER = 1; // the chat waits for it, and does without
 
@@ -39,15 +37,19 @@ export async function download(
     repaired: [],
     waiting: false,
   };
-  const fetchAll = (files: PackageFile[], retries: number) =>
-    inParallel(files, signal, (file, ended) =>
-      new FileDownload(pack, file, retries, progress, () => report(progress), ended).run(),
-    );
+  const room = new CheckRoom();
+  // One after the other: a browser holds some 40 MB for each file on its way into the cache.
+  const fetchAll = async (files: PackageFile[], retries: number) => {
+    for (const file of files) {
+      signal.throwIfAborted();
+      await new FileDownload(pack, file, retries, progress, () => report(progress), signal, room).run();
+    }
+  };
   const isOfDrafter = ({ name }: PackageFile) => pack.drafter.has(name);
-  await fetchAll(
-    pack.files.filter((file) => !isOfDrafter(file)),
-    RETRIES,
-  );
+  // Weights after what is small: a download that breaks off has the library by then.
+  const isShard = ({ name }: PackageFile) => pack.shards.has(name);
+  const ofModel = pack.files.filter((file) => !isOfDrafter(file));
+  await fetchAll([...ofModel.filter((file) => !isShard(file)), ...ofModel.filter(isShard)], RETRIES);
   try {
     await fetchAll(pack.files.filter(isOfDrafter), pack.offline ? 0 : RETRIES_OF_DRAFTER);
     return undefined;
@@ -55,34 +57,6 @@ export async function download(
     if (signal.aborted || !(error instanceof UserError)) throw error;
     return error;
   }
-}
-
-/**
- * Runs an action on all files, some at a time; the first failure ends the others, too. None of them runs any more when it
- * ends: whoever aborts a download to remove its files waits for that.
- */
-async function inParallel(
-  files: PackageFile[],
-  signal: AbortSignal,
-  run: (file: PackageFile, signal: AbortSignal) => Promise<void>,
-): Promise<void> {
-  const abort = new AbortController();
-  const ended = AbortSignal.any([signal, abort.signal]);
-  const queue = [...files];
-  const failures: unknown[] = [];
-  const work = async () => {
-    try {
-      for (let file = queue.shift(); file; file = queue.shift()) {
-        ended.throwIfAborted();
-        await run(file, ended);
-      }
-    } catch (error) {
-      failures.push(error);
-      abort.abort();
-    }
-  };
-  await Promise.all(Array.from({ length: PARALLEL }, work));
-  if (failures.length) throw failures[0];
 }
 
 /** The library's bytes as they were checked; the client gets them as a blob. */

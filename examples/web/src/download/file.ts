@@ -10,8 +10,20 @@ import { piecesOf } from "./pieces";
 import { Sha256Stream } from "./sha256_stream";
 
 const FIRST_PAUSE_MS = 1000;
-/** Of a stored file that is hashed at once, by the browser's own code, which is faster: two of these are held. */
-const AT_ONCE_BYTES = 24 * 2 ** 20;
+/** Of a stored file that is hashed at once, by the browser's own code, which is faster, and copies it. */
+const AT_ONCE_BYTES = 32 * 2 ** 20;
+
+/** Room for a stored file, the same for one after the other: new ones would stay until the garbage is collected. */
+export class CheckRoom {
+  private room = new Uint8Array(0);
+
+  /** The room of a file; nothing for one that is too large. */
+  of(nbytes: number): Uint8Array<ArrayBuffer> | undefined {
+    if (nbytes > AT_ONCE_BYTES) return undefined;
+    if (this.room.length < nbytes) this.room = new Uint8Array(nbytes);
+    return this.room.subarray(0, nbytes);
+  }
+}
 
 export interface Progress {
   /** Of files that lay there already, by the end of their check. */
@@ -27,9 +39,6 @@ export interface Progress {
 /** What arrived is not what `provenance.json` names. */
 class Damaged extends Error {}
 
-/** Stored files are looked at one after the other. */
-let looking: Promise<unknown> = Promise.resolve();
-
 export class FileDownload {
   private received = 0;
   private failure: unknown;
@@ -41,6 +50,7 @@ export class FileDownload {
     private readonly progress: Progress,
     private readonly report: () => void,
     private readonly signal: AbortSignal,
+    private readonly room: CheckRoom,
   ) {}
 
   async run(): Promise<void> {
@@ -49,9 +59,7 @@ export class FileDownload {
     const key = keyOf(pack, file.name);
     const stored = await cache.match(key);
     if (stored) {
-      const isRight = looking.then(() => isStored(stored, file, signal));
-      looking = isRight.catch(() => undefined);
-      if (await isRight) {
+      if (await isStored(stored, file, this.room, signal)) {
         progress.checkedBytes += file.nbytes;
         this.report();
         return;
@@ -166,9 +174,14 @@ export class FileDownload {
 }
 
 /** Whether a stored file is what is named: a small one is hashed at once, a large one as it is read. */
-async function isStored(stored: Response, { nbytes, sha256: expected }: PackageFile, signal: AbortSignal) {
+async function isStored(
+  stored: Response,
+  { nbytes, sha256: expected }: PackageFile,
+  room: CheckRoom,
+  signal: AbortSignal,
+): Promise<boolean> {
   signal.throwIfAborted();
-  const atOnce = nbytes <= AT_ONCE_BYTES ? new Uint8Array(nbytes) : undefined;
+  const atOnce = room.of(nbytes);
   const hash = new Sha256Stream();
   let length = 0;
   for await (const piece of piecesOf(stored.body!)) {
