@@ -4,7 +4,7 @@ import { fileURLToPath } from "node:url";
 import * as driver from "../../gemma4_compile/verification/webgpu_device.mjs";
 
 export const NODE_MODULES = path.join(path.dirname(fileURLToPath(import.meta.url)), "node_modules");
-export const counts = { dispatches: 0, submits: 0, writes: 0, buffers: 0 };
+export const counts = { dispatches: 0, submits: 0, writes: 0, buffers: 0, bufferBytes: 0 };
 export const errors = [];
 export const log = [];
 export const logger = (...args) => log.push(args.join(" "));
@@ -16,6 +16,7 @@ function count(prototype, method, name) {
   const original = prototype[method];
   prototype[method] = function (...args) {
     counts[name] += 1;
+    if (name === "buffers") counts.bufferBytes += args[0].size;
     return original.apply(this, args);
   };
 }

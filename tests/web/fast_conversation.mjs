@@ -2,7 +2,10 @@
 // usage: node fast_conversation.mjs JOB.json
 //
 // Job: {package, library, output, fast?: path of fast.js, capacity, scene, fake?, count?, drafts?}. With `drafts` the
-// package's drafter is used, or that at `drafter`: so many guesses a round, 0 for as many as pay. Scenes:
+// package's drafter is used, or that at `drafter`: so many guesses a round, 0 for as many as pay. With `rows` (of
+// fake_files.mjs) the table of per-layer embeddings is kept off the device. Scenes:
+//   rows     prompts at and beyond a chunk's end, sampled and greedy replies, logits that are looked at, rows of a
+//            picture; then the module is switched off
 //   long     turns, resets, aborts, pops, forced tokens, penalties, wrapped rings, values that are looked at late
 //   dialogues  greedy replies to `prompts` up to a token of `stops`, at most `count` tokens each
 //   drafted  greedy and sampled turns, pops, aborts, seeds and samplings that change, and a context to its end
@@ -26,43 +29,30 @@ import { runInNewContext } from "node:vm";
 import { loadRuntime, readJob, settle } from "../../gemma4_compile/verification/webgpu_device.mjs";
 import { WebGPUModel } from "../../gemma4_compile/verification/webgpu_model.mjs";
 import { Checkpoints } from "./dawn_checkpoints.mjs";
-import { errors, logger, NODE_MODULES, openDevice, runJob } from "./dawn_gpu.mjs";
-import { FAKES, emptyKernels } from "./fast_fakes.mjs";
+import { counts, errors, logger, NODE_MODULES, openDevice, runJob } from "./dawn_gpu.mjs";
+import { countBuffers, emptyKernels, FAKES } from "./fast_fakes.mjs";
+import { fakeFiles } from "./fake_files.mjs";
 
 const job = readJob();
 FAKES[job.fake]?.below?.();
 const live = { buffers: 0 };
 if (job.scene === "leak") {
   emptyKernels();
-  countBuffers();
+  countBuffers(live);
 }
 const fast = job.fast ? await import(pathToFileURL(job.fast)) : undefined;
 const tvmjs = { ...loadRuntime(NODE_MODULES) };
 FAKES[job.fake]?.above?.(tvmjs);
 
-/** GPU buffers that were made and neither destroyed nor collected. */
-function countBuffers() {
-  const { createBuffer } = GPUDevice.prototype;
-  const gone = new FinalizationRegistry((token) => (live.buffers -= token.destroyed ? 0 : 1));
-  GPUDevice.prototype.createBuffer = function (descriptor) {
-    const buffer = createBuffer.call(this, descriptor);
-    const token = { destroyed: false };
-    live.buffers += 1;
-    gone.register(buffer, token);
-    const destroy = buffer.destroy.bind(buffer);
-    buffer.destroy = () => {
-      if (!token.destroyed) live.buffers -= 1;
-      token.destroyed = true;
-      return destroy();
-    };
-    return buffer;
-  };
-}
-
 /** A package on a device of its own, with what the client keeps besides. */
 async function load() {
   const { device } = await openDevice(tvmjs);
   const { library, capacity } = job;
+  if (job.rows) {
+    fakeFiles(job.output, job.rows);
+    const fetchFile = async (url) => new Response(await readFile(new URL(url)));
+    hasRowsOnHost = await fast?.useRowsFromHost(pathToFileURL(job.package).href, { fetch: fetchFile });
+  }
   const model = await new WebGPUModel().open(job.package, {
     tvmjs,
     device,
@@ -80,6 +70,7 @@ async function load() {
 }
 
 let hasDrafter;
+let hasRowsOnHost;
 let { device, model, tvm } = await load();
 const digest = (values) =>
   createHash("sha256")
@@ -256,6 +247,22 @@ const SCENES = {
   dialogues,
   drafted,
   long: longConversation,
+  async rows() {
+    tvm.setSeed(3);
+    model.clear();
+    await turn("sampled", prompt(2 * model.chunkSize + 1), 14, { lookEvery: 5 });
+    await turn("second", prompt(model.chunkSize, 9), 6, { temperature: 0 });
+    model.clear();
+    await turn("penalty", prompt(3), 4, { change: "penalty" });
+    const [width] = model.scoped(() =>
+      model.functions.embed_tokens(model.upload([1], "int32", [3]), model.params).shape.slice(1),
+    );
+    const picture = Float32Array.from({ length: 5 * width }, (_, i) => Math.sin(i));
+    let token = await choose(model.prefillRows(picture, width, [7, 8, 9, 10, 11], 1), "picture", { look: true });
+    fast?.disable();
+    for (let i = 0; i < 4; i++) token = await choose(model.decode(token), `plain:${i}`, { look: i === 3 });
+    await choose(model.prefill(prompt(9)), "plain prompt", { look: true });
+  },
   short: () => reply("short", job.count ?? 24),
   async copied() {
     const checkpoints = new Checkpoints();
@@ -383,4 +390,10 @@ const main = async () => {
   await settle({ device, errors });
   return found;
 };
-await runJob(job, main, () => ({ steps, hasDrafter, stats: fast?.stats() }));
+await runJob(job, main, () => ({
+  steps,
+  hasDrafter,
+  hasRowsOnHost,
+  bufferBytes: counts.bufferBytes,
+  stats: fast?.stats(),
+}));

@@ -13,6 +13,25 @@ export function emptyKernels() {
   };
 }
 
+/** Keeps in `live.buffers` how many GPU buffers were made and neither destroyed nor collected. */
+export function countBuffers(live) {
+  const { createBuffer } = GPUDevice.prototype;
+  const gone = new FinalizationRegistry((token) => (live.buffers -= token.destroyed ? 0 : 1));
+  GPUDevice.prototype.createBuffer = function (descriptor) {
+    const buffer = createBuffer.call(this, descriptor);
+    const token = { destroyed: false };
+    live.buffers += 1;
+    gone.register(buffer, token);
+    const destroy = buffer.destroy.bind(buffer);
+    buffer.destroy = () => {
+      if (!token.destroyed) live.buffers -= 1;
+      token.destroyed = true;
+      return destroy();
+    };
+    return buffer;
+  };
+}
+
 /** Bytes of an argument of TVM's, and the type number of a tensor. */
 const ANY_BYTES = 16;
 const TENSOR_TYPE = 70;

@@ -45,8 +45,8 @@ def play(compiled: Compiler, lavapipe: VulkanDriver, fast_module: Path, tmp_path
     """Plays a scene on `tiny`, with the module or without; a WebGPU error fails it."""
     package = compiled(TINY, "webgpu", "q4f16")
 
-    def run(scene: str, *, fast: bool, **more: Any) -> Outcome:
-        folder = tmp_path / f"{scene}-{fast}"
+    def run(scene: str, *, fast: bool, name: str = "", **more: Any) -> Outcome:
+        folder = tmp_path / f"{scene}-{fast}{name}"
         folder.mkdir()
         job = {"package": str(package), "output": str(folder), "scene": scene, **more}
         job |= {"library": library_of(package), "capacity": CAPACITY}
@@ -68,6 +68,57 @@ def test_a_long_conversation_is_the_same_token_by_token(play: Play) -> None:
     assert fast.stats["replayedSteps"] > 100
     assert fast.stats["repeatedSteps"] > 0, "values of steps that ran ahead were looked at"
     assert fast.stats["plainSteps"] < 10
+
+
+def table_bytes(package: Path) -> int:
+    """Bytes of the table of per-layer embeddings, by the list of a package's tensors."""
+    shards = json.loads((package / "tensor-cache.json").read_text())["records"]
+    records = [record for shard in shards for record in shard["records"]]
+    return sum(
+        record["nbytes"]
+        for record in records
+        if record["name"].startswith("embed_tokens_per_layer.")
+    )
+
+
+@pytest.fixture
+def with_table(play: Play) -> Outcome:
+    return play("rows", fast=True)
+
+
+def test_rows_from_the_host_change_nothing_but_the_memory(
+    play: Play, with_table: Outcome, compiled: Compiler
+) -> None:
+    rows = play("rows", fast=True, name="host", rows={"room": 1 << 30})
+    assert rows.found["hasRowsOnHost"] is True
+    assert rows.steps == with_table.steps
+    assert rows.stats["reasons"] == ["disable() was called"]
+    size = table_bytes(compiled(TINY, "webgpu", "q4f16"))
+    assert rows.stats["tableBytesOnHost"] == size > 0
+    assert with_table.stats["tableBytesOnHost"] == 0
+    assert rows.stats["replayedSteps"] > 10
+    assert rows.stats["aheadSteps"] == 0
+    saved = with_table.found["bufferBytes"] - rows.found["bufferBytes"]
+    assert saved > size // 2, "the window has a chunk's rows"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("limits", "is_used", "reason"),
+    [
+        ({"writable": 4096}, True, "are kept in memory: QuotaExceededError"),
+        ({"room": 4096}, False, "stay on the device: the browser has no room"),
+        ({"isSync": False}, False, "in a dedicated worker alone"),
+    ],
+)
+def test_a_browser_without_room_for_the_rows(
+    play: Play, with_table: Outcome, limits: dict[str, Any], is_used: bool, reason: str
+) -> None:
+    rows = play("rows", fast=True, name="host", rows=limits)
+    assert rows.found["hasRowsOnHost"] is is_used
+    assert rows.steps == with_table.steps
+    assert any(reason in said for said in rows.stats["reasons"]), rows.stats["reasons"]
+    assert (rows.stats["tableBytesOnHost"] > 0) is is_used
 
 
 @pytest.mark.slow
@@ -175,7 +226,11 @@ def test_versions_are_those_that_the_module_was_made_for() -> None:
 
 @pytest.mark.slow
 @pytest.mark.browser
-@pytest.mark.parametrize("tabs", [False, True], ids=["one worker", "two tabs"])
+@pytest.mark.parametrize(
+    ("tabs", "rows"),
+    [(False, False), (True, False), (False, True)],
+    ids=["one worker", "two tabs", "rows from the host"],
+)
 def test_two_engines_of_the_stock_client(
     browser: str,
     compiled: Compiler,
@@ -183,16 +238,18 @@ def test_two_engines_of_the_stock_client(
     fast_module: Path,
     tmp_path: Path,
     tabs: bool,
+    rows: bool,
 ) -> None:
     """Greedy replies at the same time, then one more; a tab is suspended in its reply."""
     asked = ("Who are you?", "What comes after seven?", "Name a colour.")
     package = compiled(TINY, "webgpu", QUANT)
-    result = drive_workers(package, asked, TOKENS, tmp_path, fast=fast_module, tabs=tabs)
+    result = drive_workers(package, asked, TOKENS, tmp_path, fast=fast_module, tabs=tabs, rows=rows)
     prompts = [runtime.prompt([system(""), user(text)]) for text in asked]
     expected = [runtime.decode(runtime.greedy(prompt, TOKENS)[0]) for prompt in prompts]
     assert [*result["both"], result["one"]] == expected
     assert len(set(expected)) == 3
     stats = result["stats"]
     assert stats["devices"] == stats["libraries"] == (1 if tabs else 2)
-    assert stats["aheadSteps"] > 8
+    assert stats["replayedSteps" if rows else "aheadSteps"] > 8
+    assert stats["tableBytesOnHost"] == (table_bytes(package) if rows else 0), "one was unloaded"
     assert stats["reasons"] == stats["errors"] == []

@@ -119,6 +119,7 @@ def drive_workers(
     fast: Path,
     firefox: str | None = None,
     tabs: bool = False,
+    rows: bool = False,
 ) -> dict[str, Any]:
     """Ask two engines at the same time, and one the last text; see `worker_driver.mjs`."""
     requests = [
@@ -129,7 +130,7 @@ def drive_workers(
         }
         for text in asked
     ]
-    job = {"requests": requests[:-1], "one": requests[-1], "tabs": tabs}
+    job = {"requests": requests[:-1], "one": requests[-1], "tabs": tabs, "rows": rows}
     return _drive("worker_driver.mjs", job, package, folder, fast, firefox)
 
 

@@ -1,6 +1,7 @@
 // Engines of stock WebLLM in workers of headless Chromium. usage: node worker_driver.mjs JOB.json
 //
-// Job: {package, library, chromium, fast: folder of fast.js, output, requests, one: request, tabs?: true}. Two engines
+// Job: {package, library, chromium, fast: folder of fast.js, output, requests, one: request, tabs?: true,
+// rows?: true for tables of per-layer embeddings in files}. Two engines
 // in one worker, a request for each; or two tabs with a worker each, of which the first is suspended in its reply.
 // Writes result.json: {both, one, stats}: what they said, and the stats of `gemma4-web/fast`.
 import fs from "node:fs/promises";
@@ -24,7 +25,7 @@ async function opened(page, engines) {
   await page.waitForFunction("window.ask");
   const answer = (name, argument) => page.evaluate(([n, a]) => window.ask(n, a), [name, argument]);
   const ask = (name, argument) => within(REPLY_MS, `the worker to answer ${name}`, answer(name, argument));
-  await ask("load", { library: job.library, engines });
+  await ask("load", { library: job.library, engines, rows: job.rows });
   return ask;
 }
 

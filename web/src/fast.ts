@@ -16,7 +16,10 @@ import { Device, type Owner } from "./gpu/device";
 import { Drafter } from "./speculative/drafter_state";
 import { tryDrafter } from "./speculative/drafter";
 import type { DrafterOptions } from "./speculative/drafter_options";
+import { HostRows } from "./library/host_rows";
 import { Library, type LibraryHost } from "./library/library";
+import { RowFile } from "./library/row_file";
+import { type FetchFile, readPieces } from "./library/table_index";
 import { withClock } from "./gpu/pass_clock";
 import { profileReply } from "./profile/profile";
 import type { Profile } from "./profile/times";
@@ -52,11 +55,28 @@ const owner: Owner = {
     return true;
   },
   isCalling: () => active !== undefined,
+  catcherOf(bytes) {
+    return active && rowsOf(active)?.catcherOf(active, bytes);
+  },
 };
+
+/** Tables of per-layer embeddings that are not on a device, or will not be. */
+const rowSources = new Set<HostRows>();
+
+/** Those of a load that did not come. */
+function endUnused(): void {
+  for (const rows of rowSources) if (!rows.isUsed) rows.end();
+}
+
+function rowsOf(library: Library): HostRows | undefined {
+  for (const rows of rowSources) if (rows.isFor(library)) return rows;
+  return undefined;
+}
 
 const host: LibraryHost = {
   enter,
   driverOf: (conversation, onEnd) => StepDriver.create(conversation, onEnd),
+  rowsOf,
   gateOf: (metadata, device) => DeviceTest.of(metadata, device, () => forgetChoices()),
 };
 
@@ -182,6 +202,31 @@ export async function useDrafter(modelUrl: string, options: DrafterOptions = {})
   return tryDrafter(liveLibraries().reverse(), modelUrl, options);
 }
 
+/** How files come to `useRowsFromHost`. */
+export interface RowOptions {
+  /** By default by `fetch`, and without a network from the browser's cache storage. */
+  readonly fetch?: FetchFile;
+}
+
+/**
+ * The table of per-layer embeddings of the package at `packageUrl` stays off the device when the client loads it next,
+ * in this thread: a dedicated worker. Call it right before the load. False, with the reason in `stats().reasons`, where
+ * that cannot be; the table is loaded onto the device then.
+ */
+export async function useRowsFromHost(packageUrl: string, options: RowOptions = {}): Promise<boolean> {
+  try {
+    if (!counts.enabled) throw new Error("the module is switched off, or there is no WebGPU in this thread");
+    const pieces = await readPieces(packageUrl, options.fetch);
+    const file = await RowFile.open(pieces.reduce((sum, { nbytes }) => sum + nbytes, 0));
+    endUnused();
+    rowSources.add(new HostRows(pieces, file, (rows) => rowSources.delete(rows)));
+    return true;
+  } catch (error) {
+    because(`per-layer embeddings stay on the device: ${error instanceof Error ? error.message : String(error)}`);
+    return false;
+  }
+}
+
 /**
  * Where the time of a prompt and of a token goes, by kernel, on the device of the model whose client `reply` lets answer a
  * question, three times: in a conversation of its own, with eight tokens or more, while no other reply is written. What
@@ -196,6 +241,7 @@ export function disable(): void {
   if (!counts.enabled) return;
   counts.enabled = false;
   because("disable() was called");
+  endUnused();
   for (const reference of libraries) {
     const library = reference.deref();
     if (!library) continue;

@@ -51,6 +51,8 @@ export interface Stats {
   guessedSteps: number;
   /** The drafter's weights on the device. */
   drafterBytes: number;
+  /** Of the table of per-layer embeddings, what is in a file of the browser's instead of on the device. */
+  tableBytesOnHost: number;
 }
 
 export const counts: Stats = {
@@ -86,6 +88,7 @@ export const counts: Stats = {
   overlappedRounds: 0,
   guessedSteps: 0,
   drafterBytes: 0,
+  tableBytesOnHost: 0,
 };
 
 const MAX_REASONS = 32;

@@ -1,5 +1,5 @@
 // Engines in one worker, each with a device of its own; their replies are drawn at the same time.
-import { stats } from "/fast/fast.js";
+import { stats, useRowsFromHost } from "/fast/fast.js";
 import { MLCEngine } from "/client/index.js";
 
 const errors = [];
@@ -7,7 +7,7 @@ const engines = [];
 let tokens = 0;
 let halt; // {at: tokens after which a reply waits, reached, released}
 
-async function load({ library, engines: count }) {
+async function load({ library, engines: count, rows }) {
   const base = `${location.origin}/package/`;
   for (let i = 0; i < count; i++) {
     const engine = new MLCEngine({ logLevel: "WARN" });
@@ -17,6 +17,7 @@ async function load({ library, engines: count }) {
         { model: base, model_id: "m", model_lib: base + library, model_manifest: "mlc-model-manifest.json" },
       ],
     });
+    if (rows) await useRowsFromHost(`${base}resolve/main/`);
     await engine.reload("m");
     engines.push(engine);
   }

@@ -229,6 +229,7 @@ export class StepDriver implements Driver, Dependent, Keeper {
 
   private startAhead(token: number, position: number): Entry | undefined {
     const { ahead } = this;
+    if (this.library.hasRowsOnHost) return undefined; // a step's rows are those of a token that the host knows
     if (ahead!.isRunning) this.backOff(); // the client goes on with another token
     if (this.undisturbedTokens < this.patience || this.recorded.size < 3) return undefined;
     if (this.library.random.state === undefined && ++this.unpredicted === MAX_UNPREDICTED) {

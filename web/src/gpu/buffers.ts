@@ -20,6 +20,9 @@ export interface Dependent {
   bufferGone(): void;
 }
 
+/** Takes what the host writes to a buffer that stands for a larger one. */
+export type Catcher = (offset: number, bytes: Uint8Array, stand: BufferState) => void;
+
 const STATE = Symbol("gemma4-web");
 type Known = GPUBuffer & { [STATE]?: BufferState };
 
@@ -35,6 +38,8 @@ export class BufferState {
   content: Uint8Array | undefined;
   /** Of the command stream that used it last. */
   usedIn = 0;
+  /** What the host wrote last, where the device keeps that, until a command writes the buffer. */
+  written: Uint8Array | undefined;
   keeper: Keeper | undefined;
   /** On a buffer for the host: what is read from it instead of what it holds. */
   hostRead: HostRead | undefined;
@@ -44,12 +49,25 @@ export class BufferState {
   /** The runtime's number of it; 0 for none. */
   handle = 0;
 
-  constructor(readonly buffer: GPUBuffer) {
+  constructor(
+    readonly buffer: GPUBuffer,
+    readonly catcher?: Catcher,
+  ) {
     (buffer as Known)[STATE] = this;
   }
 }
 
 export const stateOf = (buffer: GPUBuffer): BufferState | undefined => (buffer as Known)[STATE];
+
+/** Ids of the largest chunk. */
+const MOST_NOTED_BYTES = 65_536;
+
+/** Whether something else than the buffer takes what the host writes; if not, it may be kept to be looked at. */
+export function isCaught(state: BufferState, offset: number, bytes: Uint8Array, isNoted: boolean): boolean {
+  state.catcher?.(offset, bytes, state);
+  if (isNoted) state.written = offset === 0 && bytes.byteLength <= MOST_NOTED_BYTES ? bytes.slice() : undefined;
+  return state.catcher !== undefined;
+}
 
 /** What `writeBuffer` was given. */
 export function bytesOf(data: BufferSource, offset: number, size: number | undefined): Uint8Array {

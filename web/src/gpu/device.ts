@@ -1,6 +1,6 @@
 // One GPU device that a recognised library uses: methods of our own on this object and its queue, never on prototypes.
 import { BindGroups, noteLayout } from "./bind_groups";
-import { BufferState, bytesOf, stateOf } from "./buffers";
+import { BufferState, bytesOf, type Catcher, isCaught, stateOf } from "./buffers";
 import { CommandList, Encoder, type EncoderHost } from "./encoder";
 import type { KernelGate } from "./kernel_gate";
 import { type Native, nativeOf } from "./native";
@@ -18,6 +18,8 @@ export interface Owner {
   claims(device: Device): boolean;
   /** Whether a recognised library's callback runs now. */
   isCalling(): boolean;
+  /** Takes what is written to the tensor that is made now. */
+  catcherOf?(bytes: number): Catcher | undefined;
 }
 
 /** Stands between the client and its waits, and keeps the buffers that it lets go. */
@@ -47,8 +49,7 @@ export class Device implements EncoderHost {
   readonly kernelNames = new WeakMap<GPUComputePipeline, string>();
   /** Launches that are encoded now, if somebody records them; undefined inside: something else was encoded. */
   recording: { launches: Launch[]; isClean: boolean; isDry?: boolean } | undefined;
-  /** Of the library's kernels. */
-  gate: KernelGate | undefined;
+  gate: KernelGate | undefined; // of the library's kernels
   /** Called when the client begins to wait for the host's copy of something. */
   onWait: (() => void) | undefined;
   observer: WaitObserver | undefined;
@@ -59,6 +60,7 @@ export class Device implements EncoderHost {
   openEncoders = 0;
   private isBound = false;
   isPlain = false;
+  keepsWrites = false; // what the host writes to small tensors
   private readonly spare = new Map<number, GPUBuffer[]>();
   private readonly finished = new WeakSet<GPUCommandBuffer>();
   private heldScopes: GPUErrorFilter[] = [];
@@ -239,9 +241,10 @@ export class Device implements EncoderHost {
       return again;
     }
     this.realiseScopes();
-    const buffer = this.native.createBuffer(descriptor);
+    const catcher = this.owner.catcherOf?.(descriptor.size);
+    const buffer = this.native.createBuffer(catcher ? { ...descriptor, size: 4 } : descriptor);
     counts.buffers += 1;
-    const state = new BufferState(buffer);
+    const state = new BufferState(buffer, catcher);
     this.lastCreated = state;
     const destroy = buffer.destroy.bind(buffer);
     buffer.destroy = () => this.destroyBuffer(state, isSmall, destroy);
@@ -293,6 +296,7 @@ export class Device implements EncoderHost {
 
   private write(buffer: GPUBuffer, offset: number, data: BufferSource, dataOffset: number, size?: number): void {
     const state = stateOf(buffer);
+    if (state && isCaught(state, offset, bytesOf(data, dataOffset, size), this.keepsWrites)) return;
     if (state && !this.isPlain) {
       state.keeper?.touched(state, true);
       const bytes = bytesOf(data, dataOffset, size);

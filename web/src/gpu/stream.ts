@@ -148,7 +148,7 @@ export class Stream {
 
   private use(state: BufferState, isWritten: boolean): void {
     state.usedIn = this.serial;
-    if (isWritten) state.content = undefined;
+    if (isWritten) state.content = state.written = undefined;
   }
 
   private launch(pipeline: GPUComputePipeline, group: GPUBindGroup, x: number, y: number, z: number): void {

@@ -4,6 +4,7 @@ import type { Library, Value } from "./library";
 
 const TYPES = { none: 0, int: 1, bool: 2, dtype: 5, device: 6, text: 8 } as const;
 const WEBGPU = 15;
+const CPU = 1;
 const CODES = { int: 0, uint: 1, float: 2 } as const;
 const ANY_WORDS = 4;
 const OBJECT_TYPE_BYTE = 8; // of an object's header: its type number
@@ -16,6 +17,7 @@ type Argument = readonly [type: number, low: number, high?: number];
 export const int = (value: number): Argument => [TYPES.int, value, value < 0 ? -1 : 0];
 export const NOTHING: Argument = [TYPES.none, 0];
 export const WEBGPU_DEVICE: Argument = [TYPES.device, WEBGPU, 0];
+export const CPU_DEVICE: Argument = [TYPES.device, CPU, 0];
 
 export function dtype(name: string): Argument {
   const [, code, bits] = /^(int|uint|float)(\d+)$/.exec(name) ?? [];
@@ -92,10 +94,10 @@ export class Calls {
     return handle;
   }
 
-  /** A tensor on the device, whose contents are undefined. */
-  tensor(shape: readonly number[], type: string): Handle {
+  /** A tensor on the device, or where it is said, whose contents are undefined. */
+  tensor(shape: readonly number[], type: string, where: Argument = WEBGPU_DEVICE): Handle {
     const sizes = this.shape(shape);
-    const args = [this.object(sizes), dtype(type), WEBGPU_DEVICE, NOTHING];
+    const args = [this.object(sizes), dtype(type), where, NOTHING];
     const { handle } = this.call(this.global("runtime.TVMTensorAllocWithScope"), args);
     this.release(sizes);
     return handle;

@@ -49,6 +49,14 @@ export interface CallObserver {
   called(stage: Stage, call: Call): number | undefined;
 }
 
+/** Stands in every call of a library whose table of per-layer embeddings is not on the device. */
+export interface TableRows {
+  /** Whether the table is the host's by now. */
+  readonly isUsed: boolean;
+  /** Runs a call, with what it needs of the table. */
+  around(library: Library, stage: Stage | undefined, call: Call, run: () => number): number;
+}
+
 /** What a library is given by who opens it. */
 export interface LibraryHost {
   /** Whose callback runs from now on; returns whose did. */
@@ -57,6 +65,8 @@ export interface LibraryHost {
   gateOf(metadata: string, device: Device): KernelGate | undefined;
   /** The driver of a conversation, which calls `onEnd` at its end; undefined where there can be none. */
   driverOf(conversation: Conversation, onEnd: () => void): Driver | undefined;
+  /** Of the library that is called now; undefined where its table is on the device. */
+  rowsOf?(library: Library): TableRows | undefined;
 }
 
 export class Library {
@@ -117,6 +127,13 @@ export class Library {
   // --- Calls of the client into the library ---
 
   call(handle: Handle, args: number, count: number, result: number): number {
+    const rows = this.host.rowsOf?.(this);
+    if (!rows) return this.answer(handle, args, count, result);
+    const stage = handle === this.prefill ? "prefill" : this.roles.get(handle);
+    return rows.around(this, stage, { handle, args, count, result }, () => this.answer(handle, args, count, result));
+  }
+
+  private answer(handle: Handle, args: number, count: number, result: number): number {
     while (this.released.length > 0) this.exports.TVMFFIObjectDecRef(this.released.pop()!);
     const role = this.isPlain ? undefined : this.roles.get(handle);
     if (role === "sample") this.observeDraw({ handle, args, count, result });
@@ -144,7 +161,7 @@ export class Library {
 
   /** The library's metadata; undefined before the client has asked for them. */
   readMetadata(): string | undefined {
-    if (this.metadata === 0 || this.isPlain) return undefined;
+    if (this.metadata === 0) return undefined;
     const result = this.scratch;
     this.copyIn(result, new Int32Array(4));
     if (this.exports.TVMFFIFunctionCall(this.metadata, result + 16, 0, result) !== 0) return undefined;
@@ -350,6 +367,11 @@ export class Library {
     const content = this.argument(call, index)?.content;
     if (content?.byteLength !== 4) return undefined;
     return new DataView(content.buffer, content.byteOffset, 4).getInt32(0, true);
+  }
+
+  /** Whether its rows of per-layer embeddings come from the host. */
+  get hasRowsOnHost(): boolean {
+    return this.host.rowsOf?.(this)?.isUsed ?? false;
   }
 
   /** The buffers of a state: positions, rotary values, then keys and values; undefined if one is unknown. */

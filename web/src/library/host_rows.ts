@@ -1,0 +1,313 @@
+// The table of per-layer embeddings in a file, and a window of the rows of a call in its place (docs/adr/0024).
+//
+// The client makes every tensor of the package on the device and writes its bytes. Those of the table get a buffer of four
+// bytes, and what is written goes to the file. When the client calls a function that reads the table, the function is given
+// other parameters: the client's, with the window's tensors in the place of the table's.
+import type { Handle } from "./abi";
+import { Calls, CPU_DEVICE } from "./calls";
+import type { BufferState, Catcher, Dependent } from "../gpu/buffers";
+import type { Call, Library, Stage, TableRows } from "./library";
+import type { RowFile } from "./row_file";
+import { because, counts } from "../stats";
+import type { Piece } from "./table_index";
+
+/** What the library says of its table. */
+interface Table {
+  readonly pad_token_id: number;
+  readonly splits: readonly { readonly rows: number; readonly tensors: readonly string[] }[];
+}
+
+interface Metadata {
+  readonly params: readonly { readonly name: string; readonly shape: readonly number[]; readonly dtype: string }[];
+  readonly prefill_chunk_size: number;
+  readonly per_layer_embedding?: Table;
+}
+
+/** A tensor of the table, whose bytes are at an offset of the file, or in memory where the file took none. */
+interface Kept {
+  readonly at: number;
+  readonly nbytes: number;
+  readonly rowBytes: number;
+  memory: Uint8Array | undefined;
+}
+
+/** One part of the table: its rows, and its tensors in the window's order. */
+interface Split {
+  readonly rows: number;
+  readonly kept: readonly Kept[];
+}
+
+/** Rows of a call on the device, one tensor for each of a split's. */
+interface Window {
+  readonly params: Handle;
+  readonly host: readonly Handle[];
+  readonly device: readonly Handle[];
+}
+
+const ALLOCATE = "runtime.TVMTensorAllocWithScope";
+const COPY = "runtime.TVMTensorCopyFromTo";
+const HEADER_BYTES = 24; // of an object, before a shape's sizes, or a tensor's address
+/** Arguments of the functions that read the table; the last is the parameters. */
+const ARGUMENTS = { decode: 3, prefill: 5 } as const;
+type Reader = keyof typeof ARGUMENTS;
+
+export class HostRows implements TableRows, Dependent {
+  private readonly kept = new Map<BufferState, Kept>();
+  private readonly windows = new Map<string, Window>();
+  private library: Library | undefined;
+  private table: { pad: number; splits: Split[] } | undefined;
+  private allocate: Handle = 0;
+  private bytes = 0;
+  private hasEnded = false;
+  /** The tensor that is made now. */
+  private making: Piece | undefined;
+
+  constructor(
+    private readonly pieces: readonly Piece[],
+    private readonly file: RowFile,
+    private readonly onEnd: (rows: HostRows) => void,
+  ) {}
+
+  get isUsed(): boolean {
+    return this.kept.size > 0;
+  }
+
+  /** Whether it is for this library: the one that makes the table's tensors. */
+  isFor(library: Library): boolean {
+    return this.library === undefined || this.library === library;
+  }
+
+  // --- The client loads the table ---
+
+  around(library: Library, stage: Stage | undefined, call: Call, run: () => number): number {
+    if (this.isUsed && (stage === "decode" || stage === "prefill")) return this.withRows(stage, call, run);
+    if (stage !== undefined || call.count !== 4 || this.table) return run();
+    if (call.handle !== this.allocatorOf(library)) return run();
+    this.making = this.pieceOf(library, call);
+    try {
+      return run();
+    } finally {
+      this.making = undefined;
+      if (this.library?.device) this.library.device.keepsWrites = true;
+    }
+  }
+
+  private allocatorOf(library: Library): Handle {
+    if (this.library === library && this.allocate) return this.allocate;
+    const found = Calls.of(library).global(ALLOCATE);
+    if (this.library === library) this.allocate = found;
+    return found;
+  }
+
+  /** The tensor of the table that a call allocates. */
+  private pieceOf(library: Library, { args }: Call): Piece | undefined {
+    const [sizes, count] = library.copyOut(library.value(args).handle + HEADER_BYTES, 2);
+    const words = library.copyOut(sizes! >>> 0, 2 * count!);
+    const shape = Array.from({ length: count! }, (_, i) => words[2 * i]!);
+    return this.pieces.find((piece) => String(piece.shape) === String(shape));
+  }
+
+  /** Takes what is written to the buffer that `library` makes now; undefined for a buffer of its own. */
+  catcherOf(library: Library, bytes: number): Catcher | undefined {
+    const { making } = this;
+    if (!making || Math.ceil(making.nbytes / 4) * 4 !== bytes) return undefined; // on the host: no buffer is made
+    this.making = undefined;
+    this.library = library;
+    const { nbytes } = making;
+    const kept: Kept = { at: this.bytes, nbytes, rowBytes: nbytes / making.shape[0]!, memory: undefined };
+    this.bytes += nbytes;
+    let isNew = true;
+    return (offset, data, stand) => {
+      if (isNew) {
+        this.kept.set(stand, kept);
+        stand.dependents.add(this);
+        counts.tableBytesOnHost += nbytes;
+      }
+      isNew = false;
+      this.store(kept, offset, data);
+    };
+  }
+
+  private store(kept: Kept, offset: number, data: Uint8Array): void {
+    const { nbytes } = kept;
+    const bytes = data.subarray(0, Math.max(0, nbytes - offset)); // the queue takes whole words
+    if (!kept.memory) {
+      try {
+        this.file.write(bytes, kept.at + offset);
+        return;
+      } catch (error) {
+        because(`rows of per-layer embeddings are kept in memory: ${String(error)}`);
+        kept.memory = new Uint8Array(nbytes);
+        if (offset > 0) this.file.read(kept.memory.subarray(0, offset), kept.at);
+      }
+    }
+    kept.memory.set(bytes, offset);
+  }
+
+  // --- The client calls a function that reads the table ---
+
+  private withRows(stage: Reader, call: Call, run: () => number): number {
+    const library = this.library!;
+    const place = call.args + (ARGUMENTS[stage] - 1) * library.found.any_bytes;
+    if (call.count !== ARGUMENTS[stage])
+      throw new Error(`${stage} is called with ${call.count} arguments, expected ${ARGUMENTS[stage]}`);
+    const before = library.copyOut(place, 4);
+    const ids = this.idsOf(stage, call, before[2]! >>> 0);
+    const window = this.windowOf(stage, before[2]! >>> 0);
+    this.fill(window, ids);
+    const words = before.slice();
+    words[2] = window.params;
+    library.copyIn(place, words);
+    try {
+      return run();
+    } finally {
+      library.copyIn(place, before);
+    }
+  }
+
+  /** The tokens whose rows the call reads: at a picture's or a sound's the pad token. */
+  private idsOf(stage: Reader, call: Call, params: Handle): number[] {
+    this.table ??= this.readTable(params);
+    const ids = this.hostWords(call, stage === "decode" ? 0 : 1);
+    if (stage === "decode") return ids;
+    const modalities = this.hostWords(call, 2);
+    return ids.map((id, i) => (modalities[i] === 0 ? id : this.table!.pad));
+  }
+
+  /** Integers of a tensor that the host wrote. */
+  private hostWords(call: Call, index: number): number[] {
+    const library = this.library!;
+    const tensor = library.value(call.args + index * library.found.any_bytes).handle;
+    const count = Calls.of(library)
+      .sizes(tensor)
+      .reduce((product, size) => product * size, 1);
+    const written = library.argument(call, index)?.written;
+    if (!written || written.byteLength < 4 * count)
+      throw new Error(
+        "the host does not know the tokens of a call, whose rows of per-layer embeddings it has to bring",
+      );
+    return Array.from(new Int32Array(written.slice(0, 4 * count).buffer));
+  }
+
+  private metadata(): Metadata {
+    return JSON.parse(this.library!.readMetadata() ?? "{}") as Metadata;
+  }
+
+  /** Where the table's tensors are kept, by the client's parameters. */
+  private readTable(params: Handle): { pad: number; splits: Split[] } {
+    const library = this.library!;
+    const { params: names, per_layer_embedding: table } = this.metadata();
+    if (!table) {
+      throw new Error(
+        "the library takes no rows of per-layer embeddings from the host; hint: compile the package again, or load it " +
+          "without useRowsFromHost",
+      );
+    }
+    const calls = Calls.of(library);
+    const keptAs = (name: string): Kept => {
+      const item = calls.item(
+        params,
+        names.findIndex((each) => each.name === name),
+      );
+      const kept = this.kept.get(library.bufferOf(item)!);
+      calls.release(item);
+      if (!kept) throw new Error(`${name} is on the device: the package at the address of useRowsFromHost is another`);
+      return kept;
+    };
+    const splits = table.splits.map(({ rows, tensors }) => ({ rows, kept: tensors.map(keptAs) }));
+    return { pad: table.pad_token_id, splits };
+  }
+
+  private windowOf(stage: Reader, params: Handle): Window {
+    const key = `${stage},${params}`;
+    let window = this.windows.get(key);
+    if (!window) {
+      window = this.makeWindow(stage, params);
+      this.windows.set(key, window);
+    }
+    return window;
+  }
+
+  /** Recorded launches keep the number of rows and the buffers: every function has a window of its own. */
+  private makeWindow(stage: Reader, params: Handle): Window {
+    const library = this.library!;
+    const calls = Calls.of(library);
+    const { params: all, prefill_chunk_size: chunk, per_layer_embedding: table } = this.metadata();
+    const [first] = table!.splits;
+    let rows = stage === "decode" ? 1 : chunk;
+    while (table!.splits.some((split) => split.rows === rows)) rows += 1; // as many as a split has mean the split
+    const shapeOf = (name: string) => all.find((each) => each.name === name)!;
+    const make = (name: string, where?: typeof CPU_DEVICE) => {
+      const { shape, dtype } = shapeOf(name);
+      return calls.tensor([rows, ...shape.slice(1)], dtype, where);
+    };
+    const device = first!.tensors.map((name) => make(name));
+    const host = first!.tensors.map((name) => make(name, CPU_DEVICE));
+    const kinds = new Map(table!.splits.flatMap(({ tensors }) => tensors.map((name, kind) => [name, kind])));
+    const items = all.map(({ name }, i) => {
+      const kind = kinds.get(name);
+      return kind === undefined ? calls.item(params, i) : device[kind]!;
+    });
+    const array = calls.array(items);
+    calls.release(...all.flatMap(({ name }, i) => (kinds.has(name) ? [] : [items[i]!])));
+    return { params: array, host, device };
+  }
+
+  /** The rows of `ids` in the window, after all that reads the rows of before. */
+  private fill(window: Window, ids: readonly number[]): void {
+    const library = this.library!;
+    const calls = Calls.of(library);
+    for (const [kind, host] of window.host.entries()) {
+      const [address] = library.copyOut(host + HEADER_BYTES, 1);
+      const memory = new Uint8Array(library.exports.memory.buffer);
+      for (const [i, id] of ids.entries()) this.read(id, kind, memory, (address! >>> 0) + i * this.rowBytes(kind));
+      library.device!.stream.flush();
+      // The client's own copy: it hands over what it has not submitted yet.
+      calls.call(calls.global(COPY), [calls.object(host), calls.object(window.device[kind]!)]);
+      const state = library.bufferOf(window.device[kind]!);
+      if (state) library.device!.stream.write(state);
+    }
+  }
+
+  private rowBytes(kind: number): number {
+    return this.table!.splits[0]!.kept[kind]!.rowBytes;
+  }
+
+  /** A row of the table to an address; of an id that is not in it nothing is read. */
+  private read(id: number, kind: number, memory: Uint8Array, address: number): void {
+    if (id < 0) return;
+    let first = 0;
+    for (const { rows, kept } of this.table!.splits) {
+      if (id < first + rows) {
+        const { at, rowBytes, memory: kept_ } = kept[kind]!;
+        const begin = (id - first) * rowBytes;
+        if (kept_) memory.set(kept_.subarray(begin, begin + rowBytes), address);
+        else this.file.read(memory.subarray(address, address + rowBytes), at + begin);
+        return;
+      }
+      first += rows;
+    }
+  }
+
+  // --- End ---
+
+  /** The model goes, and its table with it. */
+  bufferGone(): void {
+    this.end();
+  }
+
+  end(): void {
+    if (this.hasEnded) return;
+    this.hasEnded = true;
+    for (const [state, { nbytes }] of this.kept) {
+      state.dependents.delete(this);
+      counts.tableBytesOnHost -= nbytes;
+    }
+    for (const { params, host, device } of this.windows.values())
+      for (const handle of [params, ...host, ...device]) this.library!.releaseLater(handle);
+    this.windows.clear();
+    this.kept.clear();
+    this.file.close();
+    this.onEnd(this);
+  }
+}
