@@ -19,7 +19,7 @@ import type { DrafterOptions } from "./speculative/drafter_options";
 import { HostRows } from "./library/host_rows";
 import { Library, type LibraryHost } from "./library/library";
 import { RowFile } from "./library/row_file";
-import { type FetchFile, readPieces } from "./library/table_index";
+import { readPieces } from "./library/table_index";
 import { withClock } from "./gpu/pass_clock";
 import { profileReply } from "./profile/profile";
 import type { Profile } from "./profile/times";
@@ -205,7 +205,7 @@ export async function useDrafter(modelUrl: string, options: DrafterOptions = {})
 /** How files come to `useRowsFromHost`. */
 export interface RowOptions {
   /** By default by `fetch`, and without a network from the browser's cache storage. */
-  readonly fetch?: FetchFile;
+  readonly fetch?: (url: string) => Promise<Response>;
 }
 
 /**

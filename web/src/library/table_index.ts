@@ -11,7 +11,7 @@ const INDEX_FILE = "tensor-cache.json";
 const TABLE = "embed_tokens_per_layer.";
 
 /** How a file comes; by default by `fetch`. */
-export type FetchFile = (url: string) => Promise<Response>;
+type FetchFile = (url: string) => Promise<Response>;
 
 /** The server's, and without one the client's copy. */
 async function fetched(url: string): Promise<Response> {
