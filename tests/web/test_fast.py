@@ -103,6 +103,18 @@ def test_rows_from_the_host_change_nothing_but_the_memory(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("scene", ["long", "raced", "copied", "two", "profiled", "lost"])
+def test_conversations_with_rows_from_the_host_are_the_same(play: Play, scene: str) -> None:
+    plain = play(scene, fast=False)
+    rows = play(scene, fast=True, name="host", rows={"room": 1 << 30})
+    assert rows.steps == plain.steps
+    assert rows.stats["tableBytesOnHost"] > 0
+    assert rows.stats["replayedSteps"] > 20
+    assert rows.stats["aheadSteps"] == 0
+    assert rows.stats["plainSteps"] < 10
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limits", "is_used", "reason"),
     [
