@@ -8,23 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gemma4_compile.checkpoint.drafter import open_drafter, with_drafter
-from gemma4_compile.checkpoint.local_path import local_path
-from gemma4_compile.checkpoint.sources import ModelSource, open_source
+from gemma4_compile.checkpoint.sources import ModelSource
 from gemma4_compile.checkpoint.trained import is_trained
 from gemma4_compile.compile.compilation import LibraryPlan
 from gemma4_compile.compile.fit_memory import Memory, can_leave_table, on_host
 from gemma4_compile.compile.own_schemes import with_own_schemes
+from gemma4_compile.compile.planned_source import open_for_plan
 from gemma4_compile.compile.request import CompileRequest
-from gemma4_compile.compile.resolve import (
-    choose,
-    package_there,
-    sizes_of,
-)
+from gemma4_compile.compile.resolve import choose, package_there, sizes_of
 from gemma4_compile.errors import Gemma4CompileError, UsageError
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import ALL_COMPONENTS
-from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.options.budget import Budget, size_for
 from gemma4_compile.options.package import MOBILE
 from gemma4_compile.options.process import without_warnings
@@ -65,32 +59,21 @@ def fit_model(request: CompileRequest, known_as: str | None = None) -> CompileRe
         return request
     choose(request)  # what is wrong with the options comes first
     request = _of_package_there(request)
-    with (
-        without_warnings(),  # the model is opened again, for what was chosen
-        open_source(
-            request.model,
-            request.revision,
-            weights=request.quant == MOBILE and local_path(request.model).is_dir(),
-            generation_config=False,
-            modalities=request.modalities,
-            adapters=request.adapters,
-        ) as source,
-        open_drafter(request.drafter, source.config, weights=False) as drafter,
-    ):
-        config = with_drafter(source.config, drafter)
-        return _fitted(request, budget, source, config, known_as or request.model)
+    # The model is opened again, for what was chosen, and warns then.
+    with without_warnings(), open_for_plan(request) as source:
+        return _fitted(request, budget, source, known_as or request.model)
 
 
 def _fitted(
-    request: CompileRequest, budget: Budget, source: ModelSource, config: Gemma4Config, model: str
+    request: CompileRequest, budget: Budget, source: ModelSource, model: str
 ) -> CompileRequest:
-    """The same of a source that is open; `config` is the source's with its drafter's."""
-    table = model_parameters(config, ALL_COMPONENTS)
+    """The same of a source that is open."""
+    table = model_parameters(source.config, ALL_COMPONENTS)
     check_overrides(choose(request).recipe, table)
     known = request
     if request.quant == MOBILE:  # others only warn there, which the compilation does
         known = with_own_schemes(request, source, table)
-    memory = Memory(known, config)
+    memory = Memory(known, source.config)
     ladders = ladders_of(memory, budget, model)
     chosen = first_fit(ladders, lambda choice: memory.fits(choice, budget.room_bytes))
     if chosen is None:

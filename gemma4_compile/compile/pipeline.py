@@ -41,13 +41,13 @@ from gemma4_compile.compile.dump import check_dump
 from gemma4_compile.compile.library_build import build_libraries
 from gemma4_compile.compile.library_set import check_plans, library_plans
 from gemma4_compile.compile.own_schemes import with_own_schemes
+from gemma4_compile.compile.planned_source import open_for_plan
 from gemma4_compile.compile.released_phones import as_phone
 from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.compile.resolve import Choices, choose, sizes_of
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import ALL_COMPONENTS
 from gemma4_compile.model_spec.parameters import Parameter
-from gemma4_compile.options.package import MOBILE
 from gemma4_compile.package import files, interface
 from gemma4_compile.package.libraries import LibraryRecord, library_file, together
 from gemma4_compile.package.output_directory import (
@@ -108,19 +108,8 @@ def plan_model(
         As `compile_model` does, but for errors of the plan itself: see `BuildPlan.check`.
     """
     chosen = choose(request)  # what is wrong with the options comes first
-    with (
-        open_source(
-            request.model,
-            request.revision,
-            weights=request.quant == MOBILE and local_path(request.model).is_dir(),
-            generation_config=False,
-            modalities=request.modalities,
-            adapters=request.adapters,
-        ) as source,
-        open_drafter(request.drafter, source.config, weights=False) as drafter,
-    ):
-        source = as_phone(request, source)
-        config = with_drafter(source.config, drafter)
+    with open_for_plan(request) as source:
+        config = source.config
         sizes = sizes_of(request, config)
         table = model_parameters(config, ALL_COMPONENTS)
         own = with_own_schemes(request, source, table)

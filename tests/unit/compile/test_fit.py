@@ -261,3 +261,13 @@ def test_a_models_warnings_are_left_to_its_compilation(
     assert capsys.readouterr().err == ""
     plan_model(found)
     assert "`unheard_of`" in capsys.readouterr().err
+
+
+def test_a_phone_checkpoint_is_planned_by_its_config_as_without_a_budget() -> None:
+    """The bits of the released one are assumed, and the recipe that was given stays."""
+    line = (E2B, "--quant", "mobile", "--target", "cuda")
+    found, entry = fitted(*line, "--fit", "3GiB")
+    assert found.quant == "mobile"
+    plans, _ = plan_model(asked(*line, "--context", str(found.context_length)))
+    assert 0 < entry["needs_bytes"] <= 3 * GIB
+    assert plans[0].numbers.recipe.name == "mobile"
