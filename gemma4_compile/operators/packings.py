@@ -54,8 +54,7 @@ class Nibbles(ProductPacking):
     def halves(self, run: Sequence[Expr]) -> list[Expr]:
         """Even channels, odd channels."""
         (packed,) = run
-        upper = tirx.shift_right(packed, word(4))
-        return [tirx.bitwise_and(part, word(NIBBLES_OF_WORD)) for part in (packed, upper)]
+        return self._bytes(packed, word)
 
     def in_order(self, run: Sequence[Expr]) -> list[Expr]:
         """Nibbles 0, 2, 1, 3 as bytes, then 4, 6, 5, 7."""
@@ -74,9 +73,7 @@ class Nibbles(ProductPacking):
     def centred(self, run: Sequence[Expr], constant: Constant) -> list[Expr]:
         """Minus 7: no byte borrows from the next."""
         (packed,) = run
-        parts = (packed, tirx.shift_right(packed, constant(4)))
-        masked = [tirx.bitwise_and(part, constant(NIBBLES_OF_WORD)) for part in parts]
-        return less_zero_point(masked, self.zero_point, constant)
+        return less_zero_point(self._bytes(packed, constant), self.zero_point, constant)
 
     def pack(self, values: UInt8Array) -> UInt32Array:
         """See `Packing`."""
@@ -90,6 +87,10 @@ class Nibbles(ProductPacking):
         values[:, 0::2] = octets & np.uint8(15)
         values[:, 1::2] = octets >> np.uint8(4)
         return values
+
+    def _bytes(self, packed: Expr, constant: Constant) -> list[Expr]:
+        parts = (packed, tirx.shift_right(packed, constant(4)))
+        return [tirx.bitwise_and(part, constant(NIBBLES_OF_WORD)) for part in parts]
 
 
 @dataclass(frozen=True)

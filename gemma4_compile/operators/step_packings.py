@@ -20,7 +20,7 @@ from gemma4_compile.operators.packing import (
     less_zero_point,
     word,
 )
-from gemma4_compile.operators.packings import NIBBLES_OF_WORD, OTHER_BITS, Bytes, Nibbles
+from gemma4_compile.operators.packings import OTHER_BITS, Bytes, Nibbles
 from gemma4_compile.operators.tir import bind
 from gemma4_compile.operators.types import Expr
 
@@ -117,9 +117,7 @@ class SteppedNibbles(Nibbles, StepPacking):
 
     def levels(self, packed: Expr, constant: Constant) -> list[Expr]:
         """7 minus each."""
-        parts = (packed, tirx.shift_right(packed, constant(4)))
-        masked = [tirx.bitwise_and(part, constant(NIBBLES_OF_WORD)) for part in parts]
-        return self._less(masked, constant)
+        return self._less(self._bytes(packed, constant), constant)
 
     def arranged(self, words: Sequence[Expr], constant: Constant) -> list[Expr]:
         """Even and odd channels of each run of eight."""

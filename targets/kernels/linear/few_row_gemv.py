@@ -24,7 +24,7 @@ from gemma4_compile.operators.activations import PackedOutput
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.math import as_f32, gelu_tanh
 from gemma4_compile.operators.minima import MinimaLayout
-from gemma4_compile.operators.packing import ProductPacking
+from gemma4_compile.operators.packing import ONES, ProductPacking
 from gemma4_compile.operators.rows import most_of
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
@@ -289,7 +289,7 @@ def add_int8(
                 mine = [bind(word) for vec4 in vec4s for word in _WORDS.lanes(vec4)]
                 total = LocalVar("int32", i32(0))
                 for word in mine:
-                    total.add(dot4(word, tirx.const(0x01010101, "uint32")))
+                    total.add(dot4(word, tirx.const(ONES, "uint32")))
                 zeros = i32(0) if has_minima else bind(total.value * -offset)
                 sums = []
                 for m in range(OWN_ROWS):

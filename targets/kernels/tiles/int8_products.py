@@ -205,7 +205,32 @@ class ScaleLoader:
                 put(memory, first + item, values)
 
 
-class Int8TileProduct(TileProduct):
+class IntegerTileProduct(TileProduct):
+    """Both tiles as words of signed bytes, whose products are summed as integers."""
+
+    _integers: Buffer
+
+    def _clear_integers(self) -> None:
+        for index in range(self._shape.vectors):
+            put(self._integers, index, splat(tirx.const(0, "int32")))
+
+    def _add_word(self, word: Expr, left: Sequence[Expr], right: Sequence[Expr]) -> None:
+        integers = self._integers
+        a = [bind(vector(self._memory, self._x.place(word, at))) for at in left]
+        b = [bind(vector(self._memory, self._w.place(word, at))) for at in right]
+        for i in range(self._shape.thread_m):
+            mine = lane_of(a[i // VECTOR], i % VECTOR)
+            self._add_to_sums(i, mine)
+            for j, item in enumerate(b):
+                index = i * len(b) + j
+                products = joined([dot4(mine, lane_of(item, lane)) for lane in range(VECTOR)])
+                put(integers, index, vector(integers, index) + products)
+
+    def _add_to_sums(self, i: int, mine: Expr) -> None:
+        """Take a word of the thread's row i of x, besides its products; here nothing."""
+
+
+class Int8TileProduct(IntegerTileProduct):
     """Both tiles as words of signed bytes, with a scale for each row and group.
 
     Parameters
@@ -263,11 +288,10 @@ class Int8TileProduct(TileProduct):
             loader.write(step, self._scales)
 
     def _multiply(self) -> None:
-        shape, integers = self._shape, self._integers
+        shape = self._shape
         with T.serial(0, shape.iterations // shape.slices) as iteration:
             group = bind(iteration * shape.slices + self._slice)
-            for index in range(shape.vectors):
-                put(integers, index, splat(tirx.const(0, "int32")))
+            self._clear_integers()
             if self._x_sums is not None:
                 for i in range(shape.thread_m):
                     store(self._x_sums, tirx.const(0, "int32"), i)
@@ -277,19 +301,10 @@ class Int8TileProduct(TileProduct):
                 self._each_item(vec4, lambda word: self._add_word(word, left, right))
             self._add_group(group)
 
-    def _add_word(self, word: Expr, left: Sequence[Expr], right: Sequence[Expr]) -> None:
-        integers = self._integers
-        a = [bind(vector(self._memory, self._x.place(word, at))) for at in left]
-        b = [bind(vector(self._memory, self._w.place(word, at))) for at in right]
-        for i in range(self._shape.thread_m):
-            mine = lane_of(a[i // VECTOR], i % VECTOR)
-            if self._x_sums is not None:
-                ones = tirx.const(ONES, "uint32")
-                store(self._x_sums, self._x_sums[i] + dot4(mine, ones), i)
-            for j, item in enumerate(b):
-                index = i * len(b) + j
-                products = joined([dot4(mine, lane_of(item, lane)) for lane in range(VECTOR)])
-                put(integers, index, vector(integers, index) + products)
+    def _add_to_sums(self, i: int, mine: Expr) -> None:
+        if self._x_sums is not None:
+            ones = tirx.const(ONES, "uint32")
+            store(self._x_sums, self._x_sums[i] + dot4(mine, ones), i)
 
     def _add_group(self, group: Expr) -> None:
         """Add a group's integers, scaled."""

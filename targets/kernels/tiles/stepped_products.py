@@ -17,22 +17,22 @@ from gemma4_compile.operators.step_packings import StepPacking
 from gemma4_compile.operators.tir import bind, store
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import local
-from gemma4_compile.targets.kernels.common.builtins import dot4
 from gemma4_compile.targets.kernels.common.weights import WeightReader
-from gemma4_compile.targets.kernels.tiles.int8_products import IntegerWeightLoader
+from gemma4_compile.targets.kernels.tiles.int8_products import (
+    IntegerTileProduct,
+    IntegerWeightLoader,
+)
 from gemma4_compile.targets.kernels.tiles.loaders import (
     VECTOR,
     DenseLoader,
     Move,
     RowOf,
-    joined,
-    lane_of,
     put,
     splat,
     transposed,
     vector,
 )
-from gemma4_compile.targets.kernels.tiles.products import TileProduct, TileShape
+from gemma4_compile.targets.kernels.tiles.products import TileShape
 
 
 def _u32(value: int) -> Expr:
@@ -70,7 +70,7 @@ class LevelLoader(IntegerWeightLoader):
         ]
 
 
-class SteppedTileProduct(TileProduct):
+class SteppedTileProduct(IntegerTileProduct):
     """Both tiles as words of signed bytes.
 
     Parameters
@@ -90,8 +90,7 @@ class SteppedTileProduct(TileProduct):
     ) -> None:
         super().__init__(shape, thread, "uint32")
         self._integers = local((shape.vectors * VECTOR,), "int32")
-        for index in range(shape.vectors):
-            put(self._integers, index, splat(tirx.const(0, "int32")))
+        self._clear_integers()
         move_x = Move(self._x, thread, shape.threads, 0, row_of_x)
         move_w = Move(self._w, thread, shape.threads, self._x.blocks, row_of_w)
         packing = weights.layout.levels
@@ -110,17 +109,6 @@ class SteppedTileProduct(TileProduct):
             vec4 = bind(iteration * shape.slices + self._slice)
             left, right = self._rows_of(vec4)
             self._each_item(vec4, lambda word: self._add_word(word, left, right))
-
-    def _add_word(self, word: Expr, left: Sequence[Expr], right: Sequence[Expr]) -> None:
-        integers = self._integers
-        a = [bind(vector(self._memory, self._x.place(word, at))) for at in left]
-        b = [bind(vector(self._memory, self._w.place(word, at))) for at in right]
-        for i in range(self._shape.thread_m):
-            mine = lane_of(a[i // VECTOR], i % VECTOR)
-            for j, item in enumerate(b):
-                index = i * len(b) + j
-                products = joined([dot4(mine, lane_of(item, lane)) for lane in range(VECTOR)])
-                put(integers, index, vector(integers, index) + products)
 
 
 def scaled_levels(

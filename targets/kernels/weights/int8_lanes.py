@@ -14,6 +14,7 @@ from gemma4_compile.operators.activation_quantization import GROUP, WORD
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.math import as_f32
 from gemma4_compile.operators.minima import MinimaLayout
+from gemma4_compile.operators.packing import ONES
 from gemma4_compile.operators.tir import FunctionBuilder, LocalVar, bind, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import (
@@ -145,7 +146,7 @@ class LaneSlice:
             words, scale = read(group)
             if self._is_ragged:
                 scale = bind(tirx.Select(number < self._count, scale, zero()))
-            ones = tirx.const(0x01010101, "uint32")
+            ones = tirx.const(ONES, "uint32")
             total = LocalVar("int32", i32(0))
             for word in words:
                 total.add(dot4(word, ones))

@@ -13,7 +13,7 @@ from tvm import tirx
 from gemma4_compile.operators.activation_quantization import GROUP, WORD
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.math import as_f32
-from gemma4_compile.operators.packing import word
+from gemma4_compile.operators.packing import ONES, word
 from gemma4_compile.operators.tir import FunctionBuilder, LocalVar, bind, i32, store
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import Block, barrier, local, shared
@@ -22,7 +22,6 @@ from gemma4_compile.targets.kernels.common.vectors import WIDEST, Vectors
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.prologues.vectors import VEC4S, step_vec4s
 
-ONES = 0x01010101
 ReadGroup = Callable[[Expr], list[Expr]]
 """From a group's number to its words of x."""
 
