@@ -23,9 +23,6 @@ multiplications into additions, and nothing is reassociated.
 
 from __future__ import annotations
 
-import functools
-import platform
-import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +30,6 @@ import numpy as np
 import numpy.typing as npt
 import tvm
 from tvm.script import tirx as T
-from tvm.target import Target
 
 from gemma4_compile.operators.packing import UInt32Array
 from gemma4_compile.quantization.group_search_stages import (
@@ -48,6 +44,7 @@ from gemma4_compile.quantization.group_search_stages import (
     turn_positive,
     write_codes,
 )
+from gemma4_compile.quantization.host_kernels import compiled_once
 
 RATIOS = np.concatenate([np.arange(1, 5), np.arange(4.5, 10.5, 5 / 64)]).astype(np.float32)
 """Of the largest weight to the step: whole ones for trained levels, close ones to search among."""
@@ -106,7 +103,7 @@ def _search(weights: Float32Array, scale_dtype: str, *, is_coarse: bool) -> Foun
     words = tvm.runtime.empty((blocks, LANES, GROUP // 8), "uint32")
     scales = tvm.runtime.empty((blocks, LANES), "float32")
     exact = tvm.runtime.empty((blocks, LANES), "uint8")
-    _compiled(scale_dtype, is_coarse)(
+    _kernel(scale_dtype, is_coarse)(
         given, tvm.runtime.tensor(RATIOS / np.float32(UNIT)), words, scales, exact
     )
     return FoundGroups(
@@ -116,29 +113,7 @@ def _search(weights: Float32Array, scale_dtype: str, *, is_coarse: bool) -> Foun
     )
 
 
-_compiling = threading.Lock()
-
-
-def _compiled(scale_dtype: str, is_coarse: bool) -> Any:
-    with _compiling:  # weights are converted in several threads
-        return _compile(scale_dtype, is_coarse)
-
-
-@functools.cache
-def _compile(scale_dtype: str, is_coarse: bool) -> Any:
-    kernel = _kernel(scale_dtype, is_coarse).with_attr("global_symbol", "search")
-    return tvm.compile(tvm.IRModule({"search": kernel}), target=host_target())["search"]
-
-
-def host_target() -> Target:
-    """The machine that runs it: x86 with AVX2, as our CPU libraries, if it has that."""
-    if platform.machine() not in ("x86_64", "AMD64"):
-        return Target("llvm")
-    newest = Target({"kind": "llvm", "mcpu": str(tvm.target.codegen.llvm_get_system_cpu())})
-    has_avx2 = tvm.target.codegen.target_has_features("avx2", newest)
-    return Target({"kind": "llvm", "mcpu": "x86-64-v3" if has_avx2 else "x86-64-v2"})
-
-
+@compiled_once
 def _kernel(scale_dtype: str, is_coarse: bool) -> Any:
     """The search as a function of TVM; docs/numerics.md tells of its speed."""
     smallest = SMALLEST[scale_dtype]

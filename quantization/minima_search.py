@@ -19,19 +19,17 @@ from the first weight to the last.
 
 from __future__ import annotations
 
-import functools
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import tvm
+from tvm import tirx
 from tvm.script import tirx as T
 
 from gemma4_compile.operators.minima import GROUP, GROUPS, TOP_SIZE
 from gemma4_compile.operators.packing import UInt32Array
-from gemma4_compile.quantization.group_search import host_target
+from gemma4_compile.quantization.host_kernels import compiled_once
 
 LANES = 16  # groups side by side
 UNIT = 16384.0  # the largest weight, in the integers of step 1
@@ -96,21 +94,9 @@ def _units(sizes: Float32Array) -> Float32Array:
     return ((bits + (np.uint32(0x7FFF) + odd)) & np.uint32(0xFFFF0000)).view(np.float32)
 
 
-_compiling = threading.Lock()
-
-
-def _compiled(name: str) -> Callable[..., None]:
-    with _compiling:  # weights are converted in several threads
-        return _compile(name)
-
-
-@functools.cache
-def _compile(name: str) -> Callable[..., None]:
-    kernel = {"fit": fit, "refine": refine}[name].with_attr("global_symbol", name)
-    found: Callable[..., None] = tvm.compile(tvm.IRModule({name: kernel}), target=host_target())[
-        name
-    ]
-    return found
+@compiled_once
+def _compiled(name: str) -> tirx.PrimFunc:
+    return {"fit": fit, "refine": refine}[name]
 
 
 @T.prim_func(s_tir=True)
