@@ -15,8 +15,10 @@ export interface WaitableDevice {
 const TIMER_MS = 50;
 /** Polling makes such a read at least so many times as quick: a busy machine makes any read slow for once. */
 const QUICKER = 4;
+/** So many reads of each kind show it, or nothing does: any of them may end at another time for once. */
+const READS = 5;
 /** A device that has not answered by then is left as it is. */
-const PATIENCE_MS = 1000;
+const PATIENCE_MS = 2000;
 const INTERVAL_MS = 2;
 const MAX_INTERVAL_MS = 50;
 /** What waits long is looked at less often: this share of the wait is what it may last longer. */
@@ -88,12 +90,16 @@ export class Waits {
   }
 
   private async isEndedByTimer(buffer: GPUBuffer): Promise<boolean> {
-    let alone = await this.timed(buffer);
-    if (alone < TIMER_MS) alone = await this.timed(buffer); // a period begins where a read ends
+    let alone = 0;
+    // A period begins where a read ends, so that the second one shows all of it, if it was begun in time.
+    for (let read = 0; read < READS && alone < TIMER_MS; read += 1) alone = await this.timed(buffer);
     if (alone < TIMER_MS) return false;
     this.isTimed = true;
     this.isThrottled = true; // as in the constructor
-    return (await this.timed(buffer)) * QUICKER <= alone;
+    for (let read = 0; read < READS; read += 1) {
+      if ((await this.timed(buffer)) * QUICKER <= alone) return true;
+    }
+    return false;
   }
 
   /** How long a read takes, in milliseconds. */

@@ -54,7 +54,7 @@ afterEach(() => {
 async function found(device: TimedDevice): Promise<Waits> {
   const waits = new Waits(device);
   const finding = waits.find();
-  await vi.advanceTimersByTimeAsync(2000);
+  await vi.advanceTimersByTimeAsync(3000);
   await finding;
   return waits;
 }
@@ -74,6 +74,32 @@ async function readMs(device: TimedDevice, waits: Waits, workMs: number): Promis
 }
 
 describe("a device whose waits a timer ends", () => {
+  it.each([1, 4])("is found where the first %i of its polled reads are slow for another reason", async (slow) => {
+    const device = fakeTimedDevice(PERIOD_MS);
+    const { createBuffer } = device;
+    const busyMs = [0, ...Array<number>(slow).fill(90)]; // the first read shows the period
+    device.createBuffer = (descriptor) => {
+      const buffer = createBuffer(descriptor);
+      const { mapAsync } = buffer;
+      buffer.mapAsync = (...mode) => {
+        device.work(busyMs.shift() ?? 0);
+        return mapAsync.apply(buffer, mode);
+      };
+      return buffer;
+    };
+    await found(device);
+    expect(busyMs).toEqual([]);
+    expect(counts.timedDevices).toBe(1);
+  });
+
+  it("is found where others end its first reads", async () => {
+    const device = fakeTimedDevice(PERIOD_MS);
+    timer(() => device.submit([]), 20);
+    timer(() => device.submit([]), 40);
+    await found(device);
+    expect(counts.timedDevices).toBe(1);
+  });
+
   it("is found, and polled while a read waits", async () => {
     const device = fakeTimedDevice(PERIOD_MS);
     const waits = await found(device);
