@@ -198,6 +198,18 @@ def test_no_relative_imports_and_no_imports_inside_functions() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_no_module_has_tvm_read_a_function_while_it_is_loaded() -> None:
+    """A search of weights took longer to read than TVM to load, for every command."""
+    wrong = [
+        f"{SOURCES[module].relative_to(ROOT)}:{node.lineno}: {node.name}"
+        for module in SOURCES
+        for node in parsed(module).body
+        if isinstance(node, ast.FunctionDef)
+        and any("prim_func" in ast.unparse(decorator) for decorator in node.decorator_list)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def source_files() -> list[Path]:
     suffixes = {".py", ".cc", ".h", ".ts", ".mjs"}
     folders = (*SOURCE_FOLDERS, "tests", "examples", "benchmarks", "tools", "web")
