@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Generator as Steps
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, runtime_checkable
@@ -13,6 +13,7 @@ from typing import Literal, Protocol, runtime_checkable
 from tokenizers import Tokenizer
 
 from gemma4_compile.media.settings import MediaSettings
+from gemma4_compile.runtime.engine.beginnings import Beginnings, End
 from gemma4_compile.runtime.engine.chunks import chunks, whole_rows
 from gemma4_compile.runtime.engine.media_prompt import Prompt, Tokens
 from gemma4_compile.runtime.engine.next_token import Guessing, Held, NextToken, next_token
@@ -74,6 +75,7 @@ class Generator:
         tokenizer: Tokenizer,
         stop_ids: frozenset[int],
         media: MediaSettings | None = None,
+        beginnings: Beginnings | None = None,
     ) -> None:
         """Take an engine over, whatever it holds.
 
@@ -81,7 +83,10 @@ class Generator:
         ----------
         stop_ids : tokens that end a reply; the one that asks for a tool's result always does
         media : what the engine's package takes besides text
+        beginnings : where those of prompts are looked for besides in the engine's state
         """
+        self._beginnings = beginnings
+        self._client: Hashable = None
         self._whole = media is not None and media.whole_images
         self.engine = engine
         self.tokenizer = tokenizer
@@ -107,6 +112,8 @@ class Generator:
         max_tokens: int | None = None,
         stop: Sequence[str] = (),
         plain: bool = False,
+        client: Hashable = None,
+        tenant: str = "",
     ) -> Generation:
         """Begin a reply; it runs as the returned object is iterated.
 
@@ -117,6 +124,8 @@ class Generator:
         max_tokens : most tokens of the reply; None for as many as fit
         stop : texts that end the answer
         plain : take everything as the answer's text, reasoning and calls included
+        client : who asks; it learns what of its prompt the state held only if it asked before, too
+        tenant : whose kept beginnings are looked through, and added to
 
         Raises
         ------
@@ -137,7 +146,8 @@ class Generator:
         if not plain:
             in_reasoning = MarkIds.of(self.tokenizer).reasoning_is_open(prompt.ids)
             parser = ReplyParser(self.tokenizer, in_reasoning=in_reasoning)
-        return Generation(self, prompt, chooser, max_tokens, StopStrings(stop), parser)
+        asker = Asker(client, tenant)
+        return Generation(self, prompt, chooser, max_tokens, StopStrings(stop), parser, asker)
 
     def cut(self, prompt: Prompt, begin: int) -> list[slice]:
         """The chunks of a prompt from `begin` on; UsageError as of `start`."""
@@ -146,8 +156,13 @@ class Generator:
         found = chunks(rest, most, whole_images=self._whole)
         return [slice(begin + part.start, begin + part.stop) for part in found]
 
-    def rewind(self, prompt: Tokens) -> int:
-        """Bring the state back to what it shares with `prompt`; return how many tokens that is.
+    def take(self, client: Hashable) -> bool:
+        """Make the state a client's; return whether it was that before."""
+        was, self._client = self._client, client
+        return client == was
+
+    def rewind(self, prompt: Tokens, tenant: str = "") -> int:
+        """Bring the state to what is held or kept of `prompt`; return how many tokens that is.
 
         At least one token of the prompt is left to run, for its logits.
         """
@@ -162,7 +177,16 @@ class Generator:
             self.clear()
             shared = 0
         self._held.keys = keys[:shared]
+        if self._beginnings is not None:
+            self._held.in_forward = True
+            shared = self._beginnings.restore(prompt, shared, tenant)
+            self._held.keys, self._held.in_forward = keys[:shared], False
         return shared
+
+    def keep(self, end: End, tenant: str) -> None:
+        """Tell of the state, which a later prompt may begin with."""
+        if self._beginnings is not None:
+            self._beginnings.keep(self._held.keys, end, tenant)
 
     def prefill(self, chunk: Prompt) -> Float32Array:
         """Add one chunk; return the logits after it."""
@@ -184,6 +208,14 @@ class Generator:
         return len(self._held.keys) == self.engine.context_length
 
 
+@dataclass(frozen=True)
+class Asker:
+    """Who wants a reply: `client` and `tenant` of `Generator.start`."""
+
+    client: Hashable
+    tenant: str
+
+
 class Generation:
     """A reply in the making: iterate over its events, once.
 
@@ -193,12 +225,12 @@ class Generation:
     text, reasoning, tool_calls : its parts so far, as the events gave them
     finish_reason : a stop token or text, `max_tokens`, the end of the context, or a reader who
         stopped reading
-    prompt_tokens, reused_tokens : length of the prompt, and how much of it the state already held
+    prompt_tokens, reused_tokens : length of the prompt, and how much of it was held or kept; 0
+        where another client asked before
     first_token_s : seconds until the first token was chosen
     decode_s : seconds from then to the end
     drafting : the counts of its guesses, once it has ended; None where there is no drafter
-    single_call, tells_reuse : whether its first call ends it, and `reused_tokens` is told and not
-        left at 0; may be set until it is iterated
+    single_call : whether its first call ends it; may be set until it is iterated
     """
 
     def __init__(
@@ -209,7 +241,9 @@ class Generation:
         max_tokens: int | None,
         stop: StopStrings,
         parser: ReplyParser | PlainParser,
+        asker: Asker,
     ) -> None:
+        self._asker = asker
         self._generator = generator
         self._prompt = prompt
         self._chooser = chooser
@@ -226,7 +260,7 @@ class Generation:
         self.first_token_s = 0.0
         self.decode_s = 0.0
         self.drafting = None if generator.pace is None else Drafting()
-        self.single_call, self.tells_reuse = False, True
+        self.single_call = False
         self._events = self._run()
 
     def __iter__(self) -> Iterator[Event | PromptProgress]:
@@ -266,6 +300,7 @@ class Generation:
             self.text += rest
             yield TextDelta(rest)
         self.finish_reason = "stop" if stopped else reason
+        self._generator.keep("reply", self._asker.tenant)
 
     def _answer(
         self, way: NextToken, logits: Float32Array, begin: float
@@ -295,12 +330,14 @@ class Generation:
         return False
 
     def _prefill(self) -> Steps[PromptProgress, None, Float32Array]:
-        done = self._generator.rewind(self._prompt)
-        self.reused_tokens = done if self.tells_reuse else 0
+        generator, tenant, total = self._generator, self._asker.tenant, len(self._prompt)
+        done = generator.rewind(self._prompt, tenant)
+        self.reused_tokens = done if generator.take(self._asker.client) else 0
         logits = None
-        for part in self._generator.cut(self._prompt, done):
-            logits = self._generator.prefill(self._prompt.part(part.start, part.stop))
-            yield PromptProgress(part.stop, len(self._prompt))
+        for part in generator.cut(self._prompt, done):
+            logits = generator.prefill(self._prompt.part(part.start, part.stop))
+            generator.keep("prompt" if part.stop == total else "chunk", tenant)
+            yield PromptProgress(part.stop, total)
         assert logits is not None, "a rewind leaves at least one token to run"
         return logits
 

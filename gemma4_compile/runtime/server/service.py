@@ -102,18 +102,6 @@ class Reply:
     logprobs: ReplyLogprobs | None
 
 
-class _StateOwner:
-    """Whose prompt the state holds; known to the worker's thread alone."""
-
-    def __init__(self) -> None:
-        self._client: Client | None = None
-
-    def take(self, client: Client | None) -> bool:
-        """Make the state a client's; return whether it was that before."""
-        was, self._client = self._client, client
-        return client == was
-
-
 def _start(
     prompt: Prompt,
     settings: Settings,
@@ -121,7 +109,7 @@ def _start(
     logprobs: ReplyLogprobs | None,
     plain: bool,
     single_call: bool,
-    tells_reuse: Callable[[], bool],
+    client: Client | None,
     generator: Generator,
 ) -> Generation:
     """Begin a generation; in the worker's thread."""
@@ -131,10 +119,14 @@ def _start(
     if logprobs is not None:
         chooser = logprobs.recording(chooser)
     generation = generator.start(
-        prompt, chooser, max_tokens=settings.max_tokens, stop=settings.stop, plain=plain
+        prompt,
+        chooser,
+        max_tokens=settings.max_tokens,
+        stop=settings.stop,
+        plain=plain,
+        client=client,
     )
     generation.single_call = single_call
-    generation.tells_reuse = tells_reuse()
     return generation
 
 
@@ -162,7 +154,6 @@ class Service:
         strict_request : refuse requests with fields that are not known
         media_hosts : from which pictures are fetched
         """
-        self._owner = _StateOwner()
         self.model = model
         self.worker = worker
         self._thinking = thinking
@@ -310,7 +301,6 @@ class Service:
         plain = isinstance(request, CompletionRequest)
         single_call = isinstance(request, ChatRequest) and not request.several_calls
         marks = MarkIds.of(self.model.tokenizer)
-        tells_reuse = partial(self._owner.take, client)
         starts, recorders = [], []
         for index in range(request.replies):
             settings = request.settings.of_reply(index)
@@ -321,9 +311,7 @@ class Service:
                 recorder = ReplyLogprobs(self.model.tokenizer, settings.logprobs, answer)
             recorders.append(recorder)
             starts.append(
-                partial(
-                    _start, prompt, settings, constrain, recorder, plain, single_call, tells_reuse
-                )
+                partial(_start, prompt, settings, constrain, recorder, plain, single_call, client)
             )
         tickets = place.submit(*starts)
         return [Reply(*pair) for pair in zip(tickets, recorders, strict=True)]
