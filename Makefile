@@ -21,12 +21,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup objects browsers node docs lock lint fix types tree check test test-all quick-tests all-tests part smoke demo wheel npm release bench all clean
+.PHONY: help setup objects browsers node docs lock lint fix types tree check test test-all quick-tests all-tests part smoke demo wheel npm release bench ray all clean
 
 help:
 	@echo "make demo    compile the tiny model and chat with it in the browser (HEADLESS=1: ask, also about a picture; PORT=N)"
 	@echo "make test    install what the tests need, then lint, types and tests of every part; make test-all: every test"
-	@echo "make setup | docs | lint | fix | types | check | part | smoke | wheel | npm | release | bench | all | clean    see CONTRIBUTING.md"
+	@echo "make setup | docs | lint | fix | types | check | part | smoke | wheel | npm | release | bench | ray | all | clean    see CONTRIBUTING.md"
 
 # --- environment -------------------------------------------------------------------------------
 
@@ -180,6 +180,12 @@ npm: web/node_modules/.package-lock.json
 release: clean
 	@$(MAKE) wheel npm
 	cd dist && sha256sum * > ../SHA256SUMS && mv ../SHA256SUMS .
+
+# An environment of its own: Ray is half a gigabyte that nothing else needs.
+ray: $(BIN)/python
+	$(PYTHON) -m venv build/ray
+	build/ray/bin/pip install -q -e . -r examples/ray-serve/requirements.txt pytest
+	build/ray/bin/python -m pytest --rootdir examples/ray-serve -p no:cacheprovider -c /dev/null -W ignore -q examples/ray-serve $(ARGS)
 
 bench: $(VENV)/user.stamp
 	$(BIN)/python -m benchmarks.compile_library
