@@ -7,8 +7,8 @@ import fs from "node:fs/promises";
 import http from "node:http";
 import path from "node:path";
 import { withPage } from "./chromium.mjs";
+import { ANSWER_MS } from "./limits.mjs";
 
-const READY_MS = 150_000;
 const TYPES = {
   ".html": "text/html",
   ".js": "text/javascript",
@@ -50,7 +50,7 @@ async function told(page, { folder, headers = {}, embedded, policy = "", apart }
   const outer = await serve({ "/": { text: frame, headers: embedded } });
   await page.goto(embedded ? `http://127.0.0.1:${outer.port}/` : address);
   const shown = (embedded ? page.frameLocator("iframe") : page).locator("#told");
-  await shown.filter({ hasText: "{" }).waitFor({ timeout: READY_MS });
+  await shown.filter({ hasText: "{" }).waitFor({ timeout: ANSWER_MS });
   const answer = JSON.parse(await shown.textContent());
   await page.goto("about:blank");
   for (const each of [third, server, outer.server]) each.closeAllConnections();

@@ -2,12 +2,14 @@
 // go by URL. Chromium's is on SwiftShader, unless CHROMIUM_PRELOAD names the libraries of conftest.py.
 // CHROMIUM_FLAGS takes the place of SwiftShader's flags, and CHROMIUM_LIBS names a folder of shared libraries for the browser
 // alone: for a machine with a GPU.
+import assert from "node:assert/strict";
 import fs from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";
+import { isDeepStrictEqual } from "node:util";
 import { chromium } from "playwright-core";
 import { launchFirefox } from "./firefox.mjs";
-import { close } from "./limits.mjs";
+import { close, STEP_MS } from "./limits.mjs";
 
 const COMMON = [
   "--no-sandbox",
@@ -43,6 +45,7 @@ export async function openBrowser(job, options = {}) {
         env: ENVIRONMENT,
         ...options,
       });
+  context.setDefaultTimeout(STEP_MS);
   if (!context.pages().length) await context.newPage();
   return {
     context,
@@ -64,9 +67,18 @@ export async function withPage(job, action) {
 }
 
 /** Waits until a function of the page, which may take its time, says yes: page.waitForFunction takes any promise for one. */
-export async function until(page, isSo, argument, timeout = 30_000) {
+export async function until(page, isSo, argument, timeout = STEP_MS) {
   for (const end = Date.now() + timeout; !(await page.evaluate(isSo, argument)); ) {
     if (Date.now() > end) throw new Error(`never: ${isSo}`);
     await page.waitForTimeout(50);
+  }
+}
+
+/** Waits until what `look` finds is as expected; fails with how they differ. */
+export async function becomes(page, look, expected, what) {
+  for (const end = Date.now() + STEP_MS; ; await page.waitForTimeout(50)) {
+    const found = await look();
+    if (isDeepStrictEqual(found, expected)) return;
+    if (Date.now() > end) assert.deepEqual(found, expected, what);
   }
 }

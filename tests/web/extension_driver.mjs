@@ -8,9 +8,8 @@ import fs from "node:fs/promises";
 import http from "node:http";
 import path from "node:path";
 import { FLAGS, openBrowser } from "./chromium.mjs";
-import { within } from "./limits.mjs";
+import { ANSWER_MS, STEP_MS, within } from "./limits.mjs";
 
-const READY_MS = 150_000;
 const job = JSON.parse(await fs.readFile(process.argv[2], "utf8"));
 const problems = [];
 const requested = [];
@@ -32,14 +31,14 @@ async function loaded(panel, address) {
   await panel.locator("#at").press("Enter");
 }
 
-const ready = (panel) => panel.locator("#state", { hasText: /^Ready$/ }).waitFor({ timeout: READY_MS });
+const ready = (panel) => panel.locator("#state", { hasText: /^Ready$/ }).waitFor({ timeout: ANSWER_MS });
 
 async function ask(panel, question) {
   const count = await panel.locator("#chat .assistant").count();
   await panel.locator("#question").fill(question);
   await panel.locator("#question").press("Enter");
-  await panel.locator("#chat .assistant").nth(count).waitFor({ timeout: READY_MS });
-  await panel.locator("#ask:enabled").waitFor({ timeout: READY_MS });
+  await panel.locator("#chat .assistant").nth(count).waitFor({ timeout: ANSWER_MS });
+  await panel.locator("#ask:enabled").waitFor({ timeout: ANSWER_MS });
   return panel.locator("#chat .assistant").nth(count).textContent();
 }
 
@@ -67,16 +66,16 @@ async function main(context) {
     const session = await context.newCDPSession(panel);
     await session.send("ServiceWorker.enable");
     await session.send("ServiceWorker.stopAllWorkers");
-    for (let tries = 0; (await ofExtension("service_worker")).length > 0; tries++) {
-      if (tries > 200) throw new Error("the service worker does not end");
-      await panel.waitForTimeout(50);
-    }
+    const isStopped = async () => {
+      while ((await ofExtension("service_worker")).length > 0) await panel.waitForTimeout(50);
+    };
+    await within(STEP_MS, "the service worker to end", isStopped);
   };
 
   const base = await serveFiles({ package: job.package, other: job.other });
   let panel = await open();
   await loaded(panel, `${base}other/`);
-  await panel.locator("#state", { hasText: "another package" }).waitFor({ timeout: READY_MS });
+  await panel.locator("#state", { hasText: "another package" }).waitFor({ timeout: ANSWER_MS });
   const refused = await panel.locator("#state").textContent();
   await keep(panel, `${base}package/resolve/main/mlc-chat-config.json`);
   await loaded(panel, `${base}package/`);
@@ -88,7 +87,7 @@ async function main(context) {
   const workers = (await ofExtension("service_worker")).length;
   await panel.close();
   panel = await open();
-  await panel.locator("#ask:enabled").waitFor({ timeout: READY_MS });
+  await panel.locator("#ask:enabled").waitFor({ timeout: ANSWER_MS });
   const shown = await panel.locator("#chat p").allTextContents();
   const documents = [document, ...(await ofExtension("background_page"))].map(({ targetId }) => targetId);
   await panel.locator("#state").evaluate((shown) => shown.replaceChildren()); // what comes is of the load
@@ -103,7 +102,7 @@ const { context, close } = await openBrowser(job, {
 });
 let outcome;
 try {
-  outcome = await within(3 * READY_MS, "the extension", main(context));
+  outcome = await within(2 * ANSWER_MS, "the extension", main(context));
 } catch (error) {
   outcome = { error: String(error?.stack ?? error) };
 } finally {

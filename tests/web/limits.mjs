@@ -1,5 +1,9 @@
 // Limits for what a driver waits for: neither page.evaluate nor the end of a browser has one of its own.
 
+/** Of what takes a moment on an idle machine: a busy one takes a hundred times as long, and only what hangs takes longer. */
+export const STEP_MS = 120_000;
+/** Of an answer, or of a model's start, on a device in software. */
+export const ANSWER_MS = 240_000;
 const CLOSE_MS = 30_000;
 
 /** A promise that fails after `ms`, and says for what it waited; `wait` is a promise or what starts one. */

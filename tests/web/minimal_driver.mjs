@@ -5,9 +5,8 @@
 import fs from "node:fs/promises";
 import path from "node:path";
 import { withPage } from "./chromium.mjs";
-import { within } from "./limits.mjs";
+import { ANSWER_MS, within } from "./limits.mjs";
 
-const READY_MS = 150_000;
 const job = JSON.parse(await fs.readFile(process.argv[2], "utf8"));
 const problems = [];
 
@@ -20,8 +19,8 @@ async function ask(page, question) {
   });
   await page.locator("#question").fill(question);
   await page.locator("#question").press("Enter");
-  await page.locator("#chat .assistant").nth(count).waitFor();
-  await page.locator("#ask:enabled").waitFor({ timeout: READY_MS });
+  await page.locator("#chat .assistant").nth(count).waitFor({ timeout: ANSWER_MS });
+  await page.locator("#ask:enabled").waitFor({ timeout: ANSWER_MS });
   const text = await page.locator("#chat .assistant").nth(count).textContent();
   return { text, changes: await page.evaluate(() => window.changes) };
 }
@@ -30,10 +29,10 @@ async function main(page) {
   page.on("console", (message) => message.type() === "error" && problems.push(message.text()));
   page.on("pageerror", (error) => problems.push(String(error)));
   await page.goto(job.url);
-  await page.locator("#state", { hasText: /^Ready$/ }).waitFor({ timeout: READY_MS });
+  await page.locator("#state", { hasText: /^Ready$/ }).waitFor({ timeout: ANSWER_MS });
   const answers = [];
   for (const question of job.questions) {
-    answers.push(await within(READY_MS, `an answer to "${question}"`, ask(page, question)));
+    answers.push(await within(ANSWER_MS, `an answer to "${question}"`, ask(page, question)));
   }
   return { answers };
 }

@@ -11,11 +11,9 @@ import os from "node:os";
 import path from "node:path";
 import readline from "node:readline";
 import { FLAGS, openBrowser, until } from "./chromium.mjs";
-import { within } from "./limits.mjs";
+import { ANSWER_MS, STEP_MS, within } from "./limits.mjs";
 import { servePage } from "./page_server.mjs";
 
-const READY_MS = 150_000;
-const STEP_MS = 30_000;
 const SCENARIO_MS = 400_000; // two starts of a model and two answers, in software
 const PAGE_CACHE = "gemma4/page ";
 const BELOW = "/some/folder/";
@@ -24,7 +22,6 @@ const { writeWorker } = await import(job.plugin);
 
 async function withContext(action, args = FLAGS) {
   const { context, close } = await openBrowser(job, job.firefox ? {} : { args });
-  context.setDefaultTimeout(STEP_MS);
   try {
     return await action(context);
   } finally {
@@ -59,7 +56,7 @@ async function hasOneCache(page) {
 /** Reloads; false if the load does not end: Chromium drops one that it gave to a worker just before it ended that. */
 async function isReloaded(page) {
   try {
-    await page.reload({ timeout: 15_000 });
+    await page.reload({ timeout: 30_000 });
     return true;
   } catch (error) {
     assert.match(String(error), /Timeout|ERR_ABORTED/); // the second: of the load before
@@ -100,7 +97,7 @@ async function ask(page) {
   await page.locator("#prompt").fill(job.question);
   await page.locator("#prompt").press("Enter");
   const reply = page.locator('#messages li[data-role="assistant"]:not([data-state="writing"])');
-  await reply.waitFor({ timeout: READY_MS });
+  await reply.waitFor({ timeout: ANSWER_MS });
   assert.equal(await reply.locator(".answer").innerText(), job.answer);
 }
 
@@ -114,7 +111,7 @@ const SCENARIOS = {
     atEnd.push(() => server.kill("SIGKILL"));
     const ended = new Promise((resolve) => server.once("exit", resolve));
     const address = await within(
-      READY_MS,
+      ANSWER_MS,
       "gemma4-serve's address",
       Promise.race([
         new Promise((resolve) => readline.createInterface(server.stdout).once("line", resolve)),
@@ -123,7 +120,7 @@ const SCENARIOS = {
     );
     const [page] = context.pages();
     await page.goto(address);
-    await state(page, "ready", READY_MS);
+    await state(page, "ready", ANSWER_MS);
     await page.locator("#open-settings").click();
     await page.locator("#temperature").fill("0");
     await page.locator("#close-settings").click();
@@ -146,7 +143,7 @@ const SCENARIOS = {
     await within(STEP_MS, "gemma4-serve to end", ended);
 
     await page.reload();
-    await state(page, "ready", READY_MS);
+    await state(page, "ready", ANSWER_MS);
     await ask(page);
     await page.locator("#open-settings").click();
     await page.locator("#page-storage", { hasText: "starts without a network" }).waitFor();
@@ -168,7 +165,7 @@ const SCENARIOS = {
     }
     // The bare address, which the server sends on to the package.
     await page.goto(address);
-    await state(page, "ready", READY_MS);
+    await state(page, "ready", ANSWER_MS);
     await page.screenshot({ path: path.join(job.output, "offline.png") });
   },
 

@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import fs from "node:fs/promises";
 import path from "node:path";
+import { becomes } from "./chromium.mjs";
 
 /** Works in a page of its own, in a browser without chats. */
 export async function inPage(context, { server }, action) {
@@ -39,6 +40,10 @@ export async function chatAbout({ ask, answered }, page, ...questions) {
 }
 
 const titles = (page) => page.locator("#conversations .title").allInnerTexts();
+
+/** The list of chats has these titles, as soon as the page has drawn it; `arrange` brings them in an order. */
+const haveTitles = (page, expected, { what, arrange = (found) => found } = {}) =>
+  becomes(page, async () => arrange(await titles(page)), expected, what);
 
 async function choose(page, title, item) {
   await page.getByRole("button", { name: `More for the chat “${title}”` }).click();
@@ -88,14 +93,14 @@ export const CHATS = {
       const field = page.getByRole("textbox", { name: "Name of the chat" });
       await field.fill("<b>Trees</b>  & more");
       await field.press("Enter");
-      assert.deepEqual(await titles(page), ["Second question", "<b>Trees</b> & more"], "the order stays");
+      await haveTitles(page, ["Second question", "<b>Trees</b> & more"], { what: "the order stays" });
       assert.equal(await page.locator("#conversations b").count(), 0);
       // By keyboard alone.
       await page.locator("#conversations .open").first().focus();
       await page.keyboard.press("F2");
       await page.keyboard.type("No");
       await page.keyboard.press("Escape");
-      assert.deepEqual((await titles(page))[0], "Second question");
+      await haveTitles(page, "Second question", { arrange: ([first]) => first });
       await page.keyboard.press("Tab");
       await page.keyboard.press("Enter");
       await page.getByRole("menuitem", { name: /^Rename/ }).waitFor();
@@ -107,7 +112,7 @@ export const CHATS = {
       await page.keyboard.type("Two");
       await accessible(page, "renaming");
       await page.keyboard.press("Enter");
-      assert.deepEqual(await titles(page), ["Two", "<b>Trees</b> & more"]);
+      await haveTitles(page, ["Two", "<b>Trees</b> & more"]);
       assert.equal(await page.locator("#title").innerText(), "Two");
       assert.ok(
         await page
@@ -116,11 +121,11 @@ export const CHATS = {
           .evaluate((open) => open === document.activeElement),
       );
       await page.reload();
-      assert.deepEqual(await titles(page), ["Two", "<b>Trees</b> & more"]);
+      await haveTitles(page, ["Two", "<b>Trees</b> & more"]);
       await choose(page, "Two", "Rename");
       await field.fill("");
       await page.locator("#title").click(); // looking away keeps, and an empty name is none
-      assert.deepEqual((await titles(page))[0], "Second question");
+      await haveTitles(page, "Second question", { arrange: ([first]) => first });
     });
   },
 
@@ -174,7 +179,7 @@ export const CHATS = {
       const finds = async (words, expected) => {
         await page.keyboard.press("Control+a");
         await page.keyboard.type(words);
-        assert.deepEqual(await titles(page), expected, words);
+        await haveTitles(page, expected, { what: words });
       };
       await finds("baume", ["Über Bäume"]);
       await finds("BIRCH über", ["Über Bäume"]);
@@ -186,7 +191,7 @@ export const CHATS = {
       await finds("channel", []);
       await page.locator("#search-state", { hasText: "No chat has these words" }).waitFor();
       await page.keyboard.press("Escape");
-      assert.equal((await titles(page)).length, 3);
+      await haveTitles(page, 3, { arrange: (found) => found.length });
       await page.keyboard.type("bäume");
       await page.keyboard.press("ArrowDown");
       await page.keyboard.press("Enter");
@@ -215,10 +220,10 @@ export const CHATS = {
       await importFile(page, one.name, one.text);
       await page.locator("#transfer-state", { hasText: "1 chat imported" }).waitFor();
       await page.locator("#close-settings").click();
-      assert.deepEqual((await titles(page)).sort(), ["Second question", "Über <Bäume>", "Über <Bäume>"]);
+      await haveTitles(page, ["Second question", "Über <Bäume>", "Über <Bäume>"], { arrange: (found) => found.sort() });
       assert.equal(await page.locator("#messages").innerText(), words, "the one that was imported is open");
       await page.getByRole("button", { name: "Undo" }).click();
-      assert.deepEqual((await titles(page)).sort(), ["Second question", "Über <Bäume>"]);
+      await haveTitles(page, ["Second question", "Über <Bäume>"], { arrange: (found) => found.sort() });
       await openChats(page);
       await page.locator("#clear-chats").click();
       await page.locator("#clear-chats").click();
@@ -233,12 +238,9 @@ export const CHATS = {
       await page.waitForFunction(() => document.querySelectorAll("#conversations .title").length === 4);
       await page.reload();
       await state(page, "ready");
-      assert.deepEqual((await titles(page)).sort(), [
-        "Second question",
-        "Second question",
-        "Über <Bäume>",
-        "Über <Bäume>",
-      ]);
+      await haveTitles(page, ["Second question", "Second question", "Über <Bäume>", "Über <Bäume>"], {
+        arrange: (found) => found.sort(),
+      });
       await page.locator("#conversations .open", { hasText: "Über" }).first().click();
       assert.equal(await page.locator("#messages").innerText(), words);
       // It can be gone on with.
@@ -282,7 +284,7 @@ export const CHATS = {
         await importFile(page, "chats.json", content);
         await page
           .locator("#transfer-error", { hasText: words })
-          .waitFor({ timeout: 5000 })
+          .waitFor()
           .catch(async () => {
             throw new Error(`${words}: ${await page.locator("#transfer-error").innerText()}`);
           });
@@ -298,7 +300,7 @@ export const CHATS = {
       await page.locator("#transfer-error", { hasText: "101 MiB" }).waitFor();
       await fs.rm(large);
       await page.locator("#close-settings").click();
-      assert.deepEqual(await titles(page), ["Mine"]);
+      await haveTitles(page, ["Mine"]);
 
       const evil =
         '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>[x](javascript:window.hacked=1)';
@@ -312,7 +314,7 @@ export const CHATS = {
       await importFile(page, "evil.json", chats(harm).replace('"title"', '"__proto__":{"polluted":1},"title"'));
       await page.locator("#transfer-state", { hasText: "1 chat imported" }).waitFor();
       await page.locator("#close-settings").click();
-      assert.equal((await titles(page)).length, 2);
+      await haveTitles(page, 2, { arrange: (found) => found.length });
       assert.equal(
         await page
           .locator("#messages :is(img, script), #messages a[href^=javascript], #conversations :is(img, script)")
@@ -333,7 +335,7 @@ export const CHATS = {
       const second = await context.newPage();
       await open(second, "tiny");
       await state(second, "elsewhere");
-      assert.deepEqual(await titles(second), ["Shared question"]);
+      await haveTitles(second, ["Shared question"]);
       await choose(second, "Shared question", "Rename");
       await second.keyboard.type("Named elsewhere");
       await second.keyboard.press("Enter");
@@ -373,6 +375,7 @@ export const CHATS = {
       await first.locator("#stop").waitFor({ state: "hidden" });
       await first.waitForTimeout(200);
       await first.reload();
+      await state(first, "ready");
       assert.deepEqual(await titles(first), ["Named meanwhile"]);
       await second.close();
     });

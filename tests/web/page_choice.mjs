@@ -2,9 +2,8 @@
 // takes on this device, and what that one answers. `job.answers` has {address: of the package below the page, fitting: names
 // of the libraries that run here, others: the names of the rest, turns}.
 import assert from "node:assert/strict";
+import { ANSWER_MS } from "./limits.mjs";
 
-/** A device in software compiles a kernel when it is launched first: a busy machine takes a minute for those of a prompt. */
-const ANSWER_MS = 150_000;
 const PROGRAM = /\.wasm$/;
 const HEAVY = /\.(bin|wasm)$/;
 

@@ -1,7 +1,7 @@
 // Scenarios with a drafter: with a scripted engine, and with the stock client.
 import assert from "node:assert/strict";
+import { ANSWER_MS } from "./limits.mjs";
 
-const ANSWER_MS = 60_000;
 const OF_DRAFTER = /\/(drafter-tensor-cache\.json|params_shard_drafter_\d+\.bin)$/;
 
 async function inSettings(page, action) {

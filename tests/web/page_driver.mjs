@@ -10,7 +10,7 @@
 import fs from "node:fs/promises";
 import path from "node:path";
 import { ENVIRONMENT, FLAGS, openBrowser } from "./chromium.mjs";
-import { within } from "./limits.mjs";
+import { ANSWER_MS, STEP_MS, within } from "./limits.mjs";
 import { HEADERS, servePage } from "./page_server.mjs";
 import { CAPTURE } from "./page_capture.mjs";
 import { CHATS } from "./page_chats.mjs";
@@ -27,7 +27,6 @@ import { REAL } from "./page_real.mjs";
 import { SCRIPTED } from "./page_scripted.mjs";
 
 const HERE = import.meta.dirname;
-const STEP_MS = 30_000;
 const SCENARIO_MS = 400_000;
 const job = JSON.parse(await fs.readFile(process.argv[2], "utf8"));
 const axe = await fs.readFile(job.axe, "utf8");
@@ -51,6 +50,24 @@ const LACKS = {
   },
 };
 
+/** In the page: `said` has every text of the start's lines, also those that show for a moment. */
+function noteWhatIsSaid() {
+  window.said = [];
+  new MutationObserver(() => {
+    for (const id of ["progress-title", "status"]) {
+      const text = document.getElementById(id)?.textContent;
+      if (text && !window.said.includes(text)) window.said.push(text);
+    }
+  }).observe(document, { childList: true, subtree: true, characterData: true });
+}
+
+/** In the page: what goes by itself after some seconds stays, however slow the machine is that looks for it. */
+function keepWhatGoes() {
+  const UNDO_MS = 12_000; // of examples/web/src/view/notices.ts
+  const { setTimeout } = window;
+  window.setTimeout = (run, ms, ...rest) => setTimeout(run, ms === UNDO_MS ? 2 ** 31 - 1 : ms, ...rest);
+}
+
 /** A browser with a profile of its own, and what its pages complain about. */
 async function openPage({ real }) {
   const { context, close } = await openBrowser(job, {
@@ -64,8 +81,9 @@ async function openPage({ real }) {
     viewport: { width: 1280, height: 800 },
     reducedMotion: "reduce", // nothing is looked at halfway
   });
-  context.setDefaultTimeout(STEP_MS);
   await context.grantPermissions(["clipboard-read", "clipboard-write"]);
+  await context.addInitScript(noteWhatIsSaid);
+  await context.addInitScript(keepWhatGoes);
   await context.addInitScript(() => {
     addEventListener("securitypolicyviolation", ({ violatedDirective, blockedURI }) =>
       console.error(`CSP violation: ${violatedDirective} ${blockedURI}`),
@@ -100,7 +118,7 @@ function toolsFor(browser, server, real) {
     try {
       await page
         .locator(kinds.map((kind) => `body[data-state="${kind}"]`).join(", "))
-        .waitFor({ timeout: real ? 150_000 : STEP_MS });
+        .waitFor({ timeout: real ? ANSWER_MS : STEP_MS });
     } catch (error) {
       const found = await page.locator("body").getAttribute("data-state", { timeout: STEP_MS });
       const words = await page.locator("#start").innerText({ timeout: STEP_MS });
@@ -136,6 +154,9 @@ function toolsFor(browser, server, real) {
       await page.locator("#prompt").press("Enter");
       return () => worker.evaluate(() => self.held.resolve());
     },
+    /** Waits until the page has said something, if only for a moment. */
+    hasSaid: (page, words) =>
+      page.waitForFunction((part) => window.said.some((text) => text.includes(part)), words, { timeout: ANSWER_MS }),
     answered: async (page, timeout = STEP_MS) => {
       await page
         .locator('#messages li:last-child[data-role="assistant"]:not([data-state="writing"])')

@@ -1,10 +1,10 @@
 // Scenarios with the stock client for a browser that is not Chromium: those of page_real.mjs, a page left in a reply, and a
 // package of which several libraries fit.
 import assert from "node:assert/strict";
+import { ANSWER_MS } from "./limits.mjs";
 import { converse, librarySaid, nameIn } from "./page_choice.mjs";
 import { REAL } from "./page_real.mjs";
 
-const ANSWER_MS = 60_000;
 const { memory, fast_by_default, sees_and_hears } = REAL;
 
 /** In the page: after the third piece of an answer it hears nothing more of it while `holdsAnswer` is set. */

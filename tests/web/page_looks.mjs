@@ -1,6 +1,7 @@
 // Scenarios about the field for a package, what moves, and what fits on a screen, with a scripted engine.
 import assert from "node:assert/strict";
 import path from "node:path";
+import { until } from "./chromium.mjs";
 import { chatAbout, inPage } from "./page_chats.mjs";
 
 const PHONES = [360, 390, 430];
@@ -79,14 +80,19 @@ export const LOOKS = {
           await buttons.filter({ hasText: name }).press("Enter");
           const heading = page.locator("#settings-sections h3", { hasText: name });
           await heading.and(page.locator(":focus")).waitFor();
-          await page.waitForTimeout(50);
-          assert.equal(await page.locator('#settings-nav [aria-current="true"]').innerText(), name);
-          const inView = await heading.evaluate((element) => {
-            const box = document.querySelector("#settings-sections").getBoundingClientRect();
-            const { top, bottom } = element.getBoundingClientRect();
-            return top >= box.top && bottom <= box.bottom && !document.querySelector("#settings").scrollTop;
-          });
-          assert.ok(inView, name);
+          const current = page.locator('#settings-nav [aria-current="true"]');
+          await current.filter({ hasText: name }).waitFor();
+          assert.equal(await current.count(), 1);
+          await until(
+            page,
+            (words) => {
+              const titles = [...document.querySelectorAll("#settings-sections h3")];
+              const box = document.querySelector("#settings-sections").getBoundingClientRect();
+              const { top, bottom } = titles.find((each) => each.textContent === words).getBoundingClientRect();
+              return top >= box.top && bottom <= box.bottom && !document.querySelector("#settings").scrollTop;
+            },
+            name,
+          );
         }
         assert.equal(await page.evaluate(() => document.documentElement.scrollWidth), width);
         await accessible(page, `settings, ${width} px`);

@@ -18,6 +18,7 @@ const SCRIPTS = [
   [/Please guess/, "Guessed."],
   [/thing long/, Array.from({ length: 200 }, (_, index) => `word${index}`).join(" ")],
 ];
+/** By the times that the engine tells of; it does not wait for them. */
 const TOKEN_MS = 15;
 const HELD_AFTER = 40; // pieces: past the twentieth word of the long text
 const UNTRUE_SPEED = 9999; // what the client says of itself is not what the page shows
@@ -44,9 +45,9 @@ self.held = undefined; // a test's {promise, resolve}: a reply waits for it in i
 const tell = (message) => postMessage(message);
 
 async function reply(id, sent, request) {
-  const now = () => performance.timeOrigin + performance.now();
+  let at = performance.timeOrigin + performance.now() - sent;
   let drafted = 0;
-  const chunk = (fields) => tell({ kind: "chunk", id, at: now() - sent, drafted, chunk: { choices: [], ...fields } });
+  const chunk = (fields) => tell({ kind: "chunk", id, at, drafted, chunk: { choices: [], ...fields } });
   self.requests.push(request);
   stopped = false;
   const { content } = request.messages.at(-1);
@@ -63,7 +64,8 @@ async function reply(id, sent, request) {
     chunk({ choices: [{ delta: { content: piece }, finish_reason: null }] });
     if (++said === HELD_AFTER) await self.held?.promise;
     if (/lost/.test(asked)) return tell({ kind: "lost", text: "for the test" });
-    await new Promise((resolve) => setTimeout(resolve, TOKEN_MS));
+    await new Promise((resolve) => setTimeout(resolve)); // for messages
+    at += TOKEN_MS;
   }
   if (/Please guess/.test(asked) && fast.drafterBytes) {
     drafted = said / 2;
