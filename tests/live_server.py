@@ -29,7 +29,7 @@ from tests.scripted_engine import (
     END_OF_TURN,
     VOCABULARY,
     ScriptedEngine,
-    scripted_generator,
+    scripted_slots,
     tiny_tokenizer,
 )
 
@@ -133,7 +133,7 @@ def serving_script(
     media_hosts: Sequence[str] = (),
 ) -> Iterator[Live]:
     """Run the API over a scripted engine."""
-    worker = Worker(lambda: scripted_generator(engine, media), queue)
+    worker = Worker(lambda: scripted_slots(engine, media=media), queue)
     worker.start()
     model = replace(
         scripted_model(template),

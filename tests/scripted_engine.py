@@ -11,7 +11,9 @@ from tokenizers import Tokenizer
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.runtime.engine.generation import Generator
 from gemma4_compile.runtime.engine.media_prompt import Prompt, Tokens
-from gemma4_compile.runtime.engine.token_engine import DeviceSampling, Rounds
+from gemma4_compile.runtime.engine.slots import Slots
+from gemma4_compile.runtime.engine.token_engine import DeviceSampling, Rounds, TokenEngine
+from gemma4_compile.runtime.sampling.sampling import TokenChooser
 from gemma4_compile.tiny.checkpoint import shipped_file
 
 Float32Array = npt.NDArray[np.float32]
@@ -53,6 +55,7 @@ class ScriptedEngine:
         self.held: list[int] = []
         self.said = 0
         self.before_step: Callable[[], object] = lambda: None
+        self.logits = np.zeros(VOCABULARY, np.float32)
 
     @property
     def length(self) -> int:
@@ -86,9 +89,83 @@ class ScriptedEngine:
         self.before_step()
         self.held += ids
         assert len(self.held) <= self.context_length
+        self.logits = self.next_logits()
+        return self.logits
+
+    def next_logits(self) -> Float32Array:
         logits = np.zeros(VOCABULARY, np.float32)
         logits[self.reply[self.said] if self.said < len(self.reply) else END_OF_TURN] = 1
         return logits
+
+
+class RandomEngine(ScriptedEngine):
+    """What it says depends on all that it holds, and on nothing else."""
+
+    def __init__(self, *, context_length: int = 512, prefill_chunk: int = 16) -> None:
+        super().__init__([], context_length=context_length, prefill_chunk=prefill_chunk)
+
+    def next_logits(self) -> Float32Array:
+        return np.random.default_rng(self.held).normal(size=VOCABULARY).astype(np.float32)
+
+
+class ScriptedSequences:
+    """Several scripted engines as the sequences of one.
+
+    Attributes
+    ----------
+    log : what ran, in order: `read N` for a chunk of engine N, `step N M` for a step of some
+    before_step : called before each step of several
+    """
+
+    def __init__(self, engines: Sequence[ScriptedEngine]) -> None:
+        self.most = len(engines)
+        self.engines = engines
+        self.added = 0
+        self.log: list[str] = []
+        self.before_step: Callable[[], object] = lambda: None
+        self.forks: list[tuple[int, int, int]] = []
+        for number, engine in enumerate(engines):
+            self._watch(engine, number)
+
+    def _watch(self, engine: ScriptedEngine, number: int) -> None:
+        prefill, decode = engine.prefill, engine.decode
+
+        def watched_prefill(ids: Tokens) -> Float32Array:
+            self.log.append(f"read {number}")
+            return prefill(ids)
+
+        def watched_decode(token_id: int) -> Float32Array:
+            self.log.append(f"alone {number}")
+            return decode(token_id)
+
+        engine.prefill, engine.decode = watched_prefill, watched_decode  # type: ignore[method-assign]
+
+    def add(self) -> ScriptedEngine:
+        self.added += 1
+        return self.engines[self.added - 1]
+
+    def fork(self, parent: TokenEngine, child: TokenEngine, count: int) -> bool:
+        assert isinstance(parent, ScriptedEngine)
+        assert isinstance(child, ScriptedEngine)
+        child.held = parent.held[:count]
+        numbers = [self.engines.index(engine) for engine in (parent, child)]
+        self.forks.append((*numbers, count))
+        return True
+
+    def step(
+        self,
+        engines: Sequence[TokenEngine],
+        last: Sequence[int | None],
+        choosers: Sequence[TokenChooser],
+    ) -> list[int]:
+        rows = [engine for engine in engines if isinstance(engine, ScriptedEngine)]
+        self.log.append(" ".join(["step", *(str(self.engines.index(row)) for row in rows)]))
+        self.before_step()
+        for row, token in zip(rows, last, strict=True):
+            if token is not None:
+                row.said += 1
+                row._forward([token])
+        return [choose(row.logits) for row, choose in zip(rows, choosers, strict=True)]
 
 
 class LogitRows:
@@ -128,3 +205,16 @@ class GuessingEngine(ScriptedEngine):
 
 def scripted_generator(engine: ScriptedEngine, media: MediaSettings | None = None) -> Generator:
     return Generator(engine, tiny_tokenizer(), frozenset({1, END_OF_TURN}), media)
+
+
+def scripted_slots(*engines: ScriptedEngine, media: MediaSettings | None = None) -> Slots:
+    """A slot for each of some engines."""
+    return slots_of(ScriptedSequences(engines), media)
+
+
+def slots_of(sequences: ScriptedSequences, media: MediaSettings | None = None) -> Slots:
+    def make(engine: TokenEngine) -> Generator:
+        assert isinstance(engine, ScriptedEngine)
+        return scripted_generator(engine, media)
+
+    return Slots(sequences, make)

@@ -21,6 +21,7 @@ API_KEY_VARIABLE = "GEMMA4_SERVE_API_KEY"
 BUILD_PAGE = "npm ci && npm run build in a checkout's examples/web"
 BODY_MIB, MEDIA_BODY_MIB = 8, 32
 DEFAULT_PORT, DEFAULT_QUEUE = 8000, 16
+MOST_DEFAULT_SLOTS, MOST_SLOTS = 4, 64
 _HOST = re.compile(r"[a-z0-9._-]+(:[0-9]{1,5})?")
 _ALLOWED_HOST = re.compile(r"\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*(:[0-9]{1,5})?")
 # Also of an extension or a program with a page inside: `app://obsidian.md`.
@@ -162,6 +163,12 @@ class ServeOptions(CommandOptions):
         type=lambda text: allowed_hosts([text]),
         action="extend",
     )
+    slots: int | None = _REQUESTS.option(
+        None,
+        "--slots N",
+        "replies that are generated at the same time, each with keys and values for a whole "
+        f"context (default: up to {MOST_DEFAULT_SLOTS}, as memory is left)",
+    )
     queue: int = _REQUESTS.option(
         DEFAULT_QUEUE, "--queue N", "most requests that wait (%(default)s)"
     )
@@ -200,6 +207,7 @@ class ServeOptions(CommandOptions):
             )
         for flag, value, most, least, usual in (
             ("--port", self.port, 65_535, 0, DEFAULT_PORT),
+            ("--slots", self.slots, MOST_SLOTS, 1, "as many as memory is left for"),
             ("--queue", self.queue, 10_000, 0, DEFAULT_QUEUE),
             ("--max-body-mib", self.max_body_mib, 1024, 1, "the default"),
         ):

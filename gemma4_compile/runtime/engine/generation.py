@@ -8,7 +8,7 @@ from collections.abc import Generator as Steps
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, cast, runtime_checkable
 
 from tokenizers import Tokenizer
 
@@ -18,6 +18,7 @@ from gemma4_compile.runtime.engine.chunks import chunks, whole_rows
 from gemma4_compile.runtime.engine.media_prompt import Prompt, Tokens
 from gemma4_compile.runtime.engine.next_token import Guessing, Held, NextToken, next_token
 from gemma4_compile.runtime.engine.sequence import ContextFullError
+from gemma4_compile.runtime.engine.token_due import TokenDue
 from gemma4_compile.runtime.engine.token_engine import TokenEngine
 from gemma4_compile.runtime.reply.reply import (
     Event,
@@ -172,7 +173,7 @@ class Generator:
         shared = next((i for i in range(limit) if held[i] != keys[i]), limit)
         if self._whole:
             shared = whole_rows(prompt.modalities(), shared)
-        interrupted = self._held.in_forward or self.engine.length != len(held)
+        interrupted = self.is_interrupted or self.engine.length != len(held)
         if interrupted or shared == 0 or not self.engine.pop(len(held) - shared):
             self.clear()
             shared = 0
@@ -201,6 +202,25 @@ class Generator:
         if rounds is not None and self.pace is not None:
             guessing = Guessing(rounds, self.pace, self.drafting)
         return next_token(self.engine, self._held, chooser, guessing)
+
+    def token_due(self, way: NextToken, chooser: TokenChooser, last: int | None) -> TokenDue:
+        """The place where a reply waits for the token after `last`."""
+        return TokenDue(way, self._held, chooser, last)
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Return whether a forward has begun and not ended, so that nothing is known."""
+        return self._held.in_forward
+
+    @property
+    def held_keys(self) -> Sequence[int]:
+        """What the state holds, as `Prompt.keys` numbers it; nothing while that is not known."""
+        return () if self.is_interrupted else self._held.keys
+
+    def adopt(self, parent: Generator, count: int) -> None:
+        """Hear that the state is a copy of the first `count` tokens of another's."""
+        self._held = Held(list(parent.held_keys[:count]))
+        self._client = parent._client
 
     @property
     def is_full(self) -> bool:
@@ -260,11 +280,16 @@ class Generation:
         self.first_token_s = 0.0
         self.decode_s = 0.0
         self.drafting = None if generator.pace is None else Drafting()
-        self.single_call = False
+        self.single_call = self._pauses = False
         self._events = self._run()
 
     def __iter__(self) -> Iterator[Event | PromptProgress]:
         """The events, as they come."""
+        return cast("Iterator[Event | PromptProgress]", self._events)  # without pauses
+
+    def pausing(self) -> Iterator[Event | PromptProgress | TokenDue]:
+        """The events, and a place to wait before every token; in the place of iterating."""
+        self._pauses = True
         return self._events
 
     def close(self) -> None:
@@ -276,7 +301,7 @@ class Generation:
         """Speed after the first token; 0 where there was no second one."""
         return (len(self.token_ids) - 1) / self.decode_s if len(self.token_ids) > 1 else 0.0
 
-    def _run(self) -> Steps[Event | PromptProgress, None, None]:
+    def _run(self) -> Steps[Event | PromptProgress | TokenDue, None, None]:
         before = replace(self._generator.drafting)
         try:
             yield from self._reply()
@@ -285,7 +310,7 @@ class Generation:
                 self.drafting = self._generator.drafting.since(before)
             _log.info("reply ended: %s, %d tokens", self.finish_reason, len(self.token_ids))
 
-    def _reply(self) -> Steps[Event | PromptProgress, None, None]:
+    def _reply(self) -> Steps[Event | PromptProgress | TokenDue, None, None]:
         begin = time.perf_counter()
         if isinstance(self._chooser, PromptReader):
             self._chooser.begin(self._prompt.ids)
@@ -304,9 +329,10 @@ class Generation:
 
     def _answer(
         self, way: NextToken, logits: Float32Array, begin: float
-    ) -> Steps[Event, None, bool]:
+    ) -> Steps[Event | TokenDue, None, bool]:
         """Tokens until one ends the reply; return whether a stop text or a call did."""
-        token_id = way.first(logits)
+        given = yield from self._given(way, None)
+        token_id = way.first(logits) if given is None else given
         while True:
             now = time.perf_counter()
             if not self.token_ids:
@@ -326,8 +352,17 @@ class Generation:
             if self._generator.is_full:
                 self.finish_reason = "context"
                 break
-            token_id = way.after(token_id)
+            given = yield from self._given(way, token_id)
+            token_id = way.after(token_id) if given is None else given
         return False
+
+    def _given(self, way: NextToken, last: int | None) -> Steps[TokenDue, None, int | None]:
+        """The token after `last` where a step of several chose it."""
+        if not self._pauses:
+            return None
+        due = self._generator.token_due(way, self._chooser, last)
+        yield due
+        return due.take()
 
     def _prefill(self) -> Steps[PromptProgress, None, Float32Array]:
         generator, tenant, total = self._generator, self._asker.tenant, len(self._prompt)

@@ -29,11 +29,15 @@ from gemma4_compile.options.serve import (
 from gemma4_compile.package.artifacts import Provenance
 from gemma4_compile.runtime.engine.engine import Engine
 from gemma4_compile.runtime.engine.generation import Generator
+from gemma4_compile.runtime.engine.sequence_engine import EngineSequences
+from gemma4_compile.runtime.engine.slot_room import default_slots
+from gemma4_compile.runtime.engine.slots import Slots
 from gemma4_compile.runtime.package.choice import candidates, for_pages, is_for_browsers
 from gemma4_compile.runtime.package.drafter_files import without_drafter
 from gemma4_compile.runtime.package.hub_snapshot import forgetting_damage, hub_package_of
 from gemma4_compile.runtime.package.integrity import Check, check_sizes
 from gemma4_compile.runtime.package.package import read_provenance
+from gemma4_compile.runtime.package.room import Placement
 from gemma4_compile.runtime.prompt.prompt import NO_TEMPLATE
 from gemma4_compile.runtime.server.address import address_of, is_loopback, take_address
 from gemma4_compile.runtime.server.api import api_routes
@@ -135,7 +139,11 @@ def _load(options: ServeOptions) -> Service:
     name = options.model_name or own_name
     model = Model.of(package, name, options.context_length)
 
-    def load() -> Generator:
+    def load() -> Slots:
+        slots = options.slots
+        if slots is None:
+            placement = Placement(options.ple, options.experts)
+            slots = default_slots(package, options.context_length, options.draft != 0, placement)
         with console.loading(options.package, package.library_name) as progress:
             engine = Engine(
                 package,
@@ -144,11 +152,16 @@ def _load(options: ServeOptions) -> Service:
                 drafts=options.draft,
                 ple=options.ple,
                 experts=options.experts,
+                sequences=slots,
             )
         if engine.experts.on_host:
             console.note(engine.experts.describe())
         taken.append(engine.media)
-        return Generator(engine, model.tokenizer, package.stop_token_ids, engine.media)
+        stop_ids = package.stop_token_ids
+        return Slots(
+            EngineSequences(engine),
+            lambda one: Generator(one, model.tokenizer, stop_ids, engine.media),
+        )
 
     taken: list[MediaSettings] = []  # known once the library is loaded
     worker = Worker(load, options.queue)

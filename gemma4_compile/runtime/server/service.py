@@ -30,7 +30,8 @@ from gemma4_compile.runtime.server.requests import (
     Request,
     Settings,
 )
-from gemma4_compile.runtime.server.worker import Place, Ticket, Worker
+from gemma4_compile.runtime.server.tickets import Ticket
+from gemma4_compile.runtime.server.worker import Place, Worker
 from gemma4_compile.template.chat_template import ChatTemplate
 from gemma4_compile.template.watch import SlowRenderingError, Watch
 
@@ -313,7 +314,7 @@ class Service:
             starts.append(
                 partial(_start, prompt, settings, constrain, recorder, plain, single_call, client)
             )
-        tickets = place.submit(*starts)
+        tickets = place.submit(*starts, prompt=prompt)
         return [Reply(*pair) for pair in zip(tickets, recorders, strict=True)]
 
     def constraint(self, request: ChatRequest, prompt: Prompt) -> Constraint | None:

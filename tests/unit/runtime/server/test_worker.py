@@ -7,10 +7,13 @@ import pytest
 
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.runtime.engine.generation import Generation, Generator
+from gemma4_compile.runtime.engine.slots import Slots
 from gemma4_compile.runtime.reply.reply import TextDelta
 from gemma4_compile.runtime.server.api_error import ApiError
-from gemma4_compile.runtime.server.worker import Ticket, Worker
-from tests.scripted_engine import ScriptedEngine, encode, greedy, scripted_generator
+from gemma4_compile.runtime.server.scheduler import Scheduler
+from gemma4_compile.runtime.server.tickets import Ticket
+from gemma4_compile.runtime.server.worker import Worker
+from tests.scripted_engine import ScriptedEngine, encode, greedy, scripted_slots
 
 PROMPT = encode("one two three")
 
@@ -24,7 +27,7 @@ async def told(ticket: Ticket) -> str:
 
 
 def make(engine: ScriptedEngine, queue: int = 8) -> Worker:
-    worker = Worker(lambda: scripted_generator(engine), queue)
+    worker = Worker(lambda: scripted_slots(engine), queue)
     worker.start()
     return worker
 
@@ -45,7 +48,7 @@ def test_tickets_are_served_in_order_by_one_thread() -> None:
 
 
 def test_what_loading_raises_is_raised_by_start() -> None:
-    def load() -> Generator:
+    def load() -> Slots:
         raise ArtifactError("no weights")
 
     with pytest.raises(ArtifactError, match="no weights"):
@@ -96,7 +99,7 @@ def test_a_worker_that_dies_refuses_all(monkeypatch: pytest.MonkeyPatch) -> None
 
     async def ask() -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(Ticket, "run", die)
+            patch.setattr(Scheduler, "turn", die)
             tickets = [worker.submit(start), worker.submit(start)]
             for ticket in tickets:
                 with pytest.raises(ApiError, match="the engine has ended") as raised:
@@ -235,3 +238,41 @@ def test_a_client_that_leaves_while_it_waits_gives_its_place_back() -> None:
 
     assert asyncio.run(ask()) == ["yes", "yes"]
     worker.stop()
+
+
+def test_as_many_begin_at_once_as_there_are_slots() -> None:
+    engines = [ScriptedEngine(encode("yes")) for _ in range(2)]
+    gate = threading.Event()
+    for engine in engines:
+        engine.before_step = lambda: gate.wait(60)
+    worker = Worker(lambda: scripted_slots(*engines), 0)
+    worker.start()
+
+    async def ask() -> list[str]:
+        tickets = [worker.submit(start) for _ in range(2)]
+        with pytest.raises(ApiError, match="requests wait already") as raised:
+            worker.submit(start)
+        assert raised.value.status == 429
+        gate.set()
+        return [await told(ticket) for ticket in tickets]
+
+    assert asyncio.run(ask()) == ["yes"] * 2
+    worker.stop()
+
+
+def test_stopping_ends_the_replies_of_all_slots() -> None:
+    engines = [ScriptedEngine([500] * 400) for _ in range(3)]
+    worker = Worker(lambda: scripted_slots(*engines), 4)
+    worker.start()
+
+    async def ask() -> None:
+        tickets = [worker.submit(start) for _ in range(5)]
+        for ticket in tickets[:3]:
+            await anext(ticket.events())  # it is being written
+        worker.begin_stop()
+        for ticket in tickets:
+            with pytest.raises(ApiError, match="stopping"):
+                await told(ticket)
+        await asyncio.to_thread(worker.stop)
+
+    asyncio.run(ask())

@@ -1,0 +1,138 @@
+"""One sequence of an engine as generation needs an engine, and a step of several of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Listed
+from typing import Protocol
+
+from gemma4_compile.errors import UsageError
+from gemma4_compile.runtime.engine.device_sampling import DeviceSampling
+from gemma4_compile.runtime.engine.engine import Engine
+from gemma4_compile.runtime.engine.media_prompt import Tokens
+from gemma4_compile.runtime.engine.rounds import Rounds
+from gemma4_compile.runtime.engine.sequence import Sequence
+from gemma4_compile.runtime.engine.token_engine import TokenEngine
+from gemma4_compile.runtime.sampling.sampling import Float32Array, TokenChooser
+
+
+class SeveralEngines(Protocol):
+    """An engine of several sequences, each of which generation takes for an engine.
+
+    Attributes
+    ----------
+    most : how many there may be
+    """
+
+    most: int
+
+    def add(self) -> TokenEngine:
+        """Another one, empty; ArtifactError if the device has no room for its keys and values."""
+
+    def fork(self, parent: TokenEngine, child: TokenEngine, count: int) -> bool:
+        """Let one hold a copy of the first tokens of another; False where that cannot be.
+
+        What it held is forgotten then, too.
+        """
+
+    def step(
+        self, engines: Listed[TokenEngine], last: Listed[int | None], choosers: Listed[TokenChooser]
+    ) -> list[int]:
+        """Add its token to each, or none after a prompt, and choose the next; as `Engine.step`."""
+
+
+class SequenceEngine:
+    """A `TokenEngine` over one sequence; guesses where that is the engine's own.
+
+    Attributes
+    ----------
+    sequence : that one; another after a fork
+    """
+
+    def __init__(self, engine: Engine, sequence: Sequence) -> None:
+        """Take a sequence of an engine."""
+        self._engine, self._is_own = engine, sequence is engine.sequence
+        self.context_length, self.prefill_chunk = engine.context_length, engine.prefill_chunk
+        self.take(sequence)
+
+    def take(self, sequence: Sequence) -> None:
+        """Go on with another sequence."""
+        self.sequence = sequence
+        engine = self._engine
+        self._sampling = engine.sampling
+        if not self._is_own:
+            self._sampling = DeviceSampling(engine.device, engine.runner, sequence)
+
+    @property
+    def length(self) -> int:
+        """Tokens in the state."""
+        return self.sequence.length
+
+    @property
+    def sampling(self) -> DeviceSampling:
+        """What draws its tokens on the device."""
+        return self._sampling
+
+    @property
+    def rounds(self) -> Rounds | None:
+        """What guesses tokens ahead; None where there is no drafter, or it knows another one."""
+        return self._engine.rounds if self._is_own else None
+
+    def clear(self) -> None:
+        """Forget the sequence."""
+        self.sequence.clear()
+
+    def pop(self, count: int) -> bool:
+        """Take back the last tokens; False where the rings cannot."""
+        return self.sequence.pop(count)
+
+    def prefill(self, ids: Tokens) -> Float32Array:
+        """As `Engine.prefill`."""
+        return self._engine.prefill(ids, self.sequence)
+
+    def decode(self, token_id: int) -> Float32Array:
+        """As `Engine.decode`."""
+        return self._engine.decode(token_id, self.sequence)
+
+
+class EngineSequences:
+    """The sequences of an engine, its own first; see `SeveralEngines`."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Take an engine over, with all of its sequences."""
+        self.most = engine.sequences.most
+        self._engine = engine
+        self._has_own = False
+
+    def add(self) -> SequenceEngine:
+        """As `SeveralEngines.add`."""
+        if not self._has_own:
+            self._has_own = True
+            return SequenceEngine(self._engine, self._engine.sequence)
+        return SequenceEngine(self._engine, self._engine.sequences.add())
+
+    def fork(self, parent: TokenEngine, child: TokenEngine, count: int) -> bool:
+        """As `SeveralEngines.fork`; never into the engine's own, whose drafter knows its slot."""
+        assert isinstance(parent, SequenceEngine), "it was added here"
+        assert isinstance(child, SequenceEngine), "it was added here"
+        sequences = self._engine.sequences
+        if child.sequence is self._engine.sequence:
+            return False
+        sequences.remove(child.sequence)
+        try:
+            forked = sequences.fork(parent.sequence, count)
+        except UsageError:  # its rings have gone on too far
+            child.take(sequences.add())
+            return False
+        child.take(forked)
+        return True
+
+    def step(
+        self, engines: Listed[TokenEngine], last: Listed[int | None], choosers: Listed[TokenChooser]
+    ) -> list[int]:
+        """As `SeveralEngines.step`."""
+        sequences = []
+        for engine, token_id, chooser in zip(engines, last, choosers, strict=True):
+            assert isinstance(engine, SequenceEngine), "it was added here"
+            engine.sequence.sampler, engine.sequence.chosen = chooser, token_id
+            sequences.append(engine.sequence)
+        return self._engine.step(sequences)

@@ -1,0 +1,148 @@
+"""Slots of a server: each generates on a sequence of its own, and keeps it for the next prompt."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from gemma4_compile.errors import ArtifactError
+from gemma4_compile.runtime.engine.generation import Generator
+from gemma4_compile.runtime.engine.media_prompt import Prompt, Tokens
+from gemma4_compile.runtime.engine.sequence_engine import SeveralEngines
+from gemma4_compile.runtime.engine.token_due import TokenDue
+from gemma4_compile.runtime.engine.token_engine import TokenEngine
+
+LEAST_FORK = 32
+"""Tokens that a fork must spare: fewer are as soon read."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class Slot:
+    """A place where one reply at a time is generated.
+
+    Attributes
+    ----------
+    is_free : no reply has it
+    used : a number that grows with every prompt of any slot
+    """
+
+    number: int
+    generator: Generator
+    is_free: bool = True
+    used: int = 0
+
+    def shared(self, keys: Sequence[int]) -> int:
+        """Tokens at the beginning of a prompt that it holds; the last one has to be read again."""
+        return beginning(self.generator.held_keys, keys[:-1])
+
+    def is_half_shared(self, keys: Sequence[int]) -> bool:
+        """Return whether that is half of the prompt, or of what it holds."""
+        return 2 * self.shared(keys) >= max(min(len(keys), len(self.generator.held_keys)), 1)
+
+
+@dataclass
+class Slots:
+    """Up to `engines.most` of them; each is added, and its memory taken, with the first need.
+
+    Attributes
+    ----------
+    engines : the engine's sequences
+    make : a generator for one of these
+    most : how many there may be; fewer once the device has had no room for another
+    """
+
+    engines: SeveralEngines
+    make: Callable[[TokenEngine], Generator]
+    most: int = field(init=False)
+    held: list[Slot] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Begin with one, which the engine always has."""
+        self.most = self.engines.most
+        self._turns = count(1)
+        self._add()
+
+    @property
+    def free(self) -> int:
+        """How many replies could begin now."""
+        return self.most - sum(not slot.is_free for slot in self.held)
+
+    def has_room(self) -> bool:
+        """Return whether a reply can begin; takes memory for a slot if it needs a new one."""
+        return any(slot.is_free for slot in self.held) or self._add()
+
+    def take(self, prompt: Tokens) -> Slot:
+        """The free slot that a prompt goes on from best, no longer free; there is one.
+
+        The one that shares the longest beginning with it, if that is at least half of the prompt or
+        of what the slot holds: a chat's template alone begins all prompts with the same. Else the
+        one that guesses ahead, if no other reply runs; else one that was not used yet; else the one
+        whose last use is the longest ago.
+        """
+        keys = Prompt.of(prompt).keys()
+        free = [slot for slot in self.held if slot.is_free]
+        found = max(free, key=lambda slot: slot.shared(keys), default=None)
+        if found is None or not found.is_half_shared(keys):
+            found = self._unshared(free)
+        found.is_free, found.used = False, next(self._turns)
+        return found
+
+    def _unshared(self, free: Sequence[Slot]) -> Slot:
+        """As `take`, for a prompt that goes on from nothing."""
+        if len(free) == len(self.held):
+            guessing = next((slot for slot in free if slot.generator.pace is not None), None)
+            if guessing is not None:
+                return guessing
+        if all(slot.used for slot in free) and self._add():
+            return self.held[-1]
+        return min(free, key=lambda slot: slot.used)
+
+    def _add(self) -> bool:
+        """Add a slot, if there may be another one and the device has room for it."""
+        if len(self.held) >= self.most:
+            return False
+        try:
+            engine = self.engines.add()
+        except ArtifactError as error:
+            self.most = len(self.held)
+            _log.warning("%d slots in the place of %d: %s", self.most, self.engines.most, error)
+            return False
+        self.held.append(Slot(len(self.held), self.make(engine)))
+        return True
+
+    def fork(self, child: Slot, prompt: Tokens) -> bool:
+        """Copy a beginning of a prompt from the slot that holds most of it, if that spares enough.
+
+        No reply may be within what it launched ahead.
+        """
+        keys = Prompt.of(prompt).keys()
+        parent = max(self.held, key=lambda slot: slot.shared(keys))
+        shared = parent.shared(keys)
+        if shared < child.shared(keys) + LEAST_FORK:
+            return False
+        if not self.engines.fork(parent.generator.engine, child.generator.engine, shared):
+            child.generator.clear()
+            return False
+        child.generator.adopt(parent.generator, shared)
+        return True
+
+    def step(self, dues: Iterable[tuple[Slot, TokenDue]]) -> None:
+        """Give each the token that a step of all chooses; an error is for all of them to `fail`."""
+        slots, waiting = zip(*dues, strict=True)
+        for due in waiting:
+            due.join()
+        engines = [slot.generator.engine for slot in slots]
+        last = [due.last for due in waiting]
+        tokens = self.engines.step(engines, last, [due.chooser for due in waiting])
+        for due, token_id in zip(waiting, tokens, strict=True):
+            due.give(token_id)
+
+
+def beginning(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many values two sequences begin with alike."""
+    most = min(len(one), len(other))
+    return next((i for i in range(most) if one[i] != other[i]), most)

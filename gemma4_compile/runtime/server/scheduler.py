@@ -1,0 +1,199 @@
+"""Which replies get on: in each turn a token of all that are being written, and one prompt's chunk.
+
+So a reply that is being written waits for one chunk at a time, however long the prompts are. The
+chunks go in turns to the prompt that came first and to the one with the least left: a long one
+takes at most twice as long as alone among short ones, and short ones do not wait for its end.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+from gemma4_compile.runtime.engine.generation import Generator, PromptProgress
+from gemma4_compile.runtime.engine.media_prompt import Prompt
+from gemma4_compile.runtime.engine.slots import LEAST_FORK, Slot, Slots, beginning
+from gemma4_compile.runtime.engine.token_due import TokenDue
+from gemma4_compile.runtime.reply.reply import Event
+from gemma4_compile.runtime.server.tickets import Ticket
+
+_log = logging.getLogger("gemma4_compile.serve")
+
+
+class Run:
+    """A ticket's generation in a slot.
+
+    Attributes
+    ----------
+    due : where it waits for its next token; None while it reads its prompt
+    rest : tokens of the prompt that are still to be read, as far as is known
+    has_begun, has_ended : whether a chunk of it was read, and whether it is over
+    """
+
+    def __init__(self, ticket: Ticket, slot: Slot) -> None:
+        """Take a slot, which is no longer free."""
+        self.ticket, self.slot = ticket, slot
+        self.keys = Prompt.of(ticket.prompt).keys()
+        self.due: TokenDue | None = None
+        self.rest = len(self.keys) - slot.shared(self.keys)
+        self.has_begun = self.has_ended = False
+        self._leader: Run | None = None
+        self._shared = 0
+        self._events: Iterator[Event | PromptProgress | TokenDue] = iter(())
+
+    @property
+    def generator(self) -> Generator:
+        """What generates in its slot."""
+        return self.slot.generator
+
+    @property
+    def reads(self) -> bool:
+        """Return whether chunks of its prompt are to be read."""
+        return self.due is None and not self.has_ended
+
+    @property
+    def waits(self) -> bool:
+        """Return whether another one reads what its prompt begins with, and it can have a copy."""
+        leader = self._leader
+        return leader is not None and leader.reads and leader.held < self._shared
+
+    @property
+    def held(self) -> int:
+        """Tokens in its slot."""
+        return len(self.generator.held_keys)
+
+    def begin(self) -> None:
+        """Make the generation, of which nothing runs yet."""
+        try:
+            self._events = self.ticket.begin(self.generator).pausing()
+        except BaseException as error:  # a panic of the tokenizer is no Exception
+            self._end(error)
+
+    def follow(self, others: list[Run]) -> None:
+        """Wait for the other one that reads most of what the prompt begins with, if it is worth it.
+
+        Only then: what another slot holds already can be copied at once.
+        """
+        shared = {run: beginning(run.keys, self.keys[:-1]) for run in others if run.reads}
+        leader = max(shared, key=lambda run: shared[run], default=None)
+        if leader is not None and shared[leader] >= self.slot.shared(self.keys) + LEAST_FORK:
+            self._leader, self._shared = leader, shared[leader]
+            self.rest = len(self.keys) - self._shared
+
+    def advance(self) -> None:
+        """Go on to the end of a chunk of the prompt, or to where a token is due."""
+        self.due, self.has_begun = None, True
+        try:
+            for event in self._events:
+                if self.ticket.is_cancelled:
+                    self.cancel()
+                    return
+                if isinstance(event, TokenDue):
+                    self.due = event
+                    return
+                if not isinstance(event, PromptProgress):
+                    self.ticket.tell(event)
+                    continue
+                self.rest = event.total - event.done
+                if self.rest:
+                    return
+            self._end(None)
+        except BaseException as error:
+            self._end(error)  # the next request may well succeed: the state is rewound
+
+    def cancel(self) -> None:
+        """End it here, for a reader who does not want more of it."""
+        generation = self.ticket.generation
+        if generation is not None:
+            generation.close()
+        self.ticket.end()
+        self._leave()
+
+    def _end(self, error: BaseException | None) -> None:
+        if error is None:
+            self.ticket.finish()
+        else:
+            self.ticket.fail(error)
+        self._leave()
+
+    def _leave(self) -> None:
+        self.due, self.has_ended = None, True
+        if self.generator.is_interrupted:  # a state within a forward would hold up the others
+            self.generator.clear()
+
+
+class Scheduler:
+    """The replies in the slots; in the worker's thread alone.
+
+    Attributes
+    ----------
+    runs : in the order of their beginnings
+    """
+
+    def __init__(self, slots: Slots, ended: Callable[[Ticket], None]) -> None:
+        """Begin without any.
+
+        Parameters
+        ----------
+        ended : is told of every ticket whose slot is free again
+        """
+        self.slots = slots
+        self.runs: list[Run] = []
+        self._ended = ended
+        self._is_oldest = False
+
+    def admit(self, ticket: Ticket) -> None:
+        """Give a ticket a slot; there has to be room for one."""
+        self._leave_ways()
+        run = Run(ticket, self.slots.take(ticket.prompt))
+        run.follow(self.runs)
+        self.runs.append(run)
+        run.begin()
+
+    def turn(self) -> None:
+        """A chunk of a prompt, then a token of each reply that is being written."""
+        for run in self.runs:
+            if run.ticket.is_cancelled and not run.has_ended:
+                run.cancel()
+        reading = self._next_reading()
+        if reading is not None:
+            self._leave_ways()
+            self._read(reading)
+        going_on = [run for run in self.runs if not run.has_ended]
+        waiting = [(run, run.due) for run in going_on if run.due is not None]
+        if len(waiting) == len(going_on) == 1:
+            going_on[0].advance()
+        elif waiting:
+            self._step(waiting)
+        for run in [run for run in self.runs if run.has_ended]:
+            self.runs.remove(run)
+            run.slot.is_free = True
+            self._ended(run.ticket)
+
+    def _next_reading(self) -> Run | None:
+        """The one whose prompt's chunk is next."""
+        reading = [run for run in self.runs if run.reads and not run.waits]
+        if not reading:
+            return None
+        self._is_oldest = not self._is_oldest
+        return reading[0] if self._is_oldest else min(reading, key=lambda run: run.rest)
+
+    def _read(self, run: Run) -> None:
+        if not run.has_begun:
+            self.slots.fork(run.slot, run.ticket.prompt)
+        run.advance()
+
+    def _step(self, waiting: list[tuple[Run, TokenDue]]) -> None:
+        try:
+            self.slots.step([(run.slot, due) for run, due in waiting])
+        except BaseException as error:  # of all of them, for the step was one
+            for _, due in waiting:
+                due.fail(error)
+        for run, _ in waiting:
+            run.advance()
+
+    def _leave_ways(self) -> None:
+        """End what a reply began ahead while it was alone."""
+        for run in self.runs:
+            if run.due is not None:
+                run.due.leave_way()

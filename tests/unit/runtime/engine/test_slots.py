@@ -1,0 +1,103 @@
+"""Which slot a prompt takes, and what becomes of slots that find no room."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from gemma4_compile.errors import ArtifactError
+from gemma4_compile.runtime.engine.slots import Slots, beginning
+from tests.scripted_engine import (
+    GuessingEngine,
+    ScriptedEngine,
+    ScriptedSequences,
+    greedy,
+    scripted_slots,
+    slots_of,
+)
+
+LONG = list(range(300, 400))
+
+
+def answer(slots: Slots, prompt: list[int]) -> int:
+    """Generate in the slot that a prompt takes, and free it; its number."""
+    slot = slots.take(prompt)
+    list(slot.generator.start(prompt, greedy))
+    slot.is_free = True
+    return slot.number
+
+
+def made(count: int) -> Slots:
+    return scripted_slots(*(ScriptedEngine([500]) for _ in range(count)))
+
+
+def test_a_conversation_goes_on_in_its_slot_and_others_take_new_ones() -> None:
+    slots = made(3)
+    asked = [LONG[:20], LONG[40:60], LONG[:30], LONG[40:80], LONG[80:]]
+    assert [answer(slots, prompt) for prompt in asked] == [0, 1, 0, 1, 2]
+    assert [answer(slots, [*LONG[50:60]]), answer(slots, LONG[60:70])] == [0, 1]  # the oldest uses
+
+
+def test_a_template_alone_is_no_shared_beginning() -> None:
+    slots = made(2)
+    first, second = [1, 2, 3, *LONG[:20]], [1, 2, 3, *LONG[40:60]]
+    assert [answer(slots, first), answer(slots, second), answer(slots, first)] == [0, 1, 0]
+
+
+def test_slots_that_are_taken_are_left_alone() -> None:
+    slots = made(2)
+    answer(slots, LONG)
+    taken = [slots.take(LONG), slots.take(LONG)]
+    assert [slot.number for slot in taken] == [0, 1]
+    assert (slots.free, slots.has_room()) == (0, False)
+    taken[1].is_free = True
+    assert (slots.free, slots.has_room()) == (1, True)
+    assert slots.take(LONG) is taken[1]
+
+
+def test_one_alone_takes_the_slot_that_guesses() -> None:
+    slots = scripted_slots(GuessingEngine([500]), ScriptedEngine([500]))
+    assert [answer(slots, LONG[begin:][:9]) for begin in (0, 20, 40)] == [0, 0, 0]
+    slots.take(LONG[:9])
+    assert answer(slots, LONG[60:70]) == 1
+
+
+class NoRoom(ScriptedSequences):
+    """Has memory for two of its engines."""
+
+    def add(self) -> ScriptedEngine:
+        if self.added == 2:
+            raise ArtifactError("no room for keys and values")
+        return super().add()
+
+
+def test_a_slot_without_room_is_one_fewer(caplog: pytest.LogCaptureFixture) -> None:
+    slots = slots_of(NoRoom([ScriptedEngine([500]) for _ in range(4)]))
+    assert slots.free == 4
+    slots.take(LONG)
+    slots.take(LONG[50:])
+    with caplog.at_level(logging.WARNING):
+        assert not slots.has_room()
+    assert "2 slots in the place of 4: no room for keys and values" in caplog.text
+    assert (slots.most, slots.free) == (2, 0)
+
+
+def test_a_fork_must_spare_enough() -> None:
+    sequences = ScriptedSequences([ScriptedEngine([500]) for _ in range(2)])
+    slots = slots_of(sequences)
+    answer(slots, LONG)
+    parent, child = slots.take(LONG), slots.take(LONG)
+    assert not slots.fork(child, LONG[:32])
+    assert slots.fork(child, LONG[:33])
+    assert sequences.forks == [(0, 1, 32)]
+    assert child.generator.held_keys == LONG[:32]
+    assert parent.generator.rewind([*LONG, 7]) == len(LONG)
+    assert child.generator.rewind([*LONG[:32], 7, 8]) == 32
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "count"), [([], [1], 0), ([1, 2], [1, 2, 3], 2), ([1, 5, 3], [1, 2, 3], 1)]
+)
+def test_beginnings(one: list[int], other: list[int], count: int) -> None:
+    assert beginning(one, other) == beginning(other, one) == count

@@ -1,0 +1,331 @@
+"""Turns of a scheduler on scripted engines: what runs in which, counted; no clock is looked at."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from gemma4_compile.runtime.engine.generation import Generation, Generator
+from gemma4_compile.runtime.reply.reply import TextDelta
+from gemma4_compile.runtime.sampling.sampling import (
+    Float32Array,
+    SamplingOptions,
+    TokenChooser,
+    make_sampler,
+)
+from gemma4_compile.runtime.server.scheduler import Scheduler
+from gemma4_compile.runtime.server.tickets import Ticket
+from tests.scripted_engine import (
+    GuessingEngine,
+    RandomEngine,
+    ScriptedEngine,
+    ScriptedSequences,
+    encode,
+    greedy,
+    scripted_generator,
+    slots_of,
+)
+
+CHUNK = 16  # tokens of a scripted engine's forward
+
+
+class Served:
+    """A scheduler over some engines, and what becomes of tickets; inside of an event loop."""
+
+    def __init__(self, engines: Sequence[ScriptedEngine]) -> None:
+        self.sequences = ScriptedSequences(engines)
+        self.ended: list[Ticket] = []
+        self.scheduler = Scheduler(slots_of(self.sequences), self.ended.append)
+        self.turns = 0
+
+    def ask(
+        self, prompt: Sequence[int], chooser: TokenChooser = greedy, most: int | None = None
+    ) -> Ticket:
+        def start(generator: Generator) -> Generation:
+            return generator.start(prompt, chooser, max_tokens=most, plain=True)
+
+        assert self.scheduler.slots.has_room()
+        ticket = Ticket(start, lambda _: None, prompt)
+        self.scheduler.admit(ticket)
+        return ticket
+
+    def turn(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.scheduler.turn()
+            self.turns += 1
+
+    def finish(self, *tickets: Ticket) -> int:
+        """Go on until these have ended; how many turns that took."""
+        begin = self.turns
+        while not set(tickets) <= set(self.ended):
+            assert self.turns < begin + 10_000, "it does not end"
+            self.turn()
+        return self.turns - begin
+
+    @property
+    def log(self) -> list[str]:
+        return self.sequences.log
+
+
+async def told(ticket: Ticket) -> str:
+    return "".join([e.text async for e in ticket.events() if isinstance(e, TextDelta)])
+
+
+def in_loop(body: Callable[[], object]) -> None:
+    async def run() -> None:
+        result = body()
+        if asyncio.iscoroutine(result):
+            await result
+
+    asyncio.run(run())
+
+
+def ids(count: int, seed: int) -> list[int]:
+    """A prompt that shares nothing with another one's."""
+    return [int(i) for i in np.random.default_rng(seed).integers(300, 1000, count)]
+
+
+def replies(count: int, length: int = 400) -> list[ScriptedEngine]:
+    return [ScriptedEngine([500] * length) for _ in range(count)]
+
+
+def test_one_alone_takes_no_joint_step() -> None:
+    def body() -> None:
+        served = Served(replies(2, length=3))
+        served.finish(served.ask(ids(20, 0)))
+        assert served.log == ["read 0", "read 0", "alone 0", "alone 0", "alone 0"]
+
+    in_loop(body)
+
+
+def test_replies_wait_for_one_chunk_at_a_time() -> None:
+    def body() -> None:
+        served = Served(replies(3))
+        for seed in (1, 2):
+            served.ask(ids(5, seed))
+        served.turn(3)
+        served.log.clear()
+        served.ask(ids(10 * CHUNK, 3))
+        served.turn(10)
+        assert served.log[:-2] == ["read 2", "step 0 1"] * 9
+        assert served.log[-2:] == ["read 2", "step 0 1 2"]
+
+    in_loop(body)
+
+
+def test_a_short_request_among_long_ones_takes_its_tokens_and_chunks() -> None:
+    def body() -> None:
+        served = Served(replies(8))
+        for seed in range(7):
+            served.ask(ids(5, seed))
+        served.turn(10)
+        chunks, tokens = 3, 20
+        assert served.finish(served.ask(ids(chunks * CHUNK, 9), most=tokens)) <= chunks + tokens
+
+    in_loop(body)
+
+
+def test_chunks_go_to_the_oldest_and_to_the_shortest_in_turns() -> None:
+    def body() -> None:
+        served = Served(replies(4))
+        long = served.ask(ids(20 * CHUNK, 0), most=1)
+        shorts: list[tuple[int, Ticket]] = []
+
+        def ask(number: int) -> None:
+            shorts.append((served.turns, served.ask(ids(CHUNK, number), most=1)))
+
+        ask(1)
+        while long not in served.ended:
+            served.turn()
+            if shorts[-1][1] in served.ended:  # there is always a short one
+                assert served.turns - shorts[-1][0] <= 2
+                ask(len(shorts) + 1)
+        assert served.turns <= 2 * 20
+        assert len(shorts) > 15
+
+    in_loop(body)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_replies_are_what_they_are_alone_whatever_runs_beside(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    prompts = [ids(int(random.integers(1, 60)), 100 * seed + i) for i in range(9)]
+    prompts += [prompts[0], [*prompts[1], 7, 8, 9], [*prompts[2], *prompts[3]]]
+    options = [
+        SamplingOptions(temperature=1.5),
+        SamplingOptions(temperature=0.7, top_k=20, top_p=0.8),
+        SamplingOptions(temperature=0.0),
+        SamplingOptions(temperature=1.0, repetition_penalty=1.3, frequency_penalty=0.4),
+    ]
+
+    def chooser(number: int) -> TokenChooser:
+        return make_sampler(options[number % 4], seed=number)
+
+    def alone(number: int) -> str:
+        generator = scripted_generator(RandomEngine())
+        generation = generator.start(
+            prompts[number], chooser(number), max_tokens=4 + number, plain=True
+        )
+        list(generation)
+        return generation.text
+
+    async def body() -> None:
+        served = Served([RandomEngine() for _ in range(3)])
+        asked: dict[int, Ticket] = {}
+        cancelled = int(random.integers(len(prompts)))
+        while len(served.ended) < len(prompts):
+            if len(asked) < len(prompts) and served.scheduler.slots.free and random.random() < 0.4:
+                number = len(asked)
+                asked[number] = served.ask(prompts[number], chooser(number), 4 + number)
+            if cancelled in asked and random.random() < 0.2:
+                asked[cancelled].cancel()
+            served.turn()
+        for number, ticket in asked.items():
+            if number == cancelled:
+                assert alone(number).startswith(await told(ticket))
+            else:
+                assert await told(ticket) == alone(number)
+
+    in_loop(body)
+
+
+def test_a_cancelled_reply_frees_its_slot_in_the_next_turn() -> None:
+    async def body() -> None:
+        served = Served(replies(2))
+        reading, writing = served.ask(ids(10 * CHUNK, 1)), served.ask(ids(3, 2))
+        served.turn(4)
+        for ticket in (writing, reading):
+            assert not served.scheduler.slots.has_room() or ticket is reading
+            ticket.cancel()
+            served.turn()
+            assert ticket in served.ended
+            await told(ticket)
+        assert served.scheduler.slots.free == 2
+        assert not served.scheduler.runs
+
+    in_loop(body)
+
+
+def test_a_chooser_that_fails_ends_its_own_reply_alone() -> None:
+    async def body() -> None:
+        served = Served(replies(3, length=6))
+        said = 0
+
+        def failing(logits: Float32Array) -> int:
+            nonlocal said
+            said += 1
+            if said == 3:
+                raise ValueError("the grammar's process has ended")
+            return greedy(logits)
+
+        good, bad = served.ask(ids(3, 1)), served.ask(ids(3, 2), failing)
+        served.finish(good, bad)
+        with pytest.raises(ValueError, match="process has ended"):
+            await told(bad)
+        alone = scripted_generator(replies(1, length=6)[0]).start(ids(3, 1), greedy, plain=True)
+        list(alone)
+        assert await told(good) == alone.text
+
+    in_loop(body)
+
+
+def test_a_step_that_fails_ends_those_that_were_in_it() -> None:
+    async def body() -> None:
+        served = Served(replies(3))
+        written = [served.ask(ids(3, seed)) for seed in (1, 2)]
+        served.turn(3)
+        reading = served.ask(ids(4 * CHUNK, 3), most=2)
+
+        def fail() -> None:
+            raise RuntimeError("out of memory")
+
+        served.sequences.before_step = fail
+        served.turn()
+        served.sequences.before_step = lambda: None
+        assert set(served.ended) == set(written)
+        for ticket in written:
+            with pytest.raises(RuntimeError, match="out of memory"):
+                await told(ticket)
+        assert [engine.held for engine in served.sequences.engines[:2]] == [[], []]
+        served.finish(reading)
+        assert await told(reading)
+
+    in_loop(body)
+
+
+def test_a_starter_that_fails_frees_the_slot() -> None:
+    async def body() -> None:
+        served = Served(replies(1))
+
+        def refuse(generator: Generator) -> Generation:
+            raise ValueError("no")
+
+        ticket = Ticket(refuse, lambda _: None, [1])
+        served.scheduler.admit(ticket)
+        served.turn()
+        with pytest.raises(ValueError, match="no"):
+            await told(ticket)
+        assert served.scheduler.slots.free == 1
+
+    in_loop(body)
+
+
+def test_replies_to_one_prompt_read_it_once() -> None:
+    prompt = ids(5 * CHUNK, 1)
+
+    async def body() -> None:
+        served = Served([RandomEngine() for _ in range(3)])
+        tickets = [
+            served.ask(prompt, make_sampler(SamplingOptions(), seed), most=9) for seed in range(3)
+        ]
+        served.finish(*tickets)
+        assert served.log.count("read 0") == 5
+        # all but the last token, whose logits each needs, are copied
+        assert sorted(served.sequences.forks) == [(0, 1, 79), (0, 2, 79)]
+        assert [served.log.count(f"read {number}") for number in (1, 2)] == [1, 1]
+        for seed, ticket in enumerate(tickets):
+            sampler = make_sampler(SamplingOptions(), seed)
+            alone = scripted_generator(RandomEngine()).start(
+                prompt, sampler, max_tokens=9, plain=True
+            )
+            list(alone)
+            assert await told(ticket) == alone.text
+
+    in_loop(body)
+
+
+def test_who_waits_for_a_prompt_reads_it_itself_where_that_ends() -> None:
+    prompt = ids(10 * CHUNK, 1)
+
+    async def body() -> None:
+        served = Served([RandomEngine() for _ in range(2)])
+        first, second = served.ask(prompt, most=2), served.ask(prompt, most=2)
+        served.turn(4)
+        first.cancel()
+        served.finish(second)
+        assert served.sequences.forks == [(0, 1, 4 * CHUNK)]
+        assert served.log.count("read 1") == 6
+        assert len(await told(second)) > 0
+
+    in_loop(body)
+
+
+def test_guesses_are_made_while_one_is_alone() -> None:
+    async def body() -> None:
+        text = " ".join(["one two three four five six seven eight nine ten"] * 3)
+        served = Served([GuessingEngine(encode(text)), ScriptedEngine([500] * 6)])
+        first = served.ask(ids(3, 1))
+        served.turn(3)
+        drafting = served.scheduler.slots.held[0].generator.drafting
+        second = served.ask(ids(3, 2))  # what was guessed ahead is taken back
+        counted = drafting.guessed
+        served.finish(second)
+        assert 0 < counted == drafting.guessed
+        served.finish(first)
+        assert drafting.guessed > counted
+        assert await told(first) == text
+
+    in_loop(body)

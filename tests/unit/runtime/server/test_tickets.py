@@ -1,0 +1,57 @@
+"""A ticket between the thread that generates and the event loop that reads."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gemma4_compile.runtime.reply.reply import TextDelta
+from gemma4_compile.runtime.server.tickets import Ticket
+from tests.scripted_engine import ScriptedEngine, encode, greedy, scripted_generator
+
+
+async def events(ticket: Ticket) -> list[tuple[str, int]]:
+    return [(e.text, n) async for e, n in ticket.counted_events() if isinstance(e, TextDelta)]
+
+
+def test_events_come_with_the_number_of_tokens_and_then_the_end() -> None:
+    async def body() -> None:
+        ticket = Ticket(lambda g: g.start(encode("one"), greedy), lambda _: None)
+        generation = ticket.begin(scripted_generator(ScriptedEngine(encode("two three"))))
+        for event in generation:
+            if isinstance(event, TextDelta):
+                ticket.tell(event)
+        ticket.finish()
+        told = await events(ticket)
+        assert "".join(text for text, _ in told) == "two three"
+        assert [n for _, n in told] == list(range(1, len(told) + 1))
+
+    asyncio.run(body())
+
+
+def test_a_cancelled_one_leaves_the_queue_and_ends_with_its_cause() -> None:
+    left: list[Ticket] = []
+
+    async def body() -> None:
+        for cause in (None, ValueError("the server is stopping")):
+            ticket = Ticket(lambda g: g.start([1], greedy), left.append)
+            assert not ticket.is_cancelled
+            ticket.cancel(cause)
+            assert ticket.is_cancelled
+            ticket.end()
+            if cause is None:
+                assert await events(ticket) == []
+            else:
+                with pytest.raises(ValueError, match="stopping"):
+                    await events(ticket)
+        assert len(left) == 2
+
+    asyncio.run(body())
+
+
+def test_nothing_is_raised_where_the_loop_has_ended() -> None:
+    async def made() -> Ticket:
+        return Ticket(lambda g: g.start([1], greedy), lambda _: None)
+
+    asyncio.run(made()).fail(RuntimeError("nobody reads it"))
