@@ -24,12 +24,13 @@ const { values: options } = parseArgs({
   options: {
     shards: { type: "string", default: "3" },
     "shard-mib": { type: "string", default: "128" },
+    "piece-mib": { type: "string", default: "8" }, // 0: a package of an earlier version
     firefox: { type: "string" },
     source: { type: "string", default: path.join(PAGE, "src/download/download.ts") },
     commit: { type: "string", default: "" },
   },
 });
-const [count, shardMib] = [Number(options.shards), Number(options["shard-mib"])];
+const [count, shardMib, pieceMib] = ["shards", "shard-mib", "piece-mib"].map((name) => Number(options[name]));
 
 /** The page's own download as a module for a bare page. */
 async function bundled() {
@@ -56,11 +57,23 @@ function blockOf(shard) {
 }
 
 const blocks = Array.from({ length: count }, (_, shard) => blockOf(shard));
-const files = [...blocks.keys()].map((shard) => {
+const hashOf = (shard, mib) => {
   const hash = createHash("sha256");
-  for (let i = 0; i < shardMib; i++) hash.update(blocks[shard]);
-  return { name: `params_shard_${shard}.bin`, nbytes: shardMib * MIB, sha256: hash.digest("hex") };
-});
+  for (let i = 0; i < mib; i++) hash.update(blocks[shard]);
+  return hash.digest("hex");
+};
+/** What provenance lists of a shard's pieces; nothing where it is no longer than one. */
+const piecesOf = (shard) => {
+  const sha256 = [];
+  for (let left = shardMib; left > 0; left -= pieceMib) sha256.push(hashOf(shard, Math.min(left, pieceMib)));
+  return { pieces: { nbytes: pieceMib * MIB, sha256 } };
+};
+const files = [...blocks.keys()].map((shard) => ({
+  name: `params_shard_${shard}.bin`,
+  nbytes: shardMib * MIB,
+  sha256: hashOf(shard, shardMib),
+  ...(pieceMib > 0 && pieceMib < shardMib && piecesOf(shard)),
+}));
 for (const name of SMALL) {
   files.push({ name, nbytes: 2, sha256: createHash("sha256").update("{}").digest("hex") });
 }
@@ -183,6 +196,7 @@ try {
       phase,
       shards: count,
       shard_bytes: shardMib * MIB,
+      piece_bytes: pieceMib * MIB,
       ...progress,
       before_bytes: sumOf(before),
       peak_more_bytes: sumOf(peak) - sumOf(before),

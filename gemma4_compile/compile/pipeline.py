@@ -64,6 +64,7 @@ from gemma4_compile.package.partial_build import (
     lock_of,
     rest_of_package,
 )
+from gemma4_compile.package.pieces import Listed
 from gemma4_compile.package.shards import SHARD_BYTES, check_shard_size, write_weights
 from gemma4_compile.progress import Reporter
 from gemma4_compile.quantization.recipe import storage_plan
@@ -126,8 +127,8 @@ def _write_weights(
     conversation: Conversation,
     directory: Path,
     reporter: Reporter,
-) -> tuple[Mapping[str, str], Counts | None]:
-    """Write everything but the library; returns the sha256 of the shards, and what became 0."""
+) -> tuple[Mapping[str, Listed], Counts | None]:
+    """Write everything but the library; returns the hashes of the shards, and what became 0."""
     matched = matched_tensors(build)
     read_rows, nonfinite = open_reader(
         matched,
@@ -165,7 +166,7 @@ def _write_weights(
         if content is not None:
             files.write_json(directory / name, content, compact=name == TOKENIZER_FILE)
     files.write_json(directory / abi.CHAT_CONFIG_FILE, conversation.config)
-    return written.sha256, nonfinite
+    return written.hashes, nonfinite
 
 
 def _records(build: Compilation, kept: Kept, *, alone: bool) -> tuple[LibraryRecord, ...]:
@@ -303,7 +304,7 @@ def compile_model(
         if calibrate is not None and weights:
             build = calibrate(build, reporter)
         provenance = provenance_of(build)
-        kept = Kept()
+        kept, known = Kept(), dict[str, Listed]()
         if request.only is not None and not request.force:
             kept = rest_of_package(
                 request.output,
@@ -312,14 +313,13 @@ def compile_model(
                 [one.name for one in build.libraries],
                 beside=bool(request.libraries),
             )
-            files.check_kept(request.output, kept.sha256)
+            known = files.check_kept(request.output, kept.sha256)
             build = with_kept_calibration(build, kept.calibration)
             provenance = provenance_of(build)
         records, report, nonfinite = kept.libraries, None, kept.nonfinite
         made = _records(build, kept, alone=request.only is not None)
         if request.only != "weights" and not request.force:
             check_free(request.output, [one.file for one in made])
-        sha256: Mapping[str, str] = {}
         with output_directory(request.output, force=request.force, weights=weights) as directory:
             if request.only != "weights":
                 report = build_libraries(build, made, directory, request, reporter)
@@ -327,9 +327,10 @@ def compile_model(
                 records = together(kept.libraries, made, main_is_kept=main_is_kept)
                 _write_licences(directory, records)
             if checkpoint is not None and conversation is not None:
-                sha256, nonfinite = _write_weights(
+                hashes, nonfinite = _write_weights(
                     build, checkpoint, conversation, directory, reporter
                 )
+                known |= hashes
             files.take_over(request.output, kept.files, directory)
             converses = read_chat_template(directory) is not None  # weights may have been kept
             provenance[NONFINITE] = provenance[NONFINITE] if nonfinite is None else nonfinite
@@ -337,7 +338,6 @@ def compile_model(
             provenance |= {CONVERSATION: noted} if noted else {}
             provenance = kept.with_rest(provenance) | lock_of(kept, request.only, inputs)
             library = records[0].file if records else None
-            known = {**kept.sha256, **sha256}
             package = files.finish(directory, library, provenance, known, records)
     return Summary(
         output=request.output,

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ from gemma4_compile.checkpoint.json_text import parse_object
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.package.fields import COMPILE_AGAIN, PLAIN_NAME, Fields
 from gemma4_compile.package.libraries import LibraryRecord, read_libraries
+from gemma4_compile.package.pieces import Listed, Pieces
 from gemma4_compile.system.regular_files import MAX_JSON_BYTES, read_regular
 from gemma4_compile.types import JsonObject
 
@@ -199,12 +200,18 @@ class Provenance:
         where it is of one
     files : size and sha256 of every file but this one, by name
     libraries : all of them, the main one first; of a package that lists none, its only one
+    pieces : of files that are longer than one, by name; packages of earlier versions have none
     """
 
     library: str | None
     build: Build
     files: Mapping[str, tuple[int, str]]
     libraries: tuple[LibraryRecord, ...] = ()
+    pieces: Mapping[str, Pieces] = field(default_factory=dict)
+
+    def listed(self, name: str) -> Listed:
+        """Hashes of a file that is listed."""
+        return Listed(self.files[name][1], self.pieces.get(name))
 
     def to_json(self) -> JsonObject:
         """The file's content."""
@@ -216,10 +223,13 @@ class Provenance:
             **({"libraries": libraries} if libraries else {}),
             "build": dict(self.build),
             "files": {
-                name: {"nbytes": nbytes, "sha256": sha256}
+                name: {"nbytes": nbytes, "sha256": sha256, **self._pieces_of(name)}
                 for name, (nbytes, sha256) in sorted(self.files.items())
             },
         }
+
+    def _pieces_of(self, name: str) -> JsonObject:
+        return {"pieces": self.pieces[name].to_json()} if name in self.pieces else {}
 
     @classmethod
     def from_json(cls, values: Mapping[str, object]) -> Provenance:
@@ -234,11 +244,14 @@ class Provenance:
                 hint=COMPILE_AGAIN,
             )
         files: dict[str, tuple[int, str]] = {}
+        pieces: dict[str, Pieces] = {}
         for name, entry in read.get("files", dict).items():
             if not PLAIN_NAME.fullmatch(name) or not isinstance(entry, Mapping):
                 raise read.damaged("files")
             fields = Fields(entry, abi.PROVENANCE_FILE)
             files[name] = (fields.get("nbytes", int), fields.get("sha256", str))
+            if entry.get("pieces") is not None:
+                pieces[name] = Pieces.from_json(entry["pieces"], name, files[name][0])
         if len({name.lower() for name in files}) < len(files):  # one file, on most Macs and Windows
             raise read.damaged("files")
         library = values.get("library")
@@ -246,7 +259,7 @@ class Provenance:
             raise read.damaged("library")
         build = read.get("build", dict)
         libraries = read_libraries(values.get("libraries"), library, build, files)
-        return cls(library, build, files, libraries)
+        return cls(library, build, files, libraries, pieces)
 
 
 def read_artifact(path: Path) -> JsonObject:

@@ -12,8 +12,10 @@ from types import MappingProxyType
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.package.artifacts import Provenance
+from gemma4_compile.package.fields import COMPILE_AGAIN
 from gemma4_compile.package.libraries import LibraryRecord
 from gemma4_compile.package.output_directory import LOCK_FILE, PROGRESS_FILE, write_errors
+from gemma4_compile.package.pieces import Listed, PieceHashes, Pieces
 from gemma4_compile.system import regular_files
 from gemma4_compile.system.files import link_file
 from gemma4_compile.types import JsonObject
@@ -24,20 +26,51 @@ _FILE_MODE = 0o644  # of every file of a package, whatever the umask
 
 @dataclass(frozen=True)
 class FileHash:
-    """Hashes of a file."""
+    """Hashes of a file, and of its pieces where it has several."""
 
     md5: str
     sha256: str
+    pieces: Pieces | None = None
+
+    @property
+    def listed(self) -> Listed:
+        """What `provenance.json` lists of it."""
+        return Listed(self.sha256, self.pieces)
 
 
 def hash_file(path: Path) -> FileHash:
     """Read a regular file once and hash it."""
-    md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
+    md5, sha256, pieces = hashlib.md5(usedforsecurity=False), hashlib.sha256(), PieceHashes()
     with regular_files.open_regular(path) as file:
         while block := file.read(_HASH_BLOCK_BYTES):
             md5.update(block)
             sha256.update(block)
-    return FileHash(md5.hexdigest(), sha256.hexdigest())
+            pieces.update(block)
+    found = pieces.end()
+    several = found if len(found.sha256) > 1 else None
+    return FileHash(md5.hexdigest(), sha256.hexdigest(), several)
+
+
+def check_pieces(package: Path, provenance: Provenance) -> None:
+    """Hold long files against the hashes of their pieces.
+
+    Raises
+    ------
+    ArtifactError
+        If those are of other bytes than the file's own hash, which was looked at before: a browser
+        would take the file as damaged.
+    """
+    for name in provenance.files.keys() & provenance.pieces.keys():
+        found = PieceHashes(provenance.pieces[name].nbytes)
+        with regular_files.open_regular(package / name) as file:
+            while block := file.read(_HASH_BLOCK_BYTES):
+                found.update(block)
+        if found.end() != provenance.pieces[name]:
+            raise ArtifactError(
+                f"`{name}` of `{package}`: the hashes of its pieces in `{abi.PROVENANCE_FILE}` are "
+                "of other bytes than its sha256",
+                hint=COMPILE_AGAIN,
+            )
 
 
 def write_json(path: Path, values: object, *, compact: bool = False) -> None:
@@ -79,26 +112,28 @@ def copy_json(source: Path, directory: Path) -> None:
             regular_files.write_all(written, b"".join(map(bytes.strip, lines)))
 
 
-def check_kept(package: Path, sha256: Mapping[str, str]) -> None:
-    """Hash the files of a package that another one will hold.
+def check_kept(package: Path, sha256: Mapping[str, str]) -> dict[str, Listed]:
+    """Hash the files of a package that another one will hold; returns what that one lists of them.
 
     Raises
     ------
     ArtifactError
         If one is not what is listed: the new package would list what it became as right.
     """
+    kept = {}
     for name, listed in sha256.items():
         try:
-            found = hash_file(package / name).sha256
+            kept[name] = hash_file(package / name).listed
         except OSError as error:
             raise _not_kept(package, name, error) from error
-        if found != listed:
+        if kept[name].sha256 != listed:
             raise ArtifactError(
                 f"cannot keep `{name}` of `{package}`, which is damaged: expected sha256 "
-                f"{listed:.12}, found {found:.12}",
+                f"{listed:.12}, found {kept[name].sha256:.12}",
                 hint="put back what it was, or replace the whole package with --force, without "
                 "--only",
             )
+    return kept
 
 
 def _not_kept(package: Path, name: str, error: OSError) -> ArtifactError:
@@ -139,7 +174,7 @@ def finish(
     directory: Path,
     library: str | None,
     build: JsonObject,
-    sha256: Mapping[str, str] = MappingProxyType({}),
+    known: Mapping[str, Listed] = MappingProxyType({}),
     libraries: Sequence[LibraryRecord] = (),
 ) -> Provenance:
     """Hash every file and write `provenance.json`; what only the run needed is removed.
@@ -147,19 +182,21 @@ def finish(
     Parameters
     ----------
     library : file of the main library
-    sha256 : what is already known: of shards, which are large
+    known : hashes that need not be computed: of shards, which are large
     libraries : all of them, the main one first
     """
     with write_errors(directory):
         (directory / PROGRESS_FILE).unlink(missing_ok=True)
         for path in directory.iterdir():
             _set_mode(path)
-        files = {
-            path.name: (path.stat().st_size, sha256.get(path.name) or hash_file(path).sha256)
+        hashes = {
+            path: known.get(path.name) or hash_file(path).listed
             for path in sorted(directory.iterdir())
             if path.name not in (LOCK_FILE, abi.PROVENANCE_FILE)
         }
-    provenance = Provenance(library, build, files, tuple(libraries))
+        files = {path.name: (path.stat().st_size, one.sha256) for path, one in hashes.items()}
+    pieces = {path.name: one.pieces for path, one in hashes.items() if one.pieces is not None}
+    provenance = Provenance(library, build, files, tuple(libraries), pieces)
     write_json(directory / abi.PROVENANCE_FILE, provenance.to_json())
     with write_errors(directory):
         _set_mode(directory / abi.PROVENANCE_FILE)

@@ -27,6 +27,7 @@ from gemma4_compile.package.output_directory import (
     SHARD_PATTERN,
     write_errors,
 )
+from gemma4_compile.package.pieces import Listed
 from gemma4_compile.progress import ByteProgress
 from gemma4_compile.quantization.convert import (
     ConversionStep,
@@ -183,10 +184,10 @@ class _ShardFiles:
 
 @dataclass(frozen=True)
 class WrittenWeights:
-    """The tensor caches of model and drafter, and the sha256 of each shard by file name."""
+    """The tensor caches of model and drafter, and the hashes of each shard by file name."""
 
     cache: TensorCache
-    sha256: Mapping[str, str]
+    hashes: Mapping[str, Listed]
     drafter: TensorCache | None = None
 
 
@@ -256,7 +257,7 @@ def write_weights(
     main = shards[: len(shards) - len(own)]
     return WrittenWeights(
         cache_of(main, plan),
-        {name: item.sha256 for name, item in noted.finished.items()},
+        {name: item.listed for name, item in noted.finished.items()},
         cache_of(own, drafter) if drafter else None,
     )
 

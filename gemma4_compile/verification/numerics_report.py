@@ -382,8 +382,8 @@ def _write(package: Path, provenance: Provenance, report: NumericsReport) -> Non
     """Put the report into the package: all of it, or nothing."""
     content = report.to_json()
     report_file, report_picture = report.names
-    others = provenance.files.items()
-    kept = {name: entry[1] for name, entry in others if name not in report.names}
+    others = (name for name in provenance.files if name not in report.names)
+    kept = {name: provenance.listed(name) for name in others}
     with output_directory(package, force=False, weights=False) as directory:
         files.take_over(package, kept, directory)
         files.write_json(directory / report_file, content)

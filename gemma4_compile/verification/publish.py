@@ -24,6 +24,7 @@ from gemma4_compile.checkpoint.sources import TINY
 from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.package.artifacts import Provenance, read_artifact
+from gemma4_compile.package.files import check_pieces
 from gemma4_compile.progress import Reporter
 from gemma4_compile.runtime.package.integrity import hash_files
 from gemma4_compile.runtime.package.package import check_whole, read_provenance
@@ -106,6 +107,7 @@ def publish(request: PublishRequest, reporter: Reporter) -> str:
     with reporter.progress("checking the package", total) as advance:
         advance(0)
         hash_files(request.package, provenance, advance)
+    check_pieces(request.package, provenance)
     numerics = _numerics(request.package, provenance)
     published = Published(request.name, provenance, licence, numerics)
     card, picture = model_card(published), card_picture(published)

@@ -1,8 +1,10 @@
 // Files on their way into the cache: little is held of them, and nothing stays of what ends wrong.
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
-import { CheckRoom, FileDownload, type Progress } from "../src/download/file";
+import { FileDownload, type Progress } from "../src/download/file";
 import { sha256 } from "../src/download/hash";
+import { CheckRoom } from "../src/download/piece_check";
 import type { Package, PackageFile } from "../src/package/package";
+import type { Pieces } from "../src/package/provenance";
 import { UserError } from "../src/package/user_error";
 
 const PIECE = 1024;
@@ -67,8 +69,13 @@ function answer(data: Uint8Array, given: (bytes: number) => void = vi.fn(), brea
   return new Response(new ReadableStream({ pull }, { highWaterMark: 0 }), { status });
 }
 
-async function downloadOf(content: Uint8Array<ArrayBuffer> = CONTENT, retries = 2) {
-  const file: PackageFile = { name: NAME, nbytes: content.length, sha256: await sha256(content) };
+async function downloadOf(content: Uint8Array<ArrayBuffer> = CONTENT, retries = 2, pieces?: Pieces) {
+  const file: PackageFile = {
+    name: NAME,
+    nbytes: content.length,
+    sha256: await sha256(content),
+    ...(pieces && { pieces }),
+  };
   const pack = { url: "https://x.y/", version: "0".repeat(16), files: [file], totalBytes: content.length };
   const whole = { ...pack, shards: new Set([NAME]), drafter: new Set() } as unknown as Package;
   const progress: Progress = {
@@ -178,7 +185,69 @@ it("looks at what lies there, and replaces it where it is damaged, whatever its 
   }
 });
 
-it("hashes a large stored file as it is read", async () => {
+/** What is listed of a content's pieces; these do not divide what comes, and the last one is short. */
+async function piecesOf(content: Uint8Array<ArrayBuffer>, nbytes = 3000): Promise<Pieces> {
+  const hashes = [];
+  for (let at = 0; at < content.length; at += nbytes) hashes.push(await sha256(content.slice(at, at + nbytes)));
+  return { nbytes, sha256: hashes };
+}
+
+it("hashes a stored file a piece at a time where its pieces are listed", async () => {
+  const fetched = vi.fn(async () => answer(CONTENT));
+  vi.stubGlobal("fetch", fetched);
+  const { run, progress } = await downloadOf(CONTENT, 0, await piecesOf(CONTENT));
+  await run();
+  expect([fetched.mock.calls.length, progress.downloadedBytes]).toEqual([1, CONTENT.length]);
+  const digest = vi.spyOn(crypto.subtle, "digest");
+  await run();
+  expect(digest.mock.calls.map(([, data]) => data.byteLength)).toEqual([3000, 3000, 3000, 1240]);
+  expect([fetched.mock.calls.length, progress.checkedBytes]).toEqual([1, CONTENT.length]);
+  const [key] = [...cache.stored.keys()];
+  const ends = [CONTENT.map((byte, i) => byte ^ Number(i === 10_239)), CONTENT.slice(0, 9000), CONTENT.slice(0, -1)];
+  for (const wrong of [...ends, CONTENT.map((byte, i) => byte ^ Number(i === 0)), Uint8Array.from([...CONTENT, 0])]) {
+    cache.stored.set(key!, wrong);
+    await run();
+    expect(cache.stored.get(key!)).toEqual(CONTENT);
+  }
+  expect(fetched).toHaveBeenCalledTimes(6);
+});
+
+it("stops at the first piece that arrives wrong, and goes on over a broken connection", async () => {
+  vi.stubGlobal("addEventListener", (_name: string, online: () => void) => setTimeout(online));
+  const pieces = await piecesOf(CONTENT);
+  let given = 0;
+  const wrong = CONTENT.map((byte, i) => byte ^ Number(i === 100));
+  let asked = 0;
+  vi.stubGlobal("fetch", async () => {
+    asked += 1;
+    if (asked === 1) return answer(wrong, (bytes) => (given += bytes));
+    if (asked === 2) return answer(CONTENT.slice(0, 2500), undefined, true);
+    return answer(CONTENT.slice(2500), undefined, false, 206);
+  });
+  const { run } = await downloadOf(CONTENT, 1, pieces);
+  await run();
+  expect(given).toBeLessThanOrEqual(3000 + PIECE);
+  expect([asked, [...cache.stored.values()]]).toEqual([3, [CONTENT]]);
+});
+
+it.each([0, 1, 3])("keeps nothing of a file whose piece %i is listed otherwise than the whole", async (index) => {
+  vi.stubGlobal("fetch", async () => answer(CONTENT));
+  const pieces = await piecesOf(CONTENT);
+  pieces.sha256[index] = await sha256(CONTENT);
+  const { run } = await downloadOf(CONTENT, 0, pieces);
+  await expect(run()).rejects.toThrow(/arrived damaged/);
+  expect(cache.stored.size).toBe(0);
+});
+
+it("keeps nothing of a file that is right by its pieces and not as a whole", async () => {
+  const other = CONTENT.map((byte) => byte ^ 1);
+  vi.stubGlobal("fetch", async () => answer(other));
+  const { run } = await downloadOf(CONTENT, 0, await piecesOf(other));
+  await expect(run()).rejects.toThrow(/arrived damaged/);
+  expect(cache.stored.size).toBe(0);
+});
+
+it("hashes a large stored file without pieces as it is read", async () => {
   const large = new Uint8Array(33 << 20).fill(3);
   const key = `https://x.y/resolve/${"0".repeat(16)}/${NAME}`;
   const { run, progress } = await downloadOf(large);

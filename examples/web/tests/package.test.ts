@@ -168,6 +168,30 @@ describe("a package's small files", () => {
     await expect(read(URL, files(change), false)).rejects.toThrow(/whole number/);
   });
 
+  it("have hashes of pieces where a file is long", async () => {
+    const listed = values()["provenance.json"]["files"] as Json;
+    const pieces = { nbytes: 2 ** 20, sha256: ["1".repeat(64), "2".repeat(64), "3".repeat(64)] };
+    const long = { nbytes: 2 ** 21 + 1, sha256: HASH, pieces };
+    const pack = await read(URL, files({ files: { ...listed, "params_shard_0.bin": long } }), false);
+    expect(pack.files.map((file) => file.pieces)).toEqual([undefined, pieces, undefined]);
+  });
+
+  it.each<[string, unknown, RegExp]>([
+    ["no object", [HASH], /pieces` should be an object/],
+    ["none", { nbytes: 2 ** 20, sha256: [] }, /a list of 3 for the file's size/],
+    ["too few", { nbytes: 2 ** 20, sha256: [HASH, HASH] }, /a list of 3 for the file's size/],
+    ["too many", { nbytes: 2 ** 20, sha256: Array(4).fill(HASH) }, /a list of at most 3/],
+    ["absurdly many", { nbytes: 1, sha256: Array(2 ** 18).fill(HASH) }, /whole number from/],
+    ["too large ones", { nbytes: 2 ** 30, sha256: [HASH] }, /whole number from/],
+    ["of no size", { sha256: [HASH] }, /whole number from/],
+    ["no hashes", { nbytes: 2 ** 20, sha256: [HASH, "0", HASH] }, /64 hexadecimal digits/],
+    ["texts of any length", { nbytes: 2 ** 20, sha256: [HASH, HASH, HASH + "0"] }, /at most 64 characters/],
+  ])("have no pieces that are %s", async (_, pieces, words) => {
+    const listed = values()["provenance.json"]["files"] as Json;
+    const long = { nbytes: 2 ** 21 + 1, sha256: HASH, pieces };
+    await expect(read(URL, files({ files: { ...listed, "params_shard_0.bin": long } }), false)).rejects.toThrow(words);
+  });
+
   it("are not larger in all than packages are", async () => {
     const many = Object.fromEntries(
       Array.from({ length: 100 }, (_, i) => [`f${i}`, { nbytes: 2 ** 32, sha256: HASH }]),

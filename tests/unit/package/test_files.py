@@ -26,6 +26,7 @@ from gemma4_compile.package.files import (
     write_text,
 )
 from gemma4_compile.package.output_directory import LOCK_FILE, PROGRESS_FILE
+from gemma4_compile.package.pieces import PIECE_BYTES, Listed
 from gemma4_compile.system import regular_files
 
 
@@ -136,6 +137,27 @@ def test_provenance_holds_the_hash_of_every_file(tmp_path: Path) -> None:
     assert not (tmp_path / PROGRESS_FILE).exists()
 
 
+@pytest.mark.parametrize(("more", "count"), [(-1, 1), (0, 1), (1, 2), (PIECE_BYTES + 1, 3)])
+def test_provenance_holds_the_hashes_of_a_long_files_pieces(
+    more: int, count: int, tmp_path: Path
+) -> None:
+    content = bytes(range(251)) * (PIECE_BYTES // 100)
+    content = content[: PIECE_BYTES + more]
+    (tmp_path / "x.bin").write_bytes(content)
+    made = finish(tmp_path, None, {})
+    values = json.loads((tmp_path / abi.PROVENANCE_FILE).read_text())
+    starts = range(0, len(content), PIECE_BYTES)
+    digests = [hashlib.sha256(content[at : at + PIECE_BYTES]).hexdigest() for at in starts]
+    assert len(digests) == count
+    listed = {"nbytes": PIECE_BYTES, "sha256": digests}
+    assert values["files"]["x.bin"].get("pieces") == (listed if count > 1 else None)
+    assert Provenance.from_json(values) == made
+    known = {"x.bin": made.listed("x.bin")}
+    assert check_kept(tmp_path, {"x.bin": made.files["x.bin"][1]}) == known
+    (tmp_path / "x.bin").write_bytes(b"never read again")
+    assert finish(tmp_path, None, {}, known).pieces == made.pieces
+
+
 @pytest.mark.parametrize("kind", ["link", "pipe", "directory"])
 def test_only_files_of_a_package_are_kept(kind: str, victim: Path, tmp_path: Path) -> None:
     package, directory = tmp_path / "package", tmp_path / "new"
@@ -222,10 +244,11 @@ def test_a_finished_package_is_readable_and_lists_all_but_the_run_s_own(tmp_path
     for name in ("a.bin", "b.bin", LOCK_FILE):
         (tmp_path / name).write_bytes(name.encode())
     (tmp_path / "a.bin").chmod(0o600)
-    made = finish(tmp_path, None, {"recipe": "f32"}, {"b.bin": "known"})
+    known = {"b.bin": Listed("known")}
+    made = finish(tmp_path, None, {"recipe": "f32"}, known)
     assert set(made.files) == {"a.bin", "b.bin"}
     assert made.files["b.bin"] == (5, "known"), "not read again"
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o644}
     values = json.loads((tmp_path / abi.PROVENANCE_FILE).read_text())
     assert Provenance.from_json(values) == made
-    assert finish(tmp_path, None, {"recipe": "f32"}, {"b.bin": "known"}) == made, "and again"
+    assert finish(tmp_path, None, {"recipe": "f32"}, known) == made, "and again"

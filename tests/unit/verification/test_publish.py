@@ -170,6 +170,29 @@ def test_a_damaged_package_is_not_uploaded(package: Path, hub: HubServer) -> Non
     assert not hub.asked
 
 
+def test_pieces_of_other_bytes_than_the_whole_are_not_uploaded(
+    package: Path, hub: HubServer
+) -> None:
+    path, name = package / abi.PROVENANCE_FILE, "params_shard_0.bin"
+    content = bytes(range(256)) * (5 << 10)  # 1.25 MiB
+    (package / name).write_bytes(content)
+    digests = [hashlib.sha256(content[at : at + (1 << 20)]).hexdigest() for at in (0, 1 << 20)]
+    values = json.loads(path.read_text())
+
+    def listed(pieces: list[str]) -> None:
+        whole = {"nbytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        values["files"][name] = {**whole, "pieces": {"nbytes": 1 << 20, "sha256": pieces}}
+        path.write_text(json.dumps(values))
+
+    listed([digests[0], digests[0]])
+    with pytest.raises(ArtifactError, match="hashes of its pieces"):
+        upload(package)
+    assert not hub.files
+    listed(digests)
+    upload(package)
+    assert hub.files[name] == content
+
+
 def test_weights_without_a_licence_are_not_uploaded(tmp_path: Path, hub: HubServer) -> None:
     package = write_package(tmp_path / "other", kind="directory")
     with pytest.raises(UsageError, match="no weights are published without their licence"):

@@ -4,7 +4,8 @@ import { READ_BY_CLIENT, type Package, type PackageFile } from "../package/packa
 import { PROVENANCE } from "../package/provenance";
 import { UserError } from "../package/user_error";
 import { dropOtherVersions, keyOf, openCache } from "./cache";
-import { CheckRoom, FileDownload, type Progress } from "./file";
+import { FileDownload, type Progress } from "./file";
+import { CheckRoom } from "./piece_check";
 
 export type { Progress } from "./file";
 

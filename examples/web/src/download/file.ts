@@ -1,29 +1,21 @@
 // One file of a package into the client's cache: what arrives goes on as it comes, compared with its SHA-256 on the way, so
 // that a shard of any size takes the memory of a piece. The cache keeps nothing of a file that ends wrong.
+//
+// A download compares the whole file, which hashes in JavaScript, and its pieces where they are listed; what lies there by then
+// is compared at each start by the pieces alone, which the browser hashes twice as fast.
 import type { Package, PackageFile } from "../package/package";
 import { formatBytes } from "../package/units";
 import { UserError } from "../package/user_error";
 import { keyOf, openCache } from "./cache";
 import { fetchChecked, Unreachable } from "./fetch";
 import { sha256 } from "./hash";
+import { type CheckRoom, PieceCheck } from "./piece_check";
 import { piecesOf } from "./pieces";
 import { Sha256Stream } from "./sha256_stream";
 
 const FIRST_PAUSE_MS = 1000;
-/** Of a stored file that is hashed at once, by the browser's own code, which is faster, and copies it. */
+/** Of a stored file without pieces that is hashed at once, by the browser's own code, which is faster, and copies it. */
 const AT_ONCE_BYTES = 32 * 2 ** 20;
-
-/** Room for a stored file, the same for one after the other: new ones would stay until the garbage is collected. */
-export class CheckRoom {
-  private room = new Uint8Array(0);
-
-  /** The room of a file; nothing for one that is too large. */
-  of(nbytes: number): Uint8Array<ArrayBuffer> | undefined {
-    if (nbytes > AT_ONCE_BYTES) return undefined;
-    if (this.room.length < nbytes) this.room = new Uint8Array(nbytes);
-    return this.room.subarray(0, nbytes);
-  }
-}
 
 export interface Progress {
   /** Of files that lay there already, by the end of their check. */
@@ -117,16 +109,19 @@ export class FileDownload {
   private async *pieces(mode: RequestCache): AsyncGenerator<Uint8Array<ArrayBuffer>, void, void> {
     const { nbytes } = this.file;
     const hash = new Sha256Stream();
+    const pieces = this.file.pieces && new PieceCheck(this.file.pieces, this.room);
     for (let attempt = 0; ; attempt++) {
       try {
         for await (const piece of this.rest(mode)) {
           if (this.received + piece.length > nbytes) throw new Damaged();
           hash.update(piece);
+          if (pieces && !(await pieces.update(piece))) throw new Damaged();
           this.received += piece.length;
           this.count(piece.length);
           yield piece;
         }
         if (this.received !== nbytes || hash.digest() !== this.file.sha256) throw new Damaged();
+        if (pieces && !(await pieces.end())) throw new Damaged();
         return;
       } catch (error) {
         if (this.signal.aborted || !isNetworkError(error)) throw error;
@@ -173,26 +168,43 @@ export class FileDownload {
   }
 }
 
-/** Whether a stored file is what is named: a small one is hashed at once, a large one as it is read. */
-async function isStored(
-  stored: Response,
-  { nbytes, sha256: expected }: PackageFile,
-  room: CheckRoom,
-  signal: AbortSignal,
-): Promise<boolean> {
+/** Whether a stored file is what is named. */
+async function isStored(stored: Response, file: PackageFile, room: CheckRoom, signal: AbortSignal): Promise<boolean> {
   signal.throwIfAborted();
-  const atOnce = room.of(nbytes);
-  const hash = new Sha256Stream();
+  const check = file.pieces ? new PieceCheck(file.pieces, room) : new WholeCheck(file, room);
   let length = 0;
   for await (const piece of piecesOf(stored.body!)) {
     signal.throwIfAborted();
-    if (length + piece.length > nbytes) return false;
-    if (atOnce) atOnce.set(piece, length);
-    else hash.update(piece);
     length += piece.length;
+    if (length > file.nbytes || !(await check.update(piece))) return false;
   }
-  if (length !== nbytes) return false;
-  return (atOnce ? await sha256(atOnce) : hash.digest()) === expected;
+  return length === file.nbytes && check.end();
+}
+
+/** A file against its own hash: a small one is hashed at once, a large one as it is read. */
+class WholeCheck {
+  private readonly hash: Sha256Stream | undefined;
+  private readonly atOnce: Uint8Array<ArrayBuffer> | undefined;
+  private length = 0;
+
+  constructor(
+    private readonly file: PackageFile,
+    room: CheckRoom,
+  ) {
+    if (file.nbytes > AT_ONCE_BYTES) this.hash = new Sha256Stream();
+    else this.atOnce = room.of(file.nbytes);
+  }
+
+  async update(data: Uint8Array): Promise<boolean> {
+    this.hash?.update(data);
+    this.atOnce?.set(data, this.length);
+    this.length += data.length;
+    return true;
+  }
+
+  async end(): Promise<boolean> {
+    return (this.atOnce ? await sha256(this.atOnce) : this.hash!.digest()) === this.file.sha256;
+  }
 }
 
 // A body that breaks off is a TypeError or a "network error" of the stream.

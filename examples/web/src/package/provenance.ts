@@ -1,5 +1,5 @@
 // `provenance.json`: what a package is made of, and the hashes of its files.
-import { GIB } from "./units";
+import { GIB, MIB } from "./units";
 import type { Fields } from "./json_fields";
 import { type ListedLibrary, readLibraries } from "./libraries";
 import { readDifference } from "./turns";
@@ -13,12 +13,24 @@ const MOST_FILES = 10_000;
 const LARGEST_FILE = 4 * GIB;
 const LARGEST_PACKAGE = 256 * GIB;
 const SHA256 = /^[0-9a-f]{64}$/;
+// As the native reader: the list is short, and a piece small.
+const LEAST_PIECE = MIB;
+const MOST_PIECE = 32 * MIB;
+const SHA256_DIGITS = 64;
 const LONGEST_NAME = 96;
 
 export interface PackageFile {
   name: string;
   nbytes: number;
   sha256: string;
+  /** Of a file that is longer than a piece; packages of earlier versions have none. */
+  pieces?: Pieces;
+}
+
+/** A file's SHA-256 once more, of its pieces in their order: all have `nbytes` but the last one, which has what is left. */
+export interface Pieces {
+  nbytes: number;
+  sha256: string[];
 }
 
 export interface Provenance {
@@ -43,9 +55,21 @@ export function readFiles(record: Fields): Map<string, PackageFile> {
   for (const [name, entry] of record.files("files", MOST_FILES)) {
     const sha256 = entry.text("sha256", "");
     if (!SHA256.test(sha256)) throw entry.wrong("sha256", "64 hexadecimal digits", sha256);
-    files.set(name, { name, nbytes: entry.count("nbytes", 0, LARGEST_FILE), sha256 });
+    const file: PackageFile = { name, nbytes: entry.count("nbytes", 0, LARGEST_FILE), sha256 };
+    if (entry.has("pieces")) file.pieces = readPieces(entry.object("pieces"), file.nbytes);
+    files.set(name, file);
   }
   return files;
+}
+
+function readPieces(entry: Fields, fileBytes: number): Pieces {
+  const nbytes = entry.count("nbytes", LEAST_PIECE, MOST_PIECE);
+  const count = Math.ceil(fileBytes / nbytes);
+  const sha256 = entry.texts("sha256", count, SHA256_DIGITS);
+  if (sha256.length !== count) throw entry.wrong("sha256", `a list of ${count} for the file's size`, sha256);
+  const odd = sha256.find((each) => !SHA256.test(each));
+  if (odd !== undefined) throw entry.wrong("sha256", "64 hexadecimal digits each", odd);
+  return { nbytes, sha256 };
 }
 
 /** Throws a UserError for what is no package, none for browsers, or odd. */
