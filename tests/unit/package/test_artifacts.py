@@ -144,37 +144,6 @@ def test_damaged_provenance(change: dict[str, object]) -> None:
         Provenance.from_json({**PROVENANCE.to_json(), **change})
 
 
-MIB = 1 << 20
-DIGEST = "0" * 64
-
-
-@pytest.mark.parametrize(
-    "pieces",
-    [
-        [DIGEST],
-        {"sha256": [DIGEST] * 3},
-        {"nbytes": MIB},
-        {"nbytes": MIB, "sha256": []},
-        {"nbytes": MIB, "sha256": [DIGEST] * 2},
-        {"nbytes": MIB, "sha256": [DIGEST] * 4},
-        {"nbytes": MIB, "sha256": [DIGEST, DIGEST, "0" * 63]},
-        {"nbytes": MIB, "sha256": [DIGEST, DIGEST, 3]},
-        {"nbytes": float(MIB), "sha256": [DIGEST] * 3},
-        {"nbytes": 0, "sha256": []},
-        {"nbytes": -MIB, "sha256": []},
-        {"nbytes": 8, "sha256": [DIGEST] * (2 * MIB // 8 + 1)},
-        {"nbytes": 1 << 30, "sha256": [DIGEST]},
-    ],
-)
-def test_pieces_that_do_not_fit_their_file_are_damage(pieces: object) -> None:
-    entry = {"nbytes": 2 * MIB + 1, "sha256": DIGEST}
-    right = {**entry, "pieces": {"nbytes": MIB, "sha256": [DIGEST] * 3}}
-    values = {**PROVENANCE.to_json(), "library": None}
-    assert Provenance.from_json({**values, "files": {"x.bin": right}}).pieces["x.bin"].nbytes == MIB
-    with pytest.raises(ArtifactError, match=r"`files\.x\.bin\.pieces`|`nbytes`|`sha256`"):
-        Provenance.from_json({**values, "files": {"x.bin": {**entry, "pieces": pieces}}})
-
-
 @pytest.mark.parametrize("content", ["", "[]", "{", "\x00"])
 def test_damaged_file_is_named(content: str, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(content)
