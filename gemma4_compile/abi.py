@@ -70,6 +70,12 @@ KV_BEGIN_FORWARD = "gemma4_kv_begin_forward"
 KV_END_FORWARD = "gemma4_kv_end_forward"
 KV_POP_N = "gemma4_kv_pop_n"
 KV_LENGTH = "gemma4_kv_length"
+# Native libraries only: rows of a sequence, to the host's memory and back.
+KV_ROW_LAYOUT = "gemma4_kv_row_layout"
+KV_SHORTEST_LENGTH = "gemma4_kv_shortest_length"
+KV_READ_ROWS = "gemma4_kv_read_rows"
+KV_WRITE_ROWS = "gemma4_kv_write_rows"
+KV_RESUME = "gemma4_kv_resume"
 
 SUBMIT = "gemma4_submit"  # in libraries for browsers: sends the launches so far to the GPU
 

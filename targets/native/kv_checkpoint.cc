@@ -74,6 +74,7 @@ Sequence* FindExported(Gemma4KVStateObj& state, const Arguments& arguments, Answ
   if (found == nullptr) return nullptr;
   if (found->pending > 0) *answer = Refuse("a checkpoint between begin_forward and end_forward");
   if (found->import) *answer = Refuse("a checkpoint of a state that is being imported");
+  if (found->floor > 0) *answer = Refuse("a checkpoint of a state that was resumed from rows");
   return answer->error.empty() ? found : nullptr;
 }
 

@@ -5,7 +5,7 @@
 namespace gemma4_compile {
 
 void Sequence::Restart() {
-  length = written = pending = 0;
+  length = written = pending = floor = 0;
   import.reset();
 }
 
@@ -21,7 +21,7 @@ void Sequence::Pop(int64_t count) {
          "pop at most "
       << std::max<int64_t>(0, length - shortest) << ", or all " << length;
   length = left;
-  if (length == 0) written = 0;
+  if (length == 0) written = floor = 0;
 }
 
 void Sequence::CopyFrom(const Sequence& parent, int64_t position) {
@@ -39,6 +39,7 @@ void Sequence::CopyFrom(const Sequence& parent, int64_t position) {
   Restart();
   length = position;
   written = position == 0 ? 0 : parent.written;
+  floor = position == 0 ? 0 : parent.floor;
   for (size_t index = 0; index < layers.size(); ++index) {
     const LayerCache &from = parent.layers[index], &to = layers[index];
     const int64_t rows = LiveRows(from, length, written);
@@ -49,15 +50,21 @@ void Sequence::CopyFrom(const Sequence& parent, int64_t position) {
   }
 }
 
+void Sequence::Resume(int64_t tokens, int64_t shortest) {
+  GEMMA4_REQUIRE(length == 0 && pending == 0 && !import, RuntimeError)
+      << "resume: the sequence has " << length + pending << " tokens, or is being imported";
+  GEMMA4_REQUIRE(0 <= shortest && shortest <= tokens, ValueError)
+      << "resume: expected a shortest length of 0 to " << tokens << ", found " << shortest;
+  length = written = tokens;
+  floor = shortest;
+}
+
 /*!
- * The fewest tokens, besides none, that can be left without losing a key that the next one
- * attends to.
- *
  * A ring holds the positions from written - rows on (later ones overwrote the others), and the
  * token at position n attends to n - window + 1 and later.
  */
 int64_t Sequence::ShortestLengthHeld() const {
-  int64_t shortest = 0;
+  int64_t shortest = floor;
   for (const LayerCache& layer : layers) {
     if (layer.window > 1 && written > layer.rows) {
       shortest = std::max(shortest, written - layer.rows + layer.window - 1);

@@ -46,6 +46,7 @@ struct Sequence {
   int64_t length = 0;              // tokens whose forward has ended
   int64_t written = 0;  // greatest length begun: what popped tokens overwrote stays overwritten
   int64_t pending = 0;  // tokens between begin_forward and end_forward
+  int64_t floor = 0;    // of a resumed one: fewer tokens, besides none, cannot be left
   std::optional<Import> import;
 
   /*! Forget all tokens. */
@@ -59,7 +60,12 @@ struct Sequence {
    * where it could not be taken back to them. */
   void CopyFrom(const Sequence& parent, int64_t position);
 
- private:
+  /*! Hold `length` tokens whose rows were written into it, of sliding layers those that tokens from
+   * position `shortest` on attend to; an error where there are tokens already. */
+  void Resume(int64_t length, int64_t shortest);
+
+  /*! The fewest tokens, besides none, that can be left without losing a key that the next one
+   * attends to. */
   int64_t ShortestLengthHeld() const;
 };
 

@@ -181,6 +181,13 @@ void Gemma4KVStateObj::Pop(int64_t id, int64_t count) {
   ++version_;
 }
 
+void Gemma4KVStateObj::Resume(int64_t id, int64_t length, int64_t shortest) {
+  GEMMA4_REQUIRE(0 < length && length <= capacity_, ValueError)
+      << "resume: expected 1 to " << capacity_ << " tokens, found " << length;
+  Required(id).Resume(length, shortest);
+  ++version_;
+}
+
 // --- Forward ---
 
 void Gemma4KVStateObj::BeginForward(const ffi::Shape& ids, const ffi::Shape& counts,

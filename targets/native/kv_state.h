@@ -63,6 +63,8 @@ class Gemma4KVStateObj final : public KVStateObj {
   /*! Take back the last `count` tokens, if the rings still hold what the token before them attends
    * to. */
   void Pop(int64_t id, int64_t count);
+  /*! Give a sequence without tokens those whose rows were written into it, as of `Sequence`. */
+  void Resume(int64_t id, int64_t length, int64_t shortest);
 
   // --- Forward ---
 

@@ -259,7 +259,7 @@ FOLDERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("package", "reply"),
         ("speculative",),
         ("engine",),
-        ("prompt",),
+        ("prefixes", "prompt"),
         ("chat", "grammar"),
         ("terminal",),
         ("check",),

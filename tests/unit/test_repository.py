@@ -60,6 +60,8 @@ EXCEPTIONS: dict[str, str] = {
         (f"gemma4_compile/verification/{name}.py" for name in ("references", "torch_parts")),
         "tests/unit/verification/test_numerics_report.py, on compiled packages",
     ),
+    "gemma4_compile/runtime/library/kv_rows.py": "tests/e2e/test_prefixes.py, as what follows",
+    "gemma4_compile/runtime/prefixes/saved_rows.py": "tests/e2e/test_prefixes.py",
     "gemma4_compile/verification/form_measures.py": "tests/unit/verification/test_frontier.py",
     "gemma4_compile/verification/heads.py": "tests/unit/verification/test_transformer.py",
     "gemma4_compile/verification/text_inputs.py": "tests/unit/verification/test_towers.py",

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from gemma4_compile.runtime.engine.media_prompt import Prompt
 
-End = Literal["chunk", "prompt", "reply"]
-"""What has just been added whole: a chunk of a prompt, its last one, or a reply."""
+End = Literal["chunk", "prompt"]
+"""What was added last: a chunk of a prompt, or its last one."""
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A beginning that was kept.
+
+    Attributes
+    ----------
+    length : tokens that the sequence holds now
+    owner : who asked with it first
+    """
+
+    length: int
+    owner: Hashable
 
 
 class Beginnings(Protocol):
@@ -19,17 +34,16 @@ class Beginnings(Protocol):
     called in the thread of the engine, outside a forward.
     """
 
-    def restore(self, prompt: Prompt, shared: int, tenant: str) -> int:
+    def restore(self, prompt: Prompt, shared: int) -> Restored | None:
         """Put a longer beginning of `prompt` than its first `shared` tokens into the sequence.
 
-        Return how many tokens it then holds: at most all of the prompt but the last, whose logits
-        are wanted; `shared`, and the sequence is as it was, where nothing longer is kept. After an
-        error nothing is known of the sequence, and the next prompt clears it.
-
-        Parameters
-        ----------
-        tenant : only what was kept under this name is found
+        It is at most all of the prompt but the last token, whose logits are wanted. None, and the
+        sequence is as it was, where nothing is kept that is worth it. After an error nothing is
+        known of the sequence, and the next prompt clears it.
         """
 
-    def keep(self, keys: Sequence[int], end: End, tenant: str) -> None:
+    def keep(self, keys: Sequence[int], end: End, owner: Hashable) -> None:
         """Hear that the sequence holds these, as `Prompt.keys` numbers them; it may keep them."""
+
+    def leave(self, keys: Sequence[int], shared: int, owner: Hashable) -> None:
+        """Hear that all of these but the first `shared` are about to go, mostly with a reply."""

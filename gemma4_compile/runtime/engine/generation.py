@@ -114,7 +114,6 @@ class Generator:
         stop: Sequence[str] = (),
         plain: bool = False,
         client: Hashable = None,
-        tenant: str = "",
     ) -> Generation:
         """Begin a reply; it runs as the returned object is iterated.
 
@@ -126,7 +125,6 @@ class Generator:
         stop : texts that end the answer
         plain : take everything as the answer's text, reasoning and calls included
         client : who asks; it learns what of its prompt the state held only if it asked before, too
-        tenant : whose kept beginnings are looked through, and added to
 
         Raises
         ------
@@ -147,8 +145,7 @@ class Generator:
         if not plain:
             in_reasoning = MarkIds.of(self.tokenizer).reasoning_is_open(prompt.ids)
             parser = ReplyParser(self.tokenizer, in_reasoning=in_reasoning)
-        asker = Asker(client, tenant)
-        return Generation(self, prompt, chooser, max_tokens, StopStrings(stop), parser, asker)
+        return Generation(self, prompt, chooser, max_tokens, StopStrings(stop), parser, client)
 
     def cut(self, prompt: Prompt, begin: int) -> list[slice]:
         """The chunks of a prompt from `begin` on; UsageError as of `start`."""
@@ -162,7 +159,7 @@ class Generator:
         was, self._client = self._client, client
         return client == was
 
-    def rewind(self, prompt: Tokens, tenant: str = "") -> int:
+    def rewind(self, prompt: Tokens) -> int:
         """Bring the state to what is held or kept of `prompt`; return how many tokens that is.
 
         At least one token of the prompt is left to run, for its logits.
@@ -174,20 +171,30 @@ class Generator:
         if self._whole:
             shared = whole_rows(prompt.modalities(), shared)
         interrupted = self.is_interrupted or self.engine.length != len(held)
+        kept = self._beginnings
+        if not interrupted:
+            self.leave(shared)
         if interrupted or shared == 0 or not self.engine.pop(len(held) - shared):
             self.clear()
             shared = 0
         self._held.keys = keys[:shared]
-        if self._beginnings is not None:
+        if kept is not None:
             self._held.in_forward = True
-            shared = self._beginnings.restore(prompt, shared, tenant)
+            restored = kept.restore(prompt, shared)
+            if restored is not None:
+                shared, self._client = restored.length, restored.owner
             self._held.keys, self._held.in_forward = keys[:shared], False
         return shared
 
-    def keep(self, end: End, tenant: str) -> None:
+    def keep(self, end: End) -> None:
         """Tell of the state, which a later prompt may begin with."""
         if self._beginnings is not None:
-            self._beginnings.keep(self._held.keys, end, tenant)
+            self._beginnings.keep(self._held.keys, end, self._client)
+
+    def leave(self, shared: int) -> None:
+        """Tell that all but the first `shared` tokens of the state are about to go."""
+        if self._beginnings is not None and shared < len(self.held_keys):
+            self._beginnings.leave(self._held.keys, shared, self._client)
 
     def prefill(self, chunk: Prompt) -> Float32Array:
         """Add one chunk; return the logits after it."""
@@ -228,14 +235,6 @@ class Generator:
         return len(self._held.keys) == self.engine.context_length
 
 
-@dataclass(frozen=True)
-class Asker:
-    """Who wants a reply: `client` and `tenant` of `Generator.start`."""
-
-    client: Hashable
-    tenant: str
-
-
 class Generation:
     """A reply in the making: iterate over its events, once.
 
@@ -261,9 +260,9 @@ class Generation:
         max_tokens: int | None,
         stop: StopStrings,
         parser: ReplyParser | PlainParser,
-        asker: Asker,
+        client: Hashable,
     ) -> None:
-        self._asker = asker
+        self._client = client
         self._generator = generator
         self._prompt = prompt
         self._chooser = chooser
@@ -325,7 +324,6 @@ class Generation:
             self.text += rest
             yield TextDelta(rest)
         self.finish_reason = "stop" if stopped else reason
-        self._generator.keep("reply", self._asker.tenant)
 
     def _answer(
         self, way: NextToken, logits: Float32Array, begin: float
@@ -365,13 +363,13 @@ class Generation:
         return due.take()
 
     def _prefill(self) -> Steps[PromptProgress, None, Float32Array]:
-        generator, tenant, total = self._generator, self._asker.tenant, len(self._prompt)
-        done = generator.rewind(self._prompt, tenant)
-        self.reused_tokens = done if generator.take(self._asker.client) else 0
+        generator, total = self._generator, len(self._prompt)
+        done = generator.rewind(self._prompt)
+        self.reused_tokens = done if generator.take(self._client) else 0
         logits = None
         for part in generator.cut(self._prompt, done):
             logits = generator.prefill(self._prompt.part(part.start, part.stop))
-            generator.keep("prompt" if part.stop == total else "chunk", tenant)
+            generator.keep("prompt" if part.stop == total else "chunk")
             yield PromptProgress(part.stop, total)
         assert logits is not None, "a rewind leaves at least one token to run"
         return logits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -62,10 +63,12 @@ class Prompt:
     ----------
     ids : of all tokens, also those in the places of media
     runs : its media, in order
+    tenant : who asks; no state of another's is used, so that no time tells what others asked
     """
 
     ids: list[int] = field(default_factory=list)
     runs: tuple[Run, ...] = ()
+    tenant: str = ""
 
     def __len__(self) -> int:
         """Its tokens."""
@@ -98,7 +101,7 @@ class Prompt:
             if first < last:
                 skipped = run.first + first - run.start
                 runs.append(Run(first - begin, last - first, run.medium, skipped))
-        return Prompt(self.ids[begin:end], tuple(runs))
+        return Prompt(self.ids[begin:end], tuple(runs), "" if begin else self.tenant)
 
     def modalities(self) -> list[int]:
         """Modality of every row, as the library takes it."""
@@ -108,12 +111,18 @@ class Prompt:
         return found
 
     def keys(self) -> list[int]:
-        """A number for each row: equal where the rows are, be it of text or of the same medium."""
+        """A number for each row: equal where the rows are, be it of text or of the same medium.
+
+        The first one's is the tenant's own, so that prompts of two tenants share no beginning.
+        """
         found = list(self.ids)
         for run in self.runs:
             name = int.from_bytes(run.medium.digest, "big") << 32
             numbers = range(run.first, run.first + run.count)
             found[run.start : run.start + run.count] = [-1 - (name | number) for number in numbers]
+        if self.tenant and found:
+            named = f"tenant {found[0]} {self.tenant}".encode("utf-8", "surrogatepass")
+            found[0] = -1 - (int.from_bytes(hashlib.sha256(named).digest(), "big") << 32)
         return found
 
 

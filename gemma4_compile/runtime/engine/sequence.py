@@ -8,8 +8,10 @@ import tvm_ffi
 
 from gemma4_compile.errors import Gemma4CompileError, UsageError
 from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.library.kv_rows import RowEntry
 from gemma4_compile.runtime.library.kv_state import KvState
 from gemma4_compile.runtime.sampling.sampling import TokenChooser
+from gemma4_compile.types import Array
 
 
 class ContextFullError(Gemma4CompileError):
@@ -110,6 +112,32 @@ class Sequence:
         self._check_held()
         self._forget_end()
         self.slot = self._kv.renew(self._number)
+
+    @property
+    def shortest(self) -> int:
+        """The fewest tokens, besides none, that `pop` can leave."""
+        self._check_held()
+        return self._kv.rows.shortest(self._number)
+
+    def row_entries(self) -> tuple[tuple[RowEntry, ...], str]:
+        """What it has rows of, and their dtype; ArtifactError as of `KvState.rows`."""
+        return self._kv.rows.entries, self._kv.rows.dtype
+
+    def read_rows(self, entry: int, first: int, count: int) -> Array:
+        """As `KvRows.read`."""
+        self._check_held()
+        return self._kv.rows.read(self._number, entry, first, count)
+
+    def write_rows(self, entry: int, first: int, rows: Array) -> None:
+        """As `KvRows.write`."""
+        self._check_held()
+        self._kv.rows.write(self._number, entry, first, rows)
+
+    def resume(self, length: int, shortest: int) -> None:
+        """As `KvRows.resume`."""
+        self._check_held()
+        self._kv.rows.resume(self._number, length, shortest)
+        self._forget_end()
 
     def fork(self, position: int, number: int) -> Sequence:
         """Another one that begins with the first tokens, as `Sequences.fork`."""

@@ -124,6 +124,7 @@ class Slots:
         shared = parent.shared(keys)
         if shared < child.shared(keys) + LEAST_FORK:
             return False
+        child.generator.leave(child.shared(keys))
         if not self.engines.fork(parent.generator.engine, child.generator.engine, shared):
             child.generator.clear()
             return False

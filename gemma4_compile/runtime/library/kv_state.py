@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import count
 
 import tvm_ffi
 
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError
+from gemma4_compile.runtime.library.kv_rows import KvRows
 from gemma4_compile.runtime.library.native_library import NativeLibrary
 
 _log = logging.getLogger(__name__)
@@ -91,6 +92,11 @@ class KvState:
                 except IndexError:
                     break
                 yield tensor
+
+    @cached_property
+    def rows(self) -> KvRows:
+        """Rows of its sequences; ArtifactError where the library cannot copy them."""
+        return KvRows(self._library, self.handle, str(next(self.tensors()).dtype))
 
     def remove(self, sequence: int) -> None:
         """Forget a sequence, also within a forward; ValueError where there is none."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
-from gemma4_compile.runtime.engine.beginnings import End
+from gemma4_compile.runtime.engine.beginnings import End, Restored
 from gemma4_compile.runtime.engine.generation import Generation, Generator
 from gemma4_compile.runtime.engine.media_prompt import Prompt
 from tests.scripted_engine import (
@@ -29,36 +29,45 @@ class Kept:
 
     def __init__(self, engine: ScriptedEngine) -> None:
         self.engine = engine
-        self.states: list[tuple[str, list[int]]] = []
+        self.states: list[tuple[list[int], Hashable]] = []
         self.ends: list[str] = []
 
-    def restore(self, prompt: Prompt, shared: int, tenant: str) -> int:
+    def restore(self, prompt: Prompt, shared: int) -> Restored | None:
         keys = prompt.keys()
-        fitting = [s for whose, s in self.states if whose == tenant and keys[: len(s)] == s]
-        longest = max((s for s in fitting if len(s) < len(keys)), key=len, default=[])
-        if len(longest) <= shared:
-            return shared
-        self.engine.held = list(longest)
-        return len(longest)
+        fitting = [one for one in self.states if keys[: len(one[0])] == one[0]]
+        shorter = (one for one in fitting if shared < len(one[0]) < len(keys))
+        longest, owner = max(shorter, key=lambda one: len(one[0]), default=([], None))
+        if not longest:
+            return None
+        self.engine.held = prompt.ids[: len(longest)]
+        return Restored(len(longest), owner)
 
-    def keep(self, keys: Sequence[int], end: End, tenant: str) -> None:
-        assert keys == self.engine.held
-        self.states.append((tenant, list(keys)))
+    def keep(self, keys: Sequence[int], end: End, owner: Hashable) -> None:
+        assert keys[1:] == self.engine.held[1:]  # the first one is the tenant's own
+        self.states.append((list(keys), owner))
         self.ends.append(end)
 
+    def leave(self, keys: Sequence[int], shared: int, owner: Hashable) -> None:
+        assert keys[1:] == self.engine.held[1:]
+        assert shared < len(keys)
+        self.states.append((list(keys), owner))
+        self.ends.append(f"{shared} of {len(keys)}")
 
-def test_a_beginning_that_is_kept_elsewhere_is_restored_for_its_tenant() -> None:
+
+def test_a_beginning_that_is_kept_elsewhere_is_restored() -> None:
     engine = ScriptedEngine(encode("a b"), prefill_chunk=4)
     kept = Kept(engine)
     generator = Generator(engine, tiny_tokenizer(), frozenset({END_OF_TURN}), beginnings=kept)
     ids = list(range(300, 310))
-    first = finished(generator.start(ids, greedy, tenant="x"))
-    assert kept.ends == ["chunk", "chunk", "prompt", "reply"]
-    assert (first.reused_tokens, kept.states[-1][1]) == (0, [*ids, *first.token_ids])
-    for tenant, reused in (("y", 0), ("x", 8)):
-        finished(generator.start(PROMPT, greedy, tenant=tenant))  # the state forgets
-        assert finished(generator.start(ids[:9], greedy, tenant=tenant)).reused_tokens == reused
-        assert engine.held[:9] == ids[:9]
+    first = finished(generator.start(ids, greedy))
+    assert kept.ends == ["chunk", "chunk", "prompt"]
+    held = [*ids, *first.token_ids]
+    finished(generator.start([*ids[:5], 7], greedy))
+    assert first.reused_tokens == 0
+    assert (kept.ends[3], kept.states[3]) == (f"5 of {len(held)}", (held, None))
+    finished(generator.start(PROMPT, greedy))  # the state forgets
+    assert finished(generator.start(ids[:9], greedy)).reused_tokens == 8
+    assert engine.held[:9] == ids[:9]
 
 
 def test_a_client_learns_what_was_held_of_its_own_prompt_alone() -> None:
@@ -68,3 +77,32 @@ def test_a_client_learns_what_was_held_of_its_own_prompt_alone() -> None:
         return finished(generator.start(PROMPT, greedy, client=client)).reused_tokens
 
     assert [reused(client) for client in "aabba"] == [0, len(PROMPT) - 1, 0, len(PROMPT) - 1, 0]
+
+
+def test_a_client_learns_what_was_kept_of_its_own_prompts_alone() -> None:
+    engine = ScriptedEngine(encode("a"), prefill_chunk=4)
+    generator = Generator(
+        engine, tiny_tokenizer(), frozenset({END_OF_TURN}), beginnings=Kept(engine)
+    )
+
+    def reused(ids: list[int], client: str) -> int:
+        return finished(generator.start(ids, greedy, client=client)).reused_tokens
+
+    ids, others = list(range(300, 310)), list(range(400, 410))
+    assert [reused(ids, "a"), reused(others, "b")] == [0, 0]
+    assert [reused(ids, "a"), reused(others, "a")] == [8, 0]
+    assert reused(others, "b") == 0  # what the state holds is the other one's now
+
+
+def test_what_is_held_or_kept_is_no_other_tenants() -> None:
+    engine = ScriptedEngine(encode("a"), prefill_chunk=4)
+    kept = Kept(engine)
+    generator = Generator(engine, tiny_tokenizer(), frozenset({END_OF_TURN}), beginnings=kept)
+
+    def reused(ids: list[int], tenant: str) -> int:
+        prompt = Prompt(ids, tenant=tenant)
+        return finished(generator.start(prompt, greedy)).reused_tokens
+
+    ids, others = list(range(300, 310)), list(range(400, 410))
+    assert [reused(ids, "x"), reused(ids, "y"), reused(ids, "y")] == [0, 0, 9]
+    assert [reused(others, "y"), reused(ids, "x"), reused(ids, "")] == [0, 8, 0]

@@ -1,0 +1,75 @@
+"""Rows of a sequence in a KV state, copied to the host's memory and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import tvm_ffi
+
+from gemma4_compile import abi
+from gemma4_compile.runtime.device.device import usable
+from gemma4_compile.runtime.library.native_library import NativeLibrary
+from gemma4_compile.types import Array
+
+
+@dataclass(frozen=True)
+class RowEntry:
+    """Keys and values of a layer, or of a part of its positions.
+
+    Attributes
+    ----------
+    first : position in the first row
+    rows : positions that fit
+    window : positions that a query sees, itself included; 0 for all of them
+    """
+
+    first: int
+    rows: int
+    window: int
+    heads: int
+    head_dim: int
+
+
+class KvRows:
+    """Copies rows by a library's functions.
+
+    Attributes
+    ----------
+    entries : what a sequence has
+    dtype : of keys and values
+    """
+
+    def __init__(self, library: NativeLibrary, handle: tvm_ffi.Object, dtype: str) -> None:
+        """Take the functions; ArtifactError for a library of before there were any."""
+        self._handle, self.dtype = handle, dtype
+        self._read = library.linked_function(abi.KV_READ_ROWS)
+        self._write = library.linked_function(abi.KV_WRITE_ROWS)
+        self._shortest = library.linked_function(abi.KV_SHORTEST_LENGTH)
+        self._resume = library.linked_function(abi.KV_RESUME)
+        layout = [int(number) for number in library.linked_function(abi.KV_ROW_LAYOUT)(handle)]
+        self.entries = tuple(RowEntry(*layout[i : i + 5]) for i in range(0, len(layout), 5))
+
+    def shortest(self, sequence: int) -> int:
+        """The fewest tokens, besides none, that can be left by taking back the last ones."""
+        return int(self._shortest(self._handle, sequence))
+
+    def read(self, sequence: int, entry: int, first: int, count: int) -> Array:
+        """Keys and values (2, count, heads, head_dim) of positions from `first` on.
+
+        The device may not have written them yet: they are there after `Device.wait`. ValueError
+        where it does not hold them.
+        """
+        shape = self.entries[entry]
+        array = np.empty((2, count, shape.heads, shape.head_dim), self.dtype)
+        self._read(self._handle, sequence, entry, first, tvm_ffi.from_dlpack(array))
+        return array
+
+    def write(self, sequence: int, entry: int, first: int, array: Array) -> None:
+        """Put such rows into a sequence without tokens; `resume` makes them its own."""
+        source = tvm_ffi.from_dlpack(usable(array))
+        self._write(self._handle, sequence, entry, first, source)
+
+    def resume(self, sequence: int, length: int, shortest: int) -> None:
+        """Give a sequence the tokens whose rows were written; `shortest` can be left at least."""
+        self._resume(self._handle, sequence, length, shortest)

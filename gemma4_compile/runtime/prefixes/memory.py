@@ -1,0 +1,132 @@
+"""Kept states within a budget: what has not been used for the longest time goes."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from gemma4_compile.runtime.prefixes.tree import Cut, KeptState, Keys, Node, PrefixTree
+
+
+class Part(Protocol):
+    """Memory that several states may share."""
+
+    @property
+    def nbytes(self) -> int:
+        """Its bytes."""
+
+
+class KeptParts(KeptState, Protocol):
+    """A kept state that is made of parts."""
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """All of its memory."""
+
+
+State = TypeVar("State", bound=KeptParts)
+
+
+@dataclass(frozen=True)
+class Found(Generic[State]):
+    """A state to go on from, and how many of its tokens."""
+
+    state: State
+    count: int
+
+
+class PrefixMemory(Generic[State]):
+    """States of prefixes, and no more of them than there is memory for.
+
+    A part that several states have counts once. Of the states that one uses, the last is used
+    before those that it goes on from, so that it goes before them: a leaf first.
+
+    Attributes
+    ----------
+    budget : bytes of parts and tokens, at most
+    on_leave : called with a state's node after it went
+    """
+
+    def __init__(
+        self, budget: int, on_leave: Callable[[Node[State]], object] = lambda node: None
+    ) -> None:
+        """Begin empty."""
+        self.budget, self.on_leave = budget, on_leave
+        self._tree: PrefixTree[State] = PrefixTree()
+        self._used: OrderedDict[Node[State], State] = OrderedDict()  # the latest last
+        self._parts: Counter[int] = Counter()  # states that have it, by the part's identity
+        self._part_bytes = 0
+
+    def __len__(self) -> int:
+        """How many states there are."""
+        return len(self._used)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that is kept."""
+        return self._part_bytes + self._tree.nbytes
+
+    def find(self, keys: Keys, cut: Cut = lambda count: count) -> Found[State] | None:
+        """As `PrefixTree.find`; what is found counts as used."""
+        found = self._tree.find(keys, cut)
+        if found is None:
+            return None
+        node, count = found
+        self._use(node)
+        return Found(self._used[node], count)
+
+    def at(self, keys: Keys) -> State | None:
+        """The longest state whose tokens these begin with, or are."""
+        node = self._tree.at(keys)
+        return None if node is None else node.state
+
+    def add(self, keys: Keys, state: State) -> Node[State] | None:
+        """Keep a state; where it is, or None where the budget is too small for it alone.
+
+        A state that is there already is used, and stays.
+        """
+        there = self._tree.at(keys)
+        if there is not None and there.depth == len(keys):
+            self._use(there)
+            return there
+        node = self._tree.insert(keys, state)
+        self._used[node] = state
+        for part in state.parts:
+            if not self._parts[id(part)]:
+                self._part_bytes += part.nbytes
+            self._parts[id(part)] += 1
+        self._use(node)
+        self._make_room(node)
+        if self.nbytes > self.budget:
+            self._remove(node)
+            return None
+        return node
+
+    def clear(self) -> None:
+        """Forget all."""
+        for node in list(self._used):
+            self._remove(node)
+
+    def _make_room(self, but: Node[State]) -> None:
+        for node in list(self._used):
+            if self.nbytes <= self.budget:
+                return
+            if node is not but:
+                self._remove(node)
+
+    def _remove(self, node: Node[State]) -> None:
+        state = self._used.pop(node)
+        for part in state.parts:
+            self._parts[id(part)] -= 1
+            if not self._parts[id(part)]:
+                del self._parts[id(part)]
+                self._part_bytes -= part.nbytes
+        self._tree.remove(node)
+        self.on_leave(node)
+
+    def _use(self, node: Node[State]) -> None:
+        for one in node.path():
+            if one in self._used:
+                self._used.move_to_end(one)

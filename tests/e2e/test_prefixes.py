@@ -1,0 +1,179 @@
+"""Beginnings that are kept, on a compiled engine: what goes on from one is what never stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gemma4_compile.runtime import Engine
+from gemma4_compile.runtime.engine.generation import Generator
+from gemma4_compile.runtime.engine.media_prompt import Prompt
+from gemma4_compile.runtime.prefixes.kept import KeptPrefixes, SequencePrefixes, kept_prefixes
+from gemma4_compile.runtime.prefixes.saved_rows import SLACK, restore, save
+from gemma4_compile.runtime.sampling.sampling import Float32Array
+from tests.scripted_engine import greedy, tiny_tokenizer
+
+RINGS = 64
+"""Rows of the package's sliding layers: later positions overwrite."""
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_package: Path) -> Engine:
+    return Engine.open(tiny_package, sequences=2)
+
+
+def ids_of(count: int, seed: int) -> list[int]:
+    return np.random.default_rng(seed).integers(107, 1000, count).tolist()
+
+
+def in_chunks(engine: Engine, ids: Sequence[int], begin: int = 0) -> Float32Array:
+    """Prefill a chunk at a time, chunks beginning where they would from the start."""
+    size = engine.prefill_chunk
+    while begin < len(ids):
+        end = min(len(ids), begin - begin % size + size)
+        logits = engine.prefill(ids[begin:end])
+        begin = end
+    return logits
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 6])
+def test_logits_after_a_prefix_are_those_of_a_fresh_prefill(engine: Engine, chunks: int) -> None:
+    """Exactly: to copy rows changes none, before the rings have wrapped and after."""
+    entries, _ = engine.sequence.row_entries()
+    held = chunks * engine.prefill_chunk
+    ids = ids_of(held + engine.prefill_chunk + 7, chunks)
+    engine.clear()
+    in_chunks(engine, ids[:held])
+    saved = save(engine.sequence, entries, engine.device, None, None)
+    expected = in_chunks(engine, ids, held)
+    engine.clear()
+    engine.prefill(ids_of(RINGS + 9, 0))  # what another one leaves behind
+    restore(engine.sequence, saved, held, engine.device)
+    np.testing.assert_array_equal(in_chunks(engine, ids, held), expected)
+
+
+def test_a_prefix_goes_on_from_another_ones_rows(engine: Engine) -> None:
+    """Rows that a shorter one has are not copied again, and the rings are each one's own."""
+    entries, _ = engine.sequence.row_entries()
+    first, second = 2 * engine.prefill_chunk, 5 * engine.prefill_chunk
+    ids = ids_of(second + 9, 3)
+    engine.clear()
+    in_chunks(engine, ids[:first])
+    short = save(engine.sequence, entries, engine.device, None, None)
+    in_chunks(engine, ids[:second], first)
+    long = save(engine.sequence, entries, engine.device, short, None)
+    whole = save(engine.sequence, entries, engine.device, None, None)
+    assert long.blocks[0] is short.blocks[0]
+    assert sum(part.nbytes for part in long.parts) == sum(part.nbytes for part in whole.parts)
+    expected = in_chunks(engine, ids, second)
+    for saved, held in ((short, first), (long, second)):
+        restore(engine.sequence, saved, held, engine.device)
+        np.testing.assert_array_equal(in_chunks(engine, ids, held), expected)
+
+
+def test_tokens_of_a_prefix_are_taken_back(engine: Engine) -> None:
+    entries, _ = engine.sequence.row_entries()
+    ids = ids_of(RINGS * 3, 4)
+    engine.clear()
+    in_chunks(engine, ids)
+    saved = save(engine.sequence, entries, engine.device, None, None)
+    back = len(ids) - saved.shortest
+    assert 0 < back <= SLACK
+    assert engine.pop(back)
+    expected = engine.decode(77)
+    restore(engine.sequence, saved, saved.shortest, engine.device)
+    np.testing.assert_array_equal(engine.decode(77), expected)
+    restore(engine.sequence, saved, len(ids), engine.device)
+    assert not engine.pop(back + 1)
+
+
+class Talk:
+    """A generator of a sequence that keeps beginnings; it answers with one token."""
+
+    def __init__(self, engine: Engine, budget: int = 2**24) -> None:
+        kept = kept_prefixes(engine.sequence, engine.device, engine.prefill_chunk, budget)
+        assert kept is not None, "this library can copy rows"
+        self.kept: KeptPrefixes = kept
+        self.own: SequencePrefixes = kept.of(engine.sequence)
+        tokenizer = tiny_tokenizer()
+        engine.clear()
+        self.generator = Generator(engine, tokenizer, frozenset(), beginnings=self.own)
+
+    def ask(self, ids: Sequence[int], tenant: str = "", client: str = "") -> tuple[int, list[int]]:
+        """How many tokens of the prompt are said to have been reused, and the reply."""
+        prompt = Prompt(list(ids), tenant=tenant)
+        reply = self.generator.start(prompt, greedy, max_tokens=3, client=client)
+        list(reply)
+        return reply.reused_tokens, reply.token_ids
+
+
+def test_a_branch_in_the_middle_of_a_conversation_is_found_again(engine: Engine) -> None:
+    talk = Talk(engine)
+    chunk = engine.prefill_chunk
+    ids = ids_of(7 * chunk, 5)
+    other = ids_of(3 * chunk, 6)
+    branch = [*ids[: 6 * chunk], *ids_of(chunk, 7)]
+    assert talk.ask(ids)[0] == 0
+    talk.ask(other)
+    kept, reply = talk.ask(branch)
+    assert kept >= 4 * chunk
+    fresh = Talk(engine)
+    assert fresh.ask(branch) == (0, reply)
+    kept, again = talk.ask(ids)
+    assert kept == len(ids) - 1
+    talk.ask(other)
+    assert talk.ask(ids) == (kept, again)
+    assert talk.kept.restored_tokens >= 10 * chunk
+
+
+def test_what_is_kept_is_of_one_tenant_and_told_to_its_owner(engine: Engine) -> None:
+    talk = Talk(engine)
+    ids, other = ids_of(90, 8), ids_of(90, 9)
+    talk.ask(ids, "a", "one")
+    talk.ask(other, "a", "one")
+    assert talk.ask(ids, "b", "one")[0] == 0
+    restored = talk.kept.restored_tokens
+    talk.ask(other, "a", "two")
+    assert talk.kept.restored_tokens > restored
+    assert talk.ask(ids, "a", "two")[0] == 0  # restored, and not told
+    talk.ask(other, "a", "two")
+    assert talk.ask(ids, "a", "one")[0] == len(ids) - 1
+
+
+def test_the_budget_is_never_exceeded(engine: Engine) -> None:
+    alone = Talk(engine)
+    alone.ask(ids_of(120, 10))
+    one = alone.kept.memory.nbytes
+    talk = Talk(engine, budget=2 * one + one // 2)
+    for seed in range(10, 16):
+        talk.ask(ids_of(120, seed))
+        assert talk.kept.memory.nbytes <= talk.kept.memory.budget
+    assert talk.ask(ids_of(120, 14))[0] == 119
+    assert talk.ask(ids_of(120, 10))[0] == 0
+    nothing = Talk(engine, budget=one // 50)
+    for _ in range(2):
+        nothing.ask(ids_of(120, 10))
+        assert nothing.ask(ids_of(120, 11))[0] == 0
+    assert nothing.kept.memory.nbytes == 0
+
+
+def test_sequences_share_what_is_kept(engine: Engine) -> None:
+    talk = Talk(engine)
+    ids = ids_of(100, 17)
+    talk.ask(ids)
+    engine.clear()
+    in_chunks(engine, ids)
+    expected = engine.decode(9)
+    other = engine.sequences.add()
+    try:
+        restored = talk.kept.of(other).restore(Prompt([*ids, 9]), 0)
+        assert restored is not None
+        engine.prefill(ids[restored.length :], other)
+        found = engine.decode(9, other)
+    finally:
+        engine.sequences.remove(other)
+    assert restored.length > 50
+    np.testing.assert_array_equal(found, expected)
