@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
+
 from starlette.responses import JSONResponse
 
-from gemma4_compile.errors import printable
+from gemma4_compile.errors import UsageError, printable
+from gemma4_compile.runtime.engine.sequence import ContextFullError
+from gemma4_compile.runtime.grammar.grammar import GrammarError
+
+_log = logging.getLogger("gemma4_compile.serve")
 
 
 class ApiError(Exception):
@@ -45,7 +52,25 @@ class ApiError(Exception):
 
     def response(self) -> JSONResponse:
         """The whole answer."""
+        return self.response_of(self.body())
+
+    def response_of(self, body: Mapping[str, object]) -> JSONResponse:
+        """An answer with this body, which says the same in the form of another protocol."""
         headers = {"Retry-After": "5"} if self.status in (429, 503) else {}
         if self.status in (408, 413, 503):  # there may be more of the body
             headers["Connection"] = "close"
-        return JSONResponse(self.body(), self.status, headers)
+        return JSONResponse(body, self.status, headers)
+
+
+def as_api_error(error: BaseException) -> ApiError:
+    """Answer to the client about an error; one that should not happen is logged."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, ContextFullError):
+        return ApiError(400, str(error), code="context_length_exceeded")
+    if isinstance(error, UsageError):  # a picture that must be whole, and is too long for a chunk
+        return ApiError(400, f"{error}; {error.hint}" if error.hint else str(error))
+    if isinstance(error, GrammarError):
+        return ApiError(400, str(error), param="response_format")
+    _log.error("a request failed", exc_info=error)  # the client learns no details
+    return ApiError(500, "the server failed; its log has the reason", code="internal_error")
