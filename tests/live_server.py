@@ -17,8 +17,8 @@ import uvicorn
 from starlette.routing import BaseRoute
 
 from gemma4_compile.media.settings import MediaSettings
+from gemma4_compile.runtime.protocols import api_routes
 from gemma4_compile.runtime.sampling.sampling import SamplingOptions
-from gemma4_compile.runtime.server.api import api_routes
 from gemma4_compile.runtime.server.app import create_app
 from gemma4_compile.runtime.server.body import Limits
 from gemma4_compile.runtime.server.connections import ConnectionLimits, server_config

@@ -58,7 +58,7 @@ def compile_package(model: str, quantization: str, modalities: Sequence[str], ou
 
 def serve(package: Path, port: int, *, opens: bool) -> subprocess.Popen[str]:
     """Start `gemma4-serve` on the package and the built page."""
-    command = [sys.executable, "-m", "gemma4_compile.runtime.server.cli", str(package)]
+    command = [sys.executable, "-m", "gemma4_compile.runtime.serve", str(package)]
     command += ["--page", str(PAGE), "--port", str(port), "--open" if opens else "--no-open"]
     return subprocess.Popen(command, stdout=subprocess.PIPE, encoding="utf-8")
 

@@ -55,7 +55,7 @@ def run_serve() -> int:
     begin()
     from gemma4_compile.options.serve import COMMAND
 
-    return _run(COMMAND, COMMAND.parsed(), "gemma4_compile.runtime.server.cli")
+    return _run(COMMAND, COMMAND.parsed(), "gemma4_compile.runtime.serve")
 
 
 def run_verify() -> int:

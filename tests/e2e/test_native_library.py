@@ -30,7 +30,7 @@ assert not found, found
 for name in ("starlette", "uvicorn", "llguidance"):
     assert name not in sys.modules, f"{name} is loaded, which only the server or schemas need"
 
-import gemma4_compile.runtime.cli, gemma4_compile.runtime.server.cli
+import gemma4_compile.runtime.cli, gemma4_compile.runtime.serve
 assert "libtvm_compiler" not in Path("/proc/self/maps").read_text(), "a command loads the compiler"
 assert "tvm" not in sys.modules, "a command imports the compiler's Python package"
 """

@@ -246,6 +246,7 @@ class Generation:
         stopped reading
     prompt_tokens, reused_tokens : length of the prompt, and how much of it was held or kept; 0
         where another client asked before
+    stop : watches for texts that end the answer; `found` is the one that did
     first_token_s : seconds until the first token was chosen
     decode_s : seconds from then to the end
     drafting : the counts of its guesses, once it has ended; None where there is no drafter
@@ -267,7 +268,7 @@ class Generation:
         self._prompt = prompt
         self._chooser = chooser
         self._max_tokens = max_tokens
-        self._stop = stop
+        self.stop = stop
         self._parser = parser
         self.token_ids: list[int] = []
         self.text = ""
@@ -319,7 +320,7 @@ class Generation:
         reason, self.finish_reason = self.finish_reason, "interrupted"
         if not stopped:
             stopped = yield from self._emit(self._parser.finish())
-        rest = self._stop.flush()
+        rest = self.stop.flush()
         if rest:
             self.text += rest
             yield TextDelta(rest)
@@ -378,7 +379,7 @@ class Generation:
         """Pass events on; return whether a stop text, or the only call, ended the answer."""
         for event in events:
             if isinstance(event, TextDelta):
-                text, stopped = self._stop.push(event.text)
+                text, stopped = self.stop.push(event.text)
                 self.text += text
                 if text:
                     yield TextDelta(text)

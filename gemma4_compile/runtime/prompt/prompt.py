@@ -202,12 +202,14 @@ class PromptBuilder:
         *,
         thinking: bool | None = None,
         tools: Sequence[Mapping[str, object]] = (),
+        begun: str = "",
         watch: Watch | None = None,
     ) -> Prompt:
         """The whole prompt, up to where the model's reply begins, and its media.
 
         Parameters
         ----------
+        begun : what the reply begins with: the model goes on from there
         watch : may end the rendering
 
         Raises
@@ -222,12 +224,13 @@ class PromptBuilder:
         """
         if self._template is None:
             raise UsageError(NO_TEMPLATE, hint="give it a text to go on with")
-        self._check_bytes(sum(_characters(message) for message in messages) + _length(tools))
+        characters = sum(_characters(message) for message in messages) + len(begun)
+        self._check_bytes(characters + _length(tools))
         self._check_counts(messages, self._template)
         messages = _open_for_the_reply(messages)
         if self._hider is not None:
             messages = [_hidden(message, self._hider) for message in messages]
-            tools = self._hider.hide(tools)
+            tools, begun = self._hider.hide(tools), self._hider.hide(begun)
         # Calls are rendered by the template: their ids come before the text that a mark replaces.
         replayed = [
             index
@@ -241,13 +244,13 @@ class PromptBuilder:
         watch = watch or Watch()
         with watched(watch, self._new_text):
             text = self._template.render(marked, thinking=thinking, tools=tools)
-        pieces = _MARKS.split(text)
+        pieces = _MARKS.split(text + begun)
         replies = [self._reply_ids(messages[index]) for index in replayed]
         if [int(index) for index in pieces[1::2]] != replayed:
             # The template rewrites or leaves out a reply: then only its text shows what remains.
             shown = [self._without_placeholders(message) for message in messages]
             with watched(watch, self._new_text):
-                pieces = [self._template.render(shown, thinking=thinking, tools=tools)]
+                pieces = [self._template.render(shown, thinking=thinking, tools=tools) + begun]
             replies = []
         parts: list[list[int] | Rows] = []
         for index, segments in enumerate(self._spread.split(pieces[::2], media)):

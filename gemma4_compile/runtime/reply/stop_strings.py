@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 
 class StopStrings:
-    """Lets text through, but for what may be the beginning of a stop string."""
+    """Lets text through, but for what may be the beginning of a stop string.
+
+    Attributes
+    ----------
+    found : the string that ended the text, or None
+    """
 
     def __init__(self, strings: Sequence[str]) -> None:
         """Watch for `strings`, none of them empty."""
@@ -14,15 +20,17 @@ class StopStrings:
         self._beginnings = {text[:length] for text in strings for length in range(1, len(text))}
         self._longest = max(map(len, self._beginnings), default=0)
         self._held = ""
+        self.found: str | None = None
 
     def push(self, text: str) -> tuple[str, bool]:
         """Text that is certain, and whether a stop string was found right after it."""
         if not self._strings:
             return text, False
         self._held += text
-        found = [self._held.find(string) for string in self._strings]
-        at = min((position for position in found if position >= 0), default=-1)
-        if at >= 0:
+        found = [(self._held.find(string), string) for string in self._strings]
+        first = min((each for each in found if each[0] >= 0), key=itemgetter(0), default=None)
+        if first is not None:
+            at, self.found = first
             ready, self._held = self._held[:at], ""
             return ready, True
         end = len(self._held) - self._may_begin_a_stop_string()

@@ -1,4 +1,4 @@
-"""OpenAI's endpoints of chats and texts, beside those of other protocols: the routes of the API."""
+"""OpenAI's endpoints of chats and texts: HTTP in, JSON or a stream of events out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from starlette.routing import BaseRoute, Route
 
 from gemma4_compile.runtime.server.answers import Answer, ChatAnswer, TextAnswer
 from gemma4_compile.runtime.server.api_error import as_api_error
-from gemma4_compile.runtime.server.body import Limits
 from gemma4_compile.runtime.server.exchange import Exchange, client_of
 from gemma4_compile.runtime.server.requests import (
     Request,
@@ -19,19 +18,15 @@ from gemma4_compile.runtime.server.requests import (
     read_completion_request,
 )
 from gemma4_compile.runtime.server.server_sent import data_event
-from gemma4_compile.runtime.server.service import Reply, Service
+from gemma4_compile.runtime.server.service import Reply
 from gemma4_compile.runtime.server.streams import ReplyStream, ended, finished, unless_gone
 from gemma4_compile.types import JsonObject
 
+_VERSION = "anthropic-version"
 
-def api_routes(service: Service, limits: Limits, api_key: str | None) -> list[BaseRoute]:
-    """The routes of the API.
 
-    Parameters
-    ----------
-    api_key : what requests must bring, or None
-    """
-    exchange = Exchange(service, limits, api_key)
+def openai_routes(exchange: Exchange) -> list[BaseRoute]:
+    """The routes of chats, texts and the list of models."""
     api, guarded = _Api(exchange), exchange.guarded
     return [
         Route("/v1/models", guarded(api.models), methods=["GET"]),
@@ -46,11 +41,17 @@ class _Api:
         self._exchange = exchange
         self._service = exchange.service
 
-    async def models(self, _request: HttpRequest) -> Response:
+    async def models(self, request: HttpRequest) -> Response:
+        if _VERSION in request.headers:  # of Anthropic's clients
+            name = self._service.model.name
+            of_list = {"has_more": False, "first_id": name, "last_id": name}
+            return JSONResponse({"data": [self._named_model()], **of_list})
         return JSONResponse({"object": "list", "data": [self._model_object()]})
 
     async def model(self, request: HttpRequest) -> Response:
         self._service.check_model(request.path_params["name"])
+        if _VERSION in request.headers:
+            return JSONResponse(self._named_model())
         return JSONResponse(self._model_object())
 
     async def chat(self, request: HttpRequest) -> Response:
@@ -81,6 +82,18 @@ class _Api:
             "created": 0,
             "owned_by": "gemma4-compile",
             "context_length": model.context_length,
+        }
+
+    def _named_model(self) -> JsonObject:
+        """The model in the form of Anthropic's API."""
+        model = self._service.model
+        return {
+            "id": model.name,
+            "type": "model",
+            "display_name": model.name,
+            "created_at": "1970-01-01T00:00:00Z",
+            "lifecycle": "active",
+            "max_input_tokens": model.context_length,
         }
 
 

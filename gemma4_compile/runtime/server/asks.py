@@ -82,7 +82,7 @@ _SAMPLERS = _all(
         "xtc_probability": (0,),
     },
 )
-_ENDS = _all(
+ENDS = _all(
     "where a reply ends is said by `max_tokens` and `stop` alone",
     {
         "ban_eos_token": (False,),
@@ -99,7 +99,7 @@ _ENDS = _all(
         "t_max_predict_ms": (0, -1),
     },
 )
-_GRAMMARS = _all(
+GRAMMARS = _all(
     "a form of the reply is asked for with `response_format`, by a JSON schema",
     {
         "ebnf": (),
@@ -141,7 +141,7 @@ _TOKENS = _all(
         "suppress_tokens",
     ),
 )
-_PROMPTS = _all(
+PROMPTS = _all(
     "the prompt is the package's chat template and `messages`, or `prompt`, and nothing else",
     {
         "add_generation_prompt": (True,),
@@ -200,7 +200,7 @@ _OUTPUTS = _all(
         "thinking_forced_open": (False,),
     },
 )
-_BUDGETS = _all(
+BUDGETS = _all(
     "reasoning has no budget of its own: `max_tokens` counts it with the rest",
     {
         "reasoning_budget": (-1,),
@@ -209,20 +209,20 @@ _BUDGETS = _all(
         "thinking_token_budget": (-1,),
     },
 )
-_MEDIA = _all(
+MEDIA = _all(
     "pictures and sounds are parts of a message's `content`",
     ("audios", "image", "image_data", "images", "multi_modal_data", "videos"),
 )
 
 REQUEST: Mapping[str, Ask] = {
     **_SAMPLERS,
-    **_ENDS,
-    **_GRAMMARS,
+    **ENDS,
+    **GRAMMARS,
     **_TOKENS,
-    **_PROMPTS,
+    **PROMPTS,
     **_OUTPUTS,
-    **_BUDGETS,
-    **_MEDIA,
+    **BUDGETS,
+    **MEDIA,
     "adapters": Ask("this server has one model, without adapters"),
     "lora": Ask("this server has one model, without adapters"),
     "lora_path": Ask("this server has one model, without adapters"),
@@ -275,11 +275,11 @@ COMPLETION: Mapping[str, Ask] = {
 }
 
 REASONING: Mapping[str, Ask] = {
-    **_all(_BUDGETS["thinking_budget"].why, ("budget_tokens", "max_tokens")),
+    **_all(BUDGETS["thinking_budget"].why, ("budget_tokens", "max_tokens")),
     "exclude": Ask("reasoning is part of the answer: a client can leave it out", (False,)),
 }
 TEMPLATE_OPTIONS: Mapping[str, Ask] = {
-    name: _PROMPTS[name]
+    name: PROMPTS[name]
     for name in ("add_generation_prompt", "chat_template", "continue_final_message", "documents")
 }
 
@@ -302,7 +302,7 @@ RESPONSE_FORMAT: Mapping[str, Ask] = _all(
 
 _ELSEWHERE = Ask("use `tool_calls`, and messages of role `tool`")
 MESSAGE: Mapping[str, Ask] = {
-    **_all("pictures and sounds are parts of `content`", tuple(_MEDIA)),
+    **_all("pictures and sounds are parts of `content`", tuple(MEDIA)),
     "attachments": Ask("pictures and sounds are parts of `content`"),
     "audio": Ask("replies are text"),
     "experimental_attachments": Ask("pictures and sounds are parts of `content`"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from gemma4_compile.errors import UsageError
@@ -24,6 +24,8 @@ from gemma4_compile.runtime.server.media import (
 )
 
 MAX_TOOLS = 128
+Tools = tuple[Mapping[str, object], ...]
+"""Declarations of functions, as chat templates take them."""
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _MESSAGE = {
     "annotations",  # a client sends a reply back as it came
@@ -93,8 +95,10 @@ def _read_message(fields: Fields, calls: set[str]) -> tuple[Message, list[GivenM
     elif not fields.has("content") and role != "assistant":
         raise fields.error("content", "is missing", code="missing_field")
     parts, media, thoughts = _read_content(fields, role)
-    if media and role != "user":
-        raise fields.error("content", "only a user's message holds media; here text is served")
+    if media and role not in ("user", "tool"):
+        raise fields.error(
+            "content", "only a user's message or a tool's result holds media; here text is served"
+        )
     message = Message(
         role,
         "".join(parts),
@@ -220,25 +224,28 @@ def read_tools(fields: Fields) -> tuple[Mapping[str, object], ...]:
 
 
 def read_strict(fields: Fields) -> frozenset[str]:
-    """Names of the tools with `strict`; without the library that follows them they are noted."""
+    """Names of the tools with `strict`, as `followed` has them."""
     names = set()
     for index, entry in enumerate(fields.get("tools", list, [])):
         tool = fields.inner(f"tools[{index}]", entry)
         function = tool.inner("function", tool.need("function", dict))
         if function.get("strict", bool, False):
             names.add(tool_name(function))
+    return followed(fields, names, "tools[].function.strict")
+
+
+def followed(fields: Fields, names: Collection[str], place: str) -> frozenset[str]:
+    """Names of strict tools; none, and a note of it, without the library that follows them."""
     if names and not is_installed():
-        fields.ignored.add("tools[].function.strict, without `llguidance`")
+        fields.ignored.add(f"{place}, without `llguidance`")
         return frozenset()
     return frozenset(names)
 
 
-Tools = tuple[Mapping[str, object], ...]
-
-
-def declare(fields: Fields, tools: Tools) -> Tools:
+def declare(fields: Fields, tools: Tools, place: str = "function.parameters") -> Tools:
     """Tools as chat templates take them: without references, with one type for each argument.
 
+    `place` is where an entry of `tools` has its schema, for messages.
     References that point nowhere are counted as ignored; ApiError for schemas that get too long.
     """
     writer = SchemaWriter()
@@ -247,7 +254,7 @@ def declare(fields: Fields, tools: Tools) -> Tools:
         function = tool["function"]
         assert isinstance(function, Mapping), "as `read_tools` returns it"
         if isinstance(parameters := function.get("parameters"), Mapping):
-            name = f"tools[{index}].function.parameters"
+            name = f"tools[{index}].{place}"
             try:
                 function = {**function, "parameters": writer.write_out(parameters)}
             except UsageError as error:
@@ -313,15 +320,27 @@ def _chosen(named: Fields, tools: Tools) -> Tools:
     if named.has("function") or not named.has("name"):
         function = named.inner("function", named.need("function", dict))
     name = tool_name(function)
-    wanted = tuple(tool for tool in tools if _declares(tool, name))
-    if not wanted:
-        raise function.error("name", f"`tools` declares no `{name}`")
-    return wanted[:1]
+    return declared_tool(function, name, tools)
 
 
-def _declares(tool: Mapping[str, object], name: str) -> bool:
+def declared_tool(named: Fields, name: str, tools: Tools) -> Tools:
+    """The tool of this name; ApiError if none is declared."""
+    for tool in tools:
+        if name_of(tool) == name:
+            return (tool,)
+    raise named.error("name", f"`tools` declares no `{name}`")
+
+
+def name_of(tool: Mapping[str, object]) -> object:
+    """The name in a declaration."""
     function = tool["function"]
-    return isinstance(function, Mapping) and function["name"] == name
+    assert isinstance(function, Mapping), "as `read_tools` returns it"
+    return function["name"]
+
+
+def of_any_arguments(tool: Mapping[str, object]) -> Mapping[str, object]:
+    """The declaration without what its arguments have to be."""
+    return {"type": "function", "function": {"name": name_of(tool)}}
 
 
 def tool_name(function: Fields) -> str:

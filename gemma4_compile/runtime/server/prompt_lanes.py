@@ -75,4 +75,5 @@ def _is_short(request: ChatRequest | CompletionRequest) -> bool:
         return len(request.prompt) <= SHORT_CHARACTERS
     if len(request.messages) > _SHORT_MESSAGES:
         return False
-    return sum(len(message.content) for message in request.messages) <= SHORT_CHARACTERS
+    characters = sum(len(message.content) for message in request.messages)
+    return characters + len(request.begun) <= SHORT_CHARACTERS

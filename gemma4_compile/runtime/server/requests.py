@@ -41,7 +41,8 @@ _IGNORED = {
     "store",
     "user",
 }
-_SAMPLING = ("top_k", "top_p", *PENALTIES)
+SAMPLING = ("top_k", "top_p", *PENALTIES)
+"""Fields of sampling besides the temperature."""
 _COMMON = {
     "logit_bias",
     "logprobs",
@@ -54,7 +55,7 @@ _COMMON = {
     "stream_options",
     "temperature",
     *_IGNORED,
-    *_SAMPLING,
+    *SAMPLING,
 }
 _CHAT = _COMMON | {
     "chat_template_kwargs",
@@ -130,6 +131,7 @@ class ChatRequest(Request):
     strict : names of tools whose calls must follow their declaration wherever one is made
     several_calls : whether it may call more than once
     media : of the messages, in order, not decoded yet
+    begun : what the reply begins with, which the answer does not repeat
     """
 
     messages: tuple[Message, ...]
@@ -142,6 +144,7 @@ class ChatRequest(Request):
     must_call: tuple[Mapping[str, object], ...] = ()
     strict: frozenset[str] = frozenset()
     several_calls: bool = True
+    begun: str = ""
 
 
 @dataclass(frozen=True)
@@ -234,16 +237,16 @@ def _common(
         if fields.ignored.strict:
             raise fields.error("stream_options", "is allowed with `stream: true` only")
         fields.ignored.add("stream_options")
-    limit = _limit(fields, "max_tokens")
+    limit = read_limit(fields, "max_tokens")
     if newer is not None and fields.has(newer):
-        limit = _limit(fields, newer)
-    limits = [limit, *(_limit(fields, name) for name in asks.LIMITS)]
+        limit = read_limit(fields, newer)
+    limits = [limit, *(read_limit(fields, name) for name in asks.LIMITS)]
     limit = min((each for each in limits if each is not None), default=None)
     settings = Settings(
-        _sampling(fields, defaults),
-        _seed(fields),
+        read_sampling_options(fields, defaults),
+        read_seed(fields),
         limit,
-        _stop(fields),
+        read_stop(fields),
         _biases(fields),
         logprobs,
     )
@@ -256,8 +259,9 @@ def _common(
     }
 
 
-def _sampling(fields: Fields, defaults: SamplingOptions) -> SamplingOptions:
-    values = {name: fields.sampling(name, getattr(defaults, name)) for name in _SAMPLING}
+def read_sampling_options(fields: Fields, defaults: SamplingOptions) -> SamplingOptions:
+    """The fields that say how tokens are drawn, with the package's defaults for the others."""
+    values = {name: fields.sampling(name, getattr(defaults, name)) for name in SAMPLING}
     sampling = SamplingOptions(
         temperature=fields.sampling("temperature", defaults.temperature, API_MAX_TEMPERATURE),
         **values,
@@ -268,7 +272,7 @@ def _sampling(fields: Fields, defaults: SamplingOptions) -> SamplingOptions:
     return sampling
 
 
-def _limit(fields: Fields, name: str) -> int | None:
+def read_limit(fields: Fields, name: str) -> int | None:
     """Most tokens of a reply; None, and -1 as some clients write it: as many as fit."""
     if fields.raw(name) == -1:
         return None
@@ -291,23 +295,24 @@ def _biases(fields: Fields) -> Mapping[int, float]:
     return biases
 
 
-def _seed(fields: Fields) -> int | None:
+def read_seed(fields: Fields) -> int | None:
     """The seed; a generator of numbers takes none below 0."""
     seed = fields.integer("seed", -(2**63), MAX_SEED, None)
     return None if seed is None else seed % (1 << 64)
 
 
-def _stop(fields: Fields) -> tuple[str, ...]:
-    value = fields.raw("stop")
+def read_stop(fields: Fields, name: str = "stop") -> tuple[str, ...]:
+    """The texts that end a reply: one, or a list of them."""
+    value = fields.raw(name)
     if value is None:
         return ()
     strings: Sequence[object] = value if isinstance(value, list) else [value]
     if len(strings) > MAX_STOP_STRINGS:
-        raise fields.error("stop", f"expected at most {MAX_STOP_STRINGS}, found {len(strings)}")
+        raise fields.error(name, f"expected at most {MAX_STOP_STRINGS}, found {len(strings)}")
     texts = []
     for string in strings:
         if not isinstance(string, str) or len(string) > MAX_STOP_CHARACTERS:
-            raise fields.error("stop", f"expected texts of 1 to {MAX_STOP_CHARACTERS} characters")
+            raise fields.error(name, f"expected texts of 1 to {MAX_STOP_CHARACTERS} characters")
         texts.append(string)
     return tuple(text for text in texts if text)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -23,6 +23,7 @@ from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.fields import Ignored
 from gemma4_compile.runtime.server.logprobs import ReplyLogprobs
 from gemma4_compile.runtime.server.media import MediaReader
+from gemma4_compile.runtime.server.messages import name_of, of_any_arguments
 from gemma4_compile.runtime.server.prompt_lanes import PromptLanes
 from gemma4_compile.runtime.server.requests import (
     ChatRequest,
@@ -254,7 +255,11 @@ class Service:
         thinking = self._thinks(request)
         try:
             prompt = self._prompts.build(
-                request.messages, thinking=thinking, tools=request.declared, watch=watch
+                request.messages,
+                thinking=thinking,
+                tools=request.declared,
+                begun=request.begun,
+                watch=watch,
             )
         except SlowRenderingError:
             raise
@@ -320,7 +325,7 @@ class Service:
     def constraint(self, request: ChatRequest, prompt: Prompt) -> Constraint | None:
         """Constraint of a reply by the request's schema or calls; ApiError if it cannot be."""
         schema, tools = request.schema, request.must_call
-        strict = [tool for tool in request.tools if _name(tool) in request.strict]
+        strict = [tool for tool in request.tools if name_of(tool) in request.strict]
         only_calls = schema is None and not tools
         if only_calls and not strict:
             return None
@@ -333,7 +338,7 @@ class Service:
                     room=min(room, request.settings.max_tokens or room),
                 )
             elif request.tools:
-                held = [t if t in strict else _of_any_arguments(t) for t in request.tools]
+                held = [t if t in strict else of_any_arguments(t) for t in request.tools]
                 several = only_calls or request.several_calls
                 grammar = self._grammars.compile_calls(held, several=several, answer=schema)
             else:
@@ -371,16 +376,6 @@ class Service:
                 param,
             )
         return prompt
-
-
-def _name(tool: Mapping[str, object]) -> object:
-    function = tool["function"]
-    assert isinstance(function, Mapping), "a declaration as `read_tools` returns it"
-    return function["name"]
-
-
-def _of_any_arguments(tool: Mapping[str, object]) -> Mapping[str, object]:
-    return {"type": "function", "function": {"name": _name(tool)}}
 
 
 def _does_not_fit(why: object, param: str | None) -> ApiError:

@@ -17,7 +17,7 @@ from gemma4_compile.cli import verify as verify_cli
 from gemma4_compile.options import chat, compile, serve, verify
 from gemma4_compile.options.command import Command
 from gemma4_compile.runtime import cli as chat_cli
-from gemma4_compile.runtime.server import cli as serve_cli
+from gemma4_compile.runtime import serve as serve_cli
 
 COMMON = {"-h", "--help", "--version", "--debug"}  # see test_process.py and test_start.py
 POSITIONAL = ""

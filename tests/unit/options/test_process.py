@@ -34,7 +34,7 @@ from gemma4_compile.options.process import (
     without_warnings,
 )
 from gemma4_compile.runtime import cli as chat_cli
-from gemma4_compile.runtime.server import cli as serve_cli
+from gemma4_compile.runtime import serve as serve_cli
 
 COMMANDS = {
     "gemma4-compile": cli.main,

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from gemma4_compile.options.serve import COMMAND
+from gemma4_compile.runtime import serve as cli
 from gemma4_compile.runtime.library import library_file
 from gemma4_compile.runtime.package import choice
 from gemma4_compile.runtime.package.package import read_provenance
-from gemma4_compile.runtime.server import cli
 from tests.libraries import ELF_X86, MACH_O_ARM, WASM, record, with_libraries
 from tests.serving import serving
 

@@ -39,8 +39,8 @@ from gemma4_compile.runtime.package.integrity import Check, check_sizes
 from gemma4_compile.runtime.package.package import read_provenance
 from gemma4_compile.runtime.package.room import Placement
 from gemma4_compile.runtime.prompt.prompt import NO_TEMPLATE
+from gemma4_compile.runtime.protocols import api_routes
 from gemma4_compile.runtime.server.address import address_of, is_loopback, take_address
-from gemma4_compile.runtime.server.api import api_routes
 from gemma4_compile.runtime.server.app import create_app
 from gemma4_compile.runtime.server.body import Limits
 from gemma4_compile.runtime.server.connections import connections_for, server_config

@@ -18,8 +18,8 @@ import pytest
 from gemma4_compile.errors import UsageError
 from gemma4_compile.options.serve import API_KEY_VARIABLE
 from gemma4_compile.package import files
-from gemma4_compile.runtime.server import cli
-from gemma4_compile.runtime.server.cli import main
+from gemma4_compile.runtime import serve as cli
+from gemma4_compile.runtime.serve import main
 from tests.marks import slow_unless
 from tests.serving import serving
 

@@ -1,0 +1,191 @@
+"""Content blocks of `/v1/messages`: turns of blocks in, messages of the chat out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from gemma4_compile.runtime.prompt.prompt import Message
+from gemma4_compile.runtime.reply.tool_calls import ToolCall
+from gemma4_compile.runtime.server.anthropic import asks
+from gemma4_compile.runtime.server.conversation import Conversation, Part, in_lines
+from gemma4_compile.runtime.server.fields import Fields
+from gemma4_compile.runtime.server.media import GivenMedium
+from gemma4_compile.runtime.server.messages import called_name
+
+_ROLES = ("user", "assistant", "system")
+_BLOCK = {"cache_control", "type"}
+
+
+def read_conversation(fields: Fields, most: int) -> tuple[Conversation, str]:
+    """Read `system` and `messages`; ApiError names the block that cannot be served.
+
+    Turns of one role that follow each other are one, as the protocol has it.
+
+    Returns
+    -------
+    the conversation, and the text of a last turn of the model: what the reply begins with
+    """
+    entries = fields.need("messages", list)
+    if not 1 <= len(entries) <= most:
+        raise fields.error("messages", f"expected 1 to {most} messages, found {len(entries)}")
+    conversation = Conversation()
+    if fields.has("system"):
+        conversation.add(Message("system", ""), _texts(fields, "system"))
+    turns = [_turn(fields.inner(f"messages[{i}]", entry)) for i, entry in enumerate(entries)]
+    begun = ""
+    grouped = [(role, [turn for _, turn in one]) for role, one in groupby(turns, lambda t: t[0])]
+    for index, (role, same) in enumerate(grouped):
+        if role == "assistant":
+            message = _of_model(same)
+            if index + 1 == len(grouped):
+                begun = _begun(same[-1], message)
+                break
+            conversation.add(message)
+        elif role == "user":
+            _add_users(same, conversation)
+        else:
+            conversation.add(
+                Message(role, ""), in_lines(t for turn in same for t in _texts(turn, "content"))
+            )
+    if begun and not conversation.messages:
+        raise fields.error("messages", "expected a message before the one that begins the reply")
+    return conversation, begun
+
+
+def _turn(fields: Fields) -> tuple[str, Fields]:
+    fields.skip_unknown({"content", "role"}, {})
+    role = fields.need("role", str)
+    if role not in _ROLES:
+        raise fields.error("role", f"expected user, assistant or system, found {role!r}")
+    return role, fields
+
+
+def _begun(last: Fields, message: Message) -> str:
+    if message.tool_calls:
+        raise last.error("content", "expected `tool_result` after the calls of tools")
+    if message.reasoning and message.content:
+        raise last.error("content", "the reply that is begun holds text alone, and no thinking")
+    return message.content
+
+
+def _blocks(fields: Fields, name: str) -> list[Fields]:
+    """Blocks of a field; a text alone is one of them."""
+    content = fields.raw(name)
+    if isinstance(content, str):
+        content = [{"type": "text", "text": content}]
+    elif content is None:
+        raise fields.error(name, "is missing", code="missing_field")
+    elif not isinstance(content, list):
+        raise fields.error(name, "expected a text or a list of blocks")
+    return [fields.inner(f"{name}[{i}]", block) for i, block in enumerate(content)]
+
+
+def _texts(fields: Fields, name: str) -> list[Part]:
+    """The text of a field whose blocks are texts."""
+    parts: list[Part] = []
+    for block in _blocks(fields, name):
+        if block.need("type", str) != "text":
+            raise _unserved(block, "text")
+        parts.append(_text(block))
+    return in_lines(parts)
+
+
+def _text(block: Fields) -> str:
+    block.skip_unknown(_BLOCK | {"citations", "text"}, {})
+    text: str = block.need("text", str)
+    return text
+
+
+def _of_model(turns: Sequence[Fields]) -> Message:
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[ToolCall] = []
+    for block in (block for turn in turns for block in _blocks(turn, "content")):
+        kind = block.need("type", str)
+        if kind == "text":
+            texts.append(_text(block))
+        elif kind == "thinking":
+            block.skip_unknown(_BLOCK | {"signature", "thinking"}, {})
+            thoughts.append(block.get("thinking", str, ""))
+        elif kind == "redacted_thinking":
+            block.ignored.add(block.name("data"))
+        elif kind == "tool_use":
+            block.skip_unknown(_BLOCK | {"caller", "id", "input", "name"}, {})
+            call_id, name = block.need("id", str), called_name(block)
+            calls.append(ToolCall(name, block.get("input", dict, {}), call_id))
+        else:
+            raise _unserved(block, "text, thinking or tool_use")
+    return Message(
+        "assistant",
+        "".join(texts),
+        reasoning="\n".join(filter(None, thoughts)) or None,
+        tool_calls=tuple(calls),
+    )
+
+
+def _add_users(turns: Sequence[Fields], conversation: Conversation) -> None:
+    """Add results of tools right after their calls, as templates want them, then the rest."""
+    parts: list[Part] = []
+    for block in (block for turn in turns for block in _blocks(turn, "content")):
+        if block.need("type", str) == "tool_result":
+            _add_result(block, conversation)
+        else:
+            parts.append(_part(block))
+    joined = in_lines(parts)
+    if joined or not any(m.role == "tool" for m in conversation.messages[-1:]):
+        conversation.add(Message("user", ""), joined)
+
+
+def _add_result(block: Fields, conversation: Conversation) -> None:
+    block.skip_unknown(_BLOCK | {"content", "is_error", "tool_use_id"}, {})
+    call_id = block.need("tool_use_id", str)
+    if call_id not in conversation.calls:
+        message = f"expected the id of a `tool_use` before it, found {call_id[:60]!r}"
+        raise block.error("tool_use_id", message)
+    parts = [_part(one) for one in _blocks(block, "content")] if block.has("content") else []
+    if block.get("is_error", bool, False):  # the template has no other place for it
+        parts.insert(0, "Error:")
+    conversation.add(Message("tool", "", tool_call_id=call_id), in_lines(parts))
+
+
+def _part(block: Fields) -> Part:
+    """What a user or a tool says."""
+    kind = block.need("type", str)
+    if kind == "text":
+        return _text(block)
+    if kind == "image":
+        return _image(block)
+    if kind == "document":
+        return _document(block)
+    raise _unserved(block, "text, image, document or tool_result")
+
+
+def _image(block: Fields) -> GivenMedium:
+    block.skip_unknown(_BLOCK | {"source"}, asks.IMAGE)
+    source = block.inner("source", block.need("source", dict))
+    kind = source.need("type", str)
+    source.skip_unknown({"data", "media_type", "type", "url"}, {})
+    if kind == "base64":
+        # The data decide what they are, not `media_type`.
+        data = source.need("data", str)
+        return GivenMedium("image", source.name("data"), f"data:;base64,{data}")
+    if kind == "url":
+        return GivenMedium("image", source.name("url"), source.need("url", str))
+    raise source.error("type", "expected base64 or url", code="unsupported_value")
+
+
+def _document(block: Fields) -> str:
+    block.skip_unknown(_BLOCK | {"context", "source", "title"}, asks.DOCUMENT)
+    source = block.inner("source", block.need("source", dict))
+    if source.need("type", str) != "text":
+        why = "expected text: files are not read, send what they say"
+        raise source.error("type", why, code="unsupported_value")
+    source.skip_unknown({"data", "media_type", "type"}, {})
+    parts = (block.get("title", str), block.get("context", str), source.need("data", str))
+    return "\n".join(part for part in parts if part)
+
+
+def _unserved(block: Fields, expected: str) -> Exception:
+    found = str(block.raw("type"))[:60]
+    return block.error("type", f"expected {expected}, found {found!r}", code="unsupported_value")

@@ -1,0 +1,32 @@
+"""Errors in the form that Anthropic's clients read."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.types import JsonObject
+
+_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+def error_body(error: ApiError) -> JsonObject:
+    """The error object, as a body or as an event of a stream."""
+    kind = _KINDS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    message = error.message
+    if error.code == "context_length_exceeded":  # clients look for these words, and say less then
+        message = f"prompt is too long: {message}"
+    return {"type": "error", "error": {"type": kind, "message": message}}
+
+
+def refusal(error: ApiError) -> Response:
+    """The whole answer."""
+    return error.response_of(error_body(error))

@@ -1,0 +1,72 @@
+"""Agents over `tiny`, by the clients that users have: a question, a call, a result, an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gemma4_compile.runtime.engine.engine import Engine
+from gemma4_compile.runtime.engine.generation import Generator
+from gemma4_compile.runtime.engine.sequence_engine import EngineSequences
+from gemma4_compile.runtime.engine.slots import Slots
+from gemma4_compile.runtime.package.package import Package
+from gemma4_compile.runtime.protocols import api_routes
+from gemma4_compile.runtime.server.body import Limits
+from gemma4_compile.runtime.server.service import Model, Service
+from gemma4_compile.runtime.server.worker import Worker
+from tests.live_server import LOCAL, Live, serving
+from tests.web.compiled import TINY, Compiler
+from tools.training.tiny.tools import PAGE_CALCULATOR
+
+FUNCTION: Any = PAGE_CALCULATOR.declared()["function"]
+QUESTION, EXPRESSION = "What is 4321 * 17?", {"expression": "4321 * 17"}
+RESULT, ANSWER = str(4321 * 17), "4321 times 17 is 73457."
+
+
+@pytest.fixture(scope="module")
+def live(compiled: Compiler) -> Iterator[Live]:
+    package = Package.open(compiled(TINY, "cpu", "q4f16"))
+    model = Model.of(package, "tiny", None)
+    engine = EngineSequences(Engine(package))
+    slots = Slots(engine, lambda one: Generator(one, model.tokenizer, package.stop_token_ids))
+    worker = Worker(lambda: slots, 4)
+    worker.start()
+    try:
+        routes = api_routes(Service(model, worker), Limits(), None)
+        with serving(routes, is_alive=lambda: worker.is_alive) as live:
+            yield live
+    finally:
+        worker.stop()
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_an_agent_of_anthropic_s_client(live: Live, streams: bool) -> None:
+    anthropic = pytest.importorskip("anthropic")
+    url = f"http://{LOCAL}:{live.port}"
+    client = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=120)
+    tool = {
+        "name": FUNCTION["name"],
+        "description": FUNCTION["description"],
+        "input_schema": FUNCTION["parameters"],
+    }
+    messages: list[Any] = [{"role": "user", "content": QUESTION}]
+
+    def reply() -> Any:
+        asked = {"model": "tiny", "max_tokens": 60, "messages": messages, "tools": [tool]}
+        if not streams:
+            return client.messages.create(**asked)
+        with client.messages.stream(**asked) as stream:
+            return stream.get_final_message()
+
+    called = reply()
+    (use,) = called.content
+    assert (called.stop_reason, use.type, use.input) == ("tool_use", "tool_use", EXPRESSION)
+    result = {"type": "tool_result", "tool_use_id": use.id, "content": RESULT}
+    messages += [
+        {"role": "assistant", "content": called.content},
+        {"role": "user", "content": [result]},
+    ]
+    told = reply()
+    assert ([block.text for block in told.content], told.stop_reason) == ([ANSWER], "end_turn")

@@ -1,0 +1,61 @@
+"""What a request of Anthropic's API asks for and does not get is refused by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from gemma4_compile.runtime.sampling.sampling import SamplingOptions
+from gemma4_compile.runtime.server.anthropic import asks
+from gemma4_compile.runtime.server.anthropic.requests import read_messages_request
+from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.asks import Ask
+
+USER = {"role": "user", "content": "Hi"}
+
+
+def read(**fields: Any) -> Any:
+    body = {"messages": [USER], "max_tokens": 9, **fields}
+    return read_messages_request(body, SamplingOptions(), 10)
+
+
+def block(**fields: Any) -> Any:
+    return read(messages=[{"role": "user", "content": [fields]}])
+
+
+def image(**fields: Any) -> Any:
+    source = {"type": "base64", "media_type": "image/png", "data": ""}
+    return block(type="image", source=source, **fields)
+
+
+def document(**fields: Any) -> Any:
+    source = {"type": "text", "media_type": "text/plain", "data": "a"}
+    return block(type="document", source=source, **fields)
+
+
+def tool(**fields: Any) -> Any:
+    return read(tools=[{"name": "f", "input_schema": {"type": "object"}, **fields}])
+
+
+PLACES: dict[str, tuple[Any, Mapping[str, Ask]]] = {
+    "request": (read, asks.REQUEST),
+    "image": (image, asks.IMAGE),
+    "document": (document, asks.DOCUMENT),
+    "tool": (tool, asks.TOOL),
+}
+
+
+@pytest.mark.parametrize(
+    ("place", "name"), [(place, name) for place, (_, table) in PLACES.items() for name in table]
+)
+def test_what_would_change_a_reply_is_refused_by_name(place: str, name: str) -> None:
+    ask, table = PLACES[place]
+    with pytest.raises(ApiError) as caught:
+        ask(**{name: "something else"})
+    assert caught.value.code == "unsupported_value"
+    assert table[name].why in caught.value.message
+    assert str(caught.value.param).endswith(name)
+    for neutral in (None, *table[name].neutral):
+        ask(**{name: neutral})

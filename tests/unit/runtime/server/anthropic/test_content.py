@@ -1,0 +1,139 @@
+"""Content blocks of Anthropic's API become messages of the chat."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gemma4_compile.runtime.prompt.prompt import Message
+from gemma4_compile.runtime.reply.tool_calls import ToolCall
+from gemma4_compile.runtime.server.anthropic.content import read_conversation
+from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.fields import Fields
+from gemma4_compile.runtime.server.media import GivenMedium
+
+PIXEL = {"type": "base64", "media_type": "image/png", "data": "aGk="}
+USE = {"type": "tool_use", "id": "t1", "name": "look", "input": {"at": 3}}
+LOOK = ToolCall("look", {"at": 3}, "t1")
+
+
+def read(*messages: Any, **fields: Any) -> tuple[list[Message], tuple[GivenMedium, ...], str]:
+    values = {"messages": list(messages), **fields}
+    conversation, begun = read_conversation(Fields(values), 20)
+    return conversation.messages, conversation.media(), begun
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def model(content: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content}
+
+
+def text(words: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "text", "text": words, **fields}
+
+
+def result(content: Any = "7", **fields: Any) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": "t1", "content": content, **fields}
+
+
+@pytest.mark.parametrize("system", ["Be brief.\nBe kind.", [text("Be brief."), text("Be kind.")]])
+def test_blocks_begin_lines_of_their_own(system: Any) -> None:
+    cached = {"cache_control": {"type": "ephemeral"}}
+    messages, _, _ = read(
+        user([text("One", **cached), text("two\n"), text("three")]), system=system
+    )
+    assert messages == [
+        Message("system", "Be brief.\nBe kind."),
+        Message("user", "One\ntwo\nthree"),
+    ]
+
+
+def test_turns_of_one_role_are_one_and_a_model_s_texts_are_glued() -> None:
+    messages, _, _ = read(
+        user("a"), user("b"), model([text("c"), text("d")]), model("e"), user("f")
+    )
+    assert [(m.role, m.content) for m in messages] == [
+        ("user", "a\nb"),
+        ("assistant", "cde"),
+        ("user", "f"),
+    ]
+
+
+def test_calls_thoughts_and_results_find_their_places() -> None:
+    thought = {"type": "thinking", "thinking": "hm", "signature": "x"}
+    messages, media, begun = read(
+        user("Look."),
+        model([thought, text("Now."), USE]),
+        user([text("Well?"), result([text("a"), {"type": "image", "source": PIXEL}])]),
+    )
+    assert messages[1] == Message("assistant", "Now.", reasoning="hm", tool_calls=(LOOK,))
+    assert messages[2] == Message("tool", "a", tool_call_id="t1", parts=("a", ""))
+    assert messages[3] == Message("user", "Well?")
+    assert [(m.message, m.part, m.text) for m in media] == [(2, 1, "data:;base64,aGk=")]
+    assert media[0].name == "messages[2].content[1].content[1].source.data"
+    assert not begun
+
+
+@pytest.mark.parametrize(
+    ("block", "content"),
+    [
+        (result("boom", is_error=True), "Error:\nboom"),
+        ({"type": "tool_result", "tool_use_id": "t1"}, ""),
+    ],
+)
+def test_results_of_other_kinds(block: Any, content: str) -> None:
+    messages, _, _ = read(user("Look."), model([USE]), user([block]))
+    assert messages[2:] == [Message("tool", content, tool_call_id="t1")]
+
+
+def test_a_last_turn_of_the_model_begins_the_reply() -> None:
+    messages, _, begun = read(user("Pick."), model("I pick ("))
+    assert ([m.role for m in messages], begun) == (["user"], "I pick (")
+
+
+def test_documents_of_text_and_addresses_are_taken() -> None:
+    source = {"type": "text", "media_type": "text/plain", "data": "All."}
+    messages, media, _ = read(
+        user(
+            [
+                {"type": "document", "title": "Book", "source": source},
+                {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}},
+            ]
+        )
+    )
+    assert messages[0].parts == ("Book\nAll.", "")
+    assert media[0].is_fetched
+
+
+@pytest.mark.parametrize(
+    ("messages", "param"),
+    [
+        ([], "messages"),
+        ([user("a")] * 21, "messages"),
+        ([{"role": "tool", "content": "a"}], "messages[0].role"),
+        ([user(None)], "messages[0].content"),
+        ([user([{"text": "a"}])], "messages[0].content[0].type"),
+        ([user([USE])], "messages[0].content[0].type"),
+        ([user([result()])], "messages[0].content[0].tool_use_id"),
+        (
+            [user([{"type": "image", "source": {"type": "file"}}])],
+            "messages[0].content[0].source.type",
+        ),
+        ([user("a"), model([USE])], "messages[1].content"),
+        ([user("a"), model([{"type": "server_tool_use"}])], "messages[1].content[0].type"),
+        ([model("I")], "messages"),
+        ([user("a"), model([{**USE, "input": []}])], "messages[1].content[0].input"),
+        (
+            [user([{"type": "document", "source": {"type": "base64", "data": "x"}}])],
+            "messages[0].content[0].source.type",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_named(messages: Any, param: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        read(*messages)
+    assert (caught.value.status, caught.value.param) == (400, param)
