@@ -8,6 +8,7 @@ from gemma4_compile.runtime.server.anthropic.endpoints import message_routes
 from gemma4_compile.runtime.server.api import openai_routes
 from gemma4_compile.runtime.server.body import Limits
 from gemma4_compile.runtime.server.exchange import Exchange
+from gemma4_compile.runtime.server.metrics import state_routes
 from gemma4_compile.runtime.server.service import Service
 
 
@@ -19,4 +20,5 @@ def api_routes(service: Service, limits: Limits, api_key: str | None) -> list[Ba
     api_key : what requests must bring, or None
     """
     exchange = Exchange(service, limits, api_key)
-    return [*openai_routes(exchange), *message_routes(exchange)]
+    own = state_routes(service.worker, exchange)
+    return [*openai_routes(exchange), *message_routes(exchange), *own]

@@ -85,6 +85,10 @@ DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
         "gemma4_compile",
     ): "its `log_lines` loads `logging`, which --version does without",
     ("gemma4_compile/confined/schemas.py", "llguidance"): "an extra, in a process of its own",
+    (
+        "gemma4_compile/runtime/server/metrics.py",
+        "gemma4_compile",
+    ): "its `prometheus` needs prometheus_client, which is an extra",
     ("gemma4_compile/media/picture.py", "gemma4_compile"): "its `heif` needs PyAV",
     ("gemma4_compile/media/sound.py", "gemma4_compile"): "its `sound_track` needs PyAV",
     ("gemma4_compile/media/preprocess.py", "PIL"): "an extra: text needs none of it",

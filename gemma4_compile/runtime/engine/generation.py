@@ -55,10 +55,11 @@ FinishReason = Literal["stop", "length", "context", "interrupted"]
 
 @dataclass(frozen=True)
 class PromptProgress:
-    """A chunk of the prompt is done: `done` of its `total` tokens are in the state."""
+    """A chunk of `read` tokens is done: `done` of the prompt's `total` are in the state."""
 
     done: int
     total: int
+    read: int
 
 
 class Generator:
@@ -371,7 +372,7 @@ class Generation:
         for part in generator.cut(self._prompt, done):
             logits = generator.prefill(self._prompt.part(part.start, part.stop))
             generator.keep("prompt" if part.stop == total else "chunk")
-            yield PromptProgress(part.stop, total)
+            yield PromptProgress(part.stop, total, part.stop - part.start)
         assert logits is not None, "a rewind leaves at least one token to run"
         return logits
 

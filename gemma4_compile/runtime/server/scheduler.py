@@ -7,7 +7,7 @@ takes at most twice as long as alone among short ones, and short ones do not wai
 
 from __future__ import annotations
 
-import logging
+import time
 from collections.abc import Callable, Iterator
 
 from gemma4_compile.runtime.engine.generation import Generator, PromptProgress
@@ -15,9 +15,8 @@ from gemma4_compile.runtime.engine.media_prompt import Prompt
 from gemma4_compile.runtime.engine.slots import LEAST_FORK, Slot, Slots, beginning
 from gemma4_compile.runtime.engine.token_due import TokenDue
 from gemma4_compile.runtime.reply.reply import Event
+from gemma4_compile.runtime.server.counts import Counts
 from gemma4_compile.runtime.server.tickets import Ticket
-
-_log = logging.getLogger("gemma4_compile.serve")
 
 
 class Run:
@@ -25,18 +24,24 @@ class Run:
 
     Attributes
     ----------
-    due : where it waits for its next token; None while it reads its prompt
+    due : where it waits for its next token; None while it does not
     rest : tokens of the prompt that are still to be read, as far as is known
-    has_begun, has_ended : whether a chunk of it was read, and whether it is over
+    written : tokens of the reply so far
+    has_begun, has_read, has_ended : whether a chunk of the prompt was read, and all of it, and
+        whether the reply is over
     """
 
-    def __init__(self, ticket: Ticket, slot: Slot) -> None:
+    def __init__(self, ticket: Ticket, slot: Slot, counts: Counts) -> None:
         """Take a slot, which is no longer free."""
         self.ticket, self.slot = ticket, slot
+        self.written = 0
+        self._counts = counts
+        self._begun_s = time.perf_counter()
+        counts.waited_s.add(self._begun_s - ticket.queued_s)
         self.keys = Prompt.of(ticket.prompt).keys()
         self.due: TokenDue | None = None
         self.rest = len(self.keys) - slot.shared(self.keys)
-        self.has_begun = self.has_ended = False
+        self.has_begun = self.has_read = self.has_ended = False
         self._leader: Run | None = None
         self._shared = 0
         self._events: Iterator[Event | PromptProgress | TokenDue] = iter(())
@@ -49,7 +54,12 @@ class Run:
     @property
     def reads(self) -> bool:
         """Return whether chunks of its prompt are to be read."""
-        return self.due is None and not self.has_ended
+        return not (self.has_read or self.has_ended)
+
+    @property
+    def state(self) -> str:
+        """What is done in its slot, in a word."""
+        return "writes" if not self.reads else "waits" if self.waits else "reads"
 
     @property
     def waits(self) -> bool:
@@ -82,19 +92,24 @@ class Run:
 
     def advance(self) -> None:
         """Go on to the end of a chunk of the prompt, or to where a token is due."""
-        self.due, self.has_begun = None, True
+        self.due, begins, self.has_begun = None, not self.has_begun, True
         try:
             for event in self._events:
                 if self.ticket.is_cancelled:
                     self.cancel()
                     return
                 if isinstance(event, TokenDue):
-                    self.due = event
+                    self.due, self.has_read = event, True
+                    self._count()
                     return
                 if not isinstance(event, PromptProgress):
                     self.ticket.tell(event)
                     continue
                 self.rest = event.total - event.done
+                self._counts.read_tokens += event.read
+                if begins:
+                    self._counts.held_tokens += event.done - event.read
+                    begins = False
                 if self.rest:
                     return
             self._end(None)
@@ -106,20 +121,38 @@ class Run:
         generation = self.ticket.generation
         if generation is not None:
             generation.close()
+        self._leave("cancelled")
         self.ticket.end()
-        self._leave()
 
     def _end(self, error: BaseException | None) -> None:
-        if error is None:
-            self.ticket.finish()
+        generation = self.ticket.generation
+        if error is not None or generation is None:
+            self._leave("error")
+            self.ticket.fail(error or RuntimeError("a reply has ended that never began"))
         else:
-            self.ticket.fail(error)
-        self._leave()
+            self._leave(generation.finish_reason)
+            self.ticket.finish()
 
-    def _leave(self) -> None:
+    def _leave(self, how: str) -> None:
         self.due, self.has_ended = None, True
+        self._count()
+        self._counts.ended[how] = self._counts.ended.get(how, 0) + 1
+        generation = self.ticket.generation
+        if generation is not None and generation.drafting is not None:
+            self._counts.guessed_tokens += generation.drafting.guessed
+            self._counts.accepted_tokens += generation.drafting.accepted
         if self.generator.is_interrupted:  # a state within a forward would hold up the others
             self.generator.clear()
+
+    def _count(self) -> None:
+        generation = self.ticket.generation
+        if generation is None:
+            return
+        tokens = len(generation.token_ids)
+        if tokens and not self.written:
+            self._counts.first_token_s.add(time.perf_counter() - self.ticket.queued_s)
+        self._counts.generated_tokens += tokens - self.written
+        self.written = tokens
 
 
 class Scheduler:
@@ -128,6 +161,7 @@ class Scheduler:
     Attributes
     ----------
     runs : in the order of their beginnings
+    counts : what they have done
     """
 
     def __init__(self, slots: Slots, ended: Callable[[Ticket], None]) -> None:
@@ -139,13 +173,14 @@ class Scheduler:
         """
         self.slots = slots
         self.runs: list[Run] = []
+        self.counts = Counts()
         self._ended = ended
         self._is_oldest = False
 
     def admit(self, ticket: Ticket) -> None:
         """Give a ticket a slot; there has to be room for one."""
         self._leave_ways()
-        run = Run(ticket, self.slots.take(ticket.prompt))
+        run = Run(ticket, self.slots.take(ticket.prompt), self.counts)
         run.follow(self.runs)
         self.runs.append(run)
         run.begin()
@@ -184,6 +219,8 @@ class Scheduler:
         run.advance()
 
     def _step(self, waiting: list[tuple[Run, TokenDue]]) -> None:
+        self.counts.steps += 1
+        self.counts.rows += len(waiting)
         try:
             self.slots.step([(run.slot, due) for run, due in waiting])
         except BaseException as error:  # of all of them, for the step was one

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Generic, TypeVar
 
@@ -39,6 +40,7 @@ class Ticket:
     Attributes
     ----------
     prompt : what it begins with
+    queued_s : when it was made, as `time.perf_counter` tells it
     generation : the finished generation, once the events have ended
     """
 
@@ -53,6 +55,7 @@ class Ticket:
         prompt : what the generation begins with, by which it gets a slot
         """
         self.prompt = prompt
+        self.queued_s = time.perf_counter()
         self._start = start
         self._leave = leave
         self._cancelled = threading.Event()

@@ -6,11 +6,13 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from types import TracebackType
 
 from gemma4_compile.runtime.engine.media_prompt import Tokens
 from gemma4_compile.runtime.engine.slots import Slots
 from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.counts import Counts
 from gemma4_compile.runtime.server.scheduler import Scheduler
 from gemma4_compile.runtime.server.tickets import Starter, Ticket
 
@@ -60,6 +62,39 @@ class Place:
         return tickets
 
 
+@dataclass(frozen=True)
+class SlotState:
+    """A slot as others see it.
+
+    Attributes
+    ----------
+    doing : `free`, `reads` a prompt, `waits` for another slot that reads what both begin with, or
+        `writes` a reply
+    held : tokens of a conversation that are there, or chosen last
+    prompt, written : tokens of the request's prompt, and of its reply so far
+    """
+
+    number: int
+    doing: str = "free"
+    held: int = 0
+    prompt: int = 0
+    written: int = 0
+
+
+@dataclass(frozen=True)
+class WorkerState:
+    """What a worker is at.
+
+    Attributes
+    ----------
+    waiting : requests of which nothing has begun
+    """
+
+    slots: tuple[SlotState, ...]
+    waiting: int
+    counts: Counts
+
+
 class Worker:
     """Loads the model in a thread of its own, which alone touches it."""
 
@@ -92,6 +127,24 @@ class Worker:
     def is_alive(self) -> bool:
         """Return whether generations can run."""
         return self._cause_of_death is None and (self._thread.is_alive() or self._stopping)
+
+    def state(self) -> WorkerState:
+        """What runs and what waits; right a moment ago."""
+        scheduler, waiting = self._scheduler, self._waiting
+        if scheduler is None:
+            return WorkerState((), waiting, Counts())
+        runs = {run.slot.number: run for run in list(scheduler.runs)}
+        slots = [SlotState(number) for number in range(scheduler.slots.most)]
+        for slot in list(scheduler.slots.held):
+            run = runs.get(slot.number)
+            if run is None or run.has_ended:
+                held = len(slot.generator.held_keys)
+                slots[slot.number] = SlotState(slot.number, held=held)
+            else:
+                prompt, written = len(run.keys), run.written
+                held = prompt - run.rest + written
+                slots[slot.number] = SlotState(slot.number, run.state, held, prompt, written)
+        return WorkerState(tuple(slots), waiting, scheduler.counts)
 
     def reserve(self) -> Place:
         """Take a place in the queue.

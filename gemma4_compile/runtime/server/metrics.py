@@ -1,0 +1,40 @@
+"""`/metrics` in Prometheus' text and `/slots` in JSON: what the server is at."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.exchange import Exchange
+from gemma4_compile.runtime.server.worker import Worker
+
+
+def state_routes(worker: Worker, exchange: Exchange) -> list[BaseRoute]:
+    """The routes that say what the server is at; they ask for the key as the API does."""
+
+    async def slots(_request: Request) -> Response:
+        state = worker.state()
+        return JSONResponse(
+            {"slots": [asdict(slot) for slot in state.slots], "waiting": state.waiting}
+        )
+
+    async def metrics(request: Request) -> Response:
+        try:
+            from gemma4_compile.runtime.server.prometheus import exposition
+        except ImportError as error:
+            raise ApiError(
+                501,
+                "this server has no prometheus_client: `pip install 'gemma4-compile[metrics]'`",
+                code="no_metrics",
+            ) from error
+        text, content_type = exposition(worker.state(), request.headers.get("accept", ""))
+        return Response(text, headers={"Content-Type": content_type})
+
+    return [
+        Route("/slots", exchange.guarded(slots), methods=["GET"]),
+        Route("/metrics", exchange.guarded(metrics), methods=["GET"]),
+    ]

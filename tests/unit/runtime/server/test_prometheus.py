@@ -1,0 +1,74 @@
+"""A server's metrics, read as Prometheus reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.live_server import TOOL_TEMPLATE, Live, serving_script
+from tests.scripted_engine import ScriptedEngine, encode
+
+parser = pytest.importorskip("prometheus_client.parser")
+
+KEY = "secret"
+
+
+@pytest.fixture(scope="module")
+def engine() -> ScriptedEngine:
+    return ScriptedEngine(encode("It is sunny."))
+
+
+@pytest.fixture(scope="module")
+def live(engine: ScriptedEngine) -> Iterator[Live]:
+    with serving_script(engine, TOOL_TEMPLATE, api_key=KEY) as live:
+        yield live
+
+
+def samples(live: Live) -> dict[str, float]:
+    text = live.request("GET", "/metrics", Authorization=f"Bearer {KEY}")[2].decode()
+    found: dict[str, Any] = {}
+    for family in parser.text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = ",".join(f"{k}={v}" for k, v in sorted(sample.labels.items()))
+            found[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
+    return found
+
+
+def talk(live: Live, **options: Any) -> Any:
+    messages = [{"role": "user", "content": "Weather in Rome?"}]
+    client = live.client(KEY)
+    return client.chat.completions.create(model="scripted", messages=messages, **options)
+
+
+def test_requests_are_counted_by_tokens_and_ends(live: Live) -> None:
+    before = samples(live)
+    first, second = talk(live).usage, talk(live, max_tokens=2).usage
+    after = samples(live)
+    change = {name: value - before[name] for name, value in after.items()}
+    assert change["gemma4_replies_total{end=stop}"] == 1
+    assert change["gemma4_replies_total{end=length}"] == 1
+    assert change["gemma4_generated_tokens_total"] == (
+        first.completion_tokens + second.completion_tokens
+    )
+    held = second.prompt_tokens_details.cached_tokens
+    assert held == second.prompt_tokens - 1
+    assert change["gemma4_prompt_tokens_total{source=held}"] == held
+    assert change["gemma4_prompt_tokens_total{source=read}"] == first.prompt_tokens + 1
+    for name in ("waited", "first_token"):
+        assert change[f"gemma4_{name}_seconds_count"] == 2
+        assert change[f"gemma4_{name}_seconds_bucket{{le=+Inf}}"] == 2
+        assert change[f"gemma4_{name}_seconds_sum"] >= 0
+    assert after["gemma4_slots{doing=free}"] == 1
+
+
+def test_openmetrics_for_who_asks_for_it(live: Live) -> None:
+    _, headers, body = live.request(
+        "GET",
+        "/metrics",
+        Authorization=f"Bearer {KEY}",
+        Accept="application/openmetrics-text; version=1.0.0",
+    )
+    assert headers["content-type"].startswith("application/openmetrics-text")
+    assert body.endswith(b"# EOF\n")
