@@ -21,6 +21,7 @@ from gemma4_compile.runtime.check.bench import measure, table
 from gemma4_compile.runtime.check.diagnose import diagnose
 from gemma4_compile.runtime.check.profile import profile, profile_table
 from gemma4_compile.runtime.check.tune import tune, tuning_table
+from gemma4_compile.runtime.check.tune_run import Sizes
 from gemma4_compile.runtime.engine.engine import Engine
 from gemma4_compile.runtime.grammar.grammar import Grammars, JsonGrammar
 from gemma4_compile.runtime.package.integrity import Check
@@ -129,8 +130,8 @@ def _profile(options: ChatOptions, package: Package, console: Console) -> None:
 
 def _tune(options: ChatOptions, package: Path, console: Console) -> None:
     """Print a table of the package's libraries, and keep the fastest; stdout has nothing else."""
-    check = Check(options.check)
-    print(tuning_table(tune(package, check, console, context_length=options.context_length)))
+    sizes = Sizes(options.context_length, Placement(options.ple, options.experts))
+    print(tuning_table(tune(package, Check(options.check), console, sizes=sizes)))
 
 
 def _diagnose(options: ChatOptions, package: Path, report: Path, console: Console) -> None:

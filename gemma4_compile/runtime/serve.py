@@ -37,7 +37,7 @@ from gemma4_compile.runtime.package.drafter_files import without_drafter
 from gemma4_compile.runtime.package.hub_snapshot import forgetting_damage, hub_package_of
 from gemma4_compile.runtime.package.integrity import Check, check_sizes
 from gemma4_compile.runtime.package.package import read_provenance
-from gemma4_compile.runtime.package.room import Placement
+from gemma4_compile.runtime.package.room import Placement, Wish
 from gemma4_compile.runtime.prompt.prompt import NO_TEMPLATE
 from gemma4_compile.runtime.protocols import api_routes
 from gemma4_compile.runtime.server.address import address_of, is_loopback, take_address
@@ -62,7 +62,14 @@ def run(options: ServeOptions) -> None:
     """Serve until interrupted."""
     key = api_key()
     os.environ.pop(API_KEY_VARIABLE, None)  # so that no process started from here has it
-    package = Console().locate(options.package, drafts=options.draft)
+    wish = Wish(
+        options.device,
+        options.context_length,
+        options.draft != 0,
+        Placement(options.ple, options.experts),
+        pages=True,
+    )
+    package = Console().locate(options.package, drafts=options.draft, wish=wish)
     options = replace(options, package=package)
     provenance = read_provenance(options.package)
     serves_page, serves_api = _served(options, provenance)

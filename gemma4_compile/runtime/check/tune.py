@@ -15,7 +15,13 @@ import numpy as np
 
 from gemma4_compile.device_kinds import NATIVE_KINDS
 from gemma4_compile.errors import ArtifactError
-from gemma4_compile.runtime.check.tune_run import LOGITS_FILE, PROMPT_TOKENS, RESULT_FILE, Timing
+from gemma4_compile.runtime.check.tune_run import (
+    LOGITS_FILE,
+    PROMPT_TOKENS,
+    RESULT_FILE,
+    Sizes,
+    Timing,
+)
 from gemma4_compile.runtime.package.choice import (
     Candidate,
     candidates,
@@ -71,12 +77,16 @@ def tune(
     check: Check,
     console: Console,
     *,
-    context_length: int | None = None,
+    sizes: Sizes | None = None,
     limit_s: float = LIMIT_S,
 ) -> list[Tuned]:
     """Time every library that runs here, and keep the fastest right one for later runs.
 
     What was kept before stays until all are timed.
+
+    Parameters
+    ----------
+    sizes : that the libraries are loaded with; one for which they cannot be is not chosen
 
     Raises
     ------
@@ -98,7 +108,7 @@ def tune(
 
     def attempt(name: str) -> tuple[Timing, Float32Array | None]:
         console.note(f"timing `{name}` ({devices[name]}), at most {limit_s:.0f} s")
-        return _attempt(directory, name, check, context_length, limit_s)
+        return _attempt(directory, name, check, sizes or Sizes(), limit_s)
 
     results = compare(tried, devices, attempt)
     chosen = next((one.name for one in results if one.chosen), None)
@@ -173,13 +183,13 @@ def divergence(expected: Float32Array, found: Float32Array) -> float:
 
 
 def _attempt(
-    directory: Path, name: str, check: Check, context_length: int | None, limit_s: float
+    directory: Path, name: str, check: Check, sizes: Sizes, limit_s: float
 ) -> tuple[Timing, Float32Array | None]:
     """Time a library in a process of its own, which is ended whatever happens here."""
     once = Check.OFF if check is Check.OFF else Check.ONCE
     with scratch_folder(prefix="gemma4-") as folder:
         command = [sys.executable, "-m", _CHILD, str(directory.resolve()), name, once.value]
-        command += [str(context_length or 0), str(KERNELS_S), folder]
+        command += [sizes.to_json(), str(KERNELS_S), folder]
         with (
             process_noted(f"{_CHILD}, library `{name}`"),
             subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child,

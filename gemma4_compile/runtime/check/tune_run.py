@@ -1,6 +1,6 @@
 """One library of a package, tried and timed in a process of its own, which may crash or hang.
 
-`python -m gemma4_compile.runtime.check.tune_run DIR NAME CHECK CONTEXT SECONDS FOLDER` writes
+`python -m gemma4_compile.runtime.check.tune_run DIR NAME CHECK SIZES SECONDS FOLDER` writes
 FOLDER/result.json and FOLDER/logits.npy; `runtime.tune` starts it and reads them.
 """
 
@@ -28,6 +28,7 @@ from gemma4_compile.runtime.engine.engine import Engine
 from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.runtime.package.integrity import Check
 from gemma4_compile.runtime.package.package import Package
+from gemma4_compile.runtime.package.room import Placement
 from gemma4_compile.runtime.sampling.sampling import Float32Array
 
 RESULT_FILE, LOGITS_FILE = "result.json", "logits.npy"
@@ -51,6 +52,24 @@ class Timing:
     kernels: int = 0
     prefill_tokens_per_s: float = 0.0
     decode_tokens_per_s: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """What a user chose of a load, which goes from the process that starts a trial to it."""
+
+    context_length: int | None = None
+    placement: Placement = dataclasses.field(default_factory=Placement)
+
+    def to_json(self) -> str:
+        """The values as an argument."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Sizes:
+        """The values of an argument that `to_json` wrote."""
+        values = json.loads(text)
+        return cls(values["context_length"], Placement(**values["placement"]))
 
 
 def _wrong_kernel(package: Package, seconds: float) -> tuple[str, int]:
@@ -87,7 +106,7 @@ def run(
     directory: Path,
     name: str,
     check: Check,
-    context_length: int | None,
+    sizes: Sizes,
     seconds: float,
     folder: Path,
 ) -> None:
@@ -95,6 +114,7 @@ def run(
 
     Parameters
     ----------
+    sizes : those that it is loaded with
     seconds : for which kernels are held against their definitions
     folder : for the result
     """
@@ -104,7 +124,9 @@ def run(
         problem, kernels = _wrong_kernel(package, seconds)
         timing = Timing(problem, kernels)
         if not problem:
-            engine = Engine(package, context_length=context_length, drafts=0)
+            ple, experts = sizes.placement.ple, sizes.placement.experts
+            length = sizes.context_length
+            engine = Engine(package, context_length=length, drafts=0, ple=ple, experts=experts)
             logits = _logits(engine, package)
             (measured,) = measure(engine, engine.vocab_size, lengths=(PROMPT_TOKENS,))
             timing = dataclasses.replace(
@@ -121,9 +143,9 @@ def run(
 
 def main(argv: Sequence[str]) -> None:
     """Run with the arguments above."""
-    directory, name, check, context, seconds, folder = argv
-    context_length = int(context) or None
-    run(Path(directory), name, Check(check), context_length, float(seconds), Path(folder))
+    directory, name, check, text, seconds, folder = argv
+    sizes = Sizes.from_json(text)
+    run(Path(directory), name, Check(check), sizes, float(seconds), Path(folder))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.runtime.library.steps import graphs_wanted, token_steps
 from gemma4_compile.runtime.package.integrity import ByteCount
 from gemma4_compile.runtime.package.package import Package
-from gemma4_compile.runtime.package.room import Placement, check_fits, memory_need
+from gemma4_compile.runtime.package.room import Placement, check_fits, memory_need, unused_bytes
 from gemma4_compile.runtime.sampling.sampling import Float32Array
 from gemma4_compile.runtime.speculative.drafter import Drafter, check_drafts
 
@@ -105,10 +105,14 @@ class Engine:
         self.prefill_chunk = package.chat_config.prefill_chunk_size
         chunk = min(self.prefill_chunk, self.context_length)
         described = json.loads(metadata)
-        window = table_window(package, described, self.device, ple, self.prefill_chunk)
+        compiled = package.chat_config.context_window_size
+        unused = unused_bytes(package.library, compiled, self.context_length)
+        window = table_window(package, described, self.device, ple, self.prefill_chunk, unused)
         stand_ins = {} if window is None else window.stand_ins
         has_drafter = drafts != 0 and package.drafter_cache is not None
-        self.experts = place_experts(described, self.device, experts, drafter=has_drafter)
+        self.experts = place_experts(
+            described, self.device, experts, drafter=has_drafter, unused_bytes=unused
+        )
         check_room(package, self.device, self.context_length, drafts != 0, Placement(ple, experts))
         place = PlacedWeights(self.device, self.experts)
         params = tvm_ffi.Array(package.load_parameters(metadata, place, progress, stand_ins))

@@ -67,7 +67,12 @@ class ExpertPlacement:
 
 
 def place_experts(
-    metadata: Mapping[str, object], device: Device, share: float | None, *, drafter: bool
+    metadata: Mapping[str, object],
+    device: Device,
+    share: float | None,
+    *,
+    drafter: bool,
+    unused_bytes: int = 0,
 ) -> ExpertPlacement:
     """Choose where the experts lie.
 
@@ -77,6 +82,7 @@ def place_experts(
     share : of the experts' bytes on the device, 0 to 1, at most; None for all that its free memory
         has room for beside everything else
     drafter : it is loaded, too
+    unused_bytes : of the planned memory, which a shorter context does not need
 
     Raises
     ------
@@ -101,6 +107,7 @@ def place_experts(
     if share is None:
         own = metadata.get(DRAFTER)
         further = sum(_sizes(own).values()) if drafter and isinstance(own, Mapping) else 0
+        further -= unused_bytes
         most -= _missing_bytes(metadata, device, sum(weights.values()), further)
     else:
         most = round(share * most)

@@ -22,6 +22,7 @@ def table_window(
     device: Device,
     place: str | None,
     most: int,
+    unused_bytes: int = 0,
 ) -> RowWindow | None:
     """A window of the table for calls of at most so many tokens; None where it is on the device.
 
@@ -29,6 +30,7 @@ def table_window(
     ----------
     metadata : what the library's `_metadata` returns, parsed
     place : `gpu` or `host`; None for the device where there is room for it, and else the host
+    unused_bytes : of the planned memory, which a shorter context does not need
 
     Raises
     ------
@@ -49,19 +51,23 @@ def table_window(
             )
         return None
     if place is None:
-        place = _place_by_room(table, package, metadata, device)
+        place = _place_by_room(table, package, metadata, device, unused_bytes)
     if place == ON_GPU:
         return None
     return RowWindow(device, table, TableRows(table, package.map_weight), most)
 
 
 def _place_by_room(
-    table: RowTable, package: Package, metadata: Mapping[str, object], device: Device
+    table: RowTable,
+    package: Package,
+    metadata: Mapping[str, object],
+    device: Device,
+    unused_bytes: int,
 ) -> str:
     """The device, unless what it says to be free is less than the package is planned to need."""
     free = device.free_bytes()
-    needed = planned_bytes(metadata)
-    if free is None or needed is None or needed <= free:
+    planned = planned_bytes(metadata)
+    if free is None or planned is None or (needed := planned - unused_bytes) <= free:
         return ON_GPU
     names = {name for split in table.splits for name in split.tensors}
     records = [record for shard in package.tensor_cache.shards for record in shard.records]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemma4_compile import abi
+from gemma4_compile.device_kinds import BROWSER
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.package.artifacts import (
     ChatConfig,
@@ -21,7 +22,7 @@ from gemma4_compile.package.artifacts import (
 )
 from gemma4_compile.package.libraries import LibraryRecord
 from gemma4_compile.runtime.device.device import Device
-from gemma4_compile.runtime.package.choice import native_libraries
+from gemma4_compile.runtime.package.choice import is_for_browsers, native_libraries
 from gemma4_compile.runtime.package.drafter_files import is_of_drafter
 from gemma4_compile.system.available_memory import available_bytes
 
@@ -109,6 +110,18 @@ def memory_need(
     return MemoryNeed(max(0, fixed), library.amount("kv_full_bytes"), context_length)
 
 
+def unused_bytes(library: LibraryRecord | None, compiled: int, context_length: int) -> int:
+    """Bytes of keys and values that a context does not need which is shorter than the compiled one.
+
+    Parameters
+    ----------
+    library : None where an earlier version did not list it
+    compiled, context_length : tokens
+    """
+    growing = 0 if library is None else library.amount("kv_full_bytes")
+    return growing * (compiled - context_length) // compiled
+
+
 def free_memory(device: Device) -> int | None:
     """Memory that is free on a device; of the CPU, what this process may still have."""
     return available_bytes() if device.is_cpu else device.free_bytes()
@@ -174,12 +187,14 @@ class Wish:
     ----------
     device : name of a library, or of a device; None for the fastest that is here
     drafter : it is loaded where the package has one
+    pages : a package for browsers can be served without being loaded here
     """
 
     device: str | None = None
     context_length: int | None = None
     drafter: bool = True
     placement: Placement = Placement()
+    pages: bool = False
 
 
 def check_download(
@@ -228,4 +243,6 @@ def check_download(
     (library, device), *rest = found
     others = [one.name for one, on in rest if on != device and fits(one, on)]
     more = f"; or --device {others[0]}, which has room for it" if others else ""
+    if wish.pages and any(map(is_for_browsers, provenance.libraries)):
+        more += f"; or --device {BROWSER}, which only serves it to browsers"
     check_fits(what, need(library, device), device, wish.context_length, more)

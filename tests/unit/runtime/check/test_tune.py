@@ -14,7 +14,7 @@ from gemma4_compile.errors import ArtifactError
 from gemma4_compile.runtime import cli
 from gemma4_compile.runtime.check import tune
 from gemma4_compile.runtime.check.tune import compare, divergence, tuning_table
-from gemma4_compile.runtime.check.tune_run import Timing
+from gemma4_compile.runtime.check.tune_run import Sizes, Timing
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.package.choice import Candidate, choose_library
 from gemma4_compile.runtime.package.integrity import Check
@@ -161,7 +161,9 @@ def test_a_library_that_hangs_or_crashes_is_a_result(
     (tmp_path / "crash.py").write_text(code)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(tune, "_CHILD", "crash")
-    timing, logits = tune._attempt(tmp_path, "cpu", Check.ONCE, None, 1 if "sleep" in code else 60)
+    timing, logits = tune._attempt(
+        tmp_path, "cpu", Check.ONCE, Sizes(), 1 if "sleep" in code else 60
+    )
     assert (timing.problem, logits) == (expected, None)
 
 

@@ -80,6 +80,13 @@ def test_a_drafter_takes_room_if_it_is_loaded(gpu: type[Gpu], loaded: bool) -> N
     assert len(found.layer_bytes) == 12
 
 
+def test_what_a_shorter_context_does_not_need_is_room_for_experts(gpu: type[Gpu]) -> None:
+    gpu.free = 9000 + MARGIN_BYTES - 2 * LAYER
+    for unused, layers in ((0, 2), (1, 2), (LAYER, 1), (2 * LAYER, 0), (9000, 0)):
+        found = place_experts(metadata(9000), gpu("cuda"), None, drafter=False, unused_bytes=unused)
+        assert len(found.on_host) == layers
+
+
 @pytest.mark.parametrize("estimate", [None, "9000", -1])
 def test_without_an_estimate_the_weights_count(gpu: type[Gpu], estimate: object) -> None:
     weights = 60 + 12 * (LAYER + 28)

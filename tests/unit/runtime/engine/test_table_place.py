@@ -32,11 +32,13 @@ def opened(tiny_package: Path) -> tuple[Package, dict[str, Any]]:
     return package, json.loads(str(library.compiled_function(abi.METADATA)()))
 
 
-def is_on_host(opened: tuple[Package, dict[str, Any]], free: int | None, place: str | None) -> bool:
+def is_on_host(
+    opened: tuple[Package, dict[str, Any]], free: int | None, place: str | None, unused: int = 0
+) -> bool:
     package, metadata = opened
     device = Bounded("cpu")
     object.__setattr__(device, "free", free)
-    return table_window(package, metadata, device, place, 24) is not None
+    return table_window(package, metadata, device, place, 24, unused) is not None
 
 
 def test_what_was_asked_for_decides(opened: tuple[Package, dict[str, Any]]) -> None:
@@ -50,6 +52,8 @@ def test_the_device_where_it_has_room(opened: tuple[Package, dict[str, Any]]) ->
     assert not is_on_host(opened, None, None)
     assert not is_on_host(opened, planned, None)
     assert is_on_host(opened, planned - 1, None)
+    assert not is_on_host(opened, planned - 1, None, unused=1)
+    assert is_on_host(opened, planned - 2, None, unused=1)
 
 
 def test_a_model_without_a_table_cannot_have_it_on_the_host(

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemma4_compile import abi
+from gemma4_compile.device_kinds import BROWSER
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.package.artifacts import Shard, TensorCache, TensorRecord
 from gemma4_compile.package.libraries import LibraryRecord
@@ -30,7 +31,9 @@ from gemma4_compile.runtime.package.room import (
     check_download,
     check_fits,
     memory_need,
+    unused_bytes,
 )
+from gemma4_compile.runtime.server import cli as serve_cli
 from tests.hub_server import MODEL, HubServer, serve
 
 GB = 10**9
@@ -96,6 +99,13 @@ def test_what_can_lie_elsewhere_is_not_counted(
 def test_a_library_of_an_earlier_version_is_not_judged() -> None:
     old = library("cuda", **dict.fromkeys(SIZES, 0))
     assert memory_need(old, cache(), COMPILED, Made("cuda"), Placement()) is None
+
+
+def test_a_shorter_context_leaves_keys_and_values_unused() -> None:
+    own = library("cuda")
+    assert unused_bytes(own, COMPILED, COMPILED) == 0
+    assert unused_bytes(own, COMPILED, COMPILED // 4) == 3 * GB // 4
+    assert unused_bytes(None, COMPILED, 1) == 0
 
 
 @given(
@@ -235,3 +245,21 @@ def test_what_would_not_fit_is_refused_before_its_weights_are_fetched(
         abi.PROVENANCE_FILE,
         *room.DESCRIPTIONS,
     }
+
+
+@pytest.mark.parametrize("devices", [("cpu",), ("cpu", BROWSER)])
+def test_a_server_asks_before_it_fetches(
+    devices: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(room, "available_bytes", lambda: GB)
+    with serve(files_of(*devices)) as hub:
+        hub.use(monkeypatch, tmp_path / "cache")
+        assert serve_cli.main([MODEL, "--port", "0"]) == 1
+    told = capsys.readouterr().err
+    assert "does not fit the memory" in told
+    assert "--fit 1000MB" in told
+    assert (f"--device {BROWSER}" in told) == (BROWSER in devices)
+    assert not [each for each in hub.asked if "params_shard" in each and "/resolve/" in each]
