@@ -21,6 +21,7 @@ from gemma4_compile.options.command import (
     several,
     switch,
 )
+from gemma4_compile.options.prefixes import prefix_memory_option
 from gemma4_compile.options.process import non_empty, path
 from gemma4_compile.options.sampling_ranges import SamplingValueError, read_sampling
 
@@ -251,6 +252,7 @@ class ChatOptions(CommandOptions):
     draft: int | None = draft_option()
     ple: str | None = ple_option()
     experts: float | None = experts_option()
+    prefix_memory: int | None = prefix_memory_option()
     device: str | None = device_option()
     quiet: bool = switch("--quiet", "no progress, no speed")
     no_history: bool = switch(

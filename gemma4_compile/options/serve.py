@@ -16,6 +16,7 @@ from gemma4_compile.device_kinds import BROWSER
 from gemma4_compile.errors import UsageError
 from gemma4_compile.options import chat
 from gemma4_compile.options.command import Command, CommandOptions, Group
+from gemma4_compile.options.prefixes import prefix_memory_option
 
 API_KEY_VARIABLE = "GEMMA4_SERVE_API_KEY"
 BUILD_PAGE = "npm ci && npm run build in a checkout's examples/web"
@@ -134,6 +135,7 @@ class ServeOptions(CommandOptions):
     draft: int | None = chat.draft_option(_MODEL)
     ple: str | None = chat.ple_option(_MODEL)
     experts: float | None = chat.experts_option(_MODEL)
+    prefix_memory: int | None = prefix_memory_option(_MODEL)
     device: str | None = chat.device_option(f"; {BROWSER}: none, the page alone", _MODEL)
     thinking: bool = _MODEL.switch("--thinking", "think before answering, unless a request sets it")
     literal_specials: bool = chat.literal_specials_switch(_MODEL)

@@ -27,6 +27,7 @@ from gemma4_compile.runtime.grammar.grammar import Grammars, JsonGrammar
 from gemma4_compile.runtime.package.integrity import Check
 from gemma4_compile.runtime.package.package import Package, read_provenance
 from gemma4_compile.runtime.package.room import Placement, Wish
+from gemma4_compile.runtime.prefixes.kept import prefix_memory
 from gemma4_compile.runtime.sampling.sampling import TokenChooser, make_sampler
 from gemma4_compile.runtime.speculative.drafter import check_drafts
 from gemma4_compile.runtime.terminal.console import Console
@@ -211,6 +212,7 @@ def _load(options: ChatOptions, package: Package, console: Console) -> Chat | Te
         system=system,
         thinking=options.thinking,
         literal_specials=options.literal_specials,
+        prefix_memory=prefix_memory(options.prefix_memory),
     )
 
 

@@ -29,15 +29,17 @@ from gemma4_compile.options.serve import (
 from gemma4_compile.package.artifacts import Provenance
 from gemma4_compile.runtime.engine.engine import Engine
 from gemma4_compile.runtime.engine.generation import Generator
-from gemma4_compile.runtime.engine.sequence_engine import EngineSequences
+from gemma4_compile.runtime.engine.sequence_engine import EngineSequences, SequenceEngine
 from gemma4_compile.runtime.engine.slot_room import default_slots
 from gemma4_compile.runtime.engine.slots import Slots
+from gemma4_compile.runtime.engine.token_engine import TokenEngine
 from gemma4_compile.runtime.package.choice import candidates, for_pages, is_for_browsers
 from gemma4_compile.runtime.package.drafter_files import without_drafter
 from gemma4_compile.runtime.package.hub_snapshot import forgetting_damage, hub_package_of
 from gemma4_compile.runtime.package.integrity import Check, check_sizes
 from gemma4_compile.runtime.package.package import read_provenance
 from gemma4_compile.runtime.package.room import Placement, Wish
+from gemma4_compile.runtime.prefixes.kept import kept_prefixes, prefix_memory
 from gemma4_compile.runtime.prompt.prompt import NO_TEMPLATE
 from gemma4_compile.runtime.protocols import api_routes
 from gemma4_compile.runtime.server.address import address_of, is_loopback, take_address
@@ -164,11 +166,14 @@ def _load(options: ServeOptions) -> Service:
         if engine.experts.on_host:
             console.note(engine.experts.describe())
         taken.append(engine.media)
-        stop_ids = package.stop_token_ids
-        return Slots(
-            EngineSequences(engine),
-            lambda one: Generator(one, model.tokenizer, stop_ids, engine.media),
-        )
+        kept = kept_prefixes(engine, prefix_memory(options.prefix_memory))
+
+        def generator(one: TokenEngine) -> Generator:
+            assert isinstance(one, SequenceEngine), "of this engine's sequences"
+            beginnings = None if kept is None else kept.of(one)
+            return Generator(one, model.tokenizer, package.stop_token_ids, engine.media, beginnings)
+
+        return Slots(EngineSequences(engine), generator)
 
     taken: list[MediaSettings] = []  # known once the library is loaded
     worker = Worker(load, options.queue)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,8 @@ import pytest
 from gemma4_compile.runtime import Engine
 from gemma4_compile.runtime.engine.generation import Generator
 from gemma4_compile.runtime.engine.media_prompt import Prompt
-from gemma4_compile.runtime.prefixes.kept import KeptPrefixes, SequencePrefixes, kept_prefixes
+from gemma4_compile.runtime.engine.sequence import Sequence as EngineSequence
+from gemma4_compile.runtime.prefixes.kept import KeptPrefixes, kept_prefixes
 from gemma4_compile.runtime.prefixes.saved_rows import SLACK, restore, save
 from gemma4_compile.runtime.sampling.sampling import Float32Array
 from tests.scripted_engine import greedy, tiny_tokenizer
@@ -90,17 +92,21 @@ def test_tokens_of_a_prefix_are_taken_back(engine: Engine) -> None:
     assert not engine.pop(back + 1)
 
 
+@dataclass
+class Slot:
+    sequence: EngineSequence
+
+
 class Talk:
     """A generator of a sequence that keeps beginnings; it answers with one token."""
 
     def __init__(self, engine: Engine, budget: int = 2**24) -> None:
-        kept = kept_prefixes(engine.sequence, engine.device, engine.prefill_chunk, budget)
+        kept = kept_prefixes(engine, budget)
         assert kept is not None, "this library can copy rows"
         self.kept: KeptPrefixes = kept
-        self.own: SequencePrefixes = kept.of(engine.sequence)
         tokenizer = tiny_tokenizer()
         engine.clear()
-        self.generator = Generator(engine, tokenizer, frozenset(), beginnings=self.own)
+        self.generator = Generator(engine, tokenizer, frozenset(), beginnings=kept.of(engine))
 
     def ask(self, ids: Sequence[int], tenant: str = "", client: str = "") -> tuple[int, list[int]]:
         """How many tokens of the prompt are said to have been reused, and the reply."""
@@ -169,7 +175,7 @@ def test_sequences_share_what_is_kept(engine: Engine) -> None:
     expected = engine.decode(9)
     other = engine.sequences.add()
     try:
-        restored = talk.kept.of(other).restore(Prompt([*ids, 9]), 0)
+        restored = talk.kept.of(Slot(other)).restore(Prompt([*ids, 9]), 0)
         assert restored is not None
         engine.prefill(ids[restored.length :], other)
         found = engine.decode(9, other)

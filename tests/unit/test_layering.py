@@ -48,6 +48,7 @@ RUNTIME_MAY_IMPORT = {
     "options",
     "options.chat",
     "options.given_text",
+    "options.prefixes",
     "options.process",
     "options.sampling_ranges",
     "options.serve",

@@ -19,6 +19,7 @@ from gemma4_compile.runtime.engine.generation import (
 )
 from gemma4_compile.runtime.engine.sequence import ContextFullError
 from gemma4_compile.runtime.package.package import Package
+from gemma4_compile.runtime.prefixes.kept import kept_prefixes
 from gemma4_compile.runtime.prompt.prompt import Message, PromptBuilder
 from gemma4_compile.runtime.reply.reply import Event, TextDelta
 from gemma4_compile.runtime.sampling.sampling import TokenChooser
@@ -89,12 +90,15 @@ class Chat:
         system: str | None = None,
         thinking: bool = False,
         literal_specials: bool = False,
+        prefix_memory: int = 0,
     ) -> None:
         """Begin a conversation on `engine`, whatever it held before.
 
         Parameters
         ----------
         literal_specials : take control tokens in messages as text
+        prefix_memory : bytes for beginnings of prompts, which a later one goes on from, also after
+            `clear`: a system message, a document
 
         Raises
         ------
@@ -110,7 +114,14 @@ class Chat:
             literal_specials=literal_specials,
             media=engine.media,
         )
-        self._generator = Generator(engine, tokenizer, package.stop_token_ids, engine.media)
+        kept = kept_prefixes(engine, prefix_memory)
+        self._generator = Generator(
+            engine,
+            tokenizer,
+            package.stop_token_ids,
+            engine.media,
+            None if kept is None else kept.of(engine),
+        )
         self.media: MediaSettings = engine.media
         self._system = system
         self._thinking = thinking
@@ -138,8 +149,9 @@ class Chat:
         self.attached.append(medium)
 
     def clear(self) -> None:
-        """Forget everything but the system message."""
+        """Forget everything but the system message, and what is kept of prompts' beginnings."""
         self.attached = []
+        self._generator.leave(0)
         self._generator.clear()
         self.last_reply = None
         self.messages = [] if self._system is None else [Message("system", self._system)]

@@ -6,10 +6,13 @@ import logging
 from collections.abc import Hashable
 from collections.abc import Sequence as Keys
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from gemma4_compile.errors import ArtifactError
+from gemma4_compile.media.settings import MediaSettings
+from gemma4_compile.options.prefixes import default_memory
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.engine.beginnings import End, Restored
 from gemma4_compile.runtime.engine.chunks import whole_rows
@@ -18,6 +21,7 @@ from gemma4_compile.runtime.engine.sequence import Sequence
 from gemma4_compile.runtime.library.kv_rows import RowEntry
 from gemma4_compile.runtime.prefixes.memory import PrefixMemory
 from gemma4_compile.runtime.prefixes.saved_rows import SavedRows, restore, ring_bytes, save
+from gemma4_compile.system.limits import machine_memory_bytes
 
 _log = logging.getLogger(__name__)
 
@@ -61,17 +65,44 @@ class Spacing:
         return new >= self.least
 
 
+class HasSequence(Protocol):
+    """An engine, or a slot of one, whose sequence may be another after a fork."""
+
+    @property
+    def sequence(self) -> Sequence:
+        """What holds the tokens."""
+
+
+class SavedEngine(HasSequence, Protocol):
+    """The part of `Engine` that is asked what to keep."""
+
+    device: Device
+    prefill_chunk: int
+
+    @property
+    def media(self) -> MediaSettings:
+        """What the package takes besides text."""
+
+
 class KeptPrefixes:
     """What the sequences of one engine share.
 
     Attributes
     ----------
     memory : the states
+    whole_images : no prefix ends within a picture
     restored_tokens, saved_states : counts of all sequences so far
     """
 
     def __init__(
-        self, entries: tuple[RowEntry, ...], dtype: str, device: Device, chunk: int, budget: int
+        self,
+        entries: tuple[RowEntry, ...],
+        dtype: str,
+        device: Device,
+        chunk: int,
+        budget: int,
+        *,
+        whole_images: bool = False,
     ) -> None:
         """Begin empty.
 
@@ -81,27 +112,27 @@ class KeptPrefixes:
         chunk : tokens of a prefill chunk
         budget : bytes of the host's memory, at least 1
         """
-        self.entries, self.device = entries, device
+        self.entries, self.device, self.whole_images = entries, device, whole_images
         self.memory: PrefixMemory[SavedRows] = PrefixMemory(budget)
         self.spacing = Spacing.of(chunk, ring_bytes(entries, np.dtype(dtype).itemsize), budget)
         self.restored_tokens = self.saved_states = 0
 
-    def of(self, sequence: Sequence, *, whole_images: bool = False) -> SequencePrefixes:
-        """The beginnings of one sequence."""
-        return SequencePrefixes(self, sequence, whole_images=whole_images)
+    def of(self, engine: HasSequence) -> SequencePrefixes:
+        """The beginnings of the sequence that an engine, or a slot of one, has at the time."""
+        return SequencePrefixes(self, engine)
 
 
 class SequencePrefixes:
     """`Beginnings` of one sequence."""
 
-    def __init__(self, kept: KeptPrefixes, sequence: Sequence, *, whole_images: bool) -> None:
-        """Take the sequence, which is there as long as this is used."""
-        self._kept, self._sequence, self._whole = kept, sequence, whole_images
+    def __init__(self, kept: KeptPrefixes, engine: HasSequence) -> None:
+        """Take what has the sequence."""
+        self._kept, self._engine = kept, engine
 
     def restore(self, prompt: Prompt, shared: int) -> Restored | None:
         """As `Beginnings.restore`."""
         kept = self._kept
-        modalities = prompt.modalities() if self._whole and prompt.runs else []
+        modalities = prompt.modalities() if kept.whole_images and prompt.runs else []
 
         def cut(count: int) -> int:
             return whole_rows(modalities, count) if modalities else count
@@ -109,7 +140,7 @@ class SequencePrefixes:
         found = kept.memory.find(prompt.keys(), cut)
         if found is None or found.count - shared < max(1, kept.spacing.least // 2):
             return None
-        restore(self._sequence, found.state, found.count, kept.device)
+        restore(self._engine.sequence, found.state, found.count, kept.device)
         kept.restored_tokens += found.count - shared
         _log.info("%d tokens of a prompt of %d were kept", found.count, len(prompt))
         return Restored(found.count, found.state.owner)
@@ -132,24 +163,23 @@ class SequencePrefixes:
 
     def _save(self, keys: Keys[int], base: SavedRows | None, owner: Hashable) -> None:
         kept = self._kept
-        saved = save(self._sequence, kept.entries, kept.device, base, owner)
+        saved = save(self._engine.sequence, kept.entries, kept.device, base, owner)
         kept.saved_states += kept.memory.add(keys, saved) is not None
 
 
-def kept_prefixes(
-    sequence: Sequence, device: Device, chunk: int, budget: int
-) -> KeptPrefixes | None:
-    """What an engine's sequences share; None without a budget, or where a library has no copies.
-
-    Parameters
-    ----------
-    sequence : any of the engine's
-    """
+def kept_prefixes(engine: SavedEngine, budget: int) -> KeptPrefixes | None:
+    """What an engine's sequences share; None without a budget, or where a library has no copies."""
     if budget < 1:
         return None
     try:
-        entries, dtype = sequence.row_entries()
+        entries, dtype = engine.sequence.row_entries()
     except ArtifactError as error:
         _log.info("no beginnings of prompts are kept: %s", error)
         return None
-    return KeptPrefixes(entries, dtype, device, chunk, budget)
+    chunk, whole = engine.prefill_chunk, engine.media.whole_images
+    return KeptPrefixes(entries, dtype, engine.device, chunk, budget, whole_images=whole)
+
+
+def prefix_memory(wanted: int | None) -> int:
+    """Bytes for beginnings of prompts: as many as are wished for, or a share of the machine's."""
+    return default_memory(machine_memory_bytes()) if wanted is None else wanted

@@ -29,6 +29,7 @@ MAX_REPLIES = 16
 MAX_TOP_LOGPROBS = 20
 MAX_TEXT_LOGPROBS = 5
 MAX_BIASES = 1024
+MAX_SALT_CHARACTERS = 1024
 _MAX_TOKENS = 2**31 - 1
 
 # Fields that cannot change a reply of this server.
@@ -44,6 +45,7 @@ _IGNORED = {
 SAMPLING = ("top_k", "top_p", *PENALTIES)
 """Fields of sampling besides the temperature."""
 _COMMON = {
+    "cache_salt",
     "logit_bias",
     "logprobs",
     "max_tokens",
@@ -108,6 +110,7 @@ class Request:
     model : the model that was asked for; None if the request names none
     replies : how many there are to be
     include_usage : whether a stream ends with a chunk that counts tokens
+    cache_salt : only what was asked with the same one is gone on from
     """
 
     model: str | None
@@ -115,6 +118,7 @@ class Request:
     replies: int
     stream: bool
     include_usage: bool
+    cache_salt: str = field(default="", kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -225,6 +229,7 @@ class _Common(TypedDict):
     replies: int
     stream: bool
     include_usage: bool
+    cache_salt: str
 
 
 def _common(
@@ -256,7 +261,17 @@ def _common(
         "replies": fields.integer("n", 1, MAX_REPLIES, 1),
         "stream": stream,
         "include_usage": options.get("include_usage", bool, False),
+        "cache_salt": _cache_salt(fields),
     }
+
+
+def _cache_salt(fields: Fields) -> str:
+    """A text that parts what is kept of prompts' beginnings, as of vLLM."""
+    salt = fields.get("cache_salt", str, "")
+    if len(salt) > MAX_SALT_CHARACTERS:
+        found = f"expected at most {MAX_SALT_CHARACTERS} characters, found {len(salt)}"
+        raise fields.error("cache_salt", found)
+    return salt
 
 
 def read_sampling_options(fields: Fields, defaults: SamplingOptions) -> SamplingOptions:

@@ -302,8 +302,12 @@ class Service:
 
         Parameters
         ----------
-        client : only the one whose prompt was before it learns how much of its own was there
+        client : only the one whose prompt was before it learns how much of its own was there; what
+            others held who brought another key, or salt, is not gone on from
         """
+        key = "" if client is None else client[1]
+        if key or request.cache_salt:
+            prompt = replace(prompt, tenant=f"{len(key)} {key}{request.cache_salt}")
         plain = isinstance(request, CompletionRequest)
         single_call = isinstance(request, ChatRequest) and not request.several_calls
         marks = MarkIds.of(self.model.tokenizer)

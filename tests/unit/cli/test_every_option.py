@@ -122,6 +122,7 @@ CHAT = {
     "--draft": ("--draft 3", "drafts=3"),
     "--ple": ("--ple host", "ple='host'"),
     "--experts": ("--experts 25%", "experts=0.25"),
+    "--prefix-memory": ("--prefix-memory 5MiB", "5242880"),
     "--device": ("--device cpu", "device='cpu'"),
     "--quiet": ("--quiet", "Console(quiet=True)"),
     "--no-history": ("--no-history", "TerminalLines(None)"),
@@ -142,6 +143,7 @@ SERVE = {
     "--draft": ("--draft 3", "drafts=3"),
     "--ple": ("--ple host", "ple='host'"),
     "--experts": ("--experts 25%", "experts=0.25"),
+    "--prefix-memory": ("--prefix-memory 5MiB", "5242880"),
     "--device": ("--device cpu", "device='cpu'"),
     "--thinking": ("--thinking", "thinking=True"),
     "--literal-specials": ("--literal-specials", "literal_specials=True"),
@@ -150,6 +152,7 @@ SERVE = {
     "--strict-request": ("--strict-request", "strict_request=True"),
     "--allow-origin": ("--allow-origin https://A.b:443", "origins=('https://a.b',)"),
     "--allow-host": ("--allow-host A.b", "of('127.0.0.1', ('a.b',))"),
+    "--slots": ("--slots 3", "sequences=3"),
     "--queue": ("--queue 3", "connections_for(3)"),
     "--max-body-mib": ("--max-body-mib 3", "Limits(body_bytes=3145728)"),
     "--allow-media-hosts": ("--allow-media-hosts A.b", "media_hosts=('a.b',)"),
@@ -190,7 +193,7 @@ CASES = {
         "Console Engine Generator Worker Service Model HostNames create_app server_config "
         "take_address api_routes folder_routes connections_for webbrowser _Server read_provenance "
         "check_sizes for_pages without_drafter check_modality hub_package_of address_of Limits "
-        "_served find_page is_loopback",
+        "_served find_page is_loopback default_slots Slots EngineSequences kept_prefixes",
         SERVE,
     ),
 }

@@ -10,6 +10,7 @@ import pytest
 
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.media.inputs import Picture
+from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.engine.media_prompt import Prompt, Run
 from gemma4_compile.runtime.engine.sequence import Sequence
@@ -60,8 +61,15 @@ class NoDevice:
         """All is there at once."""
 
 
-def kept(budget: int = BUDGET) -> KeptPrefixes:
-    made = kept_prefixes(cast("Sequence", Counting()), cast("Device", NoDevice()), CHUNK, budget)
+class Engine:
+    def __init__(self, sequence: Counting, *, whole: bool = False) -> None:
+        self.sequence = cast("Sequence", sequence)
+        self.device, self.prefill_chunk = cast("Device", NoDevice()), CHUNK
+        self.media = MediaSettings(whole_images=whole)
+
+
+def kept(budget: int = BUDGET, *, whole: bool = False) -> KeptPrefixes:
+    made = kept_prefixes(Engine(Counting(), whole=whole), budget)
     assert made is not None
     return made
 
@@ -69,15 +77,14 @@ def kept(budget: int = BUDGET) -> KeptPrefixes:
 def hold(prefixes: KeptPrefixes, keys: list[int], end: Any = "prompt") -> Counting:
     """A sequence that holds these, of which it is told."""
     sequence = Counting(len(keys))
-    prefixes.of(cast("Sequence", sequence)).keep(keys, end, None)
+    prefixes.of(Engine(sequence)).keep(keys, end, None)
     return sequence
 
 
-def found(prefixes: KeptPrefixes, prompt: Prompt, shared: int = 0, *, whole: bool = False) -> int:
+def found(prefixes: KeptPrefixes, prompt: Prompt, shared: int = 0) -> int:
     """How many tokens of a prompt a sequence holds then."""
     sequence = Counting()
-    own = prefixes.of(cast("Sequence", sequence), whole_images=whole)
-    restored = own.restore(prompt, shared)
+    restored = prefixes.of(Engine(sequence)).restore(prompt, shared)
     if restored is not None:
         assert sequence.length == restored.length
     return sequence.length
@@ -110,7 +117,7 @@ def test_chunks_are_kept_at_distances_that_grow() -> None:
 def test_a_state_that_goes_is_kept_where_much_of_it_goes() -> None:
     prefixes = kept()
     keys = list(range(50))
-    own = prefixes.of(cast("Sequence", Counting(50)))
+    own = prefixes.of(Engine(Counting(50)))
     own.leave(keys, 50 - CHUNK + 1, None)
     assert len(prefixes.memory) == 0
     own.leave(keys, 10, None)
@@ -125,15 +132,13 @@ def test_pictures_are_told_apart_by_what_they_show() -> None:
     assert found(prefixes, _with(other, 40)) == 10
 
 
-def test_a_picture_that_must_be_whole_is_not_cut() -> None:
-    prefixes = kept()
+@pytest.mark.parametrize(("whole", "shared"), [(False, 15), (True, 10)])
+def test_a_picture_that_must_be_whole_is_not_cut(whole: bool, shared: int) -> None:
+    prefixes = kept(whole=whole)
+    ids = _with(_picture(1), 30).ids
     hold(prefixes, _with(_picture(1), 30).keys())
-    short = Prompt(_with(_picture(1), 18).ids[:16], _with(_picture(1), 18).runs)
-    cut = Prompt([*_with(_picture(1), 30).ids[:10], *range(500, 520)])
-    for whole in (False, True):
-        assert found(prefixes, cut, whole=whole) == 10
-    assert found(prefixes, _partly(short), whole=False) == 15
-    assert found(prefixes, _partly(short), whole=True) == 10
+    assert found(prefixes, Prompt([*ids[:10], *range(500, 520)])) == 10
+    assert found(prefixes, _with(_picture(1), 16)) == shared
 
 
 def test_rings_that_take_much_of_the_budget_are_kept_less_often() -> None:
@@ -149,9 +154,8 @@ def test_nothing_is_kept_without_a_budget_or_by_a_library_that_cannot_copy() -> 
         def row_entries(self) -> tuple[tuple[RowEntry, ...], str]:
             raise ArtifactError("the model library has no function `gemma4_kv_read_rows`")
 
-    device = cast("Device", NoDevice())
-    assert kept_prefixes(cast("Sequence", Counting()), device, CHUNK, 0) is None
-    assert kept_prefixes(cast("Sequence", Old()), device, CHUNK, BUDGET) is None
+    assert kept_prefixes(Engine(Counting()), 0) is None
+    assert kept_prefixes(Engine(Old()), BUDGET) is None
 
 
 def _states(prefixes: KeptPrefixes) -> list[range]:
@@ -173,10 +177,6 @@ def _with(picture: Picture, length: int) -> Prompt:
     """Ten tokens of text, twelve rows of a picture, and text."""
     ids = [*range(100, 110), *[9] * 12, *range(200, 200 + length)][:length]
     return Prompt(ids, (Run(10, min(12, length - 10), picture),))
-
-
-def _partly(prompt: Prompt) -> Prompt:
-    return Prompt(prompt.ids, (Run(10, len(prompt) - 10, prompt.runs[0].medium),))
 
 
 @pytest.mark.parametrize("end", ["chunk", "prompt"])

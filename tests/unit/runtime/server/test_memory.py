@@ -131,3 +131,27 @@ def test_clients_of_a_proxy_are_told_apart(live: Live) -> None:
     assert cached(X_Forwarded_For="192.0.2.2") == 0
     assert cached() == 0
     assert cached(X_Forwarded_For=LOCAL) == 0
+
+
+def test_nobody_goes_on_from_what_was_asked_with_another_salt(live: Live) -> None:
+    body = {"messages": [{"role": "user", "content": "Weather in Oslo?"}], "max_tokens": 1}
+
+    def cached(salt: str | None) -> int:
+        salted = body if salt is None else {**body, "cache_salt": salt}
+        _, _, answer = live.request("POST", "/v1/chat/completions", salted)
+        return int(json.loads(answer)["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    cached("one")
+    assert cached("one") > 0
+    for other in ("two", None, "one"):  # each finds the other's state, though it is the same client
+        assert cached(other) == 0
+
+
+def test_a_salt_is_a_text_of_some_length(live: Live) -> None:
+    body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+    for salt in (5, "x" * 1025):
+        status, _, answer = live.request(
+            "POST", "/v1/chat/completions", {**body, "cache_salt": salt}
+        )
+        assert status == 400
+        assert "cache_salt" in json.loads(answer)["error"]["message"]

@@ -1,0 +1,45 @@
+"""What is kept of beginnings of prompts: sizes as options write them."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+from gemma4_compile.options.command import PLAIN, Group
+
+DEFAULT_MEMORY = 2 << 30
+DEFAULT_SHARE = 16
+"""By default so many parts of the machine's memory are one."""
+MOST_MEMORY = 1 << 50
+_UNITS = {"": 1, "k": 10, "m": 20, "g": 30, "t": 40}
+_SIZE = re.compile(r"([0-9]{1,15})(?:\.([0-9]{1,3}))?\s*([kmgt]?)(i?b)?", re.IGNORECASE | re.ASCII)
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size: 0, 2GiB, 512MiB, 1.5GB; ArgumentTypeError for anything else."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None or (found[4] is None and (found[3] or int(found[1]))):
+        raise argparse.ArgumentTypeError(f"expected a size such as 2GiB, or 0, found `{text[:40]}`")
+    whole, part, exponent = int(found[1]), found[2] or "", _UNITS[found[3].lower()]
+    is_binary = (found[4] or "").lower() == "ib"
+    unit = 2**exponent if is_binary else 1000 ** (exponent // 10)
+    size = whole * unit + int(part or 0) * unit // 10 ** len(part)
+    if size > MOST_MEMORY:
+        raise argparse.ArgumentTypeError(f"expected at most 1024TiB, found `{text[:40]}`")
+    return size
+
+
+def default_memory(machine: int) -> int:
+    """Bytes that are kept where nobody says how many, on a machine with so much memory."""
+    return min(DEFAULT_MEMORY, machine // DEFAULT_SHARE)
+
+
+def prefix_memory_option(group: Group = PLAIN) -> int | None:
+    """Bytes for beginnings of prompts; None for a share of the machine's."""
+    return group.option(
+        None,
+        "--prefix-memory SIZE",
+        "memory of the host for beginnings of prompts, which later prompts go on from (2GiB, "
+        f"512MiB; 0: none; default: 2GiB, at most a {DEFAULT_SHARE}th of the machine's)",
+        type=parse_size,
+    )
