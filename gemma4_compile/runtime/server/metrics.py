@@ -8,7 +8,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.exchange import Exchange
 from gemma4_compile.runtime.server.worker import Worker
 
@@ -23,14 +22,8 @@ def state_routes(worker: Worker, exchange: Exchange) -> list[BaseRoute]:
         )
 
     async def metrics(request: Request) -> Response:
-        try:
-            from gemma4_compile.runtime.server.prometheus import exposition
-        except ImportError as error:
-            raise ApiError(
-                501,
-                "this server has no prometheus_client: `pip install 'gemma4-compile[metrics]'`",
-                code="no_metrics",
-            ) from error
+        from gemma4_compile.runtime.server.prometheus import exposition
+
         text, content_type = exposition(worker.state(), request.headers.get("accept", ""))
         return Response(text, headers={"Content-Type": content_type})
 

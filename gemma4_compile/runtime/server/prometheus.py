@@ -1,4 +1,4 @@
-"""A worker's state in Prometheus' text or OpenMetrics', by prometheus_client, an extra."""
+"""A worker's state in Prometheus' text or OpenMetrics', by prometheus_client."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -61,12 +60,3 @@ def test_slots_say_what_they_do(live: Live, engine: ScriptedEngine) -> None:
 def test_both_ask_for_the_key(live: Live) -> None:
     for path in ("/metrics", "/slots"):
         assert live.request("GET", path)[0] == 401
-
-
-def test_a_server_without_the_library_says_how_to_get_it(
-    live: Live, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "gemma4_compile.runtime.server.prometheus", None)
-    status, _, body = live.request("GET", "/metrics", Authorization=f"Bearer {KEY}")
-    assert status == 501
-    assert "gemma4-compile[metrics]" in json.loads(body)["error"]["message"]

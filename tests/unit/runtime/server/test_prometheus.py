@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.live_server import TOOL_TEMPLATE, Live, serving_script
 from tests.scripted_engine import ScriptedEngine, encode
-
-parser = pytest.importorskip("prometheus_client.parser")
 
 KEY = "secret"
 
@@ -29,7 +28,7 @@ def live(engine: ScriptedEngine) -> Iterator[Live]:
 def samples(live: Live) -> dict[str, float]:
     text = live.request("GET", "/metrics", Authorization=f"Bearer {KEY}")[2].decode()
     found: dict[str, Any] = {}
-    for family in parser.text_string_to_metric_families(text):
+    for family in text_string_to_metric_families(text):
         for sample in family.samples:
             labels = ",".join(f"{k}={v}" for k, v in sorted(sample.labels.items()))
             found[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
