@@ -1,11 +1,11 @@
 // Uses the example page as a person would. usage: node page_driver.mjs JOB.json
 //
-// Job: {page, packages: {name: folder}, chromium, axe, output, answers?, group, only?}. Runs the scenarios of
+// Job: {page, packages: {name: folder}, chromium, axe, output, shots?, answers?, group, only?}. Runs the scenarios of
 // page_real.mjs (the stock client) and of page_scripted.mjs, page_chats.mjs, page_links.mjs, page_looks.mjs, page_media.mjs,
 // page_models.mjs, page_capture.mjs and page_libraries.mjs (a scripted engine), and those of page_drafts.mjs and
 // page_profile.mjs (both); of page_choice.mjs, and of page_firefox.mjs where the job names `firefox`; each in the order of its file, and writes result.json:
 // {scenarios: {name: {seconds, error}}}.
-// Screenshots go to the output folder. The page's service worker is left out: it would hand out the files
+// With `shots` screenshots go to the output folder, and in any case that of a scenario that fails. The page's service worker is left out: it would hand out the files
 // that are replaced here (offline_driver.mjs has it).
 import fs from "node:fs/promises";
 import path from "node:path";
@@ -175,7 +175,8 @@ function toolsFor(browser, server, real) {
         throw new Error(`${what}: ${told.join("\n")}`);
       }
     },
-    shot: (page, name) => page.screenshot({ path: path.join(job.output, `${name}.png`) }),
+    shot: async (page, name) =>
+      job.shots ? void (await page.screenshot({ path: path.join(job.output, `${name}.png`) })) : undefined,
     requested: (from, pattern) => server.requests.slice(from).filter((request) => pattern.test(request.path)),
   };
 }

@@ -6,6 +6,7 @@ The kernels, and the rounds of guesses of `gemma4-web/fast`, with the conversati
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,11 +50,11 @@ class Case:
         return tolerances.ACTIVATIONS["f32" if self.float16 == WORDS else self.quant]
 
 
+# Every kind of matmul, limit and form at least once.
 CASES = [
     Case("e2b", "q4f16", float16=WORDS),
-    Case("dense", "q8f16", "int8", "subgroups-4"),
+    Case("dense", "q4f16", "int8"),
     Case("unified", "q4f16", limits="compat"),
-    Case("moe", "q4f16", "int8"),
     Case("moe", "q8f16", "int8", "subgroups-4", WORDS),
 ]
 
@@ -102,7 +103,8 @@ def test_rows_have_the_logits_of_single_tokens(
 # --- Rounds of guesses in a browser ---
 
 MOST_TOKENS = 60
-DIALOGUES = 12
+SHORT = 40
+TINY_S_KIND = "e2b"  # per-layer embeddings and shared layers: the other tests play it
 LEAST_TOKENS_A_ROUND = 2.5
 
 
@@ -125,14 +127,25 @@ class Outcome:
 Play = Callable[..., Outcome]
 
 
-@pytest.fixture
-def play(compiled: Compiler, lavapipe: VulkanDriver, fast_module: Path, tmp_path: Path) -> Play:
-    """Plays a scene; with `drafts` on the module with the drafter, else in the plain client."""
+@pytest.fixture(scope="module")
+def play(
+    compiled: Compiler,
+    lavapipe: VulkanDriver,
+    fast_module: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Play:
+    """Plays a scene, once; with `drafts` on the module with the drafter, else in the client."""
+    played: dict[str, Outcome] = {}
 
     def run(scene: str, recipe: str, model: str = DRAFTED, **more: Any) -> Outcome:
+        key = json.dumps([scene, recipe, model, more], sort_keys=True)
+        if key not in played:
+            played[key] = start(scene, recipe, model, **more)
+        return played[key]
+
+    def start(scene: str, recipe: str, model: str, **more: Any) -> Outcome:
         package = compiled(model, "webgpu", recipe)
-        folder = tmp_path / f"{scene}-{recipe}-{more.get('drafts')}"
-        folder.mkdir()
+        folder = tmp_path_factory.mktemp(scene)
         job = {"package": str(package), "output": str(folder), "scene": scene, **more}
         job |= {"library": library_of(package), "capacity": SIZES[model].context_length}
         if "drafts" in more:
@@ -153,8 +166,7 @@ def dialogues(compiled: Compiler, count: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "count"),
-    slow_unless(lambda _, count: count < 8, [("q4f16", 4), ("q4f16", DIALOGUES), ("f32", 8)]),
+    ("recipe", "count"), slow_unless(lambda _, count: count < 8, [("q4f16", 4), ("f32", 8)])
 )
 def test_guesses_on_dialogues_come_true(
     recipe: str, count: int, compiled: Compiler, play: Play
@@ -175,33 +187,30 @@ def test_guesses_on_dialogues_come_true(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("recipe", "counts"), [("f32", (1, 0)), ("q4f16", (8,))])
-def test_replies_of_all_kinds_are_those_without_guesses(
-    recipe: str, counts: tuple[int, ...], play: Play
-) -> None:
+@pytest.mark.parametrize("drafts", [1, 0, 8])  # four: the test of dialogues
+def test_replies_of_all_kinds_are_those_without_guesses(drafts: int, play: Play) -> None:
     """Rings wrap, turns, pops, aborts, other seeds and samplings, penalties, a context's end.
 
     0 guesses, as many as pay, go by the clock: so does whether a token's logits come from
     `decode_tokens` or `verify_tokens`, whose sums differ in their order. Where a random number lies
     between two tokens to the last bits, another is drawn: seen once with float16 activations.
     """
-    plain = play("drafted", recipe)
+    plain = play("drafted", "f32")
     assert len(plain.steps) > 300
-    for drafts in counts:  # four: the test of dialogues
-        found = play("drafted", recipe, drafts=drafts)
-        assert found.steps == plain.steps, f"{drafts} guesses"
-        assert found.has_drafter is True
-        assert found.stats["reasons"] == []
-        rounds, guessed, accepted = found.rounds
-        assert rounds > (100 if drafts else 0)
-        assert guessed <= max(drafts, 8) * rounds
-        assert accepted > (20 if drafts else 0)
-        if drafts:
-            assert found.stats["overlappedRounds"] > rounds / 4
+    found = play("drafted", "f32", drafts=drafts)
+    assert found.steps == plain.steps
+    assert found.has_drafter is True
+    assert found.stats["reasons"] == []
+    rounds, guessed, accepted = found.rounds
+    assert rounds > (100 if drafts else 0)
+    assert guessed <= max(drafts, 8) * rounds
+    assert accepted > (20 if drafts else 0)
+    if drafts:
+        assert found.stats["overlappedRounds"] > rounds / 4
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", models.KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in models.KINDS if kind != TINY_S_KIND])
 def test_rounds_of_every_kind_of_model(
     kind: str,
     lavapipe: VulkanDriver,
@@ -226,6 +235,7 @@ def test_rounds_of_every_kind_of_model(
     assert found["stats"]["draftedTokens"] > 100
 
 
+@pytest.mark.slow
 def test_a_device_lost_with_rounds_on_their_way_ends_the_reply(play: Play) -> None:
     plain, found = play("lost", "q4f16"), play("lost", "q4f16", drafts=4)
     assert found.steps == plain.steps
@@ -259,8 +269,8 @@ def test_weights_that_are_not_the_package_s_are_refused(
     package = shutil.copytree(compiled(DRAFTED, "webgpu", "q4f16"), tmp_path / "broken")
     shard = package / "params_shard_drafter_0.bin"
     shard.write_bytes(shard.read_bytes()[:-1] + b"?")
-    plain = play("short", "q4f16")
-    found = play("short", "q4f16", drafts=4, drafter=str(package))
+    plain = play("short", "q4f16", count=SHORT)
+    found = play("short", "q4f16", count=SHORT, drafts=4, drafter=str(package))
     assert found.has_drafter is False
     assert any(
         "params_shard_drafter_0.bin: expected sha256" in why for why in found.stats["reasons"]
@@ -281,8 +291,8 @@ def test_a_model_without_its_drafter_goes_on(compiled: Compiler, play: Play) -> 
 
 @pytest.mark.slow
 def test_a_trap_ends_the_guesses_alone(play: Play) -> None:
-    plain = play("short", "q4f16", count=40)
-    found = play("short", "q4f16", count=40, drafts=4, fake="a drafter that traps")
+    plain = play("short", "q4f16", count=SHORT)
+    found = play("short", "q4f16", count=SHORT, drafts=4, fake="a drafter that traps")
     assert found.steps == plain.steps
     assert found.stats["reasons"] == ["no tokens are drafted: unreachable"]
     assert found.stats["draftedTokens"] == found.stats["drafterBytes"] == 0

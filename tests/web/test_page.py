@@ -248,6 +248,7 @@ def play(
         "chromium": find_browser(),
         "axe": str(PAGE / "node_modules" / "axe-core" / "axe.min.js"),
         "output": str(folder),
+        "shots": bool(kept),
     }
 
     @cache
