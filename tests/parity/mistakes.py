@@ -52,6 +52,11 @@ class Mistake:
     config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     patch: Patch = lambda monkeypatch: None
 
+    @property
+    def is_of_weights(self) -> bool:
+        """Whether the library is as it would be without the mistake."""
+        return self.patch is Mistake.patch and not self.config
+
     def spoil(self, weights: Weights) -> dict[str, Float32Array]:
         """The weights with the mistake."""
         spoilt = {name: self.weights(name, values) for name, values in weights.items()}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,25 @@ def _fresh_operators() -> Iterator[None]:
     base._marked.cache_clear()
 
 
-def compiled_with(mistake: Mistake, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
+@pytest.fixture(scope="module")
+def right(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The package of a kind without a mistake."""
+
+    @cache
+    def make(kind: str) -> Path:
+        folder = tmp_path_factory.mktemp(kind)
+        checkpoint = models.write_checkpoint(folder / "checkpoint", models.KINDS[kind])
+        return packages.compile_package(checkpoint.path, "f32", folder / "package", optimised=False)
+
+    return make
+
+
+def compiled_with(
+    mistake: Mistake,
+    right: Callable[[str], Path],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Case:
     """Compile with the mistake; the truth is that of the model without it."""
     text = models.KINDS[mistake.kind]
     weights = models.random_weights(text, dtype=mistake.dtype)
@@ -36,7 +55,11 @@ def compiled_with(mistake: Mistake, folder: Path, monkeypatch: pytest.MonkeyPatc
     )
     with monkeypatch.context() as patched:
         mistake.patch(patched)
-        package = packages.compile_package(wrong.path, "f32", folder / "package", optimised=False)
+        package = packages.compile_package(
+            *(wrong.path, "f32", folder / "package"),
+            library_of=right(mistake.kind) if mistake.is_of_weights else None,
+            optimised=False,
+        )
     return Case(
         package=package,
         engine=Engine.open(package),
@@ -57,13 +80,15 @@ def run(case: Case) -> None:
 
 
 def test_without_a_mistake_nothing_is_caught(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    right: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(compiled_with(Mistake(), tmp_path, monkeypatch))
+    run(compiled_with(Mistake(), right, tmp_path, monkeypatch))
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_mistake_is_caught(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = compiled_with(MISTAKES[name], tmp_path, monkeypatch)
+def test_mistake_is_caught(
+    name: str, right: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = compiled_with(MISTAKES[name], right, tmp_path, monkeypatch)
     with pytest.raises(AssertionError):
         run(case)
