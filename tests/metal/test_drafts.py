@@ -15,8 +15,9 @@ from tests.drafted import drafted_package, let_guess
 
 # Rows of a step. A window is of 16 keys or fewer, and wraps.
 ROUNDS = (1, 9, 4, 2, 6, 3, 8, 5, 7)
-# Each recipe, and each way of keeping keys; `tests/e2e/test_drafts.py` has every kind of model.
-CASES = [("e2b", "q4f16"), ("dense", "f32"), ("unified", "q8f16"), ("moe", "q4f16")]
+# 16 and 32 bits, and each way of keeping keys; `tests/e2e/test_drafts.py` has every kind of model,
+# tests/metal/test_kernels.py the kernels of every recipe.
+CASES = [("e2b", "q4f16"), ("dense", "f32"), ("moe", "q8f16")]
 
 
 @pytest.mark.slow
@@ -56,6 +57,7 @@ def test_rows_have_the_logits_of_single_tokens(
         begin += count
 
 
+@pytest.mark.slow  # tests/metal/test_tiny.py does it for a package without a drafter
 def test_the_self_test_of_its_kernels_finds_no_fault(
     metal_packages: None, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

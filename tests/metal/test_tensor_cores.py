@@ -11,7 +11,6 @@ from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.targets import target_spec
 from tests.fixed_scheme import FixedLayout
-from tests.marks import slow_unless
 from tests.metal import emulator
 from tests.metal.emulated_kernels import ORDERS, EmulatedCases, link_cases
 from tests.numerics.kernel_cases import make_case
@@ -46,7 +45,7 @@ SIZES = {
 }
 
 
-@pytest.fixture(scope="module", params=slow_unless(lambda name: "another" in name, SIZES))
+@pytest.fixture(scope="module", params=SIZES)
 def few_rows(
     request: pytest.FixtureRequest,
     metal_device: tvm.runtime.Device,
@@ -60,6 +59,7 @@ def few_rows(
     return EmulatedCases.load(cases, metal_device, library)
 
 
+@pytest.mark.slow  # a chunk's are those above
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_kernel_of_a_few_rows_computes_its_definition(
     order: str, few_rows: EmulatedCases

@@ -56,7 +56,7 @@ def test_the_command_of_the_error_makes_what_is_read(
         open_source(str(path), None, weights=True),
     ):
         pass
-    subprocess.run(command_of(error.value), cwd=path, check=True, timeout=120)
+    subprocess.run(command_of(error.value), cwd=path, check=True, timeout=300)
     with open_source(str(path), None, weights=True) as source:
         assert source.checkpoint is not None
         matched = match(source.checkpoint.tensors, source.config)
@@ -75,7 +75,7 @@ def test_a_file_that_runs_code_is_not_loaded(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(CheckpointError) as error, open_source(str(tmp_path), None, weights=True):
         pass
-    ran = subprocess.run(command_of(error.value), cwd=tmp_path, capture_output=True, timeout=120)
+    ran = subprocess.run(command_of(error.value), cwd=tmp_path, capture_output=True, timeout=300)
     assert ran.returncode != 0
     assert b"Weights only load failed" in ran.stderr
     assert not (tmp_path / "ran").exists()
@@ -97,5 +97,5 @@ def test_an_adapter_of_torch_too(tmp_path: Path) -> None:
 
     with pytest.raises(CheckpointError, match=r"adapter_model\.bin") as error:
         opened()
-    subprocess.run(command_of(error.value), cwd=adapter, check=True, timeout=120)
+    subprocess.run(command_of(error.value), cwd=adapter, check=True, timeout=300)
     opened()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 from importlib import resources
-from itertools import product
 from math import prod
 from typing import Any
 
@@ -51,6 +50,17 @@ KV_LAYERS = {
 }
 PREFILL_CHUNK = 512
 UNTIED = ", untied"
+# Every size in the usual recipe, and the other recipes with one size or two. `q4f16s` and `q4f16l`
+# have no other functions than `q4f16`.
+USUAL = "q4f16"
+OF_RECIPES = [
+    *(("gemma-4-E2B-it", recipe) for recipe in ("q4f32", "q4f16m")),
+    *(("gemma-4-E4B-it", recipe) for recipe in ("q8f16", "q4kf16")),
+    *(("gemma-4-12B-it", recipe) for recipe in ("f16", "q4kf16m")),
+    *(("gemma-4-26B-A4B-it", recipe) for recipe in ("q4kf16m", "q8f16")),
+    *(("gemma-4-31B-it", recipe) for recipe in ("q4f16m", "f32")),
+    *(("gemma-4-E2B-it, untied", "q8f16"), ("gemma-4-31B-it, untied", "f32")),
+]
 EXPORTED = slow_unless(lambda preset: not preset.endswith(UNTIED), PARAMETERS)
 
 
@@ -96,9 +106,8 @@ def test_parameter_count_is_that_of_transformers(preset: str) -> None:
 @pytest.mark.parametrize(
     ("preset", "recipe"),
     slow_unless(
-        lambda preset, recipe: recipe == "q4f16" and not preset.endswith(UNTIED),
-        # `q4f16s` and `q4f16l` have no other functions than `q4f16`.
-        product(PARAMETERS, [name for name in RECIPES if name not in ("q4f16s", "q4f16l")]),
+        lambda preset, recipe: recipe == USUAL and not preset.endswith(UNTIED),
+        [*((preset, USUAL) for preset in PARAMETERS), *OF_RECIPES],
     ),
 )
 def test_parameters_of_the_module_are_those_of_the_plan(preset: str, recipe: str) -> None:

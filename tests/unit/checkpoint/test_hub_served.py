@@ -48,6 +48,7 @@ def plan(hub: HubServer, cache: Path) -> subprocess.CompletedProcess[str]:
     return run(hub, cache, "-m", "gemma4_compile", MODEL, "--target", "cpu", "--plan")
 
 
+@pytest.mark.slow  # what offline finds in the cache is asked below
 def test_a_library_is_compiled_offline_from_a_cache_without_generation_config(
     hub: HubServer, tmp_path: Path
 ) -> None:

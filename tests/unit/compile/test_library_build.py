@@ -64,6 +64,7 @@ def test_a_set_has_the_shards_and_libraries_of_single_packages(
     assert one.files["model.wasm"] == several.files["model-h200.wasm"]
 
 
+@pytest.mark.slow  # of one library, tests/unit/compile/test_pipeline.py builds a part
 def test_others_stay_where_one_is_renewed(tmp_path: Path) -> None:
     package = tmp_path / "package"
     before = _compile(package, ("default",))
