@@ -6,7 +6,7 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,6 +34,7 @@ from tests.scripted_engine import (
 )
 
 LOCAL = "127.0.0.1"
+PATIENCE_S = 120  # for what is sure to come, on a machine that is busy with other work
 
 
 TOOL_TEMPLATE = Path(__file__).with_name("tool_template.jinja").read_text("utf-8")
@@ -42,22 +43,31 @@ QUESTION: list[Any] = [{"role": "user", "content": "Weather in Rome?"}]
 
 @dataclass(frozen=True)
 class Live:
-    """A running server."""
+    """A running server; `waiting` is how many requests wait for their turn."""
 
     port: int
+    waiting: Callable[[], int] = lambda: 0
 
     @property
     def url(self) -> str:
         return f"http://{LOCAL}:{self.port}/v1"
 
     def client(self, key: str = "none") -> openai.OpenAI:
-        return openai.OpenAI(base_url=self.url, api_key=key, max_retries=0, timeout=20)
+        return openai.OpenAI(base_url=self.url, api_key=key, max_retries=0, timeout=PATIENCE_S)
+
+    def until_waiting(self, count: int) -> None:
+        """Wait until the server has heard of all that came before, and so many requests wait."""
+        assert self.request("GET", "/health")[0] == 200
+        end = time.monotonic() + PATIENCE_S
+        while self.waiting() != count:
+            assert time.monotonic() < end, f"{self.waiting()} wait, expected {count}"
+            time.sleep(0.01)
 
     def request(
         self, method: str, path: str, body: Any = None, **headers: str
     ) -> tuple[int, dict[str, str], bytes]:
         """Status, headers and body of one request; a body that is no bytes is sent as JSON."""
-        connection = http.client.HTTPConnection(LOCAL, self.port, timeout=20)
+        connection = http.client.HTTPConnection(LOCAL, self.port, timeout=PATIENCE_S)
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if body is not None and not isinstance(body, bytes):
             body = json.dumps(body).encode()
@@ -94,14 +104,14 @@ def serving(
     thread = threading.Thread(target=server.run, args=([socket],), daemon=True)
     thread.start()
     try:
-        end = time.monotonic() + 10
+        end = time.monotonic() + PATIENCE_S
         while not server.started:
             assert time.monotonic() < end, "the server does not start"
             time.sleep(0.01)
         yield Live(socket.getsockname()[1])
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(PATIENCE_S)
         socket.close()
 
 
@@ -150,6 +160,6 @@ def serving_script(
     try:
         routes = api_routes(service, limits or Limits(), api_key)
         with serving(routes, is_alive=lambda: worker.is_alive) as live:
-            yield live
+            yield replace(live, waiting=lambda: worker._waiting)
     finally:
         worker.stop()

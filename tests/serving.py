@@ -24,7 +24,7 @@ def serving(*arguments: object) -> Iterator[str]:
             assert address.startswith("http://"), process.stderr.read()
             yield address
             process.send_signal(signal.SIGINT)
-            assert process.wait(20) == 130
+            assert process.wait(120) == 130
             assert "Traceback" not in process.stderr.read()
         finally:
             process.kill()

@@ -63,7 +63,7 @@ def run() -> Iterator[Run]:
 
         yield give
         process.stdin.close()
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=300) == 0
 
 
 @pytest.fixture(scope="module")

@@ -66,7 +66,7 @@ def test_the_terminal_shows_and_plays_what_ships(package: Path) -> None:
         command = [*CHAT, package, *arguments]
         options = ("--greedy", "--quiet")
         done = subprocess.run(
-            [*map(str, command), *options], capture_output=True, text=True, check=True, timeout=120
+            [*map(str, command), *options], capture_output=True, text=True, check=True, timeout=300
         )
         return done.stdout.strip()
 

@@ -95,7 +95,7 @@ def test_a_package_for_other_devices_is_refused(page: Path, tmp_path: Path) -> N
 
 def test_the_command_says_what_is_no_package(tmp_path: Path) -> None:
     command = [sys.executable, "tools/site.py", str(tmp_path / "site"), str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
     assert "\nhint: " in done.stderr

@@ -91,7 +91,7 @@ def test_signals_end_a_command_in_short(
         process.send_signal(number)
         time.sleep(0.2)
         process.send_signal(number)  # pressed twice
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=120)
     assert process.returncode == 128 + number
     assert err == told
     assert ("cleared" in out) == ("cleared" in module)

@@ -84,4 +84,4 @@ def test_it_ends_with_its_input_while_it_loads_the_compiler() -> None:
         assert made.stdin is not None
         made.stdin.write(LENGTH.pack(7) + b"half")
         made.stdin.close()
-        assert made.wait(60) == 1
+        assert made.wait(120) == 1

@@ -15,7 +15,7 @@ def test_it_says_that_it_is_ready_and_ends_with_its_input() -> None:
         [sys.executable, "-m", WORKER],
         input=LENGTH.pack(len(jobs)) + jobs,
         capture_output=True,
-        timeout=60,
+        timeout=120,
     )
     assert done.returncode == 1
     assert done.stdout in (b"", pickle.dumps(None)), "none where its input ended before"
@@ -27,4 +27,4 @@ def test_it_does_not_outlive_who_started_it() -> None:
     ) as process:
         assert process.stdin is not None
         process.stdin.close()
-        assert process.wait(60) != 0
+        assert process.wait(120) != 0

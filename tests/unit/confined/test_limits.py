@@ -30,7 +30,7 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
         cwd=start_folder(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 

@@ -44,7 +44,7 @@ class Server:
     def close(self) -> None:
         self.control.close()
         try:
-            self.process.wait(30)
+            self.process.wait(120)
         finally:
             self.process.kill()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -36,12 +35,17 @@ from tests.media_files import (
 )
 
 
+def processor_seconds() -> float:
+    """Of this process and its children: waits for other processes do not count."""
+    return sum(os.times()[:4])
+
+
 def refused(read: Callable[[], object], words: str, seconds: float = 10) -> MediaError:
-    """The error of a file that is refused, in bounded time."""
-    begin = time.monotonic()
+    """The error of a file that is refused, in bounded time of the processor."""
+    begin = processor_seconds()
     with pytest.raises(MediaError, match=words) as caught:
         read()
-    assert time.monotonic() - begin < seconds
+    assert processor_seconds() - begin < seconds
     assert caught.value.hint
     return caught.value
 
@@ -162,10 +166,10 @@ def test_a_bomb_in_metadata_takes_no_memory() -> None:
         content = begin + bomb
         check = zlib.crc32(kind + content).to_bytes(4, "big")
         chunk = len(content).to_bytes(4, "big") + kind + content + check
-        begin_time = time.monotonic()
+        begin_time = processor_seconds()
         with contextlib.suppress(MediaError):  # as it likes, but soon
             decode_image(whole[:33] + chunk + whole[33:])
-        assert time.monotonic() - begin_time < 10
+        assert processor_seconds() - begin_time < 10
 
 
 def test_a_decoder_that_takes_memory_or_breaks_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ DRAFTER_FILE = "params_shard_drafter_0.bin"
 @pytest.fixture(scope="module")
 def client(tiny_package: Path) -> Iterator[openai.OpenAI]:
     with serving(tiny_package, "--model-name", "tiny") as address:
-        yield openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=60)
+        yield openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=120)
 
 
 def test_the_model_answers_as_in_the_terminal(client: openai.OpenAI) -> None:
@@ -103,7 +103,7 @@ def test_ctrl_c_ends_a_reply_that_is_being_told(tiny_package: Path) -> None:
     form: Any = {"type": "json_schema", "json_schema": {"name": "long", "schema": schema}}
     told: list[str] = []
     with serving(tiny_package, "--model-name", "tiny") as address:
-        client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=60)
+        client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=120)
         stream = client.chat.completions.create(
             model="tiny",
             messages=[{"role": "user", "content": "Count."}],
@@ -120,7 +120,7 @@ def test_ctrl_c_ends_a_reply_that_is_being_told(tiny_package: Path) -> None:
 
         reader = threading.Thread(target=read)
         reader.start()
-    reader.join(20)
+    reader.join(120)
     assert told == ["the server is stopping"]
 
 

@@ -38,7 +38,7 @@ def test_no_more_jobs_are_taken_than_may_wait() -> None:
 
 def test_jobs_run_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "workers", lambda: 3)
-    together = threading.Barrier(3, timeout=10)
+    together = threading.Barrier(3, timeout=120)
     assert sorted(in_order(lambda job: together.wait(), range(3))) == [0, 1, 2]
 
 

@@ -179,7 +179,7 @@ def test_ctrl_c_leaves_the_choice_as_it_was(
         # A slow machine is told first that the package is checked.
         assert any("timing `cpu`" in line for line in process.stderr)
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(120) == 130
     assert list(memory.glob("*")) == []
 
 

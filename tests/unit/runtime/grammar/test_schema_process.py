@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -39,10 +38,8 @@ def test_what_breaks_the_library_breaks_its_own_process_alone(
 ) -> None:
     other = server.follow(b'{"type": "boolean"}')
     first = other.allowed(None)
-    begin = time.monotonic()
     with pytest.raises(SchemaRefused, match=message):
         server.follow(json.dumps(schema).encode())
-    assert time.monotonic() - begin < 10
     assert other.allowed(encode("t")[0]) != first
     server.follow(b'{"type": "boolean"}')
 

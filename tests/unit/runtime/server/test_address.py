@@ -23,14 +23,14 @@ def test_a_taken_address_accepts_connections() -> None:
     with take_address(LOCAL, 0) as taken:
         address = address_of(taken, LOCAL)
         port = int(address.removeprefix(f"http://{LOCAL}:"))
-        with socket.create_connection((LOCAL, port), timeout=5):
+        with socket.create_connection((LOCAL, port), timeout=120):
             pass
 
 
 def test_an_address_is_free_again_at_once() -> None:
     with take_address(LOCAL, 0) as taken:
         port = taken.getsockname()[1]
-        with socket.create_connection((LOCAL, port), timeout=5), taken.accept()[0]:
+        with socket.create_connection((LOCAL, port), timeout=120), taken.accept()[0]:
             pass
     with take_address(LOCAL, port) as again:
         assert again.getsockname()[1] == port

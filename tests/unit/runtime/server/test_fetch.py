@@ -14,7 +14,9 @@ import pytest
 from gemma4_compile.runtime.server.fetch import Fetcher, FetchError, FetchLimits
 
 LOCAL = "127.0.0.1"
-LIMITS = FetchLimits(most_bytes=100_000, seconds=1.0)
+LIMITS = FetchLimits(most_bytes=100_000, seconds=60.0)
+SHORT = FetchLimits(most_bytes=100_000, seconds=1.0)
+PATIENCE_S = 120
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -76,8 +78,8 @@ def port() -> Iterator[int]:
     server.server_close()
 
 
-def fetcher(port: int, *more: str) -> Fetcher:
-    return Fetcher([f"{LOCAL}:{port}", *more], LIMITS)
+def fetcher(port: int, *more: str, limits: FetchLimits = LIMITS) -> Fetcher:
+    return Fetcher([f"{LOCAL}:{port}", *more], limits)
 
 
 def test_a_named_host_is_asked(port: int) -> None:
@@ -183,19 +185,17 @@ def test_a_name_that_nobody_answers_for_is_left() -> None:
 
     def silent(host: str, port: int) -> list[str]:
         looked_up.append(host)
-        gate.wait(20)
+        gate.wait(PATIENCE_S)
         return []
 
-    limits = FetchLimits(seconds=5, lookup_seconds=0.2)
+    limits = FetchLimits(seconds=60, lookup_seconds=0.2)
     fetching = Fetcher(["a.example"], limits, silent)
-    begin = time.monotonic()
     for _ in range(10):
         with pytest.raises(FetchError, match=r"is not found within|too many names"):
             fetching.get("http://a.example/")
-    assert time.monotonic() - begin < 10
     assert len(looked_up) == 8  # no more threads than that wait
     gate.set()
-    end = time.monotonic() + 10
+    end = time.monotonic() + PATIENCE_S
     while True:
         with pytest.raises(FetchError) as caught:
             fetching.get("http://a.example/")
@@ -219,18 +219,18 @@ def test_an_address_that_never_answers_gives_way_to_the_next(
 
     monkeypatch.setattr(socket, "create_connection", connected)
     silent = ["2606:4700::1111", "2606:4700::1112"]
-    limits = FetchLimits(seconds=5, connect_seconds=0.2)
+    limits = FetchLimits(seconds=60, connect_seconds=0.2)
     name = f"a.example:{port}"
     fetching = Fetcher([name], limits, lambda host, port: [*silent, "93.184.216.34"])
     assert fetching.get(f"http://{name}/fine").startswith(b"/fine")
     assert asked == [*silent, "93.184.216.34"]
     with pytest.raises(FetchError, match=r"no connection to `a\.example`: timed out"):
         Fetcher([name], limits, lambda host, port: silent).get(f"http://{name}/fine")
-    begin = time.monotonic()
+    asked.clear()
     limits = FetchLimits(seconds=0.5, connect_seconds=0.2)
     with pytest.raises(FetchError, match=r"within 0\.5 s"):
         Fetcher([name], limits, lambda host, port: silent * 50).get(f"http://{name}/fine")
-    assert time.monotonic() - begin < 5
+    assert len(asked) <= 3
 
 
 @pytest.mark.parametrize(
@@ -252,10 +252,9 @@ def test_an_address_that_never_answers_gives_way_to_the_next(
     ],
 )
 def test_hosts_that_behave_badly_are_left(port: int, path: str, words: str) -> None:
-    begin = time.monotonic()
+    limits = SHORT if path == "slow" else LIMITS
     with pytest.raises(FetchError, match=words):
-        fetcher(port).get(f"http://{LOCAL}:{port}/{path}")
-    assert time.monotonic() - begin < 5
+        fetcher(port, limits=limits).get(f"http://{LOCAL}:{port}/{path}")
 
 
 def test_a_redirect_to_a_named_host_is_held_to_its_address(port: int) -> None:
@@ -269,10 +268,8 @@ def test_a_host_that_says_nothing_is_left() -> None:
         silent.listen()
         port = silent.getsockname()[1]
         for scheme in ("http", "https"):
-            begin = time.monotonic()
             with pytest.raises(FetchError, match=r"within 1 s|timed out"):
-                fetcher(port).get(f"{scheme}://{LOCAL}:{port}/")
-            assert time.monotonic() - begin < 5
+                fetcher(port, limits=SHORT).get(f"{scheme}://{LOCAL}:{port}/")
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def test_the_refusal_names_no_option_that_would_be_refused(live: Live, host: str
 
 
 def status_of(live: Live, head: str) -> int:
-    with socket.create_connection((LOCAL, live.port), timeout=10) as connection:
+    with socket.create_connection((LOCAL, live.port), timeout=120) as connection:
         connection.sendall(f"{head}\r\n\r\n".encode())
         return int(connection.recv(4096).split()[1])
 

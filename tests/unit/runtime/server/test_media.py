@@ -19,7 +19,7 @@ from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.runtime.server import media as server_media
 from gemma4_compile.runtime.server.body import Limits
 from gemma4_compile.tiny.checkpoint import shipped_file
-from tests.live_server import LOCAL, Live, serving_script
+from tests.live_server import LOCAL, PATIENCE_S, Live, serving_script
 from tests.media_files import (
     SETTINGS,
     picture_file,
@@ -319,18 +319,17 @@ def test_other_requests_are_answered_while_a_picture_is_decoded(
 
     def slow(*arguments: object, **options: object) -> None:
         begun.set()
-        go_on.wait(10)
+        go_on.wait(PATIENCE_S)
         raise AssertionError("never mind")
 
     monkeypatch.setattr(server_media, "load", slow)
     thread = threading.Thread(target=ask, args=(live, image(b"slow")))
     thread.start()
     try:
-        assert begun.wait(10)
-        begin = time.monotonic()
+        assert begun.wait(PATIENCE_S)
         assert live.request("GET", "/v1/models")[0] == 200
         assert ask(live, text("Hi"))[0] == 200
-        assert time.monotonic() - begin < 5
+        assert thread.is_alive()
     finally:
         go_on.set()
         thread.join()
@@ -344,7 +343,7 @@ def test_nothing_more_is_decoded_for_a_client_that_has_gone(
     def slow(kind: str, source: bytes, *arguments: object, **options: object) -> Sound:
         decoded.append(source)
         begun.set()
-        go_on.wait(10)
+        go_on.wait(PATIENCE_S)
         return sound(1)
 
     monkeypatch.setattr(server_media, "load", slow)
@@ -354,7 +353,7 @@ def test_nothing_more_is_decoded_for_a_client_that_has_gone(
     head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     with socket.create_connection((LOCAL, live.port)) as client:
         client.sendall(head.encode() + body)
-        assert begun.wait(10)
+        assert begun.wait(PATIENCE_S)
     time.sleep(0.3)  # until the server knows
     go_on.set()
     assert ask(live, audio(b"of another client"))[0] == 200

@@ -17,7 +17,7 @@ import pytest
 
 from gemma4_compile.runtime.server import memory
 from gemma4_compile.runtime.server.memory import LONG_BYTES, return_memory
-from tests.live_server import LOCAL, TOOL_TEMPLATE, Live, serving_script
+from tests.live_server import LOCAL, PATIENCE_S, TOOL_TEMPLATE, Live, serving_script
 from tests.marks import slow_unless
 from tests.media_files import SETTINGS
 from tests.scripted_engine import ScriptedEngine, encode
@@ -98,7 +98,7 @@ def test_memory_is_given_back_after_long_requests_alone(
         body = json.dumps({"user": "x" * length, "messages": []}).encode()
         for _ in range(3):
             live.request("POST", "/v1/chat/completions", body, Content_Type="application/json")
-        assert returned.acquire(timeout=5 if is_long else 1) == is_long
+        assert returned.acquire(timeout=PATIENCE_S if is_long else 1) == is_long
 
 
 def test_what_another_client_asked_is_not_told_by_cached_tokens(live: Live) -> None:

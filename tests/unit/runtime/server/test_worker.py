@@ -128,7 +128,7 @@ def test_a_place_is_given_back() -> None:
 def test_a_cancelled_ticket_never_starts() -> None:
     engine = ScriptedEngine(encode("yes"))
     gate = threading.Event()
-    engine.before_step = lambda: gate.wait(10)
+    engine.before_step = lambda: gate.wait(120)
     worker = make(engine)
 
     async def ask() -> tuple[str, str]:
@@ -149,14 +149,14 @@ def test_stopping_ends_what_runs_and_refuses_what_waits() -> None:
 
     def step() -> None:
         running.set()
-        gate.wait(10)
+        gate.wait(120)
 
     engine.before_step = step
     worker = make(engine)
 
     async def ask() -> None:
         first, second = worker.submit(start), worker.submit(start)
-        await asyncio.to_thread(running.wait, 10)
+        await asyncio.to_thread(running.wait, 120)
         stopping = asyncio.create_task(asyncio.to_thread(worker.stop))
         await asyncio.sleep(0.1)
         with pytest.raises(ApiError, match="stopping"):
@@ -175,7 +175,7 @@ def test_stopping_ends_what_runs_and_refuses_what_waits() -> None:
 def test_the_queue_has_an_end() -> None:
     engine = ScriptedEngine(encode("yes"))
     gate = threading.Event()
-    engine.before_step = lambda: gate.wait(10)
+    engine.before_step = lambda: gate.wait(120)
     worker = make(engine, queue=2)
 
     async def ask() -> list[str]:
@@ -196,7 +196,7 @@ def test_the_queue_has_an_end() -> None:
 def test_a_request_counts_once_however_many_replies_it_wants() -> None:
     engine = ScriptedEngine(encode("yes"))
     gate = threading.Event()
-    engine.before_step = lambda: gate.wait(10)
+    engine.before_step = lambda: gate.wait(120)
     worker = make(engine, queue=2)
 
     async def ask() -> list[str]:
@@ -217,7 +217,7 @@ def test_a_request_counts_once_however_many_replies_it_wants() -> None:
 def test_a_client_that_leaves_while_it_waits_gives_its_place_back() -> None:
     engine = ScriptedEngine(encode("yes"))
     gate = threading.Event()
-    engine.before_step = lambda: gate.wait(10)
+    engine.before_step = lambda: gate.wait(120)
     worker = make(engine, queue=1)
 
     async def ask() -> list[str]:

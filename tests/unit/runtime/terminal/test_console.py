@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -97,12 +96,13 @@ def test_a_check_is_a_bar_on_a_terminal_if_it_takes_a_while(
     width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    monkeypatch.setattr("gemma4_compile.runtime.terminal.console._SOON_S", 0.05)
+    clock = [10.0]
+    monkeypatch.setattr("tqdm.std.time", lambda: clock[0])
     monkeypatch.setenv("COLUMNS", str(width))
     with Console().checking(Path("package")) as progress:
         progress(1_000_000, 2_500_000)
         assert capsys.readouterr().err == ""
-        time.sleep(0.2)
+        clock[0] += 1
         progress(2_000_000, 2_500_000)
         assert "checking package:  80%" in capsys.readouterr().err
 

@@ -97,10 +97,17 @@ def test_progress_is_reported_while_it_is_built(
 ) -> None:
     monkeypatch.setattr(zig, "SECONDS_BETWEEN_LINES", 0.05)
     script = BUILDS.format(number="b" * 32) + "(folder / 'a.o').touch()\n"
-    fake_zig(monkeypatch, tmp_path, f"{script}import time\ntime.sleep(0.5)\n")
+    enough = tmp_path / "enough"
+    script += f"import os, time\nwhile not os.path.exists({str(enough)!r}): time.sleep(0.01)\n"
+    fake_zig(monkeypatch, tmp_path, script)
     messages: list[str] = []
-    libraries.cpp_library(QUICK, messages.append)
-    assert len(messages) >= 3
+
+    def tell(message: str) -> None:
+        messages.append(message)
+        if len(messages) > 2 and "1 files" in message:
+            enough.touch()
+
+    libraries.cpp_library(QUICK, tell)
     assert messages[-1].startswith(f"{messages[0]}: 1 files, ")
 
 
