@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +23,7 @@ from tools.training.tiny.tools import PAGE_CALCULATOR
 
 FUNCTION: Any = PAGE_CALCULATOR.declared()["function"]
 QUESTION, EXPRESSION = "What is 4321 * 17?", {"expression": "4321 * 17"}
+BOTH = pytest.mark.parametrize("streams", [pytest.param(False, marks=pytest.mark.slow), True])
 RESULT, ANSWER = str(4321 * 17), "4321 times 17 is 73457."
 
 
@@ -41,7 +43,7 @@ def live(compiled: Compiler) -> Iterator[Live]:
         worker.stop()
 
 
-@pytest.mark.parametrize("streams", [False, True])
+@BOTH
 def test_an_agent_of_anthropic_s_client(live: Live, streams: bool) -> None:
     anthropic = pytest.importorskip("anthropic")
     url = f"http://{LOCAL}:{live.port}"
@@ -70,3 +72,22 @@ def test_an_agent_of_anthropic_s_client(live: Live, streams: bool) -> None:
     ]
     told = reply()
     assert ([block.text for block in told.content], told.stop_reason) == ([ANSWER], "end_turn")
+
+
+@BOTH
+def test_an_agent_of_openai_s_responses(live: Live, streams: bool) -> None:
+    client = live.client().with_options(timeout=120)
+    tools: Any = [{"type": "function", "strict": True, **FUNCTION}]
+
+    def respond(asked: Any, before: str | None) -> Any:
+        options: Any = {"model": "tiny", "tools": tools, "previous_response_id": before}
+        if not streams:
+            return client.responses.create(input=asked, **options)
+        with client.responses.stream(input=asked, **options) as stream:
+            return stream.get_final_response()
+
+    called = respond(QUESTION, None)
+    (call,) = called.output
+    assert (call.type, json.loads(call.arguments)) == ("function_call", EXPRESSION)
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": RESULT}
+    assert respond([result], called.id).output_text == ANSWER

@@ -45,7 +45,7 @@ def create_app(
             Middleware(
                 CORSMiddleware,
                 allow_origins=list(origins),
-                allow_methods=["GET", "POST"],
+                allow_methods=["GET", "POST", "DELETE"],
                 # Any: OpenAI's client for JavaScript sends a dozen of its own (`x-stainless-os`),
                 # and none of them means anything here.
                 allow_headers=["*"],

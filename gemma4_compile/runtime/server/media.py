@@ -27,7 +27,7 @@ MAX_MEDIA = 64  # of a request, with those of earlier turns
 MAX_FETCHED = 8  # of them by address
 _AT_A_TIME = 2  # files that are fetched or decoded, each in a process of its own
 _KEPT_BYTES = 128 << 20
-_DETAILS = ("auto", "low", "high")
+DETAILS = ("auto", "low", "high")
 _EXPECTED = {
     "image": "expected `data:image/png;base64,...` or an http(s) address",
     "audio": "expected base64, alone or as `data:audio/wav;base64,...`; sounds are not fetched",
@@ -88,8 +88,8 @@ def read_medium(part: Fields) -> GivenMedium | None:
         fields = part.inner("image_url", value)
         fields.skip_unknown({"url", "detail"}, asks.IMAGE)
         detail = fields.get("detail", str, "auto")
-        if detail not in _DETAILS:
-            raise fields.error("detail", f"expected one of {', '.join(_DETAILS)}")
+        if detail not in DETAILS:
+            raise fields.error("detail", f"expected one of {', '.join(DETAILS)}")
         return GivenMedium("image", fields.name("url"), fields.need("url", str), detail)
     if kind == "input_audio":
         part.skip_unknown({"type", "input_audio"}, asks.PART)

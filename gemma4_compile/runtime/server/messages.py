@@ -168,7 +168,7 @@ def _read_calls(fields: Fields) -> tuple[ToolCall, ...]:
     if fields.has("function_call"):  # the only call, as OpenAI's API had it before `tool_calls`
         function = fields.inner("function_call", fields.get("function_call", dict))
         function.skip_unknown({"arguments", "name"}, asks.CALLED)
-        calls.append(ToolCall(called_name(function), _read_arguments(function)))
+        calls.append(ToolCall(called_name(function), read_arguments(function)))
     for index, entry in enumerate(fields.get("tool_calls", list, [])):
         call = fields.inner(f"tool_calls[{index}]", entry)
         call.only("type", ("function",), "only functions are served")
@@ -176,12 +176,12 @@ def _read_calls(fields: Fields) -> tuple[ToolCall, ...]:
         function = call.inner("function", call.need("function", dict))
         function.skip_unknown({"arguments", "name"}, asks.CALLED)
         call_id = call.get("id", str, "")
-        calls.append(ToolCall(called_name(function), _read_arguments(function), call_id))
+        calls.append(ToolCall(called_name(function), read_arguments(function), call_id))
     return tuple(calls)
 
 
-def _read_arguments(function: Fields) -> dict[str, object]:
-    """An object, or the JSON of one; nothing where a function takes nothing."""
+def read_arguments(function: Fields) -> dict[str, object]:
+    """The `arguments` of a call: an object, or its JSON; nothing where a function takes nothing."""
     arguments = function.raw("arguments")
     if not isinstance(arguments, dict):
         text = function.get("arguments", str, "")

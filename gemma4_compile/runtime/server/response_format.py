@@ -36,14 +36,19 @@ _NAMED = frozenset({"description", "name", "schema", "strict"})
 
 
 def read_schema(fields: Fields) -> Mapping[str, object] | None:
-    """Read `response_format`: the JSON schema that the reply must follow, or None.
+    """The JSON schema of `response_format`, as `schema_of`."""
+    return schema_of(fields, "response_format")
+
+
+def schema_of(fields: Fields, name: str) -> Mapping[str, object] | None:
+    """Read the form of a reply: the JSON schema that it must follow, or None.
 
     The schema is in `json_schema.schema`, as OpenAI has it, in `schema`, as llama.cpp, Together and
     WebLLM have it, or is `json_schema` itself; with type `json_object`, too.
     """
-    if fields.raw("response_format") in (None, {}, ""):
+    if fields.raw(name) in (None, {}, ""):
         return None
-    form = fields.inner("response_format", fields.get("response_format", dict))
+    form = fields.inner(name, fields.get(name, dict))
     kind = form.need("type", str)
     if kind not in ("text", "json_object", "json_schema"):
         raise form.error("type", "expected text, json_object or json_schema")

@@ -27,7 +27,7 @@ def read_thinking(fields: Fields) -> tuple[bool | None, tuple[str, ...]]:
         _switch(fields, "think"),
         _switch(fields, "thinking"),
         _switch(fields, "reasoning"),
-        _effort(fields, "reasoning_effort"),
+        read_effort(fields, "reasoning_effort"),
     )
     chosen = next((each for each in stated if each is not None), None)
     told = {"enable_thinking", *asks.TEMPLATE_OPTIONS}
@@ -38,7 +38,7 @@ def _switch(fields: Fields, name: str) -> bool | None:
     """True or false, an effort, or an object that says so."""
     value = fields.raw(name)
     if isinstance(value, str):
-        return _effort(fields, name)
+        return read_effort(fields, name)
     if not isinstance(value, dict):
         return fields.get(name, bool)
     inner = fields.inner(name, value)
@@ -46,11 +46,16 @@ def _switch(fields: Fields, name: str) -> bool | None:
     kind = inner.get("type", str)
     if kind is not None and kind not in _KINDS:
         raise inner.error("type", f"expected one of {', '.join(_KINDS)}")
-    stated = (inner.get("enabled", bool), _effort(inner, "effort"), _KINDS[kind] if kind else None)
+    stated = (
+        inner.get("enabled", bool),
+        read_effort(inner, "effort"),
+        _KINDS[kind] if kind else None,
+    )
     return next((each for each in stated if each is not None), None)
 
 
-def _effort(fields: Fields, name: str) -> bool | None:
+def read_effort(fields: Fields, name: str) -> bool | None:
+    """Whether an effort asks for reasoning; None where it leaves that to the server."""
     effort = fields.get(name, str)
     if not effort or effort in _OPEN_EFFORTS:  # some pages send an empty one
         return None

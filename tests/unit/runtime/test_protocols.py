@@ -12,6 +12,7 @@ import pytest
 from gemma4_compile.runtime.sampling.sampling import SamplingOptions
 from gemma4_compile.runtime.server.anthropic.requests import read_messages_request
 from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.openai_responses.requests import read_response_request
 from tests.live_server import TOOL_TEMPLATE, Live, serving_script
 from tests.scripted_engine import ScriptedEngine, encode
 
@@ -59,13 +60,41 @@ MESSAGES: dict[str, Any] = {
     "metadata": {"user_id": "u"},
 }
 
+RESPONSES: dict[str, Any] = {
+    "model": "scripted",
+    "instructions": "s",
+    "input": [
+        {"role": "user", "content": [{"type": "input_text", "text": "a"}]},
+        {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "hm"}]},
+        {"type": "function_call", "call_id": "t", "name": "f", "arguments": '{"a": "x"}'},
+        {"type": "function_call_output", "call_id": "t", "output": "c"},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "b"}]},
+    ],
+    "tools": [{"type": "function", "name": "f", "parameters": SCHEMA, "strict": False}],
+    "tool_choice": {"type": "function", "name": "f"},
+    "reasoning": {"effort": "low", "summary": "auto"},
+    "text": {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}},
+    "include": ["message.output_text.logprobs"],
+    "metadata": {"a": "b"},
+    "max_output_tokens": 4,
+    "top_logprobs": 2,
+    "temperature": 0.5,
+    "store": False,
+    "stream": False,
+}
+
 
 def of_messages(body: Any) -> object:
     return read_messages_request(body, SamplingOptions(), 10)
 
 
+def of_responses(body: Any) -> object:
+    return read_response_request(body, SamplingOptions(), 10, lambda name: [name])
+
+
 REQUESTS: dict[str, tuple[str, Any, Callable[[Any], object]]] = {
     "messages": ("/v1/messages", MESSAGES, of_messages),
+    "responses": ("/v1/responses", RESPONSES, of_responses),
 }
 WRONG: tuple[Any, ...] = (
     None,

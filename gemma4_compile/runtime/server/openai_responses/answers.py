@@ -1,0 +1,234 @@
+"""Answers of `/v1/responses`: a whole response, or the events of its stream."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from gemma4_compile.runtime.engine.generation import Generation
+from gemma4_compile.runtime.reply.declared_values import as_declared
+from gemma4_compile.runtime.reply.reply import Event, MarkIds, ReasoningDelta
+from gemma4_compile.runtime.reply.tool_calls import ToolCall
+from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.logprobs import ReplyLogprobs
+from gemma4_compile.runtime.server.server_sent import named_event
+from gemma4_compile.types import JsonObject
+
+Keep = Callable[[JsonObject], None]
+"""Takes the response once it has ended."""
+
+
+class ResponseAnswer:
+    """One response, item by item."""
+
+    def __init__(
+        self,
+        model: str,
+        echoed: Mapping[str, object],
+        keep: Keep,
+        *,
+        note: str | None = None,
+        tools: Sequence[Mapping[str, object]] = (),
+        logprobs: ReplyLogprobs | None = None,
+        marks: MarkIds | None = None,
+    ) -> None:
+        """Prepare.
+
+        Parameters
+        ----------
+        echoed : fields of the request that the response repeats
+        note : what the client should know, besides the answer; or None
+        tools : declarations, whose types calls are given out with
+        logprobs : of the reply's tokens, if they are to be told
+        marks : by which tokens of reasoning are counted
+        """
+        self._model, self._echoed, self._keep, self._note = model, echoed, keep, note
+        self._tools, self._logprobs, self._marks = tools, logprobs, marks
+        self._id = f"resp_{uuid.uuid4().hex}"
+        self._created = int(time.time())
+        self._number = 0
+        self._done: list[JsonObject] = []
+        self._open: JsonObject | None = None  # the item that is not done yet
+        self._texts: list[str] = []  # of it
+
+    def whole(self, events: Sequence[Event], generation: Generation) -> JsonObject:
+        """The finished response, of events that are joined."""
+        for event in events:
+            for _ in self.push(event):
+                pass
+        for _ in self._close(_status(generation), generation):
+            pass
+        return self._finish(generation)
+
+    def begin(self) -> Iterator[str]:
+        """The response without items."""
+        for kind in ("response.created", "response.in_progress"):
+            yield self._event(kind, response=self._response("in_progress"))
+
+    def push(self, event: Event) -> Iterator[str]:
+        """More of an item; the beginning of the next where the kind is another one."""
+        if isinstance(event, ToolCall):
+            yield from self._call(as_declared(event, self._tools))
+            return
+        reasons = isinstance(event, ReasoningDelta)
+        kind = "reasoning" if reasons else "message"
+        if self._open is None or self._open["type"] != kind:
+            yield from self._close("completed")
+            yield from self._start(kind)
+        self._texts.append(event.text)
+        told = {} if reasons else {"logprobs": []}
+        yield self._of_part(f"{_text_event(kind)}.delta", delta=event.text, **told)
+
+    def end(self, generation: Generation) -> Iterator[str]:
+        """The whole response."""
+        yield from self._close(_status(generation), generation)
+        response = self._finish(generation)
+        yield self._event(f"response.{response['status']}", response=response)
+
+    def fail(self, error: ApiError) -> Iterator[str]:
+        """It will not be whole."""
+        code = "server_error" if error.status >= 500 else "invalid_prompt"
+        failed = {"error": {"code": code, "message": error.message}}
+        yield self._event("response.failed", response=self._response("failed") | failed)
+
+    def _start(self, kind: str) -> Iterator[str]:
+        self._texts = []
+        if kind == "reasoning":
+            self._open = {"type": kind, "id": f"rs_{uuid.uuid4().hex}", "summary": []}
+            part = {"type": "reasoning_text", "text": ""}
+        else:
+            self._open = {"type": kind, "id": f"msg_{uuid.uuid4().hex}", "role": "assistant"}
+            part = _output_text("")
+        item = {**self._open, "status": "in_progress", "content": []}
+        yield self._of_item("response.output_item.added", item)
+        yield self._of_part("response.content_part.added", part=part)
+
+    def _close(self, status: str, generation: Generation | None = None) -> Iterator[str]:
+        """End the item that is open."""
+        if self._open is None:
+            return
+        kind, text = str(self._open["type"]), "".join(self._texts)
+        if kind == "reasoning":
+            part: JsonObject = {"type": "reasoning_text", "text": text}
+            yield self._of_part("response.reasoning_text.done", text=text)
+        else:
+            told = self._told(generation)
+            part = _output_text(text) | ({"logprobs": told} if self._logprobs else {})
+            yield self._of_part("response.output_text.done", text=text, logprobs=told)
+        yield self._of_part("response.content_part.done", part=part)
+        item = {**self._open, "status": status, "content": [part]}
+        yield self._of_item("response.output_item.done", item)
+        self._done.append(item)
+        self._open = None
+
+    def _told(self, generation: Generation | None) -> list[object]:
+        """Log probabilities of the answer's tokens; they stand in its last text, at the end."""
+        if self._logprobs is None or generation is None:
+            return []
+        content = self._logprobs.chat(len(generation.token_ids))["content"]
+        assert isinstance(content, list), "of `chat`"
+        return content
+
+    def _call(self, call: ToolCall) -> Iterator[str]:
+        yield from self._close("completed")
+        arguments = call.arguments_json()
+        item: JsonObject = {
+            "type": "function_call",
+            "id": f"fc_{uuid.uuid4().hex}",
+            "call_id": call.call_id or f"call_{uuid.uuid4().hex}",
+            "name": call.name,
+        }
+        begun = {**item, "arguments": "", "status": "in_progress"}
+        yield self._of_item("response.output_item.added", begun)
+        of_item = {"item_id": item["id"], "output_index": len(self._done)}
+        kind = "response.function_call_arguments"
+        yield self._event(f"{kind}.delta", **of_item, delta=arguments)
+        yield self._event(f"{kind}.done", **of_item, name=call.name, arguments=arguments)
+        item |= {"arguments": arguments, "status": "completed"}
+        yield self._of_item("response.output_item.done", item)
+        self._done.append(item)
+
+    def _finish(self, generation: Generation) -> JsonObject:
+        status = _status(generation)
+        texts = [item["content"] for item in self._done if item["type"] == "message"]
+        if texts and (told := self._told(generation)):  # a call came after the last of them
+            last = texts[-1]
+            assert isinstance(last, list), "as it was closed"
+            last[0]["logprobs"] = told
+        response = self._response(status) | {"usage": self._usage(generation)}
+        if status == "incomplete":
+            response["incomplete_details"] = {"reason": "max_output_tokens"}
+        else:
+            response["completed_at"] = int(time.time())
+        self._keep(response)
+        return response
+
+    def _usage(self, generation: Generation) -> JsonObject:
+        told, prompt = len(generation.token_ids), generation.prompt_tokens
+        return {
+            "input_tokens": prompt,
+            "input_tokens_details": {
+                "cached_tokens": generation.reused_tokens,
+                "cache_write_tokens": 0,
+            },
+            "output_tokens": told,
+            "output_tokens_details": {"reasoning_tokens": self._reasoning_tokens(generation)},
+            "total_tokens": prompt + told,
+        }
+
+    def _reasoning_tokens(self, generation: Generation) -> int:
+        """Tokens between the marks of reasoning; without marks nobody can tell."""
+        if self._marks is None or not generation.reasoning:
+            return 0
+        ids, marks = generation.token_ids, self._marks
+        begun = marks.open_channel in ids
+        count, inside = 0, not begun
+        for token_id in ids:
+            if token_id == marks.open_channel:
+                inside = True
+            elif token_id in (marks.close_channel, marks.open_call):
+                inside = False
+            else:
+                count += inside
+        return count
+
+    def _response(self, status: str) -> JsonObject:
+        response: JsonObject = {
+            "id": self._id,
+            "object": "response",
+            "created_at": self._created,
+            "status": status,
+            "background": False,
+            "error": None,
+            "incomplete_details": None,
+            "model": self._model,
+            "output": list(self._done),
+            "usage": None,
+            **self._echoed,
+        }
+        return response if self._note is None else response | {"note": self._note}
+
+    def _of_part(self, kind: str, **fields: object) -> str:
+        assert self._open is not None, "an item is open"
+        place = {"item_id": self._open["id"], "output_index": len(self._done), "content_index": 0}
+        return self._event(kind, **place, **fields)
+
+    def _of_item(self, kind: str, item: JsonObject) -> str:
+        return self._event(kind, output_index=len(self._done), item=item)
+
+    def _event(self, kind: str, **fields: object) -> str:
+        number, self._number = self._number, self._number + 1
+        return named_event(kind, {"type": kind, "sequence_number": number, **fields})
+
+
+def _text_event(kind: str) -> str:
+    return "response.reasoning_text" if kind == "reasoning" else "response.output_text"
+
+
+def _output_text(text: str) -> JsonObject:
+    return {"type": "output_text", "text": text, "annotations": []}
+
+
+def _status(generation: Generation) -> str:
+    return "completed" if generation.finish_reason == "stop" else "incomplete"

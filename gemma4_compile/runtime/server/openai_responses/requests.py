@@ -1,0 +1,253 @@
+"""Bodies of `/v1/responses`, as requests of a chat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gemma4_compile.runtime.sampling.sampling import SamplingOptions
+from gemma4_compile.runtime.server import thinking
+from gemma4_compile.runtime.server.fields import Fields, Ignored
+from gemma4_compile.runtime.server.messages import (
+    MAX_TOOLS,
+    Tools,
+    declare,
+    followed,
+    read_tool_choice,
+    tool_name,
+)
+from gemma4_compile.runtime.server.openai_responses import asks
+from gemma4_compile.runtime.server.openai_responses.items import ItemReader
+from gemma4_compile.runtime.server.requests import (
+    MAX_TOP_LOGPROBS,
+    SAMPLING,
+    ChatRequest,
+    Settings,
+    read_limit,
+    read_sampling_options,
+    read_seed,
+)
+from gemma4_compile.runtime.server.response_format import schema_of
+from gemma4_compile.types import JsonObject
+
+# Fields that cannot change a reply of this server.
+_SILENT = {
+    "access_programs",
+    "client_metadata",
+    "prompt_cache_key",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+    "safety_identifier",
+    "service_tier",
+    "stream_options",
+    "user",
+}
+_REQUEST = {
+    "include",
+    "input",
+    "instructions",
+    "max_output_tokens",
+    "metadata",
+    "model",
+    "parallel_tool_calls",
+    "previous_response_id",
+    "reasoning",
+    "seed",
+    "store",
+    "stream",
+    "temperature",
+    "text",
+    "tool_choice",
+    "tools",
+    "top_logprobs",
+    *_SILENT,
+    *SAMPLING,
+}
+_TOOL = {"description", "name", "parameters", "strict", "type"}
+_LOGPROBS = "message.output_text.logprobs"
+# Reasoning comes back in clear; of what else can be included there is nothing here.
+_INCLUDABLE = (
+    _LOGPROBS,
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "reasoning.encrypted_content",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+)
+_MAX_METADATA = 16
+_MAX_METADATA_CHARACTERS = 512
+
+Previous = Callable[[str], Sequence[object]]
+"""Items of the conversation that ended with a response; raises ApiError for an unknown one."""
+
+
+@dataclass(frozen=True)
+class ResponseRequest:
+    """A request for a response.
+
+    Attributes
+    ----------
+    items : of the whole conversation, as they were sent
+    echoed : fields that the response repeats
+    stored : whether others may go on from it
+    """
+
+    chat: ChatRequest
+    items: tuple[object, ...]
+    echoed: JsonObject
+    stored: bool
+
+
+def read_response_request(
+    body: object,
+    defaults: SamplingOptions,
+    max_items: int,
+    previous: Previous,
+    ignored: Ignored | None = None,
+) -> ResponseRequest:
+    """Read a body.
+
+    Parameters
+    ----------
+    defaults : sampling options for what the request does not set
+    max_items : most items of a conversation
+    previous : finds the items before those of the request
+    ignored : where fields that cannot change the reply are counted
+
+    Raises
+    ------
+    ApiError
+        400 for a field that is damaged, or asks for what is not served.
+    """
+    fields = Fields(body, ignored=ignored)
+    fields.skip_unknown(_REQUEST, asks.REQUEST)
+    tools, strict = _tools(fields)
+    declared, must_call, several = read_tool_choice(fields, tools)
+    parallel = fields.get("parallel_tool_calls", bool, True)
+    before, items = _items(fields, previous)
+    if len(before) + len(items) > max_items:
+        found = len(before) + len(items)
+        raise fields.error("input", f"expected at most {max_items} items, found {found}")
+    reader = ItemReader(fields.get("instructions", str))
+    reader.read(fields, "previous_response_id", before)
+    reader.read(fields, "input", items)
+    conversation = reader.close()
+    if not conversation.messages:
+        raise fields.error("input", "is empty")
+    chat = ChatRequest(
+        model=fields.get("model", str),
+        settings=Settings(
+            read_sampling_options(fields, defaults),
+            read_seed(fields),
+            read_limit(fields, "max_output_tokens"),
+            (),
+            logprobs=_logprobs(fields),
+        ),
+        replies=1,
+        stream=fields.get("stream", bool, False),
+        include_usage=True,
+        messages=tuple(conversation.messages),
+        media=conversation.media(),
+        tools=declared,
+        declared=declare(fields, declared, "parameters"),
+        must_call=must_call,
+        strict=strict,
+        several_calls=several and parallel,
+        thinking=_thinking(fields),
+        schema=_schema(fields),
+    )
+    stored = fields.get("store", bool, True)
+    echoed = _echoed(fields, chat, parallel=parallel)
+    return ResponseRequest(chat, (*before, *items), echoed | {"store": stored}, stored)
+
+
+def _items(fields: Fields, previous: Previous) -> tuple[Sequence[object], Sequence[object]]:
+    """The items that were there, and those of the request."""
+    before: Sequence[object] = ()
+    if fields.has("previous_response_id"):
+        before = previous(fields.need("previous_response_id", str))
+    value = fields.raw("input")
+    if isinstance(value, str):
+        return before, [{"type": "message", "role": "user", "content": value}]
+    if value is None and before:
+        return before, []
+    return before, fields.need("input", list)
+
+
+def _tools(fields: Fields) -> tuple[Tools, frozenset[str]]:
+    """The functions that a client runs; and the names of those with `strict`."""
+    entries = fields.get("tools", list, [])
+    if len(entries) > MAX_TOOLS:
+        raise fields.error("tools", f"expected at most {MAX_TOOLS}, found {len(entries)}")
+    tools: list[Mapping[str, object]] = []
+    strict: list[str] = []
+    for index, entry in enumerate(entries):
+        tool = fields.inner(f"tools[{index}]", entry)
+        tool.need("type", str)
+        tool.only("type", ("function",), "this server brings no tools: only functions are served")
+        tool.skip_unknown(_TOOL, asks.TOOL)
+        name = tool_name(tool)
+        function: dict[str, object] = {
+            "name": name,
+            "description": tool.get("description", str, ""),
+        }
+        if tool.has("parameters"):
+            function["parameters"] = tool.get("parameters", dict)
+        tools.append({"type": "function", "function": function})
+        if tool.get("strict", bool, False):
+            strict.append(name)
+    return tuple(tools), followed(fields, strict, "tools[].strict")
+
+
+def _thinking(fields: Fields) -> bool | None:
+    reasoning = fields.inner("reasoning", fields.get("reasoning", dict, {}))
+    reasoning.skip_unknown({"effort", "generate_summary", "summary"}, {})
+    for name in ("generate_summary", "summary"):
+        if reasoning.get(name, str) is not None:  # there is the reasoning itself
+            reasoning.ignored.add(reasoning.name(name))
+    return thinking.read_effort(reasoning, "effort")
+
+
+def _schema(fields: Fields) -> Mapping[str, object] | None:
+    text = fields.inner("text", fields.get("text", dict, {}))
+    text.skip_unknown({"format"}, asks.TEXT)
+    return schema_of(text, "format")
+
+
+def _logprobs(fields: Fields) -> int | None:
+    """With how many tokens each is compared, where log probabilities are to be told."""
+    wanted = False
+    for entry in fields.get("include", list, []):
+        if entry not in _INCLUDABLE:
+            raise fields.error("include", f"expected some of {', '.join(_INCLUDABLE)}")
+        wanted = wanted or entry == _LOGPROBS
+    top = fields.integer("top_logprobs", 0, MAX_TOP_LOGPROBS, 0)
+    return top if wanted or top else None
+
+
+def _echoed(fields: Fields, chat: ChatRequest, *, parallel: bool) -> JsonObject:
+    metadata = fields.get("metadata", dict, {})
+    if len(metadata) > _MAX_METADATA or not all(
+        isinstance(value, str) and len(key) + len(value) <= _MAX_METADATA_CHARACTERS
+        for key, value in metadata.items()
+    ):
+        raise fields.error(
+            "metadata",
+            f"expected at most {_MAX_METADATA} texts of {_MAX_METADATA_CHARACTERS} characters",
+        )
+    return {
+        "instructions": fields.raw("instructions"),
+        "max_output_tokens": chat.settings.max_tokens,
+        "metadata": metadata,
+        "parallel_tool_calls": parallel,
+        "previous_response_id": fields.raw("previous_response_id"),
+        "reasoning": fields.raw("reasoning") or {"effort": None, "summary": None},
+        "temperature": chat.settings.sampling.temperature,
+        "text": fields.raw("text") or {"format": {"type": "text"}},
+        "tool_choice": fields.raw("tool_choice") or "auto",
+        "tools": fields.raw("tools") or [],
+        "top_p": chat.settings.sampling.top_p,
+        "truncation": "disabled",
+    }

@@ -1,0 +1,71 @@
+"""Responses that a client may ask for again, or go on from: in memory, the oldest leave first."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.types import JsonObject
+
+MAX_RESPONSES = 512
+MAX_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class StoredResponse:
+    """A response that has ended.
+
+    Attributes
+    ----------
+    response : as it was answered
+    items : of the whole conversation, those of the response last
+    tenant : the key that the request brought
+    size : in bytes of JSON
+    """
+
+    response: JsonObject
+    items: tuple[object, ...]
+    tenant: str
+    size: int
+
+
+class ResponseStore:
+    """Bounded in number and in bytes; no tenant sees another's. Used in the event loop alone."""
+
+    def __init__(self, most: int = MAX_RESPONSES, most_bytes: int = MAX_BYTES) -> None:
+        self._most, self._most_bytes = most, most_bytes
+        self._kept: OrderedDict[str, StoredResponse] = OrderedDict()
+        self._bytes = 0
+
+    def keep(self, response: JsonObject, items: Sequence[object], tenant: str) -> None:
+        """Keep one; where it alone is too large, it is not kept."""
+        size = len(json.dumps([response, items], ensure_ascii=False).encode())
+        if size > self._most_bytes:
+            return
+        self._kept[str(response["id"])] = StoredResponse(response, tuple(items), tenant, size)
+        self._bytes += size
+        while self._bytes > self._most_bytes or len(self._kept) > self._most:
+            _, oldest = self._kept.popitem(last=False)
+            self._bytes -= oldest.size
+
+    def find(self, name: str, tenant: str, param: str | None = None) -> StoredResponse:
+        """The response of this id; ApiError 404 if there is none of this tenant's."""
+        found = self._kept.get(name)
+        if found is None or found.tenant != tenant:
+            raise ApiError(
+                404,
+                f"there is no response `{name[:100]}`: it was not stored, or others have taken "
+                "its place",
+                param=param,
+                code="response_not_found",
+            )
+        self._kept.move_to_end(name)
+        return found
+
+    def forget(self, name: str, tenant: str) -> None:
+        """Forget one; ApiError 404 as of `find`."""
+        self._bytes -= self.find(name, tenant).size
+        del self._kept[name]

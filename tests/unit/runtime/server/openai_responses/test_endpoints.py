@@ -1,0 +1,136 @@
+"""`/v1/responses` over real connections, by OpenAI's own client."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import openai
+import pytest
+
+from tests.live_server import TOOL_TEMPLATE, Live, serving_script
+from tests.scripted_engine import ScriptedEngine, encode
+
+WEATHER: Any = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "Tells the weather.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    "strict": False,
+}
+CALLING = (
+    "<|channel>thought\nThey want it.\n<channel|>One moment."
+    '<|tool_call>call:get_weather{city:<|"|>Rome<|"|>}<tool_call|>'
+)
+QUESTION = "Weather in Rome?"
+PROMPT = "<bos><|turn>user\nWeather in Rome?<turn|>\n<|turn>model\n"
+
+
+@pytest.fixture(scope="module")
+def client(live: Live) -> openai.OpenAI:
+    return live.client().with_options(timeout=60)
+
+
+def test_a_conversation_that_the_server_keeps(
+    client: openai.OpenAI, engine: ScriptedEngine
+) -> None:
+    engine.reply = encode(CALLING)
+    first = client.responses.create(model="scripted", input=QUESTION, tools=[WEATHER])
+    assert [item.type for item in first.output] == ["reasoning", "message", "function_call"]
+    thought, _, call = first.output
+    assert thought.type == "reasoning"
+    assert thought.content is not None
+    assert thought.content[0].text == "They want it."
+    assert (first.output_text, first.status) == ("One moment.", "completed")
+    assert call.type == "function_call"
+    assert (call.name, json.loads(call.arguments)) == ("get_weather", {"city": "Rome"})
+
+    engine.reply = encode("It is sunny.")
+    result: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
+    with client.responses.stream(
+        model="scripted", input=[result], tools=[WEATHER], previous_response_id=first.id
+    ) as stream:
+        told = [event.delta for event in stream if event.type == "response.output_text.delta"]
+        last = stream.get_final_response()
+    assert "".join(told) == last.output_text == "It is sunny."
+    assert last.usage is not None
+    assert last.usage.input_tokens_details.cached_tokens > 20
+    said = encode('<tool_call|><|tool_response>response:get_weather{value:<|"|>sunny<|"|>}')
+    assert str(said)[1:-1] in str(engine.held)
+
+    assert client.responses.retrieve(last.id).output_text == "It is sunny."
+    client.responses.delete(first.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(first.id)
+
+
+def test_the_same_response_in_pieces(client: openai.OpenAI, engine: ScriptedEngine) -> None:
+    engine.reply = encode(CALLING)
+    kinds = []
+    with client.responses.stream(model="scripted", input=QUESTION, tools=[WEATHER]) as stream:
+        for event in stream:
+            kinds.append(event.type)
+        response = stream.get_final_response()
+    assert [item.type for item in response.output] == ["reasoning", "message", "function_call"]
+    assert kinds[:2] == ["response.created", "response.in_progress"]
+    assert kinds[-1] == "response.completed"
+    assert kinds.count("response.output_item.done") == 3
+
+
+def test_log_probabilities_stand_beside_the_text(
+    client: openai.OpenAI, engine: ScriptedEngine
+) -> None:
+    engine.reply = encode("It is sunny.")
+    response = client.responses.create(model="scripted", input=QUESTION, top_logprobs=2)
+    (item,) = response.output
+    assert item.type == "message"
+    part = item.content[0]
+    assert part.type == "output_text"
+    assert part.logprobs is not None
+    assert "".join(one.token for one in part.logprobs).startswith("It is sunny.")
+    assert {len(one.top_logprobs) for one in part.logprobs} == {2}
+
+
+def test_tokens_are_counted_without_a_reply(client: openai.OpenAI) -> None:
+    counted = client.responses.input_tokens.count(model="scripted", input=QUESTION)
+    assert counted.input_tokens == len(encode(PROMPT))
+
+
+def test_a_reply_that_is_too_long_is_incomplete(
+    client: openai.OpenAI, engine: ScriptedEngine
+) -> None:
+    engine.reply = encode("It is sunny.")
+    response = client.responses.create(model="scripted", input=QUESTION, max_output_tokens=2)
+    assert (response.status, response.output[0].type) == ("incomplete", "message")
+
+
+def test_errors_are_of_the_client_s_classes(client: openai.OpenAI) -> None:
+    tools: Any = [{"type": "web_search"}]
+    with pytest.raises(openai.BadRequestError, match="only functions are served"):
+        client.responses.create(model="scripted", input="a", tools=tools)
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.responses.create(model="scripted", input="a", previous_response_id="resp_0")
+    assert caught.value.param == "previous_response_id"
+    with pytest.raises(openai.BadRequestError, match="close the connection"):
+        client.responses.cancel("resp_0")
+
+
+def test_nothing_is_kept_that_is_not_to_be_stored_and_nobody_sees_another_s(
+    client: openai.OpenAI, live: Live
+) -> None:
+    unkept = client.responses.create(model="scripted", input="a", store=False)
+    kept = client.responses.create(model="scripted", input="a")
+    stranger = live.client("another")
+    for one, name in ((client, unkept.id), (stranger, kept.id)):
+        with pytest.raises(openai.NotFoundError):
+            one.responses.retrieve(name)
+    with pytest.raises(openai.NotFoundError):
+        stranger.responses.create(model="scripted", input="a", previous_response_id=kept.id)
+    assert client.responses.retrieve(kept.id).id == kept.id
+
+
+def test_a_strict_server_refuses_what_is_unknown() -> None:
+    with serving_script(ScriptedEngine(encode("yes")), TOOL_TEMPLATE, strict_request=True) as live:
+        for fields, status in (({}, 200), ({"mood": "glad"}, 400)):
+            body = {"input": QUESTION, **fields}
+            assert live.request("POST", "/v1/responses", body)[0] == status

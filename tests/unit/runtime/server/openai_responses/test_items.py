@@ -1,0 +1,102 @@
+"""Items of the Responses API become messages of the chat."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gemma4_compile.runtime.prompt.prompt import Message
+from gemma4_compile.runtime.reply.tool_calls import ToolCall
+from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.fields import Fields
+from gemma4_compile.runtime.server.openai_responses.items import ItemReader
+
+CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": '{"a":1}'}
+OUTPUT = {"type": "function_call_output", "call_id": "c", "output": "7"}
+THOUGHT = {
+    "type": "reasoning",
+    "summary": [{"type": "summary_text", "text": "short"}],
+    "content": [{"type": "reasoning_text", "text": "hm"}],
+}
+
+
+def read(*items: Any, instructions: str | None = None) -> list[Message]:
+    reader = ItemReader(instructions)
+    reader.read(Fields({}), "input", items)
+    return reader.close().messages
+
+
+def says(role: str, *texts: str) -> dict[str, Any]:
+    kind = "output_text" if role == "assistant" else "input_text"
+    return {"role": role, "content": [{"type": kind, "text": text} for text in texts]}
+
+
+def test_instructions_and_first_messages_of_the_system_are_one() -> None:
+    messages = read(
+        says("developer", "b", "c"),
+        {"role": "system", "content": "d"},
+        says("user", "e", "f"),
+        says("system", "g"),
+        instructions="a",
+    )
+    assert messages == [
+        Message("system", "a\nb\nc\nd"),
+        Message("user", "e\nf"),
+        Message("system", "g"),
+    ]
+
+
+def test_items_of_a_turn_are_one_message() -> None:
+    messages = read(
+        says("user", "q"), THOUGHT, says("assistant", "so ", "be it"), CALL, OUTPUT, THOUGHT, CALL,
+        {**OUTPUT, "output": [{"type": "input_text", "text": "8"}]}, says("assistant", "15"),
+    )  # fmt: skip
+    call = ToolCall("f", {"a": 1}, "c")
+    assert messages == [
+        Message("user", "q"),
+        Message("assistant", "so be it", reasoning="hm", tool_calls=(call,)),
+        Message("tool", "7", tool_call_id="c"),
+        Message("assistant", "", reasoning="hm", tool_calls=(call,)),
+        Message("tool", "8", tool_call_id="c"),
+        Message("assistant", "15"),
+    ]
+
+
+def test_reasoning_in_short_is_taken_where_there_is_no_other() -> None:
+    short = {key: value for key, value in THOUGHT.items() if key != "content"}
+    assert read(says("user", "q"), short, CALL)[1].reasoning == "short"
+
+
+def test_pictures_know_their_places() -> None:
+    picture = {"type": "input_image", "image_url": "data:,", "detail": "original"}
+    reader = ItemReader("s")
+    text = {"type": "input_text", "text": "see"}
+    items: list[Any] = [{"role": "user", "content": [text, picture]}, CALL]
+    reader.read(Fields({}), "input", [*items, {**OUTPUT, "output": [picture]}])
+    conversation = reader.close()
+    assert [(one.message, one.part, one.detail) for one in conversation.media()] == [
+        (1, 1, "high"),
+        (3, 0, "high"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("item", "param"),
+    [
+        ({"type": "item_reference", "id": "x"}, "input[0].type"),
+        ({"role": "critic", "content": "a"}, "input[0].role"),
+        ({"role": "user"}, "input[0].content"),
+        ({"role": "user", "content": [{"type": "input_file"}]}, "input[0].content[0].type"),
+        ({"role": "system", "content": [{"type": "input_image"}]}, "input[0].content[0].type"),
+        (OUTPUT, "input[0].call_id"),
+        ({**CALL, "arguments": "["}, "input[0].arguments"),
+        ({**CALL, "name": "a b"}, "input[0].name"),
+        ({"role": "user", "content": [{"type": "input_image", "image_url": "data:,",
+          "detail": "x"}]}, "input[0].content[0].detail"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_named(item: Any, param: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        read(item)
+    assert (caught.value.status, caught.value.param) == (400, param)

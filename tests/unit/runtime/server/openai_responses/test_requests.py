@@ -1,0 +1,133 @@
+"""Requests of the Responses API, as requests of a chat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from gemma4_compile.runtime.sampling.sampling import SamplingOptions
+from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.fields import Ignored
+from gemma4_compile.runtime.server.openai_responses.requests import (
+    ResponseRequest,
+    read_response_request,
+)
+
+SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+TOOLS = [
+    {"type": "function", "name": "add", "description": "Adds.", "parameters": SCHEMA},
+    {"type": "function", "name": "stop", "parameters": None, "strict": None},
+]
+BEFORE = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+
+
+def previous(name: str) -> Sequence[object]:
+    assert name == "resp_1"
+    return BEFORE
+
+
+def read(ignored: Ignored | None = None, **fields: Any) -> ResponseRequest:
+    defaults = SamplingOptions(temperature=0.7)
+    return read_response_request({"input": "Hi", **fields}, defaults, 4, previous, ignored)
+
+
+def test_a_conversation_goes_on_from_a_response() -> None:
+    request = read(previous_response_id="resp_1", store=False)
+    assert [message.content for message in request.chat.messages] == ["a", "b", "Hi"]
+    last = {"type": "message", "role": "user", "content": "Hi"}
+    assert request.items == (*BEFORE, last)
+    assert not request.stored
+    assert request.echoed["previous_response_id"] == "resp_1"
+
+
+def test_settings_and_tools() -> None:
+    chat = read(max_output_tokens=7, top_p=0.5, tools=TOOLS, parallel_tool_calls=False).chat
+    assert (chat.settings.max_tokens, chat.settings.sampling.top_p) == (7, 0.5)
+    assert chat.settings.sampling.temperature == 0.7
+    function: Any = chat.tools[0]["function"]
+    assert function == {"name": "add", "description": "Adds.", "parameters": SCHEMA}
+    assert (chat.several_calls, chat.must_call) == (False, ())
+
+
+@pytest.mark.parametrize(
+    ("choice", "declared", "must"),
+    [
+        ("auto", 2, 0),
+        ("none", 0, 0),
+        ("required", 2, 2),
+        ({"type": "function", "name": "add"}, 2, 1),
+        (
+            {
+                "type": "allowed_tools",
+                "mode": "auto",
+                "tools": [{"type": "function", "name": "add"}],
+            },
+            1,
+            0,
+        ),
+    ],
+)
+def test_the_choice_of_tools(choice: Any, declared: int, must: int) -> None:
+    chat = read(tools=TOOLS, tool_choice=choice).chat
+    assert (len(chat.declared), len(chat.must_call)) == (declared, must)
+
+
+@pytest.mark.parametrize(
+    ("effort", "expected"), [(None, None), ("none", False), ("minimal", True), ("high", True)]
+)
+def test_reasoning(effort: str | None, expected: bool | None) -> None:
+    assert read(reasoning={"effort": effort}).chat.thinking is expected
+
+
+def test_what_is_not_done_is_noted() -> None:
+    ignored = Ignored()
+    read(ignored, reasoning={"summary": "auto"}, mood="glad", user="u", service_tier="flex")
+    assert ignored.note() == (
+        "ignored, as they mean nothing here: `mood` (1), `reasoning.summary` (1)"
+    )
+
+
+def test_the_form_of_a_reply() -> None:
+    form = {"type": "json_schema", "name": "n", "schema": SCHEMA, "strict": True}
+    assert read(text={"format": form}).chat.schema == SCHEMA
+    assert read(text={"format": {"type": "text"}, "verbosity": "medium"}).chat.schema is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, None),
+        ({"include": ["reasoning.encrypted_content"]}, None),
+        ({"include": ["message.output_text.logprobs"]}, 0),
+        ({"top_logprobs": 3}, 3),
+    ],
+)
+def test_log_probabilities(fields: Any, expected: int | None) -> None:
+    assert read(**fields).chat.settings.logprobs == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"input": None}, "input"),
+        ({"input": []}, "input"),
+        ({"input": [BEFORE[0]] * 5}, "input"),
+        ({"input": [BEFORE[0]] * 3, "previous_response_id": "resp_1"}, "input"),
+        ({"include": ["x"]}, "include"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"name": "f"}]}, "tools[0].type"),
+        ({"tools": TOOLS * 65}, "tools"),
+        ({"tools": TOOLS, "tool_choice": {"type": "function", "name": "x"}}, "tool_choice.name"),
+        ({"metadata": {"a": 1}}, "metadata"),
+        ({"metadata": {str(i): "" for i in range(17)}}, "metadata"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"reasoning": {"effort": "x"}}, "reasoning.effort"),
+        ({"text": {"format": {"type": "grammar"}}}, "text.format.type"),
+    ],
+)
+def test_what_cannot_be_is_named(fields: Any, param: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        read(**fields)
+    assert (caught.value.status, caught.value.param) == (400, param)

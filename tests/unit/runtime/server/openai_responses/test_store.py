@@ -1,0 +1,59 @@
+"""Responses are kept for who asked, as many as there is room for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.openai_responses.store import ResponseStore
+
+
+def response(name: str, **fields: Any) -> dict[str, object]:
+    return {"id": name, **fields}
+
+
+def kept(store: ResponseStore, *names: str) -> list[str]:
+    found = []
+    for name in names:
+        try:
+            found.append(str(store.find(name, "k").response["id"]))
+        except ApiError:
+            continue
+    return found
+
+
+def test_a_response_is_its_tenant_s_alone() -> None:
+    store = ResponseStore()
+    store.keep(response("a"), [1, 2], "k")
+    assert store.find("a", "k").items == (1, 2)
+    for name, tenant in (("a", "other"), ("b", "k")):
+        with pytest.raises(ApiError) as caught:
+            store.find(name, tenant, "previous_response_id")
+        assert (caught.value.status, caught.value.param) == (404, "previous_response_id")
+        with pytest.raises(ApiError):
+            store.forget(name, tenant)
+    store.forget("a", "k")
+    assert not kept(store, "a")
+
+
+def test_who_was_not_asked_for_longest_leaves_first() -> None:
+    store = ResponseStore(most=2)
+    store.keep(response("a"), [], "k")
+    store.keep(response("b"), [], "k")
+    store.find("a", "k")
+    store.keep(response("c"), [], "k")
+    assert kept(store, "a", "b", "c") == ["a", "c"]
+
+
+def test_bytes_are_bounded_and_come_back() -> None:
+    store = ResponseStore(most_bytes=1000)
+    store.keep(response("large", text="x" * 2000), [], "k")
+    assert not kept(store, "large")
+    for _ in range(50):
+        store.keep(response("a", text="x" * 600), [], "k")
+        store.forget("a", "k")
+    store.keep(response("b", text="x" * 600), [], "k")
+    store.keep(response("c", text="x" * 600), [], "k")
+    assert kept(store, "b", "c") == ["c"]
