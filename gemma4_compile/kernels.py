@@ -306,6 +306,12 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="with the kernels of this drafter",
     )
     parser.add_argument("--prefill-chunk", type=int, metavar="N")
+    parser.add_argument(
+        "--context",
+        type=int,
+        metavar="N",
+        help="tokens; a long one has the keys of full attention in parts where bindings are small",
+    )
 
 
 def _run(arguments: argparse.Namespace) -> None:
@@ -322,6 +328,7 @@ def _run(arguments: argparse.Namespace) -> None:
             limits=arguments.limits,
             activations=arguments.activations,
             prefill_chunk=arguments.prefill_chunk,
+            context_length=arguments.context,
             modalities=modalities_of(options.parse_modalities(arguments.modalities)),
             revision=arguments.revision,
             drafter=arguments.drafter,

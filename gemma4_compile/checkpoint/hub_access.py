@@ -6,6 +6,7 @@ Checkpoints and packages share it; what a repository is to hold is theirs.
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from typing import TypedDict
 
@@ -19,6 +20,15 @@ from gemma4_compile.checkpoint.hub_errors import http_status
 COMMIT = re.compile(r"[0-9a-f]{40}")
 """A revision that never changes."""
 MAX_FILES = 20_000  # and folders of a repository that are looked at
+XET_BUFFERS = {
+    "HF_XET_RECONSTRUCTION_DOWNLOAD_BUFFER_SIZE": "64mb",
+    "HF_XET_RECONSTRUCTION_DOWNLOAD_BUFFER_PERFILE_SIZE": "64mb",
+    "HF_XET_RECONSTRUCTION_DOWNLOAD_BUFFER_LIMIT": "128mb",
+}
+"""What `hf_xet` may hold of files on their way, by its documented variables (docs.rs/xet-runtime,
+`ReconstructionConfig`): the least that it takes by itself, and as much again for the one file that
+is fetched at a time. By itself it takes a sixteenth of the machine's memory, and up to a fourth."""
+_XET_UNBOUNDED = ("HF_XET_HIGH_PERFORMANCE", "HF_XET_HP")  # who asks for that has other bounds
 _NOT_AGAIN = (401, 403, 429)
 """Answers that do not change when they are asked for again at once."""
 
@@ -30,6 +40,17 @@ class Client(TypedDict):
     library_version: str
 
 
+def bound_buffers() -> None:
+    """Bound what a download holds in memory, where the environment does not say otherwise.
+
+    `hf_xet` reads its variables when the first file is fetched.
+    """
+    if not any(os.environ.get(name) for name in _XET_UNBOUNDED):
+        for name, value in XET_BUFFERS.items():
+            os.environ.setdefault(name, value)
+
+
+bound_buffers()
 CLIENT = Client(library_name="gemma4_compile", library_version=__version__)
 
 

@@ -12,6 +12,7 @@ import pytest
 from gemma4_compile import abi, kernels
 from gemma4_compile.compile.build import library_report
 from gemma4_compile.compile.request import CompileRequest
+from gemma4_compile.errors import UsageError
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.passes.kernel_sources import kernel_source, kernel_sources
@@ -114,6 +115,23 @@ def test_a_library_of_a_package_is_named(capsys: pytest.CaptureFixture[str]) -> 
     assert "f16;" not in named
     assert "enable f16;" in printed(capsys, *kernel)
     assert "unknown library `fast`" in refused(capsys, *kernel, "--library", "fast")
+
+
+def test_the_context_is_that_of_the_package(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for wrong in ("0", "-1", "100000000"):
+        assert "--context" in refused(capsys, "list", *TINY, "--context", wrong)
+    asked: list[int | None] = []
+
+    def lower_library(request: CompileRequest) -> kernels.Library:
+        asked.append(request.context_length)
+        raise UsageError("no more is needed", hint="none")
+
+    monkeypatch.setattr(kernels, "lower_library", lower_library)
+    refused(capsys, "list", *TINY)
+    refused(capsys, "list", *TINY, "--context", "96")
+    assert asked == [None, 96]
 
 
 def test_a_kernel_of_tvm_has_no_operator(capsys: pytest.CaptureFixture[str]) -> None:
