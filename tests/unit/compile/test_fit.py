@@ -31,7 +31,7 @@ from gemma4_compile.types import JsonObject
 from tests.packages import compile_small
 
 MIB, GIB = 1 << 20, 1 << 30
-QUANTS = ("q8f16", "q4f16m", "q4f16", "q4f16s")
+QUANTS = ("q4f16m", "q4f16", "q4kf16", "q4f16s")
 CONTEXTS = (131_072, 65_536, 32_768, 16_384, 8192, 4096, 2048)
 CHUNKS = (512, 256, 128, 64)
 SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)
@@ -67,7 +67,7 @@ def memory_of(preset: str) -> dict[tuple[str, int, int, bool, float], int]:
         for stored in storage_plan(table, RECIPES[quant], None):
             sizes[stored.parameter.role] += sum(tensor.nbytes for tensor in stored.tensors)
         rows, experts = sizes[Role.PER_LAYER_EMBEDDING], sizes[Role.EXPERTS]
-        shares = SHARES if experts and quant in ("q4f16", "q4f16s") else SHARES[:1]
+        shares = SHARES if experts and quant != "q4f16m" else SHARES[:1]
         places = [*product((False, True) if rows else (False,), shares)]
         for ((context, chunk), more), (on_host, share) in product(rest.items(), places):
             off = experts * (config.num_hidden_layers - int(share * config.num_hidden_layers))
@@ -139,6 +139,13 @@ def test_what_is_given_stays() -> None:
     assert (found.context_length, found.quant) == (16_384, "q4f16s")
     given = [name for name, step in entry["choices"].items() if step["given"]]
     assert given == ["context"]
+
+
+def test_room_makes_no_token_slower() -> None:
+    """8 bits halve its rate: they are for whoever asks for them."""
+    found, entry = fitted(E2B, "--fit", "200GB")
+    assert (found.quant, found.context_length) == ("q4f16m", 131_072)
+    assert "instead_of" not in entry["choices"]["recipe"]
 
 
 def test_a_recipe_file_and_one_library_are_given_too(tmp_path: Path) -> None:
@@ -235,7 +242,7 @@ def test_the_same_budget_chooses_the_same_and_none_changes_nothing() -> None:
 
 @pytest.mark.package
 def test_provenance_says_why_and_a_part_of_the_package_keeps_to_it(tmp_path: Path) -> None:
-    line = ("tiny", "--target", "cpu", "--fit", "67MiB")
+    line = ("tiny", "--target", "cpu", "--fit", "66.75MiB")
     found = fit_model(asked(*line))
     package = tmp_path / "package"
     compile_small(replace(found, output=package, only="weights"))
