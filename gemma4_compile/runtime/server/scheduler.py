@@ -27,6 +27,7 @@ class Run:
     due : where it waits for its next token; None while it does not
     rest : tokens of the prompt that are still to be read, as far as is known
     written : tokens of the reply so far
+    leader : another one that reads what the prompt begins with, until that can be copied
     has_begun, has_read, has_ended : whether a chunk of the prompt was read, and all of it, and
         whether the reply is over
     """
@@ -42,7 +43,7 @@ class Run:
         self.due: TokenDue | None = None
         self.rest = len(self.keys) - slot.shared(self.keys)
         self.has_begun = self.has_read = self.has_ended = False
-        self._leader: Run | None = None
+        self.leader: Run | None = None
         self._shared = 0
         self._events: Iterator[Event | PromptProgress | TokenDue] = iter(())
 
@@ -64,8 +65,19 @@ class Run:
     @property
     def waits(self) -> bool:
         """Return whether another one reads what its prompt begins with, and it can have a copy."""
-        leader = self._leader
+        leader = self.leader
         return leader is not None and leader.reads and leader.held < self._shared
+
+    @property
+    def before(self) -> int:
+        """Tokens to read before its own first one is chosen, those that another reads for it, too.
+
+        As far as that waits itself, less than it takes.
+        """
+        if not self.waits:
+            return self.rest
+        assert self.leader is not None, "what it waits for"
+        return self.rest + self._shared - self.leader.held
 
     @property
     def held(self) -> int:
@@ -87,7 +99,7 @@ class Run:
         shared = {run: beginning(run.keys, self.keys[:-1]) for run in others if run.reads}
         leader = max(shared, key=lambda run: shared[run], default=None)
         if leader is not None and shared[leader] >= self.slot.shared(self.keys) + LEAST_FORK:
-            self._leader, self._shared = leader, shared[leader]
+            self.leader, self._shared = leader, shared[leader]
             self.rest = len(self.keys) - self._shared
 
     def advance(self) -> None:
@@ -207,16 +219,29 @@ class Scheduler:
 
     def _next_reading(self) -> Run | None:
         """The one whose prompt's chunk is next."""
-        reading = [run for run in self.runs if run.reads and not run.waits]
+        reading = [run for run in self.runs if run.reads]
         if not reading:
             return None
         self._is_oldest = not self._is_oldest
-        return reading[0] if self._is_oldest else min(reading, key=lambda run: run.rest)
+        found = reading[0] if self._is_oldest else min(reading, key=lambda run: run.before)
+        while found.waits:  # its turn is that of the one that it waits for
+            assert found.leader is not None, "what it waits for"
+            found = found.leader
+        return found
 
     def _read(self, run: Run) -> None:
         if not run.has_begun:
-            self.slots.fork(run.slot, run.ticket.prompt)
+            self._copy(run)
         run.advance()
+        for other in self.runs:  # now: rings do not reach back far
+            if other.leader is run and not other.waits and not other.has_ended:
+                self._copy(other)
+
+    def _copy(self, run: Run) -> None:
+        """Give one that has not begun what another slot holds of its prompt."""
+        run.leader = None
+        self.slots.fork(run.slot, run.ticket.prompt)
+        run.rest = len(run.keys) - run.slot.shared(run.keys)
 
     def _step(self, waiting: list[tuple[Run, TokenDue]]) -> None:
         self.counts.steps += 1

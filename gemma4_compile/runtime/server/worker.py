@@ -27,14 +27,14 @@ class Place:
     Attributes
     ----------
     waits : it counts among the requests that wait
-    tickets : its generations that have not begun
+    tickets, running : its generations that have not begun, and those that have not ended since
     """
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._submitted = False
         self.waits = True
-        self.tickets = 0
+        self.tickets = self.running = 0
 
     def __enter__(self) -> Place:
         return self
@@ -111,7 +111,7 @@ class Worker:
         self._queue: dict[Ticket, Place] = {}  # in the order of their turns
         self._waiting = 0  # requests of which nothing has begun
         self._changed = threading.Condition()
-        self._running: dict[Ticket, None] = {}
+        self._running: dict[Ticket, Place] = {}
         self._scheduler: Scheduler | None = None
         self._stopping = False
         self._cause_of_death: BaseException | None = None
@@ -250,20 +250,24 @@ class Worker:
             scheduler.turn()
 
     def _next(self) -> Ticket | None:
-        """The ticket whose turn it is; None where none waits."""
+        """The ticket whose turn it is; None where none waits.
+
+        The first one of the request with the fewest running: one for many replies does not keep
+        slots from others.
+        """
         with self._changed:
             if not self._queue:
                 return None
-            ticket = next(iter(self._queue))
-            self._running[ticket] = None
-            place = self._queue.pop(ticket)
+            ticket = min(self._queue, key=lambda waiting: self._queue[waiting].running)
+            place = self._running[ticket] = self._queue.pop(ticket)
             place.tickets -= 1
+            place.running += 1
             self._wait_no_more(place)
             return ticket
 
     def _ended(self, ticket: Ticket) -> None:
         with self._changed:
-            del self._running[ticket]
+            self._running.pop(ticket).running -= 1
 
     def _free(self) -> int:
         """How many generations could begin at once."""

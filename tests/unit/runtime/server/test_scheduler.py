@@ -297,6 +297,38 @@ def test_replies_to_one_prompt_read_it_once() -> None:
     in_loop(body)
 
 
+def test_who_waits_for_a_prompt_lends_it_its_turns() -> None:
+    def body() -> None:
+        served = Served(replies(3))
+        served.ask(ids(30 * CHUNK, 1))
+        long = ids(30 * CHUNK, 2)
+        served.ask(long)
+        served.turn()
+        short = served.ask([*long[:40], *ids(5, 3)], most=1)
+        # of every two turns one is the oldest's; 3 chunks of the other long one, then a copy
+        assert served.finish(short) <= 2 * 4
+        assert served.sequences.forks == [(1, 2, 40)]
+
+    in_loop(body)
+
+
+def test_a_copy_is_made_before_the_other_reads_on() -> None:
+    prompt = ids(10 * CHUNK, 1)
+
+    def body() -> None:
+        served = Served(replies(3))
+        served.ask(prompt)
+        for seed in (2, 3):
+            served.ask([*prompt[: 3 * CHUNK], *ids(20, seed)])
+        held = served.sequences.engines[0]
+        while not served.sequences.forks:
+            served.turn()
+        assert served.sequences.forks == [(0, 1, 3 * CHUNK), (0, 2, 3 * CHUNK)]
+        assert len(held.held) == 3 * CHUNK
+
+    in_loop(body)
+
+
 def test_who_waits_for_a_prompt_reads_it_itself_where_that_ends() -> None:
     prompt = ids(10 * CHUNK, 1)
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -258,6 +259,60 @@ def test_as_many_begin_at_once_as_there_are_slots() -> None:
 
     assert asyncio.run(ask()) == ["yes"] * 2
     worker.stop()
+
+
+def test_a_request_for_many_replies_keeps_no_slots_from_others() -> None:
+    engine = ScriptedEngine(encode("yes"))
+    gate, running = threading.Event(), threading.Event()
+
+    def step() -> None:
+        running.set()
+        gate.wait(60)
+
+    engine.before_step = step
+    worker = make(engine)
+    begun: list[str] = []
+
+    def named(name: str) -> Callable[[Generator], Generation]:
+        def begin(generator: Generator) -> Generation:
+            begun.append(name)
+            return start(generator)
+
+        return begin
+
+    async def ask() -> None:
+        worker.submit(start)
+        await asyncio.to_thread(running.wait, 60)
+        tickets = worker.reserve().submit(*[named("many")] * 3)
+        tickets.append(worker.submit(named("one")))
+        gate.set()
+        for ticket in tickets:
+            await told(ticket)
+
+    asyncio.run(ask())
+    worker.stop()
+    assert begun == ["many", "many", "many", "one"]  # one slot: in their order
+
+    gate.clear()
+    running.clear()
+    begun.clear()
+    engines = [ScriptedEngine([500] * (3 + 30 * place)) for place in range(2)]
+    for one in engines:
+        one.before_step = step
+    worker = Worker(lambda: scripted_slots(*engines), 8)
+    worker.start()
+
+    async def ask_two() -> None:
+        tickets = worker.reserve().submit(*[named("many")] * 4)
+        await asyncio.to_thread(running.wait, 60)
+        tickets.append(worker.submit(named("one")))
+        gate.set()
+        for ticket in tickets:
+            await told(ticket)
+
+    asyncio.run(ask_two())
+    worker.stop()
+    assert begun.index("one") == 2  # the next slot is for who has none
 
 
 def test_stopping_ends_the_replies_of_all_slots() -> None:
