@@ -29,7 +29,8 @@ from benchmarks.environment import environment
 from benchmarks.guessed_replies import GuessedReplies, accepted_by_coin
 from benchmarks.native_options import native_options
 from benchmarks.placed_sequence import fill_with_random_keys, place_at
-from benchmarks.samples import summary
+from benchmarks.samples import summary, timed
+from benchmarks.shared_steps import shared_steps
 from benchmarks.synthetic_package import synthetic_package
 from gemma4_compile import abi
 from gemma4_compile.options.chat import AUTO, PLACES, parse_drafts, parse_experts
@@ -45,13 +46,6 @@ SAME_STEPS, SAME_BREAK = 96, 24
 SAME_ROUNDS, SAME_DRAFTS = 12, 4
 ACCEPTANCE = (0.6, 0.7, 0.8)
 ACCEPTED = 0.7  # of the guesses in a round that is timed
-
-
-def timed(action: Callable[[], Any]) -> float:
-    """Milliseconds of a call."""
-    begin = time.perf_counter()
-    action()
-    return (time.perf_counter() - begin) * 1e3
 
 
 class Measurement:
@@ -71,7 +65,12 @@ class Measurement:
         self.weight_bytes = sum(shard.nbytes for shard in package.tensor_cache.shards)
         begin = time.perf_counter()
         self.engine = Engine(
-            package, context_length=options.capacity, graphs=graphs, ple=ple, experts=experts
+            package,
+            context_length=options.capacity,
+            graphs=graphs,
+            sequences=max(options.sequences, default=1),
+            ple=ple,
+            experts=experts,
         )
         self.load_s = time.perf_counter() - begin
         self.ids = np.random.default_rng(1).integers(3, self.engine.vocab_size, 1 << 16).tolist()
@@ -218,6 +217,11 @@ class Measurement:
         samples = self._samples(lambda: self._fill(context), checked, repeats)
         return {"context": context, "rows": rows, "launched_ms": samples}
 
+    def step(self, context: int, sequences: int) -> dict[str, Any]:
+        """A token of each of several sequences."""
+        sizes = self.options.tokens, self.options.repeats
+        return shared_steps(self.engine, self.ids, context, sequences, *sizes)
+
     def draft(self, context: int, drafts: int) -> dict[str, Any]:
         """Guesses after `context` tokens, several in one go; nothing is read."""
         engine, drafter, sequence = self.engine, self._rounds.drafter, self.engine.sequence
@@ -361,6 +365,8 @@ def main() -> None:
                 report("decode", measurement.decode(context))
                 for rows in filter(None, options.verify.split(",")):
                     report("verify", measurement.verify(context, int(rows)))
+                for sequences in options.sequences:
+                    report("step", measurement.step(context, sequences))
                 for drafts in map(int, filter(None, options.drafts.split(","))):
                     report("draft", measurement.draft(context, drafts))
                     report("round", measurement.round(context, drafts))

@@ -10,6 +10,10 @@ from gemma4_compile.options.chat import AUTO, PLACES
 RESULTS = Path(__file__).resolve().parent / "results" / "native.jsonl"
 
 
+def _numbers(text: str) -> list[int]:
+    return [int(one) for one in text.split(",")]
+
+
 def native_options(description: str | None) -> argparse.Namespace:
     """Read them from the command line."""
     parser = argparse.ArgumentParser(description=description)
@@ -19,6 +23,9 @@ def native_options(description: str | None) -> argparse.Namespace:
     parser.add_argument("--context", default="32,1024", help="tokens before the decoded ones")
     parser.add_argument("--at", default="", help="positions behind random keys to decode at")
     parser.add_argument("--verify", default="", help="rows of steps that check a drafter's guesses")
+    parser.add_argument(
+        "--sequences", default=[], type=_numbers, help="sequences that share steps, as 1,4,8"
+    )
     parser.add_argument("--drafts", default="", help="a drafter's guesses in rounds that are timed")
     parser.add_argument(
         "--replies", type=int, default=0, help="tokens of replies with guesses (--drafts), if any"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import statistics
+import time
+from collections.abc import Callable
 from typing import Any
 
 
@@ -14,3 +16,10 @@ def summary(samples: list[float]) -> dict[str, Any]:
         "spread": round((max(samples) - min(samples)) / median, 4),
         "all": [round(sample, 5) for sample in samples],
     }
+
+
+def timed(action: Callable[[], Any]) -> float:
+    """Milliseconds of a call."""
+    begin = time.perf_counter()
+    action()
+    return (time.perf_counter() - begin) * 1e3

@@ -37,6 +37,7 @@ METADATA = "_metadata"
 DRAFT = "draft_token"
 VERIFY = "verify_tokens"
 DRAW_ROWS = "draw_rows"
+DECODE_ROWS = "decode_rows"  # our own runtime's, where a step takes a token of several sequences
 # Of packages that take pictures or sounds.
 EMBED_IMAGE = "embed_image"
 EMBED_AUDIO = "embed_audio"
@@ -60,6 +61,10 @@ KV_KEY = "gemma4_kv_key"
 KV_VALUE = "gemma4_kv_value"
 KV_POSITIONS = "gemma4_kv_positions"
 KV_ROTARY = "gemma4_kv_rotary"
+# Of all slots, where kernels take addresses; what each row of a forward of several is.
+KV_KEY_POOL = "gemma4_kv_key_pool"
+KV_VALUE_POOL = "gemma4_kv_value_pool"
+KV_ROW_SLOTS = "gemma4_kv_row_slots"
 
 # Native callers only; WebLLM drives the same object through vm.builtin.kv_state_*.
 KV_CLEAR = "gemma4_kv_clear"
@@ -84,6 +89,7 @@ CHECK_TENSORS = "gemma4_check_tensors"  # refuses what a function was not compil
 LINKED_FUNCTIONS = (
     CHECK_TENSORS,
     *(KV_CREATE, KV_KEY, KV_VALUE, KV_POSITIONS, KV_ROTARY),
+    *(KV_KEY_POOL, KV_VALUE_POOL, KV_ROW_SLOTS),
     *(KV_CLEAR, KV_ADD_SEQUENCE, KV_REMOVE_SEQUENCE, KV_FORK_SEQUENCE),
     *(KV_BEGIN_FORWARD, KV_END_FORWARD, KV_POP_N, KV_LENGTH),
 )

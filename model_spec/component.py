@@ -41,6 +41,7 @@ class ExportOptions:
     image_rows : blocks of a picture, at most, for which memory is planned
     client_blocks : across and down of the stock client's picture
     pads_pictures : the client gives each picture as many rows, whatever its grid
+    joins_sequences : a forward may be of a token of each of several sequences
     kv_limits : by which keys and values of full layers are in parts; None for none that are
     """
 
@@ -55,6 +56,7 @@ class ExportOptions:
     image_rows: int = DEFAULT_BUDGET
     client_blocks: tuple[int, int] = CLIENT_BLOCKS
     pads_pictures: bool = False
+    joins_sequences: bool = False
     kv_limits: KvLimits | None = None
 
 

@@ -42,6 +42,7 @@ DEFAULT = TargetSpec(
     max_grid_dim=UNLIMITED,
     processor=PROCESSORS.get(platform.machine(), ""),
     host_triple=host_triple(sys.platform),
+    joins_sequences=True,
     is_by_machine=True,
 )
 
@@ -58,7 +59,14 @@ ARCHITECTURES = {"x86_64": "x86_64", "AMD64": "x86_64", "aarch64": "aarch64", "a
 """zig's name of an architecture by `platform.machine()`."""
 ELF_NAMES = {"x86_64": "elf_x86_64", "aarch64": "aarch64linux"}
 """The linker's name of an architecture on Linux."""
-UNITS = ("check_tensors.cc", "kv_sequence.cc", "kv_state.cc", "kv_functions.cc", "kv_rows.cc")
+UNITS = (
+    "check_tensors.cc",
+    "kv_memory.cc",
+    "kv_sequence.cc",
+    "kv_state.cc",
+    "kv_functions.cc",
+    "kv_rows.cc",
+)
 COMPILE_FLAGS = ("-std=c++17", "-O2", "-g0", "-DNDEBUG", "-fPIC", "-fvisibility=hidden")
 SHARED = ("-shared", "-O2", "-s")
 _PARTS_OF_UCRT = (

@@ -43,6 +43,7 @@ DEFAULT = TargetSpec(
     tuning=read_tuning("cuda"),
     activations=INT8,
     source_suffix=".cu",
+    joins_sequences=True,
     is_by_machine=True,
     compilers=("nvidia-cuda-nvrtc",),
 )

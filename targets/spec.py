@@ -61,6 +61,8 @@ class TargetSpec:
     is_static : the library is linked into a program and registers itself: nothing loads it by name
     gathers_launches : the client submits launches together, when somebody reads a result
     pads_pictures : the client gives every picture as many rows, whatever its grid
+    joins_sequences : kernels find keys and values in memory of all sequences together, by address,
+        so that a forward may be of a token of each of several
     int8_feature : the feature of the kernels' language that products of int8 need, "" for none
     is_by_machine : libraries made on machines of another kind are others
     compilers : packages that compile kernels, if they are installed
@@ -96,6 +98,7 @@ class TargetSpec:
     is_static: bool = False
     gathers_launches: bool = False
     pads_pictures: bool = False
+    joins_sequences: bool = False
     int8_feature: str = ""
     is_by_machine: bool = False
     compilers: tuple[str, ...] = ()

@@ -156,6 +156,7 @@ WASM = Platform(
         "wasm_runtime.cc",
         "wasm_support.cc",
         "check_tensors.cc",
+        "kv_memory.cc",
         "kv_sequence.cc",
         "kv_state.cc",
         "kv_functions.cc",

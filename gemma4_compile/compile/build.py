@@ -98,6 +98,7 @@ def decoder_options(
         package=package,
         softmax_blocks=SOFTMAX_BLOCKS,
         pads_pictures=target.pads_pictures,
+        joins_sequences=target.joins_sequences,
         kv_limits=kv_limits(target, context_length),
     )
 

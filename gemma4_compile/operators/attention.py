@@ -23,6 +23,7 @@ from gemma4_compile.operators.examples import (
     ATTENTION_F32,
     Sizes,
     example_carried,
+    joint_positions,
     kept_positions,
     kv_positions,
     rotary_table,
@@ -38,7 +39,7 @@ from gemma4_compile.operators.heads import (
 )
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.picture_attention import example_last_rows
-from gemma4_compile.operators.rows import Rows
+from gemma4_compile.operators.rows import Joint, Rows
 from gemma4_compile.operators.spreads import LSE, Spread
 from gemma4_compile.operators.tir import (
     FunctionBuilder,
@@ -239,16 +240,21 @@ class OverCache(Operator):
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
     ) -> Array | None:
         if name == "positions":
-            return _positions(self.rows, self.part, sizes)
+            return self._positions(shape, sizes)
         if name == "split_lse" and not self.part.is_first:
             return example_carried(shape, rng)
         return rotary_table(shape, rng) if name == "rotary" else None
+
+    def _positions(self, shape: tuple[int, ...], sizes: Sizes) -> Array:
+        if isinstance(self.rows, Joint):
+            return joint_positions(self.rows, shape, sizes)
+        return _positions(self.rows, self.part, sizes)
 
     def known_spreads(self, name: str, dtype: str) -> tuple[Spread, ...]:
         return LSE if name == "split_lse" else super().known_spreads(name, dtype)
 
     def known_data(self, name: str, shape: tuple[int, ...], sizes: Sizes) -> Array | None:
-        return _positions(self.rows, self.part, sizes) if name == "positions" else None
+        return self._positions(shape, sizes) if name == "positions" else None
 
     def tolerance(self, result: str) -> float:
         return ATTENTION_F32

@@ -18,7 +18,7 @@ from tvm.relax.frontend import nn
 from tvm.tirx.buffer import is_buffer_var
 
 from gemma4_compile.operators.examples import MOVED_BYTES, SUM_F32, Sizes, random_values
-from gemma4_compile.operators.rows import Few
+from gemma4_compile.operators.rows import Few, Joint
 from gemma4_compile.operators.spreads import Spread, spreads_of
 from gemma4_compile.operators.types import Index
 from gemma4_compile.types import Array
@@ -101,7 +101,7 @@ class Operator(ABC):
         """Inputs, in-place arguments and outputs of the definition, in its order."""
         args: list[Array | int] = []
         rows = vars(self).get("rows")
-        if isinstance(rows, Few):
+        if isinstance(rows, Few | Joint):
             sizes = replace(sizes, rows=rows.count(sizes.rows))
         for param in self.prim_func().params:
             if not is_buffer_var(param):

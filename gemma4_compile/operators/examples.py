@@ -66,7 +66,7 @@ class Sizes:
     ----------
     rows : positions of a prefill chunk
     before : positions before them
-    capacity : rows of a full layer's keys and values
+    capacity : rows of a full layer's keys and values; there is a slot for each of `rows`
     chunk : longest prefill chunk
     """
 
@@ -79,6 +79,7 @@ class Sizes:
         """A tensor's dimension with the symbolic sizes in it replaced."""
         if isinstance(dimension, tirx.Var):
             symbols = {"n": self.rows, "m": 1, "capacity": self.capacity, "chunk": self.chunk}
+            symbols["slots"] = self.rows
             symbols["samples"] = self.rows * SOUND_HOP - 1  # the last frame is not full
             whole = rows_of_table(dimension)
             return symbols[dimension.name] if whole is None else whole
@@ -119,6 +120,14 @@ def kept_positions(rows: Rows, sizes: Sizes) -> Array:
     count = rows.count(sizes.rows)
     kept = count - count // 3
     return np.array([sizes.before, kept, sizes.before + kept, 0])
+
+
+def joint_positions(rows: Rows, shape: tuple[int, ...], sizes: Sizes) -> Array:
+    """Position and slot of each row of several sequences; zeros after the last."""
+    count, places = rows.count(sizes.rows), np.zeros(shape, np.int64)
+    places[:count, 0] = np.linspace(sizes.before, 0, count)
+    places[:count, 1] = np.arange(count)[::-1]
+    return places
 
 
 def rotary_table(shape: tuple[int, ...], rng: np.random.Generator) -> Array:

@@ -70,6 +70,10 @@ class CacheShape:
         """Shape, with a fresh symbolic variable for a full layer."""
         return symbolic_rows(self.cache_rows, "capacity"), self.kv_heads, self.head_dim
 
+    def pool(self) -> tuple[Index, Index, int, int]:
+        """Shape of those of all slots, with a fresh symbolic variable for their number, too."""
+        return tirx.Var("slots", "int64"), *self.shape()
+
     def row(self, position: Expr) -> Expr:
         """The row that holds `position` (int32)."""
         return (

@@ -12,7 +12,7 @@ from gemma4_compile.operators.types import Index
 
 @dataclass(frozen=True)
 class Rows:
-    """Positions of an operator; the base class of its three forms."""
+    """Positions of an operator; the base class of its forms."""
 
     @classmethod
     def from_description(cls, values: Mapping[str, object]) -> type[Rows]:
@@ -63,6 +63,21 @@ class Few(Rows):
     @property
     def prefix(self) -> str:
         return "few_row_"
+
+    def count(self, rows: int) -> int:
+        return min(rows, self.most)
+
+
+@dataclass(frozen=True)
+class Joint(Rows):
+    """At most so many, each of a sequence of its own: any number up to it."""
+
+    most: int = 1
+    form: str = "joint"
+
+    @property
+    def prefix(self) -> str:
+        return "joint_"
 
     def count(self, rows: int) -> int:
         return min(rows, self.most)

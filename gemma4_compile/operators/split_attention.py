@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tvm import tirx
@@ -15,10 +15,11 @@ from gemma4_compile.operators.attention_splits import declare_splits
 from gemma4_compile.operators.base import TensorSpec
 from gemma4_compile.operators.heads import Head, QkvColumns, norm_and_rotate
 from gemma4_compile.operators.math import f32
-from gemma4_compile.operators.rows import One
+from gemma4_compile.operators.rows import Joint, One
 from gemma4_compile.operators.tir import (
     FunctionBuilder,
     LocalVar,
+    OneRow,
     bind,
     function,
     i32,
@@ -89,6 +90,11 @@ class SplitAttention(OverCache):
     and not after it. With `NormedQuery`, of a layer without keys of its own, arguments are the
     projection in place of q and, as the last, q_norm and rotary.
 
+    Rows of several sequences (`Joint`) have arguments as one position has, and the axis of few
+    rows; each is what that of one position is of its sequence. Key and value caches have those of
+    all slots, (slots, rows, kv_heads, head_dim); positions (chunk, 2) int32 has each row's position
+    and slot, and the rotary table a line for each row.
+
     Of a part of the cache the splits are of the part's keys. Each split of a later part goes on
     from that of the same number of the parts before: results are in place, and those of a split
     without keys stay what they are. A new key and value are written where the part has a row.
@@ -103,6 +109,8 @@ class SplitAttention(OverCache):
     def name(self) -> str:
         if self.is_one:
             return self.kind if self.normed is None else "decode_attention"
+        if self.is_joint:
+            return f"{self.rows.prefix}decode_attention"
         return "few_row_attention" if self.normed is None else "normed_few_row_attention"
 
     @property
@@ -113,6 +121,11 @@ class SplitAttention(OverCache):
     def is_one(self) -> bool:
         """Whether it is of one position."""
         return isinstance(self.rows, One)
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether its rows are of several sequences."""
+        return isinstance(self.rows, Joint)
 
     @property
     def normed(self) -> NormedQuery | None:
@@ -167,8 +180,8 @@ class SplitAttention(OverCache):
     def row_range(self, args: SplitArguments, row: Expr, split: Expr) -> tuple[Expr, Expr]:
         """Keys [begin, end) of a split that a row sees; a part's own."""
         positions, rows, key = args.positions, i32(args.n), args.key
-        last = bind(self.part.own(positions[2] - 1, key))
-        if self.is_one:
+        last = bind(self.part.own(self.last_position(positions, row), key))
+        if self.is_one or self.is_joint:
             begin, end = (bind(bound) for bound in self.split_range(last, split, key))
             return begin, end
         first = bind(self.part.own(positions[2] - rows, key))
@@ -177,25 +190,37 @@ class SplitAttention(OverCache):
         seen = bind(tirx.max(begin, self.first_key(own)))
         return seen, bind(tirx.max(tirx.min(end, own + 1), seen))
 
+    def last_position(self, positions: Buffer, row: Index) -> Expr:
+        """The position of a row of several sequences, or of the last row of one."""
+        return positions[row, 0] if self.is_joint else positions[2] - 1
+
     def step(self, positions: Buffer, rows: Index, row: Expr) -> Expr:
         """The row of the rotary table for a row of the call."""
-        return positions[1] - i32(rows) + row
+        return row if self.is_joint else positions[1] - i32(rows) + row
+
+    def of_row(self, args: SplitArguments, row: Index) -> SplitArguments:
+        """The arguments with the caches of a row of several sequences; else those of the call."""
+        if not self.is_joint:
+            return args
+        slot = bind(args.positions[row, 1])
+        return replace(args, key=OneRow(args.key, slot), value=OneRow(args.value, slot))
 
     def declare(self, build: FunctionBuilder) -> SplitArguments:
         """The arguments of definition and kernel."""
         rows, dim, normed = self.rows.extent(), self.head_dim, self.normed
-        cache, chunk = self.cache.shape(), tirx.Var("chunk", "int64")
+        cache = self.cache.pool() if self.is_joint else self.cache.shape()
+        chunk = tirx.Var("chunk", "int64")
         specs: dict[str, TensorSpec] = {
             **dict.fromkeys(("q", "qkv"), ((rows, self.columns.width), "float32")),
             "q_norm": ((dim,), "float32"),
             "k_norm": ((dim,), "float32"),
-            "positions": ((4,), "int32"),
+            "positions": ((tirx.Var("chunk", "int64"), 2) if self.is_joint else (4,), "int32"),
             "rotary": ((chunk, normed.rotary_total if normed else 0, 2), "float32"),
             "key": (cache, self.cache_dtype),
             "value": (cache, self.cache_dtype),
         }
         names = ["q", "key", "value", "positions"]
-        if normed is not None and self.is_one:
+        if normed is not None and (self.is_one or self.is_joint):
             norms = ("q_norm", "k_norm") if self.owns_kv else ("q_norm",)
             names = ["qkv", *norms, "positions", "rotary", "key", "value"]
         elif normed is not None:
@@ -208,10 +233,13 @@ class SplitAttention(OverCache):
 
     def definition(self) -> tirx.PrimFunc:
         with function(scheduled=False) as build:
-            args = self.declare(build)
-            if self.owns_kv:
-                self._store_new(args)
+            args = whole = self.declare(build)
+            if self.owns_kv and not self.is_joint:
+                self._store_new(args, 0)
             with T.serial(0, args.n) as i:
+                args = self.of_row(whole, i)
+                if self.owns_kv and self.is_joint:
+                    self._store_new(args, i)
                 q, row = self._prepared(args, i)
                 with T.serial(0, self.splits) as s, T.serial(0, self.heads) as h:
                     begin, end = self.row_range(args, i32(i), s)
@@ -228,9 +256,10 @@ class SplitAttention(OverCache):
         lse = bind(split_lse[(*place, 0)]), bind(split_lse[(*place, 1)])
         return Carried(lambda d: o_partial[(*place, d)], *lse)
 
-    def _store_new(self, args: SplitArguments) -> None:
-        """The key and the value of one position, in their row of the caches."""
-        step, position = bind(args.positions[1] - 1), args.positions[2] - 1
+    def _store_new(self, args: SplitArguments, i: Index) -> None:
+        """The key and the value of a row, in their row of the caches."""
+        step = bind(self.step(args.positions, 1, i32(i)))
+        position = self.last_position(args.positions, i)
         slot = bind(self.cache.row(self.part.own(position, args.key)))
         held = nullcontext() if self.part.is_whole else when(self.part.holds(slot, args.key))
         with held, T.serial(0, self.kv_heads) as g:
@@ -243,7 +272,7 @@ class SplitAttention(OverCache):
                 def put(d: Expr, y: Expr, cache: Buffer = cache) -> None:
                     store(cache, y.astype(self.cache_dtype), slot, g, d)
 
-                norm_and_rotate(self.head, args.q, 0, column, weight, turn, step, put)
+                norm_and_rotate(self.head, args.q, i, column, weight, turn, step, put)
 
     def _prepared(self, args: SplitArguments, i: Expr) -> tuple[Buffer, Index]:
         """The buffer and the row with the queries of a row."""

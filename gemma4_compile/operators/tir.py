@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from tvm import tirx
 from tvm.s_tir.stmt import SBlock, SBlockRealize
@@ -77,9 +78,34 @@ class LocalVar:
         self.set(self.value + value)
 
 
+@dataclass(frozen=True)
+class OneRow:
+    """One row of an argument, read and written as an argument of its own."""
+
+    rows: Buffer
+    row: Index
+
+    @property
+    def shape(self) -> list[Index]:
+        """Extent of each axis of the row."""
+        return list(self.rows.shape)[1:]
+
+    @property
+    def dtype(self) -> str:
+        """Type of one element."""
+        return self.rows.dtype
+
+    def __getitem__(self, indices: Index | tuple[Index, ...]) -> Expr:
+        places = indices if isinstance(indices, tuple) else (indices,)
+        return self.rows[(self.row, *places)]
+
+
 def store(buffer: Buffer, value: Expr, *indices: Index) -> None:
     """``buffer[indices] = value``."""
-    T.buffer_store(buffer, value, list(indices))
+    if isinstance(buffer, OneRow):
+        store(buffer.rows, value, buffer.row, *indices)
+    else:
+        T.buffer_store(buffer, value, list(indices))
 
 
 def bind(value: Index) -> Expr:

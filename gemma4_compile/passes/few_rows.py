@@ -74,7 +74,7 @@ def few_rows(graph: OperatorGraph, limits: FusionLimits) -> None:
         splits, calls = _in_splits(attention, splits, most, limits.few_rows)
         graph.replace([attention], calls)
     for of_few in graph.calls(SplitAttention):
-        if not of_few.operator.is_one and of_few.operator.part.is_whole:
+        if isinstance(of_few.operator.rows, Few) and of_few.operator.part.is_whole:
             _norm_in_attention(graph, of_few, limits)
     for linear in matmuls(graph):
         if isinstance(linear.operator.rows, Chunk):

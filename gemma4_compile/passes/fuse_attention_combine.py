@@ -20,6 +20,7 @@ from gemma4_compile.operators.activations import PACKED
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.prologues import Combine
+from gemma4_compile.operators.rows import One
 from gemma4_compile.passes.fuse_norm_linear import matmuls
 from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.passes.operator_graph import (
@@ -50,7 +51,8 @@ def combine_of(
     operator = linear.operator
     if combine is None or operator.in_dtype == PACKED:
         return None
-    return combine if operator.is_plain and not combine.operator.packs else None
+    is_of_one = isinstance(combine.operator.rows, One) and not combine.operator.packs
+    return combine if operator.is_plain and is_of_one else None
 
 
 def _is_small(

@@ -22,8 +22,9 @@ from gemma4_compile.operators.base import (
 )
 from gemma4_compile.operators.heads import WHOLE, CachePart
 from gemma4_compile.operators.picture_attention import LastVisibleRows
-from gemma4_compile.operators.rows import ONE, Chunk, One, Rows, rows_of_extent
+from gemma4_compile.operators.rows import ONE, Chunk, Few, Joint, One, Rows, rows_of_extent
 from gemma4_compile.operators.split_attention import NormedQuery, SplitAttention
+from gemma4_compile.operators.types import Index
 
 
 @dataclass(frozen=True)
@@ -177,11 +178,12 @@ class Attention(nn.Module):
         """(rows, hidden_size) -> (rows, hidden_size) float32; one row at and behind `cut_at`."""
         kv, rows = context.kv, rows_of_extent(hidden.shape[0])
         qkv = self.qkv_proj.matmul(hidden, rows)
-        if isinstance(rows, One):
-            return self.o_proj.matmul(self._combine(*self._decode(qkv, kv)), ONE)
+        if isinstance(rows, One) or kv.is_joint:
+            return self.o_proj.matmul(self._combine(self._decode(qkv, kv), kv.rows_of_step), rows)
         q = self._prepare(qkv, kv, rows)
         if isinstance(rows, Chunk) and context.cut_at == self.plan.index:
-            return self.o_proj.matmul(self._combine(*self._last_row(take_last_row(q), kv)), ONE)
+            splits = self._last_row(take_last_row(q), kv)
+            return self.o_proj.matmul(self._combine(splits, ONE), ONE)
         return self.o_proj.matmul(self._chunk(q, kv, rows, context.last_rows), rows)
 
     def _rotary_fields(self, kv: KvTensors) -> RotaryFields:
@@ -288,10 +290,10 @@ class Attention(nn.Module):
         splits, grain = self.options.splits(self.plan), self.options.grain(self.plan)
         return {"splits": splits, "grain": grain}
 
-    def _split_specs(self) -> list[TensorSpec]:
+    def _split_specs(self, lead: tuple[Index, ...] = ()) -> list[TensorSpec]:
         heads, splits = self.plan.num_attention_heads, self.options.splits(self.plan)
-        o_partial = (splits, heads, self.plan.head_dim)
-        return [(o_partial, self.activation_dtype), ((splits, heads, 2), "float32")]
+        o_partial = (*lead, splits, heads, self.plan.head_dim)
+        return [(o_partial, self.activation_dtype), ((*lead, splits, heads, 2), "float32")]
 
     def _last_row(self, q: nn.Tensor, kv: KvTensors) -> tuple[nn.Tensor, ...]:
         """The last position of a chunk: its q is prepared already."""
@@ -308,22 +310,28 @@ class Attention(nn.Module):
         return splits
 
     def _decode(self, qkv: nn.Tensor, kv: KvTensors) -> tuple[nn.Tensor, ...]:
-        """One position: norms, RoPE, the write of K and V, and the splits, in a launch a part."""
+        """One position: norms, RoPE, the write of K and V, and the splits, in a launch a part.
+
+        Or one of each of several sequences, in the same launch.
+        """
+        specs = self._split_specs(kv.rows_of_step.lead(qkv.shape[0]))
         splits: tuple[nn.Tensor, ...] = ()
         for part in self._parts(kv):
             operator = SplitAttention(
-                rows=ONE,
+                rows=kv.rows_of_step,
                 window=self.plan.window,
                 query=NormedQuery(**self._rotary_fields(kv)),
                 **self._split_fields(),
                 **self._cache_fields(kv, part),
             )
-            splits = self._emit_with_cache(operator, qkv, kv, self._split_specs(), splits)
+            splits = self._emit_with_cache(operator, qkv, kv, specs, splits)
         return splits
 
-    def _combine(self, o_partial: nn.Tensor, split_lse: nn.Tensor) -> nn.Tensor:
-        """Put the splits together: (1, heads * head_dim)."""
+    def _combine(self, splits: tuple[nn.Tensor, ...], rows: Rows) -> nn.Tensor:
+        """Put the splits of each row together: (rows, heads * head_dim)."""
         heads, dim = self.plan.num_attention_heads, self.plan.head_dim
-        splits, dtype = self.options.splits(self.plan), self.activation_dtype
-        operator = CombineSplits(heads, dim, splits, dtype)
-        return emit(operator, [o_partial, split_lse], [((1, heads * dim), dtype)])[0]
+        count, dtype = self.options.splits(self.plan), self.activation_dtype
+        of_rows = Few(rows.most) if isinstance(rows, Joint) else rows
+        operator = CombineSplits(heads, dim, count, dtype, of_rows)
+        extent = 1 if rows == ONE else splits[0].shape[0]
+        return emit(operator, splits, [((extent, heads * dim), dtype)])[0]

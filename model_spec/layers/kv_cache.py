@@ -22,7 +22,7 @@ from tvm.relax.frontend import nn
 from gemma4_compile import abi
 from gemma4_compile.operators.base import emit, emit_inplace
 from gemma4_compile.operators.padded_rows import BITS, KeptRows, ShiftedRotary
-from gemma4_compile.operators.rows import Rows
+from gemma4_compile.operators.rows import ONE, Joint, Rows
 from gemma4_compile.types import Array
 
 ITEM_BYTES = {"float16": 2, "float32": 4}
@@ -95,6 +95,11 @@ class KvLayout:
             for number in entry * slot.parts
         ]
 
+    @property
+    def joins(self) -> bool:
+        """Whether rows of several sequences find their keys: whole layers, and no padding."""
+        return self.padding_slot is None and not any(slot.is_split for slot in self.slots)
+
     def entry(self, slot: int) -> int:
         """The number of a slot's first entry in the state."""
         return sum(before.parts for before in self.slots[:slot])
@@ -163,15 +168,33 @@ class KvTensors:
     depends on the write.
     """
 
-    def __init__(self, layout: KvLayout, state: nn.Object) -> None:
+    def __init__(
+        self, layout: KvLayout, state: nn.Object, most_sequences: int | None = None
+    ) -> None:
+        """Take the state.
+
+        Parameters
+        ----------
+        most_sequences : of which a row of the function may be, at most; None where it is of one
+        """
         self.layout = layout
         self._state = state
+        self.rows_of_step: Rows = ONE if most_sequences is None else Joint(most_sequences)
         self.has_copies = False
         self._current: dict[tuple[int, int], tuple[nn.Tensor, nn.Tensor]] = {}
         self._capacities = {1: tirx.Var("capacity", "int64")}  # rows by the number of parts
-        self.positions = self._tensor(abi.KV_POSITIONS, (4,), "int32")
         chunk = tirx.Var("rotary_rows", "int64")
+        if self.is_joint:
+            self._slots = tirx.Var("slots", "int64")
+            self.positions = self._tensor(abi.KV_ROW_SLOTS, (chunk, 2), "int32")
+        else:
+            self.positions = self._tensor(abi.KV_POSITIONS, (4,), "int32")
         self.rotary = self._tensor(abi.KV_ROTARY, (chunk, layout.rotary_pairs, 2), "float32")
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether rows are of several sequences, each with its slot and its position."""
+        return self.rows_of_step != ONE
 
     def _tensor(
         self, function: str, shape: tuple[int | tirx.Var, ...], dtype: str, slot: int | None = None
@@ -188,21 +211,24 @@ class KvTensors:
         return nn.Tensor(_expr=cast)
 
     def get(self, slot: int, part: int = 0) -> tuple[nn.Tensor, nn.Tensor]:
-        """K and V of a slot, or of one of its parts: (rows, kv_heads, head_dim)."""
+        """K and V of a slot, or of one of its parts: (rows, kv_heads, head_dim).
+
+        Where rows are of several sequences: those of all slots of the state, their number in front.
+        """
         if (slot, part) not in self._current:
             spec = self.layout.slots[slot]
             if spec.parts not in self._capacities:
                 self._capacities[spec.parts] = tirx.Var("part_rows", "int64")
-            shape = (
-                self._capacities[spec.parts] if spec.rows is None else spec.rows,
-                spec.kv_heads,
-                spec.head_dim,
-            )
+            rows = self._capacities[spec.parts] if spec.rows is None else spec.rows
+            shape: tuple[int | tirx.Var, ...] = (rows, spec.kv_heads, spec.head_dim)
+            functions = abi.KV_KEY, abi.KV_VALUE
+            if self.is_joint:
+                shape, functions = (self._slots, *shape), (abi.KV_KEY_POOL, abi.KV_VALUE_POOL)
             entry = self.layout.entry(slot) + part
-            self._current[slot, part] = (
-                self._tensor(abi.KV_KEY, shape, self.layout.dtype, entry),
-                self._tensor(abi.KV_VALUE, shape, self.layout.dtype, entry),
+            key, value = (
+                self._tensor(function, shape, self.layout.dtype, entry) for function in functions
             )
+            self._current[slot, part] = key, value
         return self._current[slot, part]
 
     def count_padding(self, embeddings: nn.Tensor, rows: Rows) -> tuple[nn.Tensor, nn.Tensor]:

@@ -17,6 +17,7 @@ from tvm.relax.frontend import nn
 
 from gemma4_compile import abi
 from gemma4_compile.model_spec.component import ExportOptions
+from gemma4_compile.model_spec.config.drafter import MAX_VERIFIED
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.layers.attention import (
     Attention,
@@ -49,6 +50,9 @@ from gemma4_compile.model_spec.text.scales import embedding_scale
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.moe import BRANCH_NORM, DENSE_NORM, VECTORS
 from gemma4_compile.operators.rows import CHUNK, ONE, Rows, rows_of_extent
+
+MAX_ROWS = MAX_VERIFIED
+"""Sequences of a step, at most: as many as rows of drafts, whose kernels they share."""
 
 
 @dataclass(frozen=True)
@@ -259,6 +263,17 @@ class Gemma4ForCausalLM(nn.Module):
         logits = self._head(self.norm(last))
         normed = rms_norm(last, self.norm.weight, config.rms_norm_eps, "float32")
         return nn.op.reshape(logits, (1, length, config.vocab_size)), normed, kv
+
+    def decode_rows(self, ids: nn.Tensor, kv: nn.Object) -> tuple[nn.Tensor | nn.Object, ...]:
+        """Run a token of each of several sequences: (n,) int32 -> logits (1, n, vocab) f32, state.
+
+        The state has the slot and the position of each.
+        """
+        (length,) = ids.shape
+        tensors = KvTensors(self.layout, kv, MAX_ROWS)
+        *_, last = self._streams(self._embed(ids, CHUNK), ids, AttentionContext(tensors))
+        logits = self._head(self.norm(last))
+        return nn.op.reshape(logits, (1, length, self.config.vocab_size)), kv
 
     def create_kv_cache(
         self,

@@ -14,7 +14,7 @@ from gemma4_compile.model_spec.component import (
 from gemma4_compile.model_spec.config.drafter import MAX_VERIFIED
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.matrices import Matrices
-from gemma4_compile.model_spec.text.decoder import Gemma4ForCausalLM
+from gemma4_compile.model_spec.text.decoder import MAX_ROWS, Gemma4ForCausalLM
 from gemma4_compile.model_spec.text.sampler import SamplerModule, SamplerOptions
 
 
@@ -22,8 +22,11 @@ def _mode(params: str) -> dict[str, str]:
     return {"param_mode": params, "effect_mode": "none"}
 
 
-def _decoder_spec(config: Gemma4Config) -> dict[str, dict[str, object]]:
-    """The functions and their arguments; of packages with a drafter, what holds its drafts."""
+def _decoder_spec(config: Gemma4Config, *, joins: bool) -> dict[str, dict[str, object]]:
+    """The functions and their arguments; of packages with a drafter, what holds its drafts.
+
+    `joins` : with that which takes tokens of several sequences
+    """
     hidden = config.hidden_size
     state = nn.spec.Object(object_type=nn.Object)
     one_token = nn.spec.Tensor([1, 1], "int32")
@@ -34,8 +37,10 @@ def _decoder_spec(config: Gemma4Config) -> dict[str, dict[str, object]]:
         "kv": state,
         "$": _mode("packed"),
     }
+    decode_rows = {"ids": nn.spec.Tensor(["n"], "int32"), "kv": state, "$": _mode("packed")}
     return {
         **({} if config.drafter is None else {abi.VERIFY: verify}),
+        **({abi.DECODE_ROWS: decode_rows} if joins else {}),
         abi.EMBED: {"ids": nn.spec.Tensor(["n"], "int32"), "$": _mode("packed")},
         abi.PREFILL: {
             "embeddings": nn.spec.Tensor([1, "n", hidden], "float32"),
@@ -110,13 +115,17 @@ def _sampler_spec(vocab: int, *, with_drafter: bool) -> dict[str, dict[str, obje
 def export_text(config: Gemma4Config, matrices: Matrices, options: ExportOptions) -> Exported:
     """Build the functions of the decoder and of the sampler."""
     decoder = Gemma4ForCausalLM(config, matrices, options)
-    module, parameters = decoder.export_tvm(_decoder_spec(config))
+    joins = options.joins_sequences and decoder.layout.joins
+    module, parameters = decoder.export_tvm(_decoder_spec(config, joins=joins))
     sampler = SamplerModule(config.vocab_size, SamplerOptions(options.softmax_blocks))
     has_drafter = config.drafter is not None
     helpers, _ = sampler.export_tvm(_sampler_spec(config.vocab_size, with_drafter=has_drafter))
     module.update(helpers)
     for name in (abi.EMBED, abi.PREFILL):
         module[name] = module[name].with_attr(VAR_BOUNDS_ATTR, {"n": options.prefill_chunk})
+    if joins:
+        attrs = {VAR_BOUNDS_ATTR: {"n": MAX_ROWS}, FEW_ROWS_ATTR: MAX_ROWS}
+        module[abi.DECODE_ROWS] = module[abi.DECODE_ROWS].with_attrs(attrs)
     if has_drafter:
         bounds = {VAR_BOUNDS_ATTR: {"n": MAX_VERIFIED}}
         attrs = {**bounds, FEW_ROWS_ATTR: MAX_VERIFIED}

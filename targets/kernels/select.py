@@ -19,7 +19,7 @@ from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.few_row_expert_norms import QuantizedBranchNorms
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.norms import ResidualNorm
-from gemma4_compile.operators.rows import ONE, Chunk, Few, One
+from gemma4_compile.operators.rows import Chunk, Few, One
 from gemma4_compile.operators.split_attention import SplitAttention
 from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.targets.kernels.attention import (
@@ -153,8 +153,10 @@ def select(operator: Operator, spec: TargetSpec) -> Factory:
             return quantize_rows.make_quantized_few_row_norm
         case ResidualNorm():
             return norms.make_residual_norm
-        case SplitAttention(rows=rows):
-            return decode.make_decode_attention if rows == ONE else few_rows.make_few_row_attention
+        case SplitAttention(rows=Few()):
+            return few_rows.make_few_row_attention
+        case SplitAttention():
+            return decode.make_decode_attention
         case QuantizedBranchNorms(experts=0):
             return few_row_norms.make_quantized_branch_norms
         case QuantizedBranchNorms():

@@ -38,6 +38,9 @@ KVState Create(ffi::Shape max_sequences, ffi::Shape total, ffi::Shape chunk, ffi
 ffi::Tensor Key(KVState state, int64_t layer) { return Self(state)->Layer(layer).key; }
 ffi::Tensor Value(KVState state, int64_t layer) { return Self(state)->Layer(layer).value; }
 ffi::Tensor Positions(KVState state) { return Self(state)->positions(); }
+ffi::Tensor KeyPool(KVState state, int64_t layer) { return Self(state)->Pool(layer).key; }
+ffi::Tensor ValuePool(KVState state, int64_t layer) { return Self(state)->Pool(layer).value; }
+ffi::Tensor RowSlots(KVState state) { return Self(state)->row_slots(); }
 ffi::Tensor Rotary(KVState state) { return Self(state)->rotary(); }
 int64_t Length(KVState state, int64_t id) { return Self(state)->Required(id).length; }
 void Clear(KVState state) { Self(state)->Clear(); }
@@ -58,6 +61,9 @@ GEMMA4_FUNCTION(gemma4_kv_create, Create)
 GEMMA4_FUNCTION(gemma4_kv_key, Key)
 GEMMA4_FUNCTION(gemma4_kv_value, Value)
 GEMMA4_FUNCTION(gemma4_kv_positions, Positions)
+GEMMA4_FUNCTION(gemma4_kv_key_pool, KeyPool)
+GEMMA4_FUNCTION(gemma4_kv_value_pool, ValuePool)
+GEMMA4_FUNCTION(gemma4_kv_row_slots, RowSlots)
 GEMMA4_FUNCTION(gemma4_kv_rotary, Rotary)
 GEMMA4_FUNCTION(gemma4_kv_length, Length)
 GEMMA4_FUNCTION(gemma4_kv_clear, Clear)

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 namespace gemma4_compile {
 
@@ -13,56 +14,9 @@ constexpr DLDataType kInt32{kDLInt, 32, 1};
 constexpr DLDataType kFloat32{kDLFloat, 32, 1};
 /*! So many positions' rotary values are kept. */
 constexpr int64_t kFirstPositions = 2048;
+/*! Kernels assume that a tensor begins at a multiple of so many bytes. */
+constexpr int64_t kSlotAlignment = 64;
 constexpr int64_t kMaxPosition = std::numeric_limits<int32_t>::max();
-
-ffi::Tensor AllocateTensor(const ffi::Shape& shape, DLDataType dtype, DLDevice device) {
-  try {
-    return CallRuntime("runtime.TVMTensorAllocWithScope", shape, dtype, device, nullptr)
-        .cast<ffi::Tensor>();
-  } catch (const ffi::Error& error) {
-    TVM_FFI_THROW(RuntimeError) << "cannot allocate " << ffi::GetDataSize(shape.Product(), dtype)
-                                << " bytes for keys and values: " << error.message();
-  }
-  TVM_FFI_UNREACHABLE();
-}
-
-/*! Copy the first `shape` elements of a tensor from host memory. */
-void Upload(const void* host, const ffi::Shape& shape, const ffi::Tensor& to,
-            int64_t byte_offset = 0) {
-  int64_t* extents = const_cast<int64_t*>(shape.data());
-  const int ndim = static_cast<int>(shape.size());
-  DLTensor source{
-      const_cast<void*>(host), DLDevice{kDLCPU, 0}, ndim, to.dtype(), extents, nullptr, 0};
-  DLTensor target = *to.GetDLTensorPtr();
-  target.ndim = ndim;
-  target.shape = extents;
-  target.strides = nullptr;
-  target.byte_offset += byte_offset;
-  CallRuntime("runtime.TVMTensorCopyFromTo", &source, &target);
-}
-
-/*! Fill with zeros: masked keys are multiplied by zero, and garbage may be NaN. */
-void FillWithZeros(const ffi::Tensor& tensor) {
-  const DLTensor* t = tensor.GetDLTensorPtr();
-  if (t->device.device_type == kDLWebGPU) return;  // its buffers are made of zeros
-  const int64_t element_bytes = t->dtype.bits / 8;
-  const int64_t row_bytes = t->shape[1] * t->shape[2] * element_bytes;
-  const int64_t step = std::max<int64_t>(1, (int64_t{1} << 20) / row_bytes);
-  const std::vector<char> zeros(static_cast<size_t>(step * row_bytes), 0);
-  for (int64_t row = 0; row < t->shape[0]; row += step) {
-    const int64_t count = std::min(step, t->shape[0] - row);
-    Upload(zeros.data(), ffi::Shape({count, t->shape[1], t->shape[2]}), tensor, row * row_bytes);
-  }
-}
-
-LayerCache MakeCache(int64_t first, int64_t rows, int64_t window, const ffi::Shape& shape,
-                     DLDataType dtype, DLDevice device) {
-  LayerCache layer{first, rows, window, AllocateTensor(shape, dtype, device),
-                   AllocateTensor(shape, dtype, device)};
-  FillWithZeros(layer.key);
-  FillWithZeros(layer.value);
-  return layer;
-}
 
 /*! Inverse frequencies of all rotary kinds, one kind after the other. */
 std::vector<float> InverseFrequencies(const ffi::Shape& rotary) {
@@ -102,34 +56,18 @@ Gemma4KVStateObj::Gemma4KVStateObj(int64_t max_sequences, int64_t capacity, int6
       << "context length: expected 1 to " << kMaxPosition << ", found " << capacity;
   GEMMA4_REQUIRE(1 <= chunk && chunk <= kMaxPosition, ValueError)
       << "prefill chunk: expected at least 1 token, found " << chunk;
-  GEMMA4_REQUIRE(layout.size() % 4 == 0, ValueError)
-      << "cache layout: expected 4 numbers per layer, found " << layout.size() << " numbers";
-  Sequence first;
-  int64_t part = 0;  // of a full layer in parts: the next one of it
-  for (size_t i = 0; i < layout.size(); i += 4) {
-    const int64_t heads = layout[i], head_dim = layout[i + 1], window = layout[i + 3];
-    const int64_t parts = layout[i + 2] < 0 ? -layout[i + 2] : 1;
-    const int64_t rows = layout[i + 2] > 0 ? layout[i + 2] : (capacity + parts - 1) / parts;
-    const bool follows = part > 0 && layout[i + 2] == layout[i - 2];
-    GEMMA4_REQUIRE((part == 0 || follows) && (parts == 1 || window == 0), ValueError)
-        << "cache of layer slot " << i / 4 << ": expected part " << part
-        << " of a layer without a window, found " << parts << " parts, window " << window;
-    GEMMA4_REQUIRE(heads > 0 && head_dim > 0 && rows > 0 && window >= 0, ValueError)
-        << "cache of layer slot " << i / 4 << ": " << heads << " heads, head_dim " << head_dim
-        << ", " << rows << " rows, window " << window;
-    const bool is_ring = layout[i + 2] > 0;
-    GEMMA4_REQUIRE(!is_ring || window > 0, ValueError)
-        << "cache of layer slot " << i / 4 << ": a ring needs a window";
-    GEMMA4_REQUIRE(!is_ring || rows - window + 1 >= chunk, ValueError)
-        << "prefill chunk: this library takes at most " << rows - window + 1
-        << " tokens, asked for " << chunk;
-    const ffi::Shape shape({rows, heads, head_dim});
-    first.layers.push_back(MakeCache(part * rows, rows, window, shape, dtype, device));
-    part = part + 1 < parts ? part + 1 : 0;
+  const bool is_pooled = TakesAddresses(device);
+  const bool has_several = is_pooled && max_sequences > 1;
+  entries_ = ReadLayout(layout, capacity, chunk, dtype, has_several ? kSlotAlignment : 0);
+  if (is_pooled) {
+    for (const CacheEntry& entry : entries_) {
+      pools_.push_back(MakePool(entry, max_sequences, dtype, device));
+    }
+    for (int64_t slot = 0; slot < max_sequences; ++slot) slots_.push_back(MakeSlot(slot));
+    row_slots_ = AllocateTensor(ffi::Shape({chunk, 2}), kInt32, device);
+  } else {
+    slots_.push_back(MakeSlot(0));
   }
-  GEMMA4_REQUIRE(part == 0, ValueError)
-      << "cache layout: the last layer has " << part << " of its parts";
-  slots_.push_back(std::move(first));
   const int64_t pairs = rotary_pairs();
   positions_ = AllocateTensor(ffi::Shape({4}), kInt32, device);
   rotary_ = AllocateTensor(ffi::Shape({chunk, pairs, 2}), kFloat32, device);
@@ -195,17 +133,39 @@ void Gemma4KVStateObj::BeginForward(const ffi::Shape& ids, const ffi::Shape& cou
   GEMMA4_REQUIRE(ids.size() == counts.size(), ValueError)
       << "begin_forward: expected a length for each of " << ids.size() << " sequences, found "
       << counts.size();
-  GEMMA4_REQUIRE(ids.size() == 1, NotImplementedError)
+  const bool is_of_rows = ids.size() > 1 && !pools_.empty();
+  GEMMA4_REQUIRE(ids.size() == 1 || is_of_rows, NotImplementedError)
       << "begin_forward: the kernels of this library take 1 sequence at a time, found "
       << ids.size() << ": begin and end a forward for each";
   GEMMA4_REQUIRE(!tree.has_value(), NotImplementedError)
       << "begin_forward: token trees are not supported";
-  Begin(Required(ids[0]), counts[0]);
+  RequireNoForward();
+  if (!is_of_rows) {
+    Begin(Required(ids[0]), counts[0]);
+    return;
+  }
+  std::vector<size_t> slots;
+  for (size_t row = 0; row < ids.size(); ++row) {
+    slots.push_back(static_cast<size_t>(&Required(ids[row]) - slots_.data()));
+    GEMMA4_REQUIRE(counts[row] == 1, NotImplementedError)
+        << "begin_forward: the kernels of this library take 1 token of each of several sequences, "
+           "found "
+        << counts[row] << " of sequence " << ids[row] << ": begin and end a forward for it";
+    GEMMA4_REQUIRE(std::count(slots.begin(), slots.end(), slots.back()) == 1, ValueError)
+        << "begin_forward: sequence " << ids[row] << " is named twice";
+  }
+  BeginRows(slots);
 }
 
-void Gemma4KVStateObj::Begin(Sequence& sequence, int64_t count) {
-  GEMMA4_REQUIRE(current().pending == 0, RuntimeError)
-      << "begin_forward: the forward before, of sequence " << *current().id << ", has not ended";
+void Gemma4KVStateObj::RequireNoForward() const {
+  for (const size_t slot : forward_) {
+    GEMMA4_REQUIRE(slots_[slot].pending == 0, RuntimeError)
+        << "begin_forward: the forward before, of sequence " << *slots_[slot].id
+        << ", has not ended";
+  }
+}
+
+void Gemma4KVStateObj::RequireRoom(const Sequence& sequence, int64_t count) const {
   GEMMA4_REQUIRE(!sequence.import, RuntimeError)
       << "begin_forward: a checkpoint is being imported: finish that, or clear the state";
   GEMMA4_REQUIRE(1 <= count && count <= chunk_, ValueError)
@@ -213,20 +173,54 @@ void Gemma4KVStateObj::Begin(Sequence& sequence, int64_t count) {
   GEMMA4_REQUIRE(sequence.length + count <= capacity_, ValueError)
       << "the context is full: it holds " << sequence.length << " of " << capacity_ << " tokens, "
       << count << " more were asked for";
+}
+
+void Gemma4KVStateObj::BeginRows(const std::vector<size_t>& slots) {
+  const int64_t rows = static_cast<int64_t>(slots.size());
+  GEMMA4_REQUIRE(rows <= chunk_, ValueError)
+      << "begin_forward: expected at most " << chunk_ << " sequences, found " << rows;
+  std::vector<int32_t> places;
+  std::vector<int64_t> positions;
+  for (const size_t slot : slots) {
+    RequireRoom(slots_[slot], 1);
+    positions.push_back(slots_[slot].length);
+    places.push_back(static_cast<int32_t>(slots_[slot].length));
+    places.push_back(static_cast<int32_t>(slot));
+  }
+  Upload(places.data(), ffi::Shape({rows, 2}), row_slots_);
+  UploadRotary(positions);
+  for (const size_t slot : slots) {
+    Sequence& sequence = slots_[slot];
+    sequence.written = std::max(sequence.written, sequence.length + 1);
+    sequence.pending = 1;
+  }
+  current_ = slots.back();
+  forward_ = slots;
+  ++version_;
+}
+
+void Gemma4KVStateObj::Begin(Sequence& sequence, int64_t count) {
+  RequireRoom(sequence, count);
   const std::array<int32_t, 4> host_positions = PositionValues(sequence.length, count);
   Upload(host_positions.data(), ffi::Shape({4}), positions_);
-  UploadRotary(sequence.length, count);
+  std::vector<int64_t> positions(static_cast<size_t>(count));
+  std::iota(positions.begin(), positions.end(), sequence.length);
+  UploadRotary(positions);
   current_ = static_cast<size_t>(&sequence - slots_.data());
+  forward_.assign(1, current_);
   NoteWritten(sequence.length + count);
   sequence.pending = count;
   ++version_;
 }
 
 void Gemma4KVStateObj::EndForward() {
-  Sequence& sequence = slots_[current_];
-  GEMMA4_REQUIRE(sequence.pending > 0, RuntimeError) << "end_forward without begin_forward";
-  sequence.length += sequence.pending;
-  sequence.pending = 0;
+  const bool has_begun = std::any_of(forward_.begin(), forward_.end(),
+                                     [this](size_t slot) { return slots_[slot].pending > 0; });
+  GEMMA4_REQUIRE(has_begun, RuntimeError) << "end_forward without begin_forward";
+  for (const size_t slot : forward_) {
+    slots_[slot].length += slots_[slot].pending;
+    slots_[slot].pending = 0;
+  }
 }
 
 // --- What kernels read and write ---
@@ -236,6 +230,18 @@ const LayerCache& Gemma4KVStateObj::Layer(int64_t index) const {
       << "layer slot: expected 0 to " << static_cast<int64_t>(layers().size()) - 1 << ", found "
       << index;
   return layers()[static_cast<size_t>(index)];
+}
+
+const LayerPool& Gemma4KVStateObj::Pool(int64_t index) const {
+  GEMMA4_REQUIRE(!pools_.empty(), NotImplementedError)
+      << "the slots of this state have memory of their own: its kernels take 1 sequence at a time";
+  Layer(index);
+  return pools_[static_cast<size_t>(index)];
+}
+
+const ffi::Tensor& Gemma4KVStateObj::row_slots() const {
+  Pool(0);
+  return row_slots_;
 }
 
 // --- For a caller that runs steps by itself ---
@@ -329,21 +335,25 @@ size_t Gemma4KVStateObj::FreeSlot(int64_t id) {
   GEMMA4_REQUIRE(HasFreeSlot(), ValueError)
       << "this state holds at most " << max_sequences_ << ": remove sequence " << *slots_[0].id
       << " or another before adding " << id;
-  Sequence added;
-  for (const LayerCache& layer : slots_[0].layers) {
-    added.layers.push_back(
-        MakeCache(layer.first, layer.rows, layer.window, layer.key.shape(), dtype_, device_));
-  }
-  slots_.push_back(std::move(added));
+  slots_.push_back(MakeSlot(static_cast<int64_t>(slots_.size())));
   return slots_.size() - 1;
 }
 
-void Gemma4KVStateObj::UploadRotary(int64_t first, int64_t count) {
-  const int64_t pairs = rotary_pairs();
+Sequence Gemma4KVStateObj::MakeSlot(int64_t slot) const {
+  Sequence made;
+  for (size_t index = 0; index < entries_.size(); ++index) {
+    made.layers.push_back(pools_.empty() ? MakeCache(entries_[index], dtype_, device_)
+                                         : SlotOf(pools_[index], entries_[index], slot));
+  }
+  return made;
+}
+
+void Gemma4KVStateObj::UploadRotary(const std::vector<int64_t>& positions) {
+  const int64_t pairs = rotary_pairs(), count = static_cast<int64_t>(positions.size());
   if (pairs == 0) return;
   host_rotary_.resize(static_cast<size_t>(count * pairs * 2));
   for (int64_t row = 0; row < count; ++row) {
-    RotaryValues(first + row, host_rotary_.data() + row * pairs * 2);
+    RotaryValues(positions[static_cast<size_t>(row)], host_rotary_.data() + row * pairs * 2);
   }
   Upload(host_rotary_.data(), ffi::Shape({count, pairs, 2}), rotary_);
 }

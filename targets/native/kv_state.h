@@ -3,9 +3,10 @@
  * the tokens that are being added. Linked into every model library; kernels read and write its
  * tensors directly.
  *
- * Each forward is of one sequence, whose keys and values the kernels find; sequences take turns. A
- * slot keeps its memory, so that what was recorded for it (a CUDA graph, a list of launches) stays
- * right for every sequence that has it.
+ * A forward is of some tokens of one sequence, whose keys and values the kernels find, or, where
+ * kernels take addresses, of one token of each of several: then they find the keys and values of all
+ * slots. A slot keeps its memory, so that what was recorded for it (a CUDA graph, a list of launches)
+ * stays right for every sequence that has it.
  */
 #ifndef GEMMA4_COMPILE_KV_STATE_H_
 #define GEMMA4_COMPILE_KV_STATE_H_
@@ -18,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "kv_memory.h"
 #include "kv_sequence.h"
 #include "src/runtime/vm/kv_state.h"
 
@@ -30,8 +32,8 @@ using tvm::runtime::vm::KVStateObj;
 class Gemma4KVStateObj final : public KVStateObj {
  public:
   /*!
-   * Allocate the tensors of the first slot, filled with zeros; those of another come with the first
-   * sequence that has it.
+   * Allocate the tensors of all slots, filled with zeros; where kernels do not take addresses, those
+   * of the first slot: those of another come with the first sequence that has it.
    * \param max_sequences sequences at a time
    * \param capacity tokens of the context of each
    * \param chunk most tokens of one forward
@@ -68,8 +70,8 @@ class Gemma4KVStateObj final : public KVStateObj {
 
   // --- Forward ---
 
-  /*! Announce new tokens: write their positions and rotary values to the device. Kernels take one
-   * sequence at a time, and so does this. */
+  /*! Announce new tokens, some of one sequence or one of each of several: write their positions and
+   * rotary values to the device. */
   void BeginForward(const ffi::Shape& ids, const ffi::Shape& counts,
                     const ffi::Optional<ffi::Shape>& tree) final;
   void EndForward() final;
@@ -80,6 +82,10 @@ class Gemma4KVStateObj final : public KVStateObj {
   const std::vector<LayerCache>& layers() const { return current().layers; }
   const ffi::Tensor& positions() const { return positions_; }
   const ffi::Tensor& rotary() const { return rotary_; }
+  /*! Keys and values of all slots; an error where each slot has memory of its own. */
+  const LayerPool& Pool(int64_t index) const;
+  /*! Position and slot of each row of a forward of several sequences. */
+  const ffi::Tensor& row_slots() const;
 
   // --- For a caller that runs steps by itself ---
 
@@ -123,8 +129,13 @@ class Gemma4KVStateObj final : public KVStateObj {
  private:
   /*! A slot that no sequence has, with its memory; the id is for the error where there is none. */
   size_t FreeSlot(int64_t id);
+  Sequence MakeSlot(int64_t slot) const;
+  void RequireNoForward() const;
+  /*! An error where a sequence cannot take so many tokens now. */
+  void RequireRoom(const Sequence& sequence, int64_t count) const;
   void Begin(Sequence& sequence, int64_t count);
-  void UploadRotary(int64_t first, int64_t count);
+  void BeginRows(const std::vector<size_t>& slots);
+  void UploadRotary(const std::vector<int64_t>& positions);
 
   const int64_t max_sequences_;
   const int64_t capacity_;                        // tokens that the context holds
@@ -133,9 +144,14 @@ class Gemma4KVStateObj final : public KVStateObj {
   const DLDevice device_;                         // where they are
   const std::string package_;                     // whose model writes them
   const std::vector<float> inverse_frequencies_;  // of all rotary kinds
-  std::vector<Sequence> slots_;  // that have memory: the first one, and as many as there ever were
+  std::vector<CacheEntry> entries_;               // what each slot has
+  std::vector<LayerPool>
+      pools_;  // one an entry, of all slots; none where each has memory of its own
+  std::vector<Sequence> slots_;  // that have memory: all, or as many as there ever were
   size_t current_ = 0;           // slot of the forward that began last
+  std::vector<size_t> forward_;  // all of its slots
   ffi::Tensor positions_;        // int32[4] = {first new position, count, first + count, 0}
+  ffi::Tensor row_slots_;        // int32[chunk, 2] = {position, slot} of each row; may be undefined
   ffi::Tensor rotary_;  // float32[chunk, pairs, 2] = cos and sin of each new position's angles
   std::vector<float> first_rotary_;  // rows of the first positions
   std::vector<float> host_rotary_;

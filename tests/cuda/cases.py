@@ -27,6 +27,7 @@ from tests.cuda.sequences import add, addresses, fixed_addresses
 
 several_sequences = sequences.several_sequences
 forked_logits = sequences.forked_logits
+joint_steps = sequences.joint_steps
 host_steps, host_waits = rows_on_host.host_steps, rows_on_host.host_waits
 host_rounds = rows_on_host.host_rounds
 streamed_weights = loading.streamed_weights

@@ -8,7 +8,7 @@ from typing import Any
 from gemma4_compile.runtime import Engine
 from gemma4_compile.runtime.engine.sequence import Sequence
 from gemma4_compile.runtime.sampling.sampling import Sampler, SamplingOptions
-from tests.cuda.launches import PROMPT, launches_of
+from tests.cuda.launches import CUDA, PROMPT, launches_of
 from tests.cuda.library import Launch
 
 
@@ -51,6 +51,33 @@ def several_sequences(package: Path) -> None:
     engine.prefill(PROMPT, again)
     step = launches_of(lambda: add(engine, 4, again))
     assert (step.direct, step.replayed) == ([], recorded[1]), "it has the slot that was free"
+
+
+def joint_steps(package: Path) -> None:
+    """A graph for a number of rows, whatever sequences they are of; weights are read once."""
+    engine = Engine.open(package, sequences=3)
+    sequences = [engine.sequence, engine.sequences.add(), engine.sequences.add()]
+    for sequence in sequences:
+        engine.prefill(PROMPT, sequence)
+    one = launches_of(lambda: add(engine, 4))
+    first = launches_of(lambda: engine.joint.add(sequences[:2], [5, 6]))
+    assert len(first.direct) > 50, "issued, recorded and compared"
+    assert addresses(first.replayed) & fixed_addresses(engine), "weights"
+    assert len(first.replayed) < 2 * len(one.replayed)
+    for pair in ((0, 1), (2, 0), (1, 2)):
+        chosen = [sequences[index] for index in pair]
+        step = launches_of(lambda chosen=chosen: engine.joint.add(chosen, [7, 8]))
+        assert (step.direct, step.replayed) == ([], first.replayed)
+        assert CUDA.uploads <= 3, "tokens, places, rotary values"
+    assert [one.length - len(PROMPT) for one in sequences] == [4, 3, 2]
+    three = launches_of(lambda: engine.joint.add(sequences, [7, 8, 9]))
+    assert three.direct, "a graph of its own"
+    assert len(three.replayed) < 2 * len(one.replayed)
+    alone = launches_of(lambda: engine.joint.add(sequences[:1], [7]))
+    assert (alone.direct, alone.replayed) == ([], one.replayed), "the step of one"
+    logits = [sequence.logits for sequence in sequences[1:]]
+    assert all(one is not None for one in logits)
+    assert len({one.data_ptr() for one in logits if one is not None}) == 2, "in its slot's memory"
 
 
 def forked_logits(package: Path) -> None:

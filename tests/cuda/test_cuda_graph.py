@@ -19,6 +19,10 @@ def test_what_a_graph_writes_is_its_own(package: Path) -> None:
     fake.run("own_memory", package)
 
 
+def test_steps_of_several_sequences_have_a_graph_for_their_number(package: Path) -> None:
+    assert "graph" not in fake.run("joint_steps", package)
+
+
 def test_several_sequences_have_graphs_of_their_own(package: Path) -> None:
     assert "graph" not in fake.run("several_sequences", package)
 

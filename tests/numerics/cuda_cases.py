@@ -25,7 +25,11 @@ from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.spec import FLOAT, INT8
 from gemma4_compile.targets.tuning import FewRowTensorCoreTuning, GemmTuning
 from tests.numerics import tensor_cores, test_kernels
-from tests.numerics.attention import test_few_row_attention, test_patch_kernels
+from tests.numerics.attention import (
+    test_few_row_attention,
+    test_joint_attention,
+    test_patch_kernels,
+)
 from tests.numerics.attention.test_attention_kernels import CHUNK, DECODE, PADDED_DECODE
 from tests.numerics.attention.test_picture_attention_kernels import (
     SHAPES,
@@ -139,6 +143,8 @@ def _few_rows() -> Group:
     cases += test_few_row_norms.cases_of(test_few_row_norms.OPERATORS)
     for name in test_few_row_attention.SHAPES:
         cases += test_few_row_attention.cases_of(name)
+    for name in test_joint_attention.SHAPES:
+        cases += test_joint_attention.cases_of(name)
     combinations = enumerate(test_few_row_attention.combinations())
     cases += [make_case(one, seed, rows=1 + 2 * seed) for seed, one in combinations]
     return Group(CUDA, cases, differences)

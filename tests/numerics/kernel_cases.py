@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from tvm import tirx
-from tvm.tirx.buffer import is_buffer_var
 
 from gemma4_compile.compile.build import build_module, decoder_options
 from gemma4_compile.device_check.comparison import allowed_error, example_arguments, is_packed
@@ -85,11 +84,8 @@ def make_case(operator: Operator, seed: int, before: int = BEFORE, rows: int = R
     `before` is the number of positions that stand before the operator's rows, `rows` theirs where
     the operator leaves it open.
     """
-    args = example_arguments(operator, np.random.default_rng(seed), replace(SIZES, rows=rows))
-    for param, arg in zip(operator.prim_func().params, args, strict=True):
-        if is_buffer_var(param) and param.name == "positions":
-            assert not isinstance(arg, int)
-            arg[[0, 2]] += before - BEFORE
+    sizes = replace(SIZES, rows=rows, before=before)
+    args = example_arguments(operator, np.random.default_rng(seed), sizes)
     after = tuple(arg if isinstance(arg, int) else arg.copy() for arg in args)
     run(operator, *after)
     changed = {

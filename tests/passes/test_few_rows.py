@@ -323,6 +323,25 @@ def test_of_a_model_only_the_check_of_drafts_has_few_rows(kind: str, activations
     assert not [name for name in calls_of(whole, abi.VERIFY) if name.startswith(of_chunks)]
 
 
+@pytest.mark.parametrize("kind", ["e2b", "moe"])
+def test_rows_of_several_sequences_have_the_kernels_of_drafts(kind: str) -> None:
+    """But for attention, of which each row has that of one position: a launch a layer."""
+    config, recipe, target = drafted(kind), RECIPES["q4f16"], target_spec("cuda")
+    whole = build_module(config, recipe, target, decoder_options(recipe, target, 16))
+    attention = ("attention", "combine", "qk_norm")
+
+    def matmuls(function: str) -> set[str]:
+        names = calls_of(whole, function)
+        return {one for one in names if not any(part in one for part in attention)}
+
+    joint = Counter(name.rstrip("0123456789_") for name in calls_of(whole, abi.DECODE_ROWS))
+    layers = config.num_hidden_layers
+    assert joint["joint_decode_attention"] == joint["quantized_few_row_combine"] == layers
+    assert not [name for name in joint if name.startswith(("prefill", "permute", "gemm", "int8_g"))]
+    own = matmuls(abi.DECODE_ROWS) - matmuls(abi.VERIFY)
+    assert {name.rstrip("0123456789_") for name in own} <= {"embedding", "reshape"}
+
+
 def test_keys_in_parts_are_attended_to_one_after_the_other_and_combined_once() -> None:
     config, recipe = drafted("e2b"), RECIPES["q4f32"]
     target = target_spec("webgpu")

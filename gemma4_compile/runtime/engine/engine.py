@@ -14,6 +14,7 @@ from gemma4_compile.media.settings import MediaSettings, media_settings
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.engine.device_sampling import DeviceSampling
 from gemma4_compile.runtime.engine.expert_placement import PlacedWeights, place_experts
+from gemma4_compile.runtime.engine.joint import Joint
 from gemma4_compile.runtime.engine.media_prompt import Tokens
 from gemma4_compile.runtime.engine.model_runner import LoadedModel, ModelRunner
 from gemma4_compile.runtime.engine.rounds import Rounds
@@ -25,7 +26,13 @@ from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.runtime.library.steps import graphs_wanted, token_steps
 from gemma4_compile.runtime.package.integrity import ByteCount
 from gemma4_compile.runtime.package.package import Package
-from gemma4_compile.runtime.package.room import Placement, check_fits, memory_need, unused_bytes
+from gemma4_compile.runtime.package.room import (
+    Placement,
+    Wish,
+    check_fits,
+    memory_need,
+    unused_bytes,
+)
 from gemma4_compile.runtime.sampling.sampling import Float32Array
 from gemma4_compile.runtime.speculative.drafter import Drafter, check_drafts
 
@@ -49,6 +56,7 @@ class Engine:
     sequences : all of them; adds, forks and removes
     sequence : its own
     runner : forwards whose logits stay on the device
+    joint : forwards that several sequences share
     sampling : draws tokens of its own sequence on the device
     rounds : guesses tokens of that and checks them; None where there is no drafter
     experts : which layers' experts are in the host's memory
@@ -77,7 +85,8 @@ class Engine:
             0. Other devices have none.
         drafts : guesses of a round, 0 for none, so that the drafter is not loaded; by default as
             many as pay where the package has a drafter
-        sequences : how many there may be at a time; each takes memory when it is first added
+        sequences : how many there may be at a time. Where they share forwards, memory of all is
+            taken at once; else each takes its own when it is first added
         ple : where the table of per-layer embeddings is: `gpu`, on the device, or `host`, in its
             file, of which the rows of a call's tokens are brought there; by default on the device
             where there is room for it
@@ -106,14 +115,16 @@ class Engine:
         chunk = min(self.prefill_chunk, self.context_length)
         described = json.loads(metadata)
         compiled = package.chat_config.context_window_size
-        unused = unused_bytes(package.library, compiled, self.context_length)
+        unused = unused_bytes(package.library, compiled, self.context_length, sequences)
         window = table_window(package, described, self.device, ple, self.prefill_chunk, unused)
         stand_ins = {} if window is None else window.stand_ins
         has_drafter = drafts != 0 and package.drafter_cache is not None
         self.experts = place_experts(
             described, self.device, experts, drafter=has_drafter, unused_bytes=unused
         )
-        check_room(package, self.device, self.context_length, drafts != 0, Placement(ple, experts))
+        wanted = Placement(ple, experts)
+        wish = Wish(None, self.context_length, drafts != 0, wanted, sequences=sequences)
+        check_room(package, self.device, wish)
         place = PlacedWeights(self.device, self.experts)
         params = tvm_ffi.Array(package.load_parameters(metadata, place, progress, stand_ins))
         self.model = model = LoadedModel(
@@ -135,7 +146,8 @@ class Engine:
         steps = token_steps(*shared, self.vocab_size, graphs=graphs)
         self.runner = ModelRunner(model, steps)
         self.sampling = DeviceSampling(self.device, self.runner, self.sequence)
-        self._turns = Turns(self.device, self.runner)
+        self.joint = Joint(model, self.runner, self.context_length, graphs=graphs)
+        self._turns = Turns(self.device, self.runner, self.joint, sequences)
         self.rounds: Rounds | None = None
         if has_drafter:
             own = tvm_ffi.Array(package.load_drafter(metadata, place, progress))
@@ -216,9 +228,11 @@ class Engine:
     def step(self, sequences: Collection[Sequence]) -> list[int]:
         """Add to each the token that was chosen for it last, and let its sampler choose the next.
 
-        The first token after a prompt is chosen without another forward. One forward follows the
-        other: kernels take one sequence at a time. What a sampler raises comes out after all tokens
-        were added, and nothing is chosen for any: the next step asks all samplers again.
+        The first token after a prompt is chosen without another forward. Up to eight sequences
+        share a forward where the library has one for several (`decode_rows`), so that weights are
+        read once for all of them; one that is alone runs as in `decode`. What a sampler raises
+        comes out after all tokens were added, and nothing is chosen for any: the next step asks all
+        samplers again.
 
         Raises
         ------
@@ -255,14 +269,13 @@ def _context_length(package: Package, wanted: int | None) -> int:
     return found
 
 
-def check_room(
-    package: Package, device: Device, context_length: int, drafter: bool, placement: Placement
-) -> None:
+def check_room(package: Package, device: Device, wish: Wish) -> None:
     """ArtifactError for a package that would not fit the device, before it is loaded."""
-    own = package.drafter_cache if drafter else None
+    own = package.drafter_cache if wish.drafter else None
     further = 0 if own is None else sum(shard.nbytes for shard in own.shards)
     compiled = package.chat_config.context_window_size
     if package.library is not None:
         cache = package.tensor_cache
-        need = memory_need(package.library, cache, compiled, device, placement, further)
-        check_fits(str(package.directory), need, device, context_length)
+        places, count = wish.placement, wish.sequences
+        need = memory_need(package.library, cache, compiled, device, places, further, count)
+        check_fits(str(package.directory), need, device, wish.context_length)

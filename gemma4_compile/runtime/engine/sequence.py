@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import count
 
 import tvm_ffi
@@ -76,6 +77,21 @@ class Sequence:
         """Finish what `begin` began, after the call, which gave these logits of the last token."""
         self._kv.end()
         self.logits, self.chosen = logits, None
+
+    @staticmethod
+    def begin_step(sequences: Collection[Sequence]) -> None:
+        """Make room for one more token in each of several, before the call that adds them."""
+        for sequence in sequences:
+            sequence.version += 1
+        state, numbers = next(iter(sequences))._kv, tuple(one._number for one in sequences)
+        state.begin(numbers, (1,) * len(numbers))
+
+    @staticmethod
+    def end_step(sequences: Collection[Sequence], logits: Collection[tvm_ffi.Tensor]) -> None:
+        """Finish what `begin_step` began, after the call, which gave these logits of each."""
+        next(iter(sequences))._kv.end()
+        for sequence, own in zip(sequences, logits, strict=True):
+            sequence.logits, sequence.chosen = own, None
 
     def end_round(self, guesses: int) -> None:
         """As `end`, where so many of the tokens are guesses."""

@@ -21,7 +21,7 @@ _PAGE_SIZE = 16  # the client's argument; our state has no pages
 
 
 class KvState:
-    """Room for some sequences, each with its own positions; they take turns.
+    """Room for some sequences, each with its own positions.
 
     Attributes
     ----------
@@ -37,7 +37,9 @@ class KvState:
         prefill_chunk: int,
         sequences: int = 1,
     ) -> None:
-        """Create it, empty; ArtifactError if the device has no room for one sequence.
+        """Create it, empty; ArtifactError if the device has no room for it.
+
+        Where a forward may be of several sequences, memory of all is taken here, else that of one.
 
         Parameters
         ----------
@@ -115,7 +117,8 @@ class KvState:
     def begin(self, sequences: tuple[int, ...], counts: tuple[int, ...]) -> None:
         """Make room for so many more tokens of each, before the call that adds them.
 
-        RuntimeError for more than one: kernels take one at a time.
+        RuntimeError for several with more than a token each, and for several at all where the
+        library takes one at a time.
         """
         self._begin(self.handle, _shape(sequences), _shape(counts))
 

@@ -67,6 +67,14 @@ class NativeLibrary:
         """
         return _find(self._machine, name)
 
+    def has(self, name: str) -> bool:
+        """Whether `compiled_function` gives one: those of earlier versions have fewer."""
+        try:
+            self.compiled_function(name)
+        except ArtifactError:
+            return False
+        return True
+
     def linked_function(self, name: str) -> tvm_ffi.Function:
         """A C++ function that was linked into the library.
 

@@ -43,6 +43,8 @@ class PlainSteps:
         self._state = state
         self._params = params
         self._flat = (1, vocab_size)
+        self._device = device
+        self._kept: dict[int, tvm_ffi.Tensor] = {}
         self._first = device.place(np.zeros(1, np.int32))
 
     def forward(self, ids: tvm_ffi.Tensor, *, slot: int = 0) -> tvm_ffi.Tensor:
@@ -54,6 +56,12 @@ class PlainSteps:
         """
         del slot
         return self._decode(ids, self._state, self._params)[0]
+
+    def kept_logits(self, slot: int) -> tvm_ffi.Tensor:
+        """Memory for logits (1, 1, vocab_size) of a slot that come from elsewhere."""
+        if slot not in self._kept:
+            self._kept[slot] = self._device.empty((1, *self._flat), "float32")
+        return self._kept[slot]
 
     def draw(
         self,
@@ -73,14 +81,18 @@ class PlainSteps:
 
 @dataclass(frozen=True)
 class _Graphs:
-    """Graphs of one slot, whose keys and values they have addresses of: a step, and a draw."""
+    """Graphs of one slot, whose keys and values they have addresses of.
+
+    A step, a draw from its logits, and one from the slot's kept logits.
+    """
 
     forward: Replayed[tvm_ffi.Tensor]
     draw: Replayed[tvm_ffi.Tensor]
+    draw_kept: Replayed[tvm_ffi.Tensor]
 
 
 class GraphSteps:
-    """The same calls as CUDA graphs, for each slot one for the step and one for the draw after it.
+    """The same calls as CUDA graphs, for each slot one for the step and those for draws after it.
 
     Each is recorded when it is first needed.
     """
@@ -116,14 +128,21 @@ class GraphSteps:
         graphs = self._of(slot)
         if logits is graphs.forward.output:
             return graphs.draw(logits, temperature, uniform, top_p)
+        if logits is self.kept_logits(slot):
+            return graphs.draw_kept(logits, temperature, uniform, top_p)
         return self._plain.draw(logits, temperature, uniform, top_p)
+
+    def kept_logits(self, slot: int) -> tvm_ffi.Tensor:
+        """As the plain one; draws from them are a graph."""
+        return self._plain.kept_logits(slot)
 
     @property
     def kernels(self) -> tuple[int, int]:
-        """Launches of the two graphs; 0 where there is none."""
+        """Launches of a step's graph and of a draw's; 0 where there is none."""
         made = self._graphs.values()
         forward = max((graphs.forward.kernels for graphs in made), default=0)
-        return forward, max((graphs.draw.kernels for graphs in made), default=0)
+        draws = (max(graphs.draw.kernels, graphs.draw_kept.kernels) for graphs in made)
+        return forward, max(draws, default=0)
 
     def _of(self, slot: int) -> _Graphs:
         if slot not in self._graphs:
@@ -132,6 +151,7 @@ class GraphSteps:
             self._graphs[slot] = _Graphs(
                 Replayed("decode step", plain.forward, watched.forward, *rest),
                 Replayed("sampler", plain.draw, watched.draw, *rest),
+                Replayed("sampler after others", plain.draw, watched.draw, *rest),
             )
         return self._graphs[slot]
 

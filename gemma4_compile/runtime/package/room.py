@@ -53,13 +53,15 @@ class MemoryNeed:
     Attributes
     ----------
     fixed : weights that must be on the device, the drafter's, rings and intermediate results
-    growing : keys and values of full attention in the whole context
+    growing : keys and values of full attention in the whole context, of all sequences
     context_length : that the package was compiled for
+    sequences : at a time
     """
 
     fixed: int
     growing: int
     context_length: int
+    sequences: int = 1
 
     def at(self, context_length: int) -> int:
         """Bytes with room for so many tokens."""
@@ -85,6 +87,7 @@ def memory_need(
     device: Device,
     placement: Placement,
     drafter_bytes: int = 0,
+    sequences: int = 1,
 ) -> MemoryNeed | None:
     """What a library needs; None where an earlier version did not write it.
 
@@ -92,6 +95,7 @@ def memory_need(
     ----------
     context_length : that the package was compiled for
     drafter_bytes : of its weights, where it is loaded
+    sequences : at a time, each with keys and values of its own
     """
     if not library.memory_bytes:
         return None
@@ -107,19 +111,28 @@ def memory_need(
         elsewhere += round((1 - share) * experts)
     parts = ("weights_bytes", "kv_sliding_bytes", "activation_bytes")
     fixed = sum(library.amount(part) for part in parts) - elsewhere + drafter_bytes
-    return MemoryNeed(max(0, fixed), library.amount("kv_full_bytes"), context_length)
+    fixed = max(0, fixed) + (sequences - 1) * library.amount("kv_sliding_bytes")
+    growing = sequences * library.amount("kv_full_bytes")
+    return MemoryNeed(fixed, growing, context_length, sequences)
 
 
-def unused_bytes(library: LibraryRecord | None, compiled: int, context_length: int) -> int:
+def unused_bytes(
+    library: LibraryRecord | None, compiled: int, context_length: int, sequences: int = 1
+) -> int:
     """Bytes of keys and values that a context does not need which is shorter than the compiled one.
+
+    Less those of further sequences: negative where they need more.
 
     Parameters
     ----------
     library : None where an earlier version did not list it
     compiled, context_length : tokens
     """
-    growing = 0 if library is None else library.amount("kv_full_bytes")
-    return growing * (compiled - context_length) // compiled
+    if library is None:
+        return 0
+    growing, rings = (library.amount(name) for name in ("kv_full_bytes", "kv_sliding_bytes"))
+    shorter = growing * (compiled - sequences * context_length) // compiled
+    return shorter - (sequences - 1) * rings
 
 
 def free_memory(device: Device) -> int | None:
@@ -162,9 +175,10 @@ def check_fits(
             f"recipe or another size, `gemma4-compile MODEL --fit {free // 10**6}MB` "
             "chooses what fits"
         )
+    each = "" if need.sequences == 1 else f" for each of {need.sequences} sequences"
     raise ArtifactError(
-        f"`{what}` does not fit the memory of {device.describe()}: with {wanted} tokens of context "
-        f"it needs {_size(need.at(wanted))}, found {_size(free)} free",
+        f"`{what}` does not fit the memory of {device.describe()}: with {wanted} tokens of context"
+        f"{each} it needs {_size(need.at(wanted))}, found {_size(free)} free",
         hint=f"{fits}{others}; or close what else uses it. {SWITCH}=0 in the environment loads it "
         "all the same",
     )
@@ -188,6 +202,7 @@ class Wish:
     device : name of a library, or of a device; None for the fastest that is here
     drafter : it is loaded where the package has one
     pages : a package for browsers can be served without being loaded here
+    sequences : at a time
     """
 
     device: str | None = None
@@ -195,6 +210,7 @@ class Wish:
     drafter: bool = True
     placement: Placement = Placement()
     pages: bool = False
+    sequences: int = 1
 
 
 def check_download(
@@ -233,7 +249,7 @@ def check_download(
 
     def need(library: LibraryRecord, device: Device) -> MemoryNeed | None:
         length = compiled.context_window_size
-        return memory_need(library, cache, length, device, wish.placement, own)
+        return memory_need(library, cache, length, device, wish.placement, own, wish.sequences)
 
     def fits(library: LibraryRecord, device: Device) -> bool:
         wanted, free = need(library, device), free_memory(device)

@@ -8,10 +8,9 @@ from gemma4_compile.operators.activation_quantization import WORD
 from gemma4_compile.operators.activations import PackedOutput
 from gemma4_compile.operators.attention_splits import CombineSplits, declare_splits
 from gemma4_compile.operators.rows import One
-from gemma4_compile.operators.tir import bind, function, store, when
+from gemma4_compile.operators.tir import OneRow, bind, function, store, when
 from gemma4_compile.operators.types import Buffer
 from gemma4_compile.targets.kernels.common.blocks import Block, launch
-from gemma4_compile.targets.kernels.common.row_slice import OneRow
 from gemma4_compile.targets.kernels.prologues.packed_rows import (
     if_there_is,
     packed_results,

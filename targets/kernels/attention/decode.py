@@ -1,4 +1,6 @@
-"""Attention of one position: its keys are split among thread blocks. Flash decoding.
+"""Attention of one position, or of one in each of several sequences. Flash decoding.
+
+Its keys are split among thread blocks.
 
 A block goes over its keys for several query heads of one KV head, so that K and V are read once for
 all of them. Definition: gemma4_compile/operators/split_attention.py. The splits are put together in
@@ -7,11 +9,14 @@ combine.py.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.operators.split_attention import SplitAttention
-from gemma4_compile.operators.tir import bind, function, materialize
+from gemma4_compile.operators.split_attention import SplitArguments, SplitAttention
+from gemma4_compile.operators.tir import OneRow, bind, function, i32, materialize
+from gemma4_compile.operators.types import Expr, Index
 from gemma4_compile.targets.kernels.attention.decode_block import DecodeBlock
 from gemma4_compile.targets.kernels.attention.decode_norms import DecodeNorms
 from gemma4_compile.targets.kernels.attention.decode_shape import decode_shape
@@ -24,18 +29,26 @@ def make_decode_attention(operator: SplitAttention, spec: TargetSpec) -> tirx.Pr
 
     Where the launch norms and rotates q, k and v, every block makes the new key and value for
     itself; the first block of the KV head in the split that ends with the new position writes them
-    to the cache, which nobody else reads there. Grid: splits x heads / heads of a block. Shared: q,
-    the threads' slices of the scores, scores and weights; a new key and value. Reference:
-    `SplitAttention.definition`.
+    to the cache, which nobody else reads there. Grid: splits x heads / heads of a block, times rows
+    of several sequences, whose blocks each do what those of one do. Shared: q, the threads' slices
+    of the scores, scores and weights; a new key and value. Reference: `SplitAttention.definition`.
     """
     shape, owns = decode_shape(operator, spec), operator.owns_kv
     slices = operator.heads // operator.kv_heads // shape.heads  # that share a KV head
     with function(scheduled=True) as build:
         args = operator.declare(build)
-        grid = operator.splits, operator.heads // shape.heads
+        parts = operator.heads // shape.heads
+        grid = operator.splits, parts * args.n if operator.is_joint else parts
         with launch(shape.threads, *grid) as (split, part, thread):
-            position = materialize(operator.part.own(args.positions[2] - 1, args.key))
-            step = None if operator.normed is None else materialize(args.positions[1] - 1)
+            i: Index = 0
+            if operator.is_joint:
+                i, part = bind(tirx.floordiv(part, parts)), bind(tirx.floormod(part, parts))
+                args = _of_row(operator, args, i)
+            last_position = operator.last_position(args.positions, i)
+            position = materialize(operator.part.own(last_position, args.key))
+            step = None
+            if operator.normed is not None:
+                step = materialize(operator.step(args.positions, 1, i32(i)))
             bounds = operator.split_range(position, split, args.key)
             begin, end = (materialize(bound) for bound in bounds)
             g, first = bind(tirx.floordiv(part, slices)), bind(part * shape.heads)
@@ -45,7 +58,7 @@ def make_decode_attention(operator: SplitAttention, spec: TargetSpec) -> tirx.Pr
                 new = (operator.head_dim,), operator.cache_dtype
                 attention.new = shared(*new), shared(*new)
             last = materialize(tirx.max(tirx.min(end, position) - 1, 0)) if owns else end - 1
-            norms = None if step is None else DecodeNorms(operator, attention, step)
+            norms = None if step is None else DecodeNorms(operator, attention, step, i)
             with T.If(begin < end):
                 with T.Then():
                     attention.load_keys(begin, last, g)
@@ -64,3 +77,9 @@ def make_decode_attention(operator: SplitAttention, spec: TargetSpec) -> tirx.Pr
                     with T.Else():
                         attention.store_empty(split, first)
     return build.result
+
+
+def _of_row(operator: SplitAttention, args: SplitArguments, i: Expr) -> SplitArguments:
+    """The arguments of a row: the caches of its slot, and its own results."""
+    o_partial, split_lse = args.splits
+    return replace(operator.of_row(args, i), splits=(OneRow(o_partial, i), OneRow(split_lse, i)))

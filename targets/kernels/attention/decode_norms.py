@@ -28,8 +28,10 @@ HELD = 6  # vectors that a thread holds of a pair: two of values, of weights, of
 class DecodeNorms:
     """Norms and rotations of the block's query heads and, where it owns them, of k and v."""
 
-    def __init__(self, operator: SplitAttention, block: DecodeBlock, step: Expr) -> None:
-        self.operator, self.block, self.step = operator, block, step
+    def __init__(
+        self, operator: SplitAttention, block: DecodeBlock, step: Expr, row: Index = 0
+    ) -> None:
+        self.operator, self.block, self.step, self._row = operator, block, step, row
         args = block.args
         assert args.q_norm is not None, "a norm has a weight"
         assert args.rotary is not None, "and a rotation"
@@ -91,7 +93,7 @@ class DecodeNorms:
 
     def _place_in_call(self, row: Expr, first: Expr) -> tuple[Index, Expr]:
         """The row of qkv that a head is in, and the row of the rotary table for it."""
-        return 0, self.step
+        return self._row, self.step
 
     def _column(self, row: Expr, first: Expr, g: Expr) -> Expr:
         """The first vector of a row in qkv."""

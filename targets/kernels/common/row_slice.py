@@ -129,28 +129,6 @@ class RowSlice:
 
 
 @dataclass(frozen=True)
-class OneRow:
-    """One row of an argument, read as an argument of its own."""
-
-    rows: Buffer
-    row: Index
-
-    @property
-    def shape(self) -> list[Index]:
-        """Extent of each axis of the row."""
-        return list(self.rows.shape)[1:]
-
-    @property
-    def dtype(self) -> str:
-        """Type of one element."""
-        return self.rows.dtype
-
-    def __getitem__(self, indices: Index | tuple[Index, ...]) -> Expr:
-        places = indices if isinstance(indices, tuple) else (indices,)
-        return self.rows[(self.row, *places)]
-
-
-@dataclass(frozen=True)
 class StackRow:
     """One of several vectors in an argument (count, width), read as an argument of its own."""
 

@@ -23,7 +23,7 @@ from gemma4_compile.operators.sampling import (
     bin_bits,
     bits_of,
 )
-from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
+from gemma4_compile.operators.tir import LocalVar, OneRow, bind, function, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import (
     REDUCTION_COLUMNS,
@@ -38,7 +38,6 @@ from gemma4_compile.targets.kernels.common.blocks import (
     shared,
     zero,
 )
-from gemma4_compile.targets.kernels.common.row_slice import OneRow
 from gemma4_compile.targets.spec import TargetSpec
 
 BITS_PER_PASS = 3  # one pass settles so many, with 2**3 - 1 sums a thread

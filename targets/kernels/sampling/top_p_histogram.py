@@ -19,7 +19,7 @@ from gemma4_compile.operators.sampling import (
     bin_bits,
     bits_of,
 )
-from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
+from gemma4_compile.operators.tir import LocalVar, OneRow, bind, function, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr, IndexT
 from gemma4_compile.targets.kernels.common.blocks import (
     REDUCTION_COLUMNS,
@@ -33,7 +33,6 @@ from gemma4_compile.targets.kernels.common.blocks import (
     strided,
     zero,
 )
-from gemma4_compile.targets.kernels.common.row_slice import OneRow
 from gemma4_compile.targets.spec import TargetSpec
 
 HELD_BITS = 3  # of a token's place in its run: a share holds the 2**3 tokens that differ in them

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tvm import relax, tirx
 
 from gemma4_compile import abi
-from gemma4_compile.model_spec.component import VAR_BOUNDS_ATTR, ExportOptions
+from gemma4_compile.model_spec.component import FEW_ROWS_ATTR, VAR_BOUNDS_ATTR, ExportOptions
 from gemma4_compile.model_spec.layers.attention import AttentionOptions
+from gemma4_compile.model_spec.layers.kv_cache import KvLimits
 from gemma4_compile.model_spec.text.export import export_text
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.operators.examples import rows_of_table
@@ -111,3 +113,21 @@ def test_embeddings_are_looked_up_and_the_softmax_has_its_blocks() -> None:
     partials, probs = operators(MODULE, abi.SOFTMAX)
     assert partials == SoftmaxPartials(VOCAB, 8)
     assert probs == SoftmaxProbs(VOCAB, 8)
+
+
+def test_a_step_of_several_sequences_is_there_where_rows_find_their_keys() -> None:
+    """Where kernels take addresses, but not where a layer's keys are in parts, or padded."""
+    joined = replace(OPTIONS, joins_sequences=True)
+    in_parts = replace(joined, kv_limits=KvLimits(64, 4096))
+    module, other = (
+        export_text(CONFIG, StoredMatrices(PLAN), o).module for o in (joined, in_parts)
+    )
+    assert abi.DECODE_ROWS not in {var.name_hint for var in other.get_global_vars()}
+    function = module[abi.DECODE_ROWS]
+    assert int(function.attrs[FEW_ROWS_ATTR]) == int(function.attrs[VAR_BOUNDS_ATTR]["n"]) == 9
+    ids, *_ = function.params
+    assert (str(ids.ty.dtype), ids.ty.ndim) == ("int32", 1)
+    text = function.script()
+    assert text.count(abi.KV_ROW_SLOTS) == 1
+    assert abi.KV_KEY_POOL in text
+    assert f'"{abi.KV_KEY}"' not in text

@@ -20,6 +20,7 @@ from gemma4_compile.device_kinds import BROWSER
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.package.artifacts import Shard, TensorCache, TensorRecord
 from gemma4_compile.package.libraries import LibraryRecord
+from gemma4_compile.runtime import serve as serve_cli
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.package import room
 from gemma4_compile.runtime.package.hub_package import fetch_package
@@ -33,7 +34,6 @@ from gemma4_compile.runtime.package.room import (
     memory_need,
     unused_bytes,
 )
-from gemma4_compile.runtime.server import cli as serve_cli
 from tests.hub_server import MODEL, HubServer, serve
 
 GB = 10**9
@@ -94,6 +94,20 @@ def test_what_can_lie_elsewhere_is_not_counted(
 ) -> None:
     found = memory_need(library(device), cache(), COMPILED, Made(device), placement, 7)
     assert found == MemoryNeed(3 * GB + GB // 10 + GB // 5 - 4 * elsewhere + 7, GB, COMPILED)
+
+
+def test_each_sequence_has_keys_and_values_of_its_own() -> None:
+    of_one, of_four = (
+        memory_need(library(), cache(), COMPILED, Made("cuda"), Placement(), 0, sequences)
+        for sequences in (1, 4)
+    )
+    assert of_one is not None
+    assert of_four is not None
+    for length in (0, 512, COMPILED):
+        own = GB // 10 + GB * length / COMPILED
+        assert of_four.at(length) - of_one.at(length) == pytest.approx(3 * own, abs=2)
+    with pytest.raises(ArtifactError, match="8192 tokens of context for each of 4 sequences"):
+        check_fits("p", of_four, Made("cuda", of_one.at(COMPILED)))
 
 
 def test_a_library_of_an_earlier_version_is_not_judged() -> None:
@@ -213,6 +227,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
         (Wish(), {"cuda": 4 * GB, "cpu": 2 * GB}, "--context-length"),
         (Wish(device="cpu"), {"cuda": 9 * GB, "cpu": GB}, "its weights alone"),
         (Wish(context_length=512), {"cuda": 4 * GB}, None),
+        (Wish(sequences=4), {"cuda": 5 * GB}, "--context-length"),
         (Wish(), {"cuda": 9 * GB}, None),
         (Wish(device="metal"), {}, None),
     ],

@@ -1,0 +1,83 @@
+"""A token of each of several sequences in one call, which gives the logits of all."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+import tvm_ffi
+
+from gemma4_compile import abi
+from gemma4_compile.runtime.device.cuda_graph import Replayed, Watch
+from gemma4_compile.runtime.device.cuda_runtime import CudaError, CudaRuntime
+from gemma4_compile.runtime.device.device import Device, copy, view
+from gemma4_compile.runtime.library.native_library import Forward, NativeLibrary
+from gemma4_compile.runtime.library.steps import Parameters
+
+MOST_ROWS = 8
+"""Sequences of a call: the library takes one more, for which matmuls read tiles of eight again."""
+
+_log = logging.getLogger("gemma4_compile.cuda")
+
+
+class JointSteps:
+    """The call for each number of rows, on CUDA as a graph of its own.
+
+    What a row is of, the state has on the device (`KvState.begin`): a graph is right for any
+    sequences. Graphs are made when they are first needed.
+    """
+
+    def __init__(
+        self,
+        library: NativeLibrary,
+        device: Device,
+        state: tvm_ffi.Object,
+        params: Parameters,
+        *,
+        graphs: bool,
+    ) -> None:
+        """Take the library's function, ArtifactError where it has none: see `NativeLibrary.has`."""
+        self._state, self._params, self._device = state, params, device
+        self._plain: Forward = library.compiled_function(abi.DECODE_ROWS)
+        ids = device.empty((MOST_ROWS,), "int32")
+        self._ids = [view(ids, (rows,)) for rows in range(1, MOST_ROWS + 1)]
+        self._graphs: dict[int, Replayed[tvm_ffi.Tensor]] = {}
+        self._recorder: tuple[Forward, Watch, CudaRuntime] | None = None
+        if graphs:
+            watch = Watch()
+            try:
+                watched = library.watched(watch).compiled_function(abi.DECODE_ROWS)
+                self._recorder = watched, watch, CudaRuntime()
+            except CudaError as error:
+                _log.warning("no CUDA graphs of steps of several sequences: %s", error)
+
+    def forward(self, tokens: Sequence[int]) -> tvm_ffi.Tensor:
+        """Logits (1, n, vocab_size) after n tokens, right until the next call of as many.
+
+        Their sequences are those of the forward that the state began.
+        """
+        ids = self._ids[len(tokens) - 1]
+        copy(tvm_ffi.from_dlpack(np.array(tokens, np.int32)), ids)
+        if self._recorder is None:
+            return self._call(self._plain, ids)
+        if len(tokens) not in self._graphs:
+            watched, watch, cuda = self._recorder
+            self._graphs[len(tokens)] = Replayed(
+                f"step of {len(tokens)} sequences",
+                lambda given: self._call(self._plain, given),
+                lambda given: self._call(watched, given),
+                watch,
+                cuda,
+                self._device,
+            )
+        return self._graphs[len(tokens)](ids)
+
+    @property
+    def kernels(self) -> int:
+        """Launches of the largest graph; 0 for none."""
+        return max((graph.kernels for graph in self._graphs.values()), default=0)
+
+    def _call(self, function: Forward, ids: tvm_ffi.Tensor) -> tvm_ffi.Tensor:
+        logits: tvm_ffi.Tensor = function(ids, self._state, self._params)[0]
+        return logits
