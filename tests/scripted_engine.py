@@ -148,8 +148,7 @@ class ScriptedSequences:
         assert isinstance(parent, ScriptedEngine)
         assert isinstance(child, ScriptedEngine)
         child.held = parent.held[:count]
-        numbers = [self.engines.index(engine) for engine in (parent, child)]
-        self.forks.append((*numbers, count))
+        self.forks.append((self.engines.index(parent), self.engines.index(child), count))
         return True
 
     def step(

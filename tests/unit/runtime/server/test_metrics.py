@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.live_server import TOOL_TEMPLATE, Live, serving_script
+from tests.live_server import QUESTION, TOOL_TEMPLATE, Live, serving_script
 from tests.scripted_engine import ScriptedEngine, encode
 
 KEY = "secret"
@@ -27,9 +27,8 @@ def live(engine: ScriptedEngine) -> Iterator[Live]:
 
 
 def talk(live: Live, **options: Any) -> Any:
-    messages = [{"role": "user", "content": "Weather in Rome?"}]
     client = live.client(KEY)
-    return client.chat.completions.create(model="scripted", messages=messages, **options)
+    return client.chat.completions.create(model="scripted", messages=QUESTION, **options)
 
 
 def test_slots_say_what_they_do(live: Live, engine: ScriptedEngine) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.live_server import TOOL_TEMPLATE, Live, serving_script
+from tests.live_server import QUESTION, TOOL_TEMPLATE, Live, serving_script
 from tests.scripted_engine import ScriptedEngine, encode
 
 KEY = "secret"
@@ -36,9 +36,8 @@ def samples(live: Live) -> dict[str, float]:
 
 
 def talk(live: Live, **options: Any) -> Any:
-    messages = [{"role": "user", "content": "Weather in Rome?"}]
     client = live.client(KEY)
-    return client.chat.completions.create(model="scripted", messages=messages, **options)
+    return client.chat.completions.create(model="scripted", messages=QUESTION, **options)
 
 
 def test_requests_are_counted_by_tokens_and_ends(live: Live) -> None:
