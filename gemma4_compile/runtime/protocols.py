@@ -9,6 +9,7 @@ from gemma4_compile.runtime.server.api import openai_routes
 from gemma4_compile.runtime.server.body import Limits
 from gemma4_compile.runtime.server.exchange import Exchange
 from gemma4_compile.runtime.server.metrics import state_routes
+from gemma4_compile.runtime.server.ollama.endpoints import ollama_routes
 from gemma4_compile.runtime.server.openai_responses.endpoints import response_routes
 from gemma4_compile.runtime.server.service import Service
 
@@ -26,5 +27,6 @@ def api_routes(service: Service, limits: Limits, api_key: str | None) -> list[Ba
         *openai_routes(exchange),
         *response_routes(exchange),
         *message_routes(exchange),
+        *ollama_routes(exchange),
         *own,
     ]

@@ -91,3 +91,26 @@ def test_an_agent_of_openai_s_responses(live: Live, streams: bool) -> None:
     assert (call.type, json.loads(call.arguments)) == ("function_call", EXPRESSION)
     result = {"type": "function_call_output", "call_id": call.call_id, "output": RESULT}
     assert respond([result], called.id).output_text == ANSWER
+
+
+@BOTH
+def test_an_agent_of_ollama_s_client(live: Live, streams: bool) -> None:
+    ollama = pytest.importorskip("ollama")
+    client = ollama.Client(f"http://{LOCAL}:{live.port}", timeout=120)
+    messages: list[Any] = [{"role": "user", "content": QUESTION}]
+
+    def reply() -> Any:
+        asked = {"model": "tiny", "messages": messages, "tools": [PAGE_CALCULATOR.declared()]}
+        if not streams:
+            return client.chat(**asked).message
+        pieces = [chunk.message for chunk in client.chat(stream=True, **asked)]
+        calls = [call for piece in pieces for call in piece.tool_calls or ()]
+        content = "".join(piece.content or "" for piece in pieces)
+        return ollama.Message(role="assistant", content=content, tool_calls=calls or None)
+
+    called = reply()
+    (call,) = called.tool_calls
+    assert (call.function.name, call.function.arguments) == (FUNCTION["name"], EXPRESSION)
+    result = {"role": "tool", "tool_name": call.function.name, "content": RESULT}
+    messages += [called, result]
+    assert reply().content == ANSWER

@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute, Route
 
 from gemma4_compile.runtime.server.answers import Answer, ChatAnswer, TextAnswer
 from gemma4_compile.runtime.server.api_error import as_api_error
-from gemma4_compile.runtime.server.exchange import Exchange, client_of
+from gemma4_compile.runtime.server.exchange import Exchange
 from gemma4_compile.runtime.server.requests import (
     Request,
     read_chat_request,
@@ -19,7 +19,7 @@ from gemma4_compile.runtime.server.requests import (
 )
 from gemma4_compile.runtime.server.server_sent import data_event
 from gemma4_compile.runtime.server.service import Reply
-from gemma4_compile.runtime.server.streams import ReplyStream, ended, finished, unless_gone
+from gemma4_compile.runtime.server.streams import ReplyStream, ended, finished
 from gemma4_compile.types import JsonObject
 
 _VERSION = "anthropic-version"
@@ -65,14 +65,10 @@ class _Api:
 
     async def complete(self, request: HttpRequest) -> Response:
         body = await self._exchange.body(request)
-        model, service, ignored = self._service.model, self._service, self._exchange.ignored()
+        model, ignored = self._service.model, self._exchange.ignored()
         parsed = read_completion_request(body, model.defaults, ignored)
-        note = service.note_about(parsed, ignored)
-        service.check_biases(parsed)
-        with service.worker.reserve() as place:
-            prompt = await unless_gone(request, service.build_completion(parsed))
-            replies = service.submit(place, prompt, parsed, client=client_of(request))
-        return await _answer(request, parsed, replies, TextAnswer(model.name, note))
+        asked = await self._exchange.text(request, parsed, ignored)
+        return await _answer(request, parsed, asked.replies, TextAnswer(model.name, asked.note))
 
     def _model_object(self) -> JsonObject:
         model = self._service.model

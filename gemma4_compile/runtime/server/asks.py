@@ -48,7 +48,7 @@ _DEFAULT_SAMPLERS = (
 
 # What belongs to one of these alone (`mirostat_tau`, `dry_base`, `xtc_threshold`, ...) asks for
 # nothing without it.
-_SAMPLERS = _all(
+SAMPLERS = _all(
     "this way of sampling is not served",
     {
         "adaptive_target": (-1,),
@@ -215,7 +215,7 @@ MEDIA = _all(
 )
 
 REQUEST: Mapping[str, Ask] = {
-    **_SAMPLERS,
+    **SAMPLERS,
     **ENDS,
     **GRAMMARS,
     **_TOKENS,

@@ -17,7 +17,7 @@ from gemma4_compile.runtime.engine.media_prompt import Prompt
 from gemma4_compile.runtime.server.api_error import ApiError, as_api_error
 from gemma4_compile.runtime.server.body import BodyReader, Limits
 from gemma4_compile.runtime.server.fields import Ignored
-from gemma4_compile.runtime.server.requests import ChatRequest
+from gemma4_compile.runtime.server.requests import ChatRequest, CompletionRequest
 from gemma4_compile.runtime.server.service import Client, Reply, Service
 from gemma4_compile.runtime.server.streams import unless_gone
 
@@ -30,14 +30,13 @@ _CLIENT_IS_GONE = 499  # nobody reads it; the number is nginx's, for logs
 
 @dataclass(frozen=True)
 class Asked:
-    """A chat whose replies are queued.
+    """A chat or a text whose replies are queued.
 
     Attributes
     ----------
     note : what the client should know besides the answer, or None
     """
 
-    request: ChatRequest
     prompt: Prompt
     replies: list[Reply]
     note: str | None
@@ -104,7 +103,19 @@ class Exchange:
             replies = service.submit(
                 place, prompt, parsed, constrain=constrain, client=client_of(request)
             )
-        return Asked(parsed, prompt, replies, note)
+        return Asked(prompt, replies, note)
+
+    async def text(
+        self, request: HttpRequest, parsed: CompletionRequest, ignored: Ignored
+    ) -> Asked:
+        """Queue the replies to a text; errors as of `chat`."""
+        service = self.service
+        note = service.note_about(parsed, ignored)
+        service.check_biases(parsed)
+        with service.worker.reserve() as place:
+            prompt = await unless_gone(request, service.build_completion(parsed))
+            replies = service.submit(place, prompt, parsed, client=client_of(request))
+        return Asked(prompt, replies, note)
 
     async def prompt(self, request: HttpRequest, parsed: ChatRequest) -> Prompt:
         """The prompt of a chat that is not asked; it has a place in the queue meanwhile."""

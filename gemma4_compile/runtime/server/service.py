@@ -198,6 +198,11 @@ class Service:
         if name is not None and name != self.model.name:
             raise ApiError(404, self._unknown(name), param="model", code="model_not_found")
 
+    def check_strict(self, name: str | None) -> None:
+        """ApiError 404 for another model, where the server is strict about that."""
+        if self._strict_model:
+            self.check_model(name)
+
     def note_about(self, request: Request, ignored: Ignored) -> str | None:
         """Note in a reply to a request for another model, or with fields that mean nothing.
 
@@ -209,8 +214,7 @@ class Service:
         if isinstance(request, ChatRequest):
             self._check_template_options(request)
         name, notes = request.model, [ignored.note()]
-        if self._strict_model:
-            self.check_model(name)
+        self.check_strict(name)
         if name is not None and name != self.model.name:
             notes.insert(0, f"{self._unknown(name)}, which answers")
         return "; ".join(note for note in notes if note is not None) or None

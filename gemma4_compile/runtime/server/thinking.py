@@ -24,9 +24,9 @@ def read_thinking(fields: Fields) -> tuple[bool | None, tuple[str, ...]]:
     stated = (
         options.get("enable_thinking", bool),
         fields.get("enable_thinking", bool),
-        _switch(fields, "think"),
-        _switch(fields, "thinking"),
-        _switch(fields, "reasoning"),
+        read_switch(fields, "think"),
+        read_switch(fields, "thinking"),
+        read_switch(fields, "reasoning"),
         read_effort(fields, "reasoning_effort"),
     )
     chosen = next((each for each in stated if each is not None), None)
@@ -34,8 +34,8 @@ def read_thinking(fields: Fields) -> tuple[bool | None, tuple[str, ...]]:
     return chosen, tuple(name for name in options.names() if name not in told)
 
 
-def _switch(fields: Fields, name: str) -> bool | None:
-    """True or false, an effort, or an object that says so."""
+def read_switch(fields: Fields, name: str) -> bool | None:
+    """Whether a field asks for reasoning: true or false, an effort, or an object that says so."""
     value = fields.raw(name)
     if isinstance(value, str):
         return read_effort(fields, name)

@@ -12,6 +12,7 @@ import pytest
 from gemma4_compile.runtime.sampling.sampling import SamplingOptions
 from gemma4_compile.runtime.server.anthropic.requests import read_messages_request
 from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.ollama.requests import read_chat, read_generate
 from gemma4_compile.runtime.server.openai_responses.requests import read_response_request
 from tests.live_server import TOOL_TEMPLATE, Live, serving_script
 from tests.scripted_engine import ScriptedEngine, encode
@@ -83,6 +84,38 @@ RESPONSES: dict[str, Any] = {
     "stream": False,
 }
 
+OLLAMA: dict[str, Any] = {
+    "model": "scripted:latest",
+    "messages": [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": "a", "images": []},
+        {
+            "role": "assistant",
+            "content": "b",
+            "thinking": "hm",
+            "tool_calls": [{"function": {"name": "f", "arguments": {"a": "x"}}}],
+        },
+        {"role": "tool", "content": "c", "tool_name": "f"},
+    ],
+    "tools": [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}],
+    "format": SCHEMA,
+    "options": {"num_predict": 4, "temperature": 0.5, "top_k": 3, "seed": 1, "stop": ["x"]},
+    "think": False,
+    "keep_alive": "5m",
+    "stream": False,
+}
+GENERATE: dict[str, Any] = {
+    "model": "scripted",
+    "prompt": "a",
+    "system": "s",
+    "images": [],
+    "format": "json",
+    "options": {"num_predict": 4, "repeat_penalty": 1.1},
+    "think": "low",
+    "raw": False,
+    "stream": False,
+}
+
 
 def of_messages(body: Any) -> object:
     return read_messages_request(body, SamplingOptions(), 10)
@@ -92,9 +125,19 @@ def of_responses(body: Any) -> object:
     return read_response_request(body, SamplingOptions(), 10, lambda name: [name])
 
 
+def of_ollama(body: Any) -> object:
+    return read_chat(body, SamplingOptions(), 10)
+
+
+def of_generate(body: Any) -> object:
+    return read_generate(body, SamplingOptions())
+
+
 REQUESTS: dict[str, tuple[str, Any, Callable[[Any], object]]] = {
     "messages": ("/v1/messages", MESSAGES, of_messages),
     "responses": ("/v1/responses", RESPONSES, of_responses),
+    "ollama": ("/api/chat", OLLAMA, of_ollama),
+    "generate": ("/api/generate", GENERATE, of_generate),
 }
 WRONG: tuple[Any, ...] = (
     None,

@@ -1,0 +1,1 @@
+"""Ollama's API over the chats and texts of this server."""

@@ -1,0 +1,307 @@
+"""Bodies of `/api/chat` and `/api/generate`, as requests of a chat or of a text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gemma4_compile.runtime.prompt.prompt import Message
+from gemma4_compile.runtime.reply.tool_calls import ToolCall
+from gemma4_compile.runtime.sampling.sampling import SamplingOptions
+from gemma4_compile.runtime.server import thinking
+from gemma4_compile.runtime.server.conversation import Conversation, Part
+from gemma4_compile.runtime.server.fields import Fields, Ignored
+from gemma4_compile.runtime.server.media import GivenMedium
+from gemma4_compile.runtime.server.messages import (
+    Tools,
+    called_name,
+    declare,
+    read_arguments,
+    read_tools,
+)
+from gemma4_compile.runtime.server.ollama import asks
+from gemma4_compile.runtime.server.requests import (
+    SAMPLING,
+    ChatRequest,
+    CompletionRequest,
+    Settings,
+    read_limit,
+    read_sampling_options,
+    read_seed,
+    read_stop,
+)
+from gemma4_compile.runtime.server.response_format import ANY_OBJECT
+
+LATEST = ":latest"  # that clients put behind names
+_COMMON = {
+    "format",
+    "keep_alive",
+    "model",
+    "options",
+    "shift",
+    "stream",
+    "think",
+    "truncate",
+}
+_CHAT = _COMMON | {"messages", "tools"}
+_GENERATE = _COMMON | {"images", "prompt", "raw", "system"}
+_OPTIONS = {
+    "num_predict",
+    "repeat_last_n",  # read where a penalty is on
+    "repetition_penalty",
+    "seed",
+    "stop",
+    "temperature",
+    *SAMPLING,
+}
+# How a model is loaded and run, which is settled here; `num_ctx` would be more or less room.
+_SILENT_OPTIONS = {
+    "embedding_only",
+    "f16_kv",
+    "logits_all",
+    "low_vram",
+    "main_gpu",
+    "num_batch",
+    "num_gpu",
+    "num_keep",
+    "num_thread",
+    "numa",
+    "use_mlock",
+    "use_mmap",
+    "vocab_only",
+}
+_MESSAGE = {"content", "images", "role", "thinking", "tool_call_id", "tool_calls", "tool_name"}
+_ROLES = ("system", "user", "assistant", "tool")
+_ENDLESS = (-1, -2)
+
+
+@dataclass(frozen=True)
+class OllamaRequest:
+    """A request of this protocol.
+
+    Attributes
+    ----------
+    asked : None where a model is to be loaded, or let go, and nothing is asked
+    model : its name, without what clients put behind it
+    unloads : it is to be let go
+    stream : whether the answer comes in pieces
+    """
+
+    asked: ChatRequest | CompletionRequest | None
+    model: str
+    unloads: bool
+    stream: bool
+
+
+def read_chat(
+    body: object, defaults: SamplingOptions, most: int, ignored: Ignored | None = None
+) -> OllamaRequest:
+    """Read the body of `/api/chat`.
+
+    Parameters
+    ----------
+    defaults : sampling options for what the request does not set
+    most : most messages of a request
+    ignored : where fields that cannot change the reply are counted
+
+    Raises
+    ------
+    ApiError
+        400 for a field that is damaged, or asks for what is not served.
+    """
+    fields = Fields(body, ignored=ignored)
+    fields.skip_unknown(_CHAT, asks.CHAT)
+    entries = fields.get("messages", list, [])
+    if len(entries) > most:
+        raise fields.error("messages", f"expected at most {most} messages, found {len(entries)}")
+    if not entries:
+        return _loading(fields)
+    conversation, begun = _conversation(fields, entries)
+    tools = read_tools(fields)
+    return _request(fields, _chat(fields, defaults, conversation, tools, begun))
+
+
+def read_generate(
+    body: object, defaults: SamplingOptions, ignored: Ignored | None = None
+) -> OllamaRequest:
+    """Read the body of `/api/generate`; arguments and errors as of `read_chat`."""
+    fields = Fields(body, ignored=ignored)
+    fields.skip_unknown(_GENERATE, asks.GENERATE)
+    prompt = fields.get("prompt", str, "")
+    images = _images(fields)
+    if not prompt and not images:
+        return _loading(fields)
+    if fields.get("raw", bool, False):
+        return _request(fields, _text(fields, defaults, prompt))
+    conversation = Conversation()
+    system = fields.get("system", str, "")
+    if system:
+        conversation.add(Message("system", system))
+    conversation.add(Message("user", ""), [*images, prompt])
+    return _request(fields, _chat(fields, defaults, conversation, (), ""))
+
+
+def _loading(fields: Fields) -> OllamaRequest:
+    _model(fields)
+    return _request(fields, None)
+
+
+def _request(fields: Fields, asked: ChatRequest | CompletionRequest | None) -> OllamaRequest:
+    return OllamaRequest(
+        asked,
+        _model(fields),
+        unloads=fields.raw("keep_alive") in (0, "0", "0s", "0m"),
+        stream=fields.get("stream", bool, True),
+    )
+
+
+def _model(fields: Fields) -> str:
+    name: str = fields.need("model", str)
+    return name.removesuffix(LATEST)
+
+
+def _chat(
+    fields: Fields,
+    defaults: SamplingOptions,
+    conversation: Conversation,
+    tools: Tools,
+    begun: str,
+) -> ChatRequest:
+    thinks, schema = thinking.read_switch(fields, "think"), _schema(fields)
+    if begun and (thinks or schema is not None):
+        what = "`think`" if thinks else "`format`"
+        raise fields.error(
+            "messages", f"a reply that is begun does not go together with {what}: leave one out"
+        )
+    return ChatRequest(
+        model=_model(fields),
+        settings=_settings(fields, defaults),
+        replies=1,
+        stream=fields.get("stream", bool, True),
+        include_usage=True,
+        messages=tuple(conversation.messages),
+        media=conversation.media(),
+        tools=tools,
+        declared=declare(fields, tools),
+        thinking=False if begun else thinks,
+        schema=schema,
+        begun=begun,
+    )
+
+
+def _text(fields: Fields, defaults: SamplingOptions, prompt: str) -> CompletionRequest:
+    """A text that is gone on with as it is."""
+    for name in ("format", "images", "system", "think"):
+        fields.only(name, ("", [], False), "a text is gone on with as it is, where it is `raw`")
+    return CompletionRequest(
+        model=_model(fields),
+        settings=_settings(fields, defaults),
+        replies=1,
+        stream=fields.get("stream", bool, True),
+        include_usage=True,
+        prompt=prompt,
+    )
+
+
+def _settings(fields: Fields, defaults: SamplingOptions) -> Settings:
+    values = dict(fields.get("options", dict, {}))
+    if values.get("repetition_penalty") is None and "repeat_penalty" in values:
+        values["repetition_penalty"] = values.pop("repeat_penalty")
+    if values.get("num_predict") in _ENDLESS:
+        del values["num_predict"]
+    options = fields.inner("options", values)
+    options.skip_unknown(_OPTIONS | _SILENT_OPTIONS, asks.OPTIONS)
+    return Settings(
+        read_sampling_options(options, defaults),
+        read_seed(options),
+        read_limit(options, "num_predict"),
+        read_stop(options),
+    )
+
+
+def _schema(fields: Fields) -> Mapping[str, object] | None:
+    """The schema of `format`: of any object, or an own one, perhaps as its JSON."""
+    value = fields.raw("format")
+    if value in (None, "", {}):
+        return None
+    if isinstance(value, str) and value != "json":
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise fields.error("format", f"expected json or a JSON schema: {error}") from error
+    if value == "json":
+        return ANY_OBJECT
+    if not isinstance(value, dict):
+        raise fields.error("format", "expected json or a JSON schema")
+    return value
+
+
+def _conversation(fields: Fields, entries: list[object]) -> tuple[Conversation, str]:
+    """The messages, and the text of a last one of the model: what the reply begins with."""
+    conversation = Conversation()
+    for index, entry in enumerate(entries):
+        message = fields.inner(f"messages[{index}]", entry)
+        message.skip_unknown(_MESSAGE, asks.MESSAGE)
+        role = message.need("role", str)
+        if role not in _ROLES:
+            raise message.error("role", f"expected one of {', '.join(_ROLES)}, found {role[:60]!r}")
+        content = message.get("content", str, "")
+        calls = _calls(message) if role == "assistant" else ()
+        if role == "assistant" and index + 1 == len(entries) and not calls and index:
+            return conversation, content
+        images = _images(message)
+        if images and role not in ("user", "tool"):
+            raise message.error("images", "only a user's message or a tool's result holds them")
+        call_id, name = _result_of(message, conversation) if role == "tool" else (None, None)
+        conversation.add(
+            Message(
+                role,
+                content,
+                reasoning=message.get("thinking", str) if role == "assistant" else None,
+                tool_calls=calls,
+                tool_call_id=call_id,
+                name=name,
+            ),
+            [*images, content] if images else (),
+        )
+    return conversation, ""
+
+
+def _result_of(message: Fields, conversation: Conversation) -> tuple[str | None, str | None]:
+    """The call that a result belongs to: by its id, or by the tool's name."""
+    call_id = message.get("tool_call_id", str) or None
+    if call_id is not None and call_id not in conversation.calls:
+        found = f"expected the id of a tool call before it, found {call_id[:60]!r}"
+        raise message.error("tool_call_id", found)
+    name = message.get("tool_name", str) or None
+    if call_id is None and name is None:
+        name = next(
+            (m.tool_calls[-1].name for m in reversed(conversation.messages) if m.tool_calls), None
+        )
+    if call_id is None and name is None:
+        raise message.error("tool_name", "expected the name of a tool that was called before it")
+    return call_id, name
+
+
+def _calls(message: Fields) -> tuple[ToolCall, ...]:
+    calls = []
+    for index, entry in enumerate(message.get("tool_calls", list, [])):
+        call = message.inner(f"tool_calls[{index}]", entry)
+        call.skip_unknown({"function", "id", "type"}, {})
+        function = call.inner("function", call.need("function", dict))
+        function.skip_unknown({"arguments", "index", "name"}, {})
+        name, arguments = called_name(function), read_arguments(function)
+        calls.append(ToolCall(name, arguments, call.get("id", str, "")))
+    return tuple(calls)
+
+
+def _images(holder: Fields) -> list[Part]:
+    """Pictures, which come before the text that they lie beside."""
+    images: list[Part] = []
+    for index, image in enumerate(holder.get("images", list, [])):
+        name = f"images[{index}]"
+        if not isinstance(image, str):
+            raise holder.error(name, "expected a picture in base64")
+        images.append(GivenMedium("image", holder.name(name), image))
+    return images
