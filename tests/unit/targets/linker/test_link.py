@@ -27,7 +27,7 @@ def test_a_library_without_its_functions_is_refused(tmp_path: Path) -> None:
     library = tmp_path / "library"
     library.write_bytes(b"".join(names))
     linker._check_functions(library, whole)
-    with pytest.raises(TargetError, match="lacks 14 of our functions"):
+    with pytest.raises(TargetError, match=f"lacks {len(names)} of our functions"):
         linker._check_functions(library, native)
     library.write_bytes(b"".join(names[:-1]))
     with pytest.raises(TargetError, match="gemma4_kv_length"):
