@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
+from pathlib import Path
 
 from gemma4_compile.options.command import PLAIN, Group
+from gemma4_compile.options.process import path
 
 DEFAULT_MEMORY = 2 << 30
 DEFAULT_SHARE = 16
@@ -32,6 +34,17 @@ def parse_size(text: str) -> int:
 def default_memory(machine: int) -> int:
     """Bytes that are kept where nobody says how many, on a machine with so much memory."""
     return min(DEFAULT_MEMORY, machine // DEFAULT_SHARE)
+
+
+def prefix_cache_option(group: Group = PLAIN) -> Path | None:
+    """A folder for beginnings of prompts; None for none."""
+    return group.option(
+        None,
+        "--prefix-cache DIR",
+        "keep beginnings of prompts in files of DIR, too, for the next start; of mode 700, made "
+        "where there is none",
+        type=path,
+    )
 
 
 def prefix_memory_option(group: Group = PLAIN) -> int | None:

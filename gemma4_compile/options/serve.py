@@ -16,7 +16,7 @@ from gemma4_compile.device_kinds import BROWSER
 from gemma4_compile.errors import UsageError
 from gemma4_compile.options import chat
 from gemma4_compile.options.command import Command, CommandOptions, Group
-from gemma4_compile.options.prefixes import prefix_memory_option
+from gemma4_compile.options.prefixes import prefix_cache_option, prefix_memory_option
 
 API_KEY_VARIABLE = "GEMMA4_SERVE_API_KEY"
 BUILD_PAGE = "npm ci && npm run build in a checkout's examples/web"
@@ -136,6 +136,11 @@ class ServeOptions(CommandOptions):
     ple: str | None = chat.ple_option(_MODEL)
     experts: float | None = chat.experts_option(_MODEL)
     prefix_memory: int | None = prefix_memory_option(_MODEL)
+    prefix_cache: Path | None = prefix_cache_option(_MODEL)
+    forget: bool = _MODEL.switch(
+        "--forget",
+        "remove what --prefix-cache kept: DIR is that folder then, and nothing is served",
+    )
     device: str | None = chat.device_option(f"; {BROWSER}: none, the page alone", _MODEL)
     thinking: bool = _MODEL.switch("--thinking", "think before answering, unless a request sets it")
     literal_specials: bool = chat.literal_specials_switch(_MODEL)
@@ -219,6 +224,11 @@ class ServeOptions(CommandOptions):
                     hint=f"leave it out for {usual}",
                 )
         chat.check_lengths(self.context_length, self.draft)
+        if self.prefix_cache is not None and self.prefix_memory == 0:
+            raise UsageError(
+                "--prefix-cache holds what --prefix-memory does, which is 0",
+                hint="leave out --prefix-cache, or give --prefix-memory a size",
+            )
 
 
 COMMAND = Command(

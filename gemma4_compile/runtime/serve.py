@@ -7,6 +7,7 @@ import socket
 import sys
 import webbrowser
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from gemma4_compile.options.serve import (
     ServeOptions,
     api_key,
 )
-from gemma4_compile.package.artifacts import Provenance
+from gemma4_compile.package.artifacts import Provenance, digest
 from gemma4_compile.runtime.engine.engine import Engine
 from gemma4_compile.runtime.engine.generation import Generator
 from gemma4_compile.runtime.engine.sequence_engine import EngineSequences, SequenceEngine
@@ -39,7 +40,8 @@ from gemma4_compile.runtime.package.hub_snapshot import forgetting_damage, hub_p
 from gemma4_compile.runtime.package.integrity import Check, check_sizes
 from gemma4_compile.runtime.package.package import read_provenance
 from gemma4_compile.runtime.package.room import Placement, Wish
-from gemma4_compile.runtime.prefixes.kept import kept_prefixes, prefix_memory
+from gemma4_compile.runtime.prefixes.kept import PrefixCache, kept_prefixes, prefix_memory
+from gemma4_compile.runtime.prefixes.prefix_folder import check_folder, forget
 from gemma4_compile.runtime.prompt.prompt import NO_TEMPLATE
 from gemma4_compile.runtime.protocols import api_routes
 from gemma4_compile.runtime.server.address import address_of, is_loopback, take_address
@@ -62,6 +64,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(options: ServeOptions) -> None:
     """Serve until interrupted."""
+    if options.forget:
+        removed = forget(options.package)
+        Console().note(f"{removed} files of prefixes removed from `{options.package}`")
+        return
     key = api_key()
     os.environ.pop(API_KEY_VARIABLE, None)  # so that no process started from here has it
     wish = Wish(
@@ -79,12 +85,12 @@ def run(options: ServeOptions) -> None:
         wanted = provenance if options.draft != 0 else without_drafter(provenance)
         with forgetting_damage(options.package):
             check_sizes(options.package, for_pages(wanted))  # page hashes what it loads
-    with take_address(options.host, options.port) as taken:
+    with take_address(options.host, options.port) as taken, ExitStack() as ending:
         _warn_of_strangers(options, taken, key, is_for_browsers=not serves_api)
         if not serves_api:
             _serve_page(options, taken, key)
             return
-        service = _load(options)
+        service = _load(options, provenance, ending)
         mib = options.max_body_mib or (MEDIA_BODY_MIB if service.model.takes_media else BODY_MIB)
         limits = Limits(body_bytes=mib * 2**20)
         routes = api_routes(service, limits, key)
@@ -133,8 +139,11 @@ def _served(options: ServeOptions, provenance: Provenance) -> tuple[bool, bool]:
     return True, False
 
 
-def _load(options: ServeOptions) -> Service:
+def _load(options: ServeOptions, provenance: Provenance, ending: ExitStack) -> Service:
+    """Load what answers; what is to be done when it has stopped is put into `ending`."""
     console = Console()
+    if options.prefix_cache is not None:
+        check_folder(options.prefix_cache, make=True)  # before the package is loaded
     package = console.open(
         options.package,
         Check(options.check),
@@ -166,7 +175,13 @@ def _load(options: ServeOptions) -> Service:
         if engine.experts.on_host:
             console.note(engine.experts.describe())
         taken.append(engine.media)
-        kept = kept_prefixes(engine, prefix_memory(options.prefix_memory))
+        cache = None
+        if options.prefix_cache is not None:
+            hashes = {name: listed[1] for name, listed in provenance.files.items()}
+            cache = PrefixCache(options.prefix_cache, digest([hashes, package.library_name]))
+        kept = kept_prefixes(engine, prefix_memory(options.prefix_memory), cache)
+        if kept is not None:
+            ending.callback(kept.close)
 
         def generator(one: TokenEngine) -> Generator:
             assert isinstance(one, SequenceEngine), "of this engine's sequences"

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from gemma4_compile.runtime import Engine
+from gemma4_compile.runtime.chat.chat import Chat
 from gemma4_compile.runtime.engine.generation import Generator
 from gemma4_compile.runtime.engine.media_prompt import Prompt
 from gemma4_compile.runtime.engine.sequence import Sequence as EngineSequence
-from gemma4_compile.runtime.prefixes.kept import KeptPrefixes, kept_prefixes
+from gemma4_compile.runtime.package.package import Package
+from gemma4_compile.runtime.prefixes.kept import KeptPrefixes, PrefixCache, kept_prefixes
 from gemma4_compile.runtime.prefixes.saved_rows import SLACK, restore, save
 from gemma4_compile.runtime.sampling.sampling import Float32Array
 from tests.scripted_engine import greedy, tiny_tokenizer
@@ -100,8 +102,10 @@ class Slot:
 class Talk:
     """A generator of a sequence that keeps beginnings; it answers with one token."""
 
-    def __init__(self, engine: Engine, budget: int = 2**24) -> None:
-        kept = kept_prefixes(engine, budget)
+    def __init__(
+        self, engine: Engine, budget: int = 2**24, cache: PrefixCache | None = None
+    ) -> None:
+        kept = kept_prefixes(engine, budget, cache)
         assert kept is not None, "this library can copy rows"
         self.kept: KeptPrefixes = kept
         tokenizer = tiny_tokenizer()
@@ -183,3 +187,34 @@ def test_sequences_share_what_is_kept(engine: Engine) -> None:
         engine.sequences.remove(other)
     assert restored.length > 50
     np.testing.assert_array_equal(found, expected)
+
+
+def test_a_later_process_goes_on_from_files(engine: Engine, tmp_path: Path) -> None:
+    ids = ids_of(6 * engine.prefill_chunk, 18)
+    cache = PrefixCache(tmp_path / "kept", "tiny")
+    first = Talk(engine, cache=cache)
+    _, reply = first.ask(ids)
+    first.kept.close()
+    second = Talk(engine, cache=cache)
+    assert second.ask(ids) == (0, reply)  # they are nobody's, so nobody is told
+    assert second.kept.restored_tokens >= len(ids) - engine.prefill_chunk
+    second.kept.close()
+    other = Talk(engine, cache=PrefixCache(cache.path, "another"))
+    assert other.ask(ids) == (0, reply)
+    assert other.kept.restored_tokens == 0
+    other.kept.close()
+
+
+def test_a_document_is_not_read_again_after_a_chat_was_cleared(
+    engine: Engine, tiny_package: Path
+) -> None:
+    chat = Chat(engine, Package.open(tiny_package), prefix_memory=2**24)
+    document = "One two three four five six seven eight nine ten. " * 8
+    replies = []
+    for question in ("Hello there, my friend.", "And then?"):
+        chat.clear()
+        list(chat.events(document + question, greedy, max_tokens=2))
+        assert chat.last_reply is not None
+        replies.append(chat.last_reply)
+    assert replies[0].reused_tokens == 0
+    assert replies[1].reused_tokens > replies[1].prompt_tokens // 2

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Hashable
 from collections.abc import Sequence as Keys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -20,7 +21,10 @@ from gemma4_compile.runtime.engine.media_prompt import Prompt
 from gemma4_compile.runtime.engine.sequence import Sequence
 from gemma4_compile.runtime.library.kv_rows import RowEntry
 from gemma4_compile.runtime.prefixes.memory import PrefixMemory
+from gemma4_compile.runtime.prefixes.prefix_file import Layout
+from gemma4_compile.runtime.prefixes.prefix_folder import PrefixFolder
 from gemma4_compile.runtime.prefixes.saved_rows import SavedRows, restore, ring_bytes, save
+from gemma4_compile.runtime.prefixes.tree import Node
 from gemma4_compile.system.limits import machine_memory_bytes
 
 _log = logging.getLogger(__name__)
@@ -113,9 +117,34 @@ class KeptPrefixes:
         budget : bytes of the host's memory, at least 1
         """
         self.entries, self.device, self.whole_images = entries, device, whole_images
-        self.memory: PrefixMemory[SavedRows] = PrefixMemory(budget)
+        self.memory: PrefixMemory[SavedRows] = PrefixMemory(budget, self._left)
+        self._files: PrefixFolder | None = None
         self.spacing = Spacing.of(chunk, ring_bytes(entries, np.dtype(dtype).itemsize), budget)
         self.restored_tokens = self.saved_states = 0
+
+    def read(self, files: PrefixFolder) -> None:
+        """Add what a folder has, and have it hold what is kept from now on."""
+        files.read(self.memory.add)
+        self._files = files
+        _log.info("%d prefixes were read", len(self.memory))
+
+    def add(self, keys: Keys[int], saved: SavedRows) -> None:
+        """Keep a prefix, if the budget has room for it alone."""
+        node = self.memory.add(keys, saved)
+        if node is None:
+            return
+        self.saved_states += 1
+        if self._files is not None:
+            self._files.write(node, tuple(keys))
+
+    def close(self) -> None:
+        """Write what is still to be written to the folder."""
+        if self._files is not None:
+            self._files.close()
+
+    def _left(self, node: Node[SavedRows]) -> None:
+        if self._files is not None:
+            self._files.remove(node)
 
     def of(self, engine: HasSequence) -> SequencePrefixes:
         """The beginnings of the sequence that an engine, or a slot of one, has at the time."""
@@ -164,11 +193,24 @@ class SequencePrefixes:
     def _save(self, keys: Keys[int], base: SavedRows | None, owner: Hashable) -> None:
         kept = self._kept
         saved = save(self._engine.sequence, kept.entries, kept.device, base, owner)
-        kept.saved_states += kept.memory.add(keys, saved) is not None
+        kept.add(keys, saved)
 
 
-def kept_prefixes(engine: SavedEngine, budget: int) -> KeptPrefixes | None:
-    """What an engine's sequences share; None without a budget, or where a library has no copies."""
+@dataclass(frozen=True)
+class PrefixCache:
+    """A folder for prefixes, and the name of the package whose they are."""
+
+    path: Path
+    package: str
+
+
+def kept_prefixes(
+    engine: SavedEngine, budget: int, cache: PrefixCache | None = None
+) -> KeptPrefixes | None:
+    """What an engine's sequences share; None without a budget, or where a library has no copies.
+
+    UsageError as of `PrefixFolder` where there is a cache.
+    """
     if budget < 1:
         return None
     try:
@@ -177,7 +219,10 @@ def kept_prefixes(engine: SavedEngine, budget: int) -> KeptPrefixes | None:
         _log.info("no beginnings of prompts are kept: %s", error)
         return None
     chunk, whole = engine.prefill_chunk, engine.media.whole_images
-    return KeptPrefixes(entries, dtype, engine.device, chunk, budget, whole_images=whole)
+    kept = KeptPrefixes(entries, dtype, engine.device, chunk, budget, whole_images=whole)
+    if cache is not None:
+        kept.read(PrefixFolder(cache.path, Layout(cache.package, entries, dtype)))
+    return kept
 
 
 def prefix_memory(wanted: int | None) -> int:

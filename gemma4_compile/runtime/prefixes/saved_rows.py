@@ -91,7 +91,8 @@ def save(
     length = sequence.length
     shortest = max(sequence.shortest, length - SLACK, 0)
     begin = 0 if base is None else base.length
-    full, rings = [], []
+    full: list[Rows] = []
+    rings: list[Rows] = []
     for index, entry in enumerate(entries):
         if entry.window == 0:
             first, last = max(begin, entry.first), min(length, entry.first + entry.rows)

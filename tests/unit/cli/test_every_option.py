@@ -144,6 +144,8 @@ SERVE = {
     "--ple": ("--ple host", "ple='host'"),
     "--experts": ("--experts 25%", "experts=0.25"),
     "--prefix-memory": ("--prefix-memory 5MiB", "5242880"),
+    "--prefix-cache": ("--prefix-cache P", "path=PosixPath('P')"),
+    "--forget": ("--forget", "call.forget(PosixPath('DIR'))"),
     "--device": ("--device cpu", "device='cpu'"),
     "--thinking": ("--thinking", "thinking=True"),
     "--literal-specials": ("--literal-specials", "literal_specials=True"),
@@ -193,7 +195,8 @@ CASES = {
         "Console Engine Generator Worker Service Model HostNames create_app server_config "
         "take_address api_routes folder_routes connections_for webbrowser _Server read_provenance "
         "check_sizes for_pages without_drafter check_modality hub_package_of address_of Limits "
-        "_served find_page is_loopback default_slots Slots EngineSequences kept_prefixes",
+        "_served find_page is_loopback default_slots Slots EngineSequences kept_prefixes "
+        "check_folder forget digest",
         SERVE,
     ),
 }

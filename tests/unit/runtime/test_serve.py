@@ -224,7 +224,7 @@ def served_without_loading(
     (folder / library).touch()
     files.finish(folder, library, {"target": "any"})
 
-    def load(_: object) -> None:
+    def load(*_: object) -> None:
         raise UsageError("it is not loaded")
 
     monkeypatch.setattr(cli, "_load", load)

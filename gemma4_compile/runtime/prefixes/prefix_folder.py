@@ -1,0 +1,297 @@
+"""A folder that holds what the memory of prefixes holds, so that a later process finds it.
+
+It is the user's alone, and one process's at a time. A thread of its own writes, so that no reply
+waits for a disk; what is written has another name until it is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import re
+import stat
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gemma4_compile.errors import UsageError
+from gemma4_compile.runtime.prefixes.prefix_file import (
+    DamagedPrefixError,
+    Layout,
+    PrefixHeader,
+    decode,
+    encode,
+    joined,
+    name_of,
+)
+from gemma4_compile.runtime.prefixes.saved_rows import RowBlock, SavedRows
+from gemma4_compile.runtime.prefixes.tree import Node
+from gemma4_compile.system import locks
+from gemma4_compile.system.folders import Folder, open_folder
+from gemma4_compile.system.regular_files import check_own_directory, check_regular
+
+_PREFIX, _ROWS, _PART, _LOCK = ".prefix", ".rows", "written.part", "prefixes.lock"
+_OURS = re.compile(rf"[0-9a-f]{{64}}({_PREFIX}|{_ROWS})|{re.escape(_PART)}|{re.escape(_LOCK)}")
+_log = logging.getLogger(__name__)
+
+
+class FolderInUseError(UsageError):
+    """Another process keeps its prefixes there."""
+
+
+@dataclass(frozen=True)
+class _Write:
+    node: Node[SavedRows]
+    keys: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Remove:
+    node: Node[SavedRows]
+
+
+class PrefixFolder:
+    """Files of kept prefixes, read once and written behind."""
+
+    def __init__(
+        self, path: Path, layout: Layout, note: Callable[[str], object] = _log.warning
+    ) -> None:
+        """Open a folder, which is made where there is none.
+
+        Parameters
+        ----------
+        note : is told of files that are not read, and of what cannot be written
+
+        Raises
+        ------
+        UsageError
+            If it is no folder of this user's alone, or another process has it.
+        """
+        self._path, self._layout, self._note = path, layout, note
+        check_folder(path, make=True)
+        self._open = contextlib.ExitStack()
+        try:
+            self._folder: Folder = self._open.enter_context(open_folder(path))
+            lock = self._folder.open(_LOCK, os.O_RDWR | os.O_CREAT)
+            self._open.callback(os.close, lock)
+            locks.take(lock)
+        except BlockingIOError as error:
+            self._open.close()
+            raise FolderInUseError(
+                f"--prefix-cache: another process keeps its prefixes in `{path}`",
+                hint="give each server a folder of its own",
+            ) from error
+        except OSError as error:
+            self._open.close()
+            raise _unusable(path, error.strerror or str(error)) from error
+        self._blocks: dict[str, RowBlock] = {}  # of files that are there
+        self._names: dict[Node[SavedRows], tuple[str, tuple[str, ...]]] = {}
+        self._jobs: queue.Queue[_Write | _Remove | None] = queue.Queue()
+        self._thread = threading.Thread(target=self._work, name="prefixes", daemon=True)
+
+    def read(self, add: Callable[[tuple[int, ...], SavedRows], Node[SavedRows] | None]) -> None:
+        """Have all prefixes of the folder added, the latest last; remove what is none of them."""
+        found = [name for name in self._folder.names() if _OURS.fullmatch(name)]
+        changed = {name: self._folder.changed_ns(name) for name in found}
+        headers: dict[str, tuple[PrefixHeader, RowBlock]] = {}
+        blocks: dict[str, RowBlock] = {}
+        for name in sorted(found, key=changed.__getitem__):
+            stem, dot, kind = name.partition(".")
+            if dot + kind not in (_PREFIX, _ROWS):
+                continue
+            try:
+                block, header = decode(self._layout, stem, self._read_file(name))
+                if (header is not None) is not (dot + kind == _PREFIX):
+                    raise DamagedPrefixError("it is of another kind than its name says")
+            except (DamagedPrefixError, OSError) as error:
+                self._note(f"`{self._path / name}` is not gone on from: {_why(error)}")
+                continue
+            if header is None:
+                blocks[stem] = block
+            else:
+                headers[stem] = header, block
+        for stem, (header, rings) in headers.items():
+            try:
+                own = [blocks[name] for name in header.blocks]
+                node = add(header.keys, joined(self._layout, header, own, rings))
+            except KeyError as error:
+                self._note(f"`{self._path / stem}{_PREFIX}` is not gone on from: no {error}{_ROWS}")
+                continue
+            except DamagedPrefixError as error:
+                self._note(f"`{self._path / stem}{_PREFIX}` is not gone on from: {error}")
+                continue
+            if node is not None and node.state is not None and node.state.rings is rings:
+                self._names[node] = stem, header.blocks
+                self._blocks |= dict(zip(header.blocks, own, strict=True))
+        for node in [one for one in self._names if one.state is None]:  # the memory has no room
+            del self._names[node]
+        self._sweep(found)
+        self._thread.start()
+
+    def write(self, node: Node[SavedRows], keys: tuple[int, ...]) -> None:
+        """Write a prefix some time, if it is there by then."""
+        self._jobs.put(_Write(node, keys))
+
+    def remove(self, node: Node[SavedRows]) -> None:
+        """Remove what was written of a prefix."""
+        self._jobs.put(_Remove(node))
+
+    def flush(self) -> None:
+        """Return when all that was asked for is done."""
+        self._jobs.join()
+
+    def close(self) -> None:
+        """Write what is still to be written, and let go of the folder."""
+        self._jobs.put(None)
+        self._thread.join()
+        self._open.close()
+
+    def _work(self) -> None:
+        failed = False
+        while (job := self._jobs.get()) is not None:
+            try:
+                if isinstance(job, _Remove):
+                    self._forget(job.node)
+                elif not failed:
+                    self._put(job)
+            except OSError as error:
+                failed = True
+                self._note(f"no more prefixes are written to `{self._path}`: {_why(error)}")
+            finally:
+                self._jobs.task_done()
+        self._jobs.task_done()
+
+    def _put(self, job: _Write) -> None:
+        state = job.node.state
+        if state is None or job.node in self._names:
+            return
+        names = tuple(self._put_block(block) for block in state.blocks)
+        header = PrefixHeader(job.keys, state.shortest, names)
+        name = self._put_file(encode(self._layout, state.rings, header), _PREFIX)
+        self._names[job.node] = name, names
+
+    def _put_block(self, block: RowBlock) -> str:
+        known = next((name for name, other in self._blocks.items() if other is block), None)
+        if known is not None:
+            return known
+        name = self._put_file(encode(self._layout, block, None), _ROWS)
+        self._blocks[name] = block
+        return name
+
+    def _put_file(self, pieces: list[memoryview], kind: str) -> str:
+        name = name_of(pieces)
+        descriptor = self._folder.open(_PART, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            with os.fdopen(descriptor, "wb", buffering=0) as file:
+                for piece in pieces:
+                    while piece:
+                        piece = piece[file.write(piece) :]
+            self._folder.replace(_PART, name + kind)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self._folder.remove(_PART)
+            raise
+        return name
+
+    def _forget(self, node: Node[SavedRows]) -> None:
+        name, blocks = self._names.pop(node, ("", ()))
+        if not name:
+            return
+        kept = {one for _, others in self._names.values() for one in others}
+        gone = {block + _ROWS for block in set(blocks) - kept}
+        if not any(name == other for other, _ in self._names.values()):
+            gone.add(name + _PREFIX)
+        for block in set(blocks) - kept:
+            self._blocks.pop(block, None)
+        for one in gone:
+            with contextlib.suppress(FileNotFoundError):
+                self._folder.remove(one)
+
+    def _sweep(self, found: list[str]) -> None:
+        """Remove files of ours that are no prefix's: parts, damaged ones, another package's."""
+        wanted = {name + _PREFIX for name, _ in self._names.values()}
+        wanted |= {name + _ROWS for _, blocks in self._names.values() for name in blocks}
+        for name in found:
+            if name not in wanted and name != _LOCK:
+                with contextlib.suppress(OSError):
+                    self._folder.remove(name)
+        self._blocks = {
+            name: block for name, block in self._blocks.items() if name + _ROWS in wanted
+        }
+
+    def _read_file(self, name: str) -> bytearray:
+        descriptor = self._folder.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
+            status = os.fstat(file.fileno())
+            check_regular(status)
+            if hasattr(os, "geteuid") and (status.st_uid != os.geteuid() or status.st_mode & 0o077):
+                raise OSError(1, "others can read it, or it is another user's")
+            content, done = bytearray(status.st_size), 0
+            while count := file.readinto(memoryview(content)[done:]):
+                done += count
+        return content[:done]
+
+
+def check_folder(path: Path, *, make: bool = False) -> None:
+    """UsageError for what is no folder, a link, another user's, or open to others."""
+    try:
+        if make:
+            with contextlib.suppress(FileExistsError):
+                path.mkdir(0o700)
+        check_own_directory(path)
+        mode = stat.S_IMODE(path.lstat().st_mode)
+    except OSError as error:
+        raise _unusable(path, error.strerror or str(error)) from error
+    if sys.platform != "win32" and mode & 0o077:
+        raise UsageError(
+            f"--prefix-cache: others may look into `{path}`: expected mode 700, found {mode:o}",
+            hint=f"it holds what was asked: chmod 700 '{path}', or name a folder that is not there",
+        )
+
+
+def forget(path: Path) -> int:
+    """Remove all files of prefixes in a folder, and the folder if it is empty then; how many.
+
+    UsageError as of `check_folder`, and where a process has it.
+    """
+    check_folder(path)
+    removed = 0
+    try:
+        with open_folder(path) as folder:
+            lock = folder.open(_LOCK, os.O_RDWR | os.O_CREAT)
+            try:
+                locks.take(lock)
+                for name in _ours(folder):
+                    folder.remove(name)
+                    removed += 1
+            finally:
+                os.close(lock)
+            folder.remove(_LOCK)
+        with contextlib.suppress(OSError):  # there are others' files
+            path.rmdir()
+    except BlockingIOError as error:
+        raise FolderInUseError(
+            f"--forget: a process keeps its prefixes in `{path}`", hint="end the server first"
+        ) from error
+    except OSError as error:
+        raise _unusable(path, error.strerror or str(error)) from error
+    return removed
+
+
+def _ours(folder: Folder) -> Iterator[str]:
+    return (name for name in folder.names() if _OURS.fullmatch(name) and name != _LOCK)
+
+
+def _unusable(path: Path, why: str) -> UsageError:
+    return UsageError(
+        f"cannot keep prefixes in `{path}`: {why}",
+        hint="name a folder of yours, or one to be made in a folder that is there",
+    )
+
+
+def _why(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
