@@ -45,17 +45,13 @@ def wrong_answers(package: Path, tasks: Sequence[MediaTask]) -> list[str]:
 
 
 @pytest.mark.slow
-def test_held_out_files_are_seen_and_heard(package: Path) -> None:
-    pictures = [replace(task, budget=70) for task in picture_tasks(6, seed=11)]  # the fastest
-    wrong = wrong_answers(package, [*pictures, *sound_tasks(4, seed=11), *absent_tasks(4)])
-    assert len(wrong) <= 1, "\n".join(wrong)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("recipe", "count"), [("q4f16", 14), ("f32", 7)])
 def test_nineteen_of_twenty_held_out_files(recipe: str, count: int, compiled: Compiler) -> None:
-    kinds_of_tasks = (picture_tasks, sound_tasks, absent_tasks)
-    tasks = [task for make in kinds_of_tasks for task in make(count, seed=12)]
+    pictures = picture_tasks(count, seed=12)
+    pictures[::2] = [
+        replace(task, budget=70) for task in pictures[::2]
+    ]  # half with the fewest rows
+    tasks = [*pictures, *sound_tasks(count, seed=12), *absent_tasks(count, seed=12)]
     wrong = wrong_answers(compiled(SEEING, "cpu", recipe), tasks)
     assert len(wrong) <= len(tasks) // 20, "\n".join(wrong)
 

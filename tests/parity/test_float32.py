@@ -15,6 +15,8 @@ from tests.parity.conftest import Case, CaseFactory
 pytestmark = pytest.mark.parity
 
 KINDS = tuple(models.KINDS)
+# The others are compared in a recipe each, in tests/parity/test_recipes.py.
+QUICK_KINDS = slow_unless(lambda kind: kind in ("e2b", "dense", "moe"), KINDS)
 LENGTHS: dict[str, Callable[[int], int]] = {
     "one": lambda window: 1,
     "two": lambda window: 2,
@@ -27,7 +29,7 @@ NEW_TOKENS = 6
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", QUICK_KINDS)
 def test_a_prompt_and_the_tokens_after_it(case: CaseFactory, kind: str, length: str) -> None:
     compiled = case(kind)
     count = LENGTHS[length](compiled.window)
@@ -41,7 +43,7 @@ def test_a_prompt_and_the_tokens_after_it(case: CaseFactory, kind: str, length: 
 @pytest.mark.parametrize(
     "chunk", slow_unless(lambda chunk: chunk in (1, 5), [1, 2, 5, 7, packages.PREFILL_CHUNK])
 )
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", QUICK_KINDS)
 def test_any_chunk_length_gives_the_whole_prefill(case: CaseFactory, kind: str, chunk: int) -> None:
     compiled = case(kind)
     ids = compiled.prompt(3 * compiled.window + 5)
@@ -49,7 +51,7 @@ def test_any_chunk_length_gives_the_whole_prefill(case: CaseFactory, kind: str, 
     compiled.check(ids, compiled.prefill(ids, 0, len(ids), chunk))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", QUICK_KINDS)
 def test_token_by_token_gives_the_whole_prefill(case: CaseFactory, kind: str) -> None:
     compiled = case(kind)
     ids = compiled.prompt(3 * compiled.window + 5)
@@ -57,7 +59,7 @@ def test_token_by_token_gives_the_whole_prefill(case: CaseFactory, kind: str) ->
     compiled.check(ids, compiled.decode(ids, 0, len(ids)))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", QUICK_KINDS)
 def test_a_second_turn_after_decoding(case: CaseFactory, kind: str) -> None:
     compiled = case(kind)
     first, second = compiled.window + 1, compiled.window + NEW_TOKENS + 1
@@ -72,7 +74,7 @@ def test_a_second_turn_after_decoding(case: CaseFactory, kind: str) -> None:
 
 
 @pytest.mark.parametrize("token_id", [2, 77])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", QUICK_KINDS)
 def test_a_one_token_prompt_after_a_conversation_starts_clean(
     case: CaseFactory, kind: str, token_id: int
 ) -> None:
@@ -89,7 +91,7 @@ def test_a_one_token_prompt_after_a_conversation_starts_clean(
     compiled.check(ids, found)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", QUICK_KINDS)
 def test_greedy_generation_is_the_same(case: CaseFactory, kind: str) -> None:
     compiled = case(kind)
     for seed in range(4):
@@ -107,7 +109,7 @@ def test_greedy_generation_is_the_same(case: CaseFactory, kind: str) -> None:
         compiled.check(ids, found)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", QUICK_KINDS)
 def test_popped_tokens_leave_no_trace(case: CaseFactory, kind: str) -> None:
     compiled = case(kind)
     kept, popped = 2 * compiled.window, 3
@@ -120,7 +122,7 @@ def test_popped_tokens_leave_no_trace(case: CaseFactory, kind: str) -> None:
     compiled.check(ids, compiled.prefill(ids, kept, len(ids)))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", QUICK_KINDS)
 def test_a_pop_beyond_the_rings_is_refused_and_changes_nothing(
     case: CaseFactory, kind: str
 ) -> None:

@@ -135,7 +135,7 @@ def adapted(library: Compiled, pixels: Float32Array) -> Float32Array:
 @pytest.mark.parametrize(
     "grid",
     slow_unless(
-        lambda grid: grid in ((20, 14), (1, 1)), [((7, 9),), ((20, 14),), ((1, 19),), ((1, 1),)]
+        lambda grid: grid in ((7, 9), (1, 1)), [((7, 9),), ((20, 14),), ((1, 19),), ((1, 1),)]
     ),
     ids=str,
 )

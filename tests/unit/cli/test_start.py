@@ -21,7 +21,6 @@ from gemma4_compile.cli import start
 from gemma4_compile.compile import library_processes
 from gemma4_compile.options import compile as compile_options
 from gemma4_compile.options.command import Command, CommandOptions
-from tests.marks import slow_unless
 
 ROOT = Path(__file__).parents[3]
 MODULE = "a_module_that_is_loaded"
@@ -227,7 +226,8 @@ def test_a_user_without_a_home_gets_one_that_is_nowhere(monkeypatch: pytest.Monk
     assert os.environ["HOME"] == start.NO_HOME
 
 
-@pytest.mark.parametrize("kib", slow_unless(lambda kib: kib == 700_000, [300_000, 700_000]))
+@pytest.mark.slow
+@pytest.mark.parametrize("kib", [300_000, 700_000])
 def test_little_address_space_is_told_in_two_lines(kib: int, tmp_path: Path) -> None:
     code = "import sys; from gemma4_compile.cli.start import run_compile; sys.exit(run_compile())"
     run = subprocess.run(
