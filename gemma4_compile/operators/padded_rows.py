@@ -41,10 +41,11 @@ from gemma4_compile.types import Array
 PADDING = 3e38  # a finite float32 that no embedding comes near; what overflowed is no padding
 DIGIT = 1024  # a number is kept as two, which float16 holds
 DIGITS = 2
-BITS = 17  # of a number of padding rows: contexts have at most 131,072 positions
+BITS = 18  # of a number of padding rows, which are fewer than a context has positions
+MOST_POSITIONS = 1 << BITS
 
 _KNOWN_DIGITS = Spread(7, 0, 1), Spread(2, DIGIT - 4, 1)  # a few rows on, the second is 0 again
-_KNOWN_SHIFT = 0x16A69  # of its 17 bits nine are set
+_KNOWN_SHIFT = 0x36A69  # of its 18 bits ten are set
 _KNOWN_TURNS = Spread(9, 3 << 9, 2.0**-11), around_zero(0.5)  # lengths of about 1, as turns have
 
 

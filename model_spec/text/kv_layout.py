@@ -5,11 +5,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
+from gemma4_compile.errors import UsageError
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.layers.kv_cache import ITEM_BYTES, KvLayout, KvLimits, KvSlot
 from gemma4_compile.model_spec.layers.plan import LayerPlan
 from gemma4_compile.model_spec.text.layer_plan import rotary_plans
-from gemma4_compile.operators.padded_rows import DIGITS
+from gemma4_compile.operators.padded_rows import DIGITS, MOST_POSITIONS
 
 RING_ALIGNMENT = 32
 
@@ -34,9 +35,17 @@ def kv_layout(
 
     `pads_pictures` : the client does, where the model takes any
     `limits` : by which full layers are in parts; None for none that are
+
+    UsageError for a context in which there may be more padding than is counted.
     """
     item = ITEM_BYTES[dtype]
     counts_padding = pads_pictures and config.vision is not None
+    if counts_padding and limits is not None and limits.context_length > MOST_POSITIONS:
+        raise UsageError(
+            f"--context: pictures are padded in at most {MOST_POSITIONS:,} tokens of context, "
+            f"found {limits.context_length:,}",
+            hint="give a shorter one, or --modalities text",
+        )
     slots = []
     for plan in plans:
         if plan.owns_kv:

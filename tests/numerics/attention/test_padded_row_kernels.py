@@ -12,7 +12,13 @@ from gemma4_compile.device_check.comparison import example_arguments
 from gemma4_compile.operators.attention import PrefillAttention, QkNormRopeCache
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.examples import Sizes
-from gemma4_compile.operators.padded_rows import BITS, PADDING, KeptRows, ShiftedRotary
+from gemma4_compile.operators.padded_rows import (
+    BITS,
+    MOST_POSITIONS,
+    PADDING,
+    KeptRows,
+    ShiftedRotary,
+)
 from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.targets import target_spec
 from tests.marks import LIMITS
@@ -49,6 +55,14 @@ def test_rows_move_to_the_end_behind_copies_of_the_first() -> None:
     assert counts.tolist() == [3001, 3001, 3001, 3002, 3003, 3003]
 
 
+def test_as_many_rows_are_counted_as_the_longest_context_has() -> None:
+    before = MOST_POSITIONS - 5
+    source, positions, _, counts = kept([True, False, True], MOST_POSITIONS - 3, before)
+    assert source.tolist() == [1, 1, 1]
+    assert positions.tolist() == [2, 1, 3, 0]
+    assert counts.tolist() == [before + 1, before + 1, before + 2]
+
+
 def test_nothing_is_counted_before_the_first_token() -> None:
     source, positions, copies, counts = kept([False, True], 0, 0)
     assert source.tolist() == [0, 0]
@@ -73,10 +87,14 @@ def table(first: int, rows: int, frequencies: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("first", "kept"), [(0, 0), (5, 0), (900, 899), (1880, 760), (131_000, 70_001), (131_000, 3)]
+    ("first", "kept"),
+    [
+        *((0, 0), (5, 0), (900, 899), (1880, 760), (131_000, 70_001), (131_000, 3)),
+        *((131_075, 3), (262_100, 131_028), (262_120, 1)),  # shifts of 17 bits and more
+    ],
 )
 def test_angles_are_those_of_positions_without_padding(first: int, kept: int) -> None:
-    """Also their rounding, which is that of transformers: up to 4e-3 at position 131,000."""
+    """Also their rounding, which is that of transformers: up to 8e-3 at position 262,000."""
     rows, frequencies = 19, (1e4 ** -(np.arange(PAIRS) / PAIRS)).astype(np.float32)
     turns = np.outer(2.0 ** np.arange(BITS), frequencies.astype(np.float64))
     out = np.zeros((rows, PAIRS, 2), np.float32)
