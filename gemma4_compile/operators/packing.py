@@ -29,6 +29,14 @@ Constant = Callable[[int], Expr]
 Channel = TypeVar("Channel", int, Expr)
 
 
+def joined_halves(near: Expr, far: Expr, constant: Constant) -> tuple[Expr, Expr]:
+    """The lower halves of two words as one, and the upper ones; each word is read twice."""
+    sixteen, low, high = constant(16), constant(0xFFFF), constant(0xFFFF0000)
+    lower = tirx.bitwise_or(tirx.bitwise_and(near, low), tirx.shift_left(far, sixteen))
+    upper = tirx.bitwise_or(tirx.shift_right(near, sixteen), tirx.bitwise_and(far, high))
+    return lower, upper
+
+
 def word(value: int) -> Expr:
     """A constant word."""
     return tirx.const(value, "uint32")

@@ -24,6 +24,7 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.operators.base import Operator, symbolic_rows
 from gemma4_compile.operators.examples import Sizes, kv_positions, rotary_table
 from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.packing import word
 from gemma4_compile.operators.rows import Rows
 from gemma4_compile.operators.spreads import Spread, around_zero, from_to_twice, near
 from gemma4_compile.operators.tir import (
@@ -177,19 +178,15 @@ def rounding_of_angle(position: Expr, frequency: Expr) -> Expr:
     angle = position.astype("float32") * frequency
     rounded = materialize(tirx.reinterpret("uint32", angle), "uint32")
     product = position.astype("uint32") * _significand(bits)  # modulo 2^32, as all that follows
-    more = tirx.shift_right(rounded, _u32(23)) - tirx.shift_right(bits, _u32(23))
+    more = tirx.shift_right(rounded, word(23)) - tirx.shift_right(bits, word(23))
     rest = product - tirx.shift_left(_significand(rounded), more)
-    last_bit = tirx.bitwise_and(bits, _u32(0x7F800000)) - _u32(23 << 23)
+    last_bit = tirx.bitwise_and(bits, word(0x7F800000)) - word(23 << 23)
     return tirx.reinterpret("int32", rest).astype("float32") * tirx.reinterpret("float32", last_bit)
-
-
-def _u32(value: int) -> Expr:
-    return tirx.const(value, "uint32")
 
 
 def _significand(bits: Expr) -> Expr:
     """The 24 bits of a float32."""
-    return tirx.bitwise_or(tirx.bitwise_and(bits, _u32(0x7FFFFF)), _u32(1 << 23))
+    return tirx.bitwise_or(tirx.bitwise_and(bits, word(0x7FFFFF)), word(1 << 23))
 
 
 @dataclass(frozen=True)

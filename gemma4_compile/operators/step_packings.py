@@ -17,6 +17,7 @@ from gemma4_compile.operators.packing import (
     TOP_BITS,
     Constant,
     ProductPacking,
+    joined_halves,
     less_zero_point,
     word,
 )
@@ -94,8 +95,8 @@ class Pairs(StepPacking):
         result: list[Expr] = []
         for first in range(0, len(words), 4):
             one, two, three, four = words[first : first + 4]
-            outer = _joined_halves(one, three, constant)
-            inner = _joined_halves(two, four, constant)
+            outer = [bind(half) for half in joined_halves(one, three, constant)]
+            inner = [bind(half) for half in joined_halves(two, four, constant)]
             near, far = [], []
             for a, b in zip(outer, inner, strict=True):  # channels 0 and 2, then 1 and 3
                 moved = tirx.shift_left(tirx.bitwise_and(b, even), eight)
@@ -122,7 +123,7 @@ class SteppedNibbles(Nibbles, StepPacking):
     def arranged(self, words: Sequence[Expr], constant: Constant) -> list[Expr]:
         """Even and odd channels of each run of eight."""
         pairs = zip(words[0::2], words[1::2], strict=True)
-        return [half for near, far in pairs for half in _joined_halves(near, far, constant)]
+        return [bind(half) for pair in pairs for half in joined_halves(*pair, constant)]
 
 
 @dataclass(frozen=True)
@@ -150,11 +151,3 @@ STEP_PACKINGS: Mapping[int, StepPacking] = {
 def step_packing(bits: int) -> StepPacking | None:
     """The packing of integers of so many bits; None where vectors with one step meet none."""
     return STEP_PACKINGS.get(bits)
-
-
-def _joined_halves(near: Expr, far: Expr, constant: Constant) -> list[Expr]:
-    """The lower halves of two words as one, and the upper ones."""
-    sixteen, low, high = constant(16), constant(0xFFFF), constant(0xFFFF0000)
-    first = tirx.bitwise_or(tirx.bitwise_and(near, low), tirx.shift_left(far, sixteen))
-    second = tirx.bitwise_or(tirx.shift_right(near, sixteen), tirx.bitwise_and(far, high))
-    return [bind(first), bind(second)]

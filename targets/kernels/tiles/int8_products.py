@@ -16,7 +16,7 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.activation_quantization import GROUP, WORD
 from gemma4_compile.operators.math import f32
-from gemma4_compile.operators.packing import ONES
+from gemma4_compile.operators.packing import ONES, joined_halves
 from gemma4_compile.operators.tir import bind, store, when
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import local, shared
@@ -33,21 +33,13 @@ from gemma4_compile.targets.kernels.tiles.loaders import (
     lane_of,
     put,
     splat,
+    splat_word,
     transposed,
     vector,
 )
 from gemma4_compile.targets.kernels.tiles.products import TileProduct, TileShape
 
 GROUP_WORDS = GROUP // WORD
-LOW_HALF, HIGH_HALF = 0xFFFF, 0xFFFF0000
-
-
-def _u32(value: int) -> Expr:
-    return splat(tirx.const(value, "uint32"))
-
-
-def _both(value: Expr, mask: int) -> Expr:
-    return tirx.bitwise_and(value, _u32(mask))
 
 
 class QuantizedLoader(DenseLoader):
@@ -69,10 +61,7 @@ class QuantizedLoader(DenseLoader):
             return words
         result: list[Expr] = []
         for low, high in ((words[0], words[1]), (words[2], words[3])):
-            first, second = bind(low), bind(high)
-            even = tirx.bitwise_or(_both(first, LOW_HALF), tirx.shift_left(second, _u32(16)))
-            odd = tirx.bitwise_or(tirx.shift_right(first, _u32(16)), _both(second, HIGH_HALF))
-            result += [even, odd]
+            result += joined_halves(bind(low), bind(high), splat_word)
         return result
 
 
@@ -102,7 +91,7 @@ class IntegerWeightLoader(Loader):
     def decode_block(self, iteration: int, item: Expr) -> list[Expr]:
         """See `Loader`."""
         words, packing = self._stored_words(iteration), self._weights.layout.products
-        return [part for run in packing.runs(words) for part in packing.centred(run, _u32)]
+        return [part for run in packing.runs(words) for part in packing.centred(run, splat_word)]
 
     def _stored_words(self, iteration: int) -> list[Expr]:
         """A block's words of weights, each of all its rows."""

@@ -17,6 +17,7 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.operators.linear import DENSE, INTEGERS
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.minima import MinimaLayout
+from gemma4_compile.operators.packing import word
 from gemma4_compile.operators.tir import bind, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import local
@@ -41,6 +42,11 @@ def put(buffer: Buffer, index: Index, value: Expr) -> None:
 def splat(value: Expr) -> Expr:
     """A vector of equal values."""
     return T.Broadcast(value, VECTOR)
+
+
+def splat_word(value: int) -> Expr:
+    """A vector of equal words."""
+    return splat(word(value))
 
 
 def lane_of(value: Expr, lane: int) -> Expr:

@@ -28,15 +28,11 @@ from gemma4_compile.targets.kernels.tiles.loaders import (
     Move,
     RowOf,
     put,
-    splat,
+    splat_word,
     transposed,
     vector,
 )
 from gemma4_compile.targets.kernels.tiles.products import TileShape
-
-
-def _u32(value: int) -> Expr:
-    return splat(tirx.const(value, "uint32"))
 
 
 class SteppedLoader(DenseLoader):
@@ -51,10 +47,10 @@ class SteppedLoader(DenseLoader):
         words = transposed([vector(self._raw, iteration * VECTOR + i) for i in range(VECTOR)])
         if self._cols % self._tile.depth:
             words = [
-                bind(tirx.Select(item + j < self._cols, value, _u32(0)))
+                bind(tirx.Select(item + j < self._cols, value, splat_word(0)))
                 for j, value in enumerate(words)
             ]
-        return self._packing.arranged(words, _u32)
+        return self._packing.arranged(words, splat_word)
 
 
 class LevelLoader(IntegerWeightLoader):
@@ -66,7 +62,7 @@ class LevelLoader(IntegerWeightLoader):
         return [
             part
             for stored in self._stored_words(iteration)
-            for part in packing.levels(stored, _u32)
+            for part in packing.levels(stored, splat_word)
         ]
 
 
