@@ -20,8 +20,6 @@ def bytes_with_table_on_host(plan: BuildPlan) -> int | None:
 
     None for a model without such a table, or a recipe that cannot store it.
     """
-    table = dict(plan.recipe.parts).get(PER_LAYER_TABLE)
-    if not table:
+    if not dict(plan.recipe.parts).get(PER_LAYER_TABLE):
         return None
-    row = -(-table // plan.config.vocab_size_per_layer_input)
-    return plan.device_memory_bytes - table + plan.prefill_chunk * row
+    return plan.device_memory_bytes - plan.host_table_bytes

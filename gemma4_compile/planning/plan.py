@@ -26,6 +26,7 @@ from gemma4_compile.passes.fusion_limits import kv_limits
 from gemma4_compile.planning.drafter_plan import DrafterPlan, plan_drafter
 from gemma4_compile.planning.parameter_kinds import KINDS, kind_of, read_per_token
 from gemma4_compile.planning.recipe_plan import RecipePlan, plan_recipe
+from gemma4_compile.planning.weight_parts import PER_LAYER_TABLE
 from gemma4_compile.quantization.recipe import Recipe
 from gemma4_compile.quantization.scheme import DTYPE_BYTES
 from gemma4_compile.quantization.schemes import NAMED, RECIPES
@@ -184,7 +185,20 @@ class BuildPlan:
             "kv_sliding_bytes": kv.sliding_bytes,
             "kv_full_bytes": kv.full_bytes,
             "activation_bytes": self.activation_bytes,
+            **({"host_table_bytes": self.host_table_bytes} if self.host_table_bytes else {}),
         }
+
+    @property
+    def host_table_bytes(self) -> int:
+        """What the device saves with the per-layer table on the host, and a window of a chunk's rows.
+
+        0 without such a table, where the window is as large, or where a recipe cannot store it.
+        """
+        table = dict(self.recipe.parts).get(PER_LAYER_TABLE)
+        if not table:
+            return 0
+        row = -(-table // self.config.vocab_size_per_layer_input)
+        return max(0, table - self.prefill_chunk * row)
 
     @property
     def problem(self) -> str | None:

@@ -20,6 +20,27 @@ async function fastState(page) {
   return text;
 }
 
+/** Names of the files of rows of per-layer embeddings in the browser's storage. */
+const rowFiles = (page) =>
+  page.evaluate(async () => {
+    const root = await navigator.storage.getDirectory();
+    const folder = await root.getDirectoryHandle("gemma4-web-rows", { create: true });
+    return Array.fromAsync(folder.keys());
+  });
+
+async function setTable(page, place) {
+  await page.locator("#open-settings").click();
+  await page.locator("#table").selectOption(place);
+  await page.locator("#close-settings").click();
+}
+
+async function tableState(page) {
+  await page.locator("#open-settings").click();
+  const text = await page.locator("#table-state").innerText();
+  await page.locator("#close-settings").click();
+  return text;
+}
+
 async function setFast(page, checked) {
   await page.locator("#open-settings").click();
   await page.locator("#fast").setChecked(checked);
@@ -186,6 +207,27 @@ export const REAL = {
       assert.equal(await answerOf({ ...tools }, page, question), answer);
     assert.equal(await fastState(page), "Off for this model.");
     await setFast(page, true);
+  },
+
+  /** Per-layer embeddings in the browser's storage: the same words, also after a reload in the middle of an answer. */
+  async table_in_storage({ context, job, state, ask, ...tools }) {
+    const [page] = context.pages();
+    await setTable(page, "host");
+    await page.reload();
+    await state(page, "ready");
+    await page.locator("#new-chat").click();
+    await page.workers()[0].evaluate(holdAnswer);
+    await ask(page, job.answers.refusal[0]);
+    await page.locator("#messages li:last-child .answer").waitFor({ timeout: ANSWER_MS });
+    await page.reload();
+    await state(page, "ready");
+    await page.locator("#new-chat").click();
+    for (const [question, answer] of job.answers.memory.slice(0, 2))
+      assert.equal(await answerOf({ ask, ...tools }, page, question), answer);
+    assert.match(await tableState(page), /^In the browser's storage, which saves [\d.]+ [KM]iB of graphics memory: /);
+    assert.match(await fastState(page), /^Active: of [\d,]+ decode steps 0 ran ahead/);
+    assert.equal((await rowFiles(page)).length, 1);
+    await setTable(page, "auto");
   },
 
   /** A reload brings the chats back and asks the server for nothing but the file that was damaged. */

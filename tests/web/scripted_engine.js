@@ -98,6 +98,7 @@ self.onmessage = ({ data }) => {
     self.started = data;
     tell({ kind: "progress", share: 1, text: "" });
     if (data.drafter) fast.drafterBytes = 985;
+    if (data.table?.place === "host") fast.tableBytesOnHost = data.table.savedBytes;
     if (!data.fast) fast = { ...fast, enabled: false, libraries: 0, reasons: ["disable() was called"] };
     tell({ kind: "started", fast });
   }

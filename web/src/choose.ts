@@ -1,6 +1,7 @@
 // Chooses one of a package's model libraries for the device at hand. Importing it changes nothing in the thread.
 import { among, choose } from "./choose/choose";
-import type { Choice, ChooseOptions, JudgedAdapter } from "./choose/options";
+import type { Choice, ChooseOptions, JudgedAdapter, TableChoice, TableOptions } from "./choose/options";
+import { tablePlace } from "./choose/place";
 import type { WebLibrary } from "./choose/provenance";
 
 export {
@@ -14,7 +15,15 @@ export {
   traitsOf,
   type Traits,
 } from "./choose/fits";
-export type { Choice, ChooseOptions, JudgedAdapter, Measured } from "./choose/options";
+export type {
+  Choice,
+  ChooseOptions,
+  JudgedAdapter,
+  Measured,
+  TableChoice,
+  TableOptions,
+  TablePlace,
+} from "./choose/options";
 export { librariesOf, type Needs, type WebLibrary } from "./choose/provenance";
 
 /**
@@ -40,4 +49,16 @@ export async function chooseAmong(
   options: ChooseOptions = {},
 ): Promise<Choice> {
   return among(folder, libraries, adapter, options);
+}
+
+/**
+ * Where the table of per-layer embeddings of the package at `packageUrl` is best on this device: on the host where memory is
+ * short, on a phone, or where a step takes so long that nothing is lost. `placeTable` of gemma4-web/fast does what this says.
+ */
+export async function chooseTablePlace(
+  packageUrl: string,
+  adapter?: JudgedAdapter,
+  options: TableOptions = {},
+): Promise<TableChoice> {
+  return tablePlace(packageUrl, adapter, options);
 }

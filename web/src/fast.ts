@@ -10,6 +10,9 @@
 import { type DriverExports, readInterface } from "./library/abi";
 import { type Choice, type ChooseOptions, chooseLibrary as choose, type JudgedAdapter } from "./choose";
 import { forgetChoices } from "./choose/kept_choice";
+import type { TableChoice, TableOptions } from "./choose/options";
+import { folderOf } from "./choose/package_files";
+import { keptPace, surroundings, tablePlace } from "./choose/place";
 import { MEASURED_DEVICE } from "./choose/measured_device";
 import { StepDriver } from "./driver/step_driver";
 import { Device, type Owner } from "./gpu/device";
@@ -24,11 +27,11 @@ import { withClock } from "./gpu/pass_clock";
 import { profileReply } from "./profile/profile";
 import type { Profile } from "./profile/times";
 import { DeviceTest } from "./selftest/device_test";
-import { because, counts, type Stats } from "./stats";
+import { because, counts, pace, type Stats } from "./stats";
 import { withSubgroupMatrices } from "./gpu/subgroup_matrices";
 import { withSubgroupSize } from "./gpu/subgroup_size";
 
-export type { Choice, ChooseOptions, JudgedAdapter, Measured } from "./choose";
+export type { Choice, ChooseOptions, JudgedAdapter, Measured, TableChoice, TableOptions, TablePlace } from "./choose";
 export type { DrafterOptions } from "./speculative/drafter_options";
 export type { KernelTime, Profile, StepProfile } from "./profile/times";
 export type { Stats } from "./stats";
@@ -202,6 +205,8 @@ export async function useDrafter(modelUrl: string, options: DrafterOptions = {})
   return tryDrafter(liveLibraries().reverse(), modelUrl, options);
 }
 
+const SWITCHED_OFF = "the module is switched off, or there is no WebGPU in this thread";
+
 /** How files come to `useRowsFromHost`. */
 export interface RowOptions {
   /** By default by `fetch`, and without a network from the browser's cache storage. */
@@ -214,17 +219,57 @@ export interface RowOptions {
  * that cannot be; the table is loaded onto the device then.
  */
 export async function useRowsFromHost(packageUrl: string, options: RowOptions = {}): Promise<boolean> {
+  return (await openRows(packageUrl, options)) === undefined;
+}
+
+/** Why it cannot be; undefined where it is done. */
+async function openRows(packageUrl: string, { fetch: get }: RowOptions): Promise<string | undefined> {
   try {
-    if (!counts.enabled) throw new Error("the module is switched off, or there is no WebGPU in this thread");
-    const pieces = await readPieces(packageUrl, options.fetch);
+    if (!counts.enabled) throw new Error(SWITCHED_OFF);
+    const pieces = await readPieces(packageUrl, get);
     const file = await RowFile.open(pieces.reduce((sum, { nbytes }) => sum + nbytes, 0));
     endUnused();
     rowSources.add(new HostRows(pieces, file, (rows) => rowSources.delete(rows)));
-    return true;
+    return undefined;
   } catch (error) {
-    because(`per-layer embeddings stay on the device: ${error instanceof Error ? error.message : String(error)}`);
-    return false;
+    const reason = error instanceof Error ? error.message : String(error);
+    because(`per-layer embeddings stay on the device: ${reason}`);
+    return reason;
   }
+}
+
+/**
+ * Chooses where the table of per-layer embeddings of the package at `packageUrl` lies, and does what `useRowsFromHost` does
+ * where that is the host: in the thread of the client, right before the load. `stats().tableReason` has why.
+ */
+export async function placeTable(packageUrl: string, options: TableOptions = {}): Promise<TableChoice> {
+  keepPaceOf(packageUrl);
+  const found = await chosenPlace(packageUrl, options);
+  const problem = found.place === "host" ? await openRows(folderOf(packageUrl), options) : undefined;
+  const choice = problem === undefined ? found : { ...found, place: "device" as const, why: problem };
+  counts.tableReason = choice.why;
+  return choice;
+}
+
+async function chosenPlace(packageUrl: string, options: TableOptions): Promise<TableChoice> {
+  try {
+    if (!counts.enabled) throw new Error(SWITCHED_OFF);
+    return await tablePlace(packageUrl, undefined, options);
+  } catch (error) {
+    return { place: "device", why: String((error as Error)?.message ?? error), savedBytes: 0 };
+  }
+}
+
+/** From now on the time of a step is kept for the package, as long as it is the only one of the thread. */
+function keepPaceOf(packageUrl: string): void {
+  pace.heard = () => {
+    const { stepMs, roundTripMs } = counts;
+    const [library, other] = liveLibraries();
+    if (other || !library?.device) return;
+    void keptPace(packageUrl, { info: library.device.adapter }, surroundings()).then((kept) =>
+      kept?.write({ stepMs, roundTripMs }, Date.now()),
+    );
+  };
 }
 
 /**

@@ -53,6 +53,11 @@ export interface Stats {
   drafterBytes: number;
   /** Of the table of per-layer embeddings, what is in a file of the browser's instead of on the device. */
   tableBytesOnHost: number;
+  /** Why that table lies where it does, by the last `placeTable`; empty where nobody chose. */
+  tableReason: string;
+  /** The least time of a step that ran ahead, and of the way to the device and back, in milliseconds; 0: not measured. */
+  stepMs: number;
+  roundTripMs: number;
 }
 
 export const counts: Stats = {
@@ -89,7 +94,22 @@ export const counts: Stats = {
   guessedSteps: 0,
   drafterBytes: 0,
   tableBytesOnHost: 0,
+  tableReason: "",
+  stepMs: 0,
+  roundTripMs: 0,
 };
+
+/** Who hears of a step's time, now and then. */
+export const pace: { heard: (() => void) | undefined } = { heard: undefined };
+
+/** Notes a step's time after `times` measurements, the first of which say little. */
+export function noteStepMs(ms: number, times: number): void {
+  if (times < FIRST_PACE) return;
+  counts.stepMs = counts.stepMs > 0 ? Math.min(counts.stepMs, ms) : ms;
+  if (Number.isInteger(Math.log2(times))) pace.heard?.();
+}
+
+const FIRST_PACE = 8;
 
 const MAX_REASONS = 32;
 

@@ -13,6 +13,7 @@ import { choose } from "./package/libraries";
 import { offeredModels } from "./package/models";
 import { readPackage, withoutDrafter, type Package } from "./package/package";
 import { contextLengths, judge, type Device } from "./package/requirements";
+import { withTable } from "./package/table";
 import { isOwn, knows, remembered } from "./package/trust";
 import { formatBytes, formatSeconds, MIB } from "./package/units";
 import { inWords, UserError } from "./package/user_error";
@@ -47,6 +48,8 @@ export class Loader {
   private device: Device | undefined;
   private abort: AbortController | undefined;
   private downloading = false;
+  /** Whether a package and what it needs are shown, which waits for a person. */
+  private isChecked = false;
   /** Ends when what was begun last neither writes nor starts any more. */
   private loading: Promise<void> = Promise.resolve();
   private lostAt = -Infinity;
@@ -54,8 +57,17 @@ export class Loader {
 
   constructor(
     private readonly session: Session,
-    private readonly events: LoaderEvents,
+    private readonly outside: LoaderEvents,
   ) {}
+
+  /** Tells what is shown from now on. */
+  private readonly events: LoaderEvents = {
+    state: (state) => {
+      this.isChecked = state.kind === "check";
+      this.outside.state(state);
+    },
+    failed: (error) => this.outside.failed(error),
+  };
 
   /** Shows the field for an address. */
   async choose(): Promise<void> {
@@ -94,7 +106,7 @@ export class Loader {
         return;
       }
       this.whole = await this.chosen(pack);
-      const { totalBytes, requirements } = this.wanted();
+      const { totalBytes, requirements } = await this.wanted();
       if (chooser !== "link" || isOwn(pack)) this.session.changeSettings({ lastPackage: url });
       if (chooser === "person" && !isOwn(pack)) this.session.changeSettings(remembered(this.session.settings, pack));
       const small = Math.max(totalBytes, requirements.weightsBytes) <= SMALL_BYTES;
@@ -109,19 +121,21 @@ export class Loader {
   }
 
   /** The package as the settings want it now. */
-  private wanted(): Package {
-    const { fast, drafts } = this.session.settings;
-    this.pack = fast && drafts ? this.whole! : withoutDrafter(this.whole!);
-    this.session.pack = this.pack;
-    return this.pack;
+  private async wanted(): Promise<Package> {
+    const { settings } = this.session;
+    const whole = this.whole!;
+    const drafted = settings.fast && settings.drafts ? whole : withoutDrafter(whole);
+    const pack = await withTable(drafted, settings, this.context(drafted));
+    if (this.whole === whole) this.pack = this.session.pack = pack; // else another one was opened meanwhile
+    return pack;
   }
 
   /** What fits and what does not; goes on where all fits and nobody has to be asked. */
   private async check(goOn: boolean): Promise<void> {
-    const pack = this.wanted();
+    const pack = await this.wanted();
     const { settings } = this.session;
     const missing = await missingBytes(pack);
-    const context = this.context();
+    const context = this.context(pack);
     const findings = judge(pack, this.device!, context, settings.allowedMemory, missing);
     if (goOn && findings.every((finding) => finding.kind === "fits")) return this.load();
     const contexts = contextLengths(pack);
@@ -144,6 +158,11 @@ export class Loader {
   setAllowed(bytes: number): void {
     this.session.changeSettings({ allowedMemory: bytes });
     void this.check(false);
+  }
+
+  /** The settings changed: what is shown of a package that waits for a start may be another. */
+  changed(): void {
+    if (this.isChecked) void this.attempt(() => this.check(false), "Try again");
   }
 
   /** Fixes a library of the package, or leaves the choice to the page again. */
@@ -199,8 +218,7 @@ export class Loader {
   }
 
   /** A smaller context than the package's, if one was chosen. */
-  private context(): number {
-    const pack = this.pack!;
+  private context(pack: Package): number {
     const chosen = this.session.settings.context[pack.url] ?? pack.contextLength;
     return Math.min(chosen, pack.contextLength);
   }
@@ -214,7 +232,7 @@ export class Loader {
   }
 
   private async downloadAndStart(signal: AbortSignal): Promise<void> {
-    const pack = this.wanted();
+    const pack = await this.wanted();
     if (!(await this.ownership.take())) {
       this.events.state({ kind: "elsewhere" });
       return;
@@ -246,7 +264,7 @@ export class Loader {
       });
     starting(0, "");
     let engine: Engine | undefined;
-    const options = { context: this.context(), fast: this.session.settings.fast, drafts: !missing, signal };
+    const options = { context: this.context(pack), fast: this.session.settings.fast, drafts: !missing, signal };
     try {
       engine = await Engine.start(pack, options, starting, (error) => this.onLost(error, engine));
     } catch (error) {

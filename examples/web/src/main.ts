@@ -113,6 +113,7 @@ async function main(): Promise<void> {
   new SettingsDialog(session, {
     removing: (url) => loader.removing(url),
     removed: (url) => loader.removed(url),
+    changed: () => loader.changed(),
     review: () => void loader.review(),
     choose: () => void loader.choose(),
   });

@@ -45,6 +45,17 @@ it("tells the worker which library the page chose, and why", async () => {
   engine.dispose();
 });
 
+it("tells the worker where the table lies, and nothing of a package without one", async () => {
+  const { sent } = fakeWorker(true);
+  const table = { place: "host", why: "it is large", savedBytes: 9, wish: "auto" } as const;
+  for (const each of [{ ...pack, table }, pack])
+    (await Engine.start(each, options(new AbortController().signal), vi.fn(), vi.fn())).dispose();
+  expect(sent.map((message) => message.kind === "start" && message.table)).toEqual([
+    { place: "host", savedBytes: 9 },
+    undefined,
+  ]);
+});
+
 it("ends its worker where the start is ended, which might go on reading what is removed", async () => {
   const seen = fakeWorker(false);
   const abort = new AbortController();

@@ -1,6 +1,7 @@
 import type { Stats } from "gemma4-web/fast";
 import { describe, expect, it } from "vitest";
-import { describeDrafts, describeFast } from "../src/view/fast_state";
+import type { Package } from "../src/package/package";
+import { describeDrafts, describeFast, describeTable } from "../src/view/fast_state";
 
 function statsOf(changes: Partial<Stats>): Stats {
   const ready = { enabled: true, libraries: 1, reasons: [], plainSteps: 0, replayedSteps: 0, aheadSteps: 0 };
@@ -56,6 +57,11 @@ describe("describeDrafts", () => {
   const none = { drafter: new Set<string>(), hasDrafter: false };
   const used = statsOf({ drafterBytes: 985, draftRounds: 0, draftedTokens: 0, acceptedTokens: 0 });
 
+  it("says that a table in the browser's storage rules them out", () => {
+    const table = { place: "host", why: "", savedBytes: 1, wish: "auto" } as const;
+    expect(describeDrafts(used, { ...left, table }, true)).toMatch(/^Not active: .* storage no tokens are drafted\.$/);
+  });
+
   it("says nothing where no model runs, and when a package has none", () => {
     expect(describeDrafts(undefined, drafted, true)).toBe("");
     expect(describeDrafts(used, none, true)).toBe("This package has no drafter.");
@@ -80,4 +86,32 @@ describe("describeDrafts", () => {
     expect(describeDrafts(used, left, true)).toMatch(/^Off for this model\. The change takes effect/);
     expect(describeDrafts(used, drafted, false)).toMatch(/^Ready.* The change takes effect/);
   });
+});
+
+describe("describeTable", () => {
+  const GIB = 2 ** 30;
+  const table = (place: "device" | "host", wish: "auto" | "device" | "host", why = "a reason") =>
+    ({ table: { place, why, savedBytes: 1.5 * GIB, wish } }) as Pick<Package, "table">;
+  const onHost = statsOf({ tableBytesOnHost: 1.6 * GIB, tableReason: "it was asked for" });
+  const onDevice = statsOf({ tableBytesOnHost: 0, tableReason: "the browser has no room" });
+
+  it.each<[string, Parameters<typeof describeTable>, RegExp]>([
+    ["no package", [undefined, undefined, "auto"], /^$/],
+    ["no table", [onDevice, {}, "auto"], /^This package has no per-layer embeddings/],
+    [
+      "before a start",
+      [undefined, table("host", "auto"), "auto"],
+      /^In the browser's storage, .* 1\.50 GiB .*: a reason\.$/,
+    ],
+    ["on the host", [onHost, table("host", "auto"), "auto"], /^In the browser's storage, .*: a reason\.$/],
+    [
+      "on the device",
+      [onDevice, table("device", "auto"), "auto"],
+      /^On the graphics device, .* 1\.50 GiB: a reason\.$/,
+    ],
+    ["it could not be had", [onDevice, table("host", "host"), "host"], /^On the .*: the browser has no room\.$/],
+    ["another wish", [onHost, table("host", "auto"), "device"], /a reason\. The change takes effect/],
+    ["a wish that nothing could do", [onDevice, table("device", "host", "no files"), "host"], /: no files\.$/],
+    ["a wish before a start", [undefined, table("device", "auto"), "host"], /: a reason\.$/],
+  ])("%s", (_, given, said) => expect(describeTable(...given)).toMatch(said));
 });

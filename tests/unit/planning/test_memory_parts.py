@@ -51,6 +51,7 @@ def test_a_table_on_the_host_leaves_the_rows_of_a_chunk(target: str) -> None:
     assert without == plan.device_memory_bytes - (262_144 - 512) * ROW
     memory = plan_json(plan, {})["device_memory"]
     assert memory["total_bytes_with_table_on_host"] == without
+    assert plan.provenance()["host_table_bytes"] == plan.device_memory_bytes - without
     lines = [line.strip() for line in plan_text(plan, "E2B").splitlines()]
     shown = [one for one in lines if one.startswith("all, that table on the host")]
     assert bool(shown) == (target == "cuda"), "pages have no such option"
@@ -61,6 +62,7 @@ def test_models_without_a_table_have_none_on_the_host() -> None:
     plan = make_plan(Gemma4Config.from_preset("gemma-4-31B-it"), "q4f16", WEBGPU, 4096, 256)
     assert bytes_with_table_on_host(plan) is None
     assert plan_json(plan, {})["device_memory"]["total_bytes_with_table_on_host"] is None
+    assert "host_table_bytes" not in plan.provenance()
     assert "--ple" not in plan_text(plan, "31B")
 
 

@@ -11,7 +11,7 @@ import { LibraryFile } from "./library_file";
 import { check, endsInTime, LATE, type Budget, type Failure } from "./measure";
 import { openMeasured } from "./measured_device";
 import type { Choice, ChooseOptions, JudgedAdapter, Measured } from "./options";
-import { isStored, keptProvenance, readBounded } from "./package_files";
+import { folderOf, isStored, keptProvenance, readBounded } from "./package_files";
 import { readLibraries, type WebLibrary } from "./provenance";
 import {
   allWrong,
@@ -81,12 +81,6 @@ function noted(choice: Choice): Choice {
   counts.library = choice.name;
   counts.libraryReason = choice.why;
   return choice;
-}
-
-/** The client's way: files lie below `resolve/main/`, unless the address names a revision itself. */
-function folderOf(url: string): string {
-  const folder = new URL(url.endsWith("/") ? url : `${url}/`, globalThis.location?.href).href;
-  return /\/resolve\/[^/]+\//.test(folder) ? folder : `${folder}resolve/main/`;
 }
 
 /** The device that is judged. */

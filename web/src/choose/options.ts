@@ -39,3 +39,31 @@ export interface Measured {
   /** Why it was not timed: wrong answers, or no time. */
   problem?: string;
 }
+
+/** Where the table of per-layer embeddings is: `host` is a file of the browser's, of which rows come to the device. */
+export type TablePlace = "device" | "host";
+
+/** Sizes in bytes. */
+export interface TableOptions {
+  /** Where it is to lie; by default where it is best. */
+  readonly place?: TablePlace | undefined;
+  /** The most that the model may take of the device's memory; by default what the device lets a page have. */
+  readonly memoryBytes?: number;
+  /** Whether `useDrafter` will follow. */
+  readonly drafts?: boolean;
+  /** What the model takes, and of it what the table does: by default as `provenance.json` says, at the whole context. */
+  readonly needs?: { readonly neededBytes: number; readonly savedBytes: number };
+  /** The name of the library that is loaded; by default the one that `chooseLibrary` chose last, or the package's first. */
+  readonly library?: string;
+  /** How a file of the package comes; by default as `fetch`. */
+  readonly fetch?: (url: string) => Promise<Response>;
+}
+
+/** Where it lies, and why. */
+export interface TableChoice {
+  place: TablePlace;
+  /** In a sentence, without its full stop. */
+  why: string;
+  /** Bytes of the device's memory that a table on the host saves, whichever place it has. */
+  savedBytes: number;
+}

@@ -6,6 +6,12 @@ const LARGEST_PROVENANCE = 1 << 24;
 
 export type Fetch = (url: string) => Promise<Response>;
 
+/** The client's way: files lie below `resolve/main/`, unless the address names a revision itself. */
+export function folderOf(url: string): string {
+  const folder = new URL(url.endsWith("/") ? url : `${url}/`, globalThis.location?.href).href;
+  return /\/resolve\/[^/]+\//.test(folder) ? folder : `${folder}resolve/main/`;
+}
+
 /** The bytes of an answer; throws for a refusal, and for more bytes than `most`. */
 export async function readBounded(response: Response, most: number): Promise<Uint8Array<ArrayBuffer>> {
   if (!response.ok || !response.body) throw new Error(`${response.url} answers ${response.status}`);

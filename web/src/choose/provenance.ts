@@ -12,6 +12,18 @@ export interface WebLibrary {
   /** `native` needs `shader-f16`; `words` does not; null: the recipe has none. */
   float16: string | null;
   needs: Needs;
+  memory?: MemoryNeeds;
+}
+
+/** Of a device's memory, by part; 0 where an earlier version did not write it. */
+export interface MemoryNeeds {
+  weightsBytes: number;
+  kvSlidingBytes: number;
+  /** At the package's whole context. */
+  kvFullBytes: number;
+  activationBytes: number;
+  /** What the table of per-layer embeddings takes that may lie on the host; 0: the library takes no rows from there. */
+  hostTableBytes: number;
 }
 
 export interface Needs {
@@ -118,6 +130,13 @@ function readLibrary(entry: Fields, files: Fields, field: string): WebLibrary {
       maxThreadsPerBlock: count("max_threads_per_block"),
       maxSharedBytes: count("max_shared_memory_bytes"),
       maxStorageBuffers: count("max_storage_buffers"),
+    },
+    memory: {
+      weightsBytes: count("weights_bytes"),
+      kvSlidingBytes: count("kv_sliding_bytes"),
+      kvFullBytes: count("kv_full_bytes"),
+      activationBytes: count("activation_bytes"),
+      hostTableBytes: count("host_table_bytes"),
     },
   };
 }

@@ -107,7 +107,9 @@ export class Waits {
     const started = performance.now();
     await this.until(buffer.mapAsync(READ) as Promise<undefined>);
     buffer.unmap();
-    return performance.now() - started;
+    const took = performance.now() - started;
+    if (took > 0) counts.roundTripMs = counts.roundTripMs > 0 ? Math.min(counts.roundTripMs, took) : took;
+    return took;
   }
 
   private schedule(): void {

@@ -5,7 +5,7 @@ import type { RandomNumbers } from "../library/random";
 import { nextState, uniformOf } from "../library/random";
 import type { ReadyLaunch } from "../gpu/stream";
 import { encode } from "../gpu/stream";
-import { counts } from "../stats";
+import { counts, noteStepMs } from "../stats";
 import { SLOTS, type StepInputs, type Tables } from "./tables";
 
 /** Time of a token, times the tokens of a submission: so much text comes at a time at most. */
@@ -78,6 +78,7 @@ export class MultiStep extends StepQueue implements StepScheduler {
   private lastArrival = 0;
   /** Of a step, once two submissions came back. */
   msPerToken = 0;
+  private measurements = 0;
   private staging: GPUBuffer[] = [];
   private isDestroyed = false;
 
@@ -190,6 +191,7 @@ export class MultiStep extends StepQueue implements StepScheduler {
       // A hiccup does not spoil the mean.
       this.msPerToken = this.msPerToken === 0 ? ms : 0.75 * this.msPerToken + 0.25 * Math.min(ms, 3 * this.msPerToken);
       this.batchSize = Math.min(this.batchSize, this.largestBatch());
+      noteStepMs(this.msPerToken, ++this.measurements);
     }
     this.lastArrival = now;
   }

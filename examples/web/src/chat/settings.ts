@@ -1,4 +1,5 @@
 // What a person chose, in localStorage.
+import type { TableWish } from "../package/package";
 import type { Theme } from "../view/theme";
 
 /** What a person chose; undefined means the package's own value. */
@@ -29,6 +30,8 @@ export interface Settings {
   fast: boolean;
   /** With the package's drafter, several tokens a step. */
   drafts: boolean;
+  /** Where the table of per-layer embeddings lies. */
+  table: TableWish;
 }
 
 const SETTINGS = "gemma4-settings";
@@ -45,6 +48,7 @@ const DEFAULTS: Settings = {
   libraries: {},
   fast: true,
   drafts: true,
+  table: "auto",
 };
 
 // As the fields have them: beyond, the client ends with an error of its own.
@@ -58,6 +62,7 @@ const RANGES: Record<string, [number, number]> = {
 };
 const WHOLE = new Set(["maxTokens", "seed"]);
 const THEMES: Theme[] = ["auto", "light", "dark"];
+const TABLES: TableWish[] = ["auto", "device", "host"];
 
 export function loadSettings(): Settings {
   try {
@@ -75,6 +80,7 @@ export function settingsFrom(kept: unknown): Settings {
     if (fits(name, value)) Object.assign(settings, { [name]: value });
   }
   if (!THEMES.includes(settings.theme)) settings.theme = DEFAULTS.theme;
+  if (!TABLES.includes(settings.table)) settings.table = DEFAULTS.table;
   return settings;
 }
 

@@ -128,6 +128,7 @@ export class Engine {
         fast,
         drafter,
         library: pack.choice,
+        table: pack.table && { place: pack.table.place, savedBytes: pack.table.savedBytes },
         config: { cacheBackend: "cache", model_list: [record] },
       },
     );

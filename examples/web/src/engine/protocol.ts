@@ -1,5 +1,5 @@
 // Messages between the page and the engine's worker.
-import type { Profile, Stats as FastStats } from "gemma4-web/fast";
+import type { Profile, Stats as FastStats, TablePlace } from "gemma4-web/fast";
 import type { AppConfig, ChatCompletionChunk, ChatCompletionRequestStreaming } from "@mlc-ai/web-llm";
 
 /** A drafter that is downloaded: where its files lie in the caches, and what they are. */
@@ -11,7 +11,8 @@ export interface StoredDrafter {
 export type ToWorker =
   /**
    * `fast`: with gemma4-web between the client and the device, and with `drafter` several tokens a step. `library`: which
-   * one the page chose, and why.
+   * one the page chose, and why. `table`: where the page wants the table of per-layer embeddings, and what that saves;
+   * undefined where there is none.
    */
   | {
       kind: "start";
@@ -20,6 +21,7 @@ export type ToWorker =
       fast: boolean;
       drafter: StoredDrafter | undefined;
       library: { name: string; why: string } | undefined;
+      table: { place: TablePlace; savedBytes: number } | undefined;
     }
   /** `sent`: when the person sent the message, by `now` of speed.ts. */
   | { kind: "reply"; id: number; sent: number; request: ChatCompletionRequestStreaming }

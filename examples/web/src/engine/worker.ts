@@ -1,7 +1,8 @@
 // The stock client, off the page's own thread. It also reports when the graphics device is gone, which
 // the client only logs.
-import { disable, noteChoice, profile, stats, useDrafter } from "gemma4-web/fast"; // before the client, which it watches
+import { disable, noteChoice, placeTable, profile, stats, useDrafter } from "gemma4-web/fast"; // before the client, which it watches
 import { MLCEngine } from "@mlc-ai/web-llm";
+import type { TablePlace } from "gemma4-web/fast";
 import type { FromWorker, StoredDrafter, ToWorker } from "./protocol";
 import { now } from "./speed";
 
@@ -31,11 +32,22 @@ async function useStored({ url, files }: StoredDrafter): Promise<void> {
   });
 }
 
-async function start({ model, config, fast, drafter, library }: Extract<ToWorker, { kind: "start" }>): Promise<void> {
+/** The page has chosen; where the place cannot be had, the table is loaded onto the device, and `stats` says why. */
+async function place(url: string, { place, savedBytes }: { place: TablePlace; savedBytes: number }): Promise<void> {
+  await placeTable(url, {
+    place,
+    needs: { neededBytes: 0, savedBytes },
+    fetch: async (address) => (await caches.match(address)) ?? new Response(undefined, { status: 404 }),
+  });
+}
+
+async function start(message: Extract<ToWorker, { kind: "start" }>): Promise<void> {
+  const { model, config, fast, drafter, library, table } = message;
   if (!fast) disable();
   if (library) noteChoice(library);
   try {
     engine.setAppConfig(config);
+    if (fast && table) await place(config.model_list[0]!.model, table);
     await engine.reload(model);
     if (fast && drafter) await useStored(drafter);
     tell({ kind: "started", fast: stats() });

@@ -1,5 +1,5 @@
 // A package's own description, read before anything large is downloaded.
-import type { Needs } from "gemma4-web/choose";
+import type { Needs, TableChoice, TablePlace } from "gemma4-web/choose";
 import { fetchChecked, readSmall, Refused, Unreachable } from "../download/fetch";
 import { sha256 } from "../download/hash";
 import { type MediaInputs, mediaInputsOf } from "../media/inputs";
@@ -24,7 +24,12 @@ export interface Requirements {
   kvSlidingBytes: number;
   kvFullBytes: number;
   activationBytes: number;
+  /** Of the weights, what the device saves with the table of per-layer embeddings on the host; 0: it cannot be there. */
+  hostTableBytes: number;
 }
+
+/** Where a person wants the table of per-layer embeddings. */
+export type TableWish = "auto" | TablePlace;
 
 export interface Package {
   /** Folder of the files, with a slash at the end. */
@@ -41,6 +46,8 @@ export interface Package {
   libraries: Library[];
   /** Which one it is, and why; undefined: nobody has chosen yet. */
   choice?: LibraryChoice;
+  /** Where its table of per-layer embeddings is to lie, and why; undefined: it has none, or nobody has chosen. */
+  table?: TableChoice & { wish: TableWish };
   recipe: string;
   contextLength: number;
   files: PackageFile[];
@@ -276,6 +283,7 @@ function requirementsFrom(needs: Needs, wanted: Fields, shards: readonly Shard[]
     kvSlidingBytes: bytes("kv_sliding_bytes"),
     kvFullBytes: bytes("kv_full_bytes"),
     activationBytes: bytes("activation_bytes"),
+    hostTableBytes: bytes("host_table_bytes"),
   };
 }
 

@@ -41,9 +41,10 @@ const LEAST_CONTEXT = 256;
 const LARGEST_TOLD_BYTES = 8 * 1024 * MIB;
 
 /** GPU memory in bytes at a context length of N tokens. */
-export function neededMemory(pack: Pick<Package, "requirements" | "contextLength">, context: number): number {
+export function neededMemory(pack: Pick<Package, "requirements" | "contextLength" | "table">, context: number): number {
   const { weightsBytes, kvSlidingBytes, kvFullBytes, activationBytes } = pack.requirements;
-  return weightsBytes + kvSlidingBytes + activationBytes + (kvFullBytes * context) / pack.contextLength;
+  const saved = pack.table?.place === "host" ? pack.table.savedBytes : 0;
+  return weightsBytes + kvSlidingBytes + activationBytes - saved + (kvFullBytes * context) / pack.contextLength;
 }
 
 /** Context lengths that a person can choose: the package's own, and halves of it. */

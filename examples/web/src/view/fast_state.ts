@@ -1,7 +1,7 @@
 // What gemma4-web does for the model that runs, in words.
 import type { Stats } from "gemma4-web/fast";
-import type { Package } from "../package/package";
-import { formatCount } from "../package/units";
+import type { Package, TableWish } from "../package/package";
+import { formatBytes, formatCount } from "../package/units";
 
 /** The module looks at a step or two before it records one. */
 const FIRST_STEPS = 4;
@@ -33,14 +33,46 @@ export function describeLibrary(pack: Pick<Package, "choice" | "libraries"> | un
  */
 export function describeDrafts(
   stats: Stats | undefined,
-  loaded: Pick<Package, "drafter" | "hasDrafter"> | undefined,
+  loaded: Pick<Package, "drafter" | "hasDrafter" | "table"> | undefined,
   wanted: boolean,
 ): string {
   if (!stats || !loaded) return "";
   if (!loaded.hasDrafter) return "This package has no drafter.";
+  if (loaded.table?.place === "host")
+    return "Not active: with per-layer embeddings in the browser's storage no tokens are drafted.";
   const isOff = loaded.drafter.size === 0;
   const state = isOff ? "Off for this model." : draftsOf(stats);
   return wanted === isOff ? state + LATER : state;
+}
+
+/**
+ * Where the table of per-layer embeddings of the package lies, why, and what that saves.
+ *
+ * `stats`: of the model that runs; without one where it is to lie.
+ */
+export function describeTable(
+  stats: Stats | undefined,
+  pack: Pick<Package, "table"> | undefined,
+  wanted: TableWish,
+): string {
+  if (!pack) return "";
+  const { table } = pack;
+  if (!table) return "This package has no per-layer embeddings that could lie elsewhere.";
+  const [isOnHost, why] = stats ? placeNow(stats, table) : [table.place === "host", table.why];
+  const size = formatBytes(table.savedBytes);
+  const state = isOnHost
+    ? `In the browser's storage, which saves ${size} of graphics memory: ${why}.`
+    : `On the graphics device, where they take ${size}: ${why}.`;
+  return stats && wanted !== table.wish ? state + LATER : state;
+}
+
+/** Where the place that was chosen could not be had, the module's own reason. */
+function placeNow(
+  { tableBytesOnHost, tableReason }: Stats,
+  { place, why }: NonNullable<Package["table"]>,
+): [boolean, string] {
+  const isOnHost = tableBytesOnHost > 0;
+  return [isOnHost, isOnHost === (place === "host") ? why : tableReason];
 }
 
 function draftsOf({ drafterBytes, draftRounds, draftedTokens, acceptedTokens, reasons }: Stats): string {

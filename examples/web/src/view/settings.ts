@@ -2,10 +2,11 @@
 import type { Session } from "../chat/session";
 import { removeAllPackages, removePackage, storedPackages } from "../download/cache";
 import { describeOffline } from "../offline";
+import type { TableWish } from "../package/package";
 import { forgotten } from "../package/trust";
 import { formatBytes } from "../package/units";
 import { byId, h } from "./dom";
-import { describeDrafts, describeFast, describeLibrary } from "./fast_state";
+import { describeDrafts, describeFast, describeLibrary, describeTable } from "./fast_state";
 import { ProfilePanel } from "./profile";
 import { setUpSettingsNav } from "./settings_nav";
 import { applyTheme, type Theme } from "./theme";
@@ -31,6 +32,8 @@ export interface SettingsActions {
   removing(url?: string): Promise<void>;
   /** They were. */
   removed(url: string): void;
+  /** What the package would need may have changed. */
+  changed(): void;
   review(): void;
   choose(): void;
 }
@@ -41,6 +44,7 @@ export class SettingsDialog {
   private readonly systemDefault = byId<HTMLInputElement>("system-default");
   private readonly fast = byId<HTMLInputElement>("fast");
   private readonly drafts = byId<HTMLInputElement>("drafts");
+  private readonly table = byId<HTMLSelectElement>("table");
   private readonly transfer: TransferButtons;
   private readonly profile: ProfilePanel;
   private readonly showBeginning = setUpSettingsNav();
@@ -85,6 +89,11 @@ export class SettingsDialog {
       session.changeSettings({ drafts: this.drafts.checked });
       this.showFast();
     });
+    this.table.addEventListener("change", () => {
+      session.changeSettings({ table: this.table.value as TableWish });
+      this.showFast();
+      actions.changed();
+    });
     this.transfer = new TransferButtons(session);
     this.profile = new ProfilePanel(session);
     this.setUpClearing();
@@ -100,6 +109,7 @@ export class SettingsDialog {
     }
     this.fast.checked = session.settings.fast;
     this.drafts.checked = session.settings.drafts;
+    this.table.value = session.settings.table;
     this.showFast();
     this.transfer.show();
     this.profile.show();
@@ -134,6 +144,8 @@ export class SettingsDialog {
     const wanted = this.fast.checked && this.drafts.checked;
     byId("library-state").textContent = describeLibrary(pack);
     byId("drafts-state").textContent = describeDrafts(engine?.fast, pack, wanted);
+    this.table.disabled = !this.fast.checked;
+    byId("table-state").textContent = describeTable(engine?.fast, pack, this.table.value as TableWish);
   }
 
   private async fillStorage(): Promise<void> {

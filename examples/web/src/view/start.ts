@@ -7,7 +7,7 @@ import { type Numerics, numericsLines } from "../package/numerics";
 import { modelLine, type Offer } from "../package/models";
 import { formatBytes, formatCount, GIB } from "../package/units";
 import { byId, h } from "./dom";
-import { describeLibrary } from "./fast_state";
+import { describeLibrary, describeTable } from "./fast_state";
 import { icon } from "./icons";
 
 export type StartState =
@@ -237,6 +237,15 @@ export class StartView {
         ? h("ul", { class: "findings", id: "error", role: "alert" }, ...items)
         : h("ul", { class: "findings" }, ...items),
       ...(pack.libraries.length > 1 ? [h("p", { class: "hint", id: "library-why" }, describeLibrary(pack))] : []),
+      ...(pack.table?.place === "host"
+        ? [
+            h(
+              "p",
+              { class: "hint", id: "table-why" },
+              `Per-layer embeddings: ${describeTable(undefined, pack, "auto")}`,
+            ),
+          ]
+        : []),
       ...(pack.numerics ? [drawNumerics(pack.numerics)] : []),
       h(
         "div",
