@@ -190,7 +190,7 @@ class BuildPlan:
 
     @property
     def host_table_bytes(self) -> int:
-        """What the device saves with the per-layer table on the host, and a window of a chunk's rows.
+        """What a device saves with a window of a chunk's rows in the per-layer table's place.
 
         0 without such a table, where the window is as large, or where a recipe cannot store it.
         """

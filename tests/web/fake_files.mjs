@@ -25,6 +25,7 @@ export function fakeFiles(folder, { room = Infinity, writable = Infinity, isSync
         if (bytes > room) throw noRoom();
         fs.ftruncateSync(descriptor, bytes);
       },
+      getSize: () => fs.fstatSync(descriptor).size,
       close: () => {
         fs.closeSync(descriptor);
         held.delete(file);

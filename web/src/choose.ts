@@ -1,7 +1,8 @@
 // Chooses one of a package's model libraries for the device at hand. Importing it changes nothing in the thread.
 import { among, choose } from "./choose/choose";
 import type { Choice, ChooseOptions, JudgedAdapter, TableChoice, TableOptions } from "./choose/options";
-import { tablePlace } from "./choose/place";
+import { nameOf, tablePlace } from "./choose/place";
+import { removeRowFiles } from "./library/row_file";
 import type { WebLibrary } from "./choose/provenance";
 
 export {
@@ -61,4 +62,9 @@ export async function chooseTablePlace(
   options: TableOptions = {},
 ): Promise<TableChoice> {
   return tablePlace(packageUrl, adapter, options);
+}
+
+/** Removes the tables that are kept on the host, but those of the packages at these addresses, and those in use. */
+export async function forgetTables(but: readonly string[] = []): Promise<void> {
+  await removeRowFiles(await Promise.all(but.map(nameOf)));
 }

@@ -12,7 +12,7 @@ import { type Choice, type ChooseOptions, chooseLibrary as choose, type JudgedAd
 import { forgetChoices } from "./choose/kept_choice";
 import type { TableChoice, TableOptions } from "./choose/options";
 import { folderOf } from "./choose/package_files";
-import { keptPace, surroundings, tablePlace } from "./choose/place";
+import { keptPace, nameOf, surroundings, tablePlace } from "./choose/place";
 import { MEASURED_DEVICE } from "./choose/measured_device";
 import { StepDriver } from "./driver/step_driver";
 import { Device, type Owner } from "./gpu/device";
@@ -207,8 +207,9 @@ export async function useDrafter(modelUrl: string, options: DrafterOptions = {})
 
 const SWITCHED_OFF = "the module is switched off, or there is no WebGPU in this thread";
 
-/** How files come to `useRowsFromHost`. */
 export interface RowOptions {
+  /** false: the file goes with the model; by default it is kept for the next load of the package. */
+  readonly keep?: boolean;
   /** By default by `fetch`, and without a network from the browser's cache storage. */
   readonly fetch?: (url: string) => Promise<Response>;
 }
@@ -223,11 +224,12 @@ export async function useRowsFromHost(packageUrl: string, options: RowOptions = 
 }
 
 /** Why it cannot be; undefined where it is done. */
-async function openRows(packageUrl: string, { fetch: get }: RowOptions): Promise<string | undefined> {
+async function openRows(packageUrl: string, { keep = true, fetch: get }: RowOptions): Promise<string | undefined> {
   try {
     if (!counts.enabled) throw new Error(SWITCHED_OFF);
     const pieces = await readPieces(packageUrl, get);
-    const file = await RowFile.open(pieces.reduce((sum, { nbytes }) => sum + nbytes, 0));
+    const bytes = pieces.reduce((sum, { nbytes }) => sum + nbytes, 0);
+    const file = await RowFile.open(bytes, keep ? await nameOf(packageUrl) : undefined);
     endUnused();
     rowSources.add(new HostRows(pieces, file, (rows) => rowSources.delete(rows)));
     return undefined;

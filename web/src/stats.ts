@@ -53,6 +53,8 @@ export interface Stats {
   drafterBytes: number;
   /** Of the table of per-layer embeddings, what is in a file of the browser's instead of on the device. */
   tableBytesOnHost: number;
+  /** Of what was loaded into such files, what was there from an earlier load. */
+  tableBytesKept: number;
   /** Why that table lies where it does, by the last `placeTable`; empty where nobody chose. */
   tableReason: string;
   /** The least time of a step that ran ahead, and of the way to the device and back, in milliseconds; 0: not measured. */
@@ -94,6 +96,7 @@ export const counts: Stats = {
   guessedSteps: 0,
   drafterBytes: 0,
   tableBytesOnHost: 0,
+  tableBytesKept: 0,
   tableReason: "",
   stepMs: 0,
   roundTripMs: 0,

@@ -10,6 +10,7 @@ import { loadSettings } from "./chat/settings";
 import { Store } from "./chat/store";
 import { titleOf, type AssistantMessage } from "./chat/transcript";
 import { ContextFull } from "./engine/failures";
+import { tidy } from "./download/cache";
 import { Loader } from "./loader";
 import { keepPage } from "./offline";
 import { placeOf } from "./package/trust";
@@ -179,3 +180,4 @@ async function main(): Promise<void> {
 
 void main().catch(showError);
 void keepPage();
+void tidy();

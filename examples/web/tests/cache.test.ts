@@ -1,6 +1,13 @@
 // Which entries of the browser's caches belong to a package.
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
-import { dropOtherVersions, isKept, keyOf, removePackage, storedPackages } from "../src/download/cache";
+import {
+  dropOtherVersions,
+  isKept,
+  keyOf,
+  removeAllPackages,
+  removePackage,
+  storedPackages,
+} from "../src/download/cache";
 import type { Package } from "../src/package/package";
 
 const VERSION = "0123456789abcdef";
@@ -21,7 +28,7 @@ describe("the entries of a package", () => {
       match: async (url: string) => (stores.get(name)?.has(url) ? new Response() : undefined),
       delete: async ({ url }: { url: string }) => stores.get(name)!.delete(url),
     });
-    vi.stubGlobal("caches", { open });
+    vi.stubGlobal("caches", { open, delete: async (name: string) => stores.delete(name) });
     for (const url of [OUTER, ...INNER]) {
       put("webllm/model", keyOf(pack(url), "params_shard_0.bin"));
       put("gemma4/packages", `${url}provenance.json`);
@@ -35,6 +42,28 @@ describe("the entries of a package", () => {
     expect(all()).toHaveLength(2 * INNER.length);
     expect(await isKept(OUTER)).toBe(false);
     expect(await Promise.all(INNER.map(isKept))).toEqual(INNER.map(() => true));
+  });
+
+  it("has its table of per-layer embeddings in storage removed with it, and with all of them", async () => {
+    const nameOf = async (url: string) => {
+      const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(url));
+      return Array.from(new Uint8Array(digest), (byte) => byte.toString(16).padStart(2, "0")).join("");
+    };
+    const files = new Set([await nameOf(OUTER), await nameOf(INNER[0]!), "of a thread that ended"]);
+    const folder = {
+      keys: async function* () {
+        yield* [...files];
+      },
+      removeEntry: async (name: string) => void files.delete(name),
+    };
+    vi.stubGlobal("navigator", {
+      storage: { getDirectory: async () => ({ getDirectoryHandle: async () => folder }) },
+    });
+    for (const url of INNER.slice(1)) await removePackage(url); // one that names the outer one, too, as its revision
+    await removePackage(OUTER);
+    expect([...files]).toEqual([await nameOf(INNER[0]!)]);
+    await removeAllPackages();
+    expect(files.size).toBe(0);
   });
 
   it("of another version go, and those of packages below its folder stay", async () => {

@@ -53,6 +53,8 @@ export interface TableOptions {
   readonly drafts?: boolean;
   /** What the model takes, and of it what the table does: by default as `provenance.json` says, at the whole context. */
   readonly needs?: { readonly neededBytes: number; readonly savedBytes: number };
+  /** false: the file of a table on the host goes with the model; by default it is kept for the next load of the package. */
+  readonly keep?: boolean;
   /** The name of the library that is loaded; by default the one that `chooseLibrary` chose last, or the package's first. */
   readonly library?: string;
   /** How a file of the package comes; by default as `fetch`. */

@@ -133,7 +133,9 @@ export class HostRows implements TableRows, Dependent {
     const bytes = data.subarray(0, Math.max(0, nbytes - offset)); // the queue takes whole words
     if (!kept.memory) {
       try {
+        const before = this.file.bytesKept;
         this.file.write(bytes, kept.at + offset);
+        counts.tableBytesKept += this.file.bytesKept - before;
         return;
       } catch (error) {
         because(`rows of per-layer embeddings are kept in memory: ${String(error)}`);

@@ -34,6 +34,7 @@ const wordOf = (kind: number, row: number, column: number) => 1000 * (kind + 1) 
 
 class MemoryFile {
   readonly bytes = new Uint8Array(200);
+  bytesKept = 0;
   isClosed = false;
   /** Writes that go well. */
   left = Number.POSITIVE_INFINITY;

@@ -1,4 +1,5 @@
 // The client's caches, and which file belongs where in them.
+import { forgetTables } from "gemma4-web/choose";
 import { PACKAGES, TENSOR_CACHE, type Package } from "../package/package";
 import { PROVENANCE } from "../package/provenance";
 
@@ -62,10 +63,17 @@ export async function removePackage(url: string): Promise<void> {
   }
   const family = new URL("resolve/", url).href;
   await drop((each) => each.startsWith(family) && VERSIONED.test(each.slice(family.length)));
+  await tidy();
 }
 
 export async function removeAllPackages(): Promise<void> {
   for (const name of [PACKAGES, ...SCOPES]) await caches.delete(name);
+  await tidy();
+}
+
+/** Removes tables of packages that are not stored any more; one that is in use goes the next time. */
+export async function tidy(): Promise<void> {
+  await forgetTables(await storedPackages()).catch(() => undefined); // there is no storage
 }
 
 /** The folders of which anything is stored. */
