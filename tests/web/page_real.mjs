@@ -212,6 +212,7 @@ export const REAL = {
   /** Per-layer embeddings in the browser's storage: the same words, also after a reload in the middle of an answer. */
   async table_in_storage({ context, job, state, ask, ...tools }) {
     const [page] = context.pages();
+    await setFast(page, true);
     await setTable(page, "host");
     await page.reload();
     await state(page, "ready");
