@@ -236,6 +236,30 @@ def test_rounds_of_every_kind_of_model(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("scene", "drafts"), [("drafted", 4), ("drafted", 0), ("copied", 4), ("raced", 4), ("lost", 4)]
+)
+def test_guesses_with_rows_of_embeddings_from_the_host(scene: str, drafts: int, play: Play) -> None:
+    """One round at a time, whose guesses are read before the model runs on their rows.
+
+    What the client does to its state meanwhile cuts a round short: its first token is right.
+    """
+    plain = play(scene, "f32")
+    found = play(scene, "f32", drafts=drafts, rows={"room": 1 << 30})
+    assert found.steps == plain.steps
+    assert found.has_drafter is True
+    assert found.stats["reasons"] == []
+    assert found.stats["tableBytesOnHost"] > 0
+    rounds, guessed, accepted = found.rounds
+    if drafts:
+        assert guessed > 3 * rounds / 2
+        assert accepted > 0
+        assert found.stats["aheadSteps"] > rounds / 2
+    assert found.stats["overlappedRounds"] == 0
+    assert found.stats["repeatedSteps"] >= (scene == "raced")
+
+
+@pytest.mark.slow
 def test_a_device_lost_with_rounds_on_their_way_ends_the_reply(play: Play) -> None:
     plain, found = play("lost", "q4f16"), play("lost", "q4f16", drafts=4)
     assert found.steps == plain.steps

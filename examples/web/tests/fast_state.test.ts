@@ -57,11 +57,6 @@ describe("describeDrafts", () => {
   const none = { drafter: new Set<string>(), hasDrafter: false };
   const used = statsOf({ drafterBytes: 985, draftRounds: 0, draftedTokens: 0, acceptedTokens: 0 });
 
-  it("says that a table in the browser's storage rules them out", () => {
-    const table = { place: "host", why: "", savedBytes: 1, wish: "auto" } as const;
-    expect(describeDrafts(used, { ...left, table }, true)).toMatch(/^Not active: .* storage no tokens are drafted\.$/);
-  });
-
   it("says nothing where no model runs, and when a package has none", () => {
     expect(describeDrafts(undefined, drafted, true)).toBe("");
     expect(describeDrafts(used, none, true)).toBe("This package has no drafter.");

@@ -18,6 +18,8 @@ export class AsyncScheduler implements StepScheduler {
   private rounds: Rounds | undefined;
   private pace: DraftPace | undefined;
   private active: StepScheduler;
+  /** Of steps by the client's calls, where no other kind without drafts can be. */
+  private readonly plain = new CallTimes();
 
   constructor(
     private readonly owner: RoundOwner,
@@ -57,6 +59,11 @@ export class AsyncScheduler implements StepScheduler {
     this.discard();
     this.openRounds();
     const isForRounds = this.rounds !== undefined && this.wantsRounds();
+    if (!isForRounds && this.owner.library.hasRowsOnHost) {
+      this.plain.note(position);
+      this.pace?.noteStep();
+      return false;
+    }
     this.active = isForRounds ? this.rounds! : this.ahead;
     return this.active.start(token, position);
   }
@@ -75,18 +82,30 @@ export class AsyncScheduler implements StepScheduler {
     this.active.discard();
   }
 
+  /** Before the client's own commands go on with the state. */
+  settle(): void {
+    this.rounds?.settle();
+  }
+
   destroy(): void {
     this.ahead.destroy();
     this.endRounds();
   }
 
   private wantsRounds(): boolean {
-    return this.pace!.wantsRounds(this.ahead.msPerToken);
+    return this.pace!.wantsRounds(this.plainMs);
+  }
+
+  private get plainMs(): number {
+    return this.owner.library.hasRowsOnHost ? this.plain.ms : this.ahead.msPerToken;
   }
 
   private openRounds(): void {
     const { library, drafter } = this.owner;
-    if (this.pace && this.pace.fixed !== drafter.drafts) this.endRounds();
+    if (this.pace && this.pace.fixed !== drafter.drafts) {
+      this.rounds?.settle();
+      this.endRounds();
+    }
     if (this.rounds || drafter.weights === 0) return;
     try {
       const kernels = new RoundKernels(this.owner, { bufferGone: () => this.endRounds() });
@@ -95,7 +114,7 @@ export class AsyncScheduler implements StepScheduler {
         length: () => library.exports.gemma4_driver_length(this.owner.state),
         room: this.room,
         wrote: this.wrote,
-        plainMs: () => this.ahead.msPerToken,
+        plainMs: () => this.plainMs,
         version: () => library.exports.gemma4_driver_version(this.owner.state),
         failed: (error) => this.giveUp(error),
       });
@@ -109,6 +128,7 @@ export class AsyncScheduler implements StepScheduler {
   /** Goes on without drafts and the drafter. */
   private giveUp(error: unknown): void {
     because(`no tokens are drafted: ${error instanceof Error ? error.message : String(error)}`);
+    this.rounds?.settle();
     this.endRounds();
     this.owner.drafter.release();
   }
@@ -121,5 +141,19 @@ export class AsyncScheduler implements StepScheduler {
     this.active = this.ahead;
     this.rounds?.destroy();
     this.rounds = this.pace = undefined;
+  }
+}
+
+/** How long a step takes of which the client asks for one at a time: its way to the host and back, and the client's own time. */
+class CallTimes {
+  ms = 0;
+  private last = { at: 0, position: -1 };
+
+  note(position: number): void {
+    const at = performance.now();
+    const ms = at - this.last.at;
+    if (position === this.last.position + 1)
+      this.ms = this.ms === 0 ? ms : 0.75 * this.ms + 0.25 * Math.min(ms, 3 * this.ms); // a hiccup does not spoil it
+    this.last = { at, position };
   }
 }

@@ -189,8 +189,10 @@ export class StepDriver implements Driver, Dependent, Keeper {
       if (byHost) return;
       // Something else than a step from the record goes on with the state, or copies it: a checkpoint is copied in
       // several calls, between which no more rows may count as written.
-      if (state === this.positions) this.leave();
-      else this.ahead?.pause();
+      if (state === this.positions) {
+        this.leave();
+        this.ahead?.settle();
+      } else this.ahead?.pause();
       return;
     }
     this.isUndisturbed = false;
@@ -229,7 +231,8 @@ export class StepDriver implements Driver, Dependent, Keeper {
 
   private startAhead(token: number, position: number): Entry | undefined {
     const { ahead } = this;
-    if (this.library.hasRowsOnHost) return undefined; // a step's rows are those of a token that the host knows
+    // A step's rows are those of a token that the host knows: only rounds of drafts run ahead then.
+    if (this.library.hasRowsOnHost && Drafter.of(this.library).weights === 0) return undefined;
     if (ahead!.isRunning) this.backOff(); // the client goes on with another token
     if (this.undisturbedTokens < this.patience || this.recorded.size < 3) return undefined;
     if (this.library.random.state === undefined && ++this.unpredicted === MAX_UNPREDICTED) {

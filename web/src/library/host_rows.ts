@@ -6,7 +6,7 @@
 import type { Handle } from "./abi";
 import { Calls, CPU_DEVICE } from "./calls";
 import type { BufferState, Catcher, Dependent } from "../gpu/buffers";
-import type { Call, Library, Stage, TableRows } from "./library";
+import type { Call, Library, RowWindow, Stage, TableRows } from "./library";
 import type { RowFile } from "./row_file";
 import { because, counts } from "../stats";
 import type { Piece } from "./table_index";
@@ -39,6 +39,8 @@ interface Split {
 
 /** Rows of a call on the device, one tensor for each of a split's. */
 interface Window {
+  /** The client's parameters, and the same with the window. */
+  readonly of: Handle;
   readonly params: Handle;
   readonly host: readonly Handle[];
   readonly device: readonly Handle[];
@@ -59,6 +61,7 @@ export class HostRows implements TableRows, Dependent {
   private allocate: Handle = 0;
   private bytes = 0;
   private hasEnded = false;
+  private chunkRows: number | undefined;
   /** The tensor that is made now. */
   private making: Piece | undefined;
 
@@ -155,7 +158,7 @@ export class HostRows implements TableRows, Dependent {
       throw new Error(`${stage} is called with ${call.count} arguments, expected ${ARGUMENTS[stage]}`);
     const before = library.copyOut(place, 4);
     const ids = this.idsOf(stage, call, before[2]! >>> 0);
-    const window = this.windowOf(stage, before[2]! >>> 0);
+    const window = this.windowFor(stage, before[2]! >>> 0, stage === "decode" ? 1 : this.chunk);
     this.fill(window, ids);
     const words = before.slice();
     words[2] = window.params;
@@ -220,23 +223,36 @@ export class HostRows implements TableRows, Dependent {
     return { pad: table.pad_token_id, splits };
   }
 
-  private windowOf(stage: Reader, params: Handle): Window {
-    const key = `${stage},${params}`;
+  /** Tokens of a prompt's call at most. */
+  private get chunk(): number {
+    this.chunkRows ??= this.metadata().prefill_chunk_size;
+    return this.chunkRows;
+  }
+
+  windowOf(params: Handle, rows: number): RowWindow {
+    const of = [...this.windows.values()].find((each) => each.params === params)?.of ?? params;
+    this.table ??= this.readTable(of);
+    const window = this.windowFor(`rows ${rows}`, of, rows);
+    return { params: window.params, write: (ids) => this.writeAfter(window, ids) };
+  }
+
+  private windowFor(purpose: string, params: Handle, rows: number): Window {
+    const key = `${purpose},${params}`;
     let window = this.windows.get(key);
     if (!window) {
-      window = this.makeWindow(stage, params);
+      window = this.makeWindow(params, rows);
       this.windows.set(key, window);
     }
     return window;
   }
 
   /** Recorded launches keep the number of rows and the buffers: every function has a window of its own. */
-  private makeWindow(stage: Reader, params: Handle): Window {
+  private makeWindow(params: Handle, least: number): Window {
     const library = this.library!;
     const calls = Calls.of(library);
-    const { params: all, prefill_chunk_size: chunk, per_layer_embedding: table } = this.metadata();
+    const { params: all, per_layer_embedding: table } = this.metadata();
     const [first] = table!.splits;
-    let rows = stage === "decode" ? 1 : chunk;
+    let rows = least;
     while (table!.splits.some((split) => split.rows === rows)) rows += 1; // as many as a split has mean the split
     const shapeOf = (name: string) => all.find((each) => each.name === name)!;
     const make = (name: string, where?: typeof CPU_DEVICE) => {
@@ -252,7 +268,20 @@ export class HostRows implements TableRows, Dependent {
     });
     const array = calls.array(items);
     calls.release(...all.flatMap(({ name }, i) => (kinds.has(name) ? [] : [items[i]!])));
-    return { params: array, host, device };
+    return { of: params, params: array, host, device };
+  }
+
+  /** The rows of `ids` in a window that no call of the client's reads: nothing of the client's has to be submitted before. */
+  private writeAfter({ device }: Window, ids: readonly number[]): void {
+    const library = this.library!;
+    for (const [kind, tensor] of device.entries()) {
+      const rowBytes = this.rowBytes(kind);
+      const rows = new Uint8Array(Math.ceil((ids.length * rowBytes) / 4) * 4); // the queue takes whole words
+      for (const [i, id] of ids.entries()) this.read(id, kind, rows, i * rowBytes);
+      const state = library.bufferOf(tensor);
+      if (!state) throw new Error("a window of rows is not known");
+      library.device!.native.writeBuffer(state.buffer, 0, rows);
+    }
   }
 
   /** The rows of `ids` in the window, after all that reads the rows of before. */

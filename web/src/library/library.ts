@@ -1,5 +1,6 @@
 // One instance of a model library, with the module between it and the client.
 import { type DriverExports, type Handle, type Interface, isNoted, roleOf, type Role, stringAt } from "./abi";
+import type { Call, RowWindow, Value } from "./call";
 import { type BufferState, stateOf } from "../gpu/buffers";
 import type { Device } from "../gpu/device";
 import type { KernelGate } from "../gpu/kernel_gate";
@@ -7,19 +8,7 @@ import { Kernels } from "./kernels";
 import { RandomNumbers } from "./random";
 import { because, counts } from "../stats";
 
-/** An argument or result as TVM passes it. */
-export interface Value {
-  readonly type: number;
-  readonly handle: Handle;
-}
-
-/** A call of the client, as it lies in the library's memory. */
-export interface Call {
-  readonly handle: Handle;
-  readonly args: number;
-  readonly count: number;
-  readonly result: number;
-}
+export type { Call, RowWindow, Value } from "./call";
 
 type SafeCall = (self: number, args: number, count: number, result: number) => number;
 
@@ -55,6 +44,8 @@ export interface TableRows {
   readonly isUsed: boolean;
   /** Runs a call, with what it needs of the table. */
   around(library: Library, stage: Stage | undefined, call: Call, run: () => number): number;
+  /** A window of so many rows or more, beside those of the client's calls; `params`: as the client passes them, or with a window. */
+  windowOf(params: Handle, rows: number): RowWindow;
 }
 
 /** What a library is given by who opens it. */
@@ -372,6 +363,12 @@ export class Library {
   /** Whether its rows of per-layer embeddings come from the host. */
   get hasRowsOnHost(): boolean {
     return this.host.rowsOf?.(this)?.isUsed ?? false;
+  }
+
+  /** A window of rows of per-layer embeddings that come from the host; undefined where the table is on the device. */
+  rowWindow(params: Handle, rows: number): RowWindow | undefined {
+    const found = this.host.rowsOf?.(this);
+    return found?.isUsed ? found.windowOf(params, rows) : undefined;
   }
 
   /** The buffers of a state: positions, rotary values, then keys and values; undefined if one is unknown. */

@@ -32,6 +32,8 @@ export interface StepScheduler {
   refill(position: number): void;
   /** Until the next start nothing is submitted but what the client asks for. */
   pause(): void;
+  /** Nothing of what is on its way waits any more to be handed to the device: the client's own commands go on with the state. */
+  settle(): void;
   /** Forgets the steps that the client did not ask for; their keys and values are after its sequence. */
   discard(): void;
   destroy(): void;
@@ -63,6 +65,10 @@ export class StepQueue {
 
   pause(): void {
     // Where nothing is submitted by itself.
+  }
+
+  settle(): void {
+    // As above.
   }
 
   discard(): void {

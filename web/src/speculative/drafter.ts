@@ -178,8 +178,6 @@ export async function loadDrafter(libraries: readonly Library[], url: string, op
     });
   const library = takers.find((one) => Drafter.of(one).weights === 0 && !underWay.has(one)) ?? takers[0];
   if (!library) throw new Error("no loaded model takes these weights: load the package first, of the same build");
-  if (library.hasRowsOnHost)
-    throw new Error("the model's rows of per-layer embeddings come from the host, one token's at a time");
   const drafter = Drafter.of(library);
   drafter.drafts = drafts;
   drafter.mostDrafts = Math.min(MAX_DRAFTS, (metadataOf(library).prefill_chunk_size ?? MAX_ROWS) - 1);

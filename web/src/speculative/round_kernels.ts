@@ -8,7 +8,7 @@ import type { Sampling } from "../replay/multi_step";
 import type { BufferState, Dependent } from "../gpu/buffers";
 import { Calls } from "../library/calls";
 import type { Device } from "../gpu/device";
-import type { Library } from "../library/library";
+import type { Library, RowWindow } from "../library/library";
 import type { Drafter } from "./drafter_state";
 import {
   bindRoundKernel,
@@ -52,6 +52,8 @@ interface Forward {
 
 export class RoundKernels {
   readonly table: RoundTable;
+  /** Rows of per-layer embeddings of a round's tokens, where they come from the host. */
+  readonly window: RowWindow | undefined;
   private readonly stride: number;
   private readonly stateBytes: number;
   /** Drafts, a cell each; the tokens of the rows, next to each other. */
@@ -97,6 +99,7 @@ export class RoundKernels {
     };
     this.stride = device.device.limits.minStorageBufferOffsetAlignment;
     this.rotaryBytes = library.exports.gemma4_driver_step_bytes(state);
+    this.window = library.rowWindow(owner.params, MAX_ROWS);
     this.table = new RoundTable(library, device.native, state, this.rotaryBytes);
     try {
       const one = this.forward(1);
@@ -168,6 +171,22 @@ export class RoundKernels {
     return this.forwards[rows];
   }
 
+  /** Bytes of `copyDrafts`. */
+  get draftBytes(): number {
+    return this.drafted.size;
+  }
+
+  /** Copies the drafts, the launches of which come before. */
+  copyDrafts(encoder: GPUCommandEncoder, target: GPUBuffer): void {
+    encoder.copyBufferToBuffer(this.drafted, 0, target, 0, this.drafted.size);
+  }
+
+  /** The first `count` tokens among the bytes of `copyDrafts`. */
+  readDrafts(bytes: ArrayBuffer, count: number): number[] {
+    const words = new Int32Array(bytes);
+    return Array.from({ length: count }, (_, j) => words[(j * this.stride) / 4]!);
+  }
+
   /** Copies the record of a round whose launches come before. */
   copyRecord(encoder: GPUCommandEncoder, target: GPUBuffer): void {
     encoder.copyBufferToBuffer(this.drawn, RECORD_OFFSET, target, 0, RECORD_BYTES);
@@ -227,7 +246,7 @@ export class RoundKernels {
     const flat = calls.tensor([rows], "int32");
     const ids = calls.view(flat, [1, rows], "int32");
     const made: Handle[] = [flat, ids];
-    const params = calls.object(owner.params);
+    const params = calls.object(this.window?.params ?? owner.params);
     try {
       const launches = this.launchesOf(() => {
         const embedded = calls.call(functions.embed, [calls.object(flat), params]).handle;

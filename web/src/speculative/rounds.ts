@@ -6,12 +6,18 @@
 // Where a round begins the device finds out by itself (next_round.ts): several rounds are on their way, and the host
 // reads of each, when it is done, where it began and what it came to. Before that it knows only how far a round may go,
 // if all drafts before it come true, and asks for room for that.
+//
+// Where rows of per-layer embeddings come from the host, it has to know a round's tokens before the model runs on them: one
+// round is on its way at a time, and its drafts are read between its two submissions. Where the client touches the state
+// meanwhile, the second one is made at once, for the first of its tokens, whose row is that of the client's step.
 import { BATCH_MS, type Entry, type StepScheduler, StepQueue } from "../replay/multi_step";
 import type { DraftPace } from "./draft_pace";
 import { MAX_ROWS, readRecord, RECORD_BYTES, type RoundRecord } from "./next_round";
 import type { RoundKernels, RoundOwner } from "./round_kernels";
+import { SplitRound } from "./split_round";
 import { counts } from "../stats";
 import { encode, type ReadyLaunch } from "../gpu/stream";
+import type { RowWindow } from "../library/call";
 
 /** Tokens that wait for the client; with more, no round begins. */
 const MOST_WAITING = 8;
@@ -34,12 +40,20 @@ export interface Sequence {
   failed(error: unknown): void;
 }
 
+/** Hands launches to the device; why it refuses them, if it was asked that. */
+type Hand = (
+  launches: readonly ReadyLaunch[],
+  after: (encoder: GPUCommandEncoder) => void,
+) => Promise<Error | undefined> | undefined;
+
 /** A round on its way. */
 interface Round {
   readonly rows: number;
   readonly issued: number;
   readonly arrival: Promise<void>;
   record?: RoundRecord | undefined;
+  /** Where it has drafts that are read before its model runs. */
+  readonly halves: SplitRound | undefined;
 }
 
 export class Rounds extends StepQueue implements StepScheduler {
@@ -48,6 +62,8 @@ export class Rounds extends StepQueue implements StepScheduler {
   /** Where the first of these begins, or the next one; undefined if none is to follow the first. */
   private known: { position: number; token: number } | undefined;
   private goesOn = false;
+  /** Of the round that was submitted last. */
+  private halves: SplitRound | undefined;
   private isDestroyed = false;
   private versionOfStep = 0;
   /** Where rounds may end, by the client's step: it may run again, also after its token is asked for. */
@@ -109,16 +125,25 @@ export class Rounds extends StepQueue implements StepScheduler {
 
   override pause(): void {
     this.goesOn = false;
+    this.settle();
+  }
+
+  override settle(): void {
+    this.halves?.cut();
+    this.halves = undefined;
   }
 
   override discard(): void {
+    this.settle();
     super.discard();
     this.onTheirWay = [];
     this.known = undefined;
     this.goesOn = false;
   }
 
+  /** Some of its buffers may be gone by now. */
   destroy(): void {
+    this.halves?.giveUp();
     this.discard();
     this.isDestroyed = true;
     for (const buffer of this.staging) buffer.destroy();
@@ -151,6 +176,7 @@ export class Rounds extends StepQueue implements StepScheduler {
 
   /** As many rounds as keep the GPU busy, but no more text at a time than steps without drafts bring. */
   private get depth(): number {
+    if (this.kernels.window) return 1;
     if (this.msPerRound === 0) return LEAST_ROUNDS;
     return Math.max(LEAST_ROUNDS, Math.min(MOST_ROUNDS, Math.floor(BATCH_MS / this.msPerRound)));
   }
@@ -178,30 +204,77 @@ export class Rounds extends StepQueue implements StepScheduler {
     this.tried.add(drafts);
     const hand = (launches: readonly ReadyLaunch[], after?: (encoder: GPUCommandEncoder) => void) => {
       const submit = () => stream.submit([encode(native, launches, after)]);
-      return isNew ? this.errorOf(submit) : submit();
+      if (isNew) return this.errorOf(submit);
+      submit();
+      return undefined;
+    };
+    // The model on all tokens; ends when its record can be read.
+    const finish = (): Promise<void> => {
+      const refused = hand(forward, (encoder) => kernels.copyRecord(encoder, staging));
+      const mapped = staging.mapAsync(GPUMapMode.READ);
+      mapped.catch(() => undefined); // heard of through `arrival`, where that is still waited for
+      const isRight = async (error: Error | undefined) => {
+        if (!error) return mapped;
+        staging.destroy();
+        throw this.fail(error);
+      };
+      return refused?.then(isRight) ?? mapped;
     };
     // The GPU begins with the drafts while the others are encoded. Without them none comes true.
-    if (drafts > 0) void hand(drafting)?.then((error) => error && this.fail(error));
-    const refused = hand(forward, (encoder) => kernels.copyRecord(encoder, staging));
+    if (drafts > 0 && !kernels.window) void hand(drafting)?.then((error) => error && this.fail(error));
+    const halves = kernels.window && this.split(kernels.window, finish);
+    this.halves = halves;
+    const read = async () => (drafts > 0 ? this.readDrafts(drafting, drafts, hand) : []);
+    if (drafts === 0) halves?.cut(); // at once, and nothing is missing
+    const finished = halves ? halves.after(read()) : finish();
     counts.draftRounds += 1;
     counts.draftedTokens += drafts;
     if (onTheirWay.length > 0) counts.overlappedRounds += 1;
-    const mapped = staging.mapAsync(GPUMapMode.READ);
-    mapped.catch(() => undefined); // heard of through `arrival`, where that is still waited for
-    const isRight = async (error: Error | undefined) => {
-      if (!error) return mapped;
-      staging.destroy();
-      throw this.fail(error);
-    };
     const round: Round = {
       rows,
       issued: performance.now(),
-      arrival: (refused?.then(isRight) ?? mapped).then(() => this.read(round, staging)),
+      halves: drafts > 0 ? halves : undefined,
+      arrival: finished.then(() => this.read(round, staging)),
     };
     // Who waits for the token hears of a failure; nobody may be waiting.
     round.arrival.catch(() => undefined);
     onTheirWay.push(round);
     if (onTheirWay.length === 1) this.expect(round);
+  }
+
+  /** A round whose model waits for its drafts, the rows of which it brings. */
+  private split(window: RowWindow, finish: () => Promise<void>): SplitRound {
+    const { token } = this.known!; // of the only round on its way
+    return new SplitRound(async (drafted) => {
+      let finished: Promise<void>;
+      try {
+        window.write([token, ...drafted]);
+        finished = finish();
+      } catch (error) {
+        throw this.fail(error);
+      }
+      return finished;
+    });
+  }
+
+  /** The drafts of a round, which the device is asked for. */
+  private async readDrafts(drafting: readonly ReadyLaunch[], drafts: number, hand: Hand): Promise<number[]> {
+    const { kernels, owner } = this;
+    const usage = GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST;
+    const staging = owner.device.native.createBuffer({ size: kernels.draftBytes, usage });
+    try {
+      let refused: Promise<Error | undefined> | undefined;
+      try {
+        refused = hand(drafting, (encoder) => kernels.copyDrafts(encoder, staging));
+      } catch (error) {
+        throw this.fail(error);
+      }
+      const [error] = await Promise.all([refused, staging.mapAsync(GPUMapMode.READ)]);
+      if (error) throw this.fail(error);
+      return kernels.readDrafts(staging.getMappedRange().slice(0), drafts);
+    } finally {
+      staging.destroy();
+    }
   }
 
   /** Why the device refuses the commands that `action` hands to it, if it does. */
@@ -270,9 +343,17 @@ export class Rounds extends StepQueue implements StepScheduler {
   private arrived(round: Round, record: RoundRecord): void {
     const { sequence, pace } = this;
     const { position, accepted, drafts, drawn } = record;
-    this.check(round, record);
-    counts.acceptedTokens += accepted;
+    const isCut = round.halves?.isCut ?? false;
+    if (!isCut) {
+      this.check(round, record);
+      counts.acceptedTokens += accepted;
+    }
     this.onTheirWay.shift();
+    if (isCut) {
+      this.known = undefined; // what the device goes on from is another token
+      this.goesOn = false;
+      return;
+    }
     if (sequence.version() !== this.versionOfStep) {
       // The client went on with something else: another round would overwrite the keys and values of its prompt.
       this.discard();

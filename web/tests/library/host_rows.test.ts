@@ -157,7 +157,7 @@ function setUp(perLayer: object | undefined = { pad_token_id: PAD, splits: SPLIT
     expect(words()[(at >> 2) + 4 * (given.length - 1) + 2], "the client's own argument is back").toBe(params);
     return found;
   };
-  return { rows, file, fake, device, load, loadAll, ids, call, made, copied, ended };
+  return { rows, file, fake, device, load, loadAll, ids, call, made, arrays, copied, ended };
 }
 
 beforeEach(() => {
@@ -199,6 +199,32 @@ describe("HostRows", () => {
     const again = call("prefill", [prompt[0]!, ids([0]), ids([0])], params);
     expect(again).toEqual(found);
     expect(copied.get(found["table.b0"]!)![0]).toBe(wordOf(1, 0, 0));
+  });
+
+  it("brings rows into a window of the module's own, for the client's parameters or those with a window", () => {
+    const { loadAll, ids, call, rows, made, arrays, device, fake } = setUp();
+    const written: [GPUBuffer, number[]][] = [];
+    Object.assign(device, {
+      native: {
+        writeBuffer: (buffer: GPUBuffer, at: number, bytes: Uint8Array) =>
+          written.push([buffer, Array.from(new Int32Array(bytes.buffer, at))]),
+      },
+    });
+    const params = loadAll();
+    const plain = call("decode", [ids([1])], params);
+    const window = rows.windowOf(params, 3);
+    const array = arrays.get(window.params) as Handle[];
+    const [, embed, a0, b0, a1] = array;
+    expect(made.get(a0!), "parts have 3 and 2 rows").toEqual([4, 2]);
+    expect([a1, array[0], embed]).toEqual([a0, b0, plain["embed"]]);
+    expect(a0, "the client's calls have another").not.toBe(plain["table.a0"]);
+    window.write([4, 900, 2]);
+    expect(written).toEqual([
+      [fake.buffers.get(a0!)!.buffer, [wordOf(0, 4, 0), wordOf(0, 4, 1), 0, 0, wordOf(0, 2, 0), wordOf(0, 2, 1)]],
+      [fake.buffers.get(b0!)!.buffer, [wordOf(1, 4, 0), 0, wordOf(1, 2, 0)]],
+    ]);
+    const withWindow = [...arrays].find(([, items]) => items.includes(plain["table.a0"]!))![0];
+    expect(rows.windowOf(withWindow, 3).params).toBe(window.params);
   });
 
   it("keeps in memory what the file does not take", () => {

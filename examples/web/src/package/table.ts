@@ -1,6 +1,6 @@
 // Where a package's table of per-layer embeddings is to lie: on the graphics device, or in a file of the browser's.
 import { chooseTablePlace } from "gemma4-web/choose";
-import { type Package, type TableWish, withoutDrafter } from "./package";
+import type { Package, TableWish } from "./package";
 import { neededMemory } from "./requirements";
 
 interface Wishes {
@@ -11,7 +11,7 @@ interface Wishes {
   fast: boolean;
 }
 
-/** The package with the place of its table; without its drafter where that is the host, for no tokens are drafted then. */
+/** The package with the place of its table. */
 export async function withTable(
   pack: Package,
   { table, allowedMemory, fast }: Wishes,
@@ -30,6 +30,5 @@ export async function withTable(
     drafts: pack.drafter.size > 0,
     needs: { neededBytes: neededMemory(whole, context), savedBytes },
   });
-  const chosen: Package = { ...whole, table: { ...found, wish: table } };
-  return found.place === "host" ? withoutDrafter(chosen) : chosen;
+  return { ...whole, table: { ...found, wish: table } };
 }

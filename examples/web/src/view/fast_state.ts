@@ -33,13 +33,11 @@ export function describeLibrary(pack: Pick<Package, "choice" | "libraries"> | un
  */
 export function describeDrafts(
   stats: Stats | undefined,
-  loaded: Pick<Package, "drafter" | "hasDrafter" | "table"> | undefined,
+  loaded: Pick<Package, "drafter" | "hasDrafter"> | undefined,
   wanted: boolean,
 ): string {
   if (!stats || !loaded) return "";
   if (!loaded.hasDrafter) return "This package has no drafter.";
-  if (loaded.table?.place === "host")
-    return "Not active: with per-layer embeddings in the browser's storage no tokens are drafted.";
   const isOff = loaded.drafter.size === 0;
   const state = isOff ? "Off for this model." : draftsOf(stats);
   return wanted === isOff ? state + LATER : state;
