@@ -265,11 +265,11 @@ async function chosenPlace(packageUrl: string, options: TableOptions): Promise<T
 /** From now on the time of a step is kept for the package, as long as it is the only one of the thread. */
 function keepPaceOf(packageUrl: string): void {
   pace.heard = () => {
-    const { stepMs, roundTripMs } = counts;
+    const { stepMs, aloneMs } = counts;
     const [library, other] = liveLibraries();
     if (other || !library?.device) return;
     void keptPace(packageUrl, { info: library.device.adapter }, surroundings()).then((kept) =>
-      kept?.write({ stepMs, roundTripMs }, Date.now()),
+      kept?.write({ stepMs, aloneMs }, Date.now()),
     );
   };
 }

@@ -57,9 +57,9 @@ export interface Stats {
   tableBytesKept: number;
   /** Why that table lies where it does, by the last `placeTable`; empty where nobody chose. */
   tableReason: string;
-  /** The least time of a step that ran ahead, and of the way to the device and back, in milliseconds; 0: not measured. */
+  /** Milliseconds of a step that ran ahead, the least; and of one that the client waited for alone. 0: not measured. */
   stepMs: number;
-  roundTripMs: number;
+  aloneMs: number;
 }
 
 export const counts: Stats = {
@@ -99,7 +99,7 @@ export const counts: Stats = {
   tableBytesKept: 0,
   tableReason: "",
   stepMs: 0,
-  roundTripMs: 0,
+  aloneMs: 0,
 };
 
 /** Who hears of a step's time, now and then. */

@@ -1,5 +1,5 @@
-// Keeps how long a step takes on a device with a package, and the way to the device and back: the next load chooses by it
-// where the table of per-layer embeddings lies.
+// Keeps how long a step takes on a device with a package, ahead of the client and alone: the next load chooses by it where
+// the table of per-layer embeddings lies.
 import { hexDigest, keep, type Store } from "../kept";
 import type { AdapterText } from "../selftest/known_answers";
 import { CACHE } from "./kept_choice";
@@ -38,18 +38,18 @@ export class KeptPace {
   async read(now: number): Promise<Pace | undefined> {
     try {
       const text = (await (await this.cache.match(this.key))?.text()) ?? "null";
-      const { stepMs, roundTripMs, at } = (JSON.parse(text) ?? {}) as Partial<Pace & { at: number }>;
-      if (!isTime(stepMs) || !isTime(roundTripMs) || typeof at !== "number") return undefined;
-      return at <= now && now < at + KEPT_MS ? { stepMs, roundTripMs } : undefined;
+      const { stepMs, aloneMs, at } = (JSON.parse(text) ?? {}) as Partial<Pace & { at: number }>;
+      if (!isTime(stepMs) || !isTime(aloneMs) || typeof at !== "number") return undefined;
+      return at <= now && now < at + KEPT_MS ? { stepMs, aloneMs } : undefined;
     } catch {
       return undefined;
     }
   }
 
-  async write({ stepMs, roundTripMs }: Pace, now: number): Promise<void> {
-    if (!isTime(stepMs) || !isTime(roundTripMs)) return;
+  async write({ stepMs, aloneMs }: Pace, now: number): Promise<void> {
+    if (!isTime(stepMs) || !isTime(aloneMs)) return;
     try {
-      await keep(this.cache, this.key, JSON.stringify({ stepMs, roundTripMs, at: now }), MOST);
+      await keep(this.cache, this.key, JSON.stringify({ stepMs, aloneMs, at: now }), MOST);
     } catch {
       // Without room it is measured again.
     }

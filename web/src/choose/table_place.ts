@@ -19,8 +19,8 @@ export interface PageMemory {
 export interface Pace {
   /** Of a decode step that ran ahead. */
   stepMs: number;
-  /** From the host to a device that has nothing to do, and back. */
-  roundTripMs: number;
+  /** Of one that the client waited for: with its token's way to the host and back, and the client's own time. */
+  aloneMs: number;
 }
 
 /** What the place is chosen by; plain data, so that tests can make it up. Sizes in bytes. */
@@ -46,8 +46,8 @@ const MIB = 2 ** 20;
 const GIB = 2 ** 30;
 /** So little is not worth a file, unless nothing else makes a model fit. */
 const LITTLE_BYTES = 64 * MIB;
-/** A step of so many ways to the host and back loses at most a twentieth by waiting for one. */
-export const ROUND_TRIPS_OF_A_STEP = 20;
+/** Steps one at a time may take so many times as long as those that run ahead. */
+const NEXT_TO_NOTHING = 1.05;
 /** iOS ends a page at about one and a half gigabytes, its own memory included. */
 const MOBILE_BYTES = 1.4 * GIB;
 /** Of the machine's memory; no browser gets all of it. */
@@ -104,14 +104,14 @@ export function placeOfTable({
   if (isMobile) return onHost("a phone ends pages that take much memory");
   if (drafts) return onDevice("there is room for it, and tokens are drafted ahead");
   if (!pace) return onDevice("there is room for it, and nobody has measured a step here yet");
-  const times = `a step takes ${ms(pace.stepMs)}, the way to the host and back ${ms(pace.roundTripMs)}`;
-  if (pace.stepMs >= ROUND_TRIPS_OF_A_STEP * pace.roundTripMs) return onHost(`${times}: next to nothing is lost`);
+  const times = `a step takes ${ms(pace.stepMs)} ahead of the client, and ${ms(pace.aloneMs)} one at a time`;
+  if (pace.aloneMs <= NEXT_TO_NOTHING * pace.stepMs) return onHost(`${times}: next to nothing is lost`);
   return onDevice(`there is room for it, and ${times}`);
 }
 
 const onDevice = (why: string): PlaceChoice => ({ place: "device", why });
 const onHost = (why: string): PlaceChoice => ({ place: "host", why });
-const ms = (value: number): string => `${value.toPrecision(2)} ms`;
+const ms = (value: number): string => `${Number(value.toPrecision(3))} ms`;
 
 function size(bytes: number): string {
   return bytes < GIB ? `${Number((bytes / MIB).toPrecision(3))} MiB` : `${Number((bytes / GIB).toPrecision(3))} GiB`;

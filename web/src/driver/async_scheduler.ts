@@ -5,6 +5,7 @@ import type { Recorded } from "../replay/recorder";
 import { RoundKernels, type RoundOwner } from "../speculative/round_kernels";
 import { Rounds } from "../speculative/rounds";
 import { because } from "../stats";
+import { AloneSteps } from "./alone_steps";
 import type { Tables } from "../replay/tables";
 
 export interface RecordedStep {
@@ -18,8 +19,7 @@ export class AsyncScheduler implements StepScheduler {
   private rounds: Rounds | undefined;
   private pace: DraftPace | undefined;
   private active: StepScheduler;
-  /** Of steps by the client's calls, where no other kind without drafts can be. */
-  private readonly plain = new CallTimes();
+  private readonly alone = new AloneSteps();
 
   constructor(
     private readonly owner: RoundOwner,
@@ -51,6 +51,7 @@ export class AsyncScheduler implements StepScheduler {
 
   take(position: number, token: number): Entry | undefined {
     const entry = this.active.take(position, token);
+    this.alone.asked(position, entry !== undefined);
     if (entry && this.active === this.ahead) this.pace?.noteStep();
     return entry;
   }
@@ -60,12 +61,13 @@ export class AsyncScheduler implements StepScheduler {
     this.openRounds();
     const isForRounds = this.rounds !== undefined && this.wantsRounds();
     if (!isForRounds && this.owner.library.hasRowsOnHost) {
-      this.plain.note(position);
       this.pace?.noteStep();
       return false;
     }
     this.active = isForRounds ? this.rounds! : this.ahead;
-    return this.active.start(token, position);
+    const isStarted = this.active.start(token, position);
+    if (isStarted) this.alone.forget();
+    return isStarted;
   }
 
   /** Where the other way is to go on, what is on its way is the last. */
@@ -97,7 +99,7 @@ export class AsyncScheduler implements StepScheduler {
   }
 
   private get plainMs(): number {
-    return this.owner.library.hasRowsOnHost ? this.plain.ms : this.ahead.msPerToken;
+    return this.owner.library.hasRowsOnHost ? this.alone.ms : this.ahead.msPerToken;
   }
 
   private openRounds(): void {
@@ -141,19 +143,5 @@ export class AsyncScheduler implements StepScheduler {
     this.active = this.ahead;
     this.rounds?.destroy();
     this.rounds = this.pace = undefined;
-  }
-}
-
-/** How long a step takes of which the client asks for one at a time: its way to the host and back, and the client's own time. */
-class CallTimes {
-  ms = 0;
-  private last = { at: 0, position: -1 };
-
-  note(position: number): void {
-    const at = performance.now();
-    const ms = at - this.last.at;
-    if (position === this.last.position + 1)
-      this.ms = this.ms === 0 ? ms : 0.75 * this.ms + 0.25 * Math.min(ms, 3 * this.ms); // a hiccup does not spoil it
-    this.last = { at, position };
   }
 }

@@ -19,7 +19,7 @@ const E2B: PlaceFacts = {
   drafts: false,
   pace: undefined,
 };
-const SLOW = { stepMs: 60, roundTripMs: 3 };
+const SLOW = { stepMs: 60, aloneMs: 63 };
 const REFUSED = "the browser refuses";
 
 describe("placeOfTable", () => {
@@ -33,10 +33,10 @@ describe("placeOfTable", () => {
     ["a phone with room", { isMobile: true, memory: MEMORY(4 * GIB) }, "host", /a phone/],
     ["a phone and a small table", { isMobile: true, savedBytes: 5 * MIB }, "device", /it takes 5 MiB alone/],
     ["a small table that is too much", { savedBytes: 5 * MIB, memory: MEMORY(2 * GIB) }, "host", /takes 2\.7 GiB/],
-    ["a slow device", { pace: SLOW }, "host", /a step takes 60 ms, the way .* 3\.0 ms: next to nothing is lost/],
+    ["a slow device", { pace: SLOW }, "host", /takes 60 ms ahead .*, and 63 ms one at a time: next to nothing is lost/],
     ["a slow device with drafts", { pace: SLOW, drafts: true }, "device", /drafted/],
-    ["a step of nineteen ways", { pace: { ...SLOW, stepMs: 57 } }, "device", /room for it, and a step takes 57 ms/],
-    ["a fast device", { pace: { stepMs: 5, roundTripMs: 1 } }, "device", /5\.0 ms/],
+    ["a tenth is lost", { pace: { ...SLOW, aloneMs: 66 } }, "device", /room for it, and a step takes 60 ms/],
+    ["a fast device", { pace: { stepMs: 5, aloneMs: 8.123 } }, "device", /5 ms .* 8\.12 ms/],
     ["no table, on a phone", { savedBytes: 0, isMobile: true, memory: MEMORY(GIB) }, "device", /no such table/],
     ["no table, asked for", { savedBytes: 0, wanted: "host" }, "device", /no such table/],
     ["damaged sizes", { savedBytes: Number.NaN, isMobile: true }, "device", /no such table/],
@@ -132,7 +132,7 @@ describe("tablePlace", () => {
     const { store } = around();
     const kept = async (agent: string) =>
       (await KeptPace.open("https://example.org/model/", DEVICE, agent, store))!.write(
-        { stepMs: 100, roundTripMs: 2 },
+        { stepMs: 100, aloneMs: 102 },
         1000,
       );
     expect((await placed({}, { store })).place).toBe("device");
