@@ -56,7 +56,7 @@ export class RowFile {
     private readonly folder: FileSystemDirectoryHandle,
     private readonly name: string,
     private readonly handle: SyncHandle,
-    private readonly isKept: boolean,
+    private isKept: boolean,
     /** Bytes that it had when it was opened; beyond it holds nothing yet. */
     private readonly before: number,
   ) {}
@@ -101,8 +101,17 @@ export class RowFile {
     }
   }
 
-  /** Throws where it is not written as a whole. */
+  /** Throws where it is not written as a whole; a file that the disk did not take is not kept. */
   write(bytes: Uint8Array, at: number): void {
+    try {
+      this.writePieces(bytes, at);
+    } catch (error) {
+      this.isKept = false;
+      throw error;
+    }
+  }
+
+  private writePieces(bytes: Uint8Array, at: number): void {
     for (let done = 0; done < bytes.byteLength; done += PIECE_BYTES) {
       const piece = bytes.subarray(done, done + PIECE_BYTES);
       if (this.holds(piece, at + done)) {

@@ -145,6 +145,15 @@ describe("a RowFile with a name", () => {
     expect(files.size).toBe(1);
   });
 
+  it("is not kept where the disk does not take all of it", async () => {
+    const files = stubFiles();
+    const file = await RowFile.open(4, "a");
+    expect(() => file.write(new Uint8Array(4), 1)).toThrow("3 of 4 bytes");
+    file.close();
+    await Promise.resolve();
+    expect(files.size).toBe(0);
+  });
+
   it("makes room for the table of another package", async () => {
     const files = stubFiles({ room: LARGE });
     await load();
