@@ -16,6 +16,7 @@ import { CAPTURE } from "./page_capture.mjs";
 import { CHATS } from "./page_chats.mjs";
 import { CHOICE } from "./page_choice.mjs";
 import { REAL_DRAFTS, SCRIPTED_DRAFTS } from "./page_drafts.mjs";
+import { SCRIPTED_TABLE } from "./page_table.mjs";
 import { FIREFOX } from "./page_firefox.mjs";
 import { LIBRARIES } from "./page_libraries.mjs";
 import { LINKS } from "./page_links.mjs";
@@ -206,7 +207,7 @@ const folders = Object.entries(job.packages).map(([name, folder]) => [`/${name}/
 const server = await servePage({ "/": job.page, ...Object.fromEntries(folders) });
 const scenarios = {};
 const groups = {
-  scripted: { ...SCRIPTED, ...LIBRARIES, ...SCRIPTED_DRAFTS, ...SCRIPTED_PROFILE },
+  scripted: { ...SCRIPTED, ...LIBRARIES, ...SCRIPTED_DRAFTS, ...SCRIPTED_TABLE, ...SCRIPTED_PROFILE },
   chats: { ...CHATS, ...LOOKS, ...LINKS, ...MODELS },
   media: { ...MEDIA, ...CAPTURE },
   real: { ...REAL, ...REAL_DRAFTS, ...REAL_PROFILE },
