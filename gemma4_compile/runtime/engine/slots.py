@@ -144,6 +144,12 @@ class Slots:
 
 
 def beginning(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many values two sequences begin with alike."""
-    most = min(len(one), len(other))
-    return next((i for i in range(most) if one[i] != other[i]), most)
+    """How many values two sequences of one type begin with alike."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:  # whole parts at a time: of long prompts it is asked for every slot
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

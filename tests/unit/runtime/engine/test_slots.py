@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.runtime.engine.slots import Slots, beginning
@@ -96,8 +98,9 @@ def test_a_fork_must_spare_enough() -> None:
     assert child.generator.rewind([*LONG[:32], 7, 8]) == 32
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "count"), [([], [1], 0), ([1, 2], [1, 2, 3], 2), ([1, 5, 3], [1, 2, 3], 1)]
-)
-def test_beginnings(one: list[int], other: list[int], count: int) -> None:
-    assert beginning(one, other) == beginning(other, one) == count
+@given(st.lists(st.integers(0, 1)), st.lists(st.integers(0, 1)), st.lists(st.integers(0, 1)))
+def test_beginnings(shared: list[int], one: list[int], other: list[int]) -> None:
+    first, second = shared + one, shared + other
+    pairs = [left == right for left, right in zip(first, second, strict=False)]
+    count = pairs.index(False) if False in pairs else len(pairs)
+    assert beginning(first, second) == beginning(second, first) == count
