@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 from gemma4_compile.runtime.engine.media_prompt import Prompt
-
-End = Literal["chunk", "prompt"]
-"""What was added last: a chunk of a prompt, or its last one."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +39,11 @@ class Beginnings(Protocol):
         known of the sequence, and the next prompt clears it.
         """
 
-    def keep(self, keys: Sequence[int], end: End, owner: Hashable) -> None:
-        """Hear that the sequence holds these, as `Prompt.keys` numbers them; it may keep them."""
+    def keep(self, keys: Sequence[int], rest: int, owner: Hashable) -> None:
+        """Hear that the sequence holds these, as `Prompt.keys` numbers them; it may keep them.
+
+        A chunk of a prompt was added last, of which `rest` tokens are still to come.
+        """
 
     def leave(self, keys: Sequence[int], shared: int, owner: Hashable) -> None:
         """Hear that all of these but the first `shared` are about to go, mostly with a reply."""

@@ -13,7 +13,7 @@ from typing import Literal, Protocol, cast, runtime_checkable
 from tokenizers import Tokenizer
 
 from gemma4_compile.media.settings import MediaSettings
-from gemma4_compile.runtime.engine.beginnings import Beginnings, End
+from gemma4_compile.runtime.engine.beginnings import Beginnings
 from gemma4_compile.runtime.engine.chunks import chunks, whole_rows
 from gemma4_compile.runtime.engine.media_prompt import Prompt, Tokens
 from gemma4_compile.runtime.engine.next_token import Guessing, Held, NextToken, next_token
@@ -187,10 +187,10 @@ class Generator:
             self._held.keys, self._held.in_forward = keys[:shared], False
         return shared
 
-    def keep(self, end: End) -> None:
-        """Tell of the state, which a later prompt may begin with."""
+    def keep(self, rest: int) -> None:
+        """Tell of the state after a chunk, with so many tokens of the prompt to come."""
         if self._beginnings is not None:
-            self._beginnings.keep(self._held.keys, end, self._client)
+            self._beginnings.keep(self._held.keys, rest, self._client)
 
     def leave(self, shared: int) -> None:
         """Tell that all but the first `shared` tokens of the state are about to go."""
@@ -371,7 +371,7 @@ class Generation:
         logits = None
         for part in generator.cut(self._prompt, done):
             logits = generator.prefill(self._prompt.part(part.start, part.stop))
-            generator.keep("prompt" if part.stop == total else "chunk")
+            generator.keep(total - part.stop)
             yield PromptProgress(part.stop, total, part.stop - part.start)
         assert logits is not None, "a rewind leaves at least one token to run"
         return logits

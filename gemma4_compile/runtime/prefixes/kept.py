@@ -15,7 +15,7 @@ from gemma4_compile.errors import ArtifactError
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.options.prefixes import default_memory
 from gemma4_compile.runtime.device.device import Device
-from gemma4_compile.runtime.engine.beginnings import End, Restored
+from gemma4_compile.runtime.engine.beginnings import Restored
 from gemma4_compile.runtime.engine.chunks import whole_rows
 from gemma4_compile.runtime.engine.media_prompt import Prompt
 from gemma4_compile.runtime.engine.sequence import Sequence
@@ -33,6 +33,8 @@ LEAST_TOKENS = 256
 """Fewer are forwarded again sooner than kept."""
 CHUNKS_APART = 4
 LENGTHS_APART = 4  # a quarter of what is held
+LAST_WORDS = 128
+"""Tokens of a prompt that are likely its own: a question behind what others have, too."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +43,16 @@ class Spacing:
 
     Attributes
     ----------
-    least : new tokens, at the ends of prompts and replies
+    least : new tokens, at the ends of prompts and replies, and where prompts part
     chunks : tokens, at the ends of chunks, at least
     share : the part of what is held that has to be new at the end of a chunk
+    chunk : tokens of a chunk
     """
 
     least: int
     chunks: int
     share: float
+    chunk: int
 
     @classmethod
     def of(cls, chunk: int, rings: int, budget: int) -> Spacing:
@@ -58,15 +62,23 @@ class Spacing:
         greater distances, so that one prompt does not drive all others out.
         """
         scale = max(1.0, 16 * rings / budget)
-        return cls(
-            min(LEAST_TOKENS, chunk), int(CHUNKS_APART * chunk * scale), scale / LENGTHS_APART
-        )
+        far = int(CHUNKS_APART * chunk * scale)
+        return cls(min(LEAST_TOKENS, chunk), far, scale / LENGTHS_APART, chunk)
 
-    def is_due(self, end: End, length: int, new: int) -> bool:
-        """Return whether to keep a state of `length` tokens, `new` of them since the last one."""
-        if end == "chunk":
-            return new >= max(self.chunks, self.share * length)
-        return new >= self.least
+    def is_due(self, length: int, new: int, rest: int, parting: int) -> bool:
+        """Return whether to keep a state of `length` tokens.
+
+        Parameters
+        ----------
+        new : tokens since the last one that is kept
+        rest : tokens of the prompt that are to come
+        parting : tokens of the prompt that another one began with, too
+        """
+        if rest == 0 or length <= parting < length + min(self.chunk, rest):
+            return new >= self.least
+        if LAST_WORDS <= rest < LAST_WORDS + self.chunk:  # the next prompt may have other ones
+            return new >= self.chunks
+        return new >= max(self.chunks, self.share * length)
 
 
 class HasSequence(Protocol):
@@ -156,7 +168,7 @@ class SequencePrefixes:
 
     def __init__(self, kept: KeptPrefixes, engine: HasSequence) -> None:
         """Take what has the sequence."""
-        self._kept, self._engine = kept, engine
+        self._kept, self._engine, self._parting = kept, engine, 0
 
     def restore(self, prompt: Prompt, shared: int) -> Restored | None:
         """As `Beginnings.restore`."""
@@ -166,6 +178,7 @@ class SequencePrefixes:
         def cut(count: int) -> int:
             return whole_rows(modalities, count) if modalities else count
 
+        self._parting = kept.memory.shared(prompt.keys())
         found = kept.memory.find(prompt.keys(), cut)
         if found is None or found.count - shared < max(1, kept.spacing.least // 2):
             return None
@@ -174,12 +187,12 @@ class SequencePrefixes:
         _log.info("%d tokens of a prompt of %d were kept", found.count, len(prompt))
         return Restored(found.count, found.state.owner)
 
-    def keep(self, keys: Keys[int], end: End, owner: Hashable) -> None:
+    def keep(self, keys: Keys[int], rest: int, owner: Hashable) -> None:
         """As `Beginnings.keep`."""
         kept = self._kept
         base = kept.memory.at(keys)
         new = len(keys) - (0 if base is None else base.length)
-        if kept.spacing.is_due(end, len(keys), new):
+        if kept.spacing.is_due(len(keys), new, rest, self._parting):
             self._save(keys, base, owner)
 
     def leave(self, keys: Keys[int], shared: int, owner: Hashable) -> None:

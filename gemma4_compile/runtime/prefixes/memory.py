@@ -77,6 +77,10 @@ class PrefixMemory(Generic[State]):
         self._use(node)
         return Found(self._used[node], count)
 
+    def shared(self, keys: Keys) -> int:
+        """As `PrefixTree.shared`."""
+        return self._tree.shared(keys)
+
     def at(self, keys: Keys) -> State | None:
         """The longest state whose tokens these begin with, or are."""
         node = self._tree.at(keys)

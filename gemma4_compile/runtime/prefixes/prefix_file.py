@@ -73,7 +73,10 @@ def encode(layout: Layout, block: RowBlock, header: PrefixHeader | None) -> list
     text = json.dumps(described).encode()
     text += b" " * (-(8 + len(text)) % _ALIGNMENT)
     first = len(text).to_bytes(8, "little") + text
-    return [memoryview(first), *(memoryview(one.array).cast("B") for one in block.rows)]
+    return [
+        memoryview(first),
+        *(one.array.reshape(-1).view(np.uint8).data for one in block.rows),
+    ]
 
 
 def name_of(pieces: Iterable[memoryview]) -> str:

@@ -99,6 +99,10 @@ class PrefixTree(Generic[State]):
         node, _, _ = self._walk(keys)
         return next((one for one in node.path() if one.state is not None), None)
 
+    def shared(self, keys: Keys) -> int:
+        """How many of these tokens some state begins with, be it kept there or further on."""
+        return self._walk(keys)[1]
+
     def find(self, keys: Keys, cut: Cut = lambda count: count) -> tuple[Node[State], int] | None:
         """The state that most tokens can be kept of, and how many.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from gemma4_compile.runtime.engine.beginnings import End, Restored
+from gemma4_compile.runtime.engine.beginnings import Restored
 from gemma4_compile.runtime.engine.generation import Generation, Generator
 from gemma4_compile.runtime.engine.media_prompt import Prompt
 from tests.scripted_engine import (
@@ -42,10 +42,10 @@ class Kept:
         self.engine.held = prompt.ids[: len(longest)]
         return Restored(len(longest), owner)
 
-    def keep(self, keys: Sequence[int], end: End, owner: Hashable) -> None:
+    def keep(self, keys: Sequence[int], rest: int, owner: Hashable) -> None:
         assert keys[1:] == self.engine.held[1:]  # the first one is the tenant's own
         self.states.append((list(keys), owner))
-        self.ends.append(end)
+        self.ends.append(f"{rest} to come")
 
     def leave(self, keys: Sequence[int], shared: int, owner: Hashable) -> None:
         assert keys[1:] == self.engine.held[1:]
@@ -60,7 +60,7 @@ def test_a_beginning_that_is_kept_elsewhere_is_restored() -> None:
     generator = Generator(engine, tiny_tokenizer(), frozenset({END_OF_TURN}), beginnings=kept)
     ids = list(range(300, 310))
     first = finished(generator.start(ids, greedy))
-    assert kept.ends == ["chunk", "chunk", "prompt"]
+    assert kept.ends == ["6 to come", "2 to come", "0 to come"]
     held = [*ids, *first.token_ids]
     finished(generator.start([*ids[:5], 7], greedy))
     assert first.reused_tokens == 0

@@ -74,10 +74,10 @@ def kept(budget: int = BUDGET, *, whole: bool = False) -> KeptPrefixes:
     return made
 
 
-def hold(prefixes: KeptPrefixes, keys: list[int], end: Any = "prompt") -> Counting:
+def hold(prefixes: KeptPrefixes, keys: list[int], rest: int = 0) -> Counting:
     """A sequence that holds these, of which it is told."""
     sequence = Counting(len(keys))
-    prefixes.of(Engine(sequence)).keep(keys, end, None)
+    prefixes.of(Engine(sequence)).keep(keys, rest, None)
     return sequence
 
 
@@ -107,7 +107,7 @@ def test_chunks_are_kept_at_distances_that_grow() -> None:
     prefixes = kept()
     keys = list(range(800))
     for end in range(CHUNK, 800, CHUNK):
-        hold(prefixes, keys[:end], "chunk")
+        hold(prefixes, keys[:end], 10_000)
     lengths = sorted(len(x) for x in _states(prefixes))
     assert lengths[:4] == [32, 64, 96, 128]
     assert all(b - a >= max(32, b // 4) for a, b in pairwise(lengths))
@@ -143,10 +143,31 @@ def test_a_picture_that_must_be_whole_is_not_cut(whole: bool, shared: int) -> No
 
 def test_rings_that_take_much_of_the_budget_are_kept_less_often() -> None:
     near, far = Spacing.of(512, 2**20, 2**31), Spacing.of(512, 2**29, 2**31)
-    assert near == Spacing(256, 2048, 0.25)
-    assert far == Spacing(256, 8192, 1.0)
-    assert near.is_due("prompt", 10_000, 256)
-    assert not near.is_due("chunk", 10_000, 2499)
+    assert near == Spacing(256, 2048, 0.25, 512)
+    assert far == Spacing(256, 8192, 1.0, 512)
+    assert near.is_due(10_000, 256, 0, 0)
+    assert not near.is_due(10_000, 2499, 5000, 0)
+    assert near.is_due(10_000, 2500, 5000, 0)
+
+
+def test_the_last_chunk_before_a_question_is_kept() -> None:
+    spacing = Spacing.of(512, 2**20, 2**31)
+    due = [end for end in range(512, 20_000, 512) if spacing.is_due(end, 2048, 20_000 - end, 0)]
+    assert [end for end in due if end > 8192] == [19_456]
+
+
+def test_where_prompts_part_is_kept_when_the_second_one_comes() -> None:
+    """The third one goes on from a place within a chunk of where they part."""
+    prefixes = kept()
+    one, second = list(range(400)), [*range(300), *range(1000, 1100)]
+    hold(prefixes, one)
+    sequence = Counting()
+    own = prefixes.of(Engine(sequence))
+    assert own.restore(Prompt(second), 0) is None  # it went too far
+    for end in range(CHUNK, 401, CHUNK):
+        sequence.length, sequence.shortest = end, max(0, end - 25)
+        own.keep(second[:end], 400 - end, None)
+    assert found(prefixes, Prompt([*range(300), *range(2000, 2100)])) == 296
 
 
 def test_nothing_is_kept_without_a_budget_or_by_a_library_that_cannot_copy() -> None:
@@ -179,9 +200,9 @@ def _with(picture: Picture, length: int) -> Prompt:
     return Prompt(ids, (Run(10, min(12, length - 10), picture),))
 
 
-@pytest.mark.parametrize("end", ["chunk", "prompt"])
-def test_what_is_kept_twice_is_kept_once(end: str) -> None:
+@pytest.mark.parametrize("rest", [0, 500])
+def test_what_is_kept_twice_is_kept_once(rest: int) -> None:
     prefixes = kept()
     for _ in range(3):
-        hold(prefixes, list(range(40)), end)
+        hold(prefixes, list(range(40)), rest)
     assert len(prefixes.memory) == prefixes.saved_states == 1
