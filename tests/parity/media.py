@@ -7,6 +7,8 @@ input, which takes the same weights.
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,9 +94,42 @@ def context(letters: Letters, width: int, seed: int = 0) -> Context:
     return Context(models.prompt(count, seed=seed), modality, rows)
 
 
+@dataclass(frozen=True)
+class OfText:
+    """A checkpoint with its package of text alone."""
+
+    checkpoint: models.Checkpoint
+    package: Path
+
+
+_OF_TEXT: dict[tuple[str, str, int], OfText] = {}
+
+
+def package_of_text(
+    text: Mapping[str, Any],
+    folder: Path,
+    recipe: str = "f32",
+    context_length: int = CONTEXT_LENGTH,
+) -> OfText:
+    """Compile it, once for all libraries that take the place of its own."""
+    key = (json.dumps(text), recipe, context_length)
+    if key not in _OF_TEXT:
+        checkpoint = models.write_checkpoint(folder / "checkpoint", text)
+        request = CompileRequest(
+            model=str(checkpoint.path),
+            target="cpu",
+            quant=recipe,
+            output=folder / "of text",
+            context_length=context_length,
+            prefill_chunk=PREFILL_CHUNK,
+        )
+        packages.compile_small(request)
+        _OF_TEXT[key] = OfText(checkpoint, request.output)
+    return _OF_TEXT[key]
+
+
 def compile_with_pictures(
     text: Mapping[str, Any],
-    weights: Mapping[str, Float32Array],
     folder: Path,
     config: Gemma4Config,
     recipe: str,
@@ -102,17 +137,9 @@ def compile_with_pictures(
     context_length: int = CONTEXT_LENGTH,
 ) -> tuple[Path, dict[str, Float32Array]]:
     """A package for the CPU whose library is built of `config`, and what its weights mean."""
-    checkpoint = models.write_checkpoint(folder / "checkpoint", text, weights=weights)
-    package = folder / "package"
-    request = CompileRequest(
-        model=str(checkpoint.path),
-        target="cpu",
-        quant=recipe,
-        output=package,
-        context_length=context_length,
-        prefill_chunk=PREFILL_CHUNK,
-    )
-    packages.compile_small(request)
+    of_text = package_of_text(text, folder, recipe, context_length)
+    checkpoint = of_text.checkpoint
+    package = shutil.copytree(of_text.package, folder / "package")
     with packages.unoptimised():
         _exchange_library(package, config, RECIPES[recipe], spec)
     return package, packages.dequantised_weights(package, checkpoint, recipe)
@@ -208,6 +235,13 @@ def prefill_rows(engine: Engine, given: Context) -> Float32Array:
     return engine.device.read(logits).reshape(-1)
 
 
+def text_of(kind: str, context_length: int = CONTEXT_LENGTH) -> dict[str, Any]:
+    """The config of a kind's decoder, with so many positions or more."""
+    text = {**KINDS, **UNTIED}[kind]
+    positions = max(context_length, text["max_position_embeddings"])
+    return {**text, "max_position_embeddings": positions}
+
+
 def make_case(
     kind: str,
     folder: Path,
@@ -217,12 +251,10 @@ def make_case(
     context_length: int = CONTEXT_LENGTH,
 ) -> MediaCase:
     """Compile a kind; the truth is that of `KINDS`, whatever `config` makes of the library's."""
-    text = {**KINDS, **UNTIED}[kind]
-    positions = max(context_length, text["max_position_embeddings"])
-    text = {**text, "max_position_embeddings": positions}
+    text = text_of(kind, context_length)
     right = config_with_pictures(text)
     package, weights = compile_with_pictures(
-        *(text, models.random_weights(text), folder, config(right), recipe, spec, context_length)
+        *(text, folder, config(right), recipe, spec, context_length)
     )
     return MediaCase(
         config=right,

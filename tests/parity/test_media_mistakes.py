@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gemma4_compile.operators import base
-from tests.parity.media import MediaCase, make_case
+from tests.parity.media import MediaCase, make_case, package_of_text, text_of
 from tests.parity.media_mistakes import MISTAKES, MediaMistake
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
@@ -26,6 +26,8 @@ def compiled_with(
     mistake: MediaMistake, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> MediaCase:
     """Compile with the mistake; the truth is that of the model without it."""
+    package_of_text(text_of(mistake.kind), folder)  # which others take as well: without it
+    base._marked.cache_clear()
     with monkeypatch.context() as patched:
         mistake.patch(patched)
         return make_case(mistake.kind, folder, mistake.config)
