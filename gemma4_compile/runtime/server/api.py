@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from gemma4_compile.runtime.server.answers import Answer, ChatAnswer, TextAnswer
-from gemma4_compile.runtime.server.api_error import as_api_error
+from gemma4_compile.runtime.server.api_error import ApiError, as_api_error
 from gemma4_compile.runtime.server.exchange import Exchange
 from gemma4_compile.runtime.server.requests import (
     Request,
@@ -33,6 +33,7 @@ def openai_routes(exchange: Exchange) -> list[BaseRoute]:
         Route("/v1/models/{name:path}", guarded(api.model), methods=["GET"]),
         Route("/v1/chat/completions", guarded(api.chat), methods=["POST"]),
         Route("/v1/completions", guarded(api.complete), methods=["POST"]),
+        Route("/v1/embeddings", guarded(api.refuse_embeddings), methods=["POST"]),
     ]
 
 
@@ -69,6 +70,15 @@ class _Api:
         parsed = read_completion_request(body, model.defaults, ignored)
         asked = await self._exchange.text(request, parsed, ignored)
         return await _answer(request, parsed, asked.replies, TextAnswer(model.name, asked.note))
+
+    async def refuse_embeddings(self, _: HttpRequest) -> Response:
+        model = self._service.model
+        raise ApiError(
+            400,
+            f"`{model.name}` makes replies and no embeddings: ask a server of a model that embeds",
+            param="model",
+            code="unsupported_value",
+        )
 
     def _model_object(self) -> JsonObject:
         model = self._service.model

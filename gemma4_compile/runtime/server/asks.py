@@ -234,8 +234,9 @@ REQUEST: Mapping[str, Ask] = {
 }
 """Of both endpoints."""
 
+_BEGUN = frozenset({"add_generation_prompt", "continue_final_message"})  # which chats have
 CHAT: Mapping[str, Ask] = {
-    **REQUEST,
+    **{name: ask for name, ask in REQUEST.items() if name not in _BEGUN},
     "add_special_tokens": Ask("the chat template says how a prompt begins", (False,)),
     "audio": Ask("replies are text"),
     "background": Ask("an answer comes while one waits for it", (False,)),
@@ -309,8 +310,6 @@ MESSAGE: Mapping[str, Ask] = {
     "files": Ask("files are not read: put their text into `content`"),
     "function_call": _ELSEWHERE,
     "functions": Ask("tools are declared beside `messages`, as `tools`"),
-    "partial": Ask("the model begins each reply itself", (False,)),
-    "prefix": Ask("the model begins each reply itself", (False,)),
     "tool_responses": _ELSEWHERE,
     "tool_results": _ELSEWHERE,
     "tools": Ask("tools are declared beside `messages`, as `tools`"),

@@ -14,6 +14,7 @@ from gemma4_compile.runtime.reply.declarations import SchemaWriter
 from gemma4_compile.runtime.reply.tool_calls import ToolCall
 from gemma4_compile.runtime.server import asks
 from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.begun import BEGINS
 from gemma4_compile.runtime.server.body import parse_json
 from gemma4_compile.runtime.server.fields import Fields
 from gemma4_compile.runtime.server.media import (
@@ -31,6 +32,7 @@ _MESSAGE = {
     "annotations",  # a client sends a reply back as it came
     "content",
     "name",
+    *BEGINS,
     "reasoning",
     "reasoning_content",
     "refusal",

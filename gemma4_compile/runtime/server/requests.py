@@ -11,6 +11,7 @@ from gemma4_compile.options.sampling_ranges import API_MAX_TEMPERATURE, SAMPLING
 from gemma4_compile.runtime.prompt.prompt import Message
 from gemma4_compile.runtime.sampling.sampling import PENALTIES, SamplingOptions
 from gemma4_compile.runtime.server import asks, thinking
+from gemma4_compile.runtime.server.begun import split_begun
 from gemma4_compile.runtime.server.fields import Fields, Ignored
 from gemma4_compile.runtime.server.media import GivenMedium
 from gemma4_compile.runtime.server.messages import (
@@ -60,7 +61,9 @@ _COMMON = {
     *SAMPLING,
 }
 _CHAT = _COMMON | {
+    "add_generation_prompt",
     "chat_template_kwargs",
+    "continue_final_message",
     "max_completion_tokens",
     "messages",
     "modalities",
@@ -180,7 +183,14 @@ def read_chat_request(
     fields.only("modalities", ([], ["text"]), "replies are text")
     tools, must_call, several = read_tool_choice(fields, read_tools(fields))
     messages, media = read_messages(fields, max_messages)
+    messages, begun = split_begun(fields, messages)
     thinks, options = thinking.read_thinking(fields)
+    schema = read_schema(fields)
+    if begun and (thinks or schema is not None):
+        what = "reasoning" if thinks else "`response_format`"
+        raise fields.error(
+            "continue_final_message", f"does not go together with {what}: leave one out"
+        )
     return ChatRequest(
         messages=messages,
         media=media,
@@ -189,9 +199,10 @@ def read_chat_request(
         must_call=must_call,
         strict=read_strict(fields),
         several_calls=several and fields.get("parallel_tool_calls", bool, True),
-        thinking=thinks,
+        thinking=False if begun else thinks,
         template_options=options,
-        schema=read_schema(fields),
+        schema=schema,
+        begun=begun,
         **_common(fields, defaults, "max_completion_tokens", _chat_logprobs(fields)),
     )
 
@@ -261,11 +272,11 @@ def _common(
         "replies": fields.integer("n", 1, MAX_REPLIES, 1),
         "stream": stream,
         "include_usage": options.get("include_usage", bool, False),
-        "cache_salt": _cache_salt(fields),
+        "cache_salt": read_cache_salt(fields),
     }
 
 
-def _cache_salt(fields: Fields) -> str:
+def read_cache_salt(fields: Fields) -> str:
     """A text that parts what is kept of prompts' beginnings, as of vLLM."""
     salt = fields.get("cache_salt", str, "")
     if len(salt) > MAX_SALT_CHARACTERS:

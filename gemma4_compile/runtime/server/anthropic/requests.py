@@ -21,6 +21,7 @@ from gemma4_compile.runtime.server.requests import (
     SAMPLING,
     ChatRequest,
     Settings,
+    read_cache_salt,
     read_limit,
     read_sampling_options,
     read_seed,
@@ -36,6 +37,7 @@ _SILENT = {
     "workspace_id",
 }
 _REQUEST = {
+    "cache_salt",
     "max_tokens",
     "messages",
     "model",
@@ -126,6 +128,7 @@ def read_messages_request(
         replies=1,
         stream=fields.get("stream", bool, False),
         include_usage=True,
+        cache_salt=read_cache_salt(fields),
         messages=tuple(conversation.messages),
         media=conversation.media(),
         tools=declared,

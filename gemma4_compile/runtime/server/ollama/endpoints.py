@@ -11,6 +11,7 @@ from starlette.routing import BaseRoute, Route
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.exchange import Asked, Exchange
 from gemma4_compile.runtime.server.fields import Fields, Ignored
+from gemma4_compile.runtime.server.messages import Tools
 from gemma4_compile.runtime.server.ollama.answers import (
     OllamaAnswer,
     Shape,
@@ -103,7 +104,7 @@ class _Ollama:
             self._service.check_strict(parsed.model)
             reason = "unload" if parsed.unloads else "load"
             return JSONResponse(OllamaAnswer(model.name, shape).without_reply(reason))
-        tools = ()
+        tools: Tools = ()
         if isinstance(wanted, ChatRequest):
             asked: Asked = await self._exchange.chat(request, wanted, ignored)
             tools = wanted.tools

@@ -26,6 +26,7 @@ from gemma4_compile.runtime.server.requests import (
     ChatRequest,
     CompletionRequest,
     Settings,
+    read_cache_salt,
     read_limit,
     read_sampling_options,
     read_seed,
@@ -35,6 +36,7 @@ from gemma4_compile.runtime.server.response_format import ANY_OBJECT
 
 LATEST = ":latest"  # that clients put behind names
 _COMMON = {
+    "cache_salt",
     "format",
     "keep_alive",
     "model",
@@ -180,6 +182,7 @@ def _chat(
         replies=1,
         stream=fields.get("stream", bool, True),
         include_usage=True,
+        cache_salt=read_cache_salt(fields),
         messages=tuple(conversation.messages),
         media=conversation.media(),
         tools=tools,
@@ -200,6 +203,7 @@ def _text(fields: Fields, defaults: SamplingOptions, prompt: str) -> CompletionR
         replies=1,
         stream=fields.get("stream", bool, True),
         include_usage=True,
+        cache_salt=read_cache_salt(fields),
         prompt=prompt,
     )
 

@@ -77,7 +77,7 @@ class ResponseAnswer:
             yield from self._close("completed")
             yield from self._start(kind)
         self._texts.append(event.text)
-        told = {} if reasons else {"logprobs": []}
+        told: JsonObject = {} if reasons else {"logprobs": []}
         yield self._of_part(f"{_text_event(kind)}.delta", delta=event.text, **told)
 
     def end(self, generation: Generation) -> Iterator[str]:

@@ -23,6 +23,7 @@ from gemma4_compile.runtime.server.requests import (
     SAMPLING,
     ChatRequest,
     Settings,
+    read_cache_salt,
     read_limit,
     read_sampling_options,
     read_seed,
@@ -43,6 +44,7 @@ _SILENT = {
     "user",
 }
 _REQUEST = {
+    "cache_salt",
     "include",
     "input",
     "instructions",
@@ -148,6 +150,7 @@ def read_response_request(
         replies=1,
         stream=fields.get("stream", bool, False),
         include_usage=True,
+        cache_salt=read_cache_salt(fields),
         messages=tuple(conversation.messages),
         media=conversation.media(),
         tools=declared,

@@ -256,6 +256,17 @@ def test_only_users_show_and_not_without_end(live: Live) -> None:
     assert (status, "at most 8" in answer["error"]["message"]) == (400, True)
 
 
+def test_a_tool_s_result_shows_where_the_template_has_a_place(live: Live) -> None:
+    call = {"id": "c", "function": {"name": "look", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": "Look."},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": [text("Here:"), image(picture_file())]},
+    ]
+    status, _, answer = live.request("POST", "/v1/chat/completions", {"messages": messages})
+    assert status == 200, answer
+
+
 def test_what_does_not_fit_is_refused(live: Live) -> None:
     pictures = [image(picture_file(48, 48, seed=seed)) for seed in range(3)]
     status, answer = ask(live, *pictures)

@@ -94,8 +94,9 @@ def test_what_is_not_done_is_noted_once_by_name() -> None:
 @pytest.mark.parametrize("name", ["output_config", "output_format"])
 def test_the_form_of_a_reply(name: str) -> None:
     form: Any = {"type": "json_schema", "schema": SCHEMA}
-    given = {"format": form} if name == "output_config" else form
-    assert read(**{name: given}).chat.schema == SCHEMA
+    given: Any = {"format": form} if name == "output_config" else form
+    fields: Any = {name: given}
+    assert read(**fields).chat.schema == SCHEMA
 
 
 def test_a_begun_reply_leaves_no_time_to_think() -> None:

@@ -60,12 +60,13 @@ def test_loading_is_no_work(client: Any, engine: ScriptedEngine) -> None:
 
 def test_errors_are_the_client_s(client: Any) -> None:
     ollama = pytest.importorskip("ollama")
-    for ask in (
+    asks: list[Any] = [
         lambda: client.embed("scripted", "a"),
         lambda: client.pull("other"),
         lambda: client.delete("scripted"),
         lambda: client.generate("scripted", "a", suffix="b"),
-    ):
+    ]
+    for ask in asks:
         with pytest.raises(ollama.ResponseError) as caught:
             ask()
         assert caught.value.status_code == 400
