@@ -66,7 +66,7 @@ def test_replies_beside_others_are_those_of_one_alone(
     alone = Generator(Engine(package), tokenizer, frozenset())
     expected = []
     for seed, prompt in enumerate(prompts):
-        generation = alone.start(prompt, chooser(seed), max_tokens=12, plain=True)
+        generation = alone.start(prompt, chooser(seed), max_tokens=8, plain=True)
         list(generation)
         expected.append((generation.token_ids, generation.finish_reason))
     assert [reason for _, reason in expected].count("context") == 2
@@ -76,7 +76,7 @@ def test_replies_beside_others_are_those_of_one_alone(
         for seed, prompt in enumerate(prompts):
 
             def start(generator: Generator, seed: int = seed) -> Generation:
-                return generator.start(prompts[seed], chooser(seed), max_tokens=12, plain=True)
+                return generator.start(prompts[seed], chooser(seed), max_tokens=8, plain=True)
 
             waiting.append(Ticket(start, lambda _: None, prompt))
         tickets, ended = list(waiting), set[Ticket]()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from gemma4_compile.runtime.engine.generation import Generator, PromptProgress
 from gemma4_compile.runtime.engine.media_prompt import Prompt
@@ -45,6 +46,7 @@ class Run:
         self.has_begun = self.has_read = self.has_ended = False
         self.leader: Run | None = None
         self._shared = 0
+        self._tell_end: Callable[[], None] | None = None
         self._events: Iterator[Event | PromptProgress | TokenDue] = iter(())
 
     @property
@@ -133,20 +135,24 @@ class Run:
         generation = self.ticket.generation
         if generation is not None:
             generation.close()
-        self._leave("cancelled")
-        self.ticket.end()
+        self._leave("cancelled", self.ticket.end)
+
+    def tell_end(self) -> None:
+        """Let the reader know that it is over."""
+        tell, self._tell_end = self._tell_end, None  # an error knows this object
+        assert tell is not None, "it is over, and nobody knows"
+        tell()
 
     def _end(self, error: BaseException | None) -> None:
         generation = self.ticket.generation
         if error is not None or generation is None:
-            self._leave("error")
-            self.ticket.fail(error or RuntimeError("a reply has ended that never began"))
+            cause = error or RuntimeError("a reply has ended that never began")
+            self._leave("error", partial(self.ticket.fail, cause))
         else:
-            self._leave(generation.finish_reason)
-            self.ticket.finish()
+            self._leave(generation.finish_reason, self.ticket.finish)
 
-    def _leave(self, how: str) -> None:
-        self.due, self.has_ended = None, True
+    def _leave(self, how: str, tell: Callable[[], None]) -> None:
+        self.due, self.has_ended, self._tell_end = None, True, tell
         self._count()
         self._counts.ended[how] = self._counts.ended.get(how, 0) + 1
         generation = self.ticket.generation
@@ -216,6 +222,7 @@ class Scheduler:
             self.runs.remove(run)
             run.slot.is_free = True
             self._ended(run.ticket)
+            run.tell_end()  # now: who hears of it may ask for the slot at once
 
     def _next_reading(self) -> Run | None:
         """The one whose prompt's chunk is next."""

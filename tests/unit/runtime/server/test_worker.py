@@ -261,6 +261,26 @@ def test_as_many_begin_at_once_as_there_are_slots() -> None:
     worker.stop()
 
 
+def test_a_short_reply_ends_beside_one_without_end() -> None:
+    endless = ScriptedEngine([500] * 10**6, context_length=10**7)
+    worker = Worker(lambda: scripted_slots(endless, ScriptedEngine(encode("yes"))), 0)
+    worker.start()
+
+    async def ask() -> None:
+        first = worker.submit(start)
+        await anext(first.events())
+        for _ in range(3):
+            assert await told(worker.submit(start)) == "yes"
+        assert worker.state().slots[0].doing == "writes"
+        first.cancel()
+        await told(first)
+        assert first.generation is not None
+        assert first.generation.finish_reason == "interrupted"
+
+    asyncio.run(ask())
+    worker.stop()
+
+
 def test_a_request_for_many_replies_keeps_no_slots_from_others() -> None:
     engine = ScriptedEngine(encode("yes"))
     gate, running = threading.Event(), threading.Event()
