@@ -23,6 +23,8 @@ SEEING = "tiny-seeing"
 """The same with its towers."""
 EVERY = tuple(name for name, form in LIBRARIES.items() if form.target == "webgpu")
 """Libraries of a package for every browser, as `gemma4-compile` makes one."""
+USUAL = ("float", "default", NATIVE)
+"""How decoding takes its vectors, the device's limits and float16, where a test names none."""
 SEEING_LITTLE = "tiny-seeing-little"
 """The same with room for a quarter of the usual rows: devices in software are slow."""
 
@@ -97,11 +99,14 @@ class Compiler:
                 image_tokens=70 if model == SEEING_LITTLE else None,
                 drafter=TINY if model == DRAFTED else None,
             )
-            # Of `tiny` it is what users get, of the others code that runs a few steps.
-            compiler = compile_model if model.startswith(TINY) else compile_small
+            # Of `tiny` it is what users get; of the others, and where kernels are what varies, host
+            # code that launches the same kernels with less of LLVM's work.
+            is_usual = model.startswith(TINY) and not libraries and form == USUAL
+            compiler = compile_model if is_usual else compile_small
             compiler(request, Silent())
 
-        key = (model, target, quant, activations, limits, float16, *libraries)
+        form = (activations, limits, float16)
+        key = (model, target, quant, *form, *libraries)
         return made_once(self.root / "-".join(key), make)
 
     def _checkpoint(self, kind: str) -> Path:

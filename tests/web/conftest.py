@@ -142,7 +142,10 @@ def page(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def nine_libraries(compiled: Compiler) -> Path:
-    """`tiny` in q4f16 with every library for browsers, as users compile it; nobody changes it."""
+    """`tiny` in q4f16 with every library for browsers; nobody changes it.
+
+    Users' own, whose host code LLVM works on for longer, is that of test_minimal.py.
+    """
     return compiled(TINY, "webgpu", "q4f16", libraries=EVERY)
 
 

@@ -142,11 +142,17 @@ console.log(done.join());
 """
 
 
-def test_a_page_that_is_left_ends_its_worker(project: Path) -> None:
+def test_a_page_that_is_left_ends_its_worker(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """React ends and begins an effect again while one develops."""
-    done = run_within(TIMEOUT_S, ["node", "--input-type=module", "-e", ENDED], cwd=project)
+    shutil.copy(PROJECT / "main.js", tmp_path)
+    shutil.copy(PROJECT / "package.json", tmp_path)
+    (tmp_path / "node_modules").mkdir()
+    (tmp_path / "node_modules" / "gemma4-web").symlink_to(packed_module(tmp_path_factory))
+    done = run_within(TIMEOUT_S, ["node", "--input-type=module", "-e", ENDED], cwd=tmp_path)
     assert done.stdout.split() == ["terminate"], done.stderr
-    assert "useEffect(() => ask(" in (project / "next" / "app" / "page.js").read_text("utf-8")
+    assert "useEffect(() => ask(" in (PROJECT / "next" / "app" / "page.js").read_text("utf-8")
 
 
 def test_the_recipes_are_those_that_were_built() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile.compile.pipeline import compile_model
 from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.package.artifacts import read_artifact
@@ -15,7 +14,7 @@ from gemma4_compile.verification.numerics_report import verify_package
 from gemma4_compile.verification.runners import run_on_dawn
 from gemma4_compile.verification.subject import VerifyRequest
 from tests import media_checkpoints
-from tests.packages import Silent
+from tests.packages import Silent, compile_small
 from tests.web.compiled import DRAFTED, TINY, Compiler
 from tests.web.dawn import HERE, VulkanDriver
 
@@ -111,7 +110,7 @@ def test_pictures_and_sounds_on_webgpu(
         prefill_chunk=min(280, context),  # which 12B's kind needs, whose pictures are whole
         modalities=None,
     )
-    compile_model(request, Silent())
+    compile_small(request)
     asked = VerifyRequest(
         request.output, str(model), steps=4, node_modules=HERE / "node_modules", texts=()
     )
