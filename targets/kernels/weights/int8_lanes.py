@@ -14,7 +14,8 @@ from gemma4_compile.operators.activation_quantization import GROUP, WORD
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.math import as_f32
 from gemma4_compile.operators.minima import MinimaLayout
-from gemma4_compile.operators.packing import ONES
+from gemma4_compile.operators.packing import ONES, joined_halves
+from gemma4_compile.operators.packing import word as constant_word
 from gemma4_compile.operators.tir import FunctionBuilder, LocalVar, bind, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import (
@@ -29,6 +30,7 @@ from gemma4_compile.targets.kernels.common.builtins import dot4
 from gemma4_compile.targets.kernels.common.vectors import Vectors
 from gemma4_compile.targets.kernels.common.weights import WeightReader, group_terms
 from gemma4_compile.targets.kernels.prologues.vectors import VEC4S, round_vec4s
+from gemma4_compile.targets.kernels.weights.lane_parts import LaneParts, WordsAhead
 from gemma4_compile.targets.kernels.weights.stepped_lanes import SteppedRowAhead, SteppedSlice
 
 GroupTerms = tuple[Expr, Expr | None]
@@ -124,12 +126,8 @@ class LaneSlice:
     def __init__(self, layout: WeightLayout, lanes: int, lane: Expr) -> None:
         self._packing, self._has_minima = layout.products, isinstance(layout, MinimaLayout)
         self._count = layout.cols // GROUP
-        self._numbers = [lane + iteration * lanes for iteration in range(-(-self._count // lanes))]
-        self._is_ragged = len(self._numbers) * lanes > self._count
-        last = self._count - 1
-        self.groups = [
-            bind(tirx.min(number, last) if self._is_ragged else number) for number in self._numbers
-        ]
+        self._parts = LaneParts.of(self._count, lanes, lane)
+        self.groups = self._parts.inside
         # Kept in memory of the thread: as expressions TVM would repeat them at every use.
         self._operands = local((len(self.groups) * VEC4S,), "uint32")
         self._offsets: list[Expr] = []
@@ -142,9 +140,10 @@ class LaneSlice:
         With minima zero points add nothing, and the groups' sums are kept.
         """
         self._offsets, self._scales, self._sums = [], [], []
-        for iteration, (number, group) in enumerate(zip(self._numbers, self.groups, strict=True)):
+        numbers = self._parts.numbers
+        for iteration, (number, group) in enumerate(zip(numbers, self.groups, strict=True)):
             words, scale = read(group)
-            if self._is_ragged:
+            if self._parts.is_ragged:
                 scale = bind(tirx.Select(number < self._count, scale, zero()))
             ones = tirx.const(ONES, "uint32")
             total = LocalVar("int32", i32(0))
@@ -179,14 +178,8 @@ class LaneSlice:
 
 def _even_and_odd(words: Sequence[Expr]) -> list[Expr]:
     """Even and odd channels of each run of eight, from two words in the order of `byte_of`."""
-    sixteen, low = tirx.const(16, "uint32"), tirx.const(0xFFFF, "uint32")
-    high = tirx.const(0xFFFF0000, "uint32")
-    result = []
-    for first, second in zip(words[0::2], words[1::2], strict=True):
-        even = tirx.bitwise_or(tirx.bitwise_and(first, low), tirx.shift_left(second, sixteen))
-        odd = tirx.bitwise_or(tirx.shift_right(first, sixteen), tirx.bitwise_and(second, high))
-        result += [even, odd]
-    return result
+    pairs = zip(words[0::2], words[1::2], strict=True)
+    return [half for pair in pairs for half in joined_halves(*pair, constant_word)]
 
 
 class RowAhead:
@@ -194,23 +187,19 @@ class RowAhead:
 
     def __init__(self, weights: WeightReader, lane_slice: LaneSlice) -> None:
         self._weights, self._groups = weights, lane_slice.groups
-        self._size = weights.layout.bits  # words of a group: 32 channels of so many bits
-        self._vectors = Vectors.within(self._size)
-        self._words = local((len(self._groups) * self._size,), "uint32")
+        size = weights.layout.bits  # words of a group: 32 channels of so many bits
+        self._words = WordsAhead(self._groups, size, Vectors.within(size))
         self._scales = [LocalVar("float32") for _ in self._groups]
         has_minima = isinstance(weights.layout, MinimaLayout)
         self._minima = [LocalVar("float32") for _ in self._groups] if has_minima else []
 
     def load(self, row: Expr, in_split_of: Expr) -> None:
         """Read a row of the matrix that lies in the same split as row `in_split_of`."""
-        vectors = self._vectors
 
         def read(split: Sequence[Buffer], begin: int) -> None:
             local_row = bind(row - begin)
             for index, group in enumerate(self._groups):
-                for at in range(0, self._size, vectors.size):
-                    read = split[0][local_row, vectors.from_channel(group * self._size + at)]
-                    store(self._words, read, vectors.from_channel(index * self._size + at))
+                self._words.load(split[0], local_row, index)
                 scale, minimum = group_terms(self._weights.layout, split, local_row, group)
                 self._scales[index].set(scale)
                 if minimum is not None:
@@ -220,13 +209,7 @@ class RowAhead:
 
     def take(self) -> tuple[list[list[Expr]], list[GroupTerms]]:
         """The groups' words, scales and minima, out of the way of the next row."""
-        words, vectors = [], self._vectors
-        for index in range(len(self._groups)):
-            read = [
-                bind(self._words[vectors.from_channel(index * self._size + at)])
-                for at in range(0, self._size, vectors.size)
-            ]
-            words.append([word for several in read for word in vectors.lanes(several)])
+        words = self._words.take()
         scales = [bind(scale.value) for scale in self._scales]
         if not self._minima:
             return words, [(scale, None) for scale in scales]

@@ -21,6 +21,7 @@ from gemma4_compile.targets.kernels.common.builtins import dot4
 from gemma4_compile.targets.kernels.common.vectors import WIDEST, Vectors
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.prologues.vectors import VEC4S, step_vec4s
+from gemma4_compile.targets.kernels.weights.lane_parts import LaneParts, WordsAhead
 
 ReadGroup = Callable[[Expr], list[Expr]]
 """From a group's number to its words of x."""
@@ -87,12 +88,8 @@ class SteppedSlice:
     def __init__(self, layout: WeightLayout, lanes: int, lane: Expr) -> None:
         self._packing, self._run = layout.levels, run_of(layout)
         self._count = layout.cols // self._run
-        self._numbers = [lane + iteration * lanes for iteration in range(-(-self._count // lanes))]
-        self._is_ragged = len(self._numbers) * lanes > self._count
-        last = self._count - 1
-        self.runs = [
-            bind(tirx.min(number, last) if self._is_ragged else number) for number in self._numbers
-        ]
+        self._parts = LaneParts.of(self._count, lanes, lane)
+        self.runs = self._parts.inside
         self._operands = local((len(self.runs) * self._run // WORD,), "uint32")
         self._centre: Expr = i32(0)
         self._step: Expr | None = None
@@ -100,9 +97,10 @@ class SteppedSlice:
     def load(self, read: ReadGroup, step: Expr) -> None:
         """Take the lane's runs, and what the zero points add to a sum of products."""
         total, groups = LocalVar("int32", i32(0)), self._run // GROUP
-        for iteration, (number, run) in enumerate(zip(self._numbers, self.runs, strict=True)):
+        numbers = self._parts.numbers
+        for iteration, (number, run) in enumerate(zip(numbers, self.runs, strict=True)):
             words = [item for group in range(groups) for item in read(bind(run * groups + group))]
-            if self._is_ragged:
+            if self._parts.is_ragged:
                 is_own = number < self._count
                 words = [bind(tirx.Select(is_own, item, word(0))) for item in words]
             for item in words:
@@ -130,32 +128,21 @@ class SteppedRowAhead:
 
     def __init__(self, weights: WeightReader, lane_slice: SteppedSlice) -> None:
         self._weights, self._runs = weights, lane_slice.runs
-        self._size = stored_words(weights.layout)
-        self._vectors = Vectors.dividing(self._size)
-        self._words = local((len(self._runs) * self._size,), "uint32")
+        size = stored_words(weights.layout)
+        self._words = WordsAhead(self._runs, size, Vectors.dividing(size))
         self._scale = LocalVar("float32")
 
     def load(self, row: Expr, in_split_of: Expr) -> None:
         """Read a row of the matrix that lies in the same split as row `in_split_of`."""
-        vectors, size = self._vectors, self._size
 
         def read(split: Sequence[Buffer], begin: int) -> None:
             local_row = bind(row - begin)
-            for index, run in enumerate(self._runs):
-                for at in range(0, size, vectors.size):
-                    vector = split[0][local_row, vectors.from_channel(run * size + at)]
-                    store(self._words, vector, vectors.from_channel(index * size + at))
+            for index in range(len(self._runs)):
+                self._words.load(split[0], local_row, index)
             self._scale.set(as_f32(split[1][local_row, 0]))
 
         self._weights.in_split(in_split_of, read)
 
     def take(self) -> tuple[list[list[Expr]], list[Expr]]:
         """The runs' words, and the scale, out of the way of the next row."""
-        vectors, size, words = self._vectors, self._size, []
-        for index in range(len(self._runs)):
-            taken = [
-                bind(self._words[vectors.from_channel(index * size + at)])
-                for at in range(0, size, vectors.size)
-            ]
-            words.append([lane for vector in taken for lane in vectors.lanes(vector)])
-        return words, [bind(self._scale.value)]
+        return self._words.take(), [bind(self._scale.value)]
