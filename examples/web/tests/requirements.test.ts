@@ -50,6 +50,17 @@ function blocks(pack: Package, device: Device, context = 4096, allowed = 0, miss
 describe("judge", () => {
   it("finds nothing wrong where all fits", () => expect(blocks(PACK, DEVICE)).toEqual([]));
 
+  it("says where there is room for a download, but not for per-layer embeddings beside it", () => {
+    const table = { place: "host", why: "", savedBytes: GIB, wish: "auto" } as const;
+    const free = (bytes: number) => ({ ...DEVICE, freeStorageBytes: bytes });
+    const [finding] = blocks({ ...PACK, table }, free(2 * GIB - 1));
+    expect(finding).toMatchObject({ kind: "risk", text: expect.stringMatching(/1\.00 GiB of the browser's storage/) });
+    expect(blocks({ ...PACK, table }, free(2 * GIB))).toEqual([]);
+    expect(blocks({ ...PACK, table }, free(GIB - 1))[0]?.kind).toBe("blocks");
+    expect(blocks({ ...PACK, table: { ...table, place: "device" } }, free(GIB))).toEqual([]);
+    expect(blocks({ ...PACK, table }, free(0), 4096, 0, 0)).toEqual([]);
+  });
+
   it("says that prompts differ from the model's template", () => {
     const [finding] = blocks({ ...PACK, difference: "two turns" }, DEVICE);
     expect(finding).toMatchObject({ kind: "risk", text: expect.stringContaining("(two turns)") });

@@ -71,7 +71,7 @@ export function judge(
     ...judgeFeatures(pack, device),
     ...judgeLimits(pack, device),
     judgeMemory(pack, device, context, allowedBytes),
-    judgeStorage(device, missingBytes),
+    judgeStorage(pack, device, missingBytes),
     ...judgeConversation(pack),
   ];
 }
@@ -233,13 +233,21 @@ function smallerPackage(pack: Package, limit: number): string {
   return `Use a smaller model (gemma-4-E2B-it is the smallest of the family), or compile this one with --fit ${Math.floor(limit / MIB)}MiB.`;
 }
 
-function judgeStorage(device: Device, missingBytes: number): Finding {
+function judgeStorage({ table }: Package, device: Device, missingBytes: number): Finding {
   const free = device.freeStorageBytes;
   if (free !== undefined && missingBytes > free) {
     return {
       kind: "blocks",
       text: `The download takes ${formatBytes(missingBytes)}, and the browser lets this site store ${formatBytes(free)} more.`,
       hint: "Remove other downloaded models below, free space on the disk, or leave private browsing.",
+    };
+  }
+  const file = table?.place === "host" && missingBytes > 0 ? table.savedBytes : 0; // later it is kept
+  if (free !== undefined && missingBytes + file > free) {
+    return {
+      kind: "risk",
+      text: `Beside the download of ${formatBytes(missingBytes)}, per-layer embeddings take ${formatBytes(file)} of the browser's storage, which lets this site store ${formatBytes(free)} more.`,
+      hint: "Without that room they stay on the graphics device. Remove other downloaded models, or free space on the disk.",
     };
   }
   if (missingBytes === 0) return { kind: "fits", text: "Downloaded: it starts without the network" };
