@@ -24,15 +24,21 @@ def finish_reason(generation: Generation) -> str:
     return generation.finish_reason
 
 
-def usage(generations: Sequence[Generation]) -> JsonObject:
-    """Tokens of the prompt, which all replies share, and of the replies."""
-    first = generations[0]
+def usage(generations: Sequence[Generation], of_a_prompt: int | None = None) -> JsonObject:
+    """Tokens of the prompts and of the replies.
+
+    Parameters
+    ----------
+    of_a_prompt : how many replies share a prompt; None: all of them
+    """
+    firsts = generations[:: of_a_prompt or len(generations)]
+    prompt_tokens = sum(first.prompt_tokens for first in firsts)
     reply_tokens = sum(len(generation.token_ids) for generation in generations)
     return {
-        "prompt_tokens": first.prompt_tokens,
+        "prompt_tokens": prompt_tokens,
         "completion_tokens": reply_tokens,
-        "total_tokens": first.prompt_tokens + reply_tokens,
-        "prompt_tokens_details": {"cached_tokens": first.reused_tokens},
+        "total_tokens": prompt_tokens + reply_tokens,
+        "prompt_tokens_details": {"cached_tokens": sum(first.reused_tokens for first in firsts)},
         **_predictions(generations),
     }
 
@@ -138,10 +144,18 @@ class ChatAnswer:
 
 @dataclass
 class TextAnswer:
-    """Answers of `/v1/completions`; its parts are those of `ChatAnswer`."""
+    """Answers of `/v1/completions`; its parts are those of `ChatAnswer`.
+
+    Attributes
+    ----------
+    of_a_prompt : how many replies each prompt has, one after another
+    echoed : what those of each prompt begin with
+    """
 
     model: str
     note: str | None = None
+    of_a_prompt: int = 1
+    echoed: Sequence[str] = ()
     id: str = field(default_factory=lambda: f"cmpl-{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -153,13 +167,17 @@ class TextAnswer:
         for index, generation in enumerate(generations):
             told, tokens = logprobs[index], len(generation.token_ids)
             logprob_object = None if told is None else told.text(tokens, generation.text)
-            choices.append(
-                self._choice(index, generation.text, finish_reason(generation), logprob_object)
-            )
-        return self._object(choices) | {"usage": usage(generations)}
+            text = self._echo(index) + generation.text
+            choices.append(self._choice(index, text, finish_reason(generation), logprob_object))
+        return self._object(choices) | {"usage": usage(generations, self.of_a_prompt)}
 
-    def first(self, index: int) -> None:
-        """Nothing opens a stream of text."""
+    def first(self, index: int) -> JsonObject | None:
+        """The prompt, where it is repeated; else nothing opens a stream of text."""
+        echo = self._echo(index)
+        return self._object([self._choice(index, echo, None, None)]) if echo else None
+
+    def _echo(self, index: int) -> str:
+        return self.echoed[index // self.of_a_prompt] if self.echoed else ""
 
     def chunk(
         self, index: int, event: Event, logprobs: ReplyLogprobs | None, tokens: int
@@ -175,7 +193,7 @@ class TextAnswer:
 
     def count(self, generations: Sequence[Generation]) -> JsonObject:
         """The chunk that counts tokens."""
-        return self._object([]) | {"usage": usage(generations)}
+        return self._object([]) | {"usage": usage(generations, self.of_a_prompt)}
 
     @staticmethod
     def _choice(

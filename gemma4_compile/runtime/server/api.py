@@ -14,8 +14,9 @@ from gemma4_compile.runtime.server.api_error import ApiError, as_api_error
 from gemma4_compile.runtime.server.exchange import Exchange
 from gemma4_compile.runtime.server.requests import (
     Request,
+    TextPrompt,
     read_chat_request,
-    read_completion_request,
+    read_completion_requests,
 )
 from gemma4_compile.runtime.server.server_sent import data_event
 from gemma4_compile.runtime.server.service import Reply
@@ -67,9 +68,22 @@ class _Api:
     async def complete(self, request: HttpRequest) -> Response:
         body = await self._exchange.body(request)
         model, ignored = self._service.model, self._exchange.ignored()
-        parsed = read_completion_request(body, model.defaults, ignored)
-        asked = await self._exchange.text(request, parsed, ignored)
-        return await _answer(request, parsed, asked.replies, TextAnswer(model.name, asked.note))
+        parsed = read_completion_requests(body, model.defaults, ignored)
+        asked = await self._exchange.texts(request, parsed, ignored)
+        answer = TextAnswer(
+            model.name,
+            asked[0].note,
+            of_a_prompt=parsed[0].replies,
+            echoed=[self._text(one.prompt) if one.echo else "" for one in parsed],
+        )
+        replies = [reply for one in asked for reply in one.replies]
+        return await _answer(request, parsed[0], replies, answer)
+
+    def _text(self, prompt: TextPrompt) -> str:
+        if isinstance(prompt, str):
+            return prompt
+        text: str = self._service.model.tokenizer.decode(prompt, skip_special_tokens=False)
+        return text
 
     async def refuse_embeddings(self, _: HttpRequest) -> Response:
         model = self._service.model

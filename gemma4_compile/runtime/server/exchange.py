@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import hmac
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from starlette.concurrency import run_in_threadpool
@@ -19,7 +20,7 @@ from gemma4_compile.runtime.server.body import BodyReader, Limits
 from gemma4_compile.runtime.server.fields import Ignored
 from gemma4_compile.runtime.server.requests import ChatRequest, CompletionRequest
 from gemma4_compile.runtime.server.service import Client, Reply, Service
-from gemma4_compile.runtime.server.streams import unless_gone
+from gemma4_compile.runtime.server.streams import cancel, unless_gone
 
 Endpoint = Callable[[HttpRequest], Awaitable[Response]]
 Refusal = Callable[[ApiError], Response]
@@ -105,17 +106,25 @@ class Exchange:
             )
         return Asked(prompt, replies, note)
 
-    async def text(
-        self, request: HttpRequest, parsed: CompletionRequest, ignored: Ignored
-    ) -> Asked:
-        """Queue the replies to a text; errors as of `chat`."""
-        service = self.service
-        note = service.note_about(parsed, ignored)
-        service.check_biases(parsed)
-        with service.worker.reserve() as place:
-            prompt = await unless_gone(request, service.build_completion(parsed))
-            replies = service.submit(place, prompt, parsed, client=client_of(request))
-        return Asked(prompt, replies, note)
+    async def texts(
+        self, request: HttpRequest, parsed: Sequence[CompletionRequest], ignored: Ignored
+    ) -> list[Asked]:
+        """Queue the replies to texts, each in a place of its own; errors as of `chat`."""
+        service, client = self.service, client_of(request)
+        note = service.note_about(parsed[0], ignored)
+        service.check_biases(parsed[0])
+        asked: list[Asked] = []
+        with ExitStack() as stack:
+            places = [stack.enter_context(service.worker.reserve()) for _ in parsed]
+            prompts = [await unless_gone(request, service.build_completion(one)) for one in parsed]
+            try:
+                for place, prompt, one in zip(places, prompts, parsed, strict=True):
+                    replies = service.submit(place, prompt, one, client=client)
+                    asked.append(Asked(prompt, replies, note))
+            except ApiError:  # the server stops meanwhile
+                cancel([reply for one in asked for reply in one.replies])
+                raise
+        return asked
 
     async def prompt(self, request: HttpRequest, parsed: ChatRequest) -> Prompt:
         """The prompt of a chat that is not asked; it has a place in the queue meanwhile."""

@@ -80,6 +80,9 @@ _TOKEN_ID = re.compile(r"[0-9]{1,9}")
 _WINDOWS = ("repeat_last_n", "repetition_context_size", "repetition_penalty_range", "rep_pen_range")
 
 
+TextPrompt = str | tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class Settings:
     """Options of a reply's generation.
@@ -156,9 +159,15 @@ class ChatRequest(Request):
 
 @dataclass(frozen=True)
 class CompletionRequest(Request):
-    """A request to go on with a text, or with token ids."""
+    """A request to go on with a text, or with token ids.
 
-    prompt: str | tuple[int, ...]
+    Attributes
+    ----------
+    echo : whether the answer begins with the prompt
+    """
+
+    prompt: TextPrompt
+    echo: bool = False
 
 
 def read_chat_request(
@@ -207,20 +216,39 @@ def read_chat_request(
     )
 
 
-def read_completion_request(
+def read_completion_requests(
     body: object, defaults: SamplingOptions, ignored: Ignored | None = None
-) -> CompletionRequest:
-    """Read the body of `/v1/completions`; arguments and errors as of `read_chat_request`."""
+) -> tuple[CompletionRequest, ...]:
+    """Read the body of `/v1/completions`; arguments and errors as of `read_chat_request`.
+
+    Returns
+    -------
+    a request for each prompt
+    """
     fields = Fields(body, ignored=ignored).with_synonyms(asks.SYNONYMS)
     others = frozenset() if fields.ignored.strict else frozenset(asks.LIMITS)
     fields.skip_unknown(_COMPLETION | others, asks.COMPLETION)
     fields.only("best_of", (1, fields.raw("n")), "only what is returned is generated")
-    fields.only("echo", (False,), "the prompt is not repeated")
     fields.only("suffix", ("",), "text after the reply is not served")
     logprobs = None
     if fields.raw("logprobs") is not False:
         logprobs = fields.integer("logprobs", 0, MAX_TEXT_LOGPROBS, None)
-    return CompletionRequest(prompt=_prompt(fields), **_common(fields, defaults, None, logprobs))
+    echo = fields.get("echo", bool, False)
+    if echo and logprobs is not None:
+        why = "a prompt has no log probabilities here: leave it or `logprobs` out"
+        raise fields.error("echo", why, code="unsupported_value")
+    common, prompts = _common(fields, defaults, None, logprobs), _prompts(fields)
+    settings, replies = common["settings"], common["replies"]
+    if len(prompts) * replies > MAX_REPLIES:
+        found = f"{len(prompts)} prompts of {replies}"
+        raise fields.error(
+            "prompt", f"expected at most {MAX_REPLIES} replies in all, found {found}"
+        )
+    requests = []
+    for index, prompt in enumerate(prompts):
+        common["settings"] = settings.of_reply(index * replies)
+        requests.append(CompletionRequest(prompt=prompt, echo=echo, **common))
+    return tuple(requests)
 
 
 def _chat_logprobs(fields: Fields) -> int | None:
@@ -343,12 +371,20 @@ def read_stop(fields: Fields, name: str = "stop") -> tuple[str, ...]:
     return tuple(text for text in texts if text)
 
 
-def _prompt(fields: Fields) -> str | tuple[int, ...]:
+def _prompts(fields: Fields) -> tuple[TextPrompt, ...]:
+    """One text or list of token ids, or a list of them."""
     value = fields.raw("prompt")
-    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], (str, list)):
-        value = value[0]
-    if isinstance(value, str) and value:
-        return value
-    if isinstance(value, list) and value and all(type(item) is int for item in value):
-        return tuple(value)
-    raise fields.error("prompt", "expected one text or one list of token ids, not empty")
+    several = isinstance(value, list) and bool(value) and isinstance(value[0], (str, list))
+    entries: list[object] = value if several else [value]
+    if len(entries) > MAX_REPLIES:
+        found = len(entries)
+        raise fields.error("prompt", f"expected at most {MAX_REPLIES} prompts, found {found}")
+    prompts: list[TextPrompt] = []
+    for entry in entries:
+        if isinstance(entry, str) and entry:
+            prompts.append(entry)
+        elif isinstance(entry, list) and entry and all(type(item) is int for item in entry):
+            prompts.append(tuple(entry))
+        else:
+            raise fields.error("prompt", "expected texts or lists of token ids, none of them empty")
+    return tuple(prompts)

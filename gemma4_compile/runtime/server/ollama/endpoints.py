@@ -109,7 +109,7 @@ class _Ollama:
             asked: Asked = await self._exchange.chat(request, wanted, ignored)
             tools = wanted.tools
         else:
-            asked = await self._exchange.text(request, wanted, ignored)
+            (asked,) = await self._exchange.texts(request, [wanted], ignored)
         (reply,) = asked.replies
         answer = OllamaAnswer(model.name, shape, note=asked.note, tools=tools)
         if parsed.stream:

@@ -11,7 +11,7 @@ from gemma4_compile.runtime.sampling.sampling import SamplingOptions
 from gemma4_compile.runtime.server import asks
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.asks import Ask
-from gemma4_compile.runtime.server.requests import read_chat_request, read_completion_request
+from gemma4_compile.runtime.server.requests import read_chat_request, read_completion_requests
 
 DEFAULTS = SamplingOptions(temperature=0.7)
 USER = {"role": "user", "content": "Hi"}
@@ -23,7 +23,8 @@ def read(**fields: Any) -> Any:
 
 
 def text(**fields: Any) -> Any:
-    return read_completion_request({"prompt": "x", **fields}, DEFAULTS)
+    (request,) = read_completion_requests({"prompt": "x", **fields}, DEFAULTS)
+    return request
 
 
 def message(**fields: Any) -> Any:

@@ -20,7 +20,7 @@ from gemma4_compile.runtime.prompt.prompt import PromptBuilder
 from gemma4_compile.runtime.reply.detokenizer import StreamingDetokenizer
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.body import Limits
-from gemma4_compile.runtime.server.requests import read_completion_request
+from gemma4_compile.runtime.server.requests import read_completion_requests
 from gemma4_compile.runtime.server.service import Service
 from gemma4_compile.runtime.server.worker import Worker
 from gemma4_compile.template.watch import Watch
@@ -366,7 +366,7 @@ def test_a_prompt_without_tokens_is_a_bad_request(monkeypatch: pytest.MonkeyPatc
     model = dataclasses.replace(live_server.scripted_model(TOOL_TEMPLATE), bos_id=None)
     service = Service(model, Worker(lambda: pytest.fail("loaded"), 1))
     monkeypatch.setattr(PromptBuilder, "encode_prompt", lambda *_: [])
-    request = read_completion_request({"prompt": "x"}, model.defaults)
+    (request,) = read_completion_requests({"prompt": "x"}, model.defaults)
     with pytest.raises(ApiError, match="makes no tokens of it") as raised:
         service.completion_prompt(request, Watch())
     assert raised.value.status == 400

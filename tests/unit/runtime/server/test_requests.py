@@ -14,7 +14,7 @@ from gemma4_compile.runtime.server.requests import (
     MAX_STOP_STRINGS,
     ChatRequest,
     read_chat_request,
-    read_completion_request,
+    read_completion_requests,
 )
 
 DEFAULTS = SamplingOptions(temperature=0.7, top_k=64, top_p=0.95)
@@ -50,7 +50,7 @@ def test_a_limit_of_minus_one_is_none() -> None:
     assert chat(max_tokens=-1).settings.max_tokens is None
     assert chat(max_completion_tokens=-1, max_tokens=5).settings.max_tokens is None
     body = {"prompt": "x", "max_tokens": -1}
-    assert read_completion_request(body, DEFAULTS).settings.max_tokens is None
+    assert read_completion_requests(body, DEFAULTS)[0].settings.max_tokens is None
 
 
 def test_sixty_four_texts_may_end_a_reply() -> None:
@@ -153,7 +153,7 @@ def test_of_several_limits_all_hold() -> None:
     assert chat(max_tokens=4, num_predict=5) == chat(max_tokens=4)
     assert chat(max_tokens=9, max_new_tokens=5, n_predict=-1) == chat(max_tokens=5)
     body = {"prompt": "x", "max_tokens": 9, "n_predict": 3}
-    assert read_completion_request(body, DEFAULTS).settings.max_tokens == 3
+    assert read_completion_requests(body, DEFAULTS)[0].settings.max_tokens == 3
     with pytest.raises(ApiError, match="`n_predict`: expected 1 to"):
         chat(n_predict=-3)
 
@@ -233,17 +233,43 @@ def test_damaged_fields_are_named(name: str) -> None:
     assert message in raised.value.message
 
 
-@pytest.mark.parametrize("prompt", ["", [], ["a", "b"], [1, "a"], [True], 5, None, [[]]])
-def test_a_completion_needs_one_prompt(prompt: Any) -> None:
-    with pytest.raises(ApiError, match="expected one text"):
-        read_completion_request({"prompt": prompt}, DEFAULTS)
+@pytest.mark.parametrize(
+    "prompt", ["", [], ["a", ""], ["a", 1], [1, "a"], [True], 5, None, [[]], [[1], []]]
+)
+def test_a_completion_needs_prompts(prompt: Any) -> None:
+    with pytest.raises(ApiError, match="expected texts"):
+        read_completion_requests({"prompt": prompt}, DEFAULTS)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt": ["a"] * 17}, "prompt"),
+        ({"prompt": ["a"] * 5, "n": 4}, "prompt"),
+        ({"prompt": "a", "echo": True, "logprobs": 0}, "echo"),
+        ({"prompt": "a", "echo": 1}, "echo"),
+    ],
+)
+def test_what_a_completion_cannot_be_is_named(fields: Any, param: str) -> None:
+    with pytest.raises(ApiError) as raised:
+        read_completion_requests(fields, DEFAULTS)
+    assert raised.value.param == param
+
+
+def test_each_prompt_draws_for_itself() -> None:
+    requests = read_completion_requests({"prompt": ["a", "b"], "n": 3, "seed": 5}, DEFAULTS)
+    seeds = [one.settings.of_reply(reply).seed for one in requests for reply in range(3)]
+    assert seeds == [5, 6, 7, 8, 9, 10]
 
 
 def test_prompts_of_a_completion() -> None:
     def read(prompt: Any) -> Any:
-        return read_completion_request({"prompt": prompt}, DEFAULTS).prompt
+        return [one.prompt for one in read_completion_requests({"prompt": prompt}, DEFAULTS)]
 
-    assert (read("a"), read(["a"]), read([1, 2]), read([[1, 2]])) == ("a", "a", (1, 2), (1, 2))
+    assert (read("a"), read(["a"]), read([1, 2]), read([[1, 2]])) == (
+        ["a"], ["a"], [(1, 2)], [(1, 2)]
+    )  # fmt: skip
+    assert read(["a", [1, 2]]) == ["a", (1, 2)]
 
 
 def test_tools_are_declared_written_out_and_followed_as_sent() -> None:
