@@ -173,8 +173,7 @@ class Generator:
             shared = whole_rows(prompt.modalities(), shared)
         interrupted = self.is_interrupted or self.engine.length != len(held)
         kept = self._beginnings
-        if not interrupted:
-            self.leave(shared)
+        self.leave(shared)
         if interrupted or shared == 0 or not self.engine.pop(len(held) - shared):
             self.clear()
             shared = 0
@@ -193,9 +192,13 @@ class Generator:
             self._beginnings.keep(self._held.keys, rest, self._client)
 
     def leave(self, shared: int) -> None:
-        """Tell that all but the first `shared` tokens of the state are about to go."""
-        if self._beginnings is not None and shared < len(self.held_keys):
-            self._beginnings.leave(self._held.keys, shared, self._client)
+        """Tell that all but the first `shared` tokens of the state are about to go.
+
+        Where it is not known what they are, as after an error, nothing is told.
+        """
+        held = self.held_keys
+        if self._beginnings is not None and shared < len(held) == self.engine.length:
+            self._beginnings.leave(held, shared, self._client)
 
     def prefill(self, chunk: Prompt) -> Float32Array:
         """Add one chunk; return the logits after it."""

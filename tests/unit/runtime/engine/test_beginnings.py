@@ -106,3 +106,15 @@ def test_what_is_held_or_kept_is_no_other_tenants() -> None:
     ids, others = list(range(300, 310)), list(range(400, 410))
     assert [reused(ids, "x"), reused(ids, "y"), reused(ids, "y")] == [0, 0, 9]
     assert [reused(others, "y"), reused(ids, "x"), reused(ids, "")] == [0, 8, 0]
+
+
+def test_of_a_state_that_is_not_known_nothing_is_kept() -> None:
+    engine = ScriptedEngine(encode("a b c"))
+    kept = Kept(engine)
+    generator = Generator(engine, tiny_tokenizer(), frozenset({END_OF_TURN}), beginnings=kept)
+    finished(generator.start(PROMPT, greedy))
+    before = list(kept.ends)
+    engine.held.append(7)  # as of a call that was interrupted
+    generator.leave(0)
+    assert finished(generator.start(PROMPT, greedy)).reused_tokens == 0
+    assert kept.ends == [*before, *before[-1:]]
