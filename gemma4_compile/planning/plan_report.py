@@ -227,6 +227,7 @@ def plan_text(plan: BuildPlan, model: str, libraries: Sequence[LibraryNeeds] = (
                 ["all", size(plan.device_memory_bytes)],
                 *_table_rows(plan),
                 *_drafter_rows(plan),
+                *_sequence_rows(plan),
             ]
         ),
         *_saving_lines(plan, libraries),
@@ -331,6 +332,13 @@ def _parts(plan: BuildPlan) -> list[str]:
     if plan.kv_parts == 1:
         return []
     return [f"  keys of a full layer are in {plan.kv_parts} parts, a binding and a launch each"]
+
+
+def _sequence_rows(plan: BuildPlan) -> list[list[str]]:
+    """Memory of another sequence at a time: its keys and values; pages have one."""
+    if is_of_pages(plan.target.device):
+        return []
+    return [["each further sequence (--slots)", size(plan.kv_bytes)]]
 
 
 def _drafter_rows(plan: BuildPlan) -> list[list[str]]:

@@ -103,6 +103,15 @@ def test_cpu_has_no_devices() -> None:
     assert plan_json(plan("cpu"), {})["devices"] == []
 
 
+@pytest.mark.parametrize("target", ["cuda", "webgpu"])
+def test_what_another_sequence_takes_is_its_keys_and_values(target: str) -> None:
+    """Where programs hold several; a page has one."""
+    found = plan(target)
+    lines = [line for line in plan_text(found, PRESET).splitlines() if "further sequence" in line]
+    expected = [f"each further sequence (--slots) {size(found.kv_bytes)}"]
+    assert [" ".join(line.split()) for line in lines] == (expected if target == "cuda" else [])
+
+
 def test_json_holds_plain_values_that_agree_with_the_plan() -> None:
     found = plan()
     values = json.loads(json.dumps(plan_json(found, {"kind": "preset", "model": PRESET})))
