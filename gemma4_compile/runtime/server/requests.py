@@ -374,8 +374,9 @@ def read_stop(fields: Fields, name: str = "stop") -> tuple[str, ...]:
 def _prompts(fields: Fields) -> tuple[TextPrompt, ...]:
     """One text or list of token ids, or a list of them."""
     value = fields.raw("prompt")
-    several = isinstance(value, list) and bool(value) and isinstance(value[0], (str, list))
-    entries: list[object] = value if several else [value]
+    entries: list[object] = [value]
+    if isinstance(value, list) and value and isinstance(value[0], (str, list)):
+        entries = value
     if len(entries) > MAX_REPLIES:
         found = len(entries)
         raise fields.error("prompt", f"expected at most {MAX_REPLIES} prompts, found {found}")

@@ -24,6 +24,8 @@ class ItemReader:
         self._conversation = Conversation()
         self._opening = [instructions] if instructions else []
         self._in_opening = True
+        self._unanswered: set[str] = set()
+        self._held: list[tuple[Message, list[Part]]] = []  # until calls before them have results
         self._begin_turn()
 
     def read(self, fields: Fields, name: str, items: Sequence[object]) -> None:
@@ -40,6 +42,7 @@ class ItemReader:
         """The whole conversation."""
         self._end_opening()
         self._end_turn()
+        self._release()
         return self._conversation
 
     def _read(self, item: Fields) -> None:
@@ -85,7 +88,9 @@ class ItemReader:
             self._texts += [part for part in parts if isinstance(part, str)]
             return
         self._end_turn()
-        self._conversation.add(Message(role, ""), in_lines(parts))
+        self._held.append((Message(role, ""), in_lines(parts)))
+        if not self._unanswered:
+            self._release()
 
     def _read_result(self, item: Fields) -> None:
         item.skip_unknown(_ITEM | {"call_id", "caller", "name", "output"}, {})
@@ -95,6 +100,15 @@ class ItemReader:
             raise item.error("call_id", message)
         parts = in_lines(_parts(item, "output", "tool"))
         self._conversation.add(Message("tool", "", tool_call_id=call_id), parts)
+        self._unanswered.discard(call_id)
+        if not self._unanswered:
+            self._release()
+
+    def _release(self) -> None:
+        """Add what was said between calls and their results, which templates want beside them."""
+        for message, parts in self._held:
+            self._conversation.add(message, parts)
+        self._held, self._unanswered = [], set()
 
     @staticmethod
     def _thought(item: Fields, name: str) -> list[str]:
@@ -111,6 +125,8 @@ class ItemReader:
 
     def _end_turn(self) -> None:
         if self._texts or self._calls:
+            self._release()
+            self._unanswered = {call.call_id for call in self._calls}
             message = Message(
                 "assistant",
                 "".join(self._texts),

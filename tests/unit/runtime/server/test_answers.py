@@ -152,7 +152,7 @@ def test_a_whole_text_answer() -> None:
 
 def test_chunks_of_a_text() -> None:
     answer = TextAnswer("tiny")
-    assert answer.first(0) is None  # type: ignore[func-returns-value]
+    assert answer.first(0) is None
     more, last = answer.chunk(1, TextDelta("Hi"), None, 1), answer.last(1, reply())
     nothing = {"index": 1, "logprobs": None}
     assert more["choices"] == [{**nothing, "text": "Hi", "finish_reason": None}]

@@ -63,6 +63,20 @@ def test_items_of_a_turn_are_one_message() -> None:
     ]
 
 
+def test_results_stand_beside_their_calls_whatever_was_said_meanwhile() -> None:
+    other = {**CALL, "call_id": "d"}
+    messages = read(CALL, other, says("user", "wait"), OUTPUT, {**OUTPUT, "call_id": "d"}, CALL)
+    assert [(m.role, m.tool_call_id) for m in messages] == [
+        ("assistant", None),
+        ("tool", "c"),
+        ("tool", "d"),
+        ("user", None),
+        ("assistant", None),
+    ]
+    messages = read(CALL, says("user", "never mind"), says("assistant", "well"))
+    assert [m.role for m in messages] == ["assistant", "user", "assistant"]
+
+
 def test_reasoning_in_short_is_taken_where_there_is_no_other() -> None:
     short = {key: value for key, value in THOUGHT.items() if key != "content"}
     assert read(says("user", "q"), short, CALL)[1].reasoning == "short"
