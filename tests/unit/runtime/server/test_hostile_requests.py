@@ -164,11 +164,12 @@ def test_prompts_that_are_being_built_count_in_the_queue(monkeypatch: pytest.Mon
 
 
 def leave(live: Live, path: str, **fields: Any) -> None:
-    """Ask, and close the connection without waiting for an answer."""
+    """Ask, and close the connection once the request waits, without waiting for an answer."""
     body = json.dumps({"messages": QUESTION, **fields}).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: {LOCAL}\r\nContent-Type: application/json\r\n"
     with socket.create_connection((LOCAL, live.port)) as connection:
         connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        live.until_waiting(1)
 
 
 @pytest.mark.parametrize("stream", [False, True])
