@@ -9,6 +9,7 @@ from gemma4_compile.runtime.sampling.sampling import SamplingOptions
 from gemma4_compile.runtime.server.anthropic import asks
 from gemma4_compile.runtime.server.anthropic.content import read_conversation
 from gemma4_compile.runtime.server.fields import Fields, Ignored
+from gemma4_compile.runtime.server.foreign_tools import declared_tools
 from gemma4_compile.runtime.server.messages import (
     MAX_TOOLS,
     Tools,
@@ -150,13 +151,8 @@ def _tools(fields: Fields) -> tuple[Tools, frozenset[str]]:
         raise fields.error("tools", f"expected at most {MAX_TOOLS}, found {len(entries)}")
     tools: list[Mapping[str, object]] = []
     strict: list[str] = []
-    for index, entry in enumerate(entries):
-        tool = fields.inner(f"tools[{index}]", entry)
-        tool.only(
-            "type",
-            ("custom",),
-            "this server brings no tools: those with an `input_schema` of their own are served",
-        )
+    why = "this server brings no tools: those with an `input_schema` of their own are served"
+    for tool in declared_tools(fields, entries, {"custom"}, why):
         tool.skip_unknown(_TOOL, asks.TOOL)
         name = tool_name(tool)
         function: dict[str, object] = {

@@ -36,9 +36,6 @@ REQUEST: Mapping[str, Ask] = {
 }
 """Of the request; what none of these tables names cannot change a reply."""
 
-TEXT: Mapping[str, Ask] = {
-    "verbosity": Ask("ask for long or short replies in words", ("medium",)),
-}
 PART: Mapping[str, Ask] = {
     "file_data": Ask("files are not read: send what they say"),
     "file_id": Ask("no files are kept here: send the picture as a `data:` address"),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gemma4_compile.runtime.sampling.sampling import SamplingOptions
 from gemma4_compile.runtime.server import thinking
 from gemma4_compile.runtime.server.fields import Fields, Ignored
+from gemma4_compile.runtime.server.foreign_tools import declared_tools
 from gemma4_compile.runtime.server.messages import (
     MAX_TOOLS,
     Tools,
@@ -186,10 +187,9 @@ def _tools(fields: Fields) -> tuple[Tools, frozenset[str]]:
         raise fields.error("tools", f"expected at most {MAX_TOOLS}, found {len(entries)}")
     tools: list[Mapping[str, object]] = []
     strict: list[str] = []
-    for index, entry in enumerate(entries):
-        tool = fields.inner(f"tools[{index}]", entry)
+    why = "this server brings no tools: only functions are served"
+    for tool in declared_tools(fields, entries, {"function"}, why):
         tool.need("type", str)
-        tool.only("type", ("function",), "this server brings no tools: only functions are served")
         tool.skip_unknown(_TOOL, asks.TOOL)
         name = tool_name(tool)
         function: dict[str, object] = {
@@ -215,7 +215,9 @@ def _thinking(fields: Fields) -> bool | None:
 
 def _schema(fields: Fields) -> Mapping[str, object] | None:
     text = fields.inner("text", fields.get("text", dict, {}))
-    text.skip_unknown({"format"}, asks.TEXT)
+    text.skip_unknown({"format", "verbosity"}, {})
+    if text.get("verbosity", str, "medium") != "medium":  # Codex asks for it; a model is not bound
+        text.ignored.add(text.name("verbosity"))
     return schema_of(text, "format")
 
 

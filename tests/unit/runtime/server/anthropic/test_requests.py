@@ -60,6 +60,25 @@ def test_the_choice_of_tools(choice: Any, declared: int, must: int, several: boo
     )
 
 
+def test_tools_of_the_protocol_s_maker_are_left_out_beside_others() -> None:
+    brought = [
+        {"type": "web_search_20250305", "name": "web_search", "max_uses": 8},
+        {"type": "memory_20250818", "name": "memory"},
+    ]
+    ignored = Ignored()
+    chat = read(ignored, tools=[brought[0], *TOOLS, brought[1]]).chat
+    assert [tool["function"] for tool in chat.tools] == [
+        tool["function"] for tool in read(tools=TOOLS).chat.tools
+    ]
+    assert ignored.note() == (
+        "ignored, as they mean nothing here: `tools[] of type web_search_20250305` (1), "
+        "`tools[] of type memory_20250818` (1)"
+    )
+    with pytest.raises(ApiError) as caught:
+        read(Ignored(strict=True), tools=[*TOOLS, *brought])
+    assert caught.value.param == "tools[2].type"
+
+
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
@@ -114,6 +133,17 @@ def test_a_begun_reply_leaves_no_time_to_think() -> None:
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": {"type": "tool", "name": "x"}}, "tool_choice.name"),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
+        (
+            {"tools": [*TOOLS, {"type": "function", "function": {"name": "f"}}]},
+            "tools[2].type",
+        ),
+        (
+            {
+                "tools": [*TOOLS, {"type": "web_search_20250305", "name": "web_search"}],
+                "tool_choice": {"type": "tool", "name": "web_search"},
+            },
+            "tool_choice.name",
+        ),
         ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0].name"),
         ({"tools": [{"name": "a"}]}, "tools[0].input_schema"),
         ({"tools": TOOLS * 65}, "tools"),

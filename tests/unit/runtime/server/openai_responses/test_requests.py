@@ -95,6 +95,26 @@ def test_the_form_of_a_reply() -> None:
     assert read(text={"format": {"type": "text"}, "verbosity": "medium"}).chat.schema is None
 
 
+def test_tools_of_the_protocol_s_maker_are_left_out_beside_others() -> None:
+    brought = [
+        {"type": "web_search", "external_web_access": False},
+        {"type": "local_shell"},
+        {"type": "namespace", "name": "mcp__x", "tools": [TOOLS[0]]},
+    ]
+    ignored = Ignored()
+    request = read(ignored, tools=[*brought, *TOOLS], text={"verbosity": "low"})
+    assert [tool["function"] for tool in request.chat.tools] == [
+        tool["function"] for tool in read(tools=TOOLS).chat.tools
+    ]
+    assert ignored.note() == (
+        "ignored, as they mean nothing here: `tools[] of type web_search` (1), "
+        "`tools[] of type local_shell` (1), `tools[] of type namespace` (1), `text.verbosity` (1)"
+    )
+    with pytest.raises(ApiError) as caught:
+        read(Ignored(strict=True), tools=[*TOOLS, brought[0]])
+    assert caught.value.param == "tools[2].type"
+
+
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
@@ -117,6 +137,12 @@ def test_log_probabilities(fields: Any, expected: int | None) -> None:
         ({"input": [BEFORE[0]] * 3, "previous_response_id": "resp_1"}, "input"),
         ({"include": ["x"]}, "include"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [*TOOLS, {"type": "mcp", "parameters": {}}]}, "tools[2].type"),
+        (
+            {"tools": [*TOOLS, {"type": "web_search"}], "tool_choice": {"type": "web_search"}},
+            "tool_choice.type",
+        ),
+        ({"text": {"verbosity": 3}}, "text.verbosity"),
         ({"tools": [{"name": "f"}]}, "tools[0].type"),
         ({"tools": TOOLS * 65}, "tools"),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "name": "x"}}, "tool_choice.name"),

@@ -1,0 +1,45 @@
+"""Declarations of functions among tools of others."""
+
+from __future__ import annotations
+
+import pytest
+
+from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.fields import Fields, Ignored
+from gemma4_compile.runtime.server.foreign_tools import declared_tools
+
+OWN = {"type": "function", "name": "f"}
+UNTYPED = {"name": "g"}
+SEARCH = {"type": "web_search", "name": "search"}
+
+
+def names(*entries: object, strict: bool = False) -> tuple[list[object], str | None]:
+    fields = Fields({}, ignored=Ignored(strict=strict))
+    tools = declared_tools(fields, entries, {"function"}, "only functions are served")
+    return [tool.raw("name") for tool in tools], fields.ignored.note()
+
+
+def test_others_are_left_out_and_counted_by_type() -> None:
+    kept, note = names(SEARCH, OWN, SEARCH, UNTYPED)
+    assert kept == ["f", "g"]
+    assert note == "ignored, as they mean nothing here: `tools[] of type web_search` (2)"
+    assert names() == ([], None)
+    assert names(OWN) == (["f"], None)
+
+
+@pytest.mark.parametrize(
+    ("entries", "strict", "param"),
+    [
+        ((SEARCH, SEARCH), False, "tools[0].type"),
+        ((OWN, SEARCH), True, "tools[1].type"),
+        ((OWN, {"type": "functoin", "parameters": {"type": "object"}}), False, "tools[1].type"),
+        ((OWN, {"type": 3}), False, "tools[1].type"),
+        ((OWN, "f"), False, "tools[1]"),
+    ],
+)
+def test_what_cannot_be_left_out_is_named(
+    entries: tuple[object, ...], strict: bool, param: str
+) -> None:
+    with pytest.raises(ApiError) as caught:
+        names(*entries, strict=strict)
+    assert (caught.value.status, caught.value.param) == (400, param)
