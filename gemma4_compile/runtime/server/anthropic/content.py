@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -15,6 +16,9 @@ from gemma4_compile.runtime.server.messages import called_name
 
 _ROLES = ("user", "assistant", "system")
 _BLOCK = {"cache_control", "type"}
+# What Claude Code writes before all else for Anthropic's bills, whose servers take it out. It is
+# another one in each request: nothing that was kept of the prompt before would be found again.
+_OF_BILLING = re.compile(r"x-anthropic-billing-header:([ \t]*[\w-]+=[^;\n]*;)*[ \t]*\n?")
 
 
 def read_conversation(fields: Fields, most: int) -> tuple[Conversation, str]:
@@ -30,8 +34,8 @@ def read_conversation(fields: Fields, most: int) -> tuple[Conversation, str]:
     if not 1 <= len(entries) <= most:
         raise fields.error("messages", f"expected 1 to {most} messages, found {len(entries)}")
     conversation = Conversation()
-    if fields.has("system"):
-        conversation.add(Message("system", ""), _texts(fields, "system"))
+    if fields.has("system") and (system := _system(fields)):
+        conversation.add(Message("system", ""), system)
     turns = [_turn(fields.inner(f"messages[{i}]", entry)) for i, entry in enumerate(entries)]
     begun = ""
     grouped = [(role, [turn for _, turn in one]) for role, one in groupby(turns, lambda t: t[0])]
@@ -79,6 +83,15 @@ def _blocks(fields: Fields, name: str) -> list[Fields]:
     elif not isinstance(content, list):
         raise fields.error(name, "expected a text or a list of blocks")
     return [fields.inner(f"{name}[{i}]", block) for i, block in enumerate(content)]
+
+
+def _system(fields: Fields) -> list[Part]:
+    """The text of `system`, without the header that is no part of the prompt."""
+    parts = _texts(fields, "system")
+    if parts and isinstance(parts[0], str) and (header := _OF_BILLING.match(parts[0])):
+        fields.ignored.add("system: x-anthropic-billing-header")
+        parts = [parts[0][header.end() :], *parts[1:]]
+    return [part for part in parts if part]
 
 
 def _texts(fields: Fields, name: str) -> list[Part]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -49,6 +50,35 @@ def test_blocks_begin_lines_of_their_own(system: Any) -> None:
     assert messages == [
         Message("system", "Be brief.\nBe kind."),
         Message("user", "One\ntwo\nthree"),
+    ]
+
+
+HEADER = "x-anthropic-billing-header: cc_version=2.1.100.7b4; cc_entrypoint=cli; cch={};"
+
+
+@pytest.mark.parametrize(
+    "system",
+    [
+        [text(HEADER), text("Be brief.")],
+        [text(HEADER + "\n"), text("Be brief.")],
+        HEADER + "\nBe brief.",
+        HEADER + "Be brief.",
+    ],
+)
+def test_a_header_of_bills_is_no_part_of_the_prompt(system: Any) -> None:
+    for number in ("eb6c6", "0aaa9"):
+        given = json.loads(json.dumps(system).replace("{}", number))
+        messages, _, _ = read(user("a"), system=given)
+        assert messages[0] == Message("system", "Be brief.")
+
+
+def test_a_header_of_bills_alone_is_no_message_and_elsewhere_a_text() -> None:
+    assert [m.role for m in read(user("a"), system=HEADER)[0]] == ["user"]
+    assert [m.role for m in read(user("a"), system="")[0]] == ["user"]
+    quoted = f"They send {HEADER}"
+    assert read(user(HEADER), system=quoted)[0] == [
+        Message("system", quoted),
+        Message("user", HEADER),
     ]
 
 
