@@ -87,14 +87,14 @@ class Front:
 
     async def __call__(self, request: Request) -> Response:
         """Pass it on."""
-        body = b""
+        read = bytearray()  # grows in place, however small the pieces are
         async for piece in request.stream():
-            body += piece
-            if len(body) > MOST_BODY_BYTES:
+            read += piece
+            if len(read) > MOST_BODY_BYTES:
                 return JSONResponse(
                     {"error": {"message": TOO_LONG, "type": "invalid_request_error"}}, 413
                 )
-        headers = passed_on(request.headers)
+        body, headers = bytes(read), passed_on(request.headers)
         client = headers.get("authorization", "") + headers.get("x-api-key", "")
         if request.client is not None:  # gemma4-serve tells clients apart by it
             known = headers.get("x-forwarded-for")

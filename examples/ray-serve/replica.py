@@ -76,10 +76,18 @@ class Replica:
             raise RuntimeError(
                 f"gemma4-serve ended with {code} before it answered: see its error above"
             )
-        self.address = line.decode().strip()
+        self.listen_to(line.decode().strip())
+
+    def listen_to(self, address: str) -> None:
+        """Pass requests on to a server that runs at an address."""
+        self.address = address
         # A reply may take as long as it takes, and as many may run as the server has places for.
+        # Bodies stay in the encoding that their headers name.
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None)
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=None),
+            auto_decompress=False,
+            skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
         )
 
     async def check(self) -> None:
@@ -98,7 +106,11 @@ class Replica:
         Who stops reading closes the connection, so that the generation ends.
         """
         asked = self._client().request(
-            method, f"{self.address}{path}", headers=passed_on(headers), data=body
+            method,
+            f"{self.address}{path}",
+            headers=passed_on(headers),
+            data=body,
+            allow_redirects=False,  # that is the client's to do
         )
         async with asked as response:
             yield response.status, passed_on(response.headers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import os
 import socket
@@ -144,3 +145,41 @@ def test_a_package_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 def test_headers_of_a_connection_end_with_it() -> None:
     sent = {"Host": "here", "Connection": "close, X-Hop", "X-Hop": "1", "Authorization": "Bearer a"}
     assert passed_on(sent) == {"authorization": "Bearer a"}
+
+
+def test_what_comes_is_passed_on_as_it_is() -> None:
+    """A body in its own encoding, and a redirect: the page has both."""
+    text = b"<title>the page</title>" * 100
+    packed = gzip.compress(text)
+    asked: list[bytes] = []
+
+    async def serve_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        asked.append(head)
+        if b" /moved " in head:
+            writer.write(b"HTTP/1.1 307 Moved\r\nLocation: ?package=/package/\r\n")
+            writer.write(b"Content-Length: 0\r\nConnection: close\r\n\r\n")
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nConnection: close\r\n")
+            writer.write(b"Content-Length: %d\r\n\r\n" % len(packed) + packed)
+        await writer.drain()
+        writer.close()
+
+    async def ask_both() -> list[list[Any]]:
+        server = await asyncio.start_server(serve_one, "127.0.0.1", 0)
+        replica = Replica(Path("none"))
+        replica.listen_to(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        try:
+            packs = {"accept-encoding": "gzip"}
+            page = [part async for part in replica.answer("GET", "/", packs, b"")]
+            return [page, [part async for part in replica.answer("GET", "/moved", {}, b"")]]
+        finally:
+            await replica.stop()
+            server.close()
+
+    page, moved = asyncio.run(ask_both())
+    assert page[0] == (200, {"content-encoding": "gzip"})
+    assert gzip.decompress(b"".join(page[1:])) == text
+    assert moved == [(307, {"location": "?package=/package/"})]
+    assert b"accept-encoding" in asked[0].lower()
+    assert b"accept-encoding" not in asked[1].lower()
