@@ -31,7 +31,6 @@ def tool(**fields: Any) -> Any:
 
 PLACES: dict[str, tuple[Any, Mapping[str, Ask]]] = {
     "request": (read, asks.REQUEST),
-    "text": (lambda **fields: read(text=fields), asks.TEXT),
     "image": (image, asks.PART),
     "tool": (tool, asks.TOOL),
 }
