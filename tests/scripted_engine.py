@@ -144,6 +144,9 @@ class ScriptedSequences:
         self.added += 1
         return self.engines[self.added - 1]
 
+    def can_fork(self, parent: TokenEngine, child: TokenEngine, count: int) -> bool:
+        return True
+
     def fork(self, parent: TokenEngine, child: TokenEngine, count: int) -> bool:
         assert isinstance(parent, ScriptedEngine)
         assert isinstance(child, ScriptedEngine)

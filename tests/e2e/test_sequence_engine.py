@@ -102,12 +102,16 @@ def test_a_fork_is_made_where_the_rings_reach_and_never_into_the_engines_own(
     child.generator.rewind(prompt)
     child.generator.prefill(Prompt.of(prompt[:100]))
     assert (parent.number, child.number, child.generator.engine.length) == (0, 1, 100)
+    assert not slots.engines.can_fork(child.generator.engine, parent.generator.engine, 90)
     assert slots.engines.fork(child.generator.engine, parent.generator.engine, 90) is False
     assert slots.has_room()
     third = slots.take(prompt)
     assert slots.fork(third, prompt)
     assert third.generator.rewind(prompt) == 100
-    assert not slots.engines.fork(child.generator.engine, third.generator.engine, 5)
+    engines = child.generator.engine, third.generator.engine
+    reached = [slots.engines.can_fork(*engines, count) for count in (0, 5, 90, 100)]
+    assert reached == [True, False, True, True]
+    assert not slots.engines.fork(*engines, 5)
     assert third.generator.engine.length == 0
     assert len(engine.sequences) == SLOTS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Listed
 from typing import Protocol
 
-from gemma4_compile.errors import UsageError
+from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.runtime.engine.device_sampling import DeviceSampling
 from gemma4_compile.runtime.engine.engine import Engine
 from gemma4_compile.runtime.engine.media_prompt import Tokens
@@ -28,10 +28,13 @@ class SeveralEngines(Protocol):
     def add(self) -> TokenEngine:
         """Another one, empty; ArtifactError if the device has no room for its keys and values."""
 
+    def can_fork(self, parent: TokenEngine, child: TokenEngine, count: int) -> bool:
+        """Whether one may have a copy of the first tokens of another, as far as can be told."""
+
     def fork(self, parent: TokenEngine, child: TokenEngine, count: int) -> bool:
         """Let one hold a copy of the first tokens of another; False where that cannot be.
 
-        What it held is forgotten then, too.
+        What it held is forgotten then, too, and after an error.
         """
 
     def step(
@@ -110,8 +113,19 @@ class EngineSequences:
             return SequenceEngine(self._engine, self._engine.sequence)
         return SequenceEngine(self._engine, self._engine.sequences.add())
 
+    def can_fork(self, parent: TokenEngine, child: TokenEngine, count: int) -> bool:
+        """As `SeveralEngines.can_fork`; never into the engine's own, whose drafter has its slot."""
+        assert isinstance(parent, SequenceEngine), "it was added here"
+        assert isinstance(child, SequenceEngine), "it was added here"
+        if child.sequence is self._engine.sequence:
+            return False
+        try:
+            return count in (0, parent.length) or count >= parent.sequence.shortest
+        except ArtifactError:  # a library of before does not say; `fork` finds out
+            return True
+
     def fork(self, parent: TokenEngine, child: TokenEngine, count: int) -> bool:
-        """As `SeveralEngines.fork`; never into the engine's own, whose drafter knows its slot."""
+        """As `SeveralEngines.fork`."""
         assert isinstance(parent, SequenceEngine), "it was added here"
         assert isinstance(child, SequenceEngine), "it was added here"
         sequences = self._engine.sequences
@@ -120,9 +134,11 @@ class EngineSequences:
         sequences.remove(child.sequence)
         try:
             forked = sequences.fork(parent.sequence, count)
-        except UsageError:  # its rings have gone on too far
+        except BaseException as error:
             child.take(sequences.add())
-            return False
+            if isinstance(error, UsageError):  # its rings have gone on too far
+                return False
+            raise
         child.take(forked)
         return True
 

@@ -115,21 +115,34 @@ class Slots:
         return True
 
     def fork(self, child: Slot, prompt: Tokens) -> bool:
-        """Copy a beginning of a prompt from the slot that holds most of it, if that spares enough.
+        """Copy a beginning of a prompt from the slot that can give most of it, if that is enough.
 
-        No reply may be within what it launched ahead.
+        Where no other one has enough more of it, the slot keeps what it holds. No reply may be
+        within what it launched ahead.
         """
         keys = Prompt.of(prompt).keys()
-        parent = max(self.held, key=lambda slot: slot.shared(keys))
-        shared = parent.shared(keys)
-        if shared < child.shared(keys) + LEAST_FORK:
-            return False
-        child.generator.leave(child.shared(keys))
-        if not self.engines.fork(parent.generator.engine, child.generator.engine, shared):
+        own, engine = child.shared(keys), child.generator.engine
+        shared = {slot.number: slot.shared(keys) for slot in self.held}
+        for parent in sorted(self.held, key=lambda slot: -shared[slot.number]):
+            count = shared[parent.number]
+            if count < own + LEAST_FORK:
+                break
+            if self.engines.can_fork(parent.generator.engine, engine, count):
+                child.generator.leave(own)
+                return self._copy(parent, child, count)
+        return False
+
+    def _copy(self, parent: Slot, child: Slot, count: int) -> bool:
+        try:
+            is_copied = self.engines.fork(parent.generator.engine, child.generator.engine, count)
+        except BaseException:
             child.generator.clear()
-            return False
-        child.generator.adopt(parent.generator, shared)
-        return True
+            raise
+        if is_copied:
+            child.generator.adopt(parent.generator, count)
+        else:
+            child.generator.clear()
+        return is_copied
 
     def step(self, dues: Iterable[tuple[Slot, TokenDue]]) -> None:
         """Give each the token that a step of all chooses; an error is for all of them to `fail`."""

@@ -83,7 +83,9 @@ class Run:
 
     @property
     def held(self) -> int:
-        """Tokens in its slot."""
+        """Tokens of its own that its slot holds: at first those that another prompt left there."""
+        if not self.has_begun:
+            return self.slot.shared(self.keys)
         return len(self.generator.held_keys)
 
     def begin(self) -> None:
@@ -133,9 +135,17 @@ class Run:
     def cancel(self) -> None:
         """End it here, for a reader who does not want more of it."""
         generation = self.ticket.generation
-        if generation is not None:
-            generation.close()
-        self._leave("cancelled", self.ticket.end)
+        try:
+            if generation is not None:
+                generation.close()
+        except BaseException as error:  # of the device, as it takes back what was begun ahead
+            self._end(error)
+        else:
+            self._leave("cancelled", self.ticket.end)
+
+    def fail(self, error: BaseException) -> None:
+        """End it with an error of what was done for it."""
+        self._end(error)
 
     def tell_end(self) -> None:
         """Let the reader know that it is over."""
@@ -239,7 +249,8 @@ class Scheduler:
     def _read(self, run: Run) -> None:
         if not run.has_begun:
             self._copy(run)
-        run.advance()
+        if not run.has_ended:
+            run.advance()
         for other in self.runs:  # now: rings do not reach back far
             if other.leader is run and not other.waits and not other.has_ended:
                 self._copy(other)
@@ -247,7 +258,10 @@ class Scheduler:
     def _copy(self, run: Run) -> None:
         """Give one that has not begun what another slot holds of its prompt."""
         run.leader = None
-        self.slots.fork(run.slot, run.ticket.prompt)
+        try:
+            self.slots.fork(run.slot, run.ticket.prompt)
+        except BaseException as error:  # its slot is empty, and the others go on
+            run.fail(error)
         run.rest = len(run.keys) - run.slot.shared(run.keys)
 
     def _step(self, waiting: list[tuple[Run, TokenDue]]) -> None:
@@ -265,4 +279,7 @@ class Scheduler:
         """End what a reply began ahead while it was alone."""
         for run in self.runs:
             if run.due is not None:
-                run.due.leave_way()
+                try:
+                    run.due.leave_way()
+                except BaseException as error:
+                    run.fail(error)

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemma4_compile.errors import ArtifactError
+from gemma4_compile.runtime.engine.media_prompt import Prompt
 from gemma4_compile.runtime.engine.slots import Slots, beginning
+from gemma4_compile.runtime.engine.token_engine import TokenEngine
 from tests.scripted_engine import (
     GuessingEngine,
     ScriptedEngine,
@@ -96,6 +98,28 @@ def test_a_fork_must_spare_enough() -> None:
     assert child.generator.held_keys == LONG[:32]
     assert parent.generator.rewind([*LONG, 7]) == len(LONG)
     assert child.generator.rewind([*LONG[:32], 7, 8]) == 32
+
+
+class NoneIntoTheFirst(ScriptedSequences):
+    """As an engine's own sequence, the first one takes no copy; the third one's rings are gone."""
+
+    def can_fork(self, parent: TokenEngine, child: TokenEngine, count: int) -> bool:
+        return child is not self.engines[0] and parent is not self.engines[2]
+
+
+def test_where_no_copy_can_be_made_a_slot_keeps_what_it_holds() -> None:
+    sequences = NoneIntoTheFirst([ScriptedEngine([500]) for _ in range(4)])
+    slots = slots_of(sequences)
+    for slot, count in zip([slots.take(LONG[:9]) for _ in range(4)], (40, 80, 90, 0), strict=True):
+        slot.generator.rewind(LONG)
+        for begin in range(0, count, 10):
+            slot.generator.prefill(Prompt(LONG[begin : begin + 10]))
+        assert slot.generator.held_keys == LONG[:count]
+    first, last = slots.held[0], slots.held[3]
+    assert not slots.fork(first, LONG)
+    assert first.generator.rewind(LONG) == 40
+    assert slots.fork(last, LONG)
+    assert sequences.forks == [(1, 3, 80)]
 
 
 @given(st.lists(st.integers(0, 1)), st.lists(st.integers(0, 1)), st.lists(st.integers(0, 1)))

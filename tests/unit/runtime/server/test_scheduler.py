@@ -2,94 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
-
 import numpy as np
 import pytest
 
-from gemma4_compile.runtime.engine.generation import Generation, Generator
-from gemma4_compile.runtime.reply.reply import TextDelta
 from gemma4_compile.runtime.sampling.sampling import (
-    Float32Array,
     SamplingOptions,
     TokenChooser,
     make_sampler,
 )
-from gemma4_compile.runtime.server.scheduler import Scheduler
 from gemma4_compile.runtime.server.tickets import Ticket
 from tests.scripted_engine import (
     GuessingEngine,
     RandomEngine,
     ScriptedEngine,
-    ScriptedSequences,
     encode,
-    greedy,
     scripted_generator,
-    slots_of,
 )
-
-CHUNK = 16  # tokens of a scripted engine's forward
-
-
-class Served:
-    """A scheduler over some engines, and what becomes of tickets; inside of an event loop."""
-
-    def __init__(self, engines: Sequence[ScriptedEngine]) -> None:
-        self.sequences = ScriptedSequences(engines)
-        self.ended: list[Ticket] = []
-        self.scheduler = Scheduler(slots_of(self.sequences), self.ended.append)
-        self.turns = 0
-
-    def ask(
-        self, prompt: Sequence[int], chooser: TokenChooser = greedy, most: int | None = None
-    ) -> Ticket:
-        def start(generator: Generator) -> Generation:
-            return generator.start(prompt, chooser, max_tokens=most, plain=True)
-
-        assert self.scheduler.slots.has_room()
-        ticket = Ticket(start, lambda _: None, prompt)
-        self.scheduler.admit(ticket)
-        return ticket
-
-    def turn(self, count: int = 1) -> None:
-        for _ in range(count):
-            self.scheduler.turn()
-            self.turns += 1
-
-    def finish(self, *tickets: Ticket) -> int:
-        """Go on until these have ended; how many turns that took."""
-        begin = self.turns
-        while not set(tickets) <= set(self.ended):
-            assert self.turns < begin + 10_000, "it does not end"
-            self.turn()
-        return self.turns - begin
-
-    @property
-    def log(self) -> list[str]:
-        return self.sequences.log
-
-
-async def told(ticket: Ticket) -> str:
-    return "".join([e.text async for e in ticket.events() if isinstance(e, TextDelta)])
-
-
-def in_loop(body: Callable[[], object]) -> None:
-    async def run() -> None:
-        result = body()
-        if asyncio.iscoroutine(result):
-            await result
-
-    asyncio.run(run())
-
-
-def ids(count: int, seed: int) -> list[int]:
-    """A prompt that shares nothing with another one's."""
-    return [int(i) for i in np.random.default_rng(seed).integers(300, 1000, count)]
-
-
-def replies(count: int, length: int = 400) -> list[ScriptedEngine]:
-    return [ScriptedEngine([500] * length) for _ in range(count)]
+from tests.scripted_turns import CHUNK, Served, ids, in_loop, replies, told
 
 
 def test_one_alone_takes_no_joint_step() -> None:
@@ -209,70 +138,6 @@ def test_a_cancelled_reply_frees_its_slot_in_the_next_turn() -> None:
     in_loop(body)
 
 
-def test_a_chooser_that_fails_ends_its_own_reply_alone() -> None:
-    async def body() -> None:
-        served = Served(replies(3, length=6))
-        said = 0
-
-        def failing(logits: Float32Array) -> int:
-            nonlocal said
-            said += 1
-            if said == 3:
-                raise ValueError("the grammar's process has ended")
-            return greedy(logits)
-
-        good, bad = served.ask(ids(3, 1)), served.ask(ids(3, 2), failing)
-        served.finish(good, bad)
-        with pytest.raises(ValueError, match="process has ended"):
-            await told(bad)
-        alone = scripted_generator(replies(1, length=6)[0]).start(ids(3, 1), greedy, plain=True)
-        list(alone)
-        assert await told(good) == alone.text
-
-    in_loop(body)
-
-
-def test_a_step_that_fails_ends_those_that_were_in_it() -> None:
-    async def body() -> None:
-        served = Served(replies(3))
-        written = [served.ask(ids(3, seed)) for seed in (1, 2)]
-        served.turn(3)
-        reading = served.ask(ids(4 * CHUNK, 3), most=2)
-
-        def fail() -> None:
-            raise RuntimeError("out of memory")
-
-        served.sequences.before_step = fail
-        served.turn()
-        served.sequences.before_step = lambda: None
-        assert set(served.ended) == set(written)
-        for ticket in written:
-            with pytest.raises(RuntimeError, match="out of memory"):
-                await told(ticket)
-        assert [engine.held for engine in served.sequences.engines[:2]] == [[], []]
-        served.finish(reading)
-        assert await told(reading)
-
-    in_loop(body)
-
-
-def test_a_starter_that_fails_frees_the_slot() -> None:
-    async def body() -> None:
-        served = Served(replies(1))
-
-        def refuse(generator: Generator) -> Generation:
-            raise ValueError("no")
-
-        ticket = Ticket(refuse, lambda _: None, [1])
-        served.scheduler.admit(ticket)
-        served.turn()
-        with pytest.raises(ValueError, match="no"):
-            await told(ticket)
-        assert served.scheduler.slots.free == 1
-
-    in_loop(body)
-
-
 def test_replies_to_one_prompt_read_it_once() -> None:
     prompt = ids(5 * CHUNK, 1)
 
@@ -293,6 +158,23 @@ def test_replies_to_one_prompt_read_it_once() -> None:
             )
             list(alone)
             assert await told(ticket) == alone.text
+
+    in_loop(body)
+
+
+@pytest.mark.parametrize("turns", [0, 1])
+def test_what_slots_held_before_is_no_part_of_a_prompt_that_is_read(turns: int) -> None:
+    prompt = ids(3 * CHUNK, 1)
+
+    def body() -> None:
+        served = Served(replies(3))
+        served.finish(*[served.ask(ids(10 * CHUNK, seed), most=1) for seed in (2, 3, 4)])
+        for _ in range(turns):  # so that it is the oldest one's turn, or the shortest one's
+            served.finish(served.ask([*ids(10 * CHUNK, 4), 5], most=1))
+        served.log.clear()
+        served.finish(*[served.ask(prompt, most=1) for _ in range(3)])
+        assert sum(entry.startswith("read") for entry in served.log) == 3 + 2
+        assert len(served.sequences.forks) == 2
 
     in_loop(body)
 
