@@ -132,6 +132,7 @@ function openLibrary(exports: WebAssembly.Exports): Library | undefined {
   const library = new Library(exports as unknown as DriverExports, found, host);
   remember(libraries, library);
   counts.libraries += 1;
+  counts.stepMs = counts.aloneMs = 0; // those before were another model's
   return library;
 }
 
@@ -262,12 +263,13 @@ async function chosenPlace(packageUrl: string, options: TableOptions): Promise<T
   }
 }
 
-/** From now on the time of a step is kept for the package, as long as it is the only one of the thread. */
+/** The time of a step is kept for the package, which is loaded next, as long as it is the only one of the thread. */
 function keepPaceOf(packageUrl: string): void {
+  const before = new WeakSet(liveLibraries());
   pace.heard = () => {
     const { stepMs, aloneMs } = counts;
     const [library, other] = liveLibraries();
-    if (other || !library?.device) return;
+    if (other || !library?.device || before.has(library)) return;
     void keptPace(packageUrl, { info: library.device.adapter }, surroundings()).then((kept) =>
       kept?.write({ stepMs, aloneMs }, Date.now()),
     );

@@ -57,7 +57,10 @@ export interface Stats {
   tableBytesKept: number;
   /** Why that table lies where it does, by the last `placeTable`; empty where nobody chose. */
   tableReason: string;
-  /** Milliseconds of a step that ran ahead, the least; and of one that the client waited for alone. 0: not measured. */
+  /**
+   * Milliseconds of a step that ran ahead, the least; and of one that the client waited for alone; of the model that was
+   * loaded last. 0: not measured.
+   */
   stepMs: number;
   aloneMs: number;
 }
