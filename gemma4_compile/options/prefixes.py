@@ -12,6 +12,8 @@ from gemma4_compile.options.process import path
 DEFAULT_MEMORY = 2 << 30
 DEFAULT_SHARE = 16
 """By default so many parts of the machine's memory are one."""
+DEFAULT_FREE_SHARE = 2
+"""And so many of what is free beside the model, also in a container's limit."""
 MOST_MEMORY = 1 << 50
 _UNITS = {"": 1, "k": 10, "m": 20, "g": 30, "t": 40}
 _SIZE = re.compile(r"([0-9]{1,15})(?:\.([0-9]{1,3}))?\s*([kmgt]?)(i?b)?", re.IGNORECASE | re.ASCII)
@@ -31,9 +33,16 @@ def parse_size(text: str) -> int:
     return size
 
 
-def default_memory(machine: int) -> int:
-    """Bytes that are kept where nobody says how many, on a machine with so much memory."""
-    return min(DEFAULT_MEMORY, machine // DEFAULT_SHARE)
+def default_memory(machine: int, free: int | None) -> int:
+    """Bytes that are kept where nobody says how many.
+
+    Parameters
+    ----------
+    machine : bytes of the machine's memory
+    free : of them, those that the process can still get; None where the system does not tell
+    """
+    most = min(DEFAULT_MEMORY, machine // DEFAULT_SHARE)
+    return most if free is None else min(most, free // DEFAULT_FREE_SHARE)
 
 
 def prefix_cache_option(group: Group = PLAIN) -> Path | None:
@@ -53,6 +62,7 @@ def prefix_memory_option(group: Group = PLAIN) -> int | None:
         None,
         "--prefix-memory SIZE",
         "memory of the host for beginnings of prompts, which later prompts go on from (2GiB, "
-        f"512MiB; 0: none; default: 2GiB, at most a {DEFAULT_SHARE}th of the machine's)",
+        f"512MiB; 0: none; default: 2GiB, at most a {DEFAULT_SHARE}th of the machine's "
+        "and half of what is free)",
         type=parse_size,
     )

@@ -23,8 +23,15 @@ from gemma4_compile.runtime.library.kv_rows import RowEntry
 from gemma4_compile.runtime.prefixes.memory import PrefixMemory
 from gemma4_compile.runtime.prefixes.prefix_file import Layout
 from gemma4_compile.runtime.prefixes.prefix_folder import PrefixFolder
-from gemma4_compile.runtime.prefixes.saved_rows import SavedRows, restore, ring_bytes, save
+from gemma4_compile.runtime.prefixes.saved_rows import (
+    SavedRows,
+    restore,
+    ring_bytes,
+    save,
+    saved_bytes,
+)
 from gemma4_compile.runtime.prefixes.tree import Node
+from gemma4_compile.system.available_memory import available_bytes
 from gemma4_compile.system.limits import machine_memory_bytes
 
 _log = logging.getLogger(__name__)
@@ -131,7 +138,8 @@ class KeptPrefixes:
         self.entries, self.device, self.whole_images = entries, device, whole_images
         self.memory: PrefixMemory[SavedRows] = PrefixMemory(budget, self._left)
         self._files: PrefixFolder | None = None
-        self.spacing = Spacing.of(chunk, ring_bytes(entries, np.dtype(dtype).itemsize), budget)
+        self._itemsize = np.dtype(dtype).itemsize
+        self.spacing = Spacing.of(chunk, ring_bytes(entries, self._itemsize), budget)
         self.restored_tokens = self.saved_states = 0
 
     def read(self, files: PrefixFolder) -> None:
@@ -148,6 +156,10 @@ class KeptPrefixes:
         self.saved_states += 1
         if self._files is not None:
             self._files.write(node, tuple(keys))
+
+    def has_room(self, length: int) -> bool:
+        """Return whether the budget has room for the rows of so many tokens alone."""
+        return saved_bytes(self.entries, self._itemsize, length) <= self.memory.budget
 
     def close(self) -> None:
         """Write what is still to be written to the folder."""
@@ -205,7 +217,14 @@ class SequencePrefixes:
 
     def _save(self, keys: Keys[int], base: SavedRows | None, owner: Hashable) -> None:
         kept = self._kept
-        saved = save(self._engine.sequence, kept.entries, kept.device, base, owner)
+        if not kept.has_room(len(keys)):
+            _log.info("--prefix-memory has no room for a prefix of %d tokens", len(keys))
+            return
+        try:
+            saved = save(self._engine.sequence, kept.entries, kept.device, base, owner)
+        except MemoryError:  # a reply is no worse without
+            _log.warning("the host has no memory for a prefix of %d tokens", len(keys))
+            return
         kept.add(keys, saved)
 
 
@@ -239,5 +258,10 @@ def kept_prefixes(
 
 
 def prefix_memory(wanted: int | None) -> int:
-    """Bytes for beginnings of prompts: as many as are wished for, or a share of the machine's."""
-    return default_memory(machine_memory_bytes()) if wanted is None else wanted
+    """Bytes for beginnings of prompts: as many as are wished for, or a share of the machine's.
+
+    To be asked once the model is loaded, so that its memory is not taken for free.
+    """
+    if wanted is not None:
+        return wanted
+    return default_memory(machine_memory_bytes(), available_bytes())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from gemma4_compile.runtime.prefixes.tree import Cut, KeptState, Keys, Node, PrefixTree
+from gemma4_compile.runtime.prefixes.tree import Cut, KeptState, Keys, Node, PrefixTree, token_bytes
 
 
 class Part(Protocol):
@@ -95,6 +95,8 @@ class PrefixMemory(Generic[State]):
         if there is not None and there.depth == len(keys):
             self._use(there)
             return there
+        if sum(part.nbytes for part in state.parts) + token_bytes(keys) > self.budget:
+            return None  # before others go for it
         node = self._tree.insert(keys, state)
         self._used[node] = state
         for part in state.parts:
@@ -103,9 +105,7 @@ class PrefixMemory(Generic[State]):
             self._parts[id(part)] += 1
         self._use(node)
         self._make_room(node)
-        if self.nbytes > self.budget:
-            self._remove(node)
-            return None
+        assert self.nbytes <= self.budget, "it has room alone"
         return node
 
     def clear(self) -> None:

@@ -6,6 +6,7 @@ first ones, too. Of sliding layers each prefix has its own block: what tokens af
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable
 from dataclasses import dataclass
 
@@ -69,9 +70,21 @@ def ring_first(entry: RowEntry, shortest: int) -> int:
     return max(0, shortest - entry.window + 1)
 
 
-def ring_bytes(entries: tuple[RowEntry, ...], itemsize: int) -> int:
-    """Bytes of the rings of a long prefix."""
-    rows = ((x.window + SLACK - 1) * x.heads * x.head_dim for x in entries if x.window > 1)
+def saved_bytes(entries: tuple[RowEntry, ...], itemsize: int, length: int) -> int:
+    """Bytes of a prefix of so many tokens at most, with those of the rows that others share."""
+    full = sum(
+        min(max(0, length - x.first), x.rows) * x.heads * x.head_dim
+        for x in entries
+        if x.window == 0
+    )
+    return 2 * itemsize * full + ring_bytes(entries, itemsize, length)
+
+
+def ring_bytes(entries: tuple[RowEntry, ...], itemsize: int, length: int = sys.maxsize) -> int:
+    """Bytes of the rings of a prefix of so many tokens, by default of a long one."""
+    rows = (
+        min(x.window + SLACK - 1, length) * x.heads * x.head_dim for x in entries if x.window > 1
+    )
     return 2 * itemsize * sum(rows)
 
 

@@ -86,7 +86,7 @@ class PrefixTree(Generic[State]):
         while node.state is None and not node.children and node.parent is not None:
             parent = node.parent
             del parent.children[node.edge[0]]
-            self.nbytes -= _bytes(node.edge)
+            self.nbytes -= token_bytes(node.edge)
             node = parent
         if node.parent is not None and node.state is None and len(node.children) == 1:
             (child,) = node.children.values()
@@ -157,7 +157,7 @@ class PrefixTree(Generic[State]):
     def _hang(self, parent: Node[State], edge: list[int]) -> Node[State]:
         child = Node(parent, edge, parent.depth + len(edge))
         parent.children[edge[0]] = child
-        self.nbytes += _bytes(edge)
+        self.nbytes += token_bytes(edge)
         return child
 
     def _split(self, child: Node[State], depth: int) -> Node[State]:
@@ -171,6 +171,6 @@ class PrefixTree(Generic[State]):
         return middle
 
 
-def _bytes(edge: Sequence[int]) -> int:
+def token_bytes(edge: Sequence[int]) -> int:
     """Memory of tokens: numbers, and where they are named."""
     return sum(sys.getsizeof(key) for key in edge) + 8 * len(edge)

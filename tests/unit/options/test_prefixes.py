@@ -33,4 +33,10 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 
 
 def test_the_default_is_a_share_of_a_small_machine() -> None:
-    assert [default_memory(n << 30) for n in (0, 8, 32, 256)] == [0, 1 << 29, 2 << 30, 2 << 30]
+    sizes = [default_memory(n << 30, None) for n in (0, 8, 32, 256)]
+    assert sizes == [0, 1 << 29, 2 << 30, 2 << 30]
+
+
+def test_the_default_leaves_half_of_what_is_free() -> None:
+    sizes = [default_memory(64 << 30, n << 29) for n in (0, 1, 4, 8, 100)]
+    assert sizes == [0, 1 << 28, 1 << 30, 2 << 30, 2 << 30]

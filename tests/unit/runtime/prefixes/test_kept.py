@@ -170,6 +170,30 @@ def test_where_prompts_part_is_kept_when_the_second_one_comes() -> None:
     assert found(prefixes, Prompt([*range(300), *range(2000, 2100)])) == 296
 
 
+def test_what_the_budget_has_no_room_for_is_not_copied() -> None:
+    """A token takes 16 bytes of the full layers and 16 of the rings, of 79 tokens at most."""
+    prefixes = kept(16 * 300 + 16 * 79)
+    keys = list(range(1000, 1400))
+    assert hold(prefixes, keys[:100]).read == [(0, 0, 100), (1, 60, 40)]
+    assert hold(prefixes, keys[:301]).read == []
+    assert found(prefixes, Prompt(keys)) == 100  # it did not go for what has no room
+    assert not prefixes.has_room(301)
+    assert prefixes.has_room(300)
+
+
+def test_a_reply_goes_on_where_the_host_has_no_memory(caplog: pytest.LogCaptureFixture) -> None:
+    class Full(Counting):
+        def read_rows(self, entry: int, first: int, count: int) -> Any:
+            raise MemoryError
+
+    prefixes = kept()
+    own = prefixes.of(Engine(Full(40)))
+    own.keep(list(range(40)), 0, None)
+    own.leave(list(range(40)), 0, None)
+    assert len(prefixes.memory) == prefixes.saved_states == 0
+    assert caplog.text.count("the host has no memory for a prefix of 40 tokens") == 2
+
+
 def test_nothing_is_kept_without_a_budget_or_by_a_library_that_cannot_copy() -> None:
     class Old(Counting):
         def row_entries(self) -> tuple[tuple[RowEntry, ...], str]:
