@@ -18,7 +18,7 @@ from gemma4_compile.runtime.server.requests import (
     read_chat_request,
     read_completion_requests,
 )
-from gemma4_compile.runtime.server.server_sent import data_event
+from gemma4_compile.runtime.server.server_sent import COMMENT, data_event
 from gemma4_compile.runtime.server.service import Reply
 from gemma4_compile.runtime.server.streams import ReplyStream, ended, finished
 from gemma4_compile.types import JsonObject
@@ -130,14 +130,21 @@ async def _answer(
 async def _stream(
     replies: Sequence[Reply], answer: Answer, include_usage: bool
 ) -> AsyncIterator[str]:
-    """The replies, one after another, as server-sent events."""
+    """The replies, one after another, as server-sent events; a comment where none comes."""
     try:
         for index, reply in enumerate(replies):
             first = answer.first(index)
             if first is not None:
                 yield data_event(first)
-            async for event, tokens in reply.ticket.counted_events():
-                yield data_event(answer.chunk(index, event, reply.logprobs, tokens))
+            silent = True
+            async for item in reply.ticket.paced_events():
+                if item is None:
+                    if silent:
+                        yield COMMENT
+                    silent = True
+                    continue
+                silent = False
+                yield data_event(answer.chunk(index, item[0], reply.logprobs, item[1]))
             yield data_event(answer.last(index, finished(reply)))
         if include_usage:
             yield data_event(answer.count([finished(reply) for reply in replies]))

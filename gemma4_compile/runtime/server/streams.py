@@ -48,6 +48,9 @@ class ReplyWriter(Protocol):
     def push(self, event: Event) -> Iterable[str]:
         """More of the reply."""
 
+    def pause(self) -> Iterable[str]:
+        """Nothing was written for a while."""
+
     def end(self, generation: Generation) -> Iterable[str]:
         """The reply is whole."""
 
@@ -57,12 +60,20 @@ class ReplyWriter(Protocol):
 
 async def written(reply: Reply, writer: ReplyWriter) -> AsyncIterator[str]:
     """The parts of a stream, as they come."""
+    silent = True
     try:
         for part in writer.begin():
             yield part
-        async for event in reply.ticket.events():
-            for part in writer.push(event):
-                yield part
+        async for item in reply.ticket.paced_events():
+            if item is not None:
+                for part in writer.push(item[0]):
+                    silent = False
+                    yield part
+                continue
+            if silent:
+                for part in writer.pause():
+                    yield part
+            silent = True
         for part in writer.end(finished(reply)):
             yield part
     except (asyncio.CancelledError, GeneratorExit):

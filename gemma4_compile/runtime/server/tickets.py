@@ -30,8 +30,19 @@ class _Channel(Generic[_Item]):
         with contextlib.suppress(RuntimeError):  # the loop has ended: nobody reads any more
             self._loop.call_soon_threadsafe(self._queue.put_nowait, item)
 
+    def put_here(self, item: _Item) -> None:
+        """Put it from the event loop itself."""
+        self._queue.put_nowait(item)
+
     async def get(self) -> _Item:
         return await self._queue.get()
+
+
+class _Pause:
+    """Stands among the events where time has passed."""
+
+
+_PAUSE = _Pause()
 
 
 class Ticket:
@@ -42,7 +53,11 @@ class Ticket:
     prompt : what it begins with
     queued_s : when it was made, as `time.perf_counter` tells it
     generation : the finished generation, once the events have ended
+    pause_s : seconds without a word after which a stream says that it is alive: clients and proxies
+        give up on silence, while a long prompt is read or a long call written
     """
+
+    pause_s = 10.0
 
     def __init__(
         self, start: Starter, leave: Callable[[Ticket], None], prompt: Tokens = ()
@@ -60,7 +75,7 @@ class Ticket:
         self._leave = leave
         self._cancelled = threading.Event()
         self._cause: Exception | None = None
-        self._channel: _Channel[tuple[Event, int] | BaseException | None] = _Channel()
+        self._channel: _Channel[tuple[Event, int] | BaseException | _Pause | None] = _Channel()
         self.generation: Generation | None = None
 
     @property
@@ -87,7 +102,36 @@ class Ticket:
         while (item := await self._channel.get()) is not None:
             if isinstance(item, BaseException):
                 raise item
-            yield item
+            if not isinstance(item, _Pause):
+                yield item
+
+    async def paced_events(self) -> AsyncIterator[tuple[Event, int] | None]:
+        """As `counted_events`; and None after each `pause_s`."""
+        loop = asyncio.get_running_loop()
+        timer: asyncio.TimerHandle
+        unread = False  # one mark at a time: a reader who does not read finds no heap of them
+
+        def mark() -> None:
+            nonlocal timer, unread
+            if self.is_cancelled:
+                return
+            if not unread:
+                unread = True
+                self._channel.put_here(_PAUSE)
+            timer = loop.call_later(self.pause_s, mark)
+
+        timer = loop.call_later(self.pause_s, mark)
+        try:
+            while (item := await self._channel.get()) is not None:
+                if isinstance(item, BaseException):
+                    raise item
+                if isinstance(item, _Pause):
+                    unread = False
+                    yield None
+                else:
+                    yield item
+        finally:
+            timer.cancel()
 
     def begin(self, generator: Generator) -> Generation:
         """Begin; in the worker's thread. Raises what its starter raises."""

@@ -86,6 +86,10 @@ class MessageAnswer:
             if self._shows_thinking:
                 yield self._delta({"type": "thinking_delta", "thinking": event.text})
 
+    def pause(self) -> Iterator[str]:
+        """As Anthropic's servers write it."""
+        yield _event("ping")
+
     def end(self, generation: Generation) -> Iterator[str]:
         """Why it ended, and its tokens."""
         yield from self._close()

@@ -73,6 +73,10 @@ class OllamaAnswer:
         told = self._shape(text, thinking, self._called(event))
         yield _line(self._object(told) | {"done": False})
 
+    def pause(self) -> Iterator[str]:
+        """There is no line that says nothing."""
+        yield from ()
+
     def end(self, generation: Generation) -> Iterator[str]:
         """The line that counts."""
         yield _line(self._object(self._shape("", "", ())) | self._last(generation))

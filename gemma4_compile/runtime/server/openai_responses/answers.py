@@ -80,6 +80,10 @@ class ResponseAnswer:
         told: JsonObject = {} if reasons else {"logprobs": []}
         yield self._of_part(f"{_text_event(kind)}.delta", delta=event.text, **told)
 
+    def pause(self) -> Iterator[str]:
+        """Once more that it is in progress: clients with a limit of silence count events alone."""
+        yield self._event("response.in_progress", response=self._response("in_progress"))
+
     def end(self, generation: Generation) -> Iterator[str]:
         """The whole response."""
         yield from self._close(_status(generation), generation)

@@ -30,6 +30,31 @@ def test_events_come_with_the_number_of_tokens_and_then_the_end() -> None:
     asyncio.run(body())
 
 
+def test_time_is_marked_among_the_events_and_no_heap_of_marks_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Ticket, "pause_s", 0.001)
+
+    async def body() -> None:
+        ticket = Ticket(lambda g: g.start(encode("one"), greedy), lambda _: None)
+        generation = ticket.begin(scripted_generator(ScriptedEngine(encode("two"))))
+        paced = ticket.paced_events()
+        assert await anext(paced) is None
+        assert await anext(paced) is None
+        await asyncio.sleep(0.1)  # nobody reads meanwhile: one mark waits, and one more may come
+        monkeypatch.setattr(Ticket, "pause_s", 1000)
+        for event in generation:
+            if isinstance(event, TextDelta):
+                ticket.tell(event)
+        ticket.finish()
+        rest = [item async for item in paced]
+        assert len([item for item in rest if item is None]) <= 2
+        told = [item[0] for item in rest if item is not None]
+        assert "".join(e.text for e in told if isinstance(e, TextDelta)) == "two"
+
+    asyncio.run(body())
+
+
 def test_a_cancelled_one_leaves_the_queue_and_ends_with_its_cause() -> None:
     left: list[Ticket] = []
 
