@@ -16,20 +16,41 @@ MAX_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class StoredResponse:
-    """A response that has ended.
+    """A response that has ended, as JSON: values of Python take up to 30 times the memory.
 
     Attributes
     ----------
-    response : as it was answered
-    items : of the whole conversation, those of the response last
     tenant : the key that the request brought
-    size : in bytes of JSON
     """
 
-    response: JsonObject
-    items: tuple[object, ...]
     tenant: str
-    size: int
+    _response: bytes
+    _items: bytes
+
+    @classmethod
+    def of(cls, response: JsonObject, items: Sequence[object], tenant: str) -> StoredResponse:
+        """Write both out."""
+        return cls(tenant, _written(response), _written(list(items)))
+
+    @property
+    def size(self) -> int:
+        """Bytes of it."""
+        return len(self._response) + len(self._items)
+
+    @property
+    def response(self) -> JsonObject:
+        """The response as it was answered."""
+        response: JsonObject = json.loads(self._response)
+        return response
+
+    @property
+    def items(self) -> tuple[object, ...]:
+        """Items of the whole conversation, those of the response last."""
+        return tuple(json.loads(self._items))
+
+
+def _written(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 class ResponseStore:
@@ -42,11 +63,11 @@ class ResponseStore:
 
     def keep(self, response: JsonObject, items: Sequence[object], tenant: str) -> None:
         """Keep one; where it alone is too large, it is not kept."""
-        size = len(json.dumps([response, items], ensure_ascii=False).encode())
-        if size > self._most_bytes:
+        stored = StoredResponse.of(response, items, tenant)
+        if stored.size > self._most_bytes:
             return
-        self._kept[str(response["id"])] = StoredResponse(response, tuple(items), tenant, size)
-        self._bytes += size
+        self._kept[str(response["id"])] = stored
+        self._bytes += stored.size
         while self._bytes > self._most_bytes or len(self._kept) > self._most:
             _, oldest = self._kept.popitem(last=False)
             self._bytes -= oldest.size

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import tracemalloc
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.openai_responses.store import ResponseStore
+
+ITEMS = st.lists(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=8,
+    ),
+    max_size=4,
+)
 
 
 def response(name: str, **fields: Any) -> dict[str, object]:
@@ -36,6 +49,31 @@ def test_a_response_is_its_tenant_s_alone() -> None:
             store.forget(name, tenant)
     store.forget("a", "k")
     assert not kept(store, "a")
+
+
+def test_what_is_kept_takes_the_memory_of_its_bytes() -> None:
+    store = ResponseStore(most_bytes=1 << 20)
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for name in "abcdefgh":  # each an eighth of the room, and 30 times that as lists of Python
+            items = json.loads("[" + ",".join(["{}"] * 40_000) + "]")
+            store.keep(response(name), items, "k")
+        del items
+        held = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert store.find("h", "k").items == ({},) * 40_000
+    assert held < 1.25 * (1 << 20)
+
+
+@settings(max_examples=40)
+@given(ITEMS)
+def test_what_is_kept_comes_back(items: list[Any]) -> None:
+    store = ResponseStore()
+    store.keep(response("a", output=items), items, "k")
+    found = store.find("a", "k")
+    assert (found.response, found.items) == ({"id": "a", "output": items}, tuple(items))
 
 
 def test_who_was_not_asked_for_longest_leaves_first() -> None:
