@@ -46,6 +46,11 @@ def several_sequences(package: Path) -> None:
     turns = [launches_of(lambda: engine.step([first, second])) for _ in range(3)]
     assert not turns[2].direct, "draws have graphs, too"
     assert [first.length, second.length] == [len(PROMPT) + 3 + 2] * 2
+    for _ in range(2):  # each in its turn: both draw from the slot's own step
+        logits = add(engine, 4)
+        drawn = launches_of(lambda logits=logits: engine.sampling.draw(logits, 1.0, 0.9, 0.5))
+        step = launches_of(lambda: engine.step([first]))
+        assert (drawn.direct, step.direct) == ([], []), "a slot's draws are one graph"
     engine.sequences.remove(second)
     again = engine.sequences.add()
     engine.prefill(PROMPT, again)

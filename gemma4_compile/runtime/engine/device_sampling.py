@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import tvm_ffi
 
 from gemma4_compile.errors import UsageError
-from gemma4_compile.runtime.device.device import Device, Feed
+from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.engine.model_runner import ModelRunner
 from gemma4_compile.runtime.engine.sequence import Sequence
 from gemma4_compile.runtime.library.steps import token_readback
@@ -23,9 +23,8 @@ class DeviceSampling:
     """
 
     def __init__(self, device: Device, runner: ModelRunner, sequence: Sequence) -> None:
-        """Make room for the numbers that a draw takes."""
+        """Take a sequence."""
         self._device, self._runner, self.sequence = device, runner, sequence
-        self._numbers = [Feed(device, 1, "float32") for _ in range(3)]
         self._readback = token_readback(device)
 
     @property
@@ -103,9 +102,10 @@ class DeviceSampling:
     def _launch(
         self, logits: tvm_ffi.Tensor, temperature: float, top_p: float, uniform: float
     ) -> tvm_ffi.Tensor:
-        numbers = zip(self._numbers, (temperature, uniform, top_p), strict=True)
-        written = (feed.write([value]) for feed, value in numbers)
-        return self._runner.steps.draw(logits, *written, slot=self.sequence.slot)
+        slot = self.sequence.slot
+        feeds, values = self._runner.draw_numbers(slot), (temperature, uniform, top_p)
+        written = (feed.write([value]) for feed, value in zip(feeds, values, strict=True))
+        return self._runner.steps.draw(logits, *written, slot=slot)
 
 
 class DrawnTokens(Iterator[int]):

@@ -70,6 +70,8 @@ class ModelRunner:
         self.ids = Feed(device, model.prefill_chunk, "int32")
         self._text = device.place(np.full(model.prefill_chunk, abi.MODALITY_TEXT, np.int32))
         self._modalities = Feed(device, model.prefill_chunk, "int32")
+        self._device = device
+        self._draw_numbers: dict[int, tuple[Feed, ...]] = {}
         self._kv = model.kv.handle
         self._vocab_size = model.vocab_size
         self._chunk = model.prefill_chunk
@@ -130,6 +132,16 @@ class ModelRunner:
         logits: tvm_ffi.Tensor = self.prefill(whole, ids, modalities, self._kv, self.params)[0]
         sequence.end(logits)
         return logits
+
+    def draw_numbers(self, slot: int) -> tuple[Feed, ...]:
+        """Memory for the three numbers that a draw of a slot takes, one each.
+
+        The same for all who draw there in turns: a graph of another memory would be recorded anew.
+        """
+        if slot not in self._draw_numbers:
+            made = (Feed(self._device, 1, "float32") for _ in range(3))
+            self._draw_numbers[slot] = tuple(made)
+        return self._draw_numbers[slot]
 
     def rows_of(self, medium: Picture | Sound) -> Float32Array:
         """Rows (rows, hidden_size) that a picture or a sound becomes; nothing is added.

@@ -63,6 +63,10 @@ class PlainSteps:
             self._kept[slot] = self._device.empty((1, *self._flat), "float32")
         return self._kept[slot]
 
+    def are_kept(self, logits: tvm_ffi.Tensor, slot: int) -> bool:
+        """Whether logits lie in that memory; takes none where there is none."""
+        return logits is self._kept.get(slot)
+
     def draw(
         self,
         logits: tvm_ffi.Tensor,
@@ -128,7 +132,7 @@ class GraphSteps:
         graphs = self._of(slot)
         if logits is graphs.forward.output:
             return graphs.draw(logits, temperature, uniform, top_p)
-        if logits is self.kept_logits(slot):
+        if self._plain.are_kept(logits, slot):
             return graphs.draw_kept(logits, temperature, uniform, top_p)
         return self._plain.draw(logits, temperature, uniform, top_p)
 
