@@ -144,7 +144,7 @@ class KeptPrefixes:
 
     def read(self, files: PrefixFolder) -> None:
         """Add what a folder has, and have it hold what is kept from now on."""
-        files.read(self.memory.add)
+        files.read(self.memory.add, self.memory.budget)
         self._files = files
         _log.info("%d prefixes were read", len(self.memory))
 

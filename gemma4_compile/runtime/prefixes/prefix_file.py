@@ -23,7 +23,7 @@ from gemma4_compile.runtime.prefixes.saved_rows import RowBlock, Rows, SavedRows
 _FORMAT = "gemma4_compile.prefix"
 _VERSION = 1
 _ALIGNMENT = 64  # of the rows; the header's length, which is first, has 8 bytes
-_MAX_HEADER = 64 << 20
+MOST_HEADER = 64 << 20
 
 
 class DamagedPrefixError(ArtifactError):
@@ -93,7 +93,7 @@ def decode(layout: Layout, name: str, content: bytearray) -> tuple[RowBlock, Pre
         raise DamagedPrefixError("its content is not what was written")
     try:
         length = int.from_bytes(content[:8], "little")
-        if length > min(_MAX_HEADER, len(content) - 8):
+        if length > min(MOST_HEADER, len(content) - 8):
             raise ValueError("the header is longer than the file")
         described = json.loads(bytes(content[8 : 8 + length]))
         if described["layout"] != layout.id:

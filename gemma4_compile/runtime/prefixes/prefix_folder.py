@@ -20,6 +20,7 @@ from pathlib import Path
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime.prefixes.prefix_file import (
+    MOST_HEADER,
     DamagedPrefixError,
     Layout,
     PrefixHeader,
@@ -93,43 +94,37 @@ class PrefixFolder:
         self._jobs: queue.Queue[_Write | _Remove | None] = queue.Queue()
         self._thread = threading.Thread(target=self._work, name="prefixes", daemon=True)
 
-    def read(self, add: Callable[[tuple[int, ...], SavedRows], Node[SavedRows] | None]) -> None:
-        """Have all prefixes of the folder added, the latest last; remove what is none of them."""
-        found = [name for name in self._folder.names() if _OURS.fullmatch(name)]
-        changed = {name: self._folder.changed_ns(name) for name in found}
-        headers: dict[str, tuple[PrefixHeader, RowBlock]] = {}
-        blocks: dict[str, RowBlock] = {}
-        for name in sorted(found, key=changed.__getitem__):
-            stem, dot, kind = name.partition(".")
-            if dot + kind not in (_PREFIX, _ROWS):
-                continue
+    def read(
+        self,
+        add: Callable[[tuple[int, ...], SavedRows], Node[SavedRows] | None],
+        budget: int,
+    ) -> None:
+        """Have all prefixes of the folder added, the latest last; remove what is none of them.
+
+        Parameters
+        ----------
+        budget : bytes of rows to read at most, of the latest ones; others are removed
+        """
+        names = [name for name in self._folder.names() if _OURS.fullmatch(name)]
+        changed = {name: self._folder.changed_ns(name) for name in names if name.endswith(_PREFIX)}
+        reading = _Reading(self._decoded, self._layout, frozenset(names), budget)
+        found: list[tuple[str, PrefixHeader, SavedRows]] = []
+        for name in sorted(changed, key=changed.__getitem__, reverse=True):
             try:
-                block, header = decode(self._layout, stem, self._read_file(name))
-                if (header is not None) is not (dot + kind == _PREFIX):
-                    raise DamagedPrefixError("it is of another kind than its name says")
+                found.append((name.removesuffix(_PREFIX), *reading.prefix(name)))
+            except _NoMoreRoomError:
+                self._note(f"`{self._path}` has more than --prefix-memory: the oldest ones go")
+                break
             except (DamagedPrefixError, OSError) as error:
                 self._note(f"`{self._path / name}` is not gone on from: {_why(error)}")
-                continue
-            if header is None:
-                blocks[stem] = block
-            else:
-                headers[stem] = header, block
-        for stem, (header, rings) in headers.items():
-            try:
-                own = [blocks[name] for name in header.blocks]
-                node = add(header.keys, joined(self._layout, header, own, rings))
-            except KeyError as error:
-                self._note(f"`{self._path / stem}{_PREFIX}` is not gone on from: no {error}{_ROWS}")
-                continue
-            except DamagedPrefixError as error:
-                self._note(f"`{self._path / stem}{_PREFIX}` is not gone on from: {error}")
-                continue
-            if node is not None and node.state is not None and node.state.rings is rings:
+        for stem, header, saved in reversed(found):
+            node = add(header.keys, saved)
+            if node is not None and node.state is saved:
                 self._names[node] = stem, header.blocks
-                self._blocks |= dict(zip(header.blocks, own, strict=True))
+                self._blocks |= dict(zip(header.blocks, saved.blocks, strict=True))
         for node in [one for one in self._names if one.state is None]:  # the memory has no room
             del self._names[node]
-        self._sweep(found)
+        self._sweep(names)
         self._thread.start()
 
     def write(self, node: Node[SavedRows], keys: tuple[int, ...]) -> None:
@@ -223,17 +218,69 @@ class PrefixFolder:
             name: block for name, block in self._blocks.items() if name + _ROWS in wanted
         }
 
-    def _read_file(self, name: str) -> bytearray:
+    def _decoded(self, name: str, room: int, budget: int) -> tuple[RowBlock, PrefixHeader | None]:
+        """Read a file; DamagedPrefixError, OSError, and _NoMoreRoomError if it is too large."""
+        content = self._read_file(name, room, budget)
+        block, header = decode(self._layout, name.partition(".")[0], content)
+        if (header is not None) is not name.endswith(_PREFIX):
+            raise DamagedPrefixError("it is of another kind than its name says")
+        return block, header
+
+    def _read_file(self, name: str, room: int, budget: int) -> bytearray:
         descriptor = self._folder.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         with os.fdopen(descriptor, "rb", buffering=0) as file:
             status = os.fstat(file.fileno())
             check_regular(status)
             if hasattr(os, "geteuid") and (status.st_uid != os.geteuid() or status.st_mode & 0o077):
                 raise OSError(1, "others can read it, or it is another user's")
+            if status.st_size > budget + MOST_HEADER:
+                raise DamagedPrefixError("it is larger than --prefix-memory")
+            if status.st_size > room + MOST_HEADER:
+                raise _NoMoreRoomError
             content, done = bytearray(status.st_size), 0
             while count := file.readinto(memoryview(content)[done:]):
                 done += count
         return content[:done]
+
+
+class _NoMoreRoomError(Exception):
+    """What is read next is more than the budget has left."""
+
+
+class _Reading:
+    """Reads prefixes, and every block of theirs once, while a budget has room for them."""
+
+    def __init__(
+        self,
+        decoded: Callable[[str, int, int], tuple[RowBlock, PrefixHeader | None]],
+        layout: Layout,
+        names: frozenset[str],
+        budget: int,
+    ) -> None:
+        self._decoded, self._layout, self._names = decoded, layout, names
+        self._room = self._budget = budget
+        self._blocks: dict[str, RowBlock] = {}
+
+    def prefix(self, name: str) -> tuple[PrefixHeader, SavedRows]:
+        """One of them; DamagedPrefixError and OSError for what is none, or lacks a block."""
+        rings, header = self._take(name)
+        assert header is not None, "of a prefix"
+        blocks = [self._block(block + _ROWS) for block in header.blocks]
+        return header, joined(self._layout, header, blocks, rings)
+
+    def _block(self, name: str) -> RowBlock:
+        if name not in self._names:
+            raise DamagedPrefixError(f"no {name[:80]}")
+        if name not in self._blocks:
+            self._blocks[name], _ = self._take(name)
+        return self._blocks[name]
+
+    def _take(self, name: str) -> tuple[RowBlock, PrefixHeader | None]:
+        block, header = self._decoded(name, self._room, self._budget)
+        if block.nbytes > self._room:
+            raise _NoMoreRoomError
+        self._room -= block.nbytes
+        return block, header
 
 
 def check_folder(path: Path, *, make: bool = False) -> None:

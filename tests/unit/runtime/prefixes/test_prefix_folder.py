@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import sys
@@ -56,7 +57,7 @@ class Server:
         self.files: PrefixFolder | None = None
         self.memory: PrefixMemory[SavedRows] = PrefixMemory(budget, self._left)
         files = PrefixFolder(path, layout, self.notes.append)
-        files.read(self.memory.add)
+        files.read(self.memory.add, budget)
         self.files = files
 
     def _left(self, node: Node[SavedRows]) -> None:
@@ -128,6 +129,47 @@ def test_what_goes_from_memory_goes_from_the_folder(tmp_path: Path) -> None:
     assert len(server.memory) == 1
     server.end()
     assert len(names(path)) == 2
+
+
+def test_of_a_folder_with_more_than_the_budget_only_the_latest_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "kept"
+    server = Server(path)
+    for number in range(5):
+        server.add([number, *KEYS[:39]], saved(40))
+    server.end()
+    for name in names(path):  # the last one first
+        if name.endswith(".prefix"):
+            number = json.loads((path / name).read_bytes()[8:].partition(b"}")[0] + b"}")["keys"][0]
+            os.utime(path / name, ns=(0, 10**18 - number * 10**9))
+    block, rings = (part.nbytes for part in saved(40).parts)  # all five have the same rows
+    notes: list[str] = []
+    read: list[int] = []
+    files = PrefixFolder(path, LAYOUT, notes.append)
+    memory: PrefixMemory[SavedRows] = PrefixMemory(10**6)
+
+    def add(keys: tuple[int, ...], state: SavedRows) -> Node[SavedRows] | None:
+        read.append(keys[0])
+        return memory.add(keys, state)
+
+    files.read(add, block + 2 * rings)
+    files.close()
+    assert read == [1, 0]
+    assert notes == [f"`{path}` has more than --prefix-memory: the oldest ones go"]
+    assert len(names(path)) == 3
+
+
+def test_a_file_that_is_larger_than_the_budget_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "kept"
+    filled(path)
+    huge = path / ("f" * 64 + ".prefix")
+    huge.touch(0o600)
+    os.truncate(huge, 1 << 40)  # of which the disk has nothing
+    os.utime(huge, ns=(0, 10**19))
+    server = Server(path)
+    assert len(server.memory) == 2
+    assert server.notes == [f"`{huge}` is not gone on from: it is larger than --prefix-memory"]
+    server.end()
+    assert not huge.exists()
 
 
 def test_a_prefix_that_went_before_its_turn_is_not_written(tmp_path: Path) -> None:
