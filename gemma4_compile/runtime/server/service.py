@@ -26,6 +26,7 @@ from gemma4_compile.runtime.server.media import MediaReader
 from gemma4_compile.runtime.server.messages import name_of, of_any_arguments
 from gemma4_compile.runtime.server.prompt_lanes import PromptLanes
 from gemma4_compile.runtime.server.requests import (
+    LATEST,
     ChatRequest,
     CompletionRequest,
     Request,
@@ -195,7 +196,7 @@ class Service:
 
     def check_model(self, name: str | None) -> None:
         """ApiError 404 for another model than the one that is served."""
-        if name is not None and name != self.model.name:
+        if name is not None and not self._is_own(name):
             raise ApiError(404, self._unknown(name), param="model", code="model_not_found")
 
     def check_strict(self, name: str | None) -> None:
@@ -215,7 +216,7 @@ class Service:
             self._check_template_options(request)
         name, notes = request.model, [ignored.note()]
         self.check_strict(name)
-        if name is not None and name != self.model.name:
+        if name is not None and not self._is_own(name):
             notes.insert(0, f"{self._unknown(name)}, which answers")
         return "; ".join(note for note in notes if note is not None) or None
 
@@ -232,6 +233,10 @@ class Service:
                     param=f"chat_template_kwargs.{name}",
                     code="unsupported_value",
                 )
+
+    def _is_own(self, name: str) -> bool:
+        """Return whether it is the name of the model that is served, as some clients write it."""
+        return name.removesuffix(LATEST) == self.model.name.removesuffix(LATEST)
 
     def _unknown(self, name: str) -> str:
         if len(name) > _SHOWN_NAME:  # it stands in every chunk of a stream

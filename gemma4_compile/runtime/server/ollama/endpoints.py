@@ -20,12 +20,11 @@ from gemma4_compile.runtime.server.ollama.answers import (
     of_generate,
 )
 from gemma4_compile.runtime.server.ollama.requests import (
-    LATEST,
     OllamaRequest,
     read_chat,
     read_generate,
 )
-from gemma4_compile.runtime.server.requests import ChatRequest
+from gemma4_compile.runtime.server.requests import LATEST, ChatRequest
 from gemma4_compile.runtime.server.streams import ReplyStream, collected, finished, written
 from gemma4_compile.types import JsonObject
 
@@ -148,6 +147,7 @@ class _Ollama:
                 "details": _DETAILS,
                 "model_info": {
                     "general.architecture": "gemma4",
+                    "general.basename": model.name,
                     "gemma4.context_length": model.context_length,
                 },
                 "capabilities": self._capabilities(),
@@ -173,7 +173,8 @@ class _Ollama:
         return found
 
     def _model(self) -> JsonObject:
-        name = self._service.model.name
+        own = self._service.model.name
+        name = own if ":" in own else own + LATEST  # pages ask for none but these
         return {
             "name": name,
             "model": name,

@@ -22,6 +22,7 @@ from gemma4_compile.runtime.server.messages import (
 )
 from gemma4_compile.runtime.server.ollama import asks
 from gemma4_compile.runtime.server.requests import (
+    LATEST,
     SAMPLING,
     ChatRequest,
     CompletionRequest,
@@ -34,7 +35,6 @@ from gemma4_compile.runtime.server.requests import (
 )
 from gemma4_compile.runtime.server.response_format import ANY_OBJECT
 
-LATEST = ":latest"  # that clients put behind names
 _COMMON = {
     "cache_salt",
     "format",
@@ -218,7 +218,7 @@ def _settings(fields: Fields, defaults: SamplingOptions) -> Settings:
     options.skip_unknown(_OPTIONS | _SILENT_OPTIONS, asks.OPTIONS)
     return Settings(
         read_sampling_options(options, defaults),
-        read_seed(options),
+        None if options.raw("seed") == -1 else read_seed(options),  # Ollama's word for none
         read_limit(options, "num_predict"),
         read_stop(options),
     )

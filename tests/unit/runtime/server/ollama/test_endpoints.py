@@ -45,9 +45,11 @@ def test_a_prompt_and_a_raw_text(client: Any, engine: ScriptedEngine) -> None:
 def test_what_is_told_of_the_model(client: Any) -> None:
     (listed,) = client.list().models
     (running,) = client.ps().models
-    assert (listed.model, running.model, running.context_length) == ("scripted", "scripted", 512)
+    named = "scripted:latest"  # as Open WebUI asks for it, where it was listed
+    assert (listed.model, running.model, running.context_length) == (named, named, 512)
     shown = client.show("scripted")
     assert shown.modelinfo["gemma4.context_length"] == 512
+    assert shown.modelinfo["general.basename"] == "scripted"  # which VS Code shows
     assert shown.capabilities == ["completion", "tools", "thinking"]
 
 
@@ -77,6 +79,15 @@ def test_the_command_finds_the_server(live: Live) -> None:
     assert live.request("HEAD", "/")[0] == 200
     status, _, version = live.request("GET", "/api/version")
     assert (status, json.loads(version)["version"].count(".")) == (200, 2)
+
+
+def test_the_name_that_is_listed_is_the_model_s_in_every_protocol() -> None:
+    with serving_script(ScriptedEngine(encode("yes")), TOOL_TEMPLATE, strict_model=True) as live:
+        (listed,) = json.loads(live.request("GET", "/api/tags")[2])["models"]
+        body = {"model": listed["name"], "messages": QUESTION, "max_tokens": 3}
+        for path in ("/v1/chat/completions", "/v1/messages"):
+            assert live.request("POST", path, body)[0] == 200
+        assert live.request("GET", f"/v1/models/{listed['name']}")[0] == 200
 
 
 def test_another_model_is_answered_with_a_note_or_refused() -> None:

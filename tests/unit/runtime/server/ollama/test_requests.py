@@ -73,6 +73,7 @@ def test_options_are_settings() -> None:
     assert settings.sampling.temperature == 0.7
     assert ignored.note() == "ignored, as they mean nothing here: `options.num_ctx` (1)"
     assert chat(options={"num_predict": -2}).settings.max_tokens is None
+    assert chat(options={"seed": -1}).settings.seed is None
 
 
 @pytest.mark.parametrize(
