@@ -91,7 +91,9 @@ export class Waits {
 
   private async isEndedByTimer(buffer: GPUBuffer): Promise<boolean> {
     let alone = 0;
-    // A period begins where a read ends, so that the second one shows all of it, if it was begun in time.
+    // The first read may wait for a device that wakes up. A period begins where it ends, which the next one shows all of, if it
+    // was begun in time.
+    await this.timed(buffer);
     for (let read = 0; read < READS && alone < TIMER_MS; read += 1) alone = await this.timed(buffer);
     if (alone < TIMER_MS) return false;
     this.isTimed = true;
