@@ -97,6 +97,7 @@ class _Responses:
             self._exchange.limits.messages,
             lambda name: self._store.find(name, tenant, "previous_response_id").items,
             ignored,
+            lambda name, param: self._store.find_item(name, tenant, param),
         )
         return parsed, ignored
 

@@ -82,6 +82,8 @@ _INCLUDABLE = (
 _MAX_METADATA = 16
 _MAX_METADATA_CHARACTERS = 512
 
+Referred = Callable[[str, str], object]
+"""The item of an id that a field names; raises ApiError for an unknown one."""
 Previous = Callable[[str], Sequence[object]]
 """Items of the conversation that ended with a response; raises ApiError for an unknown one."""
 
@@ -109,6 +111,7 @@ def read_response_request(
     max_items: int,
     previous: Previous,
     ignored: Ignored | None = None,
+    referred: Referred | None = None,
 ) -> ResponseRequest:
     """Read a body.
 
@@ -118,6 +121,7 @@ def read_response_request(
     max_items : most items of a conversation
     previous : finds the items before those of the request
     ignored : where fields that cannot change the reply are counted
+    referred : finds items that are named by their ids; None: there are none
 
     Raises
     ------
@@ -133,6 +137,8 @@ def read_response_request(
     if len(before) + len(items) > max_items:
         found = len(before) + len(items)
         raise fields.error("input", f"expected at most {max_items} items, found {found}")
+    if referred is not None:
+        items = _resolved(fields, items, referred)
     reader = ItemReader(fields.get("instructions", str))
     reader.read(fields, "previous_response_id", before)
     reader.read(fields, "input", items)
@@ -178,6 +184,22 @@ def _items(fields: Fields, previous: Previous) -> tuple[Sequence[object], Sequen
     if value is None and before:
         return before, []
     return before, fields.need("input", list)
+
+
+def _resolved(fields: Fields, items: Sequence[object], referred: Referred) -> Sequence[object]:
+    """The items, those that were referred to in their places; each may be named once."""
+    found: list[object] = []
+    named: set[str] = set()
+    for index, entry in enumerate(items):
+        if isinstance(entry, Mapping) and entry.get("type") == "item_reference":
+            item = fields.inner(f"input[{index}]", entry)
+            name = item.need("id", str)
+            if name in named:
+                raise item.error("id", "was referred to before")
+            named.add(name)
+            entry = referred(name, item.name("id"))
+        found.append(entry)
+    return found
 
 
 def _tools(fields: Fields) -> tuple[Tools, frozenset[str]]:

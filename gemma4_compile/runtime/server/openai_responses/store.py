@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gemma4_compile.runtime.server.api_error import ApiError
@@ -21,21 +21,27 @@ class StoredResponse:
     Attributes
     ----------
     tenant : the key that the request brought
+    outputs : items of the response, by their ids
     """
 
     tenant: str
+    outputs: Mapping[str, bytes]
     _response: bytes
     _items: bytes
 
     @classmethod
     def of(cls, response: JsonObject, items: Sequence[object], tenant: str) -> StoredResponse:
         """Write both out."""
-        return cls(tenant, _written(response), _written(list(items)))
+        output = response.get("output")
+        own = [item for item in output if "id" in item] if isinstance(output, list) else []
+        outputs = {str(item["id"]): _written(item) for item in own}
+        return cls(tenant, outputs, _written(response), _written(list(items)))
 
     @property
     def size(self) -> int:
         """Bytes of it."""
-        return len(self._response) + len(self._items)
+        own = sum(len(item) for item in self.outputs.values())
+        return len(self._response) + len(self._items) + own
 
     @property
     def response(self) -> JsonObject:
@@ -60,17 +66,19 @@ class ResponseStore:
         self._most, self._most_bytes = most, most_bytes
         self._kept: OrderedDict[str, StoredResponse] = OrderedDict()
         self._bytes = 0
+        self._response_of: dict[str, str] = {}  # ids of items
 
     def keep(self, response: JsonObject, items: Sequence[object], tenant: str) -> None:
         """Keep one; where it alone is too large, it is not kept."""
         stored = StoredResponse.of(response, items, tenant)
         if stored.size > self._most_bytes:
             return
-        self._kept[str(response["id"])] = stored
+        name = str(response["id"])
+        self._kept[name] = stored
         self._bytes += stored.size
+        self._response_of.update(dict.fromkeys(stored.outputs, name))
         while self._bytes > self._most_bytes or len(self._kept) > self._most:
-            _, oldest = self._kept.popitem(last=False)
-            self._bytes -= oldest.size
+            self._remove(next(iter(self._kept)))
 
     def find(self, name: str, tenant: str, param: str | None = None) -> StoredResponse:
         """The response of this id; ApiError 404 if there is none of this tenant's."""
@@ -88,5 +96,24 @@ class ResponseStore:
 
     def forget(self, name: str, tenant: str) -> None:
         """Forget one; ApiError 404 as of `find`."""
-        self._bytes -= self.find(name, tenant).size
-        del self._kept[name]
+        self.find(name, tenant)
+        self._remove(name)
+
+    def find_item(self, name: str, tenant: str, param: str) -> object:
+        """The item of this id among those of responses; ApiError 404 as of `find`."""
+        holder = self._response_of.get(name)
+        if holder is None or self._kept[holder].tenant != tenant:
+            raise ApiError(
+                404,
+                f"there is no item `{name[:100]}`: its response was not stored, or others have "
+                "taken its place; send the item itself (`store: false`)",
+                param=param,
+                code="item_not_found",
+            )
+        return json.loads(self.find(holder, tenant).outputs[name])
+
+    def _remove(self, name: str) -> None:
+        gone = self._kept.pop(name)
+        self._bytes -= gone.size
+        for item in gone.outputs:
+            del self._response_of[item]

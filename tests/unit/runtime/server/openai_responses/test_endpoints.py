@@ -64,6 +64,28 @@ def test_a_conversation_that_the_server_keeps(
         client.responses.retrieve(first.id)
 
 
+def test_items_of_responses_are_named_by_their_ids(
+    client: openai.OpenAI, engine: ScriptedEngine
+) -> None:
+    engine.reply = encode(CALLING)
+    first = client.responses.create(model="scripted", input=QUESTION, tools=[WEATHER])
+    call = first.output[2]
+    assert call.type == "function_call"
+    engine.reply = encode("It is sunny.")
+    items: Any = [
+        {"role": "user", "content": QUESTION},
+        *({"type": "item_reference", "id": item.id} for item in first.output),
+        {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"},
+    ]
+    last = client.responses.create(model="scripted", input=items, tools=[WEATHER])
+    assert last.output_text == "It is sunny."
+    said = encode('<tool_call|><|tool_response>response:get_weather{value:<|"|>sunny<|"|>}')
+    assert str(said)[1:-1] in str(engine.held)
+    client.responses.delete(first.id)
+    with pytest.raises(openai.NotFoundError, match="there is no item `rs_"):
+        client.responses.create(model="scripted", input=items, tools=[WEATHER])
+
+
 def test_the_same_response_in_pieces(client: openai.OpenAI, engine: ScriptedEngine) -> None:
     engine.reply = encode(CALLING)
     kinds = []

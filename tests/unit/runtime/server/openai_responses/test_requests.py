@@ -42,6 +42,26 @@ def test_a_conversation_goes_on_from_a_response() -> None:
     assert request.echoed["previous_response_id"] == "resp_1"
 
 
+def test_items_that_are_referred_to_are_read_in_their_places() -> None:
+    kept = {"role": "assistant", "content": "b", "id": "msg_1"}
+
+    def referred(name: str, param: str) -> object:
+        assert (name, param) == ("msg_1", "input[1].id")
+        return kept
+
+    reference = {"type": "item_reference", "id": "msg_1"}
+    items: list[Any] = [BEFORE[0], reference, {"role": "user", "content": "c"}]
+    request = read_response_request(
+        {"input": items}, SamplingOptions(), 4, previous, referred=referred
+    )
+    assert [message.content for message in request.chat.messages] == ["a", "b", "c"]
+    assert request.items == (items[0], kept, items[2])
+    for wrong in ([items[0], reference, reference], [{"type": "item_reference"}]):
+        with pytest.raises(ApiError) as caught:
+            read_response_request({"input": wrong}, SamplingOptions(), 4, previous, None, referred)
+        assert (caught.value.status, str(caught.value.param)[-2:]) == (400, "id")
+
+
 def test_settings_and_tools() -> None:
     chat = read(max_output_tokens=7, top_p=0.5, tools=TOOLS, parallel_tool_calls=False).chat
     assert (chat.settings.max_tokens, chat.settings.sampling.top_p) == (7, 0.5)

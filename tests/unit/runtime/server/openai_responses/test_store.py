@@ -71,9 +71,25 @@ def test_what_is_kept_takes_the_memory_of_its_bytes() -> None:
 @given(ITEMS)
 def test_what_is_kept_comes_back(items: list[Any]) -> None:
     store = ResponseStore()
-    store.keep(response("a", output=items), items, "k")
+    store.keep(response("a", values=items), items, "k")
     found = store.find("a", "k")
-    assert (found.response, found.items) == ({"id": "a", "output": items}, tuple(items))
+    assert (found.response, found.items) == ({"id": "a", "values": items}, tuple(items))
+
+
+def test_items_are_found_as_long_as_their_responses_and_by_their_tenant() -> None:
+    store = ResponseStore(most=2)
+    for name in "abc":
+        items = [{"id": f"fc_{name}", "type": "function_call"}, {"type": "x"}]
+        store.keep(response(name, output=items), [], "k")
+    assert store.find_item("fc_c", "k", "p") == {"id": "fc_c", "type": "function_call"}
+    store.forget("b", "k")
+    for name, tenant in (("fc_a", "k"), ("fc_b", "k"), ("fc_c", "other"), ("c", "k")):
+        with pytest.raises(ApiError) as caught:
+            store.find_item(name, tenant, "input[0].id")
+        assert (caught.value.status, caught.value.param) == (404, "input[0].id")
+    store.forget("c", "k")
+    store.keep(response("large", output=[{"id": "m", "text": "x"}]), [], "k")
+    assert store.find_item("m", "k", "p") == {"id": "m", "text": "x"}
 
 
 def test_who_was_not_asked_for_longest_leaves_first() -> None:
