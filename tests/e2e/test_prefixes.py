@@ -94,6 +94,21 @@ def test_tokens_of_a_prefix_are_taken_back(engine: Engine) -> None:
     assert not engine.pop(back + 1)
 
 
+@pytest.mark.parametrize("held", [20, 3 * RINGS])
+def test_a_prompts_end_is_kept_although_a_token_was_begun_ahead(engine: Engine, held: int) -> None:
+    entries, _ = engine.sequence.row_entries()
+    ids = ids_of(held, 5)
+    engine.clear()
+    in_chunks(engine, ids)
+    engine.decode(78)
+    saved = save(engine.sequence, entries, engine.device, None, None, held)
+    assert engine.pop(1)
+    expected = engine.decode(77)
+    restore(engine.sequence, saved, held, engine.device)
+    assert engine.length == held
+    np.testing.assert_array_equal(engine.decode(77), expected)
+
+
 @dataclass
 class Slot:
     sequence: EngineSequence

@@ -42,7 +42,8 @@ class Beginnings(Protocol):
     def keep(self, keys: Sequence[int], rest: int, owner: Hashable) -> None:
         """Hear that the sequence holds these, as `Prompt.keys` numbers them; it may keep them.
 
-        A chunk of a prompt was added last, of which `rest` tokens are still to come.
+        A chunk of a prompt was added last, of which `rest` tokens are still to come. The end of a
+        prompt is told once the reader has a token: the sequence may hold that, too, begun ahead.
         """
 
     def leave(self, keys: Sequence[int], shared: int, owner: Hashable) -> None:

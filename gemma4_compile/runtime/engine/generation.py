@@ -8,7 +8,7 @@ from collections.abc import Generator as Steps
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, cast, runtime_checkable
+from typing import Literal, cast
 
 from tokenizers import Tokenizer
 
@@ -30,7 +30,7 @@ from gemma4_compile.runtime.reply.reply import (
 )
 from gemma4_compile.runtime.reply.stop_strings import StopStrings
 from gemma4_compile.runtime.reply.tool_calls import ToolCall
-from gemma4_compile.runtime.sampling.sampling import Float32Array, TokenChooser
+from gemma4_compile.runtime.sampling.sampling import Float32Array, PromptReader, TokenChooser
 from gemma4_compile.runtime.speculative.draft_pace import Drafting, DraftPace
 
 CONTEXT_HINT = (
@@ -38,16 +38,6 @@ CONTEXT_HINT = (
     "gemma4-compile --context"
 )
 _OPEN_TOOL_RESPONSE = "<|tool_response>"
-
-
-@runtime_checkable
-class PromptReader(Protocol):
-    """A `TokenChooser` that counts what was said."""
-
-    def begin(self, prompt: Sequence[int]) -> None:
-        """Hear of a new reply after these ids, before its first token is chosen."""
-
-
 _log = logging.getLogger(__name__)
 
 FinishReason = Literal["stop", "length", "context", "interrupted"]
@@ -186,10 +176,12 @@ class Generator:
             self._held.keys, self._held.in_forward = keys[:shared], False
         return shared
 
-    def keep(self, rest: int) -> None:
-        """Tell of the state after a chunk, with so many tokens of the prompt to come."""
+    def keep(self, rest: int) -> float:
+        """Tell of the state after a chunk, before `rest` tokens; the seconds that it took."""
+        begin = time.perf_counter()
         if self._beginnings is not None:
             self._beginnings.keep(self._held.keys, rest, self._client)
+        return time.perf_counter() - begin
 
     def leave(self, shared: int) -> None:
         """Tell that all but the first `shared` tokens of the state are about to go.
@@ -252,7 +244,7 @@ class Generation:
         where another client asked before
     stop : watches for texts that end the answer; `found` is the one that did
     first_token_s : seconds until the first token was chosen
-    decode_s : seconds from then to the end
+    decode_s : seconds from then to the end, without those in which the prompt's end was kept
     drafting : the counts of its guesses, once it has ended; None where there is no drafter
     single_call : whether its first call ends it; may be set until it is iterated
     """
@@ -336,16 +328,19 @@ class Generation:
         """Tokens until one ends the reply; return whether a stop text or a call did."""
         given = yield from self._given(way, None)
         token_id = way.first(logits) if given is None else given
+        kept_s = 0.0
         while True:
             now = time.perf_counter()
             if not self.token_ids:
                 self.first_token_s = now - begin
-            self.decode_s = now - begin - self.first_token_s
+            self.decode_s = now - begin - self.first_token_s - kept_s
             if token_id in self._generator.stop_ids:
                 self.finish_reason = "stop"
                 break
             self.token_ids.append(token_id)
             stopped = yield from self._emit(self._parser.push(token_id))
+            if len(self.token_ids) == 1:  # only now: to copy rings takes long
+                kept_s = self._generator.keep(0)
             if stopped:
                 self.finish_reason = "stop"
                 return True
@@ -357,6 +352,8 @@ class Generation:
                 break
             given = yield from self._given(way, token_id)
             token_id = way.after(token_id) if given is None else given
+        if not self.token_ids:
+            self._generator.keep(0)
         return False
 
     def _given(self, way: NextToken, last: int | None) -> Steps[TokenDue, None, int | None]:
@@ -374,7 +371,8 @@ class Generation:
         logits = None
         for part in generator.cut(self._prompt, done):
             logits = generator.prefill(self._prompt.part(part.start, part.stop))
-            generator.keep(total - part.stop)
+            if part.stop < total:
+                generator.keep(total - part.stop)
             yield PromptProgress(part.stop, total, part.stop - part.start)
         assert logits is not None, "a rewind leaves at least one token to run"
         return logits

@@ -7,9 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gemma4_compile.runtime.engine.generation import PromptReader
 from gemma4_compile.runtime.reply.reply import MarkIds
-from gemma4_compile.runtime.sampling.sampling import Float32Array, TokenChooser, most_probable
+from gemma4_compile.runtime.sampling.sampling import (
+    Float32Array,
+    PromptReader,
+    TokenChooser,
+    most_probable,
+)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from tokenizers import Tokenizer
 
 from gemma4_compile.confined import schemas
 from gemma4_compile.errors import Gemma4CompileError, UsageError
-from gemma4_compile.runtime.engine.generation import PromptReader
 from gemma4_compile.runtime.grammar.call_grammar import call_grammar
 from gemma4_compile.runtime.grammar.schema_process import (
     SchemaProcess,
@@ -26,7 +25,7 @@ from gemma4_compile.runtime.grammar.schema_process import (
 )
 from gemma4_compile.runtime.prompt.literal_specials import control_tokens
 from gemma4_compile.runtime.reply.reply import MarkIds
-from gemma4_compile.runtime.sampling.sampling import Float32Array, TokenChooser
+from gemma4_compile.runtime.sampling.sampling import Float32Array, PromptReader, TokenChooser
 
 INSTALL = "pip install 'gemma4-compile[json]'"
 MAX_SCHEMA_BYTES = 256 << 10

@@ -221,7 +221,8 @@ class SequencePrefixes:
             _log.info("--prefix-memory has no room for a prefix of %d tokens", len(keys))
             return
         try:
-            saved = save(self._engine.sequence, kept.entries, kept.device, base, owner)
+            sequence, length = self._engine.sequence, len(keys)
+            saved = save(sequence, kept.entries, kept.device, base, owner, length)
         except MemoryError:  # a reply is no worse without
             _log.warning("the host has no memory for a prefix of %d tokens", len(keys))
             return

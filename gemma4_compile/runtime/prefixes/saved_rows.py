@@ -94,14 +94,17 @@ def save(
     device: Device,
     base: SavedRows | None,
     owner: Hashable,
+    length: int | None = None,
 ) -> SavedRows:
     """Copy what a sequence holds.
 
     Parameters
     ----------
     base : a prefix of the same tokens, whose rows are not copied again
+    length : that many of its tokens, which the rings must still have; by default all
     """
-    length = sequence.length
+    if length is None:
+        length = sequence.length
     shortest = max(sequence.shortest, length - SLACK, 0)
     begin = 0 if base is None else base.length
     full: list[Rows] = []

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
 from types import MappingProxyType
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,15 @@ Float64Array = npt.NDArray[np.float64]
 
 TokenChooser = Callable[[Float32Array], int]
 """Chooses a token id from logits (vocab_size,): a `Sampler`."""
+
+
+@runtime_checkable
+class PromptReader(Protocol):
+    """A `TokenChooser` that counts what was said."""
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        """Hear of a new reply after these ids, before its first token is chosen."""
+
 
 DrawOptions = tuple[float, float]
 """Temperature and top_p of draws on the device, above 0."""

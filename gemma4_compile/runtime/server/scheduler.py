@@ -120,6 +120,7 @@ class Run:
                     return
                 if not isinstance(event, PromptProgress):
                     self.ticket.tell(event)
+                    self._count()  # the reader has it: the prompt's end may be kept next
                     continue
                 self.rest = event.total - event.done
                 self._counts.read_tokens += event.read

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+import pytest
+
 from gemma4_compile.runtime.engine.beginnings import Restored
 from gemma4_compile.runtime.engine.generation import Generation, Generator
 from gemma4_compile.runtime.engine.media_prompt import Prompt
+from gemma4_compile.runtime.reply.reply import TextDelta
 from tests.scripted_engine import (
     END_OF_TURN,
     ScriptedEngine,
@@ -68,6 +71,22 @@ def test_a_beginning_that_is_kept_elsewhere_is_restored() -> None:
     finished(generator.start(PROMPT, greedy))  # the state forgets
     assert finished(generator.start(ids[:9], greedy)).reused_tokens == 8
     assert engine.held[:9] == ids[:9]
+
+
+@pytest.mark.parametrize("reply", ["a b c", ""])
+def test_the_prompts_end_is_kept_once_the_reader_has_a_token(reply: str) -> None:
+    engine = ScriptedEngine(encode(reply), prefill_chunk=4)
+    kept = Kept(engine)
+    generator = Generator(engine, tiny_tokenizer(), frozenset({END_OF_TURN}), beginnings=kept)
+    ends = [
+        list(kept.ends)
+        for event in generator.start(list(range(300, 310)), greedy, plain=True)
+        if isinstance(event, TextDelta)
+    ]
+    chunks, end = ["6 to come", "2 to come"], ["0 to come"]
+    assert ends[:1] == [chunks] * bool(reply)
+    assert all(later == chunks + end for later in ends[1:])
+    assert kept.ends == chunks + end
 
 
 def test_a_client_learns_what_was_held_of_its_own_prompt_alone() -> None:
