@@ -76,6 +76,7 @@ def run(options: ServeOptions) -> None:
         options.draft != 0,
         Placement(options.ple, options.experts),
         pages=True,
+        sequences=options.slots or 1,
     )
     package = Console().locate(options.package, drafts=options.draft, wish=wish)
     options = replace(options, package=package)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gemma4_compile import abi
@@ -56,12 +56,25 @@ class MemoryNeed:
     growing : keys and values of full attention in the whole context, of all sequences
     context_length : that the package was compiled for
     sequences : at a time
+    rings : of `fixed`, what each sequence has
     """
 
     fixed: int
     growing: int
     context_length: int
     sequences: int = 1
+    rings: int = 0
+
+    def of(self, sequences: int) -> MemoryNeed:
+        """With another number of sequences."""
+        fixed = self.fixed + (sequences - self.sequences) * self.rings
+        growing = self.growing // self.sequences * sequences
+        return replace(self, fixed=fixed, growing=growing, sequences=sequences)
+
+    def most_sequences(self, free: int, context_length: int) -> int:
+        """As many as fit so many bytes with room for so many tokens each, of those wanted."""
+        wanted = range(self.sequences, 0, -1)
+        return next((n for n in wanted if self.of(n).at(context_length) <= free), 0)
 
     def at(self, context_length: int) -> int:
         """Bytes with room for so many tokens."""
@@ -111,9 +124,10 @@ def memory_need(
         elsewhere += round((1 - share) * experts)
     parts = ("weights_bytes", "kv_sliding_bytes", "activation_bytes")
     fixed = sum(library.amount(part) for part in parts) - elsewhere + drafter_bytes
-    fixed = max(0, fixed) + (sequences - 1) * library.amount("kv_sliding_bytes")
+    rings = library.amount("kv_sliding_bytes")
+    fixed = max(0, fixed) + (sequences - 1) * rings
     growing = sequences * library.amount("kv_full_bytes")
-    return MemoryNeed(fixed, growing, context_length, sequences)
+    return MemoryNeed(fixed, growing, context_length, sequences, rings)
 
 
 def unused_bytes(
@@ -166,12 +180,16 @@ def check_fits(
     wanted = min(context_length or need.context_length, need.context_length)
     if need.at(wanted) <= free:
         return
-    longest = need.longest(free)
-    if longest is not None and longest < wanted:
-        fits = f"--context-length {longest} fits"
+    longest, fewer = need.longest(free), need.most_sequences(free, wanted)
+    ways = [f"--context-length {longest}"] if longest is not None and longest < wanted else []
+    ways += [f"--slots {fewer}"] if fewer else []
+    if not ways and need.sequences > 1 and (alone := need.of(1).longest(free)) is not None:
+        ways = [f"--slots 1 --context-length {alone}"]
+    if ways:
+        fits = f"{' or '.join(ways)} fits"
     else:
         fits = (
-            f"its weights alone take {_size(need.fixed)}: compile its model with a smaller "
+            f"its weights alone take {_size(need.of(1).fixed)}: compile its model with a smaller "
             f"recipe or another size, `gemma4-compile MODEL --fit {free // 10**6}MB` "
             "chooses what fits"
         )

@@ -93,7 +93,8 @@ def test_what_can_lie_elsewhere_is_not_counted(
     device: str, placement: Placement, elsewhere: int
 ) -> None:
     found = memory_need(library(device), cache(), COMPILED, Made(device), placement, 7)
-    assert found == MemoryNeed(3 * GB + GB // 10 + GB // 5 - 4 * elsewhere + 7, GB, COMPILED)
+    fixed = 3 * GB + GB // 10 + GB // 5 - 4 * elsewhere + 7
+    assert found == MemoryNeed(fixed, GB, COMPILED, rings=GB // 10)
 
 
 def test_each_sequence_has_keys_and_values_of_its_own() -> None:
@@ -108,6 +109,29 @@ def test_each_sequence_has_keys_and_values_of_its_own() -> None:
         assert of_four.at(length) - of_one.at(length) == pytest.approx(3 * own, abs=2)
     with pytest.raises(ArtifactError, match="8192 tokens of context for each of 4 sequences"):
         check_fits("p", of_four, Made("cuda", of_one.at(COMPILED)))
+
+
+@pytest.mark.parametrize(
+    ("free", "context", "hint"),
+    [
+        # All have 3.2 GB, each 0.1 GB beside, and 1 GB in the whole context.
+        (6 * GB, None, "--context-length 6656 or --slots 2 fits; "),
+        (3_600_000_000, 512, "--context-length 256 or --slots 2 fits; "),
+        (3_450_000_000, None, "--slots 1 --context-length 1024 fits; "),
+        (3 * GB, 256, "its weights alone take 3.30 GB: "),
+    ],
+)
+def test_a_refusal_says_how_many_sequences_would_fit(
+    free: int, context: int | None, hint: str
+) -> None:
+    places, device = Placement(ple="gpu", experts=1.0), Made("cuda", free)
+    need = memory_need(library(), cache(), COMPILED, device, places, 0, 3)
+    assert need is not None
+    with pytest.raises(ArtifactError, match="for each of 3 sequences") as refused:
+        check_fits("p", need, device, context)
+    assert (refused.value.hint or "").startswith(hint)
+    for count in (1, 2, 3):
+        assert need.of(count) == memory_need(library(), cache(), COMPILED, device, places, 0, count)
 
 
 def test_a_library_of_an_earlier_version_is_not_judged() -> None:
@@ -277,4 +301,17 @@ def test_a_server_asks_before_it_fetches(
     assert "does not fit the memory" in told
     assert "--fit 1000MB" in told
     assert (f"--device {BROWSER}" in told) == (BROWSER in devices)
+    assert not [each for each in hub.asked if "params_shard" in each and "/resolve/" in each]
+
+
+def test_a_server_asks_for_all_of_its_slots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(room, "available_bytes", lambda: 5 * GB)  # one slot needs 4.3
+    with serve(files_of("cpu")) as hub:
+        hub.use(monkeypatch, tmp_path / "cache")
+        assert serve_cli.main([MODEL, "--port", "0", "--slots", "8"]) == 1
+    told = capsys.readouterr().err
+    assert "8192 tokens of context for each of 8 sequences" in told
+    assert "--slots 1 fits" in told
     assert not [each for each in hub.asked if "params_shard" in each and "/resolve/" in each]
