@@ -189,7 +189,11 @@ def _load(options: ServeOptions, provenance: Provenance, ending: ExitStack) -> S
             beginnings = None if kept is None else kept.of(one)
             return Generator(one, model.tokenizer, package.stop_token_ids, engine.media, beginnings)
 
-        return Slots(EngineSequences(engine), generator)
+        if cache is not None and kept is None:
+            why = "this package's library has no functions for it: compile the package again"
+            console.note(f"--prefix-cache: nothing is kept in `{cache.path}`: {why}")
+        counted = None if kept is None else kept.counts
+        return Slots(EngineSequences(engine), generator, counted)
 
     taken: list[MediaSettings] = []  # known once the library is loaded
     worker = Worker(load, options.queue)

@@ -23,6 +23,25 @@ class Restored:
     owner: Hashable
 
 
+@dataclass(frozen=True)
+class KeptCounts:
+    """What is kept, and what became of it.
+
+    Attributes
+    ----------
+    prefixes, nbytes, budget : that are there, their bytes, and how many these may be
+    saved : prefixes that were ever kept
+    hits, restored_tokens : prompts that went on from one, and the tokens that it spared them
+    """
+
+    prefixes: int
+    nbytes: int
+    budget: int
+    saved: int
+    hits: int
+    restored_tokens: int
+
+
 class Beginnings(Protocol):
     """Keeps what states held, for one sequence, which it knows.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from gemma4_compile.errors import ArtifactError
+from gemma4_compile.runtime.engine.beginnings import KeptCounts
 from gemma4_compile.runtime.engine.generation import Generator
 from gemma4_compile.runtime.engine.media_prompt import Prompt, Tokens
 from gemma4_compile.runtime.engine.sequence_engine import SeveralEngines
@@ -52,11 +53,13 @@ class Slots:
     ----------
     engines : the engine's sequences
     make : a generator for one of these
+    kept : what they share besides, counted; None where nothing is kept
     most : how many there may be; fewer once the device has had no room for another
     """
 
     engines: SeveralEngines
     make: Callable[[TokenEngine], Generator]
+    kept: Callable[[], KeptCounts] | None = None
     most: int = field(init=False)
     held: list[Slot] = field(init=False, default_factory=list)
 

@@ -15,7 +15,7 @@ from gemma4_compile.errors import ArtifactError
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.options.prefixes import default_memory
 from gemma4_compile.runtime.device.device import Device
-from gemma4_compile.runtime.engine.beginnings import Restored
+from gemma4_compile.runtime.engine.beginnings import KeptCounts, Restored
 from gemma4_compile.runtime.engine.chunks import whole_rows
 from gemma4_compile.runtime.engine.media_prompt import Prompt
 from gemma4_compile.runtime.engine.sequence import Sequence
@@ -114,7 +114,7 @@ class KeptPrefixes:
     ----------
     memory : the states
     whole_images : no prefix ends within a picture
-    restored_tokens, saved_states : counts of all sequences so far
+    hits, restored_tokens, saved_states : as of `KeptCounts`, of all sequences so far
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class KeptPrefixes:
         self._files: PrefixFolder | None = None
         self._itemsize = np.dtype(dtype).itemsize
         self.spacing = Spacing.of(chunk, ring_bytes(entries, self._itemsize), budget)
-        self.restored_tokens = self.saved_states = 0
+        self.hits = self.restored_tokens = self.saved_states = 0
 
     def read(self, files: PrefixFolder) -> None:
         """Add what a folder has, and have it hold what is kept from now on."""
@@ -156,6 +156,12 @@ class KeptPrefixes:
         self.saved_states += 1
         if self._files is not None:
             self._files.write(node, tuple(keys))
+
+    def counts(self) -> KeptCounts:
+        """What there is at this moment; of any thread."""
+        memory = self.memory
+        done = self.saved_states, self.hits, self.restored_tokens
+        return KeptCounts(len(memory), memory.nbytes, memory.budget, *done)
 
     def has_room(self, length: int) -> bool:
         """Return whether the budget has room for the rows of so many tokens alone."""
@@ -195,6 +201,7 @@ class SequencePrefixes:
         if found is None or found.count - shared < max(1, kept.spacing.least // 2):
             return None
         restore(self._engine.sequence, found.state, found.count, kept.device)
+        kept.hits += 1
         kept.restored_tokens += found.count - shared
         _log.info("%d tokens of a prompt of %d were kept", found.count, len(prompt))
         return Restored(found.count, found.state.owner)

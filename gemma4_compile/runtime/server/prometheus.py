@@ -14,6 +14,7 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
+from gemma4_compile.runtime.engine.beginnings import KeptCounts
 from gemma4_compile.runtime.server.counts import SECONDS, Distribution
 from gemma4_compile.runtime.server.worker import WorkerState
 
@@ -72,6 +73,23 @@ class _State(Collector):
             "From a built prompt to the first token.",
             counts.first_token_s,
         )
+        if state.kept is not None:
+            yield from _of_prefixes(state.kept)
+
+
+def _of_prefixes(kept: KeptCounts) -> Iterator[Metric]:
+    for name, value, says in (
+        ("prefixes", kept.prefixes, "Beginnings of prompts that are kept."),
+        ("prefix_bytes", kept.nbytes, "Bytes of kept beginnings."),
+        ("prefix_budget_bytes", kept.budget, "Bytes that kept beginnings may take."),
+    ):
+        yield GaugeMetricFamily(f"gemma4_{name}", says, value=value)
+    for name, value, says in (
+        ("prefixes_saved", kept.saved, "Beginnings that were ever kept."),
+        ("prefix_hits", kept.hits, "Prompts that went on from a kept beginning."),
+        ("prefix_hit_tokens", kept.restored_tokens, "Tokens that these did not read."),
+    ):
+        yield CounterMetricFamily(f"gemma4_{name}", says, value=value)
 
 
 def _histogram(name: str, says: str, values: Distribution) -> Metric:

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
 
+from gemma4_compile.runtime.engine.beginnings import KeptCounts
 from gemma4_compile.runtime.engine.media_prompt import Tokens
 from gemma4_compile.runtime.engine.slots import Slots
 from gemma4_compile.runtime.server.api_error import ApiError
@@ -88,11 +89,13 @@ class WorkerState:
     Attributes
     ----------
     waiting : requests of which nothing has begun
+    kept : beginnings of prompts; None where none are kept
     """
 
     slots: tuple[SlotState, ...]
     waiting: int
     counts: Counts
+    kept: KeptCounts | None = None
 
 
 class Worker:
@@ -144,7 +147,9 @@ class Worker:
                 prompt, written = len(run.keys), run.written
                 held = prompt - run.rest + written
                 slots[slot.number] = SlotState(slot.number, run.state, held, prompt, written)
-        return WorkerState(tuple(slots), waiting, scheduler.counts)
+        kept = scheduler.slots.kept
+        counts = scheduler.counts
+        return WorkerState(tuple(slots), waiting, counts, None if kept is None else kept())
 
     def reserve(self) -> Place:
         """Take a place in the queue.

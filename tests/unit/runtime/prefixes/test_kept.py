@@ -12,6 +12,7 @@ from gemma4_compile.errors import ArtifactError
 from gemma4_compile.media.inputs import Picture
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.engine.beginnings import KeptCounts
 from gemma4_compile.runtime.engine.media_prompt import Prompt, Run
 from gemma4_compile.runtime.engine.sequence import Sequence
 from gemma4_compile.runtime.library.kv_rows import RowEntry
@@ -100,7 +101,9 @@ def test_rows_that_are_kept_already_are_not_read_again() -> None:
     assert found(prefixes, Prompt(keys)) == 50
     assert found(prefixes, Prompt(keys[:47])) == 46
     assert found(prefixes, Prompt(keys), shared=48) == 0
-    assert (prefixes.saved_states, prefixes.restored_tokens) == (2, 96)
+    memory = prefixes.memory
+    expected = KeptCounts(2, memory.nbytes, BUDGET, saved=2, hits=2, restored_tokens=50 + 46)
+    assert prefixes.counts() == expected
 
 
 def test_chunks_are_kept_at_distances_that_grow() -> None:

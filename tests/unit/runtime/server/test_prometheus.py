@@ -8,6 +8,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gemma4_compile.runtime.engine.beginnings import KeptCounts
+from gemma4_compile.runtime.server.counts import Counts
+from gemma4_compile.runtime.server.prometheus import exposition
+from gemma4_compile.runtime.server.worker import WorkerState
 from tests.live_server import QUESTION, TOOL_TEMPLATE, Live, serving_script
 from tests.scripted_engine import ScriptedEngine, encode
 
@@ -26,7 +30,11 @@ def live(engine: ScriptedEngine) -> Iterator[Live]:
 
 
 def samples(live: Live) -> dict[str, float]:
-    text = live.request("GET", "/metrics", Authorization=f"Bearer {KEY}")[2].decode()
+    return read(live.request("GET", "/metrics", Authorization=f"Bearer {KEY}")[2])
+
+
+def read(content: bytes) -> dict[str, float]:
+    text = content.decode()
     found: dict[str, Any] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -59,6 +67,20 @@ def test_requests_are_counted_by_tokens_and_ends(live: Live) -> None:
         assert change[f"gemma4_{name}_seconds_bucket{{le=+Inf}}"] == 2
         assert change[f"gemma4_{name}_seconds_sum"] >= 0
     assert after["gemma4_slots{doing=free}"] == 1
+
+
+def test_kept_prefixes_are_counted_where_there_are_any(live: Live) -> None:
+    kept = KeptCounts(prefixes=3, nbytes=500, budget=900, saved=7, hits=4, restored_tokens=1200)
+    found = read(exposition(WorkerState((), 0, Counts(), kept), "")[0])
+    assert {name: value for name, value in found.items() if "prefix" in name} == {
+        "gemma4_prefixes": 3,
+        "gemma4_prefix_bytes": 500,
+        "gemma4_prefix_budget_bytes": 900,
+        "gemma4_prefixes_saved_total": 7,
+        "gemma4_prefix_hits_total": 4,
+        "gemma4_prefix_hit_tokens_total": 1200,
+    }
+    assert not any("prefix" in name for name in samples(live))
 
 
 def test_openmetrics_for_who_asks_for_it(live: Live) -> None:
