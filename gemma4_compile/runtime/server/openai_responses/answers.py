@@ -12,6 +12,7 @@ from gemma4_compile.runtime.reply.reply import Event, MarkIds, ReasoningDelta
 from gemma4_compile.runtime.reply.tool_calls import ToolCall
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.logprobs import ReplyLogprobs
+from gemma4_compile.runtime.server.openai_responses.tools import ToolForm, custom_text
 from gemma4_compile.runtime.server.server_sent import named_event
 from gemma4_compile.types import JsonObject
 
@@ -30,6 +31,7 @@ class ResponseAnswer:
         *,
         note: str | None = None,
         tools: Sequence[Mapping[str, object]] = (),
+        forms: Mapping[str, ToolForm] | None = None,
         logprobs: ReplyLogprobs | None = None,
         marks: MarkIds | None = None,
     ) -> None:
@@ -40,11 +42,13 @@ class ResponseAnswer:
         echoed : fields of the request that the response repeats
         note : what the client should know, besides the answer; or None
         tools : declarations, whose types calls are given out with
+        forms : functions that are other tools to the client, by their names
         logprobs : of the reply's tokens, if they are to be told
         marks : by which tokens of reasoning are counted
         """
         self._model, self._echoed, self._keep, self._note = model, echoed, keep, note
         self._tools, self._logprobs, self._marks = tools, logprobs, marks
+        self._forms = forms or {}
         self._id = f"resp_{uuid.uuid4().hex}"
         self._created = int(time.time())
         self._number = 0
@@ -136,20 +140,26 @@ class ResponseAnswer:
 
     def _call(self, call: ToolCall) -> Iterator[str]:
         yield from self._close("completed")
-        arguments = call.arguments_json()
+        form = self._forms.get(call.name, ToolForm(call.name))
+        kind, place, told = "function_call", "arguments", call.arguments_json()
+        if form.is_custom:
+            kind, place, told = "custom_tool_call", "input", custom_text(call)
         item: JsonObject = {
-            "type": "function_call",
-            "id": f"fc_{uuid.uuid4().hex}",
+            "type": kind,
+            "id": f"{'ctc' if form.is_custom else 'fc'}_{uuid.uuid4().hex}",
             "call_id": call.call_id or f"call_{uuid.uuid4().hex}",
-            "name": call.name,
+            "name": form.name,
         }
-        begun = {**item, "arguments": "", "status": "in_progress"}
-        yield self._of_item("response.output_item.added", begun)
+        if form.namespace:
+            item["namespace"] = form.namespace
+        yield self._of_item(
+            "response.output_item.added", {**item, place: "", "status": "in_progress"}
+        )
         of_item = {"item_id": item["id"], "output_index": len(self._done)}
-        kind = "response.function_call_arguments"
-        yield self._event(f"{kind}.delta", **of_item, delta=arguments)
-        yield self._event(f"{kind}.done", **of_item, name=call.name, arguments=arguments)
-        item |= {"arguments": arguments, "status": "completed"}
+        kind = f"response.{kind}_{place}"
+        yield self._event(f"{kind}.delta", **of_item, delta=told)
+        yield self._event(f"{kind}.done", **of_item, name=form.name, **{place: told})
+        item |= {place: told, "status": "completed"}
         yield self._of_item("response.output_item.done", item)
         self._done.append(item)
 

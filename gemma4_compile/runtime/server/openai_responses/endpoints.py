@@ -58,6 +58,7 @@ class _Responses:
             keep,
             note=asked.note,
             tools=parsed.chat.tools,
+            forms=parsed.forms,
             logprobs=reply.logprobs,
             marks=MarkIds.of(model.tokenizer),
         )

@@ -11,6 +11,7 @@ from gemma4_compile.runtime.server.fields import Fields
 from gemma4_compile.runtime.server.media import DETAILS, GivenMedium, read_medium
 from gemma4_compile.runtime.server.messages import called_name, read_arguments
 from gemma4_compile.runtime.server.openai_responses import asks
+from gemma4_compile.runtime.server.openai_responses.tools import custom_arguments, name_in
 
 _ROLES = ("user", "assistant", "system", "developer")
 _SYSTEM = ("system", "developer")
@@ -51,12 +52,11 @@ class ItemReader:
             self._read_message(item)
             return
         self._end_opening()
-        if kind == "function_call":
-            item.skip_unknown(_ITEM | {"arguments", "call_id", "name"}, {})
-            call = ToolCall(called_name(item), read_arguments(item), item.need("call_id", str))
+        if kind in ("custom_tool_call", "function_call"):
+            call = _call(item, kind)
             self._calls.append(call)
             self._conversation.calls.add(call.call_id)
-        elif kind == "function_call_output":
+        elif kind in ("custom_tool_call_output", "function_call_output"):
             self._end_turn()
             self._read_result(item)
         elif kind == "reasoning":
@@ -142,6 +142,18 @@ class ItemReader:
         if self._opening:
             self._conversation.add(Message("system", ""), in_lines(self._opening))
             self._opening = []
+
+
+def _call(item: Fields, kind: str) -> ToolCall:
+    is_custom = kind == "custom_tool_call"
+    place = "input" if is_custom else "arguments"
+    item.skip_unknown(_ITEM | {"call_id", "name", "namespace", place}, {})
+    namespace = item.get("namespace", str, "")
+    if namespace:
+        called_name(item.inner("namespace", {"name": namespace}))
+    name = name_in(namespace, called_name(item))
+    values = custom_arguments(item.need("input", str)) if is_custom else read_arguments(item)
+    return ToolCall(name, values, item.need("call_id", str))
 
 
 def _parts(item: Fields, name: str, role: str) -> list[Part]:

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gemma4_compile.runtime.sampling.sampling import SamplingOptions
 from gemma4_compile.runtime.server import thinking
 from gemma4_compile.runtime.server.fields import Fields, Ignored
-from gemma4_compile.runtime.server.foreign_tools import declared_tools
-from gemma4_compile.runtime.server.messages import (
-    MAX_TOOLS,
-    Tools,
-    declare,
-    followed,
-    read_tool_choice,
-    tool_name,
-)
+from gemma4_compile.runtime.server.messages import declare, read_tool_choice
 from gemma4_compile.runtime.server.openai_responses import asks
 from gemma4_compile.runtime.server.openai_responses.items import ItemReader
+from gemma4_compile.runtime.server.openai_responses.tools import ToolForm, read_tools
 from gemma4_compile.runtime.server.requests import (
     MAX_TOP_LOGPROBS,
     SAMPLING,
@@ -66,7 +59,6 @@ _REQUEST = {
     *_SILENT,
     *SAMPLING,
 }
-_TOOL = {"description", "name", "parameters", "strict", "type"}
 _LOGPROBS = "message.output_text.logprobs"
 # Reasoning comes back in clear; of what else can be included there is nothing here.
 _INCLUDABLE = (
@@ -97,12 +89,14 @@ class ResponseRequest:
     items : of the whole conversation, as they were sent
     echoed : fields that the response repeats
     stored : whether others may go on from it
+    forms : functions that are other tools to the client, by their names
     """
 
     chat: ChatRequest
     items: tuple[object, ...]
     echoed: JsonObject
     stored: bool
+    forms: Mapping[str, ToolForm] = field(default_factory=dict)
 
 
 def read_response_request(
@@ -130,8 +124,8 @@ def read_response_request(
     """
     fields = Fields(body, ignored=ignored)
     fields.skip_unknown(_REQUEST, asks.REQUEST)
-    tools, strict = _tools(fields)
-    declared, must_call, several = read_tool_choice(fields, tools)
+    given = read_tools(fields)
+    declared, must_call, several = read_tool_choice(fields, given.tools)
     parallel = fields.get("parallel_tool_calls", bool, True)
     before, items = _items(fields, previous)
     if len(before) + len(items) > max_items:
@@ -163,14 +157,15 @@ def read_response_request(
         tools=declared,
         declared=declare(fields, declared, "parameters"),
         must_call=must_call,
-        strict=strict,
+        strict=given.strict,
         several_calls=several and parallel,
         thinking=_thinking(fields),
         schema=_schema(fields),
     )
     stored = fields.get("store", bool, True)
     echoed = _echoed(fields, chat, parallel=parallel)
-    return ResponseRequest(chat, (*before, *items), echoed | {"store": stored}, stored)
+    items = (*before, *items)
+    return ResponseRequest(chat, items, echoed | {"store": stored}, stored, given.forms)
 
 
 def _items(fields: Fields, previous: Previous) -> tuple[Sequence[object], Sequence[object]]:
@@ -200,30 +195,6 @@ def _resolved(fields: Fields, items: Sequence[object], referred: Referred) -> Se
             entry = referred(name, item.name("id"))
         found.append(entry)
     return found
-
-
-def _tools(fields: Fields) -> tuple[Tools, frozenset[str]]:
-    """The functions that a client runs; and the names of those with `strict`."""
-    entries = fields.get("tools", list, [])
-    if len(entries) > MAX_TOOLS:
-        raise fields.error("tools", f"expected at most {MAX_TOOLS}, found {len(entries)}")
-    tools: list[Mapping[str, object]] = []
-    strict: list[str] = []
-    why = "this server brings no tools: only functions are served"
-    for tool in declared_tools(fields, entries, {"function"}, why):
-        tool.need("type", str)
-        tool.skip_unknown(_TOOL, asks.TOOL)
-        name = tool_name(tool)
-        function: dict[str, object] = {
-            "name": name,
-            "description": tool.get("description", str, ""),
-        }
-        if tool.has("parameters"):
-            function["parameters"] = tool.get("parameters", dict)
-        tools.append({"type": "function", "function": function})
-        if tool.get("strict", bool, False):
-            strict.append(name)
-    return tuple(tools), followed(fields, strict, "tools[].strict")
 
 
 def _thinking(fields: Fields) -> bool | None:

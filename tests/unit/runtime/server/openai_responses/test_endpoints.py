@@ -86,6 +86,39 @@ def test_items_of_responses_are_named_by_their_ids(
         client.responses.create(model="scripted", input=items, tools=[WEATHER])
 
 
+def test_custom_tools_and_namespaces_are_called_as_they_were_declared(
+    client: openai.OpenAI, engine: ScriptedEngine
+) -> None:
+    tools: Any = [
+        {"type": "custom", "name": "say"},
+        {"type": "namespace", "name": "mcp__x", "description": "", "tools": [WEATHER]},
+    ]
+    calls = [
+        '<|tool_call>call:say{input:<|"|>a\nb<|"|>}<tool_call|>',
+        '<|tool_call>call:mcp__x__get_weather{city:<|"|>Rome<|"|>}<tool_call|>',
+    ]
+    engine.reply = encode("".join(calls))
+    asked: dict[str, Any] = {"model": "scripted", "input": QUESTION, "tools": tools}
+    with client.responses.stream(**asked) as stream:
+        events = list(stream)
+    pieces = [e.delta for e in events if e.type == "response.custom_tool_call_input.delta"]
+    assert pieces == ["a\nb"]
+    output = client.responses.create(**asked).output
+    said, called = (item.to_dict() for item in output)
+    assert (said["type"], said["name"], said["input"]) == ("custom_tool_call", "say", "a\nb")
+    assert (called["name"], called["namespace"]) == ("get_weather", "mcp__x")
+
+    engine.reply = encode("Done.")
+    items: Any = [
+        {"role": "user", "content": QUESTION},
+        *(item.to_dict() for item in output),
+        {"type": "custom_tool_call_output", "call_id": said["call_id"], "output": "1"},
+        {"type": "function_call_output", "call_id": called["call_id"], "output": "2"},
+    ]
+    assert client.responses.create(**{**asked, "input": items}).output_text == "Done."
+    assert str(encode("".join(calls)))[1:-1] in str(engine.held)
+
+
 def test_the_same_response_in_pieces(client: openai.OpenAI, engine: ScriptedEngine) -> None:
     engine.reply = encode(CALLING)
     kinds = []

@@ -119,7 +119,7 @@ def test_tools_of_the_protocol_s_maker_are_left_out_beside_others() -> None:
     brought = [
         {"type": "web_search", "external_web_access": False},
         {"type": "local_shell"},
-        {"type": "namespace", "name": "mcp__x", "tools": [TOOLS[0]]},
+        {"type": "tool_search"},
     ]
     ignored = Ignored()
     request = read(ignored, tools=[*brought, *TOOLS], text={"verbosity": "low"})
@@ -128,7 +128,7 @@ def test_tools_of_the_protocol_s_maker_are_left_out_beside_others() -> None:
     ]
     assert ignored.note() == (
         "ignored, as they mean nothing here: `tools[] of type web_search` (1), "
-        "`tools[] of type local_shell` (1), `tools[] of type namespace` (1), `text.verbosity` (1)"
+        "`tools[] of type local_shell` (1), `tools[] of type tool_search` (1), `text.verbosity` (1)"
     )
     with pytest.raises(ApiError) as caught:
         read(Ignored(strict=True), tools=[*TOOLS, brought[0]])

@@ -1,0 +1,137 @@
+"""Tools of `/v1/responses`: what a client runs becomes a function, and calls go back as asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gemma4_compile.runtime.reply.tool_calls import ToolCall
+from gemma4_compile.runtime.server.fields import Fields
+from gemma4_compile.runtime.server.foreign_tools import declared_tools
+from gemma4_compile.runtime.server.messages import MAX_TOOLS, Tools, followed, tool_name
+from gemma4_compile.runtime.server.openai_responses import asks
+from gemma4_compile.types import JsonObject
+
+_FUNCTION = {"description", "name", "parameters", "strict", "type"}
+_NAMESPACE = {"description", "name", "tools", "type"}
+_CUSTOM = {"description", "format", "name", "type"}
+_SERVED = {"custom", "function", "namespace"}
+_WHY = "this server brings no tools: only functions are served"
+_INPUT = "input"  # the argument that is the text of a custom tool
+_TEXT = {"type": "object", "properties": {_INPUT: {"type": "string"}}, "required": [_INPUT]}
+
+
+@dataclass(frozen=True)
+class ToolForm:
+    """How a client knows a function that is declared to the model.
+
+    Attributes
+    ----------
+    name : the client's
+    namespace : that the name is of; empty for none
+    is_custom : it takes a text, and no arguments
+    """
+
+    name: str
+    namespace: str = ""
+    is_custom: bool = False
+
+
+@dataclass(frozen=True)
+class DeclaredTools:
+    """What a request declares.
+
+    Attributes
+    ----------
+    tools : functions, as chat templates take them
+    strict : names of those whose calls must follow their declaration
+    forms : of the functions that are others to the client, by their names
+    """
+
+    tools: Tools
+    strict: frozenset[str]
+    forms: Mapping[str, ToolForm]
+
+
+def name_in(namespace: str, name: str) -> str:
+    """A function's name for the model: without namespaces it is one word."""
+    if not namespace:
+        return name
+    return namespace + ("" if namespace.endswith("__") else "__") + name
+
+
+def custom_arguments(text: str) -> dict[str, object]:
+    """The arguments of a call of a custom tool."""
+    return {_INPUT: text}
+
+
+def custom_text(call: ToolCall) -> str:
+    """The text of such a call, whatever the model made of it."""
+    text = call.arguments.get(_INPUT)
+    return text if isinstance(text, str) else call.arguments_json()
+
+
+def read_tools(fields: Fields) -> DeclaredTools:
+    """Read `tools`; ApiError names the one that cannot be served."""
+    reader = _Reader()
+    entries = fields.get("tools", list, [])
+    for tool in declared_tools(fields, _few(fields, entries), _SERVED, _WHY):
+        if tool.need("type", str) != "namespace":
+            reader.add(tool)
+            continue
+        tool.skip_unknown(_NAMESPACE, asks.TOOL)
+        inner = _few(tool, tool.need("tools", list))
+        for one in declared_tools(tool, inner, _SERVED - {"namespace"}, _WHY):
+            reader.add(one, tool_name(tool))
+    _few(fields, reader.tools)
+    strict = followed(fields, reader.strict, "tools[].strict")
+    return DeclaredTools(tuple(reader.tools), strict, reader.forms)
+
+
+def _few(fields: Fields, entries: Sequence[object]) -> Sequence[object]:
+    if len(entries) > MAX_TOOLS:
+        raise fields.error("tools", f"expected at most {MAX_TOOLS}, found {len(entries)}")
+    return entries
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.tools: list[JsonObject] = []
+        self.strict: list[str] = []
+        self.forms: dict[str, ToolForm] = {}
+
+    def add(self, tool: Fields, namespace: str = "") -> None:
+        if tool.need("type", str) == "custom":
+            self._add_custom(tool, namespace)
+        else:
+            self._add_function(tool, namespace)
+
+    def _add_function(self, tool: Fields, namespace: str) -> None:
+        tool.skip_unknown(_FUNCTION, asks.TOOL)
+        own = tool_name(tool)
+        name = name_in(namespace, own)
+        if namespace:
+            self.forms[name] = ToolForm(own, namespace)
+        parameters = tool.get("parameters", dict) if tool.has("parameters") else None
+        self._add(name, tool.get("description", str, ""), parameters)
+        if tool.get("strict", bool, False):
+            self.strict.append(name)
+
+    def _add_custom(self, tool: Fields, namespace: str) -> None:
+        """Its grammar is told to the model, which is not bound by it."""
+        tool.skip_unknown(_CUSTOM, asks.TOOL)
+        own, lines = tool_name(tool), [tool.get("description", str, "")]
+        form = tool.inner("format", tool.get("format", dict, {}))
+        form.skip_unknown({"definition", "syntax", "type"}, {})
+        if form.get("type", str, "text") != "text":
+            form.ignored.add(form.name("definition"))
+            lines += [f"Grammar of `{_INPUT}`:", form.get("definition", str, "")]
+        name = name_in(namespace, own)
+        self.forms[name] = ToolForm(own, namespace, is_custom=True)
+        self._add(name, "\n".join(line for line in lines if line), _TEXT)
+
+    def _add(self, name: str, description: str, parameters: Mapping[str, object] | None) -> None:
+        function: dict[str, object] = {"name": name, "description": description}
+        if parameters is not None:
+            function["parameters"] = parameters
+        self.tools.append({"type": "function", "function": function})
