@@ -233,6 +233,7 @@ export class Loader {
 
   private async downloadAndStart(signal: AbortSignal): Promise<void> {
     const pack = await this.wanted();
+    if (signal.aborted) return this.onEnded(signal); // this tab may have given the model away
     if (!(await this.ownership.take())) {
       this.events.state({ kind: "elsewhere" });
       return;

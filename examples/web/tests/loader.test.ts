@@ -18,3 +18,31 @@ it.each([
   await loader.start();
   expect(load).toHaveBeenCalledOnce();
 });
+
+it("a load that ends while the table's place is chosen does not take the model from other tabs", async () => {
+  const held: string[] = [];
+  let choose: (() => void) | undefined;
+  vi.stubGlobal("navigator", {
+    gpu: { requestAdapter: () => new Promise((resolve) => (choose = () => resolve(null))) },
+    locks: { request: async (name: string) => void held.push(name) },
+    userAgent: "",
+  });
+  const pack = {
+    url: "https://x.y/",
+    contextLength: 8,
+    drafter: new Map(),
+    requirements: { weightsBytes: 9, kvSlidingBytes: 0, kvFullBytes: 0, activationBytes: 0, hostTableBytes: 5 },
+  };
+  const settings = { accepted: [], fast: true, drafts: true, table: "auto", allowedMemory: 0, context: {} };
+  const session = { settings, changeSettings: vi.fn() } as unknown as Session;
+  const state = vi.fn();
+  const loader = new Loader(session, { state, failed: vi.fn() });
+  Object.assign(loader, { pack, whole: pack });
+  const started = loader.start();
+  await vi.waitFor(() => expect(choose).toBeDefined());
+  loader.pause();
+  choose!();
+  await started;
+  expect(held).toEqual([]);
+  expect(state).toHaveBeenLastCalledWith(expect.objectContaining({ title: "The download is paused." }));
+});
