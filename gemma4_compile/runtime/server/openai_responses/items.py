@@ -60,7 +60,9 @@ class ItemReader:
             self._end_turn()
             self._read_result(item)
         elif kind == "reasoning":
-            if self._texts or self._calls:  # it begins another step of the model
+            # It begins another step of the model; what follows calls whose results are still to
+            # come is of their turn.
+            if self._texts and not self._calls:
                 self._end_turn()
             item.skip_unknown(_ITEM | {"content", "encrypted_content", "summary"}, {})
             self._thoughts += self._thought(item, "content") or self._thought(item, "summary")
@@ -83,8 +85,6 @@ class ItemReader:
             return
         self._end_opening()
         if role == "assistant":
-            if self._calls:
-                self._end_turn()
             self._texts += [part for part in parts if isinstance(part, str)]
             return
         self._end_turn()

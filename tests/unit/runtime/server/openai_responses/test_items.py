@@ -77,6 +77,27 @@ def test_results_stand_beside_their_calls_whatever_was_said_meanwhile() -> None:
     assert [m.role for m in messages] == ["assistant", "user", "assistant"]
 
 
+def test_what_the_model_says_before_results_is_of_the_turn_of_the_calls() -> None:
+    other = {**CALL, "call_id": "d"}
+    outputs = (OUTPUT, {**OUTPUT, "call_id": "d"})
+    for items in (
+        (THOUGHT, CALL, says("assistant", "mid"), other),
+        (THOUGHT, CALL, THOUGHT, says("assistant", "mid"), other),
+        (says("assistant", "mid"), CALL, THOUGHT, other),
+    ):
+        messages = read(says("user", "q"), *items, *outputs, says("assistant", "end"))
+        assert [(m.role, m.content, m.tool_call_id) for m in messages] == [
+            ("user", "q", None),
+            ("assistant", "mid", None),
+            ("tool", "7", "c"),
+            ("tool", "7", "d"),
+            ("assistant", "end", None),
+        ]
+        assert [call.call_id for call in messages[1].tool_calls] == ["c", "d"]
+    messages = read(says("assistant", "a"), THOUGHT, says("assistant", "b"))
+    assert [(m.content, m.reasoning) for m in messages] == [("a", None), ("b", "hm")]
+
+
 def test_reasoning_in_short_is_taken_where_there_is_no_other() -> None:
     short = {key: value for key, value in THOUGHT.items() if key != "content"}
     assert read(says("user", "q"), short, CALL)[1].reasoning == "short"
