@@ -162,13 +162,12 @@ class Generator:
         if self._whole:
             shared = whole_rows(prompt.modalities(), shared)
         interrupted = self.is_interrupted or self.engine.length != len(held)
-        kept = self._beginnings
         self.leave(shared)
         if interrupted or shared == 0 or not self.engine.pop(len(held) - shared):
             self.clear()
             shared = 0
-        self._held.keys = keys[:shared]
-        if kept is not None:
+        self._held.keys, self._held.prompt = keys[:shared], None
+        if (kept := self._beginnings) is not None:
             self._held.in_forward = True
             restored = kept.restore(prompt, shared)
             if restored is not None:
@@ -181,15 +180,18 @@ class Generator:
         begin = time.perf_counter()
         if self._beginnings is not None:
             self._beginnings.keep(self._held.keys, rest, self._client)
+        self._held.prompt = None if rest else len(self._held.keys)
         return time.perf_counter() - begin
 
     def leave(self, shared: int) -> None:
         """Tell that all but the first `shared` tokens of the state are about to go.
 
-        Where it is not known what they are, as after an error, nothing is told.
+        Where it is not known what they are, as after an error, nothing is told; nor of a reply that
+        the next prompt has in other words, as without its reasoning: nobody comes back to it.
         """
         held = self.held_keys
-        if self._beginnings is not None and shared < len(held) == self.engine.length:
+        most = min(len(held), self._held.prompt or len(held))
+        if self._beginnings is not None and shared < most and len(held) == self.engine.length:
             self._beginnings.leave(held, shared, self._client)
 
     def prefill(self, chunk: Prompt) -> Float32Array:

@@ -33,10 +33,12 @@ class Held:
     Attributes
     ----------
     keys : of its tokens, as `Prompt.keys` numbers them
+    prompt : how many of these are a prompt, once its end was told to who keeps beginnings
     in_forward : a forward has begun and not ended; it stays so where Ctrl-C or an error ended it
     """
 
     keys: list[int] = field(default_factory=list)
+    prompt: int | None = None
     in_forward: bool = False
 
     def end_forward(self, *keys: int) -> None:

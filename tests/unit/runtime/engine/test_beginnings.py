@@ -73,6 +73,21 @@ def test_a_beginning_that_is_kept_elsewhere_is_restored() -> None:
     assert engine.held[:9] == ids[:9]
 
 
+def test_of_a_reply_in_other_words_nothing_is_kept() -> None:
+    engine = ScriptedEngine(encode("a b c"))
+    kept = Kept(engine)
+    generator = Generator(engine, tiny_tokenizer(), frozenset({END_OF_TURN}), beginnings=kept)
+    first = finished(generator.start(PROMPT, greedy))
+    longer = [*PROMPT, *first.token_ids[:2], 400, 401]
+    assert finished(generator.start(longer, greedy)).reused_tokens == len(PROMPT) + 2
+    assert kept.ends == ["0 to come"] * 2
+    shared = len(longer) - 1  # the same prompt: its reply may be gone back to
+    assert finished(generator.start(longer, greedy)).reused_tokens == shared
+    assert kept.ends[2:] == [f"{shared} of {len(longer) + 3}", "0 to come"]
+    finished(generator.start([*longer[:4], 7], greedy))
+    assert kept.ends[4:] == [f"4 of {len(longer) + 3}", "0 to come"]
+
+
 @pytest.mark.parametrize("reply", ["a b c", ""])
 def test_the_prompts_end_is_kept_once_the_reader_has_a_token(reply: str) -> None:
     engine = ScriptedEngine(encode(reply), prefill_chunk=4)
