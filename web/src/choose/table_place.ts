@@ -36,7 +36,7 @@ export interface PlaceFacts {
   isMobile: boolean;
   /** Why this browser cannot read rows from a file; undefined where it can. */
   problem: string | undefined;
-  /** Whether tokens will be drafted, which a table on the host rules out. */
+  /** Whether tokens will be drafted: with a table on the host the rounds do not overlap. */
   drafts: boolean;
   /** undefined: nobody has measured it yet. */
   pace: Pace | undefined;
