@@ -12,10 +12,15 @@ from pathlib import Path
 
 import aiohttp
 
-START = (
-    "import sys; from gemma4_compile.cli.start import run_serve; sys.argv[0] = 'gemma4-serve'; "
-    "run_serve()"
-)
+START = """
+import ctypes, signal, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGINT)  # PR_SET_PDEATHSIG
+from gemma4_compile.cli.start import run_serve
+sys.argv[0] = "gemma4-serve"
+run_serve()
+"""
+"""On Linux it ends with its parent, however that ends: nobody else would free the GPU's memory."""
 HOP_BY_HOP = frozenset(
     (
         *("connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"),

@@ -142,6 +142,32 @@ def test_a_package_that_is_not_there_is_an_error(tmp_path: Path) -> None:
         asyncio.run(Replica(tmp_path / "none").start())
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux to end it")
+def test_a_server_ends_with_its_replica(package: Path) -> None:
+    """Also where that is killed, and cannot end anything itself."""
+    code = (
+        "import asyncio, sys; from pathlib import Path; from replica import Replica\n"
+        "async def run(one):\n"
+        "    await one.start()\n"
+        "    print(one.address, flush=True)\n"
+        "    await asyncio.sleep(3600)\n"
+        "asyncio.run(run(Replica(Path(sys.argv[1]))))"
+    )
+    command = [sys.executable, "-c", code, str(package)]
+    before = set(servers(package))
+    with subprocess.Popen(command, cwd=HERE, stdout=subprocess.PIPE, text=True) as replica:
+        assert replica.stdout is not None
+        assert replica.stdout.readline().startswith("http://")
+        own = set(servers(package)) - before
+        assert len(own) == 1
+        replica.kill()
+        replica.wait()
+    deadline = time.monotonic() + 300
+    while own & set(servers(package)):
+        assert time.monotonic() < deadline, "it serves on"
+        time.sleep(0.2)
+
+
 def test_headers_of_a_connection_end_with_it() -> None:
     sent = {"Host": "here", "Connection": "close, X-Hop", "X-Hop": "1", "Authorization": "Bearer a"}
     assert passed_on(sent) == {"authorization": "Bearer a"}
