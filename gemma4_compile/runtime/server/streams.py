@@ -20,6 +20,8 @@ from gemma4_compile.runtime.server.service import Reply
 _Result = TypeVar("_Result")
 
 SERVER_SENT = "text/event-stream"
+# nginx gathers an answer of a server behind it, unless the server says not to.
+_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 class ReplyStream(StreamingResponse):
@@ -28,7 +30,7 @@ class ReplyStream(StreamingResponse):
     def __init__(
         self, events: AsyncIterator[str], replies: Sequence[Reply], media_type: str = SERVER_SENT
     ) -> None:
-        super().__init__(events, media_type=media_type, headers={"Cache-Control": "no-store"})
+        super().__init__(events, media_type=media_type, headers=_HEADERS)
         self._replies = replies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -132,6 +132,7 @@ def test_a_stream_is_not_silent_while_its_prompt_is_read(
             asked["messages"] = QUESTION
         connection.request("POST", path, json.dumps(asked), {"Content-Type": "application/json"})
         stream = connection.getresponse()
+        assert stream.getheader("X-Accel-Buffering") == "no"
         seen = 0
         while seen < 3:  # the beginning of a stream of messages, or of a response, says it once
             line = stream.readline()
