@@ -109,12 +109,12 @@ class Slots:
         if len(self.held) >= self.most:
             return False
         try:
-            engine = self.engines.add()
+            generator = self.make(self.engines.add())
         except ArtifactError as error:
             self.most = len(self.held)
             _log.warning("%d slots in the place of %d: %s", self.most, self.engines.most, error)
             return False
-        self.held.append(Slot(len(self.held), self.make(engine)))
+        self.held.append(Slot(len(self.held), generator))
         return True
 
     def fork(self, child: Slot, prompt: Tokens) -> bool:

@@ -76,8 +76,24 @@ class NoRoom(ScriptedSequences):
         return super().add()
 
 
-def test_a_slot_without_room_is_one_fewer(caplog: pytest.LogCaptureFixture) -> None:
-    slots = slots_of(NoRoom([ScriptedEngine([500]) for _ in range(4)]))
+class NoRoomLater(ScriptedSequences):
+    """Has memory for two of its engines, and is asked for it when the third one begins."""
+
+    def add(self) -> ScriptedEngine:
+        added = super().add()
+        if self.added == 3:
+            added.clear = self.refuse  # type: ignore[method-assign]
+        return added
+
+    def refuse(self) -> None:
+        raise ArtifactError("no room for keys and values")
+
+
+@pytest.mark.parametrize("kind", [NoRoom, NoRoomLater])
+def test_a_slot_without_room_is_one_fewer(
+    kind: type[ScriptedSequences], caplog: pytest.LogCaptureFixture
+) -> None:
+    slots = slots_of(kind([ScriptedEngine([500]) for _ in range(4)]))
     assert slots.free == 4
     slots.take(LONG)
     slots.take(LONG[50:])
