@@ -28,6 +28,7 @@ def fixed_addresses(engine: Engine) -> set[int]:
 def several_sequences(package: Path) -> None:
     """Each slot has a graph of its own, of its own keys and values; weights are the same."""
     engine = Engine.open(package, sequences=2)
+    locked = CUDA.host_bytes
     first, second = engine.sequence, engine.sequences.add()
     recorded = []
     for sequence in (first, second):
@@ -56,6 +57,7 @@ def several_sequences(package: Path) -> None:
     engine.prefill(PROMPT, again)
     step = launches_of(lambda: add(engine, 4, again))
     assert (step.direct, step.replayed) == ([], recorded[1]), "it has the slot that was free"
+    assert CUDA.host_bytes == locked > 0, "no sequence takes memory of its own for its tokens"
 
 
 def joint_steps(package: Path) -> None:

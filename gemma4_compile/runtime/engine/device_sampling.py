@@ -10,7 +10,6 @@ from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.engine.model_runner import ModelRunner
 from gemma4_compile.runtime.engine.sequence import Sequence
-from gemma4_compile.runtime.library.steps import token_readback
 from gemma4_compile.runtime.sampling.sampling import DrawOptions
 
 
@@ -25,7 +24,7 @@ class DeviceSampling:
     def __init__(self, device: Device, runner: ModelRunner, sequence: Sequence) -> None:
         """Take a sequence."""
         self._device, self._runner, self.sequence = device, runner, sequence
-        self._readback = token_readback(device)
+        self._readback = runner.readback
 
     @property
     def is_faster(self) -> bool:

@@ -20,7 +20,12 @@ from gemma4_compile.runtime.engine.sequence import Sequence
 from gemma4_compile.runtime.library.kv_state import KvState
 from gemma4_compile.runtime.library.native_library import Forward, NativeLibrary
 from gemma4_compile.runtime.library.row_window import RowWindow
-from gemma4_compile.runtime.library.steps import GraphSteps, Parameters, PlainSteps
+from gemma4_compile.runtime.library.steps import (
+    GraphSteps,
+    Parameters,
+    PlainSteps,
+    token_readback,
+)
 from gemma4_compile.runtime.sampling.sampling import Float32Array
 
 
@@ -57,6 +62,7 @@ class ModelRunner:
     media_rows : the towers
     media : what the model takes besides text
     ids : memory on the device for the ids of a forward
+    readback : brings drawn tokens to the host, one at a time; None where they are waited for
     window : as of `LoadedModel`; a forward of tokens that are on the device alone needs it None
     """
 
@@ -71,6 +77,7 @@ class ModelRunner:
         self._text = device.place(np.full(model.prefill_chunk, abi.MODALITY_TEXT, np.int32))
         self._modalities = Feed(device, model.prefill_chunk, "int32")
         self._device = device
+        self.readback = token_readback(device)
         self._draw_numbers: dict[int, tuple[Feed, ...]] = {}
         self._kv = model.kv.handle
         self._vocab_size = model.vocab_size
