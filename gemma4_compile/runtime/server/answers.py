@@ -117,6 +117,10 @@ class ChatAnswer:
         calls = [{"index": number, **self._call(event)}]
         return self._chunk(index, {"tool_calls": calls}, None, None)
 
+    def pause(self, index: int) -> JsonObject:
+        """A chunk of nothing: some clients take a comment for an event without JSON."""
+        return self._chunk(index, {}, None, None)
+
     def last(self, index: int, generation: Generation) -> JsonObject:
         """The chunk with the reason why a reply ended."""
         return self._chunk(index, {}, finish_reason(generation), None)
@@ -186,6 +190,10 @@ class TextAnswer:
         assert isinstance(event, TextDelta), "a plain generation has no other parts"
         logprob_object = None if logprobs is None else logprobs.text(tokens)
         return self._object([self._choice(index, event.text, None, logprob_object)])
+
+    def pause(self, index: int) -> JsonObject:
+        """A chunk of nothing."""
+        return self._object([self._choice(index, "", None, None)])
 
     def last(self, index: int, generation: Generation) -> JsonObject:
         """The chunk with the reason why a text ended."""

@@ -18,7 +18,7 @@ from gemma4_compile.runtime.server.requests import (
     read_chat_request,
     read_completion_requests,
 )
-from gemma4_compile.runtime.server.server_sent import COMMENT, data_event
+from gemma4_compile.runtime.server.server_sent import data_event
 from gemma4_compile.runtime.server.service import Reply
 from gemma4_compile.runtime.server.streams import ReplyStream, ended, finished
 from gemma4_compile.types import JsonObject
@@ -130,7 +130,7 @@ async def _answer(
 async def _stream(
     replies: Sequence[Reply], answer: Answer, include_usage: bool
 ) -> AsyncIterator[str]:
-    """The replies, one after another, as server-sent events; a comment where none comes."""
+    """The replies, one after another, as server-sent events."""
     try:
         for index, reply in enumerate(replies):
             first = answer.first(index)
@@ -140,7 +140,7 @@ async def _stream(
             async for item in reply.ticket.paced_events():
                 if item is None:
                     if silent:
-                        yield COMMENT
+                        yield data_event(answer.pause(index))
                     silent = True
                     continue
                 silent = False

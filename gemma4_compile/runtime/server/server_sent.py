@@ -10,10 +10,6 @@ from collections.abc import Mapping
 _LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 
 
-COMMENT = ":\n\n"
-"""What clients skip: it says that the connection is alive."""
-
-
 def data_event(content: Mapping[str, object]) -> str:
     """An event without a name."""
     return f"data: {one_line(content)}\n\n"
