@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gemma4_compile.options.chat import ON_GPU
 from gemma4_compile.options.serve import MOST_DEFAULT_SLOTS
 from gemma4_compile.package.libraries import LibraryRecord
 from gemma4_compile.runtime.device.device import Device
@@ -17,7 +18,11 @@ from gemma4_compile.runtime.package.room import (
 def default_slots(
     package: Package, context_length: int | None, drafter: bool, placement: Placement
 ) -> int:
-    """Slots of a server that is told no number; ArtifactError if the device is missing."""
+    """Slots of a server that is told no number; ArtifactError if the device is missing.
+
+    Only of what one leaves with all on the device that nobody places elsewhere: further slots must
+    not drive the table of per-layer embeddings or experts away, which would slow one reply alone.
+    """
     device = Device.open(package.device)
     library, free = package.library, free_memory(device)
     if library is None or free is None:
@@ -25,7 +30,11 @@ def default_slots(
     own = package.drafter_cache if drafter else None
     further = 0 if own is None else sum(shard.nbytes for shard in own.shards)
     compiled = package.chat_config.context_window_size
-    need = memory_need(library, package.tensor_cache, compiled, device, placement, further)
+    whole = Placement(
+        ON_GPU if placement.ple is None else placement.ple,
+        1.0 if placement.experts is None else placement.experts,
+    )
+    need = memory_need(library, package.tensor_cache, compiled, device, whole, further)
     if need is None:
         return 1
     return slots_that_fit(library, need, free, context_length or need.context_length)

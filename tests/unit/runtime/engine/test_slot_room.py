@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from gemma4_compile.package.artifacts import Shard, TensorCache, TensorRecord
 from gemma4_compile.package.libraries import LibraryRecord
-from gemma4_compile.runtime.engine.slot_room import slots_that_fit
-from gemma4_compile.runtime.package.room import MemoryNeed
+from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.engine import slot_room
+from gemma4_compile.runtime.engine.slot_room import default_slots, slots_that_fit
+from gemma4_compile.runtime.package.package import Package
+from gemma4_compile.runtime.package.room import MemoryNeed, Placement
 
 MB = 10**6
 RECORD = LibraryRecord(
@@ -39,3 +45,31 @@ def test_half_of_what_one_leaves_is_for_others(free: int, context: int, slots: i
 def test_slots_without_keys_of_their_own_are_as_many_as_may_be() -> None:
     record = replace(RECORD, requirements={})
     assert slots_that_fit(record, MemoryNeed(1, 0, 8192), 100, 8192) == 4
+
+
+@pytest.mark.parametrize(
+    ("free", "placement", "slots"),
+    [
+        (4100, Placement(), 1),  # one takes 3,500 with all there, and half of 600 is too little
+        (4600, Placement(), 2),
+        (4100, Placement(ple="host"), 2),
+        (4100, Placement(experts=0.0), 2),
+        (2900, Placement(ple="host", experts=0.0), 2),
+    ],
+)
+def test_further_slots_drive_nothing_off_the_device(
+    free: int, placement: Placement, slots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 3,000 MB of weights 400 are the table and 1,200 experts; a slot takes 500."""
+    words = {"embed_tokens_per_layer.weight": 100 * MB, "layers.0.experts.up.weight": 300 * MB}
+    records = tuple(TensorRecord(name, (n,), "float32", 0) for name, n in words.items())
+    package = SimpleNamespace(
+        device="cuda",
+        library=RECORD,
+        drafter_cache=None,
+        chat_config=SimpleNamespace(context_window_size=8192),
+        tensor_cache=TensorCache((Shard("params_shard_0.bin", 1600 * MB, "", records),), 2),
+    )
+    monkeypatch.setattr(slot_room, "free_memory", lambda device: free * MB)
+    monkeypatch.setattr(Device, "open", lambda name: Device(name))
+    assert default_slots(cast(Package, package), None, False, placement) == slots
