@@ -50,7 +50,7 @@ _CHAT = _COMMON | {"messages", "tools"}
 _GENERATE = _COMMON | {"images", "prompt", "raw", "system"}
 _OPTIONS = {
     "num_predict",
-    "repeat_last_n",  # read where a penalty is on
+    "repeat_last_n",  # of 0 none of the penalties is on, which a penalty contradicts
     "repetition_penalty",
     "seed",
     "stop",
@@ -214,6 +214,11 @@ def _settings(fields: Fields, defaults: SamplingOptions) -> Settings:
         values["repetition_penalty"] = values.pop("repeat_penalty")
     if values.get("num_predict") in _ENDLESS:
         del values["num_predict"]
+    window = values.get("repeat_last_n")
+    if type(window) is int and window > 0 and not fields.ignored.strict:
+        # It is 64 there where nobody says so, too: penalties look at the whole in either case.
+        del values["repeat_last_n"]
+        fields.ignored.add("options.repeat_last_n")
     options = fields.inner("options", values)
     options.skip_unknown(_OPTIONS | _SILENT_OPTIONS, asks.OPTIONS)
     return Settings(

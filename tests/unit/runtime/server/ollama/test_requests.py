@@ -76,6 +76,20 @@ def test_options_are_settings() -> None:
     assert chat(options={"seed": -1}).settings.seed is None
 
 
+def test_a_window_of_penalties_is_noted() -> None:
+    ignored = Ignored()
+    found = chat(ignored, options={"repeat_penalty": 1.1, "repeat_last_n": 64})  # as Ollama has it
+    assert found.settings.sampling.repetition_penalty == 1.1
+    assert ignored.note() == "ignored, as they mean nothing here: `options.repeat_last_n` (1)"
+    for window, strict in ((0, False), (64, True)):
+        with pytest.raises(ApiError, match="whole of prompt and reply"):
+            chat(
+                Ignored(strict=strict),
+                options={"repetition_penalty": 1.1, "repeat_last_n": window},
+            )
+    assert chat(options={"repeat_penalty": 1.1, "repeat_last_n": -1})
+
+
 @pytest.mark.parametrize(
     ("form", "expected"),
     [(None, None), ("", None), ("json", ANY_OBJECT), (SCHEMA, SCHEMA), ('{"a": 1}', {"a": 1})],
