@@ -78,21 +78,33 @@ class Slots:
         """Return whether a reply can begin; takes memory for a slot if it needs a new one."""
         return any(slot.is_free for slot in self.held) or self._add()
 
-    def take(self, prompt: Tokens) -> Slot:
+    def take(self, prompt: Tokens, read: int = 0) -> Slot:
         """The free slot that a prompt goes on from best, no longer free; there is one.
 
         The one that shares the longest beginning with it, if that is at least half of the prompt or
         of what the slot holds: a chat's template alone begins all prompts with the same. Else the
         one that guesses ahead, if no other reply runs; else one that was not used yet; else the one
-        whose last use is the longest ago.
+        whose last use is the longest ago. Of these, one that can have a copy of what a slot that is
+        not free holds of the prompt, or is about to.
+
+        Parameters
+        ----------
+        read : tokens at the beginning of the prompt that another reply is about to read
         """
         keys = Prompt.of(prompt).keys()
         free = [slot for slot in self.held if slot.is_free]
         found = max(free, key=lambda slot: slot.shared(keys), default=None)
         if found is None or not found.is_half_shared(keys):
+            taken = (slot.shared(keys) for slot in self.held if not slot.is_free)
+            if max(read, *taken, 0) >= LEAST_FORK:
+                free = [slot for slot in free if self._takes_copies(slot)] or free
             found = self._unshared(free)
         found.is_free, found.used = False, next(self._turns)
         return found
+
+    def _takes_copies(self, slot: Slot) -> bool:
+        engine = slot.generator.engine
+        return self.engines.can_fork(engine, engine, 0)
 
     def _unshared(self, free: Sequence[Slot]) -> Slot:
         """As `take`, for a prompt that goes on from nothing."""

@@ -209,7 +209,10 @@ class Scheduler:
     def admit(self, ticket: Ticket) -> None:
         """Give a ticket a slot; there has to be room for one."""
         self._leave_ways()
-        run = Run(ticket, self.slots.take(ticket.prompt), self.counts)
+        begin = Prompt.of(ticket.prompt).keys()[:-1]
+        read = (beginning(run.keys, begin) for run in self.runs if run.reads)
+        slot = self.slots.take(ticket.prompt, max(read, default=0))
+        run = Run(ticket, slot, self.counts)
         run.follow(self.runs)
         self.runs.append(run)
         run.begin()

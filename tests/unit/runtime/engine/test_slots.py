@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.runtime.engine.media_prompt import Prompt
-from gemma4_compile.runtime.engine.slots import Slots, beginning
+from gemma4_compile.runtime.engine.slots import LEAST_FORK, Slots, beginning
 from gemma4_compile.runtime.engine.token_engine import TokenEngine
 from tests.scripted_engine import (
     GuessingEngine,
@@ -120,7 +120,7 @@ class NoneIntoTheFirst(ScriptedSequences):
     """As an engine's own sequence, the first one takes no copy; the third one's rings are gone."""
 
     def can_fork(self, parent: TokenEngine, child: TokenEngine, count: int) -> bool:
-        return child is not self.engines[0] and parent is not self.engines[2]
+        return child is not self.engines[0] and (not count or parent is not self.engines[2])
 
 
 def test_where_no_copy_can_be_made_a_slot_keeps_what_it_holds() -> None:
@@ -136,6 +136,22 @@ def test_where_no_copy_can_be_made_a_slot_keeps_what_it_holds() -> None:
     assert first.generator.rewind(LONG) == 40
     assert slots.fork(last, LONG)
     assert sequences.forks == [(1, 3, 80)]
+
+
+def test_what_can_be_copied_goes_where_a_copy_can_be_made() -> None:
+    slots = slots_of(NoneIntoTheFirst([ScriptedEngine([500]) for _ in range(3)]))
+    for begin in (0, 30, 60):
+        answer(slots, LONG[begin:][:9])
+    long = [*LONG[50:], *LONG[:20]]
+    busy = slots.take(LONG[30:40])
+    assert busy.number == 1
+    assert slots.take(long, read=LEAST_FORK).number == 2  # the first one's use is longer ago
+    slots.held[2].is_free = True
+    busy.generator.rewind(long)
+    for begin in range(0, 40, 10):
+        busy.generator.prefill(Prompt(long[begin : begin + 10]))
+    assert slots.take(long).number == 2
+    assert slots.take(long).number == 0  # there is no other one
 
 
 @given(st.lists(st.integers(0, 1)), st.lists(st.integers(0, 1)), st.lists(st.integers(0, 1)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gemma4_compile.runtime.engine.token_engine import TokenEngine
 from gemma4_compile.runtime.sampling.sampling import (
     SamplingOptions,
     TokenChooser,
@@ -15,6 +16,7 @@ from tests.scripted_engine import (
     GuessingEngine,
     RandomEngine,
     ScriptedEngine,
+    ScriptedSequences,
     encode,
     scripted_generator,
 )
@@ -175,6 +177,24 @@ def test_what_slots_held_before_is_no_part_of_a_prompt_that_is_read(turns: int) 
         served.finish(*[served.ask(prompt, most=1) for _ in range(3)])
         assert sum(entry.startswith("read") for entry in served.log) == 3 + 2
         assert len(served.sequences.forks) == 2
+
+    in_loop(body)
+
+
+def test_replies_to_one_prompt_are_no_copies_in_a_slot_that_takes_none() -> None:
+    class NoneIntoTheFirst(ScriptedSequences):
+        def can_fork(self, parent: TokenEngine, child: TokenEngine, count: int) -> bool:
+            return child is not self.engines[0]
+
+    def body() -> None:
+        served = Served(replies(3))
+        served.scheduler.slots.engines = sequences = NoneIntoTheFirst(served.sequences.engines)
+        sequences.added = 1
+        served.finish(*[served.ask(ids(3 * CHUNK, seed), most=1) for seed in (2, 3, 4)])
+        for seed in (2, 4):  # so that the second one's use is longest ago, then the first one's
+            served.finish(served.ask([*ids(3 * CHUNK, seed), 5], most=1))
+        served.finish(*[served.ask(ids(6 * CHUNK, 6), most=1) for _ in range(2)])
+        assert sequences.forks == [(1, 2, 6 * CHUNK - 1)]
 
     in_loop(body)
 
