@@ -153,7 +153,7 @@ class PrefixFolder:
                     self._forget(job.node)
                 elif not failed:
                     self._put(job)
-            except OSError as error:
+            except (OSError, MemoryError) as error:
                 failed = True
                 self._note(f"no more prefixes are written to `{self._path}`: {_why(error)}")
             finally:
@@ -341,4 +341,4 @@ def _unusable(path: Path, why: str) -> UsageError:
 
 
 def _why(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or "no memory"

@@ -293,21 +293,28 @@ def test_a_write_that_was_interrupted_leaves_nothing(tmp_path: Path) -> None:
     assert names(path) == sorted([*before, "mine.txt"])
 
 
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (OSError(28, "No space left on device"), "No space left on device"),
+        (MemoryError(), "no memory"),
+    ],
+)
 def test_a_disk_that_is_full_is_told_once_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, why: str
 ) -> None:
     path = tmp_path / "kept"
     server = Server(path)
     assert server.files is not None
 
     def full(name: str, other: str) -> None:
-        raise OSError(28, "No space left on device")
+        raise error
 
     monkeypatch.setattr(server.files._folder, "replace", full)
     for length in (20, 30):
         server.add(KEYS[:length], saved(length))
     server.end()
-    assert server.notes == [f"no more prefixes are written to `{path}`: No space left on device"]
+    assert server.notes == [f"no more prefixes are written to `{path}`: {why}"]
     assert names(path) == []
 
 
