@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gemma4_compile.runtime import Engine
+from gemma4_compile.runtime.engine import turns
 from gemma4_compile.runtime.engine.sequence import Sequence
 from gemma4_compile.runtime.sampling.sampling import Sampler, SamplingOptions
 from tests.cuda.launches import CUDA, PROMPT, launches_of
@@ -44,14 +47,17 @@ def several_sequences(package: Path) -> None:
             step = launches_of(lambda sequence=sequence, token=token: add(engine, token, sequence))
             assert (step.direct, step.replayed) == ([], launches)
     first.sampler = second.sampler = Sampler(SamplingOptions(temperature=1.0), 1)
-    turns = [launches_of(lambda: engine.step([first, second])) for _ in range(3)]
-    assert not turns[2].direct, "draws have graphs, too"
+    both = [launches_of(lambda: engine.step([first, second])) for _ in range(3)]
+    assert not both[2].direct, "draws have graphs, too"
     assert [first.length, second.length] == [len(PROMPT) + 3 + 2] * 2
     for _ in range(2):  # each in its turn: both draw from the slot's own step
         logits = add(engine, 4)
         drawn = launches_of(lambda logits=logits: engine.sampling.draw(logits, 1.0, 0.9, 0.5))
-        step = launches_of(lambda: engine.step([first]))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(turns, "copy", None)  # with others tokens are gathered first
+            step = launches_of(lambda: engine.step([first]))
         assert (drawn.direct, step.direct) == ([], []), "a slot's draws are one graph"
+        assert CUDA.downloads == 1
     engine.sequences.remove(second)
     again = engine.sequences.add()
     engine.prefill(PROMPT, again)
