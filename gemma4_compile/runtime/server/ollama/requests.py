@@ -75,7 +75,6 @@ _SILENT_OPTIONS = {
 }
 _MESSAGE = {"content", "images", "role", "thinking", "tool_call_id", "tool_calls", "tool_name"}
 _ROLES = ("system", "user", "assistant", "tool")
-_ENDLESS = (-1, -2)
 
 
 @dataclass(frozen=True)
@@ -212,7 +211,8 @@ def _settings(fields: Fields, defaults: SamplingOptions) -> Settings:
     values = dict(fields.get("options", dict, {}))
     if values.get("repetition_penalty") is None and "repeat_penalty" in values:
         values["repetition_penalty"] = values.pop("repeat_penalty")
-    if values.get("num_predict") in _ENDLESS:
+    limit = values.get("num_predict")
+    if isinstance(limit, (int, float)) and not isinstance(limit, bool) and limit <= 0:
         del values["num_predict"]
     window = values.get("repeat_last_n")
     if type(window) is int and window > 0 and not fields.ignored.strict:

@@ -72,7 +72,10 @@ def test_options_are_settings() -> None:
     assert (settings.sampling.top_k, settings.sampling.repetition_penalty) == (3, 1.2)
     assert settings.sampling.temperature == 0.7
     assert ignored.note() == "ignored, as they mean nothing here: `options.num_ctx` (1)"
-    assert chat(options={"num_predict": -2}).settings.max_tokens is None
+    for endless in (0, -1, -1.0, -2):
+        assert chat(options={"num_predict": endless}).settings.max_tokens is None
+    with pytest.raises(ApiError, match="num_predict"):
+        chat(options={"num_predict": False})
     assert chat(options={"seed": -1}).settings.seed is None
 
 
@@ -134,7 +137,7 @@ def test_who_asks_nothing_loads_or_lets_go(alive: Any, unloads: bool) -> None:
         ({"messages": [USER, {"role": "assistant", "content": "I"}], "think": True}, "messages"),
         ({"format": "yaml"}, "format"),
         ({"format": "[1]"}, "format"),
-        ({"options": {"num_predict": 0}}, "options.num_predict"),
+        ({"options": {"num_predict": 1.5}}, "options.num_predict"),
         ({"options": {"temperature": -1}}, "options.temperature"),
         ({"options": []}, "options"),
         ({"think": "loudly"}, "think"),
