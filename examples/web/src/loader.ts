@@ -232,6 +232,8 @@ export class Loader {
   }
 
   private async downloadAndStart(signal: AbortSignal): Promise<void> {
+    const checking = { kind: "progress", title: `Checking ${this.whole!.title}`, share: 0, text: "" } as const;
+    this.events.state({ ...checking, pausable: true }); // at once: a model that was lost is not ready any more
     const pack = await this.wanted();
     if (signal.aborted) return this.onEnded(signal); // this tab may have given the model away
     if (!(await this.ownership.take())) {
@@ -244,7 +246,6 @@ export class Loader {
       return this.onEnded(signal);
     }
     this.downloading = true;
-    this.events.state({ kind: "progress", title: `Checking ${pack.title}`, share: 0, text: "", pausable: true });
     let missing: UserError | undefined;
     try {
       missing = await download(pack, this.downloadReporter(pack), signal);

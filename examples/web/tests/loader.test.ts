@@ -40,6 +40,7 @@ it("a load that ends while the table's place is chosen does not take the model f
   Object.assign(loader, { pack, whole: pack });
   const started = loader.start();
   await vi.waitFor(() => expect(choose).toBeDefined());
+  expect(state).toHaveBeenLastCalledWith(expect.objectContaining({ kind: "progress" }));
   loader.pause();
   choose!();
   await started;
