@@ -57,21 +57,20 @@ function loseDeviceInAnswer() {
   };
 }
 
-/** In the worker: from an answer's third piece on no result of the device arrives until the answer is stopped. */
+/**
+ * In the worker: no result of the device arrives any more until the answer is stopped, but for three reads: of the prompt and
+ * of the first two submissions of a step or two. The next ones may have all of the answer, where the first came at once.
+ */
 function holdAnswer() {
-  const { postMessage } = self;
   const { mapAsync } = GPUBuffer.prototype;
   const stopped = new Promise((resolve) =>
     self.addEventListener("message", ({ data }) => data.kind === "stop" && resolve()),
   );
-  let pieces = 0;
-  self.postMessage = (message, ...rest) => {
-    postMessage(message, ...rest);
-    if (message.kind === "chunk") pieces++;
-  };
+  let reads = 0;
   GPUBuffer.prototype.mapAsync = async function (...args) {
+    const isHeld = ++reads > 3;
     await mapAsync.apply(this, args);
-    if (pieces >= 3) await stopped;
+    if (isHeld) await stopped;
   };
 }
 
