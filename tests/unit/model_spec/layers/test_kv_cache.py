@@ -40,7 +40,7 @@ def test_turns_of_padding_are_those_of_the_frequencies() -> None:
     np.testing.assert_allclose(found, [*sliding, *full], rtol=2e-7)
     np.testing.assert_allclose(turns[0], np.exp(1j * found.astype(np.float64)), atol=1e-7)
     np.testing.assert_allclose(turns[1:], turns[:-1] ** 2, atol=1e-6)
-    assert turns.shape == (17, layout.rotary_pairs)
+    assert turns.shape == (18, layout.rotary_pairs)  # 262,144 positions
 
 
 def packed_calls(module: tvm.IRModule) -> list[tuple[str, list[Any]]]:
