@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -10,8 +9,8 @@ import pytest
 from gemma4_compile.runtime.sampling.sampling import SamplingOptions
 from gemma4_compile.runtime.server import asks
 from gemma4_compile.runtime.server.api_error import ApiError
-from gemma4_compile.runtime.server.asks import Ask
 from gemma4_compile.runtime.server.requests import read_chat_request, read_completion_requests
+from tests.refused_fields import Places, check_refused, fields_of
 
 DEFAULTS = SamplingOptions(temperature=0.7)
 USER = {"role": "user", "content": "Hi"}
@@ -56,7 +55,7 @@ def declared(**fields: Any) -> Any:
     return tool(function={"name": "f", **fields})
 
 
-PLACES: dict[str, tuple[Any, Mapping[str, Ask]]] = {
+PLACES: Places = {
     "chat": (read, asks.CHAT),
     "completion": (text, asks.COMPLETION),
     "message": (message, asks.MESSAGE),
@@ -77,18 +76,9 @@ PLACES: dict[str, tuple[Any, Mapping[str, Ask]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("place", "name"), [(place, name) for place, (_, table) in PLACES.items() for name in table]
-)
+@pytest.mark.parametrize(("place", "name"), fields_of(PLACES))
 def test_what_would_change_a_reply_is_refused_by_name(place: str, name: str) -> None:
-    ask, table = PLACES[place]
-    with pytest.raises(ApiError) as caught:
-        ask(**{name: "something else"})
-    assert caught.value.code == "unsupported_value"
-    assert table[name].why in caught.value.message
-    assert str(caught.value.param).endswith(name)
-    for neutral in (None, *table[name].neutral):
-        ask(**{name: neutral})
+    check_refused(PLACES, place, name)
 
 
 @pytest.mark.parametrize("empty", ["", [], {}])

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from gemma4_compile.runtime.sampling.sampling import SamplingOptions
-from gemma4_compile.runtime.server.api_error import ApiError
-from gemma4_compile.runtime.server.asks import Ask
 from gemma4_compile.runtime.server.openai_responses import asks
 from gemma4_compile.runtime.server.openai_responses.requests import read_response_request
+from tests.refused_fields import Places, check_refused, fields_of
 
 
 def read(**fields: Any) -> Any:
@@ -29,22 +27,13 @@ def tool(**fields: Any) -> Any:
     return read(tools=[{"type": "function", "name": "f", "parameters": {}, **fields}])
 
 
-PLACES: dict[str, tuple[Any, Mapping[str, Ask]]] = {
+PLACES: Places = {
     "request": (read, asks.REQUEST),
     "image": (image, asks.PART),
     "tool": (tool, asks.TOOL),
 }
 
 
-@pytest.mark.parametrize(
-    ("place", "name"), [(place, name) for place, (_, table) in PLACES.items() for name in table]
-)
+@pytest.mark.parametrize(("place", "name"), fields_of(PLACES))
 def test_what_would_change_a_reply_is_refused_by_name(place: str, name: str) -> None:
-    ask, table = PLACES[place]
-    with pytest.raises(ApiError) as caught:
-        ask(**{name: "something else"})
-    assert caught.value.code == "unsupported_value"
-    assert table[name].why in caught.value.message
-    assert str(caught.value.param).endswith(name)
-    for neutral in (None, *table[name].neutral):
-        ask(**{name: neutral})
+    check_refused(PLACES, place, name)
