@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gemma4_compile.runtime.prompt.prompt import Message
 from gemma4_compile.runtime.server.fields import Fields
 
 BEGINS = ("partial", "prefix")
 """What clients write at such a message, instead of `continue_final_message`."""
+
+
+BEGUN = "a reply that is begun "
+"""What such a sentence begins with, where no field of its own asks for it."""
 
 
 def split_begun(fields: Fields, messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], str]:
@@ -39,3 +45,17 @@ def split_begun(fields: Fields, messages: tuple[Message, ...]) -> tuple[tuple[Me
             "expected a last message of the model with a text alone",
         )
     return messages[:-1], last.content
+
+
+def check_beside_begun(fields: Fields, name: str, asked: Mapping[str, bool], what: str) -> None:
+    """ApiError where a request asks for something that a reply which is begun cannot have.
+
+    Parameters
+    ----------
+    name : the field that begins it
+    asked : whether the request asks for each of these, in its protocol's words
+    what : begins the sentence
+    """
+    found = next((words for words, is_asked in asked.items() if is_asked), None)
+    if found is not None:
+        raise fields.error(name, f"{what}does not go together with {found}: leave one out")

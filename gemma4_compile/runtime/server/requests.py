@@ -11,7 +11,7 @@ from gemma4_compile.options.sampling_ranges import API_MAX_TEMPERATURE, SAMPLING
 from gemma4_compile.runtime.prompt.prompt import Message
 from gemma4_compile.runtime.sampling.sampling import PENALTIES, SamplingOptions
 from gemma4_compile.runtime.server import asks, thinking
-from gemma4_compile.runtime.server.begun import split_begun
+from gemma4_compile.runtime.server.begun import check_beside_begun, split_begun
 from gemma4_compile.runtime.server.fields import Fields, Ignored
 from gemma4_compile.runtime.server.media import GivenMedium
 from gemma4_compile.runtime.server.messages import (
@@ -197,11 +197,9 @@ def read_chat_request(
     messages, begun = split_begun(fields, messages)
     thinks, options = thinking.read_thinking(fields)
     schema = read_schema(fields)
-    if begun and (thinks or schema is not None):
-        what = "reasoning" if thinks else "`response_format`"
-        raise fields.error(
-            "continue_final_message", f"does not go together with {what}: leave one out"
-        )
+    if begun:
+        asked = {"reasoning": bool(thinks), "`response_format`": schema is not None}
+        check_beside_begun(fields, "continue_final_message", asked, "")
     return ChatRequest(
         messages=messages,
         media=media,

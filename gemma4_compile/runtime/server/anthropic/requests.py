@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gemma4_compile.runtime.sampling.sampling import SamplingOptions
 from gemma4_compile.runtime.server.anthropic import asks
 from gemma4_compile.runtime.server.anthropic.content import read_conversation
+from gemma4_compile.runtime.server.begun import BEGUN, check_beside_begun
 from gemma4_compile.runtime.server.fields import Fields, Ignored
 from gemma4_compile.runtime.server.foreign_tools import declared_tools
 from gemma4_compile.runtime.server.messages import (
@@ -113,11 +114,9 @@ def read_messages_request(
     conversation, begun = read_conversation(fields, max_messages)
     thinking, shows = _thinking(fields)
     schema = _schema(fields)
-    if begun and (thinking or schema is not None):
-        what = "`thinking`" if thinking else "a JSON schema"
-        raise fields.error(
-            "messages", f"a reply that is begun does not go together with {what}: leave one out"
-        )
+    if begun:
+        asked = {"`thinking`": bool(thinking), "a JSON schema": schema is not None}
+        check_beside_begun(fields, "messages", asked, BEGUN)
     chat = ChatRequest(
         model=fields.get("model", str),
         settings=Settings(

@@ -10,6 +10,7 @@ from gemma4_compile.runtime.prompt.prompt import Message
 from gemma4_compile.runtime.reply.tool_calls import ToolCall
 from gemma4_compile.runtime.sampling.sampling import SamplingOptions
 from gemma4_compile.runtime.server import thinking
+from gemma4_compile.runtime.server.begun import BEGUN, check_beside_begun
 from gemma4_compile.runtime.server.conversation import Conversation, Part
 from gemma4_compile.runtime.server.fields import Fields, Ignored
 from gemma4_compile.runtime.server.media import GivenMedium
@@ -170,11 +171,9 @@ def _chat(
     begun: str,
 ) -> ChatRequest:
     thinks, schema = thinking.read_switch(fields, "think"), _schema(fields)
-    if begun and (thinks or schema is not None):
-        what = "`think`" if thinks else "`format`"
-        raise fields.error(
-            "messages", f"a reply that is begun does not go together with {what}: leave one out"
-        )
+    if begun:
+        asked = {"`think`": bool(thinks), "`format`": schema is not None}
+        check_beside_begun(fields, "messages", asked, BEGUN)
     return ChatRequest(
         model=_model(fields),
         settings=_settings(fields, defaults),
