@@ -18,6 +18,7 @@ from gemma4_compile.runtime import ContextFullError, Engine, Sampler, SamplingOp
 from gemma4_compile.runtime.engine.sequence import Sequence
 from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.runtime.sampling.sampling import Float32Array
+from tests.several_sequences import emptied, ids_of
 
 CONTEXT, RINGS = 256, 64
 MOST = 8
@@ -30,20 +31,12 @@ def shared(tiny_package: Path) -> Engine:
 
 @pytest.fixture
 def engine(shared: Engine) -> Engine:
-    """An engine with its own sequence alone, which is empty."""
-    for other in shared.sequences.others:
-        shared.sequences.remove(other)
-    shared.clear()
-    return shared
+    return emptied(shared)
 
 
 @pytest.fixture(scope="module")
 def alone(tiny_package: Path) -> Engine:
     return Engine.open(tiny_package)
-
-
-def ids_of(count: int, seed: int) -> list[int]:
-    return np.random.default_rng(seed).integers(107, 1000, count).tolist()
 
 
 def begun(engine: Engine, prompts: Listed[Listed[int]]) -> list[Sequence]:

@@ -16,6 +16,7 @@ from gemma4_compile.runtime.engine.media_prompt import Prompt, Rows
 from gemma4_compile.runtime.sampling.sampling import Float32Array, Sampler, SamplingOptions
 from tests.media_files import picture, sound
 from tests.seeing_engine import Seeing
+from tests.several_sequences import emptied
 from tests.web.compiled import DRAFTED, Compiler
 
 CHUNK = 24
@@ -87,9 +88,7 @@ def test_rounds_of_guesses(drafts: int, engines: Both) -> None:
 
 def test_sequences_in_turns(engines: Both) -> None:
     def action(engine: Engine) -> list[Float32Array]:
-        engine.clear()
-        for other in engine.sequences.others:
-            engine.sequences.remove(other)
+        emptied(engine)
         engine.prefill(ids_of(CHUNK + 3, 5))
         others = [engine.sequences.add(), engine.sequences.fork(engine.sequence, 9)]
         found = [engine.prefill(ids_of(7 + n, 6 + n), one) for n, one in enumerate(others)]

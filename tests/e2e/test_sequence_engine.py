@@ -20,6 +20,7 @@ from gemma4_compile.runtime.package.room import Placement
 from gemma4_compile.runtime.sampling.sampling import SamplingOptions, TokenChooser, make_sampler
 from gemma4_compile.runtime.server.scheduler import Scheduler
 from gemma4_compile.runtime.server.tickets import Ticket
+from tests.several_sequences import emptied
 
 SLOTS = 3
 
@@ -42,10 +43,9 @@ def tokenizer(package: Package) -> Tokenizer:
 @pytest.fixture
 def slots(engine: Engine, tokenizer: Tokenizer) -> Slots:
     """Slots on an engine that holds nothing."""
-    for other in engine.sequences.others:
-        engine.sequences.remove(other)
-    engine.clear()
-    return Slots(EngineSequences(engine), lambda one: Generator(one, tokenizer, frozenset()))
+    return Slots(
+        EngineSequences(emptied(engine)), lambda one: Generator(one, tokenizer, frozenset())
+    )
 
 
 def random_ids(count: int, seed: int) -> list[int]:

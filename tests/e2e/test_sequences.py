@@ -14,6 +14,7 @@ from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime import Engine
 from gemma4_compile.runtime.engine import sequence as engine_sequence
 from gemma4_compile.runtime.sampling.sampling import Float32Array
+from tests.several_sequences import emptied, ids_of
 
 RINGS = 64
 """Rows of the package's sliding layers: later positions overwrite."""
@@ -26,20 +27,12 @@ def shared(tiny_package: Path) -> Engine:
 
 @pytest.fixture
 def engine(shared: Engine) -> Engine:
-    """An engine with its own sequence alone, which is empty."""
-    for other in shared.sequences.others:
-        shared.sequences.remove(other)
-    shared.clear()
-    return shared
+    return emptied(shared)
 
 
 @pytest.fixture(scope="module")
 def alone(tiny_package: Path) -> Engine:
     return Engine.open(tiny_package)
-
-
-def ids_of(count: int, seed: int) -> list[int]:
-    return np.random.default_rng(seed).integers(107, 1000, count).tolist()
 
 
 @dataclass
