@@ -155,7 +155,7 @@ def test_a_server_ends_with_its_replica(package: Path) -> None:
     )
     command = [sys.executable, "-c", code, str(package)]
     before = set(servers(package))
-    with subprocess.Popen(command, cwd=HERE, stdout=subprocess.PIPE, text=True) as replica:
+    with subprocess.Popen(command, cwd=HERE, stdout=subprocess.PIPE, encoding="utf-8") as replica:
         assert replica.stdout is not None
         assert replica.stdout.readline().startswith("http://")
         own = set(servers(package)) - before
