@@ -19,7 +19,6 @@ import pytest
 
 from gemma4_compile.cli import compile as cli
 from gemma4_compile.tiny.safetensors_file import write_safetensors
-from tests.marks import slow_unless
 from tests.models import E2B_LIKE, random_weights, write_checkpoint
 
 PREFIX = "model.language_model."
@@ -257,7 +256,8 @@ def test_no_space_left(
         refuse(arguments(model, tmp_path / "out", "--only", "weights"), 1, "no space left")
 
 
-@pytest.mark.parametrize("delay_s", slow_unless(lambda delay_s: delay_s, [0.0, 0.4]))
+@pytest.mark.slow
+@pytest.mark.parametrize("delay_s", [0.0, 0.4])
 def test_interruption_leaves_nothing(delay_s: float, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "gemma4_compile", *arguments("tiny", tmp_path / "out")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -16,6 +16,8 @@ from gemma4_compile.targets.linker import ptx
 from tests.packages import compile_small
 from tests.tiny_answers import CONVERSATIONS
 
+pytestmark = pytest.mark.slow  # `tests/cuda` runs a package on a driver that is not one
+
 GREEDY = Sampler(SamplingOptions(temperature=0.0))
 
 

@@ -108,9 +108,8 @@ def test_a_seed_gives_the_same_reply_with_guesses(
         assert replies.generator.drafting.accepted > 40
 
 
-@pytest.mark.parametrize(
-    "name", slow_unless(lambda name: name == "top_p", ["greedy", "temperature", "top_p"])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["greedy", "temperature", "top_p"])
 def test_rounds_that_draw_on_the_device_give_the_replies_without_guesses(
     name: str,
     engines: Callable[[str], tuple[Engine, Engine]],

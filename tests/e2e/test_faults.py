@@ -183,6 +183,7 @@ class _Changing(Silent):
         yield advance
 
 
+@pytest.mark.slow
 def test_checkpoint_that_changes_while_it_is_read(tmp_path: Path) -> None:
     model = models.write_checkpoint(tmp_path / "model", models.E2B_LIKE).path
     request = CompileRequest(str(model), "cpu", "f32", tmp_path / "out", only="weights")

@@ -160,6 +160,7 @@ GOOD_CONFIG = models.config_file(models.MOE_LIKE, "hub", "bfloat16")
 GOOD_LATER_CONFIG = models.config_file(models.E2B_LIKE, "transformers", "bfloat16")
 
 
+@pytest.mark.slow
 @fuzz
 @given(changed(GOOD_CONFIG) | changed(GOOD_LATER_CONFIG))
 def test_fuzz_config(values: Any) -> None:
@@ -226,6 +227,7 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 GOOD_INDEX = {"weight_map": {"a": "model-a.safetensors", "b": "model-b.safetensors"}}
 
 
+@pytest.mark.slow
 @fuzz
 @given(changed(GOOD_INDEX))
 def test_fuzz_index(sharded: Path, values: Any) -> None:
@@ -249,6 +251,7 @@ GOOD_GENERATION = {
 GOOD_TOKENIZER = {**models.character_tokenizer()}
 
 
+@pytest.mark.slow
 @fuzz
 @given(changed(GOOD_TOKENIZER) | st.just(GOOD_TOKENIZER), changed(GOOD_GENERATION))
 def test_fuzz_tokenizer_and_generation_config(
@@ -286,6 +289,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
 @fuzz
 @given(data=st.data())

@@ -163,6 +163,7 @@ def test_a_hub_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
     assert second.startswith("hint: ")
 
 
+@pytest.mark.slow
 def test_a_hub_that_is_slow_is_waited_for(hub: Hub, tmp_path: Path) -> None:
     hub.slow = 2
     done = run(hub.address, tmp_path / "cache", "--plan", HF_HUB_ETAG_TIMEOUT="1")

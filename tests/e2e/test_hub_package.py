@@ -6,11 +6,14 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.commands import CHAT
 from tests.fake_hub import COMMIT
 from tests.hub_server import MODEL, serve
 
 
+@pytest.mark.slow
 def test_a_package_of_the_hub_answers_offline_as_its_directory_does(
     tiny_package: Path, tmp_path: Path
 ) -> None:

@@ -139,19 +139,16 @@ def true_reply(
     return tokens, logits, int(inputs["input_ids"].shape[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parity
 @pytest.mark.parametrize(
     ("kind", "case"),
-    slow_unless(
-        lambda kind, case: kind == "e2b" and case in QUICK,
-        [
-            (kind, case)
-            for kind in KINDS
-            for case in CASES
-            if kind == "e2b"
-            or case == ("a sound between pictures" if hears(kind) else "two pictures")
-        ],
-    ),
+    [
+        (kind, case)
+        for kind in KINDS
+        for case in CASES
+        if kind == "e2b" or case == ("a sound between pictures" if hears(kind) else "two pictures")
+    ],
 )
 def test_tokens_are_those_of_transformers(
     kind: str, case: str, subject: Callable[..., Subject]
@@ -223,6 +220,7 @@ def test_another_picture_of_the_same_size_is_not_taken_for_the_first(
     assert np.abs(first[0] - second[0]).max() > 100 * tolerances.LOGITS_F32
 
 
+@pytest.mark.slow
 def test_what_a_package_does_not_take_is_refused(
     tiny_package: Path, subject: Callable[..., Subject]
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.package.artifacts import TensorCache, read_artifact
 from gemma4_compile.runtime import Chat, Sampler, SamplingOptions
@@ -19,6 +21,7 @@ def reply(package: Path) -> str:
     return "".join(pieces)
 
 
+@pytest.mark.slow
 def test_large_tensors_are_split_and_the_replies_are_the_same(
     tiny_package: Path, tmp_path: Path
 ) -> None:

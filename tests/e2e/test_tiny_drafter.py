@@ -12,10 +12,11 @@ from gemma4_compile.runtime import Engine, Package
 from gemma4_compile.runtime.engine.generation import Generator
 from gemma4_compile.runtime.grammar.grammar import Grammars, JsonGrammar
 from gemma4_compile.runtime.sampling.sampling import SamplingOptions, TokenChooser, make_sampler
-from tests.marks import slow_unless
 from tests.web.compiled import DRAFTED, Compiler
 from tools.training.tiny.evaluate import Task, tasks
 from tools.training.tiny.further import all_evaluation_dialogues
+
+pytestmark = pytest.mark.slow  # `test_drafts.py` has smaller models
 
 DRAFTS = 4
 LEAST_TOKENS_A_STEP = 2.5
@@ -79,7 +80,7 @@ class Pair:
 CASES = {"q4f16": 4, "f32": 2}
 
 
-@pytest.fixture(scope="module", params=slow_unless(lambda recipe: recipe == "q4f16", CASES))
+@pytest.fixture(scope="module", params=CASES)
 def pair(request: pytest.FixtureRequest, compiled: Compiler) -> Pair:
     recipe, count = request.param, CASES[request.param]
     package = Package.open(compiled(DRAFTED, "cpu", recipe))
@@ -92,7 +93,6 @@ def pair(request: pytest.FixtureRequest, compiled: Compiler) -> Pair:
     return Pair(package, plain, drafted, questions, count)
 
 
-@pytest.mark.slow
 def test_held_out_dialogues_take_few_steps(pair: Pair) -> None:
     before = replace(pair.drafted.generator.drafting)
     right = 0
@@ -120,7 +120,6 @@ def test_penalties_count_what_was_said_alone(pair: Pair) -> None:
     pair.check(pair.some(2, 13), options, 5)
 
 
-@pytest.mark.slow
 def test_a_schema_is_followed_with_guesses_as_without(pair: Pair) -> None:
     package = pair.package
     grammars = Grammars(
@@ -134,7 +133,6 @@ def test_a_schema_is_followed_with_guesses_as_without(pair: Pair) -> None:
     schema.check(pair.some(2, 39), SamplingOptions(temperature=0.4), 3)
 
 
-@pytest.mark.slow
 def test_whole_dialogues_on_one_state(pair: Pair) -> None:
     """Several turns: what a reply took back is nowhere in the next."""
     tokenizer = pair.package.load_tokenizer()

@@ -70,6 +70,7 @@ def test_the_terminal_shows_and_plays_what_ships(package: Path) -> None:
     assert asked("--audio", SOUND, "--prompt", "What do you hear?") == HEARD
 
 
+@pytest.mark.slow
 def test_the_server_shows_a_picture(package: Path) -> None:
     url = "data:image/png;base64," + base64.b64encode(PICTURE.read_bytes()).decode()
     image = {"type": "image_url", "image_url": {"url": url, "detail": "low"}}

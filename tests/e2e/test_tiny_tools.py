@@ -14,7 +14,6 @@ from gemma4_compile.runtime.engine.generation import Generation, Generator
 from gemma4_compile.runtime.prompt.prompt import Message, PromptBuilder
 from gemma4_compile.runtime.reply.tool_calls import ToolCall
 from gemma4_compile.runtime.sampling.sampling import make_sampler
-from tests.marks import slow_unless
 from tests.web.compiled import TINY, Compiler
 from tools.training.tiny.tools import PAGE_CALCULATOR
 
@@ -46,20 +45,18 @@ def engine(package: Package) -> Engine:
     return Engine(package)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("question", "answer"),
-    slow_unless(
-        lambda question, _: question in ("7*8", "Which targets are there?"),
-        [
-            ("What comes after seven?", "8 comes after 7."),
-            ("what comes before twenty", "19 comes before 20."),
-            ("What is six plus three?", "6 plus 3 is 9."),
-            ("What comes after Sunday?", "Monday comes after Sunday."),
-            ("7*8", "7 times 8 is 56."),
-            ("Tomorrow is Monday. What is today?", "Sunday comes before Monday."),
-            ("Which targets are there?", "The targets are webgpu, metal, cuda and cpu."),
-        ],
-    ),
+    [
+        ("What comes after seven?", "8 comes after 7."),
+        ("what comes before twenty", "19 comes before 20."),
+        ("What is six plus three?", "6 plus 3 is 9."),
+        ("What comes after Sunday?", "Monday comes after Sunday."),
+        ("7*8", "7 times 8 is 56."),
+        ("Tomorrow is Monday. What is today?", "Sunday comes before Monday."),
+        ("Which targets are there?", "The targets are webgpu, metal, cuda and cpu."),
+    ],
 )
 def test_every_seed_answers_right(
     question: str, answer: str, package: Package, engine: Engine

@@ -116,6 +116,7 @@ def emulated(
     return EmulatedCases.load(cases, metal_device, library)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ORDERS)
 def test_kernels_of_keys_in_parts(
     order: str, metal_device: tvm.runtime.Device, tmp_path: Path

@@ -49,6 +49,7 @@ def sources(executable: relax.VMExecutable) -> dict[str, str]:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
+@pytest.mark.slow
 def test_a_cpp_compiler_takes_every_kernel(sources: dict[str, str]) -> None:
     assert len(sources) > 40
     emulator.check_kernels(sources)

@@ -32,6 +32,7 @@ def emulated(
     return EmulatedCases.load(cases, metal_device, library)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_kernel_computes_its_definition(order: str, emulated: EmulatedCases) -> None:
     emulated.check(order)

@@ -63,6 +63,7 @@ def test_the_order_of_threads_changes_no_bit(package: Path) -> None:
         np.testing.assert_array_equal(before, after)
 
 
+@pytest.mark.slow
 def test_the_self_test_of_its_kernels_finds_no_fault(package: Path) -> None:
     opened = Package.open(package)
     where = device.Device.open(opened.target)

@@ -21,6 +21,7 @@ def operators_of(vocab: int) -> tuple[Operator, ...]:
     return tuple(dict.fromkeys(operators(config, "q4f16", emulator.SPEC, None)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vocab", [250])
 def test_kernels_of_any_vocabulary(
     vocab: int, metal_device: tvm.runtime.Device, tmp_path: Path

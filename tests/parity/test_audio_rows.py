@@ -37,7 +37,7 @@ AUDIOS: Mapping[str, Mapping[str, Any]] = {
     "wide": WIDE,
     "unified": sounds.UNIFIED,
 }
-QUICK_REFERENCES = ("tower", "other sizes", "unified")
+QUICK_REFERENCES = ("tower", "unified")
 # Whether the last frame of the spectrum is masked, and how many rows it would make, changes with
 # the length: every remainder of frames by rows, around the padding to 128 samples.
 EDGES = [161, 320, 321, 480, 481, 640, 641, 768, 769, 1280, 1281, 1409, 1537, 16_000, 16_001]
@@ -74,22 +74,21 @@ def test_rows_equal_transformers_at_every_length(name: str, length: int) -> None
     compare(compiled(name), sounds.speech(length))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "recipe"),
-    slow_unless(
-        lambda *pair: pair in (("wide", "q4f16"), ("unified", "q4f16")),
-        [
-            *(("wide", "q4f16"), ("wide", "q8f16"), ("tower", "f16"), ("tower", "q4f32")),
-            *(("unified", recipe) for recipe in ("q4f16", "q8f16", "f16", "q4f32")),
-        ],
-    ),
+    [
+        *(("wide", "q4f16"), ("wide", "q8f16"), ("tower", "f16"), ("tower", "q4f32")),
+        *(("unified", recipe) for recipe in ("q4f16", "q8f16", "f16", "q4f32")),
+    ],
 )
 def test_rows_of_every_recipe(name: str, recipe: str) -> None:
     for length in (161, RATE + 5, 2 * RATE):
         compare(compiled(name, recipe), sounds.speech(length), recipe)
 
 
-@pytest.mark.parametrize("name", slow_unless(lambda n: n == "wide", ["wide", "unified"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["wide", "unified"])
 def test_rows_with_int8_activations(name: str) -> None:
     sound = sounds.build(AUDIOS[name], "q8f16", replace(sounds.CPU, activations=INT8))
     samples = sounds.speech(RATE)
@@ -97,6 +96,7 @@ def test_rows_with_int8_activations(name: str) -> None:
     assert tolerances.SOUND_ROWS_F16 / 4 < error < tolerances.SOUND_ROWS_INT8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tower", "unified"])
 def test_the_longest_sound(name: str) -> None:
     samples = sounds.speech(MAX_SAMPLES)
@@ -141,6 +141,7 @@ def test_the_reference_equals_transformers(name: str) -> None:
         np.testing.assert_allclose(found, expected, rtol=0, atol=bound)
 
 
+@pytest.mark.slow
 def test_every_kind_of_bound_clips() -> None:
     sound = compiled("tower")
     samples = sounds.speech(RATE)

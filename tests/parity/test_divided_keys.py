@@ -33,6 +33,7 @@ def divided(request: pytest.FixtureRequest, case: CaseFactory) -> Case:
     return case(kind, key_bytes=nbytes)
 
 
+@pytest.mark.slow
 def test_a_conversation_through_the_whole_context(divided: Case) -> None:
     ids = divided.prompt(packages.CONTEXT_LENGTH)
     divided.engine.clear()

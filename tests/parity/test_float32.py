@@ -16,7 +16,7 @@ pytestmark = pytest.mark.parity
 
 KINDS = tuple(models.KINDS)
 # The others are compared in a recipe each, in tests/parity/test_recipes.py.
-QUICK_KINDS = slow_unless(lambda kind: kind in ("e2b", "dense", "moe"), KINDS)
+QUICK_KINDS = slow_unless(lambda kind: kind in ("e2b", "moe"), KINDS)
 LENGTHS: dict[str, Callable[[int], int]] = {
     "one": lambda window: 1,
     "two": lambda window: 2,

@@ -6,6 +6,7 @@ import pytest
 
 from gemma4_compile.runtime import Engine
 from tests import models
+from tests.marks import slow_unless
 from tests.parity.conftest import CaseFactory, Float32Array
 
 pytestmark = pytest.mark.parity
@@ -13,7 +14,7 @@ pytestmark = pytest.mark.parity
 STEPS = 3
 
 
-@pytest.mark.parametrize("kind", tuple(models.KINDS))
+@pytest.mark.parametrize("kind", slow_unless(lambda kind: kind in ("e4b", "moe"), models.KINDS))
 def test_rows_of_sequences_of_several_lengths(case: CaseFactory, kind: str) -> None:
     """One token long, about a window, and beyond what rings hold."""
     compiled = case(kind)

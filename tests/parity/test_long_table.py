@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests import models
-from tests.marks import slow_unless
 from tests.parity.conftest import CaseFactory
 from tests.parity.test_recipes import run_two_turns
 
 pytestmark = pytest.mark.parity
 
 
-@pytest.mark.parametrize("recipe", slow_unless(lambda name: name == "q4f16", ["f32", "q4f16"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["f32", "q4f16"])
 def test_two_turns_in_chunks(case: CaseFactory, recipe: str) -> None:
     run_two_turns(case(models.LONG_TABLE, recipe))

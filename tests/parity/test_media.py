@@ -125,8 +125,9 @@ def test_any_chunk_that_holds_the_pictures_gives_the_whole(
     compiled.check(given, compiled.prefill(given, 0, len(given), chunk))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in WHOLE_IMAGES])
-@pytest.mark.parametrize("chunk", slow_unless(lambda chunk: chunk == 5, [1, 2, 5]))
+@pytest.mark.parametrize("chunk", [1, 2, 5])
 def test_causal_pictures_may_be_cut_anywhere(case: CaseOf, kind: str, chunk: int) -> None:
     compiled = case(kind)
     given = compiled.context(CONTEXTS["several pictures"])

@@ -11,14 +11,14 @@ import pytest
 from gemma4_compile import abi
 from gemma4_compile.runtime import Engine
 from tests import hf, models, packages, tolerances
-from tests.marks import slow_unless
 
 pytestmark = pytest.mark.parity
 
 RECIPE = "q4f32"
 
 
-@pytest.mark.parametrize("tied", slow_unless(lambda tied: tied, [True, False]))
+@pytest.mark.slow
+@pytest.mark.parametrize("tied", [True, False])
 def test_suppressed_tokens_are_never_the_best(tied: bool, tmp_path: Path) -> None:
     text = {**models.UNIFIED_LIKE, "tie_word_embeddings": tied}
     checkpoint = models.write_checkpoint(tmp_path / "checkpoint", text)

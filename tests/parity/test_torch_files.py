@@ -17,7 +17,6 @@ from gemma4_compile.checkpoint.match import match, row_reader
 from gemma4_compile.checkpoint.sources import open_source
 from gemma4_compile.errors import CheckpointError
 from tests import models
-from tests.marks import slow_unless
 
 pytestmark = pytest.mark.parity
 
@@ -29,9 +28,8 @@ def command_of(error: CheckpointError) -> list[str]:
     return [sys.executable, *shlex.split(found[1])[1:]]
 
 
-@pytest.mark.parametrize(
-    ("shards", "is_zip"), slow_unless(lambda n, _: n == 3, [(1, True), (3, True), (1, False)])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("shards", "is_zip"), [(1, True), (3, True), (1, False)])
 def test_the_command_of_the_error_makes_what_is_read(
     shards: int, is_zip: bool, tmp_path: Path
 ) -> None:
@@ -82,6 +80,7 @@ def test_a_file_that_runs_code_is_not_loaded(tmp_path: Path) -> None:
     assert not (tmp_path / "model.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_an_adapter_of_torch_too(tmp_path: Path) -> None:
     base = models.write_checkpoint(tmp_path / "base", models.DENSE_LIKE).path
     module = "base_model.model.model.language_model.layers.0.self_attn.q_proj"

@@ -142,6 +142,7 @@ console.log(done.join());
 """
 
 
+@pytest.mark.slow
 def test_a_page_that_is_left_ends_its_worker(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from gemma4_compile import abi
-from tests.marks import slow_unless
 from tests.web.compiled import TINY, Compiler
 from tests.web.cpu_runtime import QUANT, Runtime, system, user
 from tests.web.dawn import HERE, VulkanDriver, library_of, run_driver
@@ -99,6 +98,7 @@ def with_table(play: Play) -> Outcome:
     return play("rows", fast=True)
 
 
+@pytest.mark.slow
 def test_rows_from_the_host_change_nothing_but_the_memory(
     play: Play, with_table: Outcome, compiled: Compiler
 ) -> None:
@@ -186,6 +186,7 @@ def test_disable_in_the_middle_of_a_reply_changes_no_token(play: Play) -> None:
     assert fast.stats["aheadSteps"] > 0
 
 
+@pytest.mark.slow
 def test_a_lost_device_ends_the_reply_and_a_new_one_goes_on(play: Play) -> None:
     plain, fast = play("lost", fast=False), play("lost", fast=True)
     assert plain.found["seen"][-1] != "answered"
@@ -194,20 +195,18 @@ def test_a_lost_device_ends_the_reply_and_a_new_one_goes_on(play: Play) -> None:
     assert fast.stats["devices"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fake", "reason"),
-    slow_unless(
-        lambda fake, _: fake.startswith("another"),
-        [
-            ("library without interface", "no driver interface"),
-            ("library of another version", "has version 9, this module understands 1"),
-            ("library without a function", "lacks gemma4_driver_room"),
-            ("another random generator", "random numbers that the module cannot foresee"),
-            ("sizes in bind groups", "bind groups of another form"),
-            ("debug groups in encoders", "encoder.pushDebugGroup"),
-            ("dynamic offsets", "bind groups of another form"),
-        ],
-    ),
+    [
+        ("library without interface", "no driver interface"),
+        ("library of another version", "has version 9, this module understands 1"),
+        ("library without a function", "lacks gemma4_driver_room"),
+        ("another random generator", "random numbers that the module cannot foresee"),
+        ("sizes in bind groups", "bind groups of another form"),
+        ("debug groups in encoders", "encoder.pushDebugGroup"),
+        ("dynamic offsets", "bind groups of another form"),
+    ],
 )
 def test_what_the_module_does_not_know_it_leaves_alone(play: Play, fake: str, reason: str) -> None:
     plain, fast = play("short", fast=False), play("short", fast=True, fake=fake)

@@ -26,7 +26,6 @@ from gemma4_compile.operators.spreads import (
 from gemma4_compile.targets.spec import NATIVE
 from gemma4_compile.targets.spec import WORDS as WORDS_OF_HALVES
 from tests.child import run_within
-from tests.marks import slow_unless
 from tests.web.compiled import DRAFTED, SEEING_LITTLE, TINY, Compiler
 from tests.web.dawn import HERE, TIMEOUT_S, VulkanDriver, library_of, run_driver
 
@@ -112,7 +111,7 @@ def test_both_sides_make_the_same_inputs(modules: Path, folder: Path) -> None:
 CASES = (
     pytest.param("q4f32", "float", "default", NATIVE, marks=pytest.mark.slow),
     ("q4f16", "float", "default", NATIVE),
-    ("q4f16", "float", "default", WORDS_OF_HALVES),
+    pytest.param("q4f16", "float", "default", WORDS_OF_HALVES, marks=pytest.mark.slow),
     pytest.param("q4f16", "int8", "subgroups-4", NATIVE, marks=pytest.mark.slow),
     pytest.param("q4f16", "int8", "subgroups-4", WORDS_OF_HALVES, marks=pytest.mark.slow),
 )
@@ -192,6 +191,7 @@ def test_an_answer_that_is_off_by_little_is_found(kernel: str, package: Path, ru
     assert f"1 of {samples} samples of `{result['name']}` are off" in problem["message"]
 
 
+@pytest.mark.slow
 def test_packed_values_that_are_two_units_off_are_found(compiled: Compiler, run: Run) -> None:
     """One unit is the rounding of a sum; a few of those may be."""
     package = compiled(TINY, "webgpu", "q4f16", "int8", "subgroups-4")
@@ -207,7 +207,8 @@ def test_packed_values_that_are_two_units_off_are_found(compiled: Compiler, run:
         assert len(told["problems"]) == (not passes)
 
 
-@pytest.mark.parametrize("kernels", slow_unless(bool, ["quantize", ""]))
+@pytest.mark.slow
+@pytest.mark.parametrize("kernels", ["quantize", ""])
 def test_a_pinned_subgroup_size_is_accepted_and_right(
     kernels: str, compiled: Compiler, run: Run
 ) -> None:
@@ -255,6 +256,7 @@ def padded(compiled: Compiler) -> tuple[Path, dict[str, Any]]:
     return package, only(metadata_of(package), *PADDED_ROWS, most=4)
 
 
+@pytest.mark.slow
 def test_kernels_that_leave_out_padding_are_right(
     padded: tuple[Path, dict[str, Any]], run: Run
 ) -> None:
@@ -267,12 +269,8 @@ def test_kernels_that_leave_out_padding_are_right(
     assert told["passed"]
 
 
-@pytest.mark.parametrize(
-    "name",
-    slow_unless(
-        lambda name: name == "padding", ["padding", "source", "kept_positions", "copies", "out"]
-    ),
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["padding", "source", "kept_positions", "copies", "out"])
 def test_padding_that_is_left_out_wrongly_is_found(
     name: str, padded: tuple[Path, dict[str, Any]], run: Run
 ) -> None:

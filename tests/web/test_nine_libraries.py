@@ -37,7 +37,7 @@ from tests.web.dawn import (
     run_on_dawn,
 )
 
-pytestmark = [pytest.mark.dawn, pytest.mark.parity]
+pytestmark = [pytest.mark.dawn, pytest.mark.parity, pytest.mark.slow]
 
 RECIPE = "q4f16"
 PROMPT = 40  # longer than a chunk and a window

@@ -210,6 +210,7 @@ def test_kernels_compute_what_the_definitions_do(lavapipe: VulkanDriver, tmp_pat
     assert not (wrong := differences(cases, results)), "\n".join(wrong)
 
 
+@pytest.mark.slow
 @pytest.mark.dawn
 def test_kernels_round_their_inputs_as_the_definitions_do(
     lavapipe: VulkanDriver, tmp_path: Path

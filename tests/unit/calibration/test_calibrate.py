@@ -102,6 +102,7 @@ def test_missing_torch_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         pass
 
 
+@pytest.mark.slow
 def test_a_model_writes_its_own_text(tmp_path: Path) -> None:
     made = checkpoint(tmp_path, "e2b")
     request = CompileRequest(str(made.path), "cpu", "q4f16", tmp_path / "out", only="weights")

@@ -37,6 +37,7 @@ def test_an_expert_that_none_chose_keeps_the_plain_search(tmp_path: Path) -> Non
     assert same.count(True) == len(experts) - top
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_after_its_last_layer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,7 @@ def test_a_library_is_compiled_offline_from_a_cache_without_generation_config(
     assert list(output.glob("model.*"))
 
 
+@pytest.mark.slow
 def test_a_generation_config_that_never_was_is_not_missed_offline(
     hub: HubServer, tmp_path: Path
 ) -> None:
@@ -76,6 +77,7 @@ def test_a_generation_config_that_never_was_is_not_missed_offline(
     assert "warning" not in offline.stderr
 
 
+@pytest.mark.slow
 def test_no_byte_of_a_config_of_200_mb_is_downloaded(hub: HubServer, tmp_path: Path) -> None:
     hub.files["config.json"] = 200 << 20
     done = plan(hub, tmp_path / "cache")
@@ -93,6 +95,7 @@ def test_a_token_is_in_no_message(status: int, hub: HubServer, tmp_path: Path) -
     assert "hf_secret" not in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_config_of_a_cache_is_taken_where_the_hub_takes_no_requests(
     hub: HubServer, tmp_path: Path
 ) -> None:
@@ -105,6 +108,7 @@ def test_a_config_of_a_cache_is_taken_where_the_hub_takes_no_requests(
     assert "hf_secret" not in done.stderr
 
 
+@pytest.mark.slow
 def test_of_a_tokenizer_nothing_else_is_downloaded(hub: HubServer, tmp_path: Path) -> None:
     ask = (
         f"{LEAN}from gemma4_compile.checkpoint import hub\n"

@@ -196,6 +196,7 @@ def test_what_fits_nowhere_names_the_smallest_and_by_how_much() -> None:
         fit_model(asked(*line, f"{int(least) - 1}MiB"))
 
 
+@pytest.mark.slow
 def test_towers_and_a_drafter_are_counted_and_named_where_nothing_fits() -> None:
     line = ("tiny", "--target", "cpu", "--context", "256", "--prefill-chunk", "64")
     quant = ("--quant", "q4f16", "--fit", "1GB")
@@ -214,6 +215,7 @@ def test_towers_and_a_drafter_are_counted_and_named_where_nothing_fits() -> None
     assert re.search(r"--modalities text saves image .* MiB, audio .* MiB", str(caught.value.hint))
 
 
+@pytest.mark.slow
 def test_what_cannot_be_built_in_any_memory_is_not_called_too_large() -> None:
     with pytest.raises(UsageError, match="--prefill-chunk 2000: one activation needs"):
         fit_model(asked("gemma-4-31B-it", "--prefill-chunk", "2000", "--fit", "80GB"))

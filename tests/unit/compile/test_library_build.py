@@ -119,6 +119,7 @@ def test_what_a_process_raises_is_raised() -> None:
         _Worker(None).give(waiting)
 
 
+@pytest.mark.slow
 def test_errors_of_a_process_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library_processes, "processes", lambda count: min(count, 2))
     monkeypatch.setattr(library_processes, "WORKER", "gemma4_compile.no_such_module")

@@ -83,6 +83,7 @@ def test_forms_of_every_recipe_are_planned() -> None:
     assert [plan.name for plan in plans] == list(LIBRARIES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("names", "hint"),
     [

@@ -45,6 +45,7 @@ def files(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
+@pytest.mark.slow
 def test_licences_come_and_go_with_the_library(request_for: CompileRequest) -> None:
     run(request_for)
     assert not {*abi.LICENCE_FILES} & {*files(request_for.output)}
@@ -125,6 +126,7 @@ def test_partial_builds_make_a_whole(request_for: CompileRequest, tmp_path: Path
     assert provenance.library == "model.so"
 
 
+@pytest.mark.slow
 def test_a_partial_build_keeps_the_size_of_shards(request_for: CompileRequest) -> None:
     small = replace(request_for, shard_bytes=64 << 10)
     run(small)

@@ -52,6 +52,7 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
     return write_checkpoint(tmp_path / "checkpoint", E2B_LIKE, dtype="float32")
 
 
+@pytest.mark.slow
 @pytest.mark.package
 def test_a_package_for_it_runs(
     checkpoint: Checkpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]

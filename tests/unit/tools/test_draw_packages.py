@@ -13,6 +13,7 @@ def test_the_committed_picture_is_up_to_date() -> None:
     assert main(["--check"]) == 0, "make docs"
 
 
+@pytest.mark.slow
 def test_an_old_picture_is_found_and_renewed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

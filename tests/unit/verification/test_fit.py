@@ -16,7 +16,6 @@ from gemma4_compile.verification.fit import FitRequest, Sensitivity, Sizes, choo
 from gemma4_compile.verification.frontier import FrontierRequest, compare_recipes
 from gemma4_compile.verification.parts import Part
 from tests import models
-from tests.marks import slow_unless
 from tests.packages import Silent, config_of
 
 pytestmark = pytest.mark.parity
@@ -52,7 +51,8 @@ def test_what_8_bits_do_not_help_has_4() -> None:
     assert choose([exact, other, lost], 100) == {lost.part}
 
 
-@pytest.mark.parametrize("kind", slow_unless(lambda kind: kind == "moe", ["e2b", "moe"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["e2b", "moe"])
 def test_losses_are_those_of_recipes(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +125,7 @@ def test_sizes_that_cannot_be_are_said_before_anything_is_run(
     assert sizes.room(low + 1e-9 + 0.001) >= 0
 
 
+@pytest.mark.slow
 def test_the_file_is_a_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, file = tmp_path / "a model", tmp_path / "fit.json"
     models.write_checkpoint(model, models.DENSE_LIKE)

@@ -204,6 +204,7 @@ def test_a_context_without_room_leaves_the_rows(
     assert table(content).count("too short for it: its rows alone were run") == 2
 
 
+@pytest.mark.slow
 def test_a_reference_without_towers_is_refused(
     request_for: Callable[..., VerifyRequest], tmp_path: Path
 ) -> None:

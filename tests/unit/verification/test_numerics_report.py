@@ -120,6 +120,7 @@ def test_a_good_package_gets_its_report(request_for: VerifyRequest) -> None:
     assert read_artifact(request_for.package / abi.NUMERICS_FILE)["texts"] == {}
 
 
+@pytest.mark.slow
 def test_weights_that_are_not_finite_are_zeros_in_the_reference_too(
     request_for: VerifyRequest, tmp_path: Path
 ) -> None:
@@ -136,6 +137,7 @@ def test_weights_that_are_not_finite_are_zeros_in_the_reference_too(
     assert found.to_json()["reference"]["nonfinite_weights"] == {name: 2}
 
 
+@pytest.mark.slow
 def test_a_library_of_another_model_fails(
     made: tuple[Path, Path], request_for: VerifyRequest, tmp_path: Path
 ) -> None:
@@ -223,6 +225,7 @@ def test_what_does_not_fit_is_refused(
         verify_package(request_for, Silent())
 
 
+@pytest.mark.slow
 def test_a_new_library_loses_the_report(
     made: tuple[Path, Path], request_for: VerifyRequest
 ) -> None:

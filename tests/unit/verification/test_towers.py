@@ -87,7 +87,7 @@ def prompt_of(ids: Sequence[int], media: Sequence[Picture | Sound]) -> Prompt:
     return Prompt(list(ids), tuple(runs))
 
 
-@pytest.mark.parametrize("kind", slow_unless(lambda kind: kind != "moe", KINDS))
+@pytest.mark.parametrize("kind", slow_unless(lambda kind: kind == "e2b", KINDS))
 def test_logits_after_media_are_those_of_the_whole_model(kind: str, folder: Path) -> None:
     one = subject(kind, folder)
     rgb, picture = whole_picture(one)

@@ -16,6 +16,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
     return status, captured.out, captured.err
 
 
+@pytest.mark.slow
 @pytest.mark.package
 def test_a_diagnosis_holds_what_a_report_needs(
     tiny_package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

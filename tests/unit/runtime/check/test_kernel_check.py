@@ -25,7 +25,6 @@ from gemma4_compile.runtime.check.kernel_check import (
 )
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.library.native_library import NativeLibrary
-from tests.marks import slow_unless
 from tests.matmuls import int8_linear
 
 CHUNK = 12  # of the package
@@ -120,9 +119,8 @@ def test_every_kind_of_fault_is_found(
             assert result.error_share > 1
 
 
-@pytest.mark.parametrize(
-    "wrong_rows", slow_unless(lambda wrong_rows: wrong_rows == 2, [None, 2, 9])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong_rows", [None, 2, 9])
 def test_a_matmul_of_a_few_rows_is_tried_with_two_as_well(
     device: Device, wrong_rows: int | None
 ) -> None:
@@ -160,9 +158,10 @@ def test_a_compiler_that_does_not_start_is_named(
         list(check_kernels(library, device, kernels, CHUNK))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
-    slow_unless(lambda change: "size" in change, [{"kind": "of_yesterday"}, {"size": 3}]),
+    [{"kind": "of_yesterday"}, {"size": 3}],
     ids=["its kind", "its fields"],
 )
 def test_an_operator_of_another_version_is_named(

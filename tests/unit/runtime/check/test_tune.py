@@ -112,6 +112,7 @@ def test_divergence_is_of_probabilities() -> None:
     assert divergence(LOGITS, LOGITS[:2]) == float("inf")
 
 
+@pytest.mark.slow
 def test_libraries_are_timed_and_the_choice_is_kept(
     tiny_package: Path,
     tmp_path: Path,

@@ -65,6 +65,7 @@ def test_a_conversation_that_takes_long_keeps_no_short_one_waiting(
         assert ask(live, [QUESTION])[0] == 200
 
 
+@pytest.mark.slow
 def test_a_rendering_ends_with_its_time_and_with_its_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

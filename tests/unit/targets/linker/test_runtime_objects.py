@@ -42,6 +42,7 @@ def test_objects_are_compiled_once_and_found_again(cache: Path) -> None:
     assert [path for path in cache.iterdir() if path.name.startswith("build-")] == []
 
 
+@pytest.mark.slow
 def test_objects_are_the_same_bytes_in_another_directory(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +113,7 @@ def test_an_entry_that_was_planted_is_not_used(
     assert kind == "of another user" or (tmp_path / "elsewhere" / path.name).exists()
 
 
+@pytest.mark.slow
 def test_objects_are_on_the_disk_before_they_have_their_name(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
