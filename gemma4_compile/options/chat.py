@@ -98,13 +98,12 @@ def parse_ple(text: str) -> str | None:
     raise argparse.ArgumentTypeError(f"expected {ON_GPU}, {ON_HOST} or {AUTO}, found {text[:40]!r}")
 
 
+PACKAGE_HELP = "the package's directory, or its id on the hub: owner/name, owner/name@REVISION"
+
+
 def package_argument() -> Path:
-    """The package that `gemma4-chat` and `gemma4-serve` run."""
-    return argument(
-        "DIR_OR_ID",
-        "the package's directory, or its id on the hub: owner/name, owner/name@REVISION",
-        type=path,
-    )
+    """The package that is run."""
+    return argument("DIR_OR_ID", PACKAGE_HELP, type=path)
 
 
 def context_option(group: Group = PLAIN) -> int | None:

@@ -107,6 +107,12 @@ def argument(metavar: str, help: str, type: Callable[[str], T]) -> T:
     return field(metadata={_WRITTEN: (written,)})
 
 
+def optional_argument(metavar: str, help: str, type: Callable[[str], T]) -> T | None:
+    """A field that a command takes by its place; None where it is not given."""
+    known = {"metavar": metavar, "type": type, "nargs": "?", "default": None}
+    return field(default=None, metadata={_WRITTEN: (_Written((), help, known, PLAIN),)})
+
+
 def several(default: T, *options: T) -> T:
     """A field that each of several options adds to."""
     written = [one for each in options for one in each.metadata[_WRITTEN]]  # type: ignore[attr-defined]

@@ -15,13 +15,24 @@ from pathlib import Path
 from gemma4_compile.device_kinds import BROWSER
 from gemma4_compile.errors import UsageError
 from gemma4_compile.options import chat
-from gemma4_compile.options.command import Command, CommandOptions, Group
-from gemma4_compile.options.prefixes import prefix_cache_option, prefix_memory_option
+from gemma4_compile.options.command import (
+    Command,
+    CommandOptions,
+    Group,
+    given,
+    optional_argument,
+)
+from gemma4_compile.options.prefixes import parse_size, prefix_cache_option, prefix_memory_option
+from gemma4_compile.options.process import path
 
 API_KEY_VARIABLE = "GEMMA4_SERVE_API_KEY"
 BUILD_PAGE = "npm ci && npm run build in a checkout's examples/web"
 BODY_MIB, MEDIA_BODY_MIB = 8, 32
 DEFAULT_PORT, DEFAULT_QUEUE = 8000, 16
+DEFAULT_IDLE_S, MOST_IDLE_S = 300, 30 * 24 * 3600
+_LONGEST_MODEL_NAME = 100
+LATEST = ":latest"
+"""Behind a model's name in Ollama, where it says no version: clients add it, and look for it."""
 MOST_DEFAULT_SLOTS, MOST_SLOTS = 4, 64
 _HOST = re.compile(r"[a-z0-9._-]+(:[0-9]{1,5})?")
 _ALLOWED_HOST = re.compile(r"\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*(:[0-9]{1,5})?")
@@ -30,6 +41,7 @@ _ORIGIN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/\s?#@*]+)")
 _USUAL_PORTS = {"http": ":80", "https": ":443"}
 _LONGEST_NAME = 253  # of DNS
 _ADDRESS, _MODEL, _REQUESTS = Group("address and page"), Group("model"), Group("requests")
+_SEVERAL = Group("several packages")
 
 
 def api_key() -> str | None:
@@ -41,6 +53,19 @@ def api_key() -> str | None:
             hint=f"set a key, or `unset {API_KEY_VARIABLE}` to let everybody in who reaches this",
         )
     return key
+
+
+def named_packages(text: str) -> list[tuple[str, Path]]:
+    """Name and place of a --model; UsageError for what is none."""
+    name, equals, place = text.partition("=")
+    name = name.strip()
+    if not equals or not name or not place.strip() or len(name) > _LONGEST_MODEL_NAME:
+        raise UsageError(
+            f"--model: expected NAME=DIR_OR_ID, found `{text[:200]}`",
+            hint=f"a name of up to {_LONGEST_MODEL_NAME} characters for requests, and where the "
+            "package is: --model e2b=./e2b-cuda --model a4b=owner/name",
+        )
+    return [(name, path(place.strip()))]
 
 
 def media_hosts(text: str) -> list[str]:
@@ -60,8 +85,8 @@ def media_hosts(text: str) -> list[str]:
 def allowed_hosts(names: Sequence[str]) -> list[str]:
     """The names of --allow-host as browsers send them; UsageError for what is none."""
     hosts = []
-    for given in names:
-        name, colon, port = given.strip().rpartition(":") if ":" in given else (given, "", "")
+    for text in names:
+        name, colon, port = text.strip().rpartition(":") if ":" in text else (text, "", "")
         try:
             name = name.strip().lower()
             if not name.isascii():
@@ -69,12 +94,12 @@ def allowed_hosts(names: Sequence[str]) -> list[str]:
         except UnicodeError:
             name = ""
         host = f"{name if name == '*.' else name.removesuffix('.')}{colon}{port}"
-        if _is_address(given.strip().strip("[]")):
+        if _is_address(text.strip().strip("[]")):
             continue  # it is answered anyway
         is_name = _ALLOWED_HOST.fullmatch(host) and len(name) <= _LONGEST_NAME
         if not is_name or (port and not 1 <= int(port) <= 65_535):
             raise UsageError(
-                f"--allow-host: expected a host name, found `{given}`",
+                f"--allow-host: expected a host name, found `{text}`",
                 hint="a name without scheme and path: host.docker.internal, chat.example.org:8443, "
                 "*.example.org for all below it, or * for any; IP addresses need none",
             )
@@ -93,14 +118,14 @@ def _is_address(text: str) -> bool:
 def allowed_origins(origins: Sequence[str]) -> list[str]:
     """The origins of --allow-origin as browsers send them; UsageError for what is none."""
     sent = []
-    for given in origins:
-        if given == "*":
-            sent.append(given)
+    for text in origins:
+        if text == "*":
+            sent.append(text)
             continue
-        found = _ORIGIN.fullmatch(given.strip().removesuffix("/"))
+        found = _ORIGIN.fullmatch(text.strip().removesuffix("/"))
         if found is None:
             raise UsageError(
-                f"--allow-origin: expected an origin, found `{given}`",
+                f"--allow-origin: expected an origin, found `{text}`",
                 hint="scheme, host and port without a path: https://example.org, or * for every "
                 "page, also of files, whose origin is `null`",
             )
@@ -117,7 +142,27 @@ def allowed_origins(origins: Sequence[str]) -> list[str]:
 class ServeOptions(CommandOptions):
     """The options of `gemma4-serve`, which fit together."""
 
-    package: Path = chat.package_argument()
+    package: Path | None = optional_argument("DIR_OR_ID", chat.PACKAGE_HELP, type=path)
+    models: tuple[tuple[str, Path], ...] = _SEVERAL.option(
+        (),
+        "--model NAME=DIR_OR_ID",
+        "serve this package by this name, beside others: may be given again, in the place of "
+        "DIR_OR_ID; each is loaded when it is asked for first",
+        type=named_packages,
+        action="extend",
+    )
+    memory: int | None = _SEVERAL.option(
+        None,
+        "--memory SIZE",
+        "memory of a device that the packages of --model may take together (16GB, 8GiB; "
+        "default: what is free there); those that are not used leave for one that is asked for",
+        type=parse_size,
+    )
+    idle: int = _SEVERAL.option(
+        DEFAULT_IDLE_S,
+        "--idle SECONDS",
+        "seconds after which a package of --model that nobody uses is unloaded (%(default)s)",
+    )
     host: str = _ADDRESS.option("127.0.0.1", "--host ADDRESS", "address to listen on (%(default)s)")
     port: int = _ADDRESS.option(DEFAULT_PORT, "--port N", "port; 0: a free one (%(default)s)")
     page: Path | None = _ADDRESS.option(
@@ -201,6 +246,7 @@ class ServeOptions(CommandOptions):
 
     def __post_init__(self) -> None:
         """Raise UsageError for values that cannot be."""
+        self._check_packages()
         api_key()
         if not self.host.strip():
             raise UsageError(
@@ -217,6 +263,7 @@ class ServeOptions(CommandOptions):
             ("--slots", self.slots, MOST_SLOTS, 1, "as many as memory is left for"),
             ("--queue", self.queue, 10_000, 0, DEFAULT_QUEUE),
             ("--max-body-mib", self.max_body_mib, 1024, 1, "the default"),
+            ("--idle", self.idle, MOST_IDLE_S, 1, DEFAULT_IDLE_S),
         ):
             if value is not None and not least <= value <= most:
                 raise UsageError(
@@ -228,6 +275,44 @@ class ServeOptions(CommandOptions):
             raise UsageError(
                 "--prefix-cache holds what --prefix-memory does, which is 0",
                 hint="leave out --prefix-cache, or give --prefix-memory a size",
+            )
+
+    def _check_packages(self) -> None:
+        """UsageError where there is no package, or where one and several do not go together."""
+        if self.package is None and not self.models:
+            raise UsageError(
+                "no package is given",
+                hint="give its directory or its id on the hub, or --model NAME=DIR_OR_ID for each "
+                "of several",
+            )
+        if not self.models:
+            if alone := given(self, ("memory", "idle")):
+                raise UsageError(
+                    f"{alone[0]} is for several packages",
+                    hint="leave it out, or give each package as --model NAME=DIR_OR_ID",
+                )
+            return
+        if self.package is not None:
+            raise UsageError(
+                f"both `{self.package}` and --model are given",
+                hint=f"give it a name, too: --model NAME={self.package}",
+            )
+        if one := given(self, ("page", "open", "forget", "model_name", "strict_model")):
+            raise UsageError(
+                f"{one[0]} is for one package, and --model names several",
+                hint="leave it out: with --model no page is served, and each request gets the "
+                "model that it names",
+            )
+        names = [name.removesuffix(LATEST) for name, _ in self.models]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise UsageError(
+                f"--model: two packages have the name `{twice[0]}`", hint="name each differently"
+            )
+        if self.memory == 0:
+            raise UsageError(
+                "--memory is 0, so no package could be loaded",
+                hint="leave it out for what is free on the device",
             )
 
 

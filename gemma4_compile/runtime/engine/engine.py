@@ -19,6 +19,7 @@ from gemma4_compile.runtime.engine.media_prompt import Tokens
 from gemma4_compile.runtime.engine.model_runner import LoadedModel, ModelRunner
 from gemma4_compile.runtime.engine.rounds import Rounds
 from gemma4_compile.runtime.engine.sequence import Sequence, Sequences
+from gemma4_compile.runtime.engine.slot_room import package_need
 from gemma4_compile.runtime.engine.table_place import table_window
 from gemma4_compile.runtime.engine.turns import Turns
 from gemma4_compile.runtime.library.kv_state import KvState
@@ -30,7 +31,6 @@ from gemma4_compile.runtime.package.room import (
     Placement,
     Wish,
     check_fits,
-    memory_need,
     unused_bytes,
 )
 from gemma4_compile.runtime.sampling.sampling import Float32Array
@@ -271,11 +271,5 @@ def _context_length(package: Package, wanted: int | None) -> int:
 
 def check_room(package: Package, device: Device, wish: Wish) -> None:
     """ArtifactError for a package that would not fit the device, before it is loaded."""
-    own = package.drafter_cache if wish.drafter else None
-    further = 0 if own is None else sum(shard.nbytes for shard in own.shards)
-    compiled = package.chat_config.context_window_size
-    if package.library is not None:
-        cache = package.tensor_cache
-        places, count = wish.placement, wish.sequences
-        need = memory_need(package.library, cache, compiled, device, places, further, count)
-        check_fits(str(package.directory), need, device, wish.context_length)
+    need = package_need(package, device, wish.placement, wish.drafter, wish.sequences)
+    check_fits(str(package.directory), need, device, wish.context_length)

@@ -16,28 +16,49 @@ from gemma4_compile.runtime.package.room import (
 
 
 def default_slots(
-    package: Package, context_length: int | None, drafter: bool, placement: Placement
+    package: Package,
+    context_length: int | None,
+    drafter: bool,
+    placement: Placement,
+    most_bytes: int | None = None,
 ) -> int:
     """Slots of a server that is told no number; ArtifactError if the device is missing.
 
     Only of what one leaves with all on the device that nobody places elsewhere: further slots must
     not drive the table of per-layer embeddings or experts away, which would slow one reply alone.
+
+    Parameters
+    ----------
+    most_bytes : of the device, besides what is free there
     """
     device = Device.open(package.device)
-    library, free = package.library, free_memory(device)
-    if library is None or free is None:
+    free = free_memory(device)
+    if most_bytes is not None:
+        free = most_bytes if free is None else min(free, most_bytes)
+    if package.library is None or free is None:
         return 1
-    own = package.drafter_cache if drafter else None
-    further = 0 if own is None else sum(shard.nbytes for shard in own.shards)
-    compiled = package.chat_config.context_window_size
     whole = Placement(
         ON_GPU if placement.ple is None else placement.ple,
         1.0 if placement.experts is None else placement.experts,
     )
-    need = memory_need(library, package.tensor_cache, compiled, device, whole, further)
+    need = package_need(package, device, whole, drafter)
     if need is None:
         return 1
-    return slots_that_fit(library, need, free, context_length or need.context_length)
+    length = context_length or need.context_length
+    return slots_that_fit(package.library, need, free, length)
+
+
+def package_need(
+    package: Package, device: Device, placement: Placement, drafter: bool, sequences: int = 1
+) -> MemoryNeed | None:
+    """What a package needs of its device; None where an earlier version did not write it."""
+    own = package.drafter_cache if drafter else None
+    further = 0 if own is None else sum(shard.nbytes for shard in own.shards)
+    compiled = package.chat_config.context_window_size
+    if package.library is None:
+        return None
+    cache = package.tensor_cache
+    return memory_need(package.library, cache, compiled, device, placement, further, sequences)
 
 
 def slots_that_fit(library: LibraryRecord, need: MemoryNeed, free: int, context_length: int) -> int:

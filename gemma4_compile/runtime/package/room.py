@@ -154,6 +154,11 @@ def free_memory(device: Device) -> int | None:
     return available_bytes() if device.is_cpu else device.free_bytes()
 
 
+def asks_for_room() -> bool:
+    """Return whether what does not fit is refused: the environment may say not to ask."""
+    return os.environ.get(SWITCH, "1") != "0"
+
+
 def check_fits(
     what: str,
     need: MemoryNeed | None,
@@ -175,7 +180,7 @@ def check_fits(
         If it needs more than is free; the hint is what would fit.
     """
     free = free_memory(device)
-    if need is None or free is None or os.environ.get(SWITCH, "1") == "0":
+    if need is None or free is None or not asks_for_room():
         return
     wanted = min(context_length or need.context_length, need.context_length)
     if need.at(wanted) <= free:
@@ -189,20 +194,20 @@ def check_fits(
         fits = f"{' or '.join(ways)} fits"
     else:
         fits = (
-            f"its weights alone take {_size(need.of(1).fixed)}: compile its model with a smaller "
+            f"its weights alone take {size_in_words(need.of(1).fixed)}: compile its model with a smaller "
             f"recipe or another size, `gemma4-compile MODEL --fit {free // 10**6}MB` "
             "chooses what fits"
         )
     each = "" if need.sequences == 1 else f" for each of {need.sequences} sequences"
     raise ArtifactError(
         f"`{what}` does not fit the memory of {device.describe()}: with {wanted} tokens of context"
-        f"{each} it needs {_size(need.at(wanted))}, found {_size(free)} free",
+        f"{each} it needs {size_in_words(need.at(wanted))}, found {size_in_words(free)} free",
         hint=f"{fits}{others}; or close what else uses it. {SWITCH}=0 in the environment loads it "
         "all the same",
     )
 
 
-def _size(nbytes: int) -> str:
+def size_in_words(nbytes: int) -> str:
     """Bytes for people, in units of a thousand."""
     return f"{nbytes / 1e9:,.2f} GB" if nbytes >= 10**9 else f"{nbytes / 1e6:,.1f} MB"
 

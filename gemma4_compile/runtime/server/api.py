@@ -11,6 +11,7 @@ from starlette.routing import BaseRoute, Route
 
 from gemma4_compile.runtime.server.answers import Answer, ChatAnswer, TextAnswer
 from gemma4_compile.runtime.server.api_error import ApiError, as_api_error
+from gemma4_compile.runtime.server.cards import card_list, card_object
 from gemma4_compile.runtime.server.exchange import Exchange
 from gemma4_compile.runtime.server.requests import (
     Request,
@@ -21,9 +22,6 @@ from gemma4_compile.runtime.server.requests import (
 from gemma4_compile.runtime.server.server_sent import data_event
 from gemma4_compile.runtime.server.service import Reply
 from gemma4_compile.runtime.server.streams import ReplyStream, ended, finished
-from gemma4_compile.types import JsonObject
-
-_VERSION = "anthropic-version"
 
 
 def openai_routes(exchange: Exchange) -> list[BaseRoute]:
@@ -44,17 +42,12 @@ class _Api:
         self._service = exchange.service
 
     async def models(self, request: HttpRequest) -> Response:
-        if _VERSION in request.headers:  # of Anthropic's clients
-            name = self._service.model.name
-            of_list = {"has_more": False, "first_id": name, "last_id": name}
-            return JSONResponse({"data": [self._named_model()], **of_list})
-        return JSONResponse({"object": "list", "data": [self._model_object()]})
+        own = card_object(self._service.model.card, request.headers)
+        return JSONResponse(card_list([own], request.headers))
 
     async def model(self, request: HttpRequest) -> Response:
         self._service.check_model(request.path_params["name"])
-        if _VERSION in request.headers:
-            return JSONResponse(self._named_model())
-        return JSONResponse(self._model_object())
+        return JSONResponse(card_object(self._service.model.card, request.headers))
 
     async def chat(self, request: HttpRequest) -> Response:
         body = await self._exchange.body(request)
@@ -93,28 +86,6 @@ class _Api:
             param="model",
             code="unsupported_value",
         )
-
-    def _model_object(self) -> JsonObject:
-        model = self._service.model
-        return {
-            "id": model.name,
-            "object": "model",
-            "created": 0,
-            "owned_by": "gemma4-compile",
-            "context_length": model.context_length,
-        }
-
-    def _named_model(self) -> JsonObject:
-        """The model in the form of Anthropic's API."""
-        model = self._service.model
-        return {
-            "id": model.name,
-            "type": "model",
-            "display_name": model.name,
-            "created_at": "1970-01-01T00:00:00Z",
-            "lifecycle": "active",
-            "max_input_tokens": model.context_length,
-        }
 
 
 async def _answer(

@@ -66,9 +66,18 @@ class BodyReader:
         Raises
         ------
         ApiError
+            As of `written` and `parse`.
+        """
+        return self.parse(await self.written(request))
+
+    async def written(self, request: HttpRequest) -> bytes:
+        """The body as it came.
+
+        Raises
+        ------
+        ApiError
             415 for another type than JSON, 408 if it does not arrive in time, 413 if it is too
-            long, 503 if too many long ones arrive, 400 if it is no JSON or no prompt can be so
-            long.
+            long, 503 if too many long ones arrive, 400 if no prompt can be so long.
         """
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":  # a page of another origin cannot send this one unasked
@@ -79,7 +88,7 @@ class BodyReader:
         finally:
             body.clear()  # an error that has come out of a task holds it, and itself, for long
 
-    async def _read(self, request: HttpRequest, body: bytearray) -> object:
+    async def _read(self, request: HttpRequest, body: bytearray) -> bytes:
         pieces = request.stream()
         count = await self._in_time(self._receive(pieces, body, 0, _SMALL_BYTES))
         if count > _SMALL_BYTES:
@@ -121,14 +130,15 @@ class BodyReader:
                 break
         return count
 
-    def _finish(self, body: bytearray, count: int) -> object:
+    def _finish(self, body: bytearray, count: int) -> bytes:
         if count > self._limits.body_bytes:
             raise self._too_large()
         if count > self._useful_bytes:
             raise self._too_long(f"this request has {count} bytes")
-        return self._parse(bytes(body))
+        return bytes(body)
 
-    def _parse(self, body: bytes) -> object:
+    def parse(self, body: bytes) -> object:
+        """Parse a body; ApiError 400 if it is no JSON, or no prompt can have so many values."""
         # The parser does not let the event loop run meanwhile: not even the values are counted
         # one by one.
         values = sum(body.count(mark) for mark in (b",", b"[", b"{"))

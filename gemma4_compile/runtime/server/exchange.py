@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import hmac
-import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
-from starlette.responses import Response
 
 from gemma4_compile.runtime.engine.media_prompt import Prompt
-from gemma4_compile.runtime.server.api_error import ApiError, as_api_error
+from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.body import BodyReader, Limits
 from gemma4_compile.runtime.server.fields import Ignored
+from gemma4_compile.runtime.server.guard import Guard, Guarded, client_of
 from gemma4_compile.runtime.server.requests import ChatRequest, CompletionRequest
-from gemma4_compile.runtime.server.service import Client, Reply, Service
+from gemma4_compile.runtime.server.service import Reply, Service
 from gemma4_compile.runtime.server.streams import cancel, unless_gone
-
-Endpoint = Callable[[HttpRequest], Awaitable[Response]]
-Refusal = Callable[[ApiError], Response]
-"""An error in the form of a protocol."""
-
-_CLIENT_IS_GONE = 499  # nobody reads it; the number is nginx's, for logs
 
 
 @dataclass(frozen=True)
@@ -49,6 +39,7 @@ class Exchange:
     Attributes
     ----------
     limits : of one request
+    guarded : makes an endpoint of a method; see `Guard.guarded`
     """
 
     def __init__(self, service: Service, limits: Limits, api_key: str | None) -> None:
@@ -64,23 +55,7 @@ class Exchange:
         self._bodies = BodyReader(
             limits, service.max_prompt_bytes, model.context_length, media=model.takes_media
         )
-        self._api_key = api_key
-
-    def guarded(self, endpoint: Endpoint, refusal: Refusal = ApiError.response) -> Endpoint:
-        """The endpoint, protected by the key, with errors in the form of its protocol."""
-
-        async def answer(request: HttpRequest) -> Response:
-            try:
-                self._check_key(request)
-                return await endpoint(request)
-            except ClientDisconnect:
-                return Response(status_code=_CLIENT_IS_GONE)
-            except asyncio.CancelledError:  # by the server, which does not wait any longer
-                return refusal(ApiError(503, "the server is stopping"))
-            except BaseException as error:  # a panic of native code is no Exception
-                return refusal(as_api_error(error))
-
-        return answer
+        self.guarded: Guarded = Guard(api_key).guarded
 
     async def body(self, request: HttpRequest) -> object:
         """The parsed body of a request; ApiError as of `BodyReader.read`."""
@@ -131,27 +106,3 @@ class Exchange:
         with self.service.worker.reserve():
             parsed = await unless_gone(request, self.service.resolve(parsed))
             return await unless_gone(request, self.service.build_chat(parsed))
-
-    def _check_key(self, request: HttpRequest) -> None:
-        if self._api_key is None:
-            return
-        right = hmac.compare_digest(_key(request), os.fsencode(self._api_key))
-        if not right:
-            raise ApiError(401, "the API key is missing or wrong", code="invalid_api_key")
-
-
-def _key(request: HttpRequest) -> bytes:
-    """The key that a request brings, its bytes as they came: a bearer token, or `x-api-key`."""
-    sent = request.headers.get("authorization", "").encode("latin-1")
-    scheme, _, key = sent.partition(b" ")
-    if scheme.lower() == b"bearer":
-        return key.strip()
-    return request.headers.get("x-api-key", "").encode("latin-1").strip()
-
-
-def client_of(request: HttpRequest) -> Client:
-    """Who asks: the address, and the key."""
-    address = "" if request.client is None else request.client.host
-    # Of a proxy, whose clients all have its own address; one who lies is still at that address.
-    forwarded = ",".join(request.headers.getlist("x-forwarded-for"))
-    return f"{address} {forwarded}", _key(request).decode("latin-1")

@@ -9,17 +9,20 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from gemma4_compile.runtime.server.exchange import Exchange
-from gemma4_compile.runtime.server.worker import Worker
+from gemma4_compile.runtime.server.worker import Worker, WorkerState
+from gemma4_compile.types import JsonObject
+
+
+def slots_object(state: WorkerState) -> JsonObject:
+    """What `/slots` says of a worker."""
+    return {"slots": [asdict(slot) for slot in state.slots], "waiting": state.waiting}
 
 
 def state_routes(worker: Worker, exchange: Exchange) -> list[BaseRoute]:
     """The routes that say what the server is at; they ask for the key as the API does."""
 
     async def slots(_request: Request) -> Response:
-        state = worker.state()
-        return JSONResponse(
-            {"slots": [asdict(slot) for slot in state.slots], "waiting": state.waiting}
-        )
+        return JSONResponse(slots_object(worker.state()))
 
     async def metrics(request: Request) -> Response:
         from gemma4_compile.runtime.server.prometheus import exposition

@@ -1,8 +1,8 @@
-"""A worker's state in Prometheus' text or OpenMetrics', by prometheus_client."""
+"""States of workers in Prometheus' text or OpenMetrics', by prometheus_client."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -15,87 +15,174 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from gemma4_compile.runtime.engine.beginnings import KeptCounts
-from gemma4_compile.runtime.server.counts import SECONDS, Distribution
+from gemma4_compile.runtime.server.counts import SECONDS, Counts, Distribution
 from gemma4_compile.runtime.server.worker import WorkerState
 
 
 def exposition(state: WorkerState, accept: str) -> tuple[bytes, str]:
     """The text of a state and its content type, in the best form that an Accept header takes."""
+    return _written([((), state)], (), {}, accept)
+
+
+def exposition_of_models(
+    states: Mapping[str, WorkerState], loads: Mapping[str, int], accept: str
+) -> tuple[bytes, str]:
+    """The text of several models' states, each metric with the label `model`.
+
+    Parameters
+    ----------
+    states : of those that are loaded
+    loads : how often each was loaded
+    """
+    named = [((name,), state) for name, state in states.items()]
+    return _written(named, ("model",), loads, accept)
+
+
+_Named = Sequence[tuple[tuple[str, ...], WorkerState]]
+"""States, each with the values of the labels that all of its metrics have."""
+
+
+def _written(
+    states: _Named, labels: tuple[str, ...], loads: Mapping[str, int], accept: str
+) -> tuple[bytes, str]:
     registry = CollectorRegistry()
-    registry.register(_State(state))
+    registry.register(_States(states, labels, loads))
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
 
 
-class _State(Collector):
-    """What a worker is at, and has done, as metrics."""
+class _States(Collector):
+    """What workers are at, and have done, as metrics."""
 
-    def __init__(self, state: WorkerState) -> None:
-        self._state = state
+    def __init__(self, states: _Named, labels: tuple[str, ...], loads: Mapping[str, int]) -> None:
+        self._states = states
+        self._labels = labels
+        self._loads = loads
 
     def collect(self) -> Iterator[Metric]:
         """All metrics, at this moment."""
-        state = self._state
-        counts = state.counts
-        yield GaugeMetricFamily(
-            "gemma4_requests_waiting", "Requests that wait for a slot.", value=state.waiting
+        yield self._of_each(
+            GaugeMetricFamily,
+            "requests_waiting",
+            "Requests that wait for a slot.",
+            lambda state: state.waiting,
         )
-        doing = GaugeMetricFamily("gemma4_slots", "Slots by what they do.", labels=["doing"])
-        for name in ("free", "reads", "waits", "writes"):
-            count = sum(slot.doing == name for slot in state.slots)
-            doing.add_metric([name], count)
-        yield doing
-        replies = CounterMetricFamily(
-            "gemma4_replies", "Replies by how they ended.", labels=["end"]
+        names = ("free", "reads", "waits", "writes")
+        yield self._divided(
+            GaugeMetricFamily,
+            "slots",
+            "Slots by what they do.",
+            "doing",
+            lambda state: {name: sum(slot.doing == name for slot in state.slots) for name in names},
         )
-        for end, count in counts.ended.items():
-            replies.add_metric([end], count)
-        yield replies
-        prompts = CounterMetricFamily(
-            "gemma4_prompt_tokens",
+        yield self._divided(
+            CounterMetricFamily,
+            "replies",
+            "Replies by how they ended.",
+            "end",
+            lambda state: state.counts.ended,
+        )
+        yield self._divided(
+            CounterMetricFamily,
+            "prompt_tokens",
             "Tokens of prompts: read, or held from an earlier one.",
-            labels=["source"],
+            "source",
+            lambda state: {"read": state.counts.read_tokens, "held": state.counts.held_tokens},
         )
-        prompts.add_metric(["read"], counts.read_tokens)
-        prompts.add_metric(["held"], counts.held_tokens)
-        yield prompts
-        for name, value, says in (
-            ("generated_tokens", counts.generated_tokens, "Tokens of replies."),
-            ("guessed_tokens", counts.guessed_tokens, "Tokens that the drafter guessed."),
-            ("accepted_tokens", counts.accepted_tokens, "Guesses that came true."),
-            ("joint_steps", counts.steps, "Steps of replies that did not run alone."),
-            ("joint_tokens", counts.rows, "Tokens that these steps chose."),
-        ):
-            yield CounterMetricFamily(f"gemma4_{name}", says, value=value)
-        yield _histogram("gemma4_waited_seconds", "From a built prompt to a slot.", counts.waited_s)
-        yield _histogram(
-            "gemma4_first_token_seconds",
-            "From a built prompt to the first token.",
-            counts.first_token_s,
-        )
-        if state.kept is not None:
-            yield from _of_prefixes(state.kept)
+        for name, says, count in _COUNTERS:
+            yield self._of_each(CounterMetricFamily, name, says, count)
+        for name, says, values in _TIMES:
+            family = HistogramMetricFamily(f"gemma4_{name}", says, labels=self._labels)
+            for labels, state in self._states:
+                found = values(state.counts)
+                family.add_metric(labels, _buckets(found), found.total)
+            yield family
+        if any(state.kept is not None for _, state in self._states):
+            yield from self._of_prefixes()
+        if self._loads:
+            loaded = GaugeMetricFamily("gemma4_model_loaded", "It is loaded.", labels=self._labels)
+            loads = CounterMetricFamily(
+                "gemma4_model_loads", "How often it was loaded.", labels=self._labels
+            )
+            known = {labels for labels, _ in self._states}
+            for name, count in self._loads.items():
+                loaded.add_metric((name,), (name,) in known)
+                loads.add_metric((name,), count)
+            yield loaded
+            yield loads
+
+    def _of_each(
+        self,
+        family: type[GaugeMetricFamily | CounterMetricFamily],
+        name: str,
+        says: str,
+        value: Callable[[WorkerState], int],
+    ) -> Metric:
+        found = family(f"gemma4_{name}", says, labels=self._labels)
+        for labels, state in self._states:
+            found.add_metric(labels, value(state))
+        return found
+
+    def _divided(
+        self,
+        family: type[GaugeMetricFamily | CounterMetricFamily],
+        name: str,
+        says: str,
+        by: str,
+        values: Callable[[WorkerState], Mapping[str, int]],
+    ) -> Metric:
+        found = family(f"gemma4_{name}", says, labels=(*self._labels, by))
+        for labels, state in self._states:
+            for key, value in values(state).items():
+                found.add_metric((*labels, key), value)
+        return found
+
+    def _of_prefixes(self) -> Iterator[Metric]:
+        for family, names in ((GaugeMetricFamily, _HELD), (CounterMetricFamily, _SAVED)):
+            for name, says, count in names:
+                found = family(f"gemma4_{name}", says, labels=self._labels)
+                for labels, state in self._states:
+                    if state.kept is not None:
+                        found.add_metric(labels, count(state.kept))
+                yield found
 
 
-def _of_prefixes(kept: KeptCounts) -> Iterator[Metric]:
-    for name, value, says in (
-        ("prefixes", kept.prefixes, "Beginnings of prompts that are kept."),
-        ("prefix_bytes", kept.nbytes, "Bytes of kept beginnings."),
-        ("prefix_budget_bytes", kept.budget, "Bytes that kept beginnings may take."),
-    ):
-        yield GaugeMetricFamily(f"gemma4_{name}", says, value=value)
-    for name, value, says in (
-        ("prefixes_saved", kept.saved, "Beginnings that were ever kept."),
-        ("prefix_hits", kept.hits, "Prompts that went on from a kept beginning."),
-        ("prefix_hit_tokens", kept.restored_tokens, "Tokens that these did not read."),
-    ):
-        yield CounterMetricFamily(f"gemma4_{name}", says, value=value)
+_COUNTERS: tuple[tuple[str, str, Callable[[WorkerState], int]], ...] = (
+    ("generated_tokens", "Tokens of replies.", lambda state: state.counts.generated_tokens),
+    (
+        "guessed_tokens",
+        "Tokens that the drafter guessed.",
+        lambda state: state.counts.guessed_tokens,
+    ),
+    ("accepted_tokens", "Guesses that came true.", lambda state: state.counts.accepted_tokens),
+    ("joint_steps", "Steps of replies that did not run alone.", lambda state: state.counts.steps),
+    ("joint_tokens", "Tokens that these steps chose.", lambda state: state.counts.rows),
+)
+_TIMES: tuple[tuple[str, str, Callable[[Counts], Distribution]], ...] = (
+    ("waited_seconds", "From a built prompt to a slot.", lambda counts: counts.waited_s),
+    (
+        "first_token_seconds",
+        "From a built prompt to the first token.",
+        lambda counts: counts.first_token_s,
+    ),
+)
+_OfKept = tuple[tuple[str, str, Callable[[KeptCounts], int]], ...]
+_HELD: _OfKept = (
+    ("prefixes", "Beginnings of prompts that are kept.", lambda kept: kept.prefixes),
+    ("prefix_bytes", "Bytes of kept beginnings.", lambda kept: kept.nbytes),
+    ("prefix_budget_bytes", "Bytes that kept beginnings may take.", lambda kept: kept.budget),
+)
+_SAVED: _OfKept = (
+    ("prefixes_saved", "Beginnings that were ever kept.", lambda kept: kept.saved),
+    ("prefix_hits", "Prompts that went on from a kept beginning.", lambda kept: kept.hits),
+    ("prefix_hit_tokens", "Tokens that these did not read.", lambda kept: kept.restored_tokens),
+)
 
 
-def _histogram(name: str, says: str, values: Distribution) -> Metric:
-    parts, total = list(values.counts), 0
+def _buckets(values: Distribution) -> list[tuple[str, float]]:
+    total = 0
     buckets = []
-    for bound, count in zip([*map(str, SECONDS), "+Inf"], parts, strict=True):
+    for bound, count in zip([*map(str, SECONDS), "+Inf"], values.counts, strict=True):
         total += count
         buckets.append((bound, float(total)))
-    return HistogramMetricFamily(name, says, buckets=buckets, sum_value=values.total)
+    return buckets

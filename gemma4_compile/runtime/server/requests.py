@@ -31,8 +31,6 @@ MAX_TOP_LOGPROBS = 20
 MAX_TEXT_LOGPROBS = 5
 MAX_BIASES = 1024
 MAX_SALT_CHARACTERS = 1024
-LATEST = ":latest"
-"""Behind a model's name in Ollama, where it says no version: clients add it, and look for it."""
 _MAX_TOKENS = 2**31 - 1
 
 # Fields that cannot change a reply of this server.

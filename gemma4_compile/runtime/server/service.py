@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 
 from gemma4_compile.errors import Gemma4CompileError
 from gemma4_compile.media.settings import MediaSettings
+from gemma4_compile.options.serve import LATEST
 from gemma4_compile.runtime.engine.generation import Generation, Generator
 from gemma4_compile.runtime.engine.logprobs import AnswerTokens
 from gemma4_compile.runtime.engine.media_prompt import Prompt
@@ -20,13 +21,14 @@ from gemma4_compile.runtime.prompt.prompt import NO_TEMPLATE, PromptBuilder
 from gemma4_compile.runtime.reply.reply import MarkIds
 from gemma4_compile.runtime.sampling.sampling import SamplingOptions, TokenChooser, make_sampler
 from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.cards import ModelCard
 from gemma4_compile.runtime.server.fields import Ignored
+from gemma4_compile.runtime.server.guard import Client
 from gemma4_compile.runtime.server.logprobs import ReplyLogprobs
 from gemma4_compile.runtime.server.media import MediaReader
 from gemma4_compile.runtime.server.messages import name_of, of_any_arguments
 from gemma4_compile.runtime.server.prompt_lanes import PromptLanes
 from gemma4_compile.runtime.server.requests import (
-    LATEST,
     ChatRequest,
     CompletionRequest,
     Request,
@@ -39,8 +41,6 @@ from gemma4_compile.template.watch import SlowRenderingError, Watch
 
 Constraint = Callable[[TokenChooser], TokenChooser]
 """Makes a chooser that takes only what a grammar allows, for one reply."""
-Client = tuple[str, str]
-"""Who asks: the address, and the key that was brought."""
 _SHOWN_NAME = 100  # characters of a model's name in an error or a note
 
 
@@ -69,6 +69,12 @@ class Model:
     media: MediaSettings = field(default_factory=MediaSettings)
 
     @property
+    def card(self) -> ModelCard:
+        """Return what lists tell of it."""
+        sees = self.media.image is not None
+        return ModelCard.of(self.name, self.context_length, self.template, sees=sees)
+
+    @property
     def takes_media(self) -> bool:
         """Return whether it takes anything besides text."""
         return self.media != MediaSettings()
@@ -77,9 +83,7 @@ class Model:
     def of(cls, package: Package, name: str, context_length: int | None) -> Model:
         """Read a package; ArtifactError if its tokenizer or chat template is damaged."""
         tokenizer = package.load_tokenizer()
-        template = None
-        if package.has_chat_template:
-            template = package.chat_template()
+        template = package.chat_template() if package.has_chat_template else None
         return cls(
             name=name,
             tokenizer=tokenizer,
@@ -217,7 +221,7 @@ class Service:
         name, notes = request.model, [ignored.note()]
         self.check_strict(name)
         if name is not None and not self._is_own(name):
-            notes.insert(0, f"{self._unknown(name)}, which answers")
+            notes = [f"{self._unknown(name)}, which answers", *notes]
         return "; ".join(note for note in notes if note is not None) or None
 
     def _check_template_options(self, request: ChatRequest) -> None:

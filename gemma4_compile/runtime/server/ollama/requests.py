@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gemma4_compile.options.serve import LATEST
 from gemma4_compile.runtime.prompt.prompt import Message
 from gemma4_compile.runtime.reply.tool_calls import ToolCall
 from gemma4_compile.runtime.sampling.sampling import SamplingOptions
@@ -23,7 +24,6 @@ from gemma4_compile.runtime.server.messages import (
 )
 from gemma4_compile.runtime.server.ollama import asks
 from gemma4_compile.runtime.server.requests import (
-    LATEST,
     SAMPLING,
     ChatRequest,
     CompletionRequest,

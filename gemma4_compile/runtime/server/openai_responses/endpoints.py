@@ -1,4 +1,4 @@
-"""`/v1/responses`, and the responses that are stored."""
+"""`/v1/responses`: what is answered, and kept."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from gemma4_compile.runtime.reply.reply import MarkIds
-from gemma4_compile.runtime.server.api_error import ApiError
-from gemma4_compile.runtime.server.exchange import Exchange, client_of
+from gemma4_compile.runtime.server.exchange import Exchange
 from gemma4_compile.runtime.server.fields import Ignored
 from gemma4_compile.runtime.server.openai_responses.answers import ResponseAnswer
 from gemma4_compile.runtime.server.openai_responses.requests import (
@@ -16,35 +15,33 @@ from gemma4_compile.runtime.server.openai_responses.requests import (
     read_response_request,
 )
 from gemma4_compile.runtime.server.openai_responses.store import ResponseStore
+from gemma4_compile.runtime.server.openai_responses.stored import tenant_of
 from gemma4_compile.runtime.server.streams import ReplyStream, collected, finished, written
 from gemma4_compile.types import JsonObject
 
 
-def response_routes(exchange: Exchange) -> list[BaseRoute]:
-    """The routes of the protocol."""
-    endpoints = _Responses(exchange)
+def response_routes(exchange: Exchange, store: ResponseStore) -> list[BaseRoute]:
+    """The routes that make responses, and keep them; see `stored_routes` for the others."""
+    endpoints = _Responses(exchange, store)
     return [
-        Route(path, exchange.guarded(endpoint), methods=[method])
-        for method, path, endpoint in (
-            ("POST", "/v1/responses", endpoints.create),
-            ("POST", "/v1/responses/input_tokens", endpoints.count),
-            ("GET", "/v1/responses/{id}", endpoints.show),
-            ("DELETE", "/v1/responses/{id}", endpoints.forget),
-            ("POST", "/v1/responses/{id}/cancel", endpoints.refuse_cancel),
+        Route(path, exchange.guarded(endpoint), methods=["POST"])
+        for path, endpoint in (
+            ("/v1/responses", endpoints.create),
+            ("/v1/responses/input_tokens", endpoints.count),
         )
     ]
 
 
 class _Responses:
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Exchange, store: ResponseStore) -> None:
         self._exchange = exchange
-        self._store = ResponseStore()
+        self._store = store
 
     async def create(self, request: HttpRequest) -> Response:
         parsed, ignored = await self._read(request)
         asked = await self._exchange.chat(request, parsed.chat, ignored)
         (reply,) = asked.replies
-        model, tenant = self._exchange.service.model, _tenant(request)
+        model, tenant = self._exchange.service.model, tenant_of(request)
 
         def keep(response: JsonObject) -> None:
             if parsed.stored:
@@ -73,25 +70,9 @@ class _Responses:
         prompt = await self._exchange.prompt(request, parsed.chat)
         return JSONResponse({"object": "response.input_tokens", "input_tokens": len(prompt)})
 
-    async def show(self, request: HttpRequest) -> Response:
-        if request.query_params.get("stream", "false") == "true":
-            why = "`stream`: a stored response is answered whole"
-            raise ApiError(400, why, param="stream", code="unsupported_value")
-        stored = self._store.find(request.path_params["id"], _tenant(request))
-        return JSONResponse(stored.response)
-
-    async def forget(self, request: HttpRequest) -> Response:
-        name = request.path_params["id"]
-        self._store.forget(name, _tenant(request))
-        return JSONResponse({"id": name, "object": "response", "deleted": True})
-
-    async def refuse_cancel(self, _: HttpRequest) -> Response:
-        why = "no response runs in the background: close the connection of one that runs"
-        raise ApiError(400, why, code="unsupported_value")
-
     async def _read(self, request: HttpRequest) -> tuple[ResponseRequest, Ignored]:
         body = await self._exchange.body(request)
-        ignored, tenant = self._exchange.ignored(), _tenant(request)
+        ignored, tenant = self._exchange.ignored(), tenant_of(request)
         parsed = read_response_request(
             body,
             self._exchange.service.model.defaults,
@@ -101,8 +82,3 @@ class _Responses:
             lambda name, param: self._store.find_item(name, tenant, param),
         )
         return parsed, ignored
-
-
-def _tenant(request: HttpRequest) -> str:
-    """The key that was brought: addresses change, and nobody guesses an id."""
-    return client_of(request)[1]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from gemma4_compile.runtime.server.exchange import client_of
+from gemma4_compile.runtime.server.guard import client_of
 
 
 def request(**headers: str) -> Request:

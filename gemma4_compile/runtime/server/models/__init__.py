@@ -1,0 +1,1 @@
+"""Several packages in one server: which are loaded, and who answers."""
