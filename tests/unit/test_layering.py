@@ -90,6 +90,10 @@ DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
         "gemma4_compile/runtime/server/metrics.py",
         "gemma4_compile",
     ): "its `prometheus` loads prometheus_client, which most servers are never asked for",
+    (
+        "gemma4_compile/runtime/server/models/routes.py",
+        "gemma4_compile",
+    ): "its `prometheus`, too",
     ("gemma4_compile/media/picture.py", "gemma4_compile"): "its `heif` needs PyAV",
     ("gemma4_compile/media/sound.py", "gemma4_compile"): "its `sound_track` needs PyAV",
     ("gemma4_compile/media/preprocess.py", "PIL"): "an extra: text needs none of it",

@@ -194,8 +194,8 @@ def check_fits(
         fits = f"{' or '.join(ways)} fits"
     else:
         fits = (
-            f"its weights alone take {size_in_words(need.of(1).fixed)}: compile its model with a smaller "
-            f"recipe or another size, `gemma4-compile MODEL --fit {free // 10**6}MB` "
+            f"its weights alone take {size_in_words(need.of(1).fixed)}: compile its model with a "
+            f"smaller recipe or another size, `gemma4-compile MODEL --fit {free // 10**6}MB` "
             "chooses what fits"
         )
     each = "" if need.sequences == 1 else f" for each of {need.sequences} sequences"

@@ -201,7 +201,7 @@ def test_a_port_in_use_is_found_before_the_package_is_loaded(
 ) -> None:
     (tmp_path / library).touch()
     files.finish(tmp_path, library, {"target": "any"})
-    for name in ("_load", "_serve_page"):
+    for name in ("load_package", "_serve_page"):
         monkeypatch.setattr(cli, name, lambda *_: pytest.fail("went on"))
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -227,7 +227,7 @@ def served_without_loading(
     def load(*_: object) -> None:
         raise UsageError("it is not loaded")
 
-    monkeypatch.setattr(cli, "_load", load)
+    monkeypatch.setattr(cli, "load_package", load)
     monkeypatch.setattr(cli, "_serve_page", lambda *_: None)
     return main([str(folder), "--port", "0", *options])
 

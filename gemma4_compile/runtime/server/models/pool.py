@@ -34,7 +34,7 @@ class _Entry:
     Attributes
     ----------
     users : requests that it answers
-    waiting : requests that wait until it is loaded
+    waiters : requests that wait until it is loaded
     leaving : it is to be unloaded for another, as soon as nobody uses it
     makes_room : its loading waits for others to be unloaded
     used : when it was used last, by `time.monotonic`
@@ -44,7 +44,7 @@ class _Entry:
     offered: OfferedModel
     loaded: LoadedModel | None = None
     users: int = 0
-    waiting: int = 0
+    waiters: list[asyncio.Future[LoadedModel]] = field(default_factory=list)
     leaving: bool = False
     makes_room: bool = False
     used: float = 0.0
@@ -129,34 +129,55 @@ class ModelPool:
 
     async def _take(self, entry: _Entry) -> LoadedModel:
         self._check_open()
-        if not entry.is_ready:
-            waiting = sum(one.waiting for one in self._entries.values())
-            if waiting >= max(1, self._queue):
-                why = f"{waiting} requests wait already for models to be loaded: try again"
-                raise ApiError(429, why, code="queue_full")
-            entry.waiting += 1
-            try:
-                while not entry.is_ready:
-                    await self._until_loaded(entry)
-                    self._check_open()
-            finally:
-                entry.waiting -= 1
-                if entry.waiting == 0 and entry.makes_room and entry.loading is not None:
-                    entry.loading.cancel()  # nobody wants it any more
+        if entry.is_ready:
+            return self._given(entry)
+        waiting = sum(len(one.waiters) for one in self._entries.values())
+        if waiting >= max(1, self._queue):
+            why = f"{waiting} requests wait already for models to be loaded: try again"
+            raise ApiError(429, why, code="queue_full")
+        turn: asyncio.Future[LoadedModel] = asyncio.get_running_loop().create_future()
+        entry.waiters.append(turn)
+        self._want(entry)
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                self._leave(entry)  # it was given in the same moment
+            raise
+        finally:
+            if turn in entry.waiters:
+                entry.waiters.remove(turn)
+            if not entry.waiters and entry.makes_room and entry.loading is not None:
+                entry.loading.cancel()  # nobody wants it any more
+
+    def _given(self, entry: _Entry) -> LoadedModel:
+        """The model for one more request."""
         assert entry.loaded is not None, "it is ready"
         entry.users += 1
         entry.idle.clear()
         self._stop_timer(entry)
         return entry.loaded
 
-    async def _until_loaded(self, entry: _Entry) -> None:
+    def _want(self, entry: _Entry) -> None:
+        """Begin to load it, if nobody has."""
         if entry.loading is None or entry.loading.done():
             entry.loading = self._begin(self._make_ready(entry))
-        try:
-            await asyncio.shield(entry.loading)
-        except asyncio.CancelledError:
-            if not entry.loading.cancelled():  # this request was
-                raise
+            entry.loading.add_done_callback(lambda task: self._tell(entry, task))
+
+    def _tell(self, entry: _Entry, loading: asyncio.Task[None]) -> None:
+        """Tell those who wait how loading has failed, or begin again for those who came since."""
+        if entry.loading is not loading:
+            return
+        failed = not loading.cancelled() and loading.exception() is not None
+        if not failed and not self._stopping:
+            if entry.waiters:
+                self._want(entry)
+            return
+        error = loading.exception() if failed else None
+        waiters, entry.waiters = entry.waiters, []
+        for turn in waiters:
+            if not turn.done():
+                turn.set_exception(error or _stopping())
 
     def _leave(self, entry: _Entry) -> None:
         entry.users -= 1
@@ -169,7 +190,7 @@ class ModelPool:
         """Unload a model, unless somebody uses it or waits for it."""
         entry = self._entries[name]
         async with self._turn:
-            if entry.users == 0 and entry.waiting == 0 and entry.loaded is not None:
+            if entry.users == 0 and not entry.waiters and entry.loaded is not None:
                 await self._close(entry)
 
     def begin_stop(self) -> None:
@@ -193,24 +214,30 @@ class ModelPool:
     async def _make_ready(self, entry: _Entry) -> None:
         async with self._turn:
             self._check_open()
-            if entry.is_ready:
-                return
-            if entry.loaded is not None:  # its engine has ended
-                await entry.idle.wait()
-                await self._close(entry)
-            entry.makes_room = True
-            try:
-                await self._make_room(entry)
-            finally:
-                entry.makes_room = False
-            left = None if self._memory is None else self._memory - self._taken(entry)
-            entry.loaded = await in_thread(lambda: self._loaded(entry.offered, left))
-            entry.loads += 1
-            entry.used = time.monotonic()
-            entry.idle.set()
-            self._start_timer(entry)
-            if self._stopping:
-                entry.loaded.begin_stop()
+            if not entry.is_ready:
+                await self._replace(entry)
+            # At once, before anybody drives it out again.
+            waiters, entry.waiters = entry.waiters, []
+            for turn in waiters:
+                if not turn.done():
+                    turn.set_result(self._given(entry))
+
+    async def _replace(self, entry: _Entry) -> None:
+        """Load it, instead of others where there is no room."""
+        if entry.loaded is not None:  # its engine has ended
+            await entry.idle.wait()
+            await self._close(entry)
+        entry.makes_room = True
+        try:
+            await self._make_room(entry)
+        finally:
+            entry.makes_room = False
+        left = None if self._memory is None else self._memory - self._taken(entry)
+        entry.loaded = await in_thread(lambda: self._loaded(entry.offered, left))
+        entry.loads += 1
+        entry.used = time.monotonic()
+        entry.idle.set()
+        self._start_timer(entry)
 
     def _loaded(self, offered: OfferedModel, left: int | None) -> LoadedModel:
         name = offered.card.name
@@ -317,7 +344,7 @@ class ModelPool:
 
     def _check_open(self) -> None:
         if self._stopping:
-            raise ApiError(503, "the server is stopping")
+            raise _stopping()
 
     def _begin(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -329,3 +356,7 @@ class ModelPool:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # who waits for it has it; asyncio need not tell it again
+
+
+def _stopping() -> ApiError:
+    return ApiError(503, "the server is stopping")

@@ -62,7 +62,7 @@ def test_what_is_served_follows_from_libraries_and_device(
     libraries = [(record(name, name), contents[name]) for name in targets.split()]
     folder = with_libraries(tiny_package, tmp_path / "p", libraries)
     arguments = COMMAND.parse([str(folder), *options])
-    assert cli._served(arguments, read_provenance(folder)) == expected
+    assert cli._served(arguments, folder, read_provenance(folder)) == expected
     told = capsys.readouterr().err
     assert ("`metal` does not run here, so there is no API: it is for macOS" in told) == (
         "metal" in targets

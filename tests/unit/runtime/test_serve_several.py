@@ -1,0 +1,92 @@
+"""`gemma4-serve --model NAME=DIR ...` as a user runs it, on `tiny`."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from pathlib import Path
+
+import openai
+import pytest
+
+from gemma4_compile.options.serve import COMMAND
+from gemma4_compile.package import files
+from gemma4_compile.runtime import served_package
+from gemma4_compile.runtime.engine.engine import Engine
+from gemma4_compile.runtime.package.package import read_provenance
+from gemma4_compile.runtime.serve import main
+from gemma4_compile.runtime.served_package import load_package
+from tests.serving import serving
+
+
+def answer(client: openai.OpenAI, model: str) -> str:
+    found = client.chat.completions.create(
+        model=model, messages=[{"role": "user", "content": "What is 8 plus 19?"}], temperature=0
+    )
+    assert found.model == model
+    content = found.choices[0].message.content
+    assert content is not None
+    return content
+
+
+def loaded(client: openai.OpenAI) -> list[str]:
+    found = client.models.list().data
+    return [one.id for one in found if one.model_dump()["status"]["value"] == "loaded"]
+
+
+def test_packages_take_turns_in_the_memory_that_there_is(tiny_package: Path) -> None:
+    """One fits beside nobody: its plan says some 16 MB, and a slot more would be too many."""
+    models = [word for name in "ab" for word in ("--model", f"{name}={tiny_package}")]
+    with serving(*models, "--memory", "20MB") as address:
+        client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=120)
+        assert loaded(client) == []
+        for name in ("a", "b", "a"):
+            assert answer(client, name) == "8 plus 19 is 27."
+            assert loaded(client) == [name]
+        with pytest.raises(openai.NotFoundError, match="this server has `a`, `b`"):
+            answer(client, "c")
+
+
+def test_an_unloaded_package_leaves_nothing_in_memory(
+    tiny_package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engines: list[weakref.ref[Engine]] = []
+
+    def recorded(*arguments: object, **options: object) -> Engine:
+        engine = Engine(*arguments, **options)  # type: ignore[arg-type]
+        engines.append(weakref.ref(engine))
+        return engine
+
+    monkeypatch.setattr(served_package, "Engine", recorded)
+    options = COMMAND.parse(["--model", f"a={tiny_package}", "--prefix-cache", str(tmp_path / "p")])
+    served = load_package(options, tiny_package, read_provenance(tiny_package), "a")
+    assert served.is_alive
+    served.close()
+    del served
+    gc.collect()
+    assert [engine() for engine in engines] == [None]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--context-length", "257"], "`a` was compiled for 256 tokens, found 257"),
+        (["--device", "cuda"], "cuda"),
+    ],
+)
+def test_what_could_never_run_is_told_before_anything_is_served(
+    options: list[str], message: str, tiny_package: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--model", f"a={tiny_package}", "--port", "0", *options]) in (1, 2)
+    told = capsys.readouterr()
+    assert message in told.err
+    assert told.out == ""
+
+
+def test_a_package_for_browsers_does_not_answer_here(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model.wasm").touch()
+    files.finish(tmp_path, "model.wasm", {"target": "webgpu"})
+    assert main(["--model", f"a={tmp_path}", "--port", "0"]) == 1
+    assert "hint: " in capsys.readouterr().err
