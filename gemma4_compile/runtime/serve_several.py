@@ -9,7 +9,7 @@ from gemma4_compile.errors import UsageError
 from gemma4_compile.options.serve import (
     ServeOptions,
 )
-from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.device.device import Device, release_pools
 from gemma4_compile.runtime.engine.slot_room import package_need
 from gemma4_compile.runtime.listening import limits_of, listen, warn_of_strangers, wish_of
 from gemma4_compile.runtime.package.integrity import Check
@@ -19,6 +19,7 @@ from gemma4_compile.runtime.prefixes.prefix_folder import check_folder
 from gemma4_compile.runtime.served_package import load_package
 from gemma4_compile.runtime.server.address import address_of, take_address
 from gemma4_compile.runtime.server.cards import ModelCard
+from gemma4_compile.runtime.server.memory import return_memory
 from gemma4_compile.runtime.server.models.offered import LoadedModel, OfferedModel
 from gemma4_compile.runtime.server.models.pool import ModelPool
 from gemma4_compile.runtime.server.models.routes import model_routes
@@ -54,6 +55,7 @@ def serve_several(options: ServeOptions, key: str | None) -> None:
             free=free,
             idle_s=options.idle,
             queue=options.queue,
+            release=_release,
         )
         base = f"{address_of(taken, options.host)}/v1"
         names = ", ".join(f"`{name}`" for name in offered)
@@ -63,6 +65,11 @@ def serve_several(options: ServeOptions, key: str | None) -> None:
             listen(routes, taken, options, on_stop=pool.begin_stop)
         finally:
             pool.close()
+
+
+def _release() -> None:
+    release_pools()
+    return_memory()
 
 
 @dataclass(frozen=True)

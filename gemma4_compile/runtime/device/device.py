@@ -342,6 +342,11 @@ def view(tensor: tvm_ffi.Tensor, shape: Sequence[int], begin: int = 0) -> tvm_ff
     )
 
 
+def release_pools() -> None:
+    """Give back what libraries' calls allocated and freed: TVM keeps it for the next ones."""
+    _function("vm.builtin.memory_manager.clear")()
+
+
 @cache
 def _function(name: str) -> tvm_ffi.Function:
     return tvm_ffi.get_global_func(name)

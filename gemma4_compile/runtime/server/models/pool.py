@@ -71,6 +71,7 @@ class ModelPool:
         free: Callable[[OfferedModel], int | None],
         idle_s: float,
         queue: int,
+        release: Callable[[], None] = return_memory,
     ) -> None:
         """Prepare; nothing is loaded.
 
@@ -80,7 +81,9 @@ class ModelPool:
         free : bytes that are free on a model's device; None where the system does not tell
         idle_s : seconds after which a model that nobody uses is unloaded
         queue : most requests that wait for models to be loaded
+        release : called when nothing of a model is left, in a thread
         """
+        self._release = release
         self._entries = {model.card.name: _Entry(model) for model in models}
         self._load = load
         self._memory = memory
@@ -320,7 +323,7 @@ class ModelPool:
             loaded.close()
             del loaded
             gc.collect()  # engines and their states know each other
-            return_memory()
+            self._release()
 
         await in_thread(close)
         _log.info("unloaded `%s`", entry.offered.card.name)
