@@ -105,9 +105,9 @@ class _States(Collector):
                 "gemma4_model_loads", "How often it was loaded.", labels=self._labels
             )
             known = {labels for labels, _ in self._states}
-            for name, count in self._loads.items():
-                loaded.add_metric((name,), (name,) in known)
-                loads.add_metric((name,), count)
+            for model, times in self._loads.items():
+                loaded.add_metric((model,), (model,) in known)
+                loads.add_metric((model,), times)
             yield loaded
             yield loads
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from starlette.routing import Router
+from starlette.types import ASGIApp
 
 from gemma4_compile.runtime.protocols import api_routes
 from gemma4_compile.runtime.server.body import Limits
@@ -36,7 +37,7 @@ class Scripted:
         self._worker = Worker(lambda: scripted_slots(ScriptedEngine(encode(f"I am {name}."))), 4)
         self._worker.start()
         service = Service(replace(scripted_model(TOOL_TEMPLATE), name=name), self._worker)
-        self.app = Router(api_routes(service, limits, KEY, store))
+        self.app: ASGIApp = Router(api_routes(service, limits, KEY, store))
 
     @property
     def is_alive(self) -> bool:
