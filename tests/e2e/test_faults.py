@@ -153,6 +153,7 @@ def test_several_processes_for_one_output(
         shutil.rmtree(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_output_where_nothing_can_be_written(model: Path, tmp_path: Path) -> None:
     if os.geteuid() == 0:  # permissions do not bind root, but nobody writes into /proc
         parent = Path("/proc")

@@ -19,7 +19,6 @@ from gemma4_compile.media.preprocess import scaled
 from gemma4_compile.runtime import Chat
 from gemma4_compile.runtime.engine.media_prompt import Run
 from tests import media_checkpoints, tolerances
-from tests.marks import slow_unless
 from tests.media_checkpoints import KINDS, Truth, with_room
 from tests.packages import Silent
 from tests.sounds import speech
@@ -182,8 +181,9 @@ def test_a_picture_of_another_budget(
     np.testing.assert_allclose(logits, right, atol=tolerances.LOGITS_F32, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parity
-@pytest.mark.parametrize("kind", slow_unless(lambda kind: kind == "e2b", KINDS))
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_later_turn_sees_what_came_before(kind: str, subject: Callable[..., Subject]) -> None:
     asked = subject(kind)
     said, _ = asked.ask([WIDE, QUESTION])

@@ -86,6 +86,7 @@ def test_the_server_shows_a_picture(package: Path) -> None:
     assert found == [SEEN, "There is no picture."]
 
 
+@pytest.mark.slow
 def test_a_package_of_text_alone_holds_no_byte_of_a_tower(compiled: Compiler) -> None:
     plain, whole = (compiled(model, "cpu", "q4f16") for model in (TINY, SEEING))
     weights = [(one / "params_shard_0.bin").stat().st_size for one in (plain, whole)]

@@ -55,6 +55,7 @@ def test_a_cpp_compiler_takes_every_kernel(sources: dict[str, str]) -> None:
     emulator.check_kernels(sources)
 
 
+@pytest.mark.slow
 def test_kernels_call_what_metal_has(sources: dict[str, str]) -> None:
     known = TYPES | FUNCTIONS | WORDS | set(sources)
     for name, source in sources.items():
@@ -62,6 +63,7 @@ def test_kernels_call_what_metal_has(sources: dict[str, str]) -> None:
         assert called <= known, f"{name}: {called - known}"
 
 
+@pytest.mark.slow
 def test_threadgroup_arrays_are_declared_once_and_read_as_what_they_are(
     sources: dict[str, str],
 ) -> None:
@@ -72,6 +74,7 @@ def test_threadgroup_arrays_are_declared_once_and_read_as_what_they_are(
         assert len(re.findall(r"\[\[ buffer\(", source)) <= MOST_BUFFERS
 
 
+@pytest.mark.slow
 def test_they_are_linked(executable: relax.VMExecutable, tmp_path: Path) -> None:
     path = tmp_path / "model.dylib"
     link(executable, path, SPEC)

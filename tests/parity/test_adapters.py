@@ -133,6 +133,7 @@ def test_the_same_weights_as_peft_merges(case: str, tmp_path: Path) -> None:
         assert_same(kind, tmp_path, [tmp_path / "adapter"])
 
 
+@pytest.mark.slow
 def test_several_adapters_are_merged_in_order(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("first", "second", "third")]
     write_adapter(folders[0], base_model("e2b"), target_modules=ATTENTION, use_dora=True)

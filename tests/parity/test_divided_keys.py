@@ -44,6 +44,7 @@ def test_a_conversation_through_the_whole_context(divided: Case) -> None:
     divided.check(ids, found)
 
 
+@pytest.mark.slow
 def test_tokens_taken_back_and_others_in_their_place(divided: Case) -> None:
     ids = divided.prompt(50)
     divided.engine.clear()

@@ -31,7 +31,8 @@ def test_residuals_of_1e5_stay_finite_and_right(case: CaseFactory, kind: str) ->
     run_two_turns(case(kind, "q4f16", residual_scale=1e5, activations="int8"))
 
 
-@pytest.mark.parametrize("kind", slow_unless(lambda kind: kind == "dense", KINDS))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_decoded_token_is_rounded(case: CaseFactory, kind: str) -> None:
     floats, rounded = (case(kind, "q4f32", activations=form) for form in ("float", "int8"))
     ids = [int(i) for i in floats.prompt(floats.window + 1)]

@@ -97,12 +97,10 @@ def test_a_context_and_the_tokens_after_it(case: CaseOf, kind: str, name: str) -
     compiled.check(given, found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "recipe"),
-    slow_unless(
-        lambda kind, _: kind == "unified",
-        [("unified", "q4f16"), ("e2b", "f16"), ("moe", "f16")],
-    ),
+    [("unified", "q4f16"), ("e2b", "f16"), ("moe", "f16")],
 )
 def test_recipes_with_f16_activations(case: CaseOf, kind: str, recipe: str) -> None:
     compiled = case(kind, recipe)
@@ -202,6 +200,7 @@ def test_a_pop_into_a_picture_takes_it_whole(case: CaseOf, kind: str) -> None:
     compiled.check(cut, compiled.prefill(cut, kept, len(cut)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", QUICK_KINDS)
 def test_greedy_tokens_are_those_of_generate(case: CaseOf, kind: str) -> None:
     compiled = case(kind)

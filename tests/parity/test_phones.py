@@ -129,6 +129,7 @@ def test_chunks_and_tokens_are_those_of_transformers(
             )
 
 
+@pytest.mark.slow
 def test_products_of_integers_are_those_of_transformers(case: Case, tmp_path: Path) -> None:
     """The operators of targets with products of int8: their definitions, on the host."""
     directory = tmp_path / "package"

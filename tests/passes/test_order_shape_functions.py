@@ -1,5 +1,7 @@
 """Shape functions: sorted when their stores are independent, and equal ones are one."""
 
+from functools import cache
+
 import tvm
 from tvm.script import ir as I
 from tvm.script import relax as R
@@ -8,116 +10,132 @@ from tvm.script import tirx as T
 from gemma4_compile.passes.order_shape_functions import OrderShapeFunctions
 
 
-@I.ir_module
-class Before:
-    @T.prim_func(private=True, s_tir=True)
-    def shape_func(H: T.Buffer((T.int64(4),), "int64")) -> None:
-        H[T.int64(3)] = T.int64(4) * H[T.int64(0)]
-        H[T.int64(1)] = T.int64(2) * H[T.int64(0)]
-        H[T.int64(2)] = T.int64(3) * H[T.int64(0)]
+@cache
+def before_module() -> tvm.IRModule:
+    @I.ir_module
+    class Before:
+        @T.prim_func(private=True, s_tir=True)
+        def shape_func(H: T.Buffer((T.int64(4),), "int64")) -> None:
+            H[T.int64(3)] = T.int64(4) * H[T.int64(0)]
+            H[T.int64(1)] = T.int64(2) * H[T.int64(0)]
+            H[T.int64(2)] = T.int64(3) * H[T.int64(0)]
 
-    @T.prim_func(private=True, s_tir=True)
-    def shape_func1(H: T.Buffer((T.int64(4),), "int64")) -> None:
-        H[T.int64(2)] = T.int64(4) * H[T.int64(0)]
-        H[T.int64(1)] = T.int64(2) * H[T.int64(2)]
+        @T.prim_func(private=True, s_tir=True)
+        def shape_func1(H: T.Buffer((T.int64(4),), "int64")) -> None:
+            H[T.int64(2)] = T.int64(4) * H[T.int64(0)]
+            H[T.int64(1)] = T.int64(2) * H[T.int64(2)]
 
-    @T.prim_func(private=True, s_tir=True)
-    def kernel(H: T.Buffer((T.int64(4),), "int64")) -> None:
-        H[T.int64(3)] = T.int64(4)
-        H[T.int64(1)] = T.int64(2)
+        @T.prim_func(private=True, s_tir=True)
+        def kernel(H: T.Buffer((T.int64(4),), "int64")) -> None:
+            H[T.int64(3)] = T.int64(4)
+            H[T.int64(1)] = T.int64(2)
+
+    return Before  # type: ignore[return-value]
 
 
-@I.ir_module
-class Expected:
-    @T.prim_func(private=True, s_tir=True)
-    def shape_func(H: T.Buffer((T.int64(4),), "int64")) -> None:
-        H[T.int64(1)] = T.int64(2) * H[T.int64(0)]
-        H[T.int64(2)] = T.int64(3) * H[T.int64(0)]
-        H[T.int64(3)] = T.int64(4) * H[T.int64(0)]
+@cache
+def expected_module() -> tvm.IRModule:
+    @I.ir_module
+    class Expected:
+        @T.prim_func(private=True, s_tir=True)
+        def shape_func(H: T.Buffer((T.int64(4),), "int64")) -> None:
+            H[T.int64(1)] = T.int64(2) * H[T.int64(0)]
+            H[T.int64(2)] = T.int64(3) * H[T.int64(0)]
+            H[T.int64(3)] = T.int64(4) * H[T.int64(0)]
 
-    @T.prim_func(private=True, s_tir=True)
-    def shape_func1(H: T.Buffer((T.int64(4),), "int64")) -> None:
-        H[T.int64(2)] = T.int64(4) * H[T.int64(0)]
-        H[T.int64(1)] = T.int64(2) * H[T.int64(2)]
+        @T.prim_func(private=True, s_tir=True)
+        def shape_func1(H: T.Buffer((T.int64(4),), "int64")) -> None:
+            H[T.int64(2)] = T.int64(4) * H[T.int64(0)]
+            H[T.int64(1)] = T.int64(2) * H[T.int64(2)]
 
-    @T.prim_func(private=True, s_tir=True)
-    def kernel(H: T.Buffer((T.int64(4),), "int64")) -> None:
-        H[T.int64(3)] = T.int64(4)
-        H[T.int64(1)] = T.int64(2)
+        @T.prim_func(private=True, s_tir=True)
+        def kernel(H: T.Buffer((T.int64(4),), "int64")) -> None:
+            H[T.int64(3)] = T.int64(4)
+            H[T.int64(1)] = T.int64(2)
+
+    return Expected  # type: ignore[return-value]
 
 
 def test_independent_stores_are_sorted_and_nothing_else_changes() -> None:
-    after = tvm.transform.Sequential([OrderShapeFunctions()])(Before)
-    tvm.ir.assert_structural_equal(after, Expected)
+    after = tvm.transform.Sequential([OrderShapeFunctions()])(before_module())
+    tvm.ir.assert_structural_equal(after, expected_module())
 
 
-@I.ir_module
-class Repeated:
-    @T.prim_func(private=True, s_tir=True)
-    def shape_func(H: T.Buffer((T.int64(3),), "int64")) -> None:
-        H[T.int64(1)] = T.int64(2) * H[T.int64(0)]
-        H[T.int64(2)] = T.int64(3) * H[T.int64(0)]
+@cache
+def repeated_module() -> tvm.IRModule:
+    @I.ir_module
+    class Repeated:
+        @T.prim_func(private=True, s_tir=True)
+        def shape_func(H: T.Buffer((T.int64(3),), "int64")) -> None:
+            H[T.int64(1)] = T.int64(2) * H[T.int64(0)]
+            H[T.int64(2)] = T.int64(3) * H[T.int64(0)]
 
-    @T.prim_func(private=True, s_tir=True)
-    def shape_func1(H: T.Buffer((T.int64(3),), "int64")) -> None:
-        H[T.int64(2)] = T.int64(3) * H[T.int64(0)]
-        H[T.int64(1)] = T.int64(2) * H[T.int64(0)]
+        @T.prim_func(private=True, s_tir=True)
+        def shape_func1(H: T.Buffer((T.int64(3),), "int64")) -> None:
+            H[T.int64(2)] = T.int64(3) * H[T.int64(0)]
+            H[T.int64(1)] = T.int64(2) * H[T.int64(0)]
 
-    @T.prim_func(private=True, s_tir=True)
-    def shape_func2(H: T.Buffer((T.int64(2),), "int64")) -> None:
-        H[T.int64(1)] = T.int64(2) * H[T.int64(0)]
+        @T.prim_func(private=True, s_tir=True)
+        def shape_func2(H: T.Buffer((T.int64(2),), "int64")) -> None:
+            H[T.int64(1)] = T.int64(2) * H[T.int64(0)]
 
-    @R.function
-    def first(heap: R.Tensor((3,), "int64")) -> R.Tensor((3,), "int64"):
-        R.func_attr({"relax.force_pure": True})
-        cls = Repeated
-        cls.shape_func(heap)
-        return heap
+        @R.function
+        def first(heap: R.Tensor((3,), "int64")) -> R.Tensor((3,), "int64"):
+            R.func_attr({"relax.force_pure": True})
+            cls = Repeated
+            cls.shape_func(heap)
+            return heap
 
-    @R.function
-    def second(heap: R.Tensor((3,), "int64"), other: R.Tensor((2,), "int64")) -> R.Tensor(
-        (3,), "int64"
-    ):
-        R.func_attr({"relax.force_pure": True})
-        cls = Repeated
-        cls.shape_func1(heap)
-        cls.shape_func2(other)
-        return heap
+        @R.function
+        def second(heap: R.Tensor((3,), "int64"), other: R.Tensor((2,), "int64")) -> R.Tensor(
+            (3,), "int64"
+        ):
+            R.func_attr({"relax.force_pure": True})
+            cls = Repeated
+            cls.shape_func1(heap)
+            cls.shape_func2(other)
+            return heap
+
+    return Repeated  # type: ignore[return-value]
 
 
-@I.ir_module
-class Merged:
-    @T.prim_func(private=True, s_tir=True)
-    def shape_func(H: T.Buffer((T.int64(3),), "int64")) -> None:
-        H[T.int64(1)] = T.int64(2) * H[T.int64(0)]
-        H[T.int64(2)] = T.int64(3) * H[T.int64(0)]
+@cache
+def merged_module() -> tvm.IRModule:
+    @I.ir_module
+    class Merged:
+        @T.prim_func(private=True, s_tir=True)
+        def shape_func(H: T.Buffer((T.int64(3),), "int64")) -> None:
+            H[T.int64(1)] = T.int64(2) * H[T.int64(0)]
+            H[T.int64(2)] = T.int64(3) * H[T.int64(0)]
 
-    @T.prim_func(private=True, s_tir=True)
-    def shape_func1(H: T.Buffer((T.int64(2),), "int64")) -> None:
-        H[T.int64(1)] = T.int64(2) * H[T.int64(0)]
+        @T.prim_func(private=True, s_tir=True)
+        def shape_func1(H: T.Buffer((T.int64(2),), "int64")) -> None:
+            H[T.int64(1)] = T.int64(2) * H[T.int64(0)]
 
-    @R.function
-    def first(heap: R.Tensor((3,), "int64")) -> R.Tensor((3,), "int64"):
-        R.func_attr({"relax.force_pure": True})
-        cls = Merged
-        cls.shape_func(heap)
-        return heap
+        @R.function
+        def first(heap: R.Tensor((3,), "int64")) -> R.Tensor((3,), "int64"):
+            R.func_attr({"relax.force_pure": True})
+            cls = Merged
+            cls.shape_func(heap)
+            return heap
 
-    @R.function
-    def second(heap: R.Tensor((3,), "int64"), other: R.Tensor((2,), "int64")) -> R.Tensor(
-        (3,), "int64"
-    ):
-        R.func_attr({"relax.force_pure": True})
-        cls = Merged
-        cls.shape_func(heap)
-        cls.shape_func1(other)
-        return heap
+        @R.function
+        def second(heap: R.Tensor((3,), "int64"), other: R.Tensor((2,), "int64")) -> R.Tensor(
+            (3,), "int64"
+        ):
+            R.func_attr({"relax.force_pure": True})
+            cls = Merged
+            cls.shape_func(heap)
+            cls.shape_func1(other)
+            return heap
+
+    return Merged  # type: ignore[return-value]
 
 
 def test_functions_that_are_equal_once_sorted_are_one() -> None:
-    after = tvm.transform.Sequential([OrderShapeFunctions()])(Repeated)
-    tvm.ir.assert_structural_equal(after, Merged)
-    expected = tvm.IRModule.clone(Merged)
+    after = tvm.transform.Sequential([OrderShapeFunctions()])(repeated_module())
+    tvm.ir.assert_structural_equal(after, merged_module())
+    expected = tvm.IRModule.clone(merged_module())
     types = [
         {var.name_hint: str(var.ty) for var in mod.get_global_vars()} for mod in (after, expected)
     ]

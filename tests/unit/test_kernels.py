@@ -107,6 +107,7 @@ def test_one_position_has_a_kernel_of_its_own() -> None:
     assert select(several, target_spec("webgpu")).__name__ == "make_gemm"
 
 
+@pytest.mark.slow
 def test_a_library_of_a_package_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     """What `model.wasm` holds, and what the same limits without a name do."""
     kernel = ["show", "gemm_q4_gelu_pairs", *TINY]
@@ -162,6 +163,7 @@ def test_kernels_of_towers_are_listed_and_shown(monkeypatch: pytest.MonkeyPatch)
         assert "@compute" in text
 
 
+@pytest.mark.slow
 def test_kernels_of_a_drafter_are_listed(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -172,6 +174,7 @@ def test_kernels_of_a_drafter_are_listed(
     assert f"{abi.DRAFT} (1)" in listed
 
 
+@pytest.mark.slow
 def test_the_source_is_that_of_the_library() -> None:
     built = kernels.lower_library(CompileRequest("tiny", "webgpu", "q4f16", Path()))
     module, spec = built.module, built.spec

@@ -21,7 +21,6 @@ from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.spec import NATIVE, WORDS
 from tests import models, tolerances
 from tests.drafted import CONTEXT, drafted_package
-from tests.marks import slow_unless
 from tests.web.compiled import DRAFTED, SIZES, TINY, Compiler
 from tests.web.dawn import SUBGROUP, Step, VulkanDriver, library_of, run_driver, run_on_dawn
 from tools.training.tiny.evaluate import tasks
@@ -165,9 +164,8 @@ def dialogues(compiled: Compiler, count: int) -> dict[str, Any]:
     return {"prompts": prompts[:count], "stops": stops, "count": MOST_TOKENS}
 
 
-@pytest.mark.parametrize(
-    ("recipe", "count"), slow_unless(lambda _, count: count < 8, [("q4f16", 4), ("f32", 8)])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("recipe", "count"), [("q4f16", 4), ("f32", 8)])
 def test_guesses_on_dialogues_come_true(
     recipe: str, count: int, compiled: Compiler, play: Play
 ) -> None:

@@ -117,6 +117,8 @@ CAPTURE = (
     "camera",
     "videos",
 )
+# A refusal, a first visit, a conversation and its end: what `make test` plays.
+QUICK = ("refusals", "storage_is_full", "answers", "tool_call", "edit_undo_keep", "clearing")
 # A browser each.
 GROUPS = {
     "scripted": SCRIPTED,
@@ -255,7 +257,7 @@ def play(
 
     @cache
     def run(group: str) -> Results:
-        needs: dict[str, Any] = {"group": group}
+        needs: dict[str, Any] = {"group": group, "only": wanted(request, group)}
         if group == "real":
             request.getfixturevalue("browser")
             real = {"drafted": DRAFTED, "seeing": SEEING_LITTLE}
@@ -268,13 +270,23 @@ def play(
     return run
 
 
+def wanted(request: pytest.FixtureRequest, group: str) -> list[str] | None:
+    """The scenarios of a group whose tests run; None for all of them."""
+    tests = {item.name for item in request.session.items if item.path == Path(__file__)}
+    names = [name for name in GROUPS[group] if f"test_scenario[{group}-{name}]" in tests]
+    return names if len(names) < len(GROUPS[group]) else None
+
+
 @pytest.mark.parametrize(
     ("group", "name"),
     slow_unless(
-        lambda group, _: group == "scripted",
+        lambda group, name: group == "scripted" and name in QUICK,
         [(group, name) for group, names in GROUPS.items() for name in names],
     ),
 )
-def test_scenario(group: str, name: str, play: Callable[[str], Results]) -> None:
-    assert set(play(group)) == set(GROUPS[group]), "every scenario has a test"
+def test_scenario(
+    group: str, name: str, play: Callable[[str], Results], request: pytest.FixtureRequest
+) -> None:
+    expected = wanted(request, group) or GROUPS[group]
+    assert set(play(group)) == set(expected), "every scenario has a test"
     assert play(group)[name]["error"] is None, play(group)[name]["error"]

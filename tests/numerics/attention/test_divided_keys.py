@@ -204,6 +204,7 @@ def test_the_cases_have_all_of_a_part_and_none() -> None:
     assert {int(case.arrays[2][2]) - 1 for case in cases} > {CAPACITY - 3, CAPACITY * 2 - 4}
 
 
+@pytest.mark.slow
 @pytest.mark.dawn
 @pytest.mark.parametrize(("share", "limits"), under_limits(shares(KERNELS, 3)))
 def test_kernels_of_parts(

@@ -158,6 +158,7 @@ def test_a_bomb_of_many_pixels_is_refused_by_its_header() -> None:
     refused(lambda: decode_image(bomb), "at most 67108864", seconds=5)
 
 
+@pytest.mark.slow
 def test_a_bomb_in_metadata_takes_no_memory() -> None:
     """A compressed text and a colour profile that would take gigabytes."""
     whole = picture_file()
@@ -322,6 +323,7 @@ def test_a_browsers_recording_is_taken_to_its_end(tmp_path: Path, count: int) ->
     assert frames[-1].seconds == pytest.approx(31 * count // 32 / 25, rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["mp4", "mkv", "avi", "ts"])
 def test_a_long_video_is_sought_in(tmp_path: Path, form: str) -> None:
     path = video_file(tmp_path / f"v.{form}", 2400, size=(32, 32), gop=100)
@@ -346,6 +348,7 @@ def test_of_a_film_that_is_cut_by_its_edit_list_the_part_that_it_shows_counts(
     assert np.abs(shades - [255 * (120 + i * 48 // 32) // 239 for i in range(32)]).max() < 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("left_right", [1, -1])
 @pytest.mark.parametrize("up_down", [1, -1])
@@ -361,6 +364,7 @@ def test_a_video_is_upright_and_mirrored_as_its_container_says(
     assert np.abs(frame.pixels - wanted).mean() < 6
 
 
+@pytest.mark.slow
 def test_hostile_videos_are_refused(tmp_path: Path) -> None:
     whole = video_file(tmp_path / "v.mp4", 60)
     playlist = f"#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\n{whole}\n#EXT-X-ENDLIST\n"

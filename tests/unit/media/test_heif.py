@@ -19,6 +19,7 @@ RGB = smooth(150, 260)
 CROP = (11, 21, 101, 51)  # left, top, width, height
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [{}, {"tile": 64}, {"tile": 64, "wide": True}, {"tile": 128}, {"tile": 512}],
@@ -65,6 +66,7 @@ def test_other_codecs_and_sizes_are_named() -> None:
             decode_image(content[:at] + changed + content[at + 4 :])
 
 
+@pytest.mark.slow
 def test_a_damaged_picture_is_an_error_in_bounded_time() -> None:
     rng = np.random.default_rng(7)
     content = heic_file(RGB, 160)

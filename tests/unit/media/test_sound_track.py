@@ -83,6 +83,7 @@ def test_the_sound_of_a_video_is_heard_where_it_is_asked_for() -> None:
     assert len(decode_video(film)) == 24
 
 
+@pytest.mark.slow
 def test_a_sound_is_not_refused_for_its_tags() -> None:
     for form in ("ipod", "matroska"):
         content = recording(form, "aac", tags="Приёмная".encode("cp1251"), pictures=4)
@@ -128,6 +129,7 @@ def test_damaged_recordings_are_errors_or_sounds() -> None:
                 sound.decode(io.BytesIO(bytes(changed)), {})
 
 
+@pytest.mark.slow
 def test_limits_are_those_of_other_sounds() -> None:
     assert len(decode_audio(recording("ipod", "aac", tone(30, 16_000), 16_000))) == 480_000
     for form, codec in (("ipod", "aac"), ("webm", "libopus"), ("adts", "aac")):
@@ -137,6 +139,7 @@ def test_limits_are_those_of_other_sounds() -> None:
         decode_audio(recording("mov", "pcm_f32le", np.full(4800, 3e4, np.float32)))
 
 
+@pytest.mark.slow
 def test_a_recording_that_was_cut_is_refused() -> None:
     content = recording("ipod", "aac", tone(10, 16_000), 16_000, options={"moov_size": "20000"})
     assert content.index(b"moov") < content.index(b"mdat")

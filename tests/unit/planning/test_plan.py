@@ -271,7 +271,8 @@ def plan_with_pictures(
     return make_plan(config, quant, WEBGPU, context, chunk, image_tokens=tokens)
 
 
-@pytest.mark.parametrize("size", slow_unless(lambda size: size == "12B", ["12B", "26B-A4B", "31B"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("size", ["12B", "26B-A4B", "31B"])
 def test_a_chunk_holds_a_picture_whose_rows_see_each_other(size: str) -> None:
     for tokens in BUDGETS:
         plan_with_pictures(size, tokens, chunk=tokens).check()

@@ -86,6 +86,7 @@ def test_measures_are_those_of_whole_models(kind: str, tmp_path: Path) -> None:
     assert exact.weights_bytes == 4 * sum(values.size for values in checkpoint.weights.values())
 
 
+@pytest.mark.slow
 def test_the_report_is_json_without_paths(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,6 +119,7 @@ def test_the_report_is_json_without_paths(
     assert json.loads(output.read_text())["source"]["weights"] != content["source"]["weights"]
 
 
+@pytest.mark.slow
 def test_a_model_in_gguf_is_a_checkpoint(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     checkpoint = models.write_checkpoint(folder, models.E2B_LIKE)
