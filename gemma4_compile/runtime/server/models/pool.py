@@ -193,8 +193,11 @@ class ModelPool:
         """Unload a model, unless somebody uses it or waits for it."""
         entry = self._entries[name]
         async with self._turn:
-            if entry.users == 0 and not entry.waiters and entry.loaded is not None:
-                await self._close(entry)
+            await self._close_unused(entry)
+
+    async def _close_unused(self, entry: _Entry) -> None:
+        if entry.users == 0 and not entry.waiters and entry.loaded is not None:
+            await self._close(entry)
 
     def begin_stop(self) -> None:
         """Take no more requests, end what runs; returns at once."""
@@ -217,6 +220,8 @@ class ModelPool:
     async def _make_ready(self, entry: _Entry) -> None:
         async with self._turn:
             self._check_open()
+            if not entry.waiters:
+                return  # they went while another was loaded
             if not entry.is_ready:
                 await self._replace(entry)
             # At once, before anybody drives it out again.
@@ -249,11 +254,15 @@ class ModelPool:
         except Gemma4CompileError as error:
             hint = f"; {error.hint}" if error.hint else ""
             why = f"the model `{name}` cannot be loaded: {error}{hint}"
-            raise ApiError(503, why, code="model_not_loaded") from error
+            failure = ApiError(503, why, code="model_not_loaded")
         except Exception as error:
             _log.error("loading `%s` failed", name, exc_info=error)
             why = f"loading the model `{name}` failed; the server's log has the reason"
-            raise ApiError(500, why, code="internal_error") from error
+            failure = ApiError(500, why, code="internal_error")
+        # Without its cause, whose traceback holds what was loaded until then.
+        gc.collect()
+        self._release()
+        raise failure
 
     async def _make_room(self, entry: _Entry) -> None:
         """Unload others until it fits: who is not used first, then who was not for longest."""
@@ -281,10 +290,11 @@ class ModelPool:
         """ApiError for a model that would not fit if it were alone."""
         most = self._memory
         if most is None:
-            free = self._free(offered)
-            if free is None:
-                return
-            most = free + self._taken(self._entries[offered.card.name])
+            entry, free = self._entries[offered.card.name], self._free(offered)
+            loaded = [one.loaded for one in self._neighbours(entry) if one.loaded is not None]
+            if free is None or not all(one.nbytes for one in loaded):
+                return  # nobody knows before the others have left
+            most = free + self._taken(entry)
         if offered.nbytes > most:
             raise self._too_large(offered, most)
 
@@ -325,20 +335,29 @@ class ModelPool:
             gc.collect()  # engines and their states know each other
             self._release()
 
-        await in_thread(close)
+        closed = self._begin(in_thread(close))
+        try:
+            await asyncio.shield(closed)
+        except asyncio.CancelledError:
+            # The turn is kept until the memory is free: the next load counts on it.
+            if not self._stopping:
+                await closed
+            raise
         _log.info("unloaded `%s`", entry.offered.card.name)
 
     def _start_timer(self, entry: _Entry) -> None:
         self._stop_timer(entry)
         if not self._stopping:
-            loop, name = asyncio.get_running_loop(), entry.offered.card.name
+            loop = asyncio.get_running_loop()
             entry.timer = loop.call_later(
-                self._idle_s, lambda: self._begin(self._unload_idle(entry, name))
+                self._idle_s, lambda: self._begin(self._unload_idle(entry))
             )
 
-    async def _unload_idle(self, entry: _Entry, name: str) -> None:
-        entry.timer = None
-        await self.unload(name)
+    async def _unload_idle(self, entry: _Entry) -> None:
+        entry.timer, used = None, entry.used
+        async with self._turn:
+            if entry.used == used:  # not since, while another was loaded
+                await self._close_unused(entry)
 
     def _stop_timer(self, entry: _Entry) -> None:
         if entry.timer is not None:

@@ -3,117 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
-import threading
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
-from starlette.routing import Router
 
-from gemma4_compile.errors import ArtifactError
 from gemma4_compile.runtime.server.api_error import ApiError
-from gemma4_compile.runtime.server.cards import ModelCard
-from gemma4_compile.runtime.server.counts import Counts
-from gemma4_compile.runtime.server.models.offered import OfferedModel
-from gemma4_compile.runtime.server.models.pool import ModelPool
-from gemma4_compile.runtime.server.worker import WorkerState
-
-LONG_S = 3600.0
-
-
-@dataclass(eq=False)
-class Fake:
-    """A loaded model that does nothing."""
-
-    house: House
-    name: str
-    nbytes: int
-    is_alive: bool = True
-    app: Any = field(default_factory=Router)
-
-    def state(self) -> WorkerState:
-        return WorkerState((), 0, Counts())
-
-    def begin_stop(self) -> None:
-        self.house.told.append(f"stop {self.name}")
-
-    def close(self) -> None:
-        self.house.told.append(f"-{self.name}")
-        self.house.taken -= self.nbytes
-
-
-@dataclass
-class House:
-    """Loads fakes, and knows what they take.
-
-    Attributes
-    ----------
-    told : what was loaded (+), closed (-) and stopped, in order
-    gate : loading waits for it
-    """
-
-    sizes: dict[str, int]
-    memory: int | None = None
-    idle_s: float = LONG_S
-    queue: int = 16
-    free: int | None = None
-    told: list[str] = field(default_factory=list)
-    taken: int = 0
-    failing: set[str] = field(default_factory=set)
-    gate: threading.Event = field(default_factory=threading.Event)
-    begun: threading.Event = field(default_factory=threading.Event)
-
-    def __post_init__(self) -> None:
-        self.gate.set()
-
-    def load(self, model: OfferedModel, left: int | None) -> Fake:
-        name = model.card.name
-        self.begun.set()
-        assert self.gate.wait(60)
-        if name in self.failing:
-            raise ArtifactError("it is damaged", hint="make it again")
-        if self.memory is not None:
-            assert left == self.memory - self.taken >= model.nbytes
-        self.taken += model.nbytes
-        self.told.append(f"+{name}")
-        return Fake(self, name, model.nbytes)
-
-    def pool(self) -> ModelPool:
-        models = [
-            OfferedModel(ModelCard(name, 512, ("completion",)), "a device", nbytes)
-            for name, nbytes in self.sizes.items()
-        ]
-        return ModelPool(
-            models,
-            self.load,
-            memory=self.memory,
-            free=lambda _: None if self.free is None else self.free - self.taken,
-            idle_s=self.idle_s,
-            queue=self.queue,
-        )
-
-
-def run(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    async def bounded() -> None:
-        await asyncio.wait_for(body(), 60)
-
-    asyncio.run(bounded())
-
-
-async def touch(pool: ModelPool, name: str) -> None:
-    async with pool.using(name):
-        pass
-
-
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await asyncio.sleep(0.001)
-
-
-def waiting(pool: ModelPool) -> int:
-    return sum(len(entry.waiters) for entry in pool._entries.values())
+from tests.pooled_models import LONG_S, Fake, House, run, touch, until, waiting
 
 
 def test_it_is_loaded_once_for_many_and_stays() -> None:
@@ -295,6 +191,99 @@ def test_so_many_wait_and_no_more() -> None:
         await touch(pool, "a")
 
     run(body)
+
+
+def test_who_goes_before_its_turn_is_not_loaded() -> None:
+    house = House({"a": 5, "b": 5}, memory=8)
+    house.gate.clear()
+
+    async def body() -> None:
+        pool = house.pool()
+        first = asyncio.create_task(touch(pool, "a"))
+        await until(house.begun.is_set)
+        other = asyncio.create_task(touch(pool, "b"))
+        await until(lambda: waiting(pool) == 2)
+        other.cancel()
+        await asyncio.wait([other])
+        house.gate.set()
+        await first
+        await until(lambda: pool.statuses()[1].status == "unloaded")
+
+    run(body)
+    assert house.told == ["+a"]
+
+
+def test_memory_is_free_before_the_next_load_though_nobody_waits_for_it_any_more() -> None:
+    house = House({"a": 5, "b": 5, "c": 5}, memory=8)
+    house.exit.clear()
+
+    async def body() -> None:
+        pool = house.pool()
+        await touch(pool, "a")
+        other = asyncio.create_task(touch(pool, "b"))
+        await until(house.closing.is_set)
+        other.cancel()
+        await asyncio.wait([other])
+        house.begun.clear()
+        third = asyncio.create_task(touch(pool, "c"))
+        await until(lambda: waiting(pool) == 1)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not house.begun.is_set()
+        house.exit.set()
+        await third
+
+    run(body)
+    assert house.told == ["+a", "-a", "+c"]
+
+
+def test_a_load_that_fails_leaves_nothing_in_memory() -> None:
+    house = House({"a": 5})
+    house.failing.add("a")
+
+    async def body() -> None:
+        pool = house.pool()
+        with pytest.raises(ApiError):
+            await touch(pool, "a")
+        gc.collect()
+        assert [remains() for remains in house.remains] == [None]
+
+    run(body)
+
+
+def test_who_was_used_while_its_unloading_waited_stays() -> None:
+    house = House({"a": 4, "b": 4}, idle_s=0.01)
+
+    async def body() -> None:
+        pool = house.pool()
+        await touch(pool, "a")
+        house.gate.clear()
+        house.begun.clear()
+        other = asyncio.create_task(touch(pool, "b"))
+        await until(house.begun.is_set)
+        await until(lambda: pool._entries["a"].timer is None)  # it is time, but not its turn
+        pool._idle_s = LONG_S
+        await touch(pool, "a")
+        house.gate.set()
+        await other
+        await until(lambda: not pool._tasks)
+
+    run(body)
+    assert house.told == ["+a", "+b"]
+
+
+def test_who_does_not_say_what_it_takes_leaves_before_another_is_refused() -> None:
+    house = House({"a": 4, "b": 9, "c": 13}, free=12, unknown={"a"})
+
+    async def body() -> None:
+        pool = house.pool()
+        for name in "ab":
+            await touch(pool, name)
+        with pytest.raises(ApiError, match="at most there could be"):
+            await touch(pool, "c")
+
+    run(body)
+    assert house.told == ["+a", "-a", "+b"]
 
 
 def test_the_end_refuses_who_waits_and_closes_what_is_loaded() -> None:
