@@ -7,7 +7,7 @@ import time
 from collections.abc import Generator as Steps
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, cast
 
 from tokenizers import Tokenizer
@@ -17,6 +17,12 @@ from gemma4_compile.runtime.engine.beginnings import Beginnings
 from gemma4_compile.runtime.engine.chunks import chunks, whole_rows
 from gemma4_compile.runtime.engine.media_prompt import Prompt, Tokens
 from gemma4_compile.runtime.engine.next_token import Guessing, Held, NextToken, next_token
+from gemma4_compile.runtime.engine.prompt_reading import (
+    PromptProgress,
+    PromptWatcher,
+    read_chunks,
+    read_tokens,
+)
 from gemma4_compile.runtime.engine.sequence import ContextFullError
 from gemma4_compile.runtime.engine.token_due import TokenDue
 from gemma4_compile.runtime.engine.token_engine import TokenEngine
@@ -41,15 +47,6 @@ _OPEN_TOOL_RESPONSE = "<|tool_response>"
 _log = logging.getLogger(__name__)
 
 FinishReason = Literal["stop", "length", "context", "interrupted"]
-
-
-@dataclass(frozen=True)
-class PromptProgress:
-    """A chunk of `read` tokens is done: `done` of the prompt's `total` are in the state."""
-
-    done: int
-    total: int
-    read: int
 
 
 class Generator:
@@ -194,10 +191,10 @@ class Generator:
         if self._beginnings is not None and shared < most and len(held) == self.engine.length:
             self._beginnings.leave(held, shared, self._client)
 
-    def prefill(self, chunk: Prompt) -> Float32Array:
-        """Add one chunk; return the logits after it."""
+    def prefill(self, chunk: Prompt, *, as_token: bool = False) -> Float32Array:
+        """Add one chunk, or one token as those of replies are; return the logits after it."""
         self._held.in_forward = True
-        logits = self.engine.prefill(chunk)
+        logits = self.engine.decode(chunk.ids[0]) if as_token else self.engine.prefill(chunk)
         self._held.end_forward(*chunk.keys())
         return logits
 
@@ -249,6 +246,7 @@ class Generation:
     decode_s : seconds from then to the end, without those in which the prompt's end was kept
     drafting : the counts of its guesses, once it has ended; None where there is no drafter
     single_call : whether its first call ends it; may be set until it is iterated
+    watch : hears of the prompt's tokens, which are read one by one then; may be set as long
     """
 
     def __init__(
@@ -279,6 +277,7 @@ class Generation:
         self.decode_s = 0.0
         self.drafting = None if generator.pace is None else Drafting()
         self.single_call = self._pauses = False
+        self.watch: PromptWatcher | None = None
         self._events = self._run()
 
     def __iter__(self) -> Iterator[Event | PromptProgress]:
@@ -328,6 +327,10 @@ class Generation:
         self, way: NextToken, logits: Float32Array, begin: float
     ) -> Steps[Event | TokenDue, None, bool]:
         """Tokens until one ends the reply; return whether a stop text or a call did."""
+        if self._max_tokens == 0:
+            self.finish_reason = "length"
+            self._generator.keep(0)
+            return False
         given = yield from self._given(way, None)
         token_id = way.first(logits) if given is None else given
         kept_s = 0.0
@@ -367,17 +370,13 @@ class Generation:
         return due.take()
 
     def _prefill(self) -> Steps[PromptProgress, None, Float32Array]:
-        generator, total = self._generator, len(self._prompt)
+        generator = self._generator
+        if self.watch is not None:
+            generator.take(self._client)
+            return (yield from read_tokens(generator, self._prompt, self.watch))
         done = generator.rewind(self._prompt)
         self.reused_tokens = done if generator.take(self._client) else 0
-        logits = None
-        for part in generator.cut(self._prompt, done):
-            logits = generator.prefill(self._prompt.part(part.start, part.stop))
-            if part.stop < total:
-                generator.keep(total - part.stop)
-            yield PromptProgress(part.stop, total, part.stop - part.start)
-        assert logits is not None, "a rewind leaves at least one token to run"
-        return logits
+        return (yield from read_chunks(generator, self._prompt, done))
 
     def _emit(self, events: list[Event]) -> Steps[Event, None, bool]:
         """Pass events on; return whether a stop text, or the only call, ended the answer."""

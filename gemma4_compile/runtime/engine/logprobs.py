@@ -31,6 +31,15 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...]
 
 
+def token_logprob(logits: Float32Array, token_id: int, top: int) -> TokenLogprob:
+    """How probable a token is by logits (vocab_size,), beside the `top` most probable ones."""
+    wide = logits.astype(np.float64) - logits.max()
+    logprobs = wide - np.log(np.exp(wide).sum())
+    ids = most_probable(logits, top).tolist() if top else []
+    others = tuple((token, float(logprobs[token])) for token in ids)
+    return TokenLogprob(token_id, float(logprobs[token_id]), others)
+
+
 class LogprobRecorder:
     """A chooser that lets another choose, and writes down how probable that was.
 
@@ -52,12 +61,8 @@ class LogprobRecorder:
 
     def __call__(self, logits: Float32Array) -> int:
         """Choose a token id from logits (vocab_size,)."""
-        wide = logits.astype(np.float64) - logits.max()
-        logprobs = wide - np.log(np.exp(wide).sum())
         token_id = self._chooser(logits)
-        ids = most_probable(logits, self._top).tolist() if self._top else []
-        top = tuple((token, float(logprobs[token])) for token in ids)
-        self.tokens.append(TokenLogprob(token_id, float(logprobs[token_id]), top))
+        self.tokens.append(token_logprob(logits, token_id, self._top))
         return token_id
 
 

@@ -15,7 +15,6 @@ from gemma4_compile.runtime.server.cards import card_list, card_object
 from gemma4_compile.runtime.server.exchange import Exchange
 from gemma4_compile.runtime.server.requests import (
     Request,
-    TextPrompt,
     read_chat_request,
     read_completion_requests,
 )
@@ -67,16 +66,10 @@ class _Api:
             model.name,
             asked[0].note,
             of_a_prompt=parsed[0].replies,
-            echoed=[self._text(one.prompt) if one.echo else "" for one in parsed],
+            echoed=[self._service.echoed(one) for one in parsed],
         )
         replies = [reply for one in asked for reply in one.replies]
         return await _answer(request, parsed[0], replies, answer)
-
-    def _text(self, prompt: TextPrompt) -> str:
-        if isinstance(prompt, str):
-            return prompt
-        text: str = self._service.model.tokenizer.decode(prompt, skip_special_tokens=False)
-        return text
 
     async def refuse_embeddings(self, _: HttpRequest) -> Response:
         model = self._service.model

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
 from tokenizers import Tokenizer
 
-from gemma4_compile.runtime.engine.logprobs import AnswerTokens, LogprobRecorder, TokenLogprob
+from gemma4_compile.runtime.engine.logprobs import (
+    AnswerTokens,
+    LogprobRecorder,
+    TokenLogprob,
+    token_logprob,
+)
 from gemma4_compile.runtime.reply.detokenizer import StreamingDetokenizer
-from gemma4_compile.runtime.sampling.sampling import TokenChooser
+from gemma4_compile.runtime.sampling.sampling import Float32Array, TokenChooser
 from gemma4_compile.types import JsonObject
 
 _LEAST = -9999.0  # for what has no probability: JSON knows no infinity
@@ -17,17 +23,44 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _REPLACEMENT = "\ufffd"
 
 
+class EchoLogprobs:
+    """Log probabilities of a prompt that is repeated, for all of its replies.
+
+    Attributes
+    ----------
+    text : of the prompt, as it is repeated
+    tokens : of the prompt, as the client gave it
+    found : of those that have any, which are all but the very first of what the model reads
+    """
+
+    def __init__(self, text: str, tokens: Sequence[int], top: int) -> None:
+        self.text, self.tokens, self._top = text, tuple(tokens), top
+        self.found: list[TokenLogprob] = []
+
+    def watch(self, token_id: int, logits: Float32Array) -> None:
+        """Hear of a token of the prompt, and of the logits before it; in the worker's thread."""
+        self.found.append(token_logprob(logits, token_id, self._top))
+
+
 class ReplyLogprobs:
     """Log probabilities of one reply; written by the worker's thread, read by the event loop."""
 
-    def __init__(self, tokenizer: Tokenizer, top: int, answer: AnswerTokens | None) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        top: int,
+        answer: AnswerTokens | None,
+        echo: EchoLogprobs | None = None,
+    ) -> None:
         """Prepare.
 
         Parameters
         ----------
         top : with how many tokens each is compared
         answer : selects the tokens that are listed; None: all of them
+        echo : of the prompt, which a text begins with
         """
+        self._echo = echo
         self._tokenizer, self._top, self._answer = tokenizer, top, answer
         self._recorder: LogprobRecorder | None = None
         self._told = 0
@@ -68,13 +101,44 @@ class ReplyLogprobs:
             # of one character have a text only together.
             offsets.append(self._offset if text is None else min(self._offset, len(text)))
             self._offset += len(self._detokenizer.push(token.token_id))
-        tops = [{self._text(i): _finite(value) for i, value in token.top} for token in tokens]
-        return {
+        found = {
             "tokens": texts,
             "token_logprobs": [_finite(token.logprob) for token in tokens],
-            "top_logprobs": tops if self._top else None,
+            "top_logprobs": [self._tops(token) for token in tokens] if self._top else None,
             "text_offset": offsets,
         }
+        return found if self._echo is None else self._after(self._echo, found)
+
+    def _tops(self, token: TokenLogprob) -> JsonObject:
+        return {self._text(i): _finite(value) for i, value in token.top}
+
+    def _after(self, echo: EchoLogprobs, reply: JsonObject) -> JsonObject:
+        """Put those of the prompt before those of the reply."""
+        count = len(echo.tokens)
+        known: list[TokenLogprob | None] = [None, *echo.found][-count:] if count else []
+        tops = [None if token is None else self._tops(token) for token in known]
+        before: JsonObject = {
+            "tokens": [self._text(token) for token in echo.tokens],
+            "token_logprobs": [None if t is None else _finite(t.logprob) for t in known],
+            "top_logprobs": tops if self._top else None,
+            "text_offset": self._offsets(echo),
+        }
+        length = len(echo.text)
+        reply["text_offset"] = [length + offset for offset in reply["text_offset"]]
+        return {
+            name: None if reply[name] is None else [*before[name], *reply[name]] for name in before
+        }
+
+    def _offsets(self, echo: EchoLogprobs) -> list[int]:
+        """Where the tokens of the prompt begin in its text."""
+        special = self._tokenizer.get_added_tokens_decoder()
+        detokenizer, offset, offsets = StreamingDetokenizer(self._tokenizer), 0, []
+        for token_id in echo.tokens:
+            offsets.append(min(offset, len(echo.text)))
+            hidden = token_id in special and special[token_id].special
+            text = self._text(token_id) if hidden else detokenizer.push(token_id)
+            offset += len(text)
+        return offsets
 
     def _next(self, until: int) -> list[TokenLogprob]:
         """Tokens up to `until` that were not listed, of the answer alone."""

@@ -232,10 +232,10 @@ def read_completion_requests(
     if fields.raw("logprobs") is not False:
         logprobs = fields.integer("logprobs", 0, MAX_TEXT_LOGPROBS, None)
     echo = fields.get("echo", bool, False)
-    if echo and logprobs is not None:
-        why = "a prompt has no log probabilities here: leave it or `logprobs` out"
-        raise fields.error("echo", why, code="unsupported_value")
     common, prompts = _common(fields, defaults, None, logprobs), _prompts(fields)
+    if echo and logprobs is not None and common["stream"]:
+        why = "log probabilities of a prompt are not streamed: leave out `stream`, or `logprobs`"
+        raise fields.error("echo", why, code="unsupported_value")
     settings, replies = common["settings"], common["replies"]
     if len(prompts) * replies > MAX_REPLIES:
         found = f"{len(prompts)} prompts of {replies}"
@@ -279,7 +279,7 @@ def _common(
         if fields.ignored.strict:
             raise fields.error("stream_options", "is allowed with `stream: true` only")
         fields.ignored.add("stream_options")
-    limit = read_limit(fields, "max_tokens")
+    limit = read_limit(fields, "max_tokens", least=0 if newer is None else 1)
     if newer is not None and fields.has(newer):
         limit = read_limit(fields, newer)
     limits = [limit, *(read_limit(fields, name) for name in asks.LIMITS)]
@@ -324,11 +324,11 @@ def read_sampling_options(fields: Fields, defaults: SamplingOptions) -> Sampling
     return sampling
 
 
-def read_limit(fields: Fields, name: str) -> int | None:
+def read_limit(fields: Fields, name: str, least: int = 1) -> int | None:
     """Most tokens of a reply; None, and -1 as some clients write it: as many as fit."""
     if fields.raw(name) == -1:
         return None
-    return fields.integer(name, 1, _MAX_TOKENS, None)
+    return fields.integer(name, least, _MAX_TOKENS, None)
 
 
 def _biases(fields: Fields) -> Mapping[int, float]:

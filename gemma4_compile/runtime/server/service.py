@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -11,7 +11,6 @@ from tokenizers import Tokenizer
 from gemma4_compile.errors import Gemma4CompileError
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.options.serve import LATEST
-from gemma4_compile.runtime.engine.generation import Generation, Generator
 from gemma4_compile.runtime.engine.logprobs import AnswerTokens
 from gemma4_compile.runtime.engine.media_prompt import Prompt
 from gemma4_compile.runtime.engine.sequence import ContextFullError
@@ -19,12 +18,12 @@ from gemma4_compile.runtime.grammar.grammar import Grammars
 from gemma4_compile.runtime.package.package import Package
 from gemma4_compile.runtime.prompt.prompt import NO_TEMPLATE, PromptBuilder
 from gemma4_compile.runtime.reply.reply import MarkIds
-from gemma4_compile.runtime.sampling.sampling import SamplingOptions, TokenChooser, make_sampler
+from gemma4_compile.runtime.sampling.sampling import SamplingOptions
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.cards import ModelCard
 from gemma4_compile.runtime.server.fields import Ignored
 from gemma4_compile.runtime.server.guard import Client
-from gemma4_compile.runtime.server.logprobs import ReplyLogprobs
+from gemma4_compile.runtime.server.logprobs import EchoLogprobs, ReplyLogprobs
 from gemma4_compile.runtime.server.media import MediaReader
 from gemma4_compile.runtime.server.messages import name_of, of_any_arguments
 from gemma4_compile.runtime.server.prompt_lanes import PromptLanes
@@ -32,15 +31,13 @@ from gemma4_compile.runtime.server.requests import (
     ChatRequest,
     CompletionRequest,
     Request,
-    Settings,
 )
+from gemma4_compile.runtime.server.starting import Constraint, Starting
 from gemma4_compile.runtime.server.tickets import Ticket
 from gemma4_compile.runtime.server.worker import Place, Worker
 from gemma4_compile.template.chat_template import ChatTemplate
 from gemma4_compile.template.watch import SlowRenderingError, Watch
 
-Constraint = Callable[[TokenChooser], TokenChooser]
-"""Makes a chooser that takes only what a grammar allows, for one reply."""
 _SHOWN_NAME = 100  # characters of a model's name in an error or a note
 
 
@@ -107,34 +104,6 @@ class Reply:
 
     ticket: Ticket
     logprobs: ReplyLogprobs | None
-
-
-def _start(
-    prompt: Prompt,
-    settings: Settings,
-    constrain: Constraint | None,
-    logprobs: ReplyLogprobs | None,
-    plain: bool,
-    single_call: bool,
-    client: Client | None,
-    generator: Generator,
-) -> Generation:
-    """Begin a generation; in the worker's thread."""
-    chooser: TokenChooser = make_sampler(settings.sampling, settings.seed, settings.logit_bias)
-    if constrain is not None:
-        chooser = constrain(chooser)
-    if logprobs is not None:
-        chooser = logprobs.recording(chooser)
-    generation = generator.start(
-        prompt,
-        chooser,
-        max_tokens=settings.max_tokens,
-        stop=settings.stop,
-        plain=plain,
-        client=client,
-    )
-    generation.single_call = single_call
-    return generation
 
 
 class Service:
@@ -325,19 +294,46 @@ class Service:
         single_call = isinstance(request, ChatRequest) and not request.several_calls
         marks = MarkIds.of(self.model.tokenizer)
         starts, recorders = [], []
+        echo = self._echo_logprobs(request)
         for index in range(request.replies):
             settings = request.settings.of_reply(index)
             recorder = None
             if settings.logprobs is not None:
                 in_reasoning = marks.reasoning_is_open(prompt.ids)
                 answer = None if plain else AnswerTokens(marks, in_reasoning=in_reasoning)
-                recorder = ReplyLogprobs(self.model.tokenizer, settings.logprobs, answer)
+                recorder = ReplyLogprobs(self.model.tokenizer, settings.logprobs, answer, echo)
             recorders.append(recorder)
-            starts.append(
-                partial(_start, prompt, settings, constrain, recorder, plain, single_call, client)
+            starting = Starting(
+                prompt,
+                settings,
+                constrain,
+                recorder,
+                plain=plain,
+                single_call=single_call,
+                client=client,
+                watch=echo.watch if echo is not None and index == 0 else None,
             )
+            starts.append(starting.begin)
         tickets = place.submit(*starts, prompt=prompt)
         return [Reply(*pair) for pair in zip(tickets, recorders, strict=True)]
+
+    def echoed(self, request: CompletionRequest) -> str:
+        """The text that a request's answer begins with; empty where it is not asked for."""
+        if not request.echo:
+            return ""
+        if isinstance(request.prompt, str):
+            return request.prompt
+        text: str = self.model.tokenizer.decode(request.prompt, skip_special_tokens=False)
+        return text
+
+    def _echo_logprobs(self, request: Request) -> EchoLogprobs | None:
+        """Where log probabilities of a prompt that is repeated are gathered, if they are wanted."""
+        top = request.settings.logprobs
+        if not isinstance(request, CompletionRequest) or not request.echo or top is None:
+            return None
+        prompt = request.prompt
+        tokens = self._prompts.encode_prompt(prompt) if isinstance(prompt, str) else prompt
+        return EchoLogprobs(self.echoed(request), tokens, top)
 
     def constraint(self, request: ChatRequest, prompt: Prompt) -> Constraint | None:
         """Constraint of a reply by the request's schema or calls; ApiError if it cannot be."""

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from gemma4_compile.errors import printable, printable_text
 from gemma4_compile.package.artifacts import Provenance
 from gemma4_compile.runtime.chat.chat import Reply
-from gemma4_compile.runtime.engine.generation import PromptProgress
+from gemma4_compile.runtime.engine.prompt_reading import PromptProgress
 from gemma4_compile.runtime.package.hub_snapshot import (
     forgetting_damage,
     hub_name,

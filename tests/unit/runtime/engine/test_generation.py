@@ -9,7 +9,8 @@ from collections.abc import Generator as Steps
 import pytest
 
 from gemma4_compile.runtime import ContextFullError, Sampler, SamplingOptions
-from gemma4_compile.runtime.engine.generation import Generation, PromptProgress
+from gemma4_compile.runtime.engine.generation import Generation
+from gemma4_compile.runtime.engine.prompt_reading import PromptProgress
 from gemma4_compile.runtime.engine.token_engine import DeviceSampling
 from gemma4_compile.runtime.reply.reply import TextDelta
 from tests.scripted_engine import (

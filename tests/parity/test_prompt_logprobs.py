@@ -1,0 +1,144 @@
+"""Log probabilities of prompts, as programs that measure models ask for them, by transformers'."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gemma4_compile import abi
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
+from gemma4_compile.model_spec.text.parameters import parameter_table
+from gemma4_compile.package.artifacts import TensorCache, read_artifact
+from gemma4_compile.quantization.recipe import storage_plan
+from gemma4_compile.quantization.schemes import RECIPES
+from gemma4_compile.runtime import Engine, Package
+from gemma4_compile.runtime.engine.generation import Generator
+from gemma4_compile.runtime.engine.sequence_engine import EngineSequences
+from gemma4_compile.runtime.engine.slots import Slots
+from gemma4_compile.runtime.protocols import api_routes
+from gemma4_compile.runtime.server.body import Limits
+from gemma4_compile.runtime.server.service import Model, Service
+from gemma4_compile.runtime.server.worker import Worker
+from gemma4_compile.tiny.checkpoint import config as tiny_config
+from gemma4_compile.verification.stored_weights import StoredWeights
+from tests import hf
+from tests.live_server import Live, serving
+
+pytestmark = pytest.mark.parity
+
+ATOL = 1e-4  # of logarithms, as of logits in float32
+TEXT = "2 plus 3 is 5.\nWhat is 8 plus 19? é\U0001f600"
+
+
+@pytest.fixture(scope="module")
+def package(tiny_package: Path) -> Package:
+    return Package.open(tiny_package)
+
+
+@pytest.fixture(scope="module")
+def live(package: Package) -> Iterator[Live]:
+    model = Model.of(package, "tiny", None)
+    engine = EngineSequences(Engine(package, sequences=2))
+    slots = Slots(engine, lambda one: Generator(one, model.tokenizer, package.stop_token_ids))
+    worker = Worker(lambda: slots, 4)
+    worker.start()
+    try:
+        routes = api_routes(Service(model, worker), Limits(), None)
+        with serving(routes, is_alive=lambda: worker.is_alive) as live:
+            yield live
+    finally:
+        worker.stop()
+
+
+@pytest.fixture(scope="module")
+def theirs(tiny_package: Path) -> Any:
+    """The model in transformers, on the weights of the package."""
+    config = Gemma4Config.from_dict(tiny_config())
+    plan = storage_plan(parameter_table(config), RECIPES["f32"], None)
+    cache = TensorCache.from_json(read_artifact(tiny_package / abi.TENSOR_CACHE_FILE))
+    stored = StoredWeights(tiny_package, cache, plan)
+    weights = {
+        source.name: stored.read(source.name, 0, source.shape[0]).reshape(source.shape)
+        for entry in plan
+        for source in entry.parameter.sources
+    }
+    return hf.load(tiny_config()["text_config"], weights, config.dtype)
+
+
+def expected(model: Any, ids: list[int]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Log probabilities (len(ids) - 1, vocab_size) of what follows each token."""
+    logits = hf.logits(model, np.array(ids)).astype(np.float64)[:-1]
+    wide = logits - logits.max(-1, keepdims=True)
+    logged: np.ndarray[Any, np.dtype[np.float64]] = wide - np.log(np.exp(wide).sum(-1))[:, None]
+    return logged
+
+
+def ask(live: Live, **options: Any) -> Any:
+    values: dict[str, Any] = {"model": "tiny", "temperature": 0, "echo": True, "logprobs": 3}
+    return live.client().completions.create(**{**values, **options})
+
+
+@pytest.mark.parametrize("max_tokens", [0, 1])
+def test_they_are_those_of_transformers(
+    live: Live, package: Package, theirs: Any, max_tokens: int
+) -> None:
+    """As lm-evaluation-harness asks: ids that begin with the token that every text begins with."""
+    tokenizer = package.load_tokenizer()
+    bos = package.bos_token_id(tokenizer)
+    assert bos is not None
+    ids = [bos, *tokenizer.encode(TEXT, add_special_tokens=False).ids]
+    (choice,) = ask(live, prompt=ids, max_tokens=max_tokens).choices
+    found = choice.logprobs
+    assert len(found.token_logprobs) == len(ids) + max_tokens
+    assert found.token_logprobs[0] is None
+    assert found.top_logprobs[0] is None
+    wanted = expected(theirs, ids)
+    for index, (token, row) in enumerate(zip(ids[1:], wanted, strict=True), start=1):
+        assert math.isclose(found.token_logprobs[index], row[token], rel_tol=0, abs_tol=ATOL)
+        best = max(found.top_logprobs[index].values())
+        assert math.isclose(best, row.max(), rel_tol=0, abs_tol=ATOL)
+    assert choice.finish_reason == "length"
+    assert choice.text.startswith(f"<bos>{TEXT}")
+    assert found.tokens[0] == "<bos>"
+    assert found.text_offset[1] == len("<bos>")
+
+
+def test_of_a_text_all_tokens_have_one_and_their_place(
+    live: Live, package: Package, theirs: Any
+) -> None:
+    tokenizer = package.load_tokenizer()
+    answer = ask(live, prompt=TEXT, max_tokens=2, n=2)
+    bos = package.bos_token_id(tokenizer)
+    ids = tokenizer.encode(TEXT, add_special_tokens=False).ids
+    wanted = [row[token] for token, row in zip(ids, expected(theirs, [bos, *ids]), strict=True)]
+    for choice in answer.choices:
+        found = choice.logprobs
+        np.testing.assert_allclose(found.token_logprobs[: len(ids)], wanted, rtol=0, atol=ATOL)
+        assert found.text_offset[0] == 0
+        assert found.text_offset == sorted(found.text_offset)
+        assert found.text_offset[len(ids)] == len(TEXT)
+        for token, begin in zip(found.tokens[: len(ids)], found.text_offset, strict=False):
+            if "\ufffd" not in token:
+                assert choice.text.startswith(token, begin)
+
+
+def test_a_prompt_that_is_held_is_read_again_and_others_go_on(live: Live) -> None:
+    """The state has no logits of what it holds; the replies after it are those of any prompt."""
+    plain = ask(live, prompt="What is 8", max_tokens=4, echo=False, logprobs=None)
+    first = ask(live, prompt="What is 8", max_tokens=4)
+    again = ask(live, prompt="What is 8", max_tokens=4)
+    assert first.choices[0].logprobs == again.choices[0].logprobs
+    assert first.choices[0].text == "What is 8" + plain.choices[0].text
+    later = ask(live, prompt="What is 8", max_tokens=4, echo=False, logprobs=None)
+    assert later.choices[0].text == plain.choices[0].text
+
+
+def test_nothing_is_generated_where_nothing_is_wanted(live: Live) -> None:
+    answer = ask(live, prompt=["a", "bc"], max_tokens=0, echo=False, logprobs=None)
+    assert [choice.text for choice in answer.choices] == ["", ""]
+    assert answer.usage.completion_tokens == 0
