@@ -114,6 +114,7 @@ def test_of_a_text_all_tokens_have_one_and_their_place(
     tokenizer = package.load_tokenizer()
     answer = ask(live, prompt=TEXT, max_tokens=2, n=2)
     bos = package.bos_token_id(tokenizer)
+    assert bos is not None
     ids = tokenizer.encode(TEXT, add_special_tokens=False).ids
     wanted = [row[token] for token, row in zip(ids, expected(theirs, [bos, *ids]), strict=True)]
     for choice in answer.choices:

@@ -52,7 +52,7 @@ def before_module() -> tvm.IRModule:
             cls.twice(flat, y)
             return last
 
-    return Before  # type: ignore[return-value]
+    return Before
 
 
 @cache
@@ -107,7 +107,7 @@ def expected_module() -> tvm.IRModule:
             cls.twice(flat, y)
             return last
 
-    return Expected  # type: ignore[return-value]
+    return Expected
 
 
 def test_what_comes_from_outside_and_is_read_is_checked() -> None:

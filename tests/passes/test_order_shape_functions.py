@@ -30,7 +30,7 @@ def before_module() -> tvm.IRModule:
             H[T.int64(3)] = T.int64(4)
             H[T.int64(1)] = T.int64(2)
 
-    return Before  # type: ignore[return-value]
+    return Before
 
 
 @cache
@@ -53,7 +53,7 @@ def expected_module() -> tvm.IRModule:
             H[T.int64(3)] = T.int64(4)
             H[T.int64(1)] = T.int64(2)
 
-    return Expected  # type: ignore[return-value]
+    return Expected
 
 
 def test_independent_stores_are_sorted_and_nothing_else_changes() -> None:
@@ -96,7 +96,7 @@ def repeated_module() -> tvm.IRModule:
             cls.shape_func2(other)
             return heap
 
-    return Repeated  # type: ignore[return-value]
+    return Repeated
 
 
 @cache
@@ -129,7 +129,7 @@ def merged_module() -> tvm.IRModule:
             cls.shape_func1(other)
             return heap
 
-    return Merged  # type: ignore[return-value]
+    return Merged
 
 
 def test_functions_that_are_equal_once_sorted_are_one() -> None:

@@ -44,7 +44,7 @@ def before_module() -> tvm.IRModule:
             cls.twice(y, x)
             return x
 
-    return Before  # type: ignore[return-value]
+    return Before
 
 
 @cache
@@ -80,7 +80,7 @@ def expected_module() -> tvm.IRModule:
             cls.twice(y, x)
             return x
 
-    return Expected  # type: ignore[return-value]
+    return Expected
 
 
 def test_launches_of_a_tower_are_submitted_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:

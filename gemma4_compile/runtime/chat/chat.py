@@ -15,8 +15,8 @@ from gemma4_compile.runtime.engine.generation import (
     FinishReason,
     Generation,
     Generator,
-    PromptProgress,
 )
+from gemma4_compile.runtime.engine.prompt_reading import PromptProgress
 from gemma4_compile.runtime.engine.sequence import ContextFullError
 from gemma4_compile.runtime.package.package import Package
 from gemma4_compile.runtime.prefixes.kept import kept_prefixes
