@@ -31,7 +31,7 @@ def openai_routes(exchange: Exchange) -> list[BaseRoute]:
         Route("/v1/models/{name:path}", guarded(api.model), methods=["GET"]),
         Route("/v1/chat/completions", guarded(api.chat), methods=["POST"]),
         Route("/v1/completions", guarded(api.complete), methods=["POST"]),
-        Route("/v1/embeddings", guarded(api.refuse_embeddings), methods=["POST"]),
+        Route("/v1/embeddings", guarded(refuse_embeddings), methods=["POST"]),
     ]
 
 
@@ -71,14 +71,15 @@ class _Api:
         replies = [reply for one in asked for reply in one.replies]
         return await _answer(request, parsed[0], replies, answer)
 
-    async def refuse_embeddings(self, _: HttpRequest) -> Response:
-        model = self._service.model
-        raise ApiError(
-            400,
-            f"`{model.name}` makes replies and no embeddings: ask a server of a model that embeds",
-            param="model",
-            code="unsupported_value",
-        )
+
+async def refuse_embeddings(_: HttpRequest) -> Response:
+    """Answer that packages make none."""
+    raise ApiError(
+        400,
+        "packages make replies and no embeddings here: ask a server of a model that embeds",
+        param="model",
+        code="unsupported_value",
+    )
 
 
 async def _answer(

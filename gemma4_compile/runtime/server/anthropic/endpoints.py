@@ -23,9 +23,14 @@ def message_routes(exchange: Exchange) -> list[BaseRoute]:
         for path, endpoint in (
             ("/v1/messages", endpoints.create),
             ("/v1/messages/count_tokens", endpoints.count),
-            ("/v1/messages/batches", endpoints.refuse_batch),
+            ("/v1/messages/batches", refuse_batch),
         )
     ]
+
+
+async def refuse_batch(_: HttpRequest) -> Response:
+    """Answer that there are no batches."""
+    raise ApiError(404, "batches are not served: send each request to /v1/messages")
 
 
 class _Messages:
@@ -53,9 +58,6 @@ class _Messages:
         self._exchange.service.note_about(parsed.chat, ignored)
         prompt = await self._exchange.prompt(request, parsed.chat)
         return JSONResponse({"input_tokens": len(prompt)})
-
-    async def refuse_batch(self, _: HttpRequest) -> Response:
-        raise ApiError(404, "batches are not served: send each request to /v1/messages")
 
     async def _read(
         self, request: HttpRequest, *, counts: bool = False

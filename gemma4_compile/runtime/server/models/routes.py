@@ -12,7 +12,9 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gemma4_compile.options.serve import LATEST
+from gemma4_compile.runtime.server.anthropic.endpoints import refuse_batch
 from gemma4_compile.runtime.server.anthropic.errors import refusal as of_anthropic
+from gemma4_compile.runtime.server.api import refuse_embeddings
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.body import BodyReader, Limits
 from gemma4_compile.runtime.server.cards import ModelCard, card_list, card_object
@@ -39,11 +41,10 @@ from gemma4_compile.types import JsonObject
 _OF_OPENAI = (
     "/v1/chat/completions",
     "/v1/completions",
-    "/v1/embeddings",
     "/v1/responses",
     "/v1/responses/input_tokens",
 )
-_OF_ANTHROPIC = ("/v1/messages", "/v1/messages/count_tokens", "/v1/messages/batches")
+_OF_ANTHROPIC = ("/v1/messages", "/v1/messages/count_tokens")
 _OF_OLLAMA = {"/api/chat": of_chat, "/api/generate": of_generate}
 _SHOWN_NAME = 100  # characters of a name in an error
 
@@ -72,6 +73,9 @@ def model_routes(
             ("GET", "/api/tags", front.tags, of_ollama),
             ("GET", "/api/ps", front.processes, of_ollama),
             ("POST", "/api/show", front.show, of_ollama),
+            # Refused by every model: none is loaded to say so.
+            ("POST", "/v1/embeddings", refuse_embeddings, ApiError.response),
+            ("POST", "/v1/messages/batches", refuse_batch, of_anthropic),
         )
     ]
     asked = [

@@ -206,3 +206,13 @@ def test_ollamas_clients_let_a_model_go(live: Live) -> None:
     status, answer = asked(live, "/api/generate", {"model": "first", "keep_alive": 0})
     assert (status, answer["done_reason"]) == (200, "unload")
     assert statuses(live)["first"] == "unloaded"
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("/v1/embeddings", 400), ("/v1/messages/batches", 404), ("/api/pull", 400)]
+)
+def test_what_no_model_does_is_refused_without_one(live: Live, path: str, status: int) -> None:
+    found, answer = asked(live, path, {"model": "first", "input": "a"})
+    assert found == status
+    assert answer["error"]
+    assert statuses(live) == {"first": "unloaded", "second": "unloaded"}
