@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-NODE_MODULES := $(addsuffix /node_modules/.package-lock.json,tests/web examples/web examples/web-minimal examples/extension web tests/web/bundlers tools/lint)
+NODE_MODULES := $(addsuffix /node_modules/.package-lock.json,tests/web examples/web examples/web-minimal examples/extension web tests/web/bundlers tests/e2e/clients tools/lint)
 # Where `make demo` puts the package it compiles, and what it compiles.
 OUT ?= artifacts/demo
 MODEL ?= tiny

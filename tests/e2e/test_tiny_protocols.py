@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,13 +18,15 @@ from gemma4_compile.runtime.protocols import api_routes
 from gemma4_compile.runtime.server.body import Limits
 from gemma4_compile.runtime.server.service import Model, Service
 from gemma4_compile.runtime.server.worker import Worker
-from tests.live_server import LOCAL, Live, serving
+from tests.child import run_within
+from tests.live_server import LOCAL, PATIENCE_S, Live, serving
 from tests.web.compiled import TINY, Compiler
 from tools.training.tiny.tools import PAGE_CALCULATOR
 
 FUNCTION: Any = PAGE_CALCULATOR.declared()["function"]
 QUESTION, EXPRESSION = "What is 4321 * 17?", {"expression": "4321 * 17"}
 BOTH = pytest.mark.parametrize("streams", [pytest.param(False, marks=pytest.mark.slow), True])
+JAVASCRIPT = Path(__file__).with_name("clients")
 RESULT, ANSWER = str(4321 * 17), "4321 times 17 is 73457."
 
 
@@ -114,3 +117,51 @@ def test_an_agent_of_ollama_s_client(live: Live, streams: bool) -> None:
     result = {"role": "tool", "tool_name": call.function.name, "content": RESULT}
     messages += [called, result]
     assert reply().content == ANSWER
+
+
+@pytest.fixture(scope="module")
+def spoken(live: Live) -> dict[str, Any]:
+    """What the JavaScript clients read, all of them in one process."""
+    if not (JAVASCRIPT / "node_modules" / "openai").is_dir():
+        pytest.skip("npm packages are not installed: run `npm ci` in tests/e2e/clients")
+    task = {"tool": PAGE_CALCULATOR.declared(), "question": QUESTION, "result": RESULT}
+    command = ["node", str(JAVASCRIPT / "clients.mjs"), f"http://{LOCAL}:{live.port}"]
+    done = run_within(4 * PATIENCE_S, [*command, json.dumps(task)])
+    assert done.returncode == 0, done.stdout + done.stderr
+    read: dict[str, Any] = json.loads(done.stdout)
+    return read
+
+
+@pytest.mark.parametrize("protocol", ["chats", "responses", "messages", "ollama"])
+def test_javascript_clients_run_an_agent_and_read_a_form(
+    spoken: dict[str, Any], protocol: str
+) -> None:
+    read = spoken[protocol]
+    assert (read["arguments"], read["answer"]) == (EXPRESSION, ANSWER)
+    assert list(read["form"]) == ["a"]
+    assert isinstance(read["form"]["a"], bool)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "kind", "status", "words"),
+    [
+        ("chats", "BadRequestError", 400, "messages"),
+        ("responses", "NotFoundError", 404, "resp_"),
+        ("messages", "BadRequestError", 400, "max_tokens"),
+        ("ollama", "ResponseError", 400, "embeddings"),
+    ],
+)
+def test_refusals_are_the_errors_of_javascript_clients(
+    spoken: dict[str, Any], protocol: str, kind: str, status: int, words: str
+) -> None:
+    refused = spoken[protocol]["refused"]
+    assert (refused["kind"], refused["status"]) == (kind, status)
+    assert words in refused["message"]
+
+
+def test_javascript_clients_read_counts_lists_and_events(spoken: dict[str, Any]) -> None:
+    for protocol in ("responses", "messages"):
+        assert spoken[protocol]["counted"] == spoken[protocol]["used"] > 0
+    assert spoken["messages"]["stops"] == ["tool_use", "end_turn"]
+    assert spoken["responses"]["kinds"] == ["response.created", "response.completed"]
+    assert spoken["ollama"]["models"] == ["tiny:latest"]
