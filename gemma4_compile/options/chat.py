@@ -21,7 +21,11 @@ from gemma4_compile.options.command import (
     several,
     switch,
 )
-from gemma4_compile.options.prefixes import prefix_memory_option
+from gemma4_compile.options.prefixes import (
+    check_prefixes,
+    prefix_cache_option,
+    prefix_memory_option,
+)
 from gemma4_compile.options.process import non_empty, path
 from gemma4_compile.options.sampling_ranges import SamplingValueError, read_sampling
 
@@ -36,7 +40,7 @@ ON_GPU, ON_HOST = PLACES = ("gpu", "host")
 DIAGNOSIS_FILE = Path("gemma4-diagnosis.txt")
 _NUMBER = re.compile(r"[0-9]{1,3}(\.[0-9]{1,6})?", re.ASCII)
 _SAMPLING = ("temperature", "top_p", "top_k")
-_OF_A_CONVERSATION = ("system", "thinking", "literal_specials", "json_schema")
+_OF_A_CONVERSATION = ("system", "thinking", "literal_specials", "json_schema", "prefix_cache")
 _OF_A_QUESTION = ("prompt", "prompt_file", "raw")
 _INSTEAD = ("bench", "profile", "tune", "diagnose")
 _QUESTION = Group(is_exclusive=True)
@@ -252,6 +256,7 @@ class ChatOptions(CommandOptions):
     ple: str | None = ple_option()
     experts: float | None = experts_option()
     prefix_memory: int | None = prefix_memory_option()
+    prefix_cache: Path | None = prefix_cache_option()
     device: str | None = device_option()
     quiet: bool = switch("--quiet", "no progress, no speed")
     no_history: bool = switch(
@@ -287,6 +292,7 @@ class ChatOptions(CommandOptions):
         """Raise UsageError for values that cannot be, and for options that exclude each other."""
         check_positive("--max-tokens", self.max_tokens, "leave it out for no limit")
         check_lengths(self.context_length, self.draft)
+        check_prefixes(self.prefix_cache, self.prefix_memory)
         self._check_sampling()
         conversation = given(self, _OF_A_CONVERSATION)
         conversation += [f"--{kind}" for kind, _ in self.attachments]

@@ -6,6 +6,7 @@ import argparse
 import re
 from pathlib import Path
 
+from gemma4_compile.errors import UsageError
 from gemma4_compile.options.command import PLAIN, Group
 from gemma4_compile.options.process import path
 
@@ -43,6 +44,15 @@ def default_memory(machine: int, free: int | None) -> int:
     """
     most = min(DEFAULT_MEMORY, machine // DEFAULT_SHARE)
     return most if free is None else min(most, free // DEFAULT_FREE_SHARE)
+
+
+def check_prefixes(cache: Path | None, memory: int | None) -> None:
+    """UsageError for a folder without memory for what it holds."""
+    if cache is not None and memory == 0:
+        raise UsageError(
+            "--prefix-cache holds what --prefix-memory does, which is 0",
+            hint="leave out --prefix-cache, or give --prefix-memory a size",
+        )
 
 
 def prefix_cache_option(group: Group = PLAIN) -> Path | None:

@@ -22,7 +22,12 @@ from gemma4_compile.options.command import (
     given,
     optional_argument,
 )
-from gemma4_compile.options.prefixes import parse_size, prefix_cache_option, prefix_memory_option
+from gemma4_compile.options.prefixes import (
+    check_prefixes,
+    parse_size,
+    prefix_cache_option,
+    prefix_memory_option,
+)
 from gemma4_compile.options.process import path
 
 API_KEY_VARIABLE = "GEMMA4_SERVE_API_KEY"
@@ -143,26 +148,6 @@ class ServeOptions(CommandOptions):
     """The options of `gemma4-serve`, which fit together."""
 
     package: Path | None = optional_argument("DIR_OR_ID", chat.PACKAGE_HELP, type=path)
-    models: tuple[tuple[str, Path], ...] = _SEVERAL.option(
-        (),
-        "--model NAME=DIR_OR_ID",
-        "serve this package by this name, beside others: may be given again, in the place of "
-        "DIR_OR_ID; each is loaded when it is asked for first",
-        type=named_packages,
-        action="extend",
-    )
-    memory: int | None = _SEVERAL.option(
-        None,
-        "--memory SIZE",
-        "memory of a device that the packages of --model may take together (16GB, 8GiB; "
-        "default: what is free there); those that are not used leave for one that is asked for",
-        type=parse_size,
-    )
-    idle: int = _SEVERAL.option(
-        DEFAULT_IDLE_S,
-        "--idle SECONDS",
-        "seconds after which a package of --model that nobody uses is unloaded (%(default)s)",
-    )
     host: str = _ADDRESS.option("127.0.0.1", "--host ADDRESS", "address to listen on (%(default)s)")
     port: int = _ADDRESS.option(DEFAULT_PORT, "--port N", "port; 0: a free one (%(default)s)")
     page: Path | None = _ADDRESS.option(
@@ -238,6 +223,26 @@ class ServeOptions(CommandOptions):
         type=media_hosts,
     )
     check: str = chat.check_option()
+    models: tuple[tuple[str, Path], ...] = _SEVERAL.option(
+        (),
+        "--model NAME=DIR_OR_ID",
+        "serve this package by this name, beside others: may be given again, in the place of "
+        "DIR_OR_ID; each is loaded when it is asked for first",
+        type=named_packages,
+        action="extend",
+    )
+    memory: int | None = _SEVERAL.option(
+        None,
+        "--memory SIZE",
+        "memory of a device that the packages of --model may take together (16GB, 8GiB; "
+        "default: what is free there); those that are not used leave for one that is asked for",
+        type=parse_size,
+    )
+    idle: int = _SEVERAL.option(
+        DEFAULT_IDLE_S,
+        "--idle SECONDS",
+        "seconds after which a package of --model that nobody uses is unloaded (%(default)s)",
+    )
 
     @property
     def opens(self) -> bool:
@@ -271,11 +276,7 @@ class ServeOptions(CommandOptions):
                     hint=f"leave it out for {usual}",
                 )
         chat.check_lengths(self.context_length, self.draft)
-        if self.prefix_cache is not None and self.prefix_memory == 0:
-            raise UsageError(
-                "--prefix-cache holds what --prefix-memory does, which is 0",
-                hint="leave out --prefix-cache, or give --prefix-memory a size",
-            )
+        check_prefixes(self.prefix_cache, self.prefix_memory)
 
     def _check_packages(self) -> None:
         """UsageError where there is no package, or where one and several do not go together."""

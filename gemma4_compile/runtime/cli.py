@@ -6,6 +6,7 @@ import io
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +28,8 @@ from gemma4_compile.runtime.grammar.grammar import Grammars, JsonGrammar
 from gemma4_compile.runtime.package.integrity import Check
 from gemma4_compile.runtime.package.package import Package, read_provenance
 from gemma4_compile.runtime.package.room import Placement, Wish
-from gemma4_compile.runtime.prefixes.kept import prefix_memory
+from gemma4_compile.runtime.prefixes.kept import PrefixCache, nothing_kept, prefix_memory
+from gemma4_compile.runtime.prefixes.prefix_folder import check_folder
 from gemma4_compile.runtime.sampling.sampling import TokenChooser, make_sampler
 from gemma4_compile.runtime.speculative.drafter import check_drafts
 from gemma4_compile.runtime.terminal.console import Console
@@ -185,35 +187,51 @@ def run(options: ChatOptions) -> None:
     sampler = _sampler(options, package)
     question = _question(options)
     grammar = None if options.json_schema is None else _grammar(options.json_schema, package)
-    answerer = _load(options, package, console)
 
     def new_chooser() -> TokenChooser:
         if grammar is None:
             return sampler
         return grammar.constrain(sampler, thinking=options.thinking)
 
-    dialogue = Dialogue(answerer, console, new_chooser, options.max_tokens, options.image_tokens)
-    for kind, path in options.attachments:
-        dialogue.attach(kind, path)
-    if question is None:
-        dialogue.converse(_lines(options, console))
-    else:
-        dialogue.ask(question)
+    with ExitStack() as ending:
+        answerer = _load(options, package, console, ending)
+        dialogue = Dialogue(
+            answerer, console, new_chooser, options.max_tokens, options.image_tokens
+        )
+        for kind, path in options.attachments:
+            dialogue.attach(kind, path)
+        if question is None:
+            dialogue.converse(_lines(options, console))
+        else:
+            dialogue.ask(question)
 
 
-def _load(options: ChatOptions, package: Package, console: Console) -> Chat | TextCompletion:
+def _load(
+    options: ChatOptions, package: Package, console: Console, ending: ExitStack
+) -> Chat | TextCompletion:
+    """What answers; what is to be done at the end is put into `ending`."""
     system = None if options.system is None else utf8("--system", options.system)
+    cache = None
+    if options.prefix_cache is not None:
+        check_folder(options.prefix_cache, make=True)  # before anything is loaded
+        provenance = read_provenance(package.directory)
+        cache = PrefixCache.of(options.prefix_cache, provenance, package.library_name)
     engine = _engine(options, package, console)
     if options.raw:
         return TextCompletion(engine, package)
-    return Chat(
+    chat = Chat(
         engine,
         package,
         system=system,
         thinking=options.thinking,
         literal_specials=options.literal_specials,
         prefix_memory=prefix_memory(options.prefix_memory),
+        prefix_cache=cache,
     )
+    ending.callback(chat.close)
+    if cache is not None and not chat.keeps_beginnings:
+        console.note(nothing_kept(cache))
+    return chat
 
 
 def _lines(options: ChatOptions, console: Console) -> Lines:

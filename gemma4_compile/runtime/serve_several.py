@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gemma4_compile.errors import UsageError
@@ -15,7 +15,7 @@ from gemma4_compile.runtime.listening import limits_of, listen, warn_of_stranger
 from gemma4_compile.runtime.package.integrity import Check
 from gemma4_compile.runtime.package.package import Package, read_provenance
 from gemma4_compile.runtime.package.room import Placement, asks_for_room, free_memory
-from gemma4_compile.runtime.prefixes.prefix_folder import check_folder
+from gemma4_compile.runtime.prefixes.prefix_folder import check_folder, model_folder
 from gemma4_compile.runtime.served_package import load_package
 from gemma4_compile.runtime.server.address import address_of, take_address
 from gemma4_compile.runtime.server.cards import ModelCard
@@ -39,7 +39,10 @@ def serve_several(options: ServeOptions, key: str | None) -> None:
     def load(model: OfferedModel, most_bytes: int | None) -> LoadedModel:
         one = offered[model.card.name]
         provenance = read_provenance(one.directory)
-        served = load_package(options, one.directory, provenance, model.card.name, most_bytes)
+        own = options
+        if options.prefix_cache is not None:  # a folder is one package's
+            own = replace(options, prefix_cache=model_folder(options.prefix_cache, model.card.name))
+        served = load_package(own, one.directory, provenance, model.card.name, most_bytes)
         served.answer(limits, key, store)
         return served
 

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 from gemma4_compile.media.inputs import check_modality
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.options.serve import ServeOptions
-from gemma4_compile.package.artifacts import Provenance, digest
+from gemma4_compile.package.artifacts import Provenance
 from gemma4_compile.runtime.engine.engine import Engine
 from gemma4_compile.runtime.engine.generation import Generator
 from gemma4_compile.runtime.engine.sequence_engine import EngineSequences, SequenceEngine
@@ -21,7 +21,12 @@ from gemma4_compile.runtime.engine.slots import Slots
 from gemma4_compile.runtime.engine.token_engine import TokenEngine
 from gemma4_compile.runtime.package.integrity import Check
 from gemma4_compile.runtime.package.room import Placement
-from gemma4_compile.runtime.prefixes.kept import PrefixCache, kept_prefixes, prefix_memory
+from gemma4_compile.runtime.prefixes.kept import (
+    PrefixCache,
+    kept_prefixes,
+    nothing_kept,
+    prefix_memory,
+)
 from gemma4_compile.runtime.prefixes.prefix_folder import check_folder
 from gemma4_compile.runtime.protocols import api_routes
 from gemma4_compile.runtime.server.body import Limits
@@ -126,8 +131,7 @@ def load_package(
         found.append((engine.media, 0 if need is None else need.at(engine.context_length)))
         cache = None
         if options.prefix_cache is not None:
-            hashes = {name: listed[1] for name, listed in provenance.files.items()}
-            cache = PrefixCache(options.prefix_cache, digest([hashes, package.library_name]))
+            cache = PrefixCache.of(options.prefix_cache, provenance, package.library_name)
         kept = kept_prefixes(engine, prefix_memory(options.prefix_memory), cache)
         if kept is not None:
             ending.callback(kept.close)
@@ -138,8 +142,7 @@ def load_package(
             return Generator(one, model.tokenizer, package.stop_token_ids, engine.media, beginnings)
 
         if cache is not None and kept is None:
-            why = "this package's library has no functions for it: compile the package again"
-            console.note(f"--prefix-cache: nothing is kept in `{cache.path}`: {why}")
+            console.note(nothing_kept(cache))
         counted = None if kept is None else kept.counts
         return Slots(EngineSequences(engine), generator, counted)
 

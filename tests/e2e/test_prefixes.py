@@ -14,8 +14,9 @@ from gemma4_compile.runtime.chat.chat import Chat
 from gemma4_compile.runtime.engine.generation import Generator
 from gemma4_compile.runtime.engine.media_prompt import Prompt
 from gemma4_compile.runtime.engine.sequence import Sequence as EngineSequence
-from gemma4_compile.runtime.package.package import Package
+from gemma4_compile.runtime.package.package import Package, read_provenance
 from gemma4_compile.runtime.prefixes.kept import KeptPrefixes, PrefixCache, kept_prefixes
+from gemma4_compile.runtime.prefixes.prefix_folder import forget
 from gemma4_compile.runtime.prefixes.saved_rows import SLACK, restore, save
 from gemma4_compile.runtime.sampling.sampling import Float32Array
 from tests.scripted_engine import greedy, tiny_tokenizer
@@ -233,3 +234,22 @@ def test_a_document_is_not_read_again_after_a_chat_was_cleared(
         replies.append(chat.last_reply)
     assert replies[0].reused_tokens == 0
     assert replies[1].reused_tokens > replies[1].prompt_tokens // 2
+
+
+def test_a_chat_goes_on_from_what_one_before_it_kept(
+    engine: Engine, tiny_package: Path, tmp_path: Path
+) -> None:
+    package = Package.open(tiny_package)
+    cache = PrefixCache.of(tmp_path / "kept", read_provenance(tiny_package), package.library_name)
+    system = "One two three four five six seven eight nine ten. " * 8
+    replies = []
+    for question in ("Hello there, my friend.", "And then?"):
+        chat = Chat(engine, package, system=system, prefix_memory=2**24, prefix_cache=cache)
+        list(chat.events(question, greedy, max_tokens=2))
+        chat.close()
+        assert chat.last_reply is not None
+        replies.append(chat.last_reply)
+    assert replies[0].reused_tokens == 0
+    assert replies[1].reused_tokens > replies[1].prompt_tokens // 2
+    assert forget(cache.path) > 0
+    assert not cache.path.exists()

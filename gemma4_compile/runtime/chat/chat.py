@@ -19,7 +19,7 @@ from gemma4_compile.runtime.engine.generation import (
 from gemma4_compile.runtime.engine.prompt_reading import PromptProgress
 from gemma4_compile.runtime.engine.sequence import ContextFullError
 from gemma4_compile.runtime.package.package import Package
-from gemma4_compile.runtime.prefixes.kept import kept_prefixes
+from gemma4_compile.runtime.prefixes.kept import PrefixCache, kept_prefixes
 from gemma4_compile.runtime.prompt.prompt import Message, PromptBuilder
 from gemma4_compile.runtime.reply.reply import Event, TextDelta
 from gemma4_compile.runtime.sampling.sampling import TokenChooser
@@ -91,6 +91,7 @@ class Chat:
         thinking: bool = False,
         literal_specials: bool = False,
         prefix_memory: int = 0,
+        prefix_cache: PrefixCache | None = None,
     ) -> None:
         """Begin a conversation on `engine`, whatever it held before.
 
@@ -99,11 +100,14 @@ class Chat:
         literal_specials : take control tokens in messages as text
         prefix_memory : bytes for beginnings of prompts, which a later one goes on from, also after
             `clear`: a system message, a document
+        prefix_cache : a folder that has them for the next start, too; `close` ends that
 
         Raises
         ------
         ArtifactError
             If the package's tokenizer or chat template is missing or damaged.
+        UsageError
+            If the folder cannot be used.
         """
         tokenizer = package.load_tokenizer()
         template = package.chat_template()
@@ -114,7 +118,7 @@ class Chat:
             literal_specials=literal_specials,
             media=engine.media,
         )
-        kept = kept_prefixes(engine, prefix_memory)
+        kept = self._kept = kept_prefixes(engine, prefix_memory, prefix_cache)
         self._generator = Generator(
             engine,
             tokenizer,
@@ -129,6 +133,16 @@ class Chat:
         self.attached: list[Medium] = []
         self.last_reply: Reply | None = None
         self.clear()
+
+    @property
+    def keeps_beginnings(self) -> bool:
+        """Return whether beginnings of prompts are kept: there is memory, and the library can."""
+        return self._kept is not None
+
+    def close(self) -> None:
+        """Write what is still to be written to `prefix_cache`."""
+        if self._kept is not None:
+            self._kept.close()
 
     @classmethod
     def open(

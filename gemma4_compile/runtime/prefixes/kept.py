@@ -14,6 +14,7 @@ import numpy as np
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.options.prefixes import default_memory
+from gemma4_compile.package.artifacts import Provenance, digest
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.engine.beginnings import KeptCounts, Restored
 from gemma4_compile.runtime.engine.chunks import whole_rows
@@ -242,6 +243,18 @@ class PrefixCache:
 
     path: Path
     package: str
+
+    @classmethod
+    def of(cls, path: Path, provenance: Provenance, library: str) -> PrefixCache:
+        """A folder for what a library of a package, by its name, has kept."""
+        hashes = {name: listed[1] for name, listed in provenance.files.items()}
+        return cls(path, digest([hashes, library]))
+
+
+def nothing_kept(cache: PrefixCache) -> str:
+    """What a user should know where `kept_prefixes` found nothing that a library can keep."""
+    why = "this package's library has no functions for it: compile the package again"
+    return f"--prefix-cache: nothing is kept in `{cache.path}`: {why}"
 
 
 def kept_prefixes(

@@ -7,6 +7,7 @@ waits for a disk; what is written has another name until it is whole.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
 import queue
@@ -37,6 +38,7 @@ from gemma4_compile.system.regular_files import check_own_directory, check_regul
 
 _PREFIX, _ROWS, _PART, _LOCK = ".prefix", ".rows", "written.part", "prefixes.lock"
 _OURS = re.compile(rf"[0-9a-f]{{64}}({_PREFIX}|{_ROWS})|{re.escape(_PART)}|{re.escape(_LOCK)}")
+_OF_MODEL = re.compile(r"model-[0-9a-f]{16}")
 _log = logging.getLogger(__name__)
 
 
@@ -300,14 +302,22 @@ def check_folder(path: Path, *, make: bool = False) -> None:
         )
 
 
+def model_folder(path: Path, name: str) -> Path:
+    """The folder within `path` for the model of this name, of several that a server has."""
+    return path / f"model-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+
+
 def forget(path: Path) -> int:
     """Remove all files of prefixes in a folder, and the folder if it is empty then; how many.
 
-    UsageError as of `check_folder`, and where a process has it.
+    Those of its `model_folder`s, too. UsageError as of `check_folder`, and where a process has it.
     """
     check_folder(path)
     removed = 0
     try:
+        for one in sorted(path.iterdir()):
+            if _OF_MODEL.fullmatch(one.name) and one.is_dir() and not one.is_symlink():
+                removed += forget(one)
         with open_folder(path) as folder:
             lock = folder.open(_LOCK, os.O_RDWR | os.O_CREAT)
             try:

@@ -17,7 +17,9 @@ from gemma4_compile.cli import verify as verify_cli
 from gemma4_compile.options import chat, compile, serve, verify
 from gemma4_compile.options.command import Command
 from gemma4_compile.runtime import cli as chat_cli
+from gemma4_compile.runtime import listening, serve_several, served_package
 from gemma4_compile.runtime import serve as serve_cli
+from gemma4_compile.runtime.prefixes import kept
 
 COMMON = {"-h", "--help", "--version", "--debug"}  # see test_process.py and test_start.py
 POSITIONAL = ""
@@ -30,9 +32,10 @@ class Case:
 
     Attributes
     ----------
-    functions : names in the command's module that stand for all that it calls
+    functions : names in the command's modules that stand for all that it calls
     options : for each, what is written after the line (in its place, behind ALONE), and a part of
         the calls that is not made without it
+    modules : further ones that the command is in
     """
 
     module: ModuleType
@@ -40,6 +43,7 @@ class Case:
     line: str
     functions: str
     options: Mapping[str, tuple[str, str]]
+    modules: tuple[ModuleType, ...] = ()
 
 
 COMPILE = {
@@ -123,6 +127,7 @@ CHAT = {
     "--ple": ("--ple host", "ple='host'"),
     "--experts": ("--experts 25%", "experts=0.25"),
     "--prefix-memory": ("--prefix-memory 5MiB", "5242880"),
+    "--prefix-cache": ("--prefix-cache P", "path=PosixPath('P')"),
     "--device": ("--device cpu", "device='cpu'"),
     "--quiet": ("--quiet", "Console(quiet=True)"),
     "--no-history": ("--no-history", "TerminalLines(None)"),
@@ -159,6 +164,9 @@ SERVE = {
     "--max-body-mib": ("--max-body-mib 3", "Limits(body_bytes=3145728)"),
     "--allow-media-hosts": ("--allow-media-hosts A.b", "media_hosts=('a.b',)"),
     "--check": ("--check always", "Check.ALWAYS"),
+    "--model": ("| --model a=other", "locate(PosixPath('other')"),
+    "--memory": ("| --model a=other --memory 5MiB", "memory=5242880"),
+    "--idle": ("| --model a=other --idle 7", "idle_s=7"),
 }
 CASES = {
     "gemma4-compile": Case(
@@ -185,8 +193,9 @@ CASES = {
         "DIR",
         "Console Engine Chat TextCompletion Dialogue measure profile profile_table tune "
         "tuning_table table diagnose read_provenance make_sampler replace Grammars check_modality "
-        "check_readable check_drafts TerminalLines KeptHistory is_terminal",
+        "check_readable check_drafts check_folder digest TerminalLines KeptHistory is_terminal",
         CHAT,
+        (kept,),
     ),
     "gemma4-serve": Case(
         serve_cli,
@@ -196,8 +205,9 @@ CASES = {
         "take_address api_routes folder_routes connections_for webbrowser _Server read_provenance "
         "check_sizes for_pages without_drafter check_modality hub_package_of address_of Limits "
         "_served find_page is_loopback default_slots Slots EngineSequences kept_prefixes "
-        "check_folder forget digest",
+        "check_folder forget digest Package Device package_need ModelCard ModelPool model_routes",
         SERVE,
+        (listening, serve_several, served_package, kept),
     ),
 }
 
@@ -222,7 +232,10 @@ def calls(case: Case, line: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """What the command calls, in words."""
     everything = MagicMock()
     for name in case.functions.split():
-        monkeypatch.setattr(case.module, name, getattr(everything, name))
+        places = [one for one in (case.module, *case.modules) if hasattr(one, name)]
+        assert places, name
+        for one in places:
+            monkeypatch.setattr(one, name, getattr(everything, name))
     everything._served.return_value = (True, True)
     everything.diagnose.return_value.faults = 0
     everything.connections_for.return_value = (everything.limits, 0)
@@ -231,6 +244,7 @@ def calls(case: Case, line: str, monkeypatch: pytest.MonkeyPatch) -> str:
     everything.fit_model.side_effect = lambda request, *_: request
     everything.plan_model.return_value = ([everything.plan], {})
     everything.Model.of.return_value = Served()
+    everything.Package.open.return_value.chat_config.context_window_size = 512
     everything.Worker.side_effect = lambda load, queue: (load(), everything.worker)[1]
     everything.calibrating.return_value.__enter__.return_value = None
     assert case.module.main([*shlex.split(line), "--debug"]) == 0

@@ -14,6 +14,7 @@ from gemma4_compile.package import files
 from gemma4_compile.runtime import served_package
 from gemma4_compile.runtime.engine.engine import Engine
 from gemma4_compile.runtime.package.package import read_provenance
+from gemma4_compile.runtime.prefixes.prefix_folder import forget
 from gemma4_compile.runtime.serve import main
 from gemma4_compile.runtime.served_package import load_package
 from tests.serving import serving
@@ -34,10 +35,13 @@ def loaded(client: openai.OpenAI) -> list[str]:
     return [one.id for one in found if one.model_dump()["status"]["value"] == "loaded"]
 
 
-def test_packages_take_turns_in_the_memory_that_there_is(tiny_package: Path) -> None:
+def test_packages_take_turns_in_the_memory_that_there_is(
+    tiny_package: Path, tmp_path: Path
+) -> None:
     """One fits beside nobody: its plan says some 16 MB, and a slot more would be too many."""
     models = [word for name in "ab" for word in ("--model", f"{name}={tiny_package}")]
-    with serving(*models, "--memory", "20MB") as address:
+    kept = tmp_path / "kept"
+    with serving(*models, "--memory", "20MB", "--prefix-cache", kept) as address:
         client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=120)
         assert loaded(client) == []
         for name in ("a", "b", "a"):
@@ -45,6 +49,9 @@ def test_packages_take_turns_in_the_memory_that_there_is(tiny_package: Path) -> 
             assert loaded(client) == [name]
         with pytest.raises(openai.NotFoundError, match="this server has `a`, `b`"):
             answer(client, "c")
+    assert len([one for one in kept.iterdir() if one.is_dir()]) == 2, "a folder for each"
+    forget(kept)
+    assert not kept.exists()
 
 
 def test_an_unloaded_package_leaves_nothing_in_memory(
