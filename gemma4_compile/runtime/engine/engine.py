@@ -34,7 +34,7 @@ from gemma4_compile.runtime.package.room import (
     unused_bytes,
 )
 from gemma4_compile.runtime.sampling.sampling import Float32Array
-from gemma4_compile.runtime.speculative.drafter import Drafter, check_drafts
+from gemma4_compile.runtime.speculative.drafter import Drafters, check_drafts
 
 MOST_SEQUENCES = 1024
 """Of an engine, at a time: more have no memory anywhere."""
@@ -58,7 +58,8 @@ class Engine:
     runner : forwards whose logits stay on the device
     joint : forwards that several sequences share
     sampling : draws tokens of its own sequence on the device
-    rounds : guesses tokens of that and checks them; None where there is no drafter
+    rounds : guesses tokens of that and checks them; None where there is no drafter. Those of
+        other sequences are `rounds.beside(sequence)`
     experts : which layers' experts are in the host's memory
     """
 
@@ -151,8 +152,8 @@ class Engine:
         self.rounds: Rounds | None = None
         if has_drafter:
             own = tvm_ffi.Array(package.load_drafter(metadata, place, progress))
-            drafter = Drafter(*shared, own, graphs=graphs)
-            self.rounds = Rounds(model, self.runner, self.sequence, drafter, drafts)
+            drafters = Drafters(*shared, own, graphs=graphs)
+            self.rounds = Rounds(model, self.runner, self.sequence, drafters, drafts)
 
     @classmethod
     def open(

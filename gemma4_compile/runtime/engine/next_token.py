@@ -50,6 +50,13 @@ class Held:
 class NextToken(Protocol):
     """A way to the tokens of a reply."""
 
+    @property
+    def in_round(self) -> bool:
+        """Return whether the next token comes from a forward that has been, of a token and guesses.
+
+        Another sequence's forward may then have to wait: it can write where this one's logits are.
+        """
+
     def first(self, logits: Float32Array) -> int:
         """The first token, after a prompt whose logits these are."""
 
@@ -62,6 +69,8 @@ class NextToken(Protocol):
 
 class ChosenOnHost:
     """Logits are read, and a chooser chooses from them."""
+
+    in_round = False
 
     def __init__(self, engine: TokenEngine, held: Held, chooser: TokenChooser) -> None:
         self._engine, self._held, self._chooser = engine, held, chooser
@@ -83,6 +92,8 @@ class ChosenOnHost:
 
 class DrawnOnDevice:
     """The device draws from the logits that lie there: a step is launched ahead of its token."""
+
+    in_round = False
 
     def __init__(
         self, sampling: DeviceSampling, held: Held, sampler: Sampler, options: DrawOptions
@@ -225,6 +236,11 @@ class GuessedAhead:
         self._guessing, self._chooser, self._plain = guessing, chooser, plain
         self._held, self._pace = held, guessing.pace
         self._round: _Round | None = None
+
+    @property
+    def in_round(self) -> bool:
+        """Return whether a guess came true, and the token after it is still to be chosen."""
+        return self._round is not None
 
     def first(self, logits: Float32Array) -> int:
         """The first token."""

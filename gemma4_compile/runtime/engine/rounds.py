@@ -12,7 +12,7 @@ from gemma4_compile.runtime.device.device import Device, view
 from gemma4_compile.runtime.engine.model_runner import LoadedModel, ModelRunner
 from gemma4_compile.runtime.engine.sequence import Sequence
 from gemma4_compile.runtime.sampling.sampling import DrawOptions, Float32Array, Peek
-from gemma4_compile.runtime.speculative.drafter import Drafter
+from gemma4_compile.runtime.speculative.drafter import Drafter, Drafters
 
 
 class Rows:
@@ -28,13 +28,12 @@ class Rows:
 
 
 class Rounds:
-    """The drafter and the model in turns, on one sequence.
+    """The drafter and the model in turns, on one sequence; others have rounds of their own.
 
     Attributes
     ----------
     drafts : guesses of a round that are wished for; None for as many as pay
     most_drafts : guesses of a round, at most; 0 where a forward takes one token alone
-    drafter : what guesses
     """
 
     def __init__(
@@ -42,15 +41,25 @@ class Rounds:
         model: LoadedModel,
         runner: ModelRunner,
         sequence: Sequence,
-        drafter: Drafter,
+        drafters: Drafters,
         drafts: int | None,
     ) -> None:
         """Begin without a state to guess from."""
-        self.drafter, self.drafts = drafter, drafts
+        self.drafts = drafts
+        self._model, self._drafters = model, drafters
         self._device, self._runner, self._sequence = model.device, runner, sequence
         chunk = min(model.prefill_chunk, sequence.context_length)
         self.most_drafts = min(MAX_DRAFTS, chunk - 1)
         self._ready_at: int | None = None  # version of the sequence whose end the drafter knows
+
+    @property
+    def drafter(self) -> Drafter:
+        """What guesses, with the state of the slot."""
+        return self._drafters.of(self._sequence.slot)
+
+    def beside(self, sequence: Sequence) -> Rounds:
+        """Rounds of another sequence of the engine."""
+        return Rounds(self._model, self._runner, sequence, self._drafters, self.drafts)
 
     def advance(self, token_id: int, drafts: int) -> tuple[list[int], Rows]:
         """Add a token and guesses of what follows it; return these and the logits of all.

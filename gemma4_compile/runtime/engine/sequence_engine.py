@@ -44,7 +44,7 @@ class SeveralEngines(Protocol):
 
 
 class SequenceEngine:
-    """A `TokenEngine` over one sequence; guesses where that is the engine's own.
+    """A `TokenEngine` over one sequence.
 
     Attributes
     ----------
@@ -61,9 +61,10 @@ class SequenceEngine:
         """Go on with another sequence."""
         self.sequence = sequence
         engine = self._engine
-        self._sampling = engine.sampling
+        self._sampling, self._rounds = engine.sampling, engine.rounds
         if not self._is_own:
             self._sampling = DeviceSampling(engine.device, engine.runner, sequence)
+            self._rounds = None if engine.rounds is None else engine.rounds.beside(sequence)
 
     @property
     def length(self) -> int:
@@ -77,8 +78,8 @@ class SequenceEngine:
 
     @property
     def rounds(self) -> Rounds | None:
-        """What guesses tokens ahead; None where there is no drafter, or it knows another one."""
-        return self._engine.rounds if self._is_own else None
+        """What guesses tokens ahead; None where there is no drafter."""
+        return self._rounds
 
     def clear(self) -> None:
         """Forget the sequence."""
@@ -114,7 +115,7 @@ class EngineSequences:
         return SequenceEngine(self._engine, self._engine.sequences.add())
 
     def can_fork(self, parent: TokenEngine, child: TokenEngine, count: int) -> bool:
-        """As `SeveralEngines.can_fork`; never into the engine's own, whose drafter has its slot."""
+        """As `SeveralEngines.can_fork`; never into the engine's own, which keeps its slot."""
         assert isinstance(parent, SequenceEngine), "it was added here"
         assert isinstance(child, SequenceEngine), "it was added here"
         if child.sequence is self._engine.sequence:

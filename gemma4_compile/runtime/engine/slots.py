@@ -83,7 +83,8 @@ class Slots:
 
         The one that shares the longest beginning with it, if that is at least half of the prompt or
         of what the slot holds: a chat's template alone begins all prompts with the same. Else the
-        one that guesses ahead, if no other reply runs; else one that was not used yet; else the one
+        first one, if no other reply runs and there are guesses: their graphs, which are a slot's
+        own, are recorded there; else one that was not used yet; else the one
         whose last use is the longest ago. Of these, one that can have a copy of what a slot that is
         not free holds of the prompt, or is about to.
 
@@ -126,6 +127,8 @@ class Slots:
             self.most = len(self.held)
             _log.warning("%d slots in the place of %d: %s", self.most, self.engines.most, error)
             return False
+        if self.held and generator.pace is not None:  # a round takes as long in each of them
+            generator.pace = self.held[0].generator.pace or generator.pace
         self.held.append(Slot(len(self.held), generator))
         return True
 

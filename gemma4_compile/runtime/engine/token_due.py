@@ -27,6 +27,11 @@ class TokenDue:
         self._given: int | None = None
         self._error: BaseException | None = None
 
+    @property
+    def in_round(self) -> bool:
+        """Return whether its own way has the logits already: see `NextToken`."""
+        return self._way.in_round
+
     def leave_way(self) -> None:
         """End what the way began ahead, before another reply has the engine do anything."""
         self._way.close()

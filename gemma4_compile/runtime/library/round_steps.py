@@ -128,6 +128,10 @@ class PlainRounds:
         self._memory, self._state = memory, state
         self._params, self._own_params = params, own_params
 
+    def for_slot(self) -> PlainRounds:
+        """The calls for any slot: they hold nothing of one."""
+        return self
+
     def guess(self, count: int, hidden: tvm_ffi.Tensor) -> Tensors:
         """Guesses, int32 (1,) each, after the token in memory.
 
@@ -180,6 +184,10 @@ class GraphRounds:
         self._watch, self._device = watch, device
         self._cuda = CudaRuntime()
         self._made: dict[tuple[str, int], Replayed[Tensors]] = {}
+
+    def for_slot(self) -> GraphRounds:
+        """The calls for one slot, whose keys and values its graphs have addresses of."""
+        return GraphRounds(self._plain, self._watched, self._watch, self._device)
 
     def guess(self, count: int, hidden: tvm_ffi.Tensor) -> Tensors:
         """As the plain one; `hidden` is the same tensor in every call."""

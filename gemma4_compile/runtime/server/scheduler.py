@@ -19,6 +19,7 @@ from gemma4_compile.runtime.engine.token_due import TokenDue
 from gemma4_compile.runtime.reply.reply import Event
 from gemma4_compile.runtime.server.counts import Counts
 from gemma4_compile.runtime.server.tickets import Ticket
+from gemma4_compile.runtime.speculative.draft_turns import DraftTurns
 
 
 class Run:
@@ -192,6 +193,7 @@ class Scheduler:
     ----------
     runs : in the order of their beginnings
     counts : what they have done
+    draft_turns : whether several that are written at a time make guesses
     """
 
     def __init__(self, slots: Slots, ended: Callable[[Ticket], None]) -> None:
@@ -204,6 +206,7 @@ class Scheduler:
         self.slots = slots
         self.runs: list[Run] = []
         self.counts = Counts()
+        self.draft_turns = DraftTurns()
         self._ended = ended
         self._is_oldest = False
 
@@ -231,6 +234,8 @@ class Scheduler:
         waiting = [(run, run.due) for run in going_on if run.due is not None]
         if len(waiting) == len(going_on) == 1:
             going_on[0].advance()
+        elif self._guesses(waiting):
+            self._take_rounds([run for run, _ in waiting])
         elif waiting:
             self._step(waiting)
         for run in [run for run in self.runs if run.has_ended]:
@@ -269,22 +274,52 @@ class Scheduler:
             run.fail(error)
         run.rest = len(run.keys) - run.slot.shared(run.keys)
 
+    def _guesses(self, waiting: list[tuple[Run, TokenDue]]) -> bool:
+        """Return whether each is to have a round of guesses in the place of a step of all."""
+        paces = [run.generator.pace for run, _ in waiting]
+        if not paces or any(pace is None or pace.is_pausing for pace in paces):
+            return False
+        return self.draft_turns.pays(len(waiting))
+
+    def _take_rounds(self, writing: list[Run]) -> None:
+        """Let one after the other go its own way to the end of a round."""
+        for run in writing:
+            drafting = run.generator.drafting
+            written, guessed, begin = run.written, drafting.guessed, time.perf_counter()
+            run.advance()
+            while run.due is not None and run.due.in_round:
+                run.advance()
+            self._leave_way(run)  # a step that it launched ahead, where it made no guesses
+            seconds = time.perf_counter() - begin
+            guesses, tokens = drafting.guessed - guessed, run.written - written
+            self.draft_turns.note_round(guesses, tokens, seconds)
+
     def _step(self, waiting: list[tuple[Run, TokenDue]]) -> None:
         self.counts.steps += 1
         self.counts.rows += len(waiting)
+        begin, is_whole = time.perf_counter(), all(due.last is not None for _, due in waiting)
         try:
             self.slots.step([(run.slot, due) for run, due in waiting])
         except BaseException as error:  # of all of them, for the step was one
             for _, due in waiting:
                 due.fail(error)
+            is_whole = False
         for run, _ in waiting:
             run.advance()
+        if is_whole:  # the first token after a prompt has no forward
+            self.draft_turns.note_step(len(waiting), time.perf_counter() - begin)
+        pace = waiting[0][0].generator.pace  # which all share
+        if pace is not None:
+            pace.note_joint_step()
 
     def _leave_ways(self) -> None:
         """End what a reply began ahead while it was alone."""
         for run in self.runs:
-            if run.due is not None:
-                try:
-                    run.due.leave_way()
-                except BaseException as error:
-                    run.fail(error)
+            self._leave_way(run)
+
+    def _leave_way(self, run: Run) -> None:
+        if run.due is not None:
+            try:
+                run.due.leave_way()
+            except BaseException as error:
+                run.fail(error)

@@ -152,6 +152,16 @@ class DraftPace:
             return 0
         return self._count
 
+    @property
+    def is_pausing(self) -> bool:
+        """Return whether rounds did not pay lately; also one alone goes without them then."""
+        return self._pause > 0
+
+    def note_joint_step(self) -> None:
+        """Hear of a step that several shared, which goes on with a pause and is no time of one."""
+        if self._pause:
+            self._pause -= 1
+
     def note_step(self, seconds: float) -> None:
         """Hear of a step without guesses."""
         self._plain_steps += 1

@@ -10,7 +10,12 @@ from gemma4_compile.errors import UsageError
 from gemma4_compile.options.chat import MAX_DRAFTS
 from gemma4_compile.runtime.device.device import Device, copy, view
 from gemma4_compile.runtime.library.native_library import NativeLibrary
-from gemma4_compile.runtime.library.round_steps import RoundMemory, round_steps
+from gemma4_compile.runtime.library.round_steps import (
+    GraphRounds,
+    PlainRounds,
+    RoundMemory,
+    round_steps,
+)
 from gemma4_compile.runtime.library.steps import Parameters
 from gemma4_compile.runtime.package.package import Package
 from gemma4_compile.runtime.sampling.sampling import DrawOptions, Float32Array
@@ -40,7 +45,7 @@ def check_drafts(drafts: int | None, package: Package) -> None:
 
 
 class Drafter:
-    """The drafter on its device, and the state of the model that its next guess begins with.
+    """The drafter on its device, and the state of a sequence that its next guess begins with.
 
     Attributes
     ----------
@@ -48,28 +53,15 @@ class Drafter:
     """
 
     def __init__(
-        self,
-        library: NativeLibrary,
-        device: Device,
-        state: tvm_ffi.Object,
-        params: Parameters,
-        own_params: Parameters,
-        *,
-        graphs: bool,
+        self, device: Device, memory: RoundMemory, calls: PlainRounds | GraphRounds
     ) -> None:
-        """Take the library's functions.
+        """Begin without a state.
 
         Parameters
         ----------
-        state : keys and values of the model
-        params, own_params : weights of the model, and of the drafter
-        graphs : use CUDA graphs
+        memory : of the tokens of a round
         """
-        self._memory = RoundMemory(device)
-        self.calls = round_steps(
-            library, device, self._memory, state, params, own_params, graphs=graphs
-        )
-        self._device = device
+        self._device, self._memory, self.calls = device, memory, calls
         self._rows: tvm_ffi.Tensor | None = None  # states of the tokens that ran last
         self._hidden: tvm_ffi.Tensor | None = None  # where the state before the next token is
 
@@ -122,3 +114,40 @@ class Drafter:
             self._hidden = self._device.empty((1, width), "float32")
         copy(view(self._rows, (1, width), 4 * width * row), self._hidden)
         self._rows = None
+
+
+class Drafters:
+    """A drafter for each slot: its state is that of a sequence, and graphs hold a slot's addresses.
+
+    The memory of tokens is one: those of a round are on the host before another one begins.
+    """
+
+    def __init__(
+        self,
+        library: NativeLibrary,
+        device: Device,
+        state: tvm_ffi.Object,
+        params: Parameters,
+        own_params: Parameters,
+        *,
+        graphs: bool,
+    ) -> None:
+        """Take the library's functions.
+
+        Parameters
+        ----------
+        state : keys and values of the model
+        params, own_params : weights of the model, and of the drafter
+        graphs : use CUDA graphs
+        """
+        self._device, self._memory = device, RoundMemory(device)
+        shared = library, device, self._memory, state, params, own_params
+        self._calls = round_steps(*shared, graphs=graphs)
+        self._of_slot: dict[int, Drafter] = {}
+
+    def of(self, slot: int) -> Drafter:
+        """That of a slot, made when it is first asked for."""
+        if slot not in self._of_slot:
+            calls = self._calls.for_slot()
+            self._of_slot[slot] = Drafter(self._device, self._memory, calls)
+        return self._of_slot[slot]

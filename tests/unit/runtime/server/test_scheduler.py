@@ -12,6 +12,7 @@ from gemma4_compile.runtime.sampling.sampling import (
     make_sampler,
 )
 from gemma4_compile.runtime.server.tickets import Ticket
+from gemma4_compile.runtime.speculative.draft_turns import DraftTurns
 from tests.scripted_engine import (
     GuessingEngine,
     RandomEngine,
@@ -263,3 +264,43 @@ def test_guesses_are_made_while_one_is_alone() -> None:
         assert await told(first) == text
 
     in_loop(body)
+
+
+def test_guesses_are_made_beside_others_where_they_pay() -> None:
+    """A round of one, to its end, then of the other; a step of both where they do not."""
+
+    async def body() -> None:
+        text = " ".join(["one two three four five six seven eight nine ten"] * 3)
+        served = Served([GuessingEngine(encode(text)) for _ in range(2)])
+        turns = served.scheduler.draft_turns = Told()
+        tickets = [served.ask(ids(3, seed)) for seed in (1, 2)]
+        served.turn(2)
+        served.log.clear()
+        served.turn()
+        assert served.log == [*["alone 0"] * 5, *["alone 1"] * 5], "a token and four guesses"
+        turns.pay = False
+        served.turn(2)
+        assert served.log[10:] == ["step 0 1"] * 2
+        turns.pay = True
+        served.finish(*tickets)
+        assert [await told(ticket) for ticket in tickets] == [text, text]
+        held = served.scheduler.slots.held
+        assert held[0].generator.pace is held[1].generator.pace, "times are those of the engine"
+        assert turns.rounds[:5] == [(0, 1), (4, 5), (0, 1), (4, 5), (4, 5)], "guesses, tokens"
+
+    in_loop(body)
+
+
+class Told(DraftTurns):
+    """Rounds pay where a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pay = True
+        self.rounds: list[tuple[int, int]] = []
+
+    def pays(self, replies: int) -> bool:
+        return self.pay
+
+    def note_round(self, guesses: int, tokens: int, seconds: float) -> None:
+        self.rounds.append((guesses, tokens))

@@ -1,0 +1,131 @@
+"""Rounds of guesses on several sequences of an engine: each is what it is on an engine alone."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gemma4_compile.runtime import Engine, Package
+from gemma4_compile.runtime.engine.generation import Generation, Generator
+from gemma4_compile.runtime.engine.rounds import Rounds
+from gemma4_compile.runtime.engine.sequence_engine import EngineSequences
+from gemma4_compile.runtime.engine.slots import Slots
+from gemma4_compile.runtime.sampling.sampling import SamplingOptions, TokenChooser, make_sampler
+from gemma4_compile.runtime.server.scheduler import Scheduler
+from gemma4_compile.runtime.server.tickets import Ticket
+from gemma4_compile.runtime.speculative.draft_turns import DraftTurns
+from gemma4_compile.runtime.speculative.drafter import Drafter
+from tests.drafted import CONTEXT, drafted_package
+
+SLOTS, DRAFTS, TOKENS = 3, 3, 12
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return drafted_package(tmp_path_factory, "e2b").package
+
+
+def ids_of(count: int, seed: int) -> list[int]:
+    return [int(one) for one in np.random.default_rng(seed).integers(107, 256, count)]
+
+
+def rows_of(rounds: Rounds, token: int) -> list[bytes]:
+    """Guesses of a round and the logits of all of its rows."""
+    guesses, rows = rounds.advance(token, DRAFTS)
+    return [str(guesses).encode(), *(rows.read(row).tobytes() for row in range(len(guesses) + 1))]
+
+
+def test_rounds_of_sequences_within_each_other_are_those_of_each_alone(package: Path) -> None:
+    """Guesses and logits, byte for byte, where one is accepted after the other has begun."""
+    engine = Engine.open(package, sequences=2)
+    assert engine.rounds is not None
+    sequences = [engine.sequence, engine.sequences.add()]
+    rounds = [engine.rounds, engine.rounds.beside(sequences[1])]
+    prompts = [ids_of(5, 1), ids_of(CONTEXT // 2, 2)]
+    for sequence, prompt in zip(sequences, prompts, strict=True):
+        engine.prefill(prompt, sequence)
+    found: list[list[bytes]] = [[], []]
+    for step in range(4):
+        for index in (0, 1):
+            found[index] += rows_of(rounds[index], 110 + 10 * index + step)
+        for index in (1, 0):
+            rounds[index].accept(step % 3 if step else 0)
+    alone = Engine.open(package)
+    assert alone.rounds is not None
+    for prompt, own, first in zip(prompts, found, (110, 120), strict=True):
+        alone.clear()
+        alone.prefill(prompt)
+        expected = []
+        for step in range(4):
+            expected += rows_of(alone.rounds, first + step)
+            alone.rounds.accept(step % 3 if step else 0)
+        assert own == expected
+        assert len(own) == 2 + 3 * (2 + DRAFTS), "the first round has no guesses"
+
+
+class AtRandom(DraftTurns):
+    """Rounds or steps, whatever they take."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._random = np.random.default_rng(1)
+
+    def pays(self, replies: int) -> bool:
+        return bool(self._random.random() < 0.7)
+
+
+def chooser(seed: int) -> TokenChooser:
+    options = SamplingOptions(temperature=[1.5, 0.0, 0.8][seed % 3], top_k=[0, 0, 30][seed % 3])
+    return make_sampler(options, seed, {170: 2.0} if seed % 2 else {})
+
+
+def test_replies_with_guesses_beside_others_are_those_of_one_alone(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounds and joint steps in turns, with guesses of which a third is wrong; rings wrap."""
+    prompts = [ids_of(length, length) for length in (3, 70, 30, CONTEXT - 6, 20)]
+    tokenizer = Package.open(package).load_tokenizer()
+    alone = Generator(Engine.open(package, drafts=0), tokenizer, frozenset())
+    expected, texts = [], []
+    for seed, prompt in enumerate(prompts):
+        generation = alone.start(prompt, chooser(seed), max_tokens=TOKENS, plain=True)
+        list(generation)
+        expected.append((generation.token_ids, generation.finish_reason))
+        texts.append([*prompt, *generation.token_ids, *[5] * CONTEXT])
+    assert [reason for _, reason in expected].count("context") == 1
+    wrong = np.random.default_rng(2)
+
+    def guess(drafter: Drafter, token_id: int, position: int, count: int) -> None:
+        text = next(text for text in texts if text[position] == token_id)
+        following = text[position + 1 : position + 1 + count]
+        drafter.put([token_id, *(7 if wrong.random() < 0.33 else token for token in following)])
+
+    monkeypatch.setattr(Drafter, "guess", guess)
+    engine = Engine.open(package, sequences=SLOTS, drafts=DRAFTS)
+    slots = Slots(EngineSequences(engine), lambda one: Generator(one, tokenizer, frozenset()))
+
+    async def serve() -> list[Ticket]:
+        waiting = []
+        for seed, prompt in enumerate(prompts):
+
+            def start(generator: Generator, seed: int = seed) -> Generation:
+                return generator.start(prompts[seed], chooser(seed), max_tokens=TOKENS, plain=True)
+
+            waiting.append(Ticket(start, lambda _: None, prompt))
+        tickets, ended = list(waiting), set[Ticket]()
+        scheduler = Scheduler(slots, ended.add)
+        scheduler.draft_turns = AtRandom()
+        while len(ended) < len(tickets):
+            while waiting and slots.has_room():
+                scheduler.admit(waiting.pop(0))
+            scheduler.turn()
+        assert scheduler.counts.steps
+        return tickets
+
+    generations = [ticket.generation for ticket in asyncio.run(serve())]
+    assert [(g.token_ids, g.finish_reason) for g in generations if g is not None] == expected
+    assert all(slot.generator.drafting.accepted for slot in slots.held), "in every slot"
+    assert len(slots.held) == SLOTS

@@ -1,0 +1,104 @@
+"""Rounds of guesses or joint steps, for times and guesses that are made up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gemma4_compile.runtime.speculative.draft_turns import DraftTurns
+
+
+class Played:
+    """Replies beside each other, with times in steps of one reply.
+
+    Attributes
+    ----------
+    tokens, seconds : what they had, and what that took
+    rounds : turns that were rounds
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self.turns = DraftTurns()
+        self.random = np.random.default_rng(seed)
+        self.tokens, self.seconds, self.rounds = 0, 0.0, 0
+        self.has_state = False
+
+    def turn(self, replies: int, step_s: float, round_s: float, come_true: int) -> None:
+        if not self.turns.pays(replies):
+            seconds = self._scattered(step_s)
+            self.turns.note_step(replies, seconds)
+            self._count(replies, seconds)
+            self.has_state = False
+            return
+        for _ in range(replies):
+            tokens = 1 + come_true if self.has_state else 1
+            seconds = self._scattered(round_s if self.has_state else 1.0)
+            self.turns.note_round(3 if self.has_state else 0, tokens, seconds)
+            self._count(tokens, seconds)
+        self.has_state, self.rounds = True, self.rounds + 1
+
+    def _count(self, tokens: int, seconds: float) -> None:
+        self.tokens += tokens
+        self.seconds += seconds
+
+    def _scattered(self, seconds: float) -> float:
+        hiccup = 20.0 if self.random.random() < 0.02 else 0.0
+        return seconds * float(self.random.uniform(0.9, 1.1)) + hiccup
+
+    @property
+    def rate(self) -> float:
+        return self.tokens / self.seconds
+
+
+@pytest.mark.parametrize(
+    ("replies", "step_s", "come_true", "pay"),
+    [
+        (1, 1.0, 2, True),
+        (2, 1.1, 2, True),
+        (2, 1.1, 0, False),
+        (4, 1.4, 2, False),
+        (8, 2, 3, False),
+    ],
+)
+def test_what_gives_more_tokens_is_taken(
+    replies: int, step_s: float, come_true: int, pay: bool
+) -> None:
+    """Rounds of three guesses that take 1.4 steps, and give 1 to 4 tokens."""
+    played = Played()
+    for _ in range(2000):
+        played.turn(replies, step_s, 1.4, come_true)
+    assert (played.rounds > 1900) == pay
+    assert pay or played.rounds < 200, "trials alone"
+
+
+def test_a_change_of_the_texts_is_noticed() -> None:
+    played = Played()
+    for _ in range(300):
+        played.turn(2, 1.1, 1.4, 3)
+    assert played.rounds > 280
+    begin = played.rounds
+    for _ in range(500):
+        played.turn(2, 1.1, 1.4, 0)
+    assert played.rounds - begin < 100
+    begin = played.rounds
+    for _ in range(2000):
+        played.turn(2, 1.1, 1.4, 3)
+    assert played.rounds - begin > 500
+
+
+def test_rounds_that_make_no_guesses_are_given_up() -> None:
+    turns = DraftTurns()
+    for _ in range(4):
+        turns.note_step(2, 1.0)
+    tried = 0
+    while turns.pays(2):
+        turns.note_round(0, 1, 1.0)
+        tried += 1
+    assert 0 < tried < 100
+
+
+def test_each_number_of_replies_is_timed_before_rounds_are_tried() -> None:
+    turns = DraftTurns()
+    for _ in range(20):
+        turns.note_step(2, 1.0)
+    assert [turns.pays(replies) for replies in (1, 2, 3)] == [False, True, False]
