@@ -21,7 +21,7 @@ from gemma4_compile.runtime.library import steps
 from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.runtime.sampling.sampling import Sampler, SamplingOptions
 from tests.cuda import experts, few_rows, loading, rows_on_host, sequences
-from tests.cuda.launches import CUDA, PROMPT, half, intermediates, launches_of, missing
+from tests.cuda.launches import CUDA, PROMPT, Step, half, intermediates, launches_of, missing
 from tests.cuda.rounds import DRAWS, begin_rounds, drawn_round, following, read_four, rounds_of
 from tests.cuda.sequences import add, addresses, fixed_addresses
 
@@ -211,7 +211,7 @@ def ahead(package: Path) -> None:
 
 def rounds(package: Path) -> None:
     """The first round is issued and recorded; later ones are graphs and draws, and one wait."""
-    engine = begin_rounds(package)
+    engine = begin_rounds(package, sequences=2)
     first = drawn_round(engine, 3, 1)
     recorded = first.direct[:-DRAWS]
     assert intermediates(recorded, first.replayed).isdisjoint(fixed_addresses(engine))
@@ -232,6 +232,24 @@ def rounds(package: Path) -> None:
         assert logits.read(row).shape == (engine.vocab_size,)
     assert all(launch.from_graph for launch in CUDA.launches())
     rounds_of(engine).accept(0)
+    _rounds_beside(engine, first)
+
+
+def _rounds_beside(engine: Engine, first: Step) -> None:
+    """Another sequence's are graphs, too, of its own slot; those of the first stay."""
+    other = engine.sequences.add()
+    engine.prefill(PROMPT, other)
+    beside = rounds_of(engine).beside(other)
+    beside.advance(4, 0)
+    beside.accept(0)
+    recorded = drawn_round(engine, 3, 1, beside).replayed
+    assert [one.kernel for one in recorded] == [one.kernel for one in first.replayed]
+    assert addresses(recorded) - addresses(first.replayed), "keys and values"
+    for accepted in (2, 3):
+        for of, launches in ((None, first.replayed), (beside, recorded)):
+            step = drawn_round(engine, 3, accepted, of)
+            assert (len(step.direct), step.replayed) == (DRAWS, launches)
+    assert other.length == len(PROMPT) + 1 + 2 + 3 + 4
 
 
 def rounds_of_many_sizes(package: Path) -> None:

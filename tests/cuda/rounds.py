@@ -26,8 +26,8 @@ def read_four(engine: Engine, tokens: Iterator[int], held: int) -> None:
     assert len(launches) > 50
 
 
-def begin_rounds(package: Path, ple: str | None = None) -> Engine:
-    engine = Engine.open(package, ple=ple)
+def begin_rounds(package: Path, ple: str | None = None, sequences: int = 1) -> Engine:
+    engine = Engine.open(package, ple=ple, sequences=sequences)
     engine.prefill(PROMPT)
     rounds_of(engine).advance(4, 0)  # for the state after a token
     rounds_of(engine).accept(0)
@@ -39,9 +39,10 @@ def rounds_of(engine: Engine) -> Rounds:
     return engine.rounds
 
 
-def drawn_round(engine: Engine, drafts: int, accepted: int) -> Step:
+def drawn_round(engine: Engine, drafts: int, accepted: int, of: Rounds | None = None) -> Step:
+    rounds = of or rounds_of(engine)
+
     def advance() -> None:
-        rounds = rounds_of(engine)
         guesses, drawn = rounds.advance_drawn(5, drafts, (1.0, 0.9), lambda rows: [0.5] * rows)
         assert (len(guesses), len(drawn)) == (drafts, drafts + 1)
         rounds.accept(accepted)
