@@ -16,11 +16,11 @@ from gemma4_compile.package.artifacts import Provenance
 from gemma4_compile.runtime.engine.engine import Engine
 from gemma4_compile.runtime.engine.generation import Generator
 from gemma4_compile.runtime.engine.sequence_engine import EngineSequences, SequenceEngine
-from gemma4_compile.runtime.engine.slot_room import default_slots, package_need
+from gemma4_compile.runtime.engine.slot_room import default_slots, loaded_bytes
 from gemma4_compile.runtime.engine.slots import Slots
 from gemma4_compile.runtime.engine.token_engine import TokenEngine
 from gemma4_compile.runtime.package.integrity import Check
-from gemma4_compile.runtime.package.room import Placement
+from gemma4_compile.runtime.package.room import Placement, Wish
 from gemma4_compile.runtime.prefixes.kept import (
     PrefixCache,
     kept_prefixes,
@@ -87,7 +87,8 @@ def load_package(
     Parameters
     ----------
     name : in requests
-    most_bytes : of the device, besides what is free there; it limits how many slots there are
+    most_bytes : of the device, besides what is free there; it limits how many slots there are, and
+        what of table and experts is on the device
 
     Raises
     ------
@@ -111,9 +112,8 @@ def load_package(
     found: list[tuple[MediaSettings, int]] = []  # known once the library is loaded
 
     def load() -> Slots:
-        slots = options.slots
+        slots, drafts = options.slots, options.draft != 0
         if slots is None:
-            drafts = options.draft != 0
             slots = default_slots(package, options.context_length, drafts, placement, most_bytes)
         with console.loading(directory, package.library_name) as progress:
             engine = Engine(
@@ -124,11 +124,13 @@ def load_package(
                 ple=options.ple,
                 experts=options.experts,
                 sequences=slots,
+                most_bytes=most_bytes,
             )
         if engine.experts.on_host:
             console.note(engine.experts.describe())
-        need = package_need(package, engine.device, placement, options.draft != 0, slots)
-        found.append((engine.media, 0 if need is None else need.at(engine.context_length)))
+        wish = Wish(None, engine.context_length, drafts, placement, sequences=slots)
+        nbytes = loaded_bytes(package, engine.device, wish, engine.placement)
+        found.append((engine.media, nbytes))
         cache = None
         if options.prefix_cache is not None:
             cache = PrefixCache.of(options.prefix_cache, provenance, package.library_name)

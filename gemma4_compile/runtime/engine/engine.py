@@ -11,6 +11,7 @@ import tvm_ffi
 from gemma4_compile import abi
 from gemma4_compile.errors import UsageError
 from gemma4_compile.media.settings import MediaSettings, media_settings
+from gemma4_compile.options.chat import ON_GPU, ON_HOST
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.engine.device_sampling import DeviceSampling
 from gemma4_compile.runtime.engine.expert_placement import PlacedWeights, place_experts
@@ -19,7 +20,7 @@ from gemma4_compile.runtime.engine.media_prompt import Tokens
 from gemma4_compile.runtime.engine.model_runner import LoadedModel, ModelRunner
 from gemma4_compile.runtime.engine.rounds import Rounds
 from gemma4_compile.runtime.engine.sequence import Sequence, Sequences
-from gemma4_compile.runtime.engine.slot_room import package_need
+from gemma4_compile.runtime.engine.slot_room import drafter_bytes, package_need
 from gemma4_compile.runtime.engine.table_place import table_window
 from gemma4_compile.runtime.engine.turns import Turns
 from gemma4_compile.runtime.library.kv_state import KvState
@@ -74,6 +75,7 @@ class Engine:
         sequences: int = 1,
         ple: str | None = None,
         experts: float | None = None,
+        most_bytes: int | None = None,
     ) -> None:
         """Load library and weights, and create the state.
 
@@ -93,6 +95,8 @@ class Engine:
             where there is room for it
         experts : share of a mixture's experts in the GPU's memory, 0 to 1, at most, the others in
             the host's; by default all that it has room for
+        most_bytes : of the device's memory that there is room in for table and experts whose
+            places nobody names; by default all that is free
 
         Raises
         ------
@@ -117,11 +121,24 @@ class Engine:
         described = json.loads(metadata)
         compiled = package.chat_config.context_window_size
         unused = unused_bytes(package.library, compiled, self.context_length, sequences)
-        window = table_window(package, described, self.device, ple, self.prefill_chunk, unused)
-        stand_ins = {} if window is None else window.stand_ins
         has_drafter = drafts != 0 and package.drafter_cache is not None
+        window = table_window(
+            package,
+            described,
+            self.device,
+            ple,
+            self.prefill_chunk,
+            unused,
+            None if most_bytes is None else most_bytes - drafter_bytes(package, drafts != 0),
+        )
+        stand_ins = {} if window is None else window.stand_ins
         self.experts = place_experts(
-            described, self.device, experts, drafter=has_drafter, unused_bytes=unused
+            described,
+            self.device,
+            experts,
+            drafter=has_drafter,
+            unused_bytes=unused,
+            most_bytes=most_bytes,
         )
         wanted = Placement(ple, experts)
         wish = Wish(None, self.context_length, drafts != 0, wanted, sequences=sequences)
@@ -154,6 +171,11 @@ class Engine:
             own = tvm_ffi.Array(package.load_drafter(metadata, place, progress))
             drafters = Drafters(*shared, own, graphs=graphs)
             self.rounds = Rounds(model, self.runner, self.sequence, drafters, drafts)
+
+    @property
+    def placement(self) -> Placement:
+        """Where table and experts lie."""
+        return Placement(ON_GPU if self.model.window is None else ON_HOST, self.experts.share)
 
     @classmethod
     def open(

@@ -19,7 +19,7 @@ from gemma4_compile.package.interface import DRAFTER
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.device.host_memory import bytes_of, check_room, empty_on_host
 from gemma4_compile.runtime.device.upload import Uploads
-from gemma4_compile.runtime.engine.table_place import planned_bytes
+from gemma4_compile.runtime.engine.table_place import planned_bytes, room_on
 from gemma4_compile.runtime.package.stored_weights import StoredWeight
 
 MARGIN_BYTES = 512 << 20
@@ -50,6 +50,11 @@ class ExpertPlacement:
         return sum(self.layer_bytes[layer] for layer in self.on_host)
 
     @property
+    def share(self) -> float:
+        """Part of the experts' bytes that is on the device; 1 for a model without experts."""
+        return self.device_bytes / (sum(self.layer_bytes.values()) or 1) if self.on_host else _ALL
+
+    @property
     def device_bytes(self) -> int:
         """Size of those on the device."""
         return sum(self.layer_bytes.values()) - self.host_bytes
@@ -73,6 +78,7 @@ def place_experts(
     *,
     drafter: bool,
     unused_bytes: int = 0,
+    most_bytes: int | None = None,
 ) -> ExpertPlacement:
     """Choose where the experts lie.
 
@@ -83,6 +89,7 @@ def place_experts(
         has room for beside everything else
     drafter : it is loaded, too
     unused_bytes : of the planned memory, which a shorter context does not need
+    most_bytes : of the device, if not all that is free there
 
     Raises
     ------
@@ -108,7 +115,8 @@ def place_experts(
         own = metadata.get(DRAFTER)
         further = sum(_sizes(own).values()) if drafter and isinstance(own, Mapping) else 0
         further -= unused_bytes
-        most -= _missing_bytes(metadata, device, sum(weights.values()), further)
+        room = room_on(device, most_bytes)
+        most -= _missing_bytes(metadata, room, sum(weights.values()), further)
     else:
         most = round(share * most)
     placed = ExpertPlacement(placement.layer_bytes, _first_layers(placement, most))
@@ -161,10 +169,9 @@ def _check(share: float, placement: ExpertPlacement, device: Device) -> None:
 
 
 def _missing_bytes(
-    metadata: Mapping[str, object], device: Device, weights: int, further: int
+    metadata: Mapping[str, object], free: int | None, weights: int, further: int
 ) -> int:
     """What everything on the device would need more than is free there; 0 if that is not known."""
-    free = device.free_bytes()
     if free is None:
         return 0
     planned = planned_bytes(metadata) or weights

@@ -10,6 +10,7 @@ from gemma4_compile.runtime.package.package import Package
 from gemma4_compile.runtime.package.room import (
     MemoryNeed,
     Placement,
+    Wish,
     free_memory,
     memory_need,
 )
@@ -52,13 +53,37 @@ def package_need(
     package: Package, device: Device, placement: Placement, drafter: bool, sequences: int = 1
 ) -> MemoryNeed | None:
     """What a package needs of its device; None where an earlier version did not write it."""
-    own = package.drafter_cache if drafter else None
-    further = 0 if own is None else sum(shard.nbytes for shard in own.shards)
+    further = drafter_bytes(package, drafter)
     compiled = package.chat_config.context_window_size
     if package.library is None:
         return None
     cache = package.tensor_cache
     return memory_need(package.library, cache, compiled, device, placement, further, sequences)
+
+
+def loaded_bytes(
+    package: Package,
+    device: Device,
+    wish: Wish,
+    found: Placement,
+) -> int:
+    """What a loaded package takes of its device; 0 where an earlier version did not write it.
+
+    Parameters
+    ----------
+    wish : as which it was loaded
+    found : where its table and experts have come to lie
+    """
+    # On the CPU both are mapped files, of which a call reads a little.
+    placement = wish.placement if device.is_cpu else found
+    need = package_need(package, device, placement, wish.drafter, wish.sequences)
+    return 0 if need is None else need.at(wish.context_length or need.context_length)
+
+
+def drafter_bytes(package: Package, drafter: bool) -> int:
+    """Of its weights, where it is loaded."""
+    own = package.drafter_cache if drafter else None
+    return 0 if own is None else sum(shard.nbytes for shard in own.shards)
 
 
 def slots_that_fit(library: LibraryRecord, need: MemoryNeed, free: int, context_length: int) -> int:

@@ -23,6 +23,7 @@ def table_window(
     place: str | None,
     most: int,
     unused_bytes: int = 0,
+    most_bytes: int | None = None,
 ) -> RowWindow | None:
     """A window of the table for calls of at most so many tokens; None where it is on the device.
 
@@ -31,6 +32,7 @@ def table_window(
     metadata : what the library's `_metadata` returns, parsed
     place : `gpu` or `host`; None for the device where there is room for it, and else the host
     unused_bytes : of the planned memory, which a shorter context does not need
+    most_bytes : of the device, if not all that is free there
 
     Raises
     ------
@@ -51,7 +53,7 @@ def table_window(
             )
         return None
     if place is None:
-        place = _place_by_room(table, package, metadata, device, unused_bytes)
+        place = _place_by_room(table, package, metadata, device, unused_bytes, most_bytes)
     if place == ON_GPU:
         return None
     return RowWindow(device, table, TableRows(table, package.map_weight), most)
@@ -63,9 +65,10 @@ def _place_by_room(
     metadata: Mapping[str, object],
     device: Device,
     unused_bytes: int,
+    most_bytes: int | None,
 ) -> str:
-    """The device, unless what it says to be free is less than the package is planned to need."""
-    free = device.free_bytes()
+    """The device, unless it has less room than the package is planned to need."""
+    free = room_on(device, most_bytes)
     planned = planned_bytes(metadata)
     if free is None or planned is None or (needed := planned - unused_bytes) <= free:
         return ON_GPU
@@ -73,14 +76,20 @@ def _place_by_room(
     records = [record for shard in package.tensor_cache.shards for record in shard.records]
     nbytes = sum(record.nbytes for record in records if record.name in names)
     _log.info(
-        "the table of per-layer embeddings stays on the host: %d bytes are free on %s, the plan "
-        "needs %d, and %d of them are the table's",
+        "the table of per-layer embeddings stays on the host: there is room for %d bytes on %s, "
+        "the plan needs %d, and %d of them are the table's",
         free,
         device.name,
         needed,
         nbytes,
     )
     return ON_HOST
+
+
+def room_on(device: Device, most_bytes: int | None) -> int | None:
+    """What is free on a device, of at most so many bytes; None where it does not say."""
+    free = device.free_bytes()
+    return free if free is None or most_bytes is None else min(free, most_bytes)
 
 
 def planned_bytes(metadata: Mapping[str, object]) -> int | None:

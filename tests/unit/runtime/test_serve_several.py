@@ -4,20 +4,45 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
+from starlette.routing import BaseRoute
 
+from gemma4_compile.errors import ArtifactError
 from gemma4_compile.options.serve import COMMAND
 from gemma4_compile.package import files
-from gemma4_compile.runtime import served_package
+from gemma4_compile.runtime import serve_several, served_package
 from gemma4_compile.runtime.engine.engine import Engine
 from gemma4_compile.runtime.package.package import read_provenance
 from gemma4_compile.runtime.prefixes.prefix_folder import forget
 from gemma4_compile.runtime.serve import main
 from gemma4_compile.runtime.served_package import load_package
+from tests.live_server import serving as live_serving
 from tests.serving import serving
+
+
+@dataclass
+class Engines:
+    """Engines that were made, and whether they are still there."""
+
+    fails: bool = False
+    made: list[weakref.ref[Engine]] = field(default_factory=list)
+
+    def record(self, *arguments: Any, **options: Any) -> Engine:
+        engine = Engine(*arguments, **options)
+        self.made.append(weakref.ref(engine))
+        if self.fails:
+            raise ArtifactError("it is damaged", hint="make it again")
+        return engine
+
+    @property
+    def alive(self) -> list[bool]:
+        return [engine() is not None for engine in self.made]
 
 
 def answer(client: openai.OpenAI, model: str) -> str:
@@ -54,24 +79,46 @@ def test_packages_take_turns_in_the_memory_that_there_is(
     assert not kept.exists()
 
 
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> Engines:
+    """Those that are made from now on."""
+    made = Engines()
+    monkeypatch.setattr(served_package, "Engine", made.record)
+    return made
+
+
 def test_an_unloaded_package_leaves_nothing_in_memory(
-    tiny_package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_package: Path, tmp_path: Path, engines: Engines
 ) -> None:
-    engines: list[weakref.ref[Engine]] = []
-
-    def recorded(*arguments: object, **options: object) -> Engine:
-        engine = Engine(*arguments, **options)  # type: ignore[arg-type]
-        engines.append(weakref.ref(engine))
-        return engine
-
-    monkeypatch.setattr(served_package, "Engine", recorded)
     options = COMMAND.parse(["--model", f"a={tiny_package}", "--prefix-cache", str(tmp_path / "p")])
     served = load_package(options, tiny_package, read_provenance(tiny_package), "a")
     assert served.is_alive
     served.close()
     del served
     gc.collect()
-    assert [engine() for engine in engines] == [None]
+    assert engines.alive == [False]
+
+
+def test_neither_answers_nor_failures_keep_an_unloaded_package_in_memory(
+    tiny_package: Path, engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def listen(
+        routes: Sequence[BaseRoute], taken: object, options: object, *, on_stop: object
+    ) -> None:
+        with live_serving(routes) as live:
+            client = live.client()
+            engines.fails = True
+            with pytest.raises(openai.InternalServerError, match="it is damaged; make it again"):
+                answer(client, "a")
+            engines.fails = False
+            for name in "aba":
+                assert answer(client, name) == "8 plus 19 is 27."
+            assert engines.alive == [False, False, False, True]
+
+    monkeypatch.setattr(serve_several, "listen", listen)
+    models = [word for name in "ab" for word in ("--model", f"{name}={tiny_package}")]
+    options = COMMAND.parse([*models, "--memory", "20MB", "--port", "0"])
+    serve_several.serve_several(options, None)
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,18 @@ def test_what_a_shorter_context_does_not_need_is_room_for_experts(gpu: type[Gpu]
         assert len(found.on_host) == layers
 
 
+def test_a_budget_is_held_where_more_is_free(gpu: type[Gpu]) -> None:
+    gpu.free = 1 << 40
+    for missing, layers in ((0, 0), (1, 1), (LAYER + 1, 2), (10**9, 12)):
+        most = 9000 + MARGIN_BYTES - missing
+        found = place_experts(metadata(9000), gpu("cuda"), None, drafter=False, most_bytes=most)
+        assert len(found.on_host) == layers
+        assert found.share == pytest.approx(1 - layers / 12)
+    gpu.free = 0
+    found = place_experts(metadata(9000), gpu("cuda"), None, drafter=False, most_bytes=1 << 40)
+    assert len(found.on_host) == 12
+
+
 @pytest.mark.parametrize("estimate", [None, "9000", -1])
 def test_without_an_estimate_the_weights_count(gpu: type[Gpu], estimate: object) -> None:
     weights = 60 + 12 * (LAYER + 28)

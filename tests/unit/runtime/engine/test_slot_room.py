@@ -12,9 +12,9 @@ from gemma4_compile.package.artifacts import Shard, TensorCache, TensorRecord
 from gemma4_compile.package.libraries import LibraryRecord
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.engine import slot_room
-from gemma4_compile.runtime.engine.slot_room import default_slots, slots_that_fit
+from gemma4_compile.runtime.engine.slot_room import default_slots, loaded_bytes, slots_that_fit
 from gemma4_compile.runtime.package.package import Package
-from gemma4_compile.runtime.package.room import MemoryNeed, Placement
+from gemma4_compile.runtime.package.room import MemoryNeed, Placement, Wish
 
 MB = 10**6
 RECORD = LibraryRecord(
@@ -47,6 +47,20 @@ def test_slots_without_keys_of_their_own_are_as_many_as_may_be() -> None:
     assert slots_that_fit(record, MemoryNeed(1, 0, 8192), 100, 8192) == 4
 
 
+def table_and_experts(device: str) -> Package:
+    """Of 3,000 MB of weights 400 are the table and 1,200 experts; a slot takes 500."""
+    words = {"embed_tokens_per_layer.weight": 100 * MB, "layers.0.experts.up.weight": 300 * MB}
+    records = tuple(TensorRecord(name, (n,), "float32", 0) for name, n in words.items())
+    package = SimpleNamespace(
+        device=device,
+        library=RECORD,
+        drafter_cache=None,
+        chat_config=SimpleNamespace(context_window_size=8192),
+        tensor_cache=TensorCache((Shard("params_shard_0.bin", 1600 * MB, "", records),), 2),
+    )
+    return cast(Package, package)
+
+
 @pytest.mark.parametrize(
     ("free", "placement", "slots"),
     [
@@ -60,16 +74,24 @@ def test_slots_without_keys_of_their_own_are_as_many_as_may_be() -> None:
 def test_further_slots_drive_nothing_off_the_device(
     free: int, placement: Placement, slots: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 3,000 MB of weights 400 are the table and 1,200 experts; a slot takes 500."""
-    words = {"embed_tokens_per_layer.weight": 100 * MB, "layers.0.experts.up.weight": 300 * MB}
-    records = tuple(TensorRecord(name, (n,), "float32", 0) for name, n in words.items())
-    package = SimpleNamespace(
-        device="cuda",
-        library=RECORD,
-        drafter_cache=None,
-        chat_config=SimpleNamespace(context_window_size=8192),
-        tensor_cache=TensorCache((Shard("params_shard_0.bin", 1600 * MB, "", records),), 2),
-    )
     monkeypatch.setattr(slot_room, "free_memory", lambda device: free * MB)
     monkeypatch.setattr(Device, "open", lambda name: Device(name))
-    assert default_slots(cast(Package, package), None, False, placement) == slots
+    assert default_slots(table_and_experts("cuda"), None, False, placement) == slots
+
+
+@pytest.mark.parametrize(
+    ("device", "found", "context", "nbytes"),
+    [
+        ("cuda", Placement("gpu", 1.0), None, 4000),  # 3,000 of weights and two slots
+        ("cuda", Placement("host", 1.0), None, 3600),
+        ("cuda", Placement("gpu", 0.25), None, 3100),
+        ("cuda", Placement("host", 0.0), 4096, 2000),  # 200 less of each slot
+        ("cpu", Placement("gpu", 1.0), None, 3600),  # the table is a mapped file
+    ],
+)
+def test_what_came_to_lie_on_the_device_counts(
+    device: str, found: Placement, context: int | None, nbytes: int
+) -> None:
+    wish = Wish(None, context, False, Placement(), sequences=2)
+    taken = loaded_bytes(table_and_experts(device), Device(device), wish, found)
+    assert taken == nbytes * MB

@@ -33,12 +33,16 @@ def opened(tiny_package: Path) -> tuple[Package, dict[str, Any]]:
 
 
 def is_on_host(
-    opened: tuple[Package, dict[str, Any]], free: int | None, place: str | None, unused: int = 0
+    opened: tuple[Package, dict[str, Any]],
+    free: int | None,
+    place: str | None,
+    unused: int = 0,
+    most: int | None = None,
 ) -> bool:
     package, metadata = opened
     device = Bounded("cpu")
     object.__setattr__(device, "free", free)
-    return table_window(package, metadata, device, place, 24, unused) is not None
+    return table_window(package, metadata, device, place, 24, unused, most) is not None
 
 
 def test_what_was_asked_for_decides(opened: tuple[Package, dict[str, Any]]) -> None:
@@ -54,6 +58,14 @@ def test_the_device_where_it_has_room(opened: tuple[Package, dict[str, Any]]) ->
     assert is_on_host(opened, planned - 1, None)
     assert not is_on_host(opened, planned - 1, None, unused=1)
     assert is_on_host(opened, planned - 2, None, unused=1)
+
+
+def test_a_budget_is_held_where_more_is_free(opened: tuple[Package, dict[str, Any]]) -> None:
+    planned = opened[1]["artifact"]["resources"]["estimated_device_memory_bytes"]
+    assert not is_on_host(opened, 1 << 40, None, most=planned)
+    assert is_on_host(opened, 1 << 40, None, most=planned - 1)
+    assert is_on_host(opened, planned - 1, None, most=1 << 40)
+    assert not is_on_host(opened, 1 << 40, "gpu", most=1)
 
 
 def test_a_model_without_a_table_cannot_have_it_on_the_host(
