@@ -111,6 +111,7 @@ def test_rows_from_the_host_change_nothing_but_the_memory(
     assert with_table.stats["tableBytesOnHost"] == 0
     assert rows.stats["replayedSteps"] > 10
     assert rows.stats["aheadSteps"] == 0
+    assert 0 < rows.stats["tableReads"] < rows.stats["tableRows"], "rows are kept, read together"
     saved = with_table.found["bufferBytes"] - rows.found["bufferBytes"]
     assert saved > size // 2, "the window has a chunk's rows"
 

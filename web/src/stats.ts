@@ -55,6 +55,10 @@ export interface Stats {
   tableBytesOnHost: number;
   /** Of what was loaded into such files, what was there from an earlier load. */
   tableBytesKept: number;
+  /** Rows of such tables that calls needed, and what was read from the files for those that were not in memory. */
+  tableRows: number;
+  tableReads: number;
+  tableBytesRead: number;
   /** Why that table lies where it does, by the last `placeTable`; empty where nobody chose. */
   tableReason: string;
   /**
@@ -100,6 +104,9 @@ export const counts: Stats = {
   drafterBytes: 0,
   tableBytesOnHost: 0,
   tableBytesKept: 0,
+  tableRows: 0,
+  tableReads: 0,
+  tableBytesRead: 0,
   tableReason: "",
   stepMs: 0,
   aloneMs: 0,

@@ -8,6 +8,7 @@ import { Calls, CPU_DEVICE } from "./calls";
 import type { BufferState, Catcher, Dependent } from "../gpu/buffers";
 import type { Call, Library, RowWindow, Stage, TableRows } from "./library";
 import type { RowFile } from "./row_file";
+import { type Kept, RowReader, type Split } from "./row_reader";
 import { because, counts } from "../stats";
 import type { Piece } from "./table_index";
 
@@ -21,20 +22,6 @@ interface Metadata {
   readonly params: readonly { readonly name: string; readonly shape: readonly number[]; readonly dtype: string }[];
   readonly prefill_chunk_size: number;
   readonly per_layer_embedding?: Table;
-}
-
-/** A tensor of the table, whose bytes are at an offset of the file, or in memory where the file took none. */
-interface Kept {
-  readonly at: number;
-  readonly nbytes: number;
-  readonly rowBytes: number;
-  memory: Uint8Array | undefined;
-}
-
-/** One part of the table: its rows, and its tensors in the window's order. */
-interface Split {
-  readonly rows: number;
-  readonly kept: readonly Kept[];
 }
 
 /** Rows of a call on the device, one tensor for each of a split's. */
@@ -57,7 +44,7 @@ export class HostRows implements TableRows, Dependent {
   private readonly kept = new Map<BufferState, Kept>();
   private readonly windows = new Map<string, Window>();
   private library: Library | undefined;
-  private table: { pad: number; splits: Split[] } | undefined;
+  private table: { pad: number; splits: Split[]; reader: RowReader } | undefined;
   private allocate: Handle = 0;
   private bytes = 0;
   private hasEnded = false;
@@ -199,7 +186,7 @@ export class HostRows implements TableRows, Dependent {
   }
 
   /** Where the table's tensors are kept, by the client's parameters. */
-  private readTable(params: Handle): { pad: number; splits: Split[] } {
+  private readTable(params: Handle): { pad: number; splits: Split[]; reader: RowReader } {
     const library = this.library!;
     const { params: names, per_layer_embedding: table } = this.metadata();
     if (!table) {
@@ -220,7 +207,7 @@ export class HostRows implements TableRows, Dependent {
       return kept;
     };
     const splits = table.splits.map(({ rows, tensors }) => ({ rows, kept: tensors.map(keptAs) }));
-    return { pad: table.pad_token_id, splits };
+    return { pad: table.pad_token_id, splits, reader: new RowReader(splits, this.file) };
   }
 
   /** Tokens of a prompt's call at most. */
@@ -274,50 +261,41 @@ export class HostRows implements TableRows, Dependent {
   /** The rows of `ids` in a window that no call of the client's reads: nothing of the client's has to be submitted before. */
   private writeAfter({ device }: Window, ids: readonly number[]): void {
     const library = this.library!;
+    // The queue takes whole words.
+    const rows = device.map((_, kind) => new Uint8Array(Math.ceil((ids.length * this.rowBytes(kind)) / 4) * 4));
+    this.table!.reader.read(ids, rows);
     for (const [kind, tensor] of device.entries()) {
-      const rowBytes = this.rowBytes(kind);
-      const rows = new Uint8Array(Math.ceil((ids.length * rowBytes) / 4) * 4); // the queue takes whole words
-      for (const [i, id] of ids.entries()) this.read(id, kind, rows, i * rowBytes);
       const state = library.bufferOf(tensor);
       if (!state) throw new Error("a window of rows is not known");
-      library.device!.native.writeBuffer(state.buffer, 0, rows);
+      library.device!.native.writeBuffer(state.buffer, 0, rows[kind]!);
     }
   }
 
-  /** The rows of `ids` in the window, after all that reads the rows of before. */
+  /**
+   * The rows of `ids` in the window, after all that reads the rows of before: what has been collected is handed over first, so
+   * that the device works on the chunk before this one while its rows are read.
+   */
   private fill(window: Window, ids: readonly number[]): void {
     const library = this.library!;
     const calls = Calls.of(library);
-    for (const [kind, host] of window.host.entries()) {
+    const { stream } = library.device!;
+    stream.flush();
+    const rows = window.host.map((host, kind) => {
       const [address] = library.copyOut(host + HEADER_BYTES, 1);
-      const memory = new Uint8Array(library.exports.memory.buffer);
-      for (const [i, id] of ids.entries()) this.read(id, kind, memory, (address! >>> 0) + i * this.rowBytes(kind));
-      library.device!.stream.flush();
+      return new Uint8Array(library.exports.memory.buffer, address! >>> 0, ids.length * this.rowBytes(kind));
+    });
+    this.table!.reader.read(ids, rows);
+    for (const [kind, host] of window.host.entries()) {
+      stream.flush();
       // The client's own copy: it hands over what it has not submitted yet.
       calls.call(calls.global(COPY), [calls.object(host), calls.object(window.device[kind]!)]);
       const state = library.bufferOf(window.device[kind]!);
-      if (state) library.device!.stream.write(state);
+      if (state) stream.write(state);
     }
   }
 
   private rowBytes(kind: number): number {
     return this.table!.splits[0]!.kept[kind]!.rowBytes;
-  }
-
-  /** A row of the table to an address; of an id that is not in it nothing is read. */
-  private read(id: number, kind: number, memory: Uint8Array, address: number): void {
-    if (id < 0) return;
-    let first = 0;
-    for (const { rows, kept } of this.table!.splits) {
-      if (id < first + rows) {
-        const { at, rowBytes, memory: kept_ } = kept[kind]!;
-        const begin = (id - first) * rowBytes;
-        if (kept_) memory.set(kept_.subarray(begin, begin + rowBytes), address);
-        else this.file.read(memory.subarray(address, address + rowBytes), at + begin);
-        return;
-      }
-      first += rows;
-    }
   }
 
   // --- End ---

@@ -201,6 +201,25 @@ describe("HostRows", () => {
     expect(copied.get(found["table.b0"]!)![0]).toBe(wordOf(1, 0, 0));
   });
 
+  it("hands over what was collected before it reads a chunk's rows, and reads none of them again", () => {
+    const { loadAll, ids, call, fake, file, device, copied } = setUp();
+    const params = loadAll();
+    const done: string[] = [];
+    device.stream.flush = () => void done.push("flush");
+    const read = file.read.bind(file);
+    file.read = (bytes, at) => {
+      done.push("read");
+      read(bytes, at);
+    };
+    const prompt = [fake.tensor([1, 3, 4]), ids([2, 1, 2]), ids([0, 0, 0])];
+    call("prefill", prompt, params);
+    expect(done).toEqual(["flush", "read", "read", "flush", "flush"]);
+    done.length = 0;
+    const found = call("decode", [ids([1])], params);
+    expect(done).not.toContain("read");
+    expect(copied.get(found["table.a0"]!)).toEqual([wordOf(0, 1, 0), wordOf(0, 1, 1)]);
+  });
+
   it("brings rows into a window of the module's own, for the client's parameters or those with a window", () => {
     const { loadAll, ids, call, rows, made, arrays, device, fake } = setUp();
     const written: [GPUBuffer, number[]][] = [];
