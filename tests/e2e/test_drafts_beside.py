@@ -73,7 +73,7 @@ class AtRandom(DraftTurns):
         super().__init__()
         self._random = np.random.default_rng(1)
 
-    def pays(self, replies: int) -> bool:
+    def pays(self, replies: int, hoped_rate: float | None = None) -> bool:
         return bool(self._random.random() < 0.7)
 
 

@@ -38,6 +38,7 @@ class Counts:
     generated_tokens : of replies
     guessed_tokens, accepted_tokens : guesses of the drafter in replies that have ended
     steps, rows : joint steps of several replies, and tokens that these chose
+    turn_rounds, turn_tokens : rounds of replies in turns, in the place of these, and their tokens
     ended : replies by how they ended: a finish reason, `cancelled` or `error`
     waited_s : from when a prompt is built to a slot
     first_token_s : from the same moment to the first token of its reply
@@ -50,6 +51,8 @@ class Counts:
     accepted_tokens: int = 0
     steps: int = 0
     rows: int = 0
+    turn_rounds: int = 0
+    turn_tokens: int = 0
     ended: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(
             ("stop", "length", "context", "cancelled", "error"), 0

@@ -157,6 +157,12 @@ _COUNTERS: tuple[tuple[str, str, Callable[[WorkerState], int]], ...] = (
     ("accepted_tokens", "Guesses that came true.", lambda state: state.counts.accepted_tokens),
     ("joint_steps", "Steps of replies that did not run alone.", lambda state: state.counts.steps),
     ("joint_tokens", "Tokens that these steps chose.", lambda state: state.counts.rows),
+    (
+        "turn_rounds",
+        "Rounds of guesses of replies that did not run alone.",
+        lambda state: state.counts.turn_rounds,
+    ),
+    ("turn_tokens", "Tokens of these rounds.", lambda state: state.counts.turn_tokens),
 )
 _TIMES: tuple[tuple[str, str, Callable[[Counts], Distribution]], ...] = (
     ("waited_seconds", "From a built prompt to a slot.", lambda counts: counts.waited_s),

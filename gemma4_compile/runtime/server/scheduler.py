@@ -276,10 +276,13 @@ class Scheduler:
 
     def _guesses(self, waiting: list[tuple[Run, TokenDue]]) -> bool:
         """Return whether each is to have a round of guesses in the place of a step of all."""
-        paces = [run.generator.pace for run, _ in waiting]
-        if not paces or any(pace is None or pace.is_pausing for pace in paces):
-            return False
-        return self.draft_turns.pays(len(waiting))
+        hoped_rate = None
+        for run, _ in waiting:
+            pace = run.generator.pace  # one that all share
+            if pace is None or pace.is_pausing:
+                return False
+            hoped_rate = pace.hoped_rate
+        return bool(waiting) and self.draft_turns.pays(len(waiting), hoped_rate)
 
     def _take_rounds(self, writing: list[Run]) -> None:
         """Let one after the other go its own way to the end of a round."""
@@ -292,6 +295,8 @@ class Scheduler:
             self._leave_way(run)  # a step that it launched ahead, where it made no guesses
             seconds = time.perf_counter() - begin
             guesses, tokens = drafting.guessed - guessed, run.written - written
+            self.counts.turn_rounds += 1
+            self.counts.turn_tokens += tokens
             self.draft_turns.note_round(guesses, tokens, seconds)
 
     def _step(self, waiting: list[tuple[Run, TokenDue]]) -> None:

@@ -157,6 +157,16 @@ class DraftPace:
         """Return whether rounds did not pay lately; also one alone goes without them then."""
         return self._pause > 0
 
+    @property
+    def hoped_rate(self) -> float | None:
+        """Tokens a second of rounds, with as many guesses as give most; None where none was timed.
+
+        Of guesses it takes as many to come true as may well do.
+        """
+        if self.fixed or not self._times.most:
+            return None
+        return self._best(self._acceptance.hopeful_share)[0]
+
     def note_joint_step(self) -> None:
         """Hear of a step that several shared, which goes on with a pause and is no time of one."""
         if self._pause:

@@ -42,15 +42,23 @@ class DraftTurns:
         self._rounds: deque[tuple[int, float]] = deque(maxlen=_KEPT_ROUNDS)  # tokens, seconds
         self._tried = 0  # rounds since there was a joint step
 
-    def pays(self, replies: int) -> bool:
+    def pays(self, replies: int, hoped_rate: float | None = None) -> bool:
         """Return whether the next tokens of so many replies are to come from rounds.
 
-        Where they turn out not to pay, a pause begins.
+        Where they turn out not to pay, a pause begins; a long one where they are not even tried.
+
+        Parameters
+        ----------
+        hoped_rate : tokens a second that rounds of a reply alone are known to give, at best
         """
         steps = self._steps.get(replies)
         if steps is None or steps.pause or len(steps.seconds) < _STEPS - 1:
             return False
         if self._tried >= _STALE:
+            return False
+        is_hopeless = hoped_rate is not None and hoped_rate * median(steps.seconds) <= replies
+        if is_hopeless and not self._tried and steps.next_pause < _LONGEST_PAUSE:
+            steps.pause = steps.next_pause = _LONGEST_PAUSE  # and then a trial: texts change
             return False
         if len(self._rounds) < _ROUNDS:
             if self._tried < _MOST_TRIED:

@@ -286,6 +286,9 @@ def test_guesses_are_made_beside_others_where_they_pay() -> None:
         assert [await told(ticket) for ticket in tickets] == [text, text]
         held = served.scheduler.slots.held
         assert held[0].generator.pace is held[1].generator.pace, "times are those of the engine"
+        counts = served.scheduler.counts
+        rounds = counts.turn_rounds, counts.turn_tokens
+        assert rounds == (len(turns.rounds), sum(tokens for _, tokens in turns.rounds))
         assert turns.rounds[:5] == [(0, 1), (4, 5), (0, 1), (4, 5), (4, 5)], "guesses, tokens"
 
     in_loop(body)
@@ -299,7 +302,7 @@ class Told(DraftTurns):
         self.pay = True
         self.rounds: list[tuple[int, int]] = []
 
-    def pays(self, replies: int) -> bool:
+    def pays(self, replies: int, hoped_rate: float | None = None) -> bool:
         return self.pay
 
     def note_round(self, guesses: int, tokens: int, seconds: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gemma4_compile.runtime.speculative.draft_pace import DraftPace
 from gemma4_compile.runtime.speculative.draft_turns import DraftTurns
 
 
@@ -102,3 +103,35 @@ def test_each_number_of_replies_is_timed_before_rounds_are_tried() -> None:
     for _ in range(20):
         turns.note_step(2, 1.0)
     assert [turns.pays(replies) for replies in (1, 2, 3)] == [False, True, False]
+
+
+def test_rounds_without_hope_are_tried_seldom() -> None:
+    """Those of a reply alone gave 1.5 tokens a step: too few for four, and enough for one."""
+    trials = {replies: 0 for replies in (1, 4)}
+    for replies in trials:
+        turns, tried = DraftTurns(), False
+        for _ in range(900):
+            pays = turns.pays(replies, 1.5)
+            trials[replies] += pays and not tried
+            tried = pays
+            if pays:
+                turns.note_round(3, 1, 1.4)  # none comes true
+            else:
+                turns.note_step(replies, 1.2)
+    assert trials[4] == 0
+    assert trials[1] > 1
+    for _ in range(1024):
+        turns.note_step(4, 1.2)
+    assert turns.pays(4, 1.5), "texts change"
+
+
+def test_what_is_hoped_for_is_what_rounds_gave_with_their_error() -> None:
+    pace = DraftPace.of(None, 8)
+    assert pace.hoped_rate is None
+    for _ in range(6):
+        pace.note_step(1.0)
+    for _ in range(400):
+        pace.note_round(3, 3, 2.0)
+    assert pace.hoped_rate is not None
+    assert pace.hoped_rate >= 4 / 2.0
+    assert DraftPace.of(3, 8).hoped_rate is None, "a fixed number is not timed"
