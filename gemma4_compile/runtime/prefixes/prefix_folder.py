@@ -86,7 +86,7 @@ class PrefixFolder:
             self._open.close()
             raise FolderInUseError(
                 f"--prefix-cache: another process keeps its prefixes in `{path}`",
-                hint="give each server a folder of its own",
+                hint="give each process a folder of its own",
             ) from error
         except OSError as error:
             self._open.close()
@@ -332,7 +332,7 @@ def forget(path: Path) -> int:
             path.rmdir()
     except BlockingIOError as error:
         raise FolderInUseError(
-            f"--forget: a process keeps its prefixes in `{path}`", hint="end the server first"
+            f"--forget: a process keeps its prefixes in `{path}`", hint="end that process first"
         ) from error
     except OSError as error:
         raise _unusable(path, error.strerror or str(error)) from error

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -59,6 +60,36 @@ def test_a_package_of_text_refuses_pictures_before_it_is_loaded(
         assert f"takes no {what}" in err
         assert "--modalities" in err
         assert "loaded" not in err
+
+
+def test_a_later_chat_goes_on_from_a_folder(
+    tiny_package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its reply is the same, and fewer tokens are read."""
+    said = ("--system", "One two three four five six seven eight nine ten. " * 8, "--greedy")
+    common = (tiny_package, *said, "--prompt", "Who are you?", "--max-tokens", 4)
+    cached = (*common, "--prefix-cache", tmp_path / "kept")
+    status, fresh, told = run(capsys, *cached)
+    assert status == 0
+    assert ", 0 of them known]" in told
+    status, again, told = run(capsys, *cached)
+    assert (status, again) == (0, fresh)
+    known = re.search(r"prompt of ([0-9]+), ([0-9]+) of them known", told)
+    assert known is not None
+    assert int(known[2]) > int(known[1]) // 2
+
+
+def test_a_folder_of_another_is_refused_before_anything_is_loaded(
+    tiny_package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tmp_path.chmod(0o755)
+    status, _, err = run(capsys, tiny_package, "--prompt", "Hi", "--prefix-cache", tmp_path)
+    assert status == 2
+    assert "others may look into" in err
+    assert "loaded" not in err
+    status, _, err = run(capsys, tiny_package, "--prefix-cache", "d", "--prefix-memory", 0)
+    assert status == 2
+    assert "--prefix-memory" in err
 
 
 @pytest.mark.parametrize("place", ["file", "stdin"])
