@@ -29,7 +29,7 @@ from gemma4_compile.runtime.package.integrity import Check
 from gemma4_compile.runtime.package.package import Package, read_provenance
 from gemma4_compile.runtime.package.room import Placement, Wish
 from gemma4_compile.runtime.prefixes.kept import PrefixCache, nothing_kept, prefix_memory
-from gemma4_compile.runtime.prefixes.prefix_folder import check_folder
+from gemma4_compile.runtime.prefixes.prefix_folder import check_free
 from gemma4_compile.runtime.sampling.sampling import TokenChooser, make_sampler
 from gemma4_compile.runtime.speculative.drafter import check_drafts
 from gemma4_compile.runtime.terminal.console import Console
@@ -213,7 +213,7 @@ def _load(
     system = None if options.system is None else utf8("--system", options.system)
     cache = None
     if options.prefix_cache is not None:
-        check_folder(options.prefix_cache, make=True)  # before anything is loaded
+        check_free(options.prefix_cache)  # before anything is loaded
         provenance = read_provenance(package.directory)
         cache = PrefixCache.of(options.prefix_cache, provenance, package.library_name)
     engine = _engine(options, package, console)

@@ -27,7 +27,7 @@ from gemma4_compile.runtime.prefixes.kept import (
     nothing_kept,
     prefix_memory,
 )
-from gemma4_compile.runtime.prefixes.prefix_folder import check_folder
+from gemma4_compile.runtime.prefixes.prefix_folder import check_free
 from gemma4_compile.runtime.protocols import api_routes
 from gemma4_compile.runtime.server.body import Limits
 from gemma4_compile.runtime.server.openai_responses.store import ResponseStore
@@ -97,7 +97,7 @@ def load_package(
     """
     console = Console()
     if options.prefix_cache is not None:
-        check_folder(options.prefix_cache, make=True)  # before the package is loaded
+        check_free(options.prefix_cache)  # before the package is loaded
     package = console.open(
         directory,
         Check(options.check),

@@ -84,10 +84,7 @@ class PrefixFolder:
             locks.take(lock)
         except BlockingIOError as error:
             self._open.close()
-            raise FolderInUseError(
-                f"--prefix-cache: another process keeps its prefixes in `{path}`",
-                hint="give each process a folder of its own",
-            ) from error
+            raise _in_use(path) from error
         except OSError as error:
             self._open.close()
             raise _unusable(path, error.strerror or str(error)) from error
@@ -302,6 +299,25 @@ def check_folder(path: Path, *, make: bool = False) -> None:
         )
 
 
+def check_free(path: Path) -> None:
+    """As `check_folder` with `make`, and UsageError for a folder that another process has.
+
+    For the time before a package is loaded: a `PrefixFolder` takes it afterwards.
+    """
+    check_folder(path, make=True)
+    try:
+        with open_folder(path) as folder:
+            lock = folder.open(_LOCK, os.O_RDWR | os.O_CREAT)
+            try:
+                locks.take(lock)
+            finally:
+                os.close(lock)
+    except BlockingIOError as error:
+        raise _in_use(path) from error
+    except OSError as error:
+        raise _unusable(path, error.strerror or str(error)) from error
+
+
 def model_folder(path: Path, name: str) -> Path:
     """The folder within `path` for the model of this name, of several that a server has."""
     return path / f"model-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
@@ -341,6 +357,13 @@ def forget(path: Path) -> int:
 
 def _ours(folder: Folder) -> Iterator[str]:
     return (name for name in folder.names() if _OURS.fullmatch(name) and name != _LOCK)
+
+
+def _in_use(path: Path) -> FolderInUseError:
+    return FolderInUseError(
+        f"--prefix-cache: another process keeps its prefixes in `{path}`",
+        hint="give each process a folder of its own",
+    )
 
 
 def _unusable(path: Path, why: str) -> UsageError:

@@ -193,7 +193,7 @@ CASES = {
         "DIR",
         "Console Engine Chat TextCompletion Dialogue measure profile profile_table tune "
         "tuning_table table diagnose read_provenance make_sampler replace Grammars check_modality "
-        "check_readable check_drafts check_folder digest TerminalLines KeptHistory is_terminal",
+        "check_readable check_drafts check_free digest TerminalLines KeptHistory is_terminal",
         CHAT,
         (kept,),
     ),
@@ -205,7 +205,7 @@ CASES = {
         "take_address api_routes folder_routes connections_for webbrowser _Server read_provenance "
         "check_sizes for_pages without_drafter check_modality hub_package_of address_of Limits "
         "_served find_page is_loopback default_slots Slots EngineSequences kept_prefixes "
-        "check_folder forget digest Package Device package_need loaded_bytes "
+        "check_folder check_free forget digest Package Device package_need loaded_bytes "
         "ModelCard ModelPool model_routes",
         SERVE,
         (listening, serve_several, served_package, kept),

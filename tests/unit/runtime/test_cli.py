@@ -15,7 +15,9 @@ import pytest
 
 from gemma4_compile.runtime import Chat, Sampler
 from gemma4_compile.runtime.cli import main
+from gemma4_compile.runtime.prefixes.prefix_folder import check_free
 from gemma4_compile.runtime.reply.reply import TextDelta
+from gemma4_compile.system import locks
 from tests.commands import CHAT
 from tests.packages import list_files
 from tests.scripted_engine import END_OF_TURN, encode
@@ -86,6 +88,14 @@ def test_a_folder_of_another_is_refused_before_anything_is_loaded(
     status, _, err = run(capsys, tiny_package, "--prompt", "Hi", "--prefix-cache", tmp_path)
     assert status == 2
     assert "others may look into" in err
+    assert "loaded" not in err
+    taken = tmp_path / "taken"
+    check_free(taken)
+    with (taken / "prefixes.lock").open("rb+") as lock:
+        locks.take(lock.fileno())
+        status, _, err = run(capsys, tiny_package, "--prompt", "Hi", "--prefix-cache", taken)
+    assert status == 2
+    assert "another process keeps its prefixes" in err
     assert "loaded" not in err
     status, _, err = run(capsys, tiny_package, "--prefix-cache", "d", "--prefix-memory", 0)
     assert status == 2

@@ -20,6 +20,7 @@ from gemma4_compile.runtime.prefixes.prefix_folder import (
     FolderInUseError,
     PrefixFolder,
     check_folder,
+    check_free,
     forget,
 )
 from gemma4_compile.runtime.prefixes.saved_rows import RowBlock, Rows, SavedRows
@@ -321,10 +322,11 @@ def test_a_disk_that_is_full_is_told_once_and_leaves_nothing(
 def test_a_folder_is_one_servers_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "kept"
     server = Server(path)
-    for other in (lambda: Server(path), lambda: forget(path)):
+    for other in (lambda: Server(path), lambda: forget(path), lambda: check_free(path)):
         with pytest.raises(FolderInUseError, match="keeps its prefixes"):
             other()
     server.end()
+    check_free(path)
     Server(path).end()
 
 
