@@ -26,6 +26,7 @@ import numpy as np
 
 from benchmarks.device_facts import device_memory_bytes, device_name
 from benchmarks.environment import environment
+from benchmarks.guessed_beside import WAYS, guessed_beside
 from benchmarks.guessed_replies import GuessedReplies, accepted_by_coin
 from benchmarks.native_options import native_options
 from benchmarks.placed_sequence import fill_with_random_keys, place_at
@@ -281,6 +282,11 @@ class Measurement:
             "tokens_per_second": summary(samples),
         }
 
+    def beside(self, context: int, sequences: int, share: float, way: str) -> dict[str, Any]:
+        """Replies beside each other where a share of guesses comes true."""
+        sizes = self.options.replies, self.options.repeats
+        return guessed_beside(self.engine, self.ids, context, sequences, share, way, *sizes)
+
     @property
     def _rounds(self) -> Rounds:
         rounds = self.engine.rounds
@@ -374,6 +380,8 @@ def main() -> None:
                 for share in ACCEPTANCE if options.replies else ():
                     for drafts in ways:
                         report("reply", measurement.replies(context, share, drafts))
+                    for count, way in itertools.product(options.sequences, WAYS):
+                        report("beside", measurement.beside(context, count, share, way))
             if options.at:
                 fill_with_random_keys(measurement.engine)
             for position in map(int, filter(None, options.at.split(","))):
