@@ -71,7 +71,7 @@ def guessed_beside(
         guesses, drawn = draw(rounds, token_id, drafts, options, peek)
         return guesses, agreed(guesses, drawn, accepted_by_coin(rng, len(guesses), share))
 
-    Rounds.advance_drawn = by_coin  # type: ignore[method-assign]
+    Rounds.advance_drawn = by_coin  # type: ignore[assignment,method-assign]
     try:
         asyncio.run(_measured(slots, ids, context, 1, "auto", tokens))  # one alone is timed, too
         samples = [
