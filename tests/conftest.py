@@ -9,11 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.shared import made_once, shared_folder
 
 if TYPE_CHECKING:
     from tests.web.compiled import Compiler
+
+# A machine that is busy with other work fails no test: what is random stays as it is by default.
+settings.register_profile(
+    "any speed", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any speed")
 
 
 @pytest.fixture(scope="session")
