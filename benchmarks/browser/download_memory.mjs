@@ -116,9 +116,20 @@ async function serve(code) {
     }
     const shard = /params_shard_(\d+)\.bin$/.exec(request.url)?.[1];
     if (shard === undefined) return response.end("{}");
-    let left = shardMib;
+    const range = /^bytes=(\d+)-(\d*)$/.exec(request.headers.range ?? "");
+    const nbytes = shardMib * MIB;
+    const end = range?.[2] ? Number(range[2]) + 1 : nbytes;
+    let at = Number(range?.[1] ?? 0);
+    response.writeHead(range ? 206 : 200, {
+      "content-length": end - at,
+      ...(range && { "content-range": `bytes ${at}-${end - 1}/${nbytes}` }),
+    });
     const write = () => {
-      while (left-- > 0) if (!response.write(blocks[shard])) return response.once("drain", write);
+      while (at < end) {
+        const piece = blocks[shard].subarray(at % MIB, Math.min(MIB, (at % MIB) + end - at));
+        at += piece.length;
+        if (!response.write(piece)) return response.once("drain", write);
+      }
       response.end();
     };
     write();

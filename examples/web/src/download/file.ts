@@ -7,7 +7,8 @@ import type { Package, PackageFile } from "../package/package";
 import { formatBytes } from "../package/units";
 import { UserError } from "../package/user_error";
 import { keyOf, openCache } from "./cache";
-import { fetchChecked, Unreachable } from "./fetch";
+import { Unreachable } from "./fetch";
+import { FileRequests } from "./file_requests";
 import { sha256 } from "./hash";
 import { type CheckRoom, PieceCheck } from "./piece_check";
 import { piecesOf } from "./pieces";
@@ -107,12 +108,13 @@ export class FileDownload {
   }
 
   private async *pieces(mode: RequestCache): AsyncGenerator<Uint8Array<ArrayBuffer>, void, void> {
-    const { nbytes } = this.file;
+    const { name, nbytes } = this.file;
+    const requests = new FileRequests(this.pack.url + name, nbytes, this.signal);
     const hash = new Sha256Stream();
     const pieces = this.file.pieces && new PieceCheck(this.file.pieces, this.room);
     for (let attempt = 0; ; attempt++) {
       try {
-        for await (const piece of this.rest(mode)) {
+        for await (const piece of requests.from(this.received, mode)) {
           if (this.received + piece.length > nbytes) throw new Damaged();
           hash.update(piece);
           if (pieces && !(await pieces.update(piece))) throw new Damaged();
@@ -128,21 +130,6 @@ export class FileDownload {
         if (attempt === this.retries) throw asUnreachable(error, this.pack);
         await this.pause(FIRST_PAUSE_MS * 2 ** attempt);
       }
-    }
-  }
-
-  /** What one request brings of the bytes that are still to come. */
-  private async *rest(mode: RequestCache): AsyncGenerator<Uint8Array<ArrayBuffer>, void, void> {
-    const begin = this.received;
-    const headers: HeadersInit = begin ? { range: `bytes=${begin}-` } : {};
-    const url = this.pack.url + this.file.name;
-    const response = await fetchChecked(url, { cache: mode, headers, signal: this.signal });
-    // A server that does no ranges begins anew: what came before has gone on already.
-    let passed = begin && response.status !== 206 ? begin : 0;
-    for await (const all of piecesOf(response.body!)) {
-      const piece = all.subarray(Math.min(passed, all.length));
-      passed -= all.length - piece.length;
-      if (piece.length) yield piece;
     }
   }
 
