@@ -29,6 +29,16 @@ MESSAGES: dict[str, Any] = {
             "content": [
                 {"type": "thinking", "thinking": "hm", "signature": ""},
                 {"type": "text", "text": "b"},
+                {"type": "server_tool_use", "id": "s", "name": "web_fetch", "input": {"a": "x"}},
+                {
+                    "type": "web_fetch_tool_result",
+                    "tool_use_id": "s",
+                    "content": {
+                        "type": "web_fetch_result",
+                        "url": "u",
+                        "content": {"type": "document", "source": {"type": "text", "data": "d"}},
+                    },
+                },
                 {"type": "tool_use", "id": "t", "name": "f", "input": {"a": "x"}},
             ],
         },
@@ -71,6 +81,9 @@ RESPONSES: dict[str, Any] = {
         {"type": "function_call_output", "call_id": "t", "output": "c"},
         {"type": "custom_tool_call", "call_id": "u", "name": "c", "input": "x"},
         {"type": "custom_tool_call_output", "call_id": "u", "output": "c"},
+        {"type": "mcp_call", "id": "m", "name": "g", "server_label": "n", "output": "c"},
+        {"type": "shell_call", "call_id": "v", "action": {"commands": ["ls"]}},
+        {"type": "shell_call_output", "call_id": "v", "output": [{"stdout": "c"}]},
         {"role": "assistant", "content": [{"type": "output_text", "text": "b"}]},
     ],
     "tools": [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from gemma4_compile.runtime.prompt.prompt import Message
@@ -11,11 +11,14 @@ from gemma4_compile.runtime.reply.tool_calls import ToolCall
 from gemma4_compile.runtime.server.anthropic import asks
 from gemma4_compile.runtime.server.conversation import Conversation, Part, in_lines
 from gemma4_compile.runtime.server.fields import Fields
+from gemma4_compile.runtime.server.foreign_tools import in_words, leave_out
 from gemma4_compile.runtime.server.media import GivenMedium
 from gemma4_compile.runtime.server.messages import called_name
 
 _ROLES = ("user", "assistant", "system")
 _BLOCK = {"cache_control", "type"}
+_FOREIGN_CALLS = ("mcp_tool_use", "server_tool_use")
+_SAID = ("document", "image", "search_result", "text")
 # What Claude Code writes before all else for Anthropic's bills, whose servers take it out. It is
 # another one in each request: nothing that was kept of the prompt before would be found again.
 _OF_BILLING = re.compile(r"x-anthropic-billing-header:([ \t]*[\w-]+=[^;\n]*;)*[ \t]*\n?")
@@ -41,11 +44,13 @@ def read_conversation(fields: Fields, most: int) -> tuple[Conversation, str]:
     grouped = [(role, [turn for _, turn in one]) for role, one in groupby(turns, lambda t: t[0])]
     for index, (role, same) in enumerate(grouped):
         if role == "assistant":
-            message = _of_model(same)
-            if index + 1 == len(grouped):
+            is_last = index + 1 == len(grouped)
+            message = _read_model(same, conversation, is_last=is_last)
+            if is_last:
                 begun = _begun(same[-1], message)
                 break
-            conversation.add(message)
+            if message != Message("assistant", "") or not _ends_with_result(conversation):
+                conversation.add(message)
         elif role == "user":
             _add_users(same, conversation)
         else:
@@ -110,11 +115,29 @@ def _text(block: Fields) -> str:
     return text
 
 
-def _of_model(turns: Sequence[Fields]) -> Message:
+def _read_model(turns: Sequence[Fields], conversation: Conversation, *, is_last: bool) -> Message:
+    """Read turns of the model; steps before the last are added.
+
+    A step ends with results of tools that another server ran: they are in the model's own turn.
+    """
+    blocks = [block for turn in turns for block in _blocks(turn, "content")]
+    answered = {str(b.raw("tool_use_id")) for b in blocks if _is_foreign_result(b)}
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[ToolCall] = []
-    for block in (block for turn in turns for block in _blocks(turn, "content")):
+
+    def step() -> Message:
+        message = Message(
+            "assistant",
+            "".join(texts),
+            reasoning="\n".join(filter(None, thoughts)) or None,
+            tool_calls=tuple(calls),
+        )
+        for done in (texts, thoughts, calls):
+            done.clear()
+        return message
+
+    for block in blocks:
         kind = block.need("type", str)
         if kind == "text":
             texts.append(_text(block))
@@ -125,16 +148,56 @@ def _of_model(turns: Sequence[Fields]) -> Message:
             block.ignored.add(block.name("data"))
         elif kind == "tool_use":
             block.skip_unknown(_BLOCK | {"caller", "id", "input", "name"}, {})
-            call_id, name = block.need("id", str), called_name(block)
-            calls.append(ToolCall(name, block.get("input", dict, {}), call_id))
+            calls.append(_call(block))
+        elif kind in _FOREIGN_CALLS and (str(block.raw("id")) in answered or not is_last):
+            if str(block.raw("id")) in answered:
+                calls.append(_call(block))
+            else:
+                leave_out(block)
+        elif _is_foreign_result(block):
+            if texts or thoughts or calls:
+                conversation.add(step())
+            _add_foreign_result(block, conversation)
         else:
             raise _unserved(block, "text, thinking or tool_use")
-    return Message(
-        "assistant",
-        "".join(texts),
-        reasoning="\n".join(filter(None, thoughts)) or None,
-        tool_calls=tuple(calls),
-    )
+    return step()
+
+
+def _call(block: Fields) -> ToolCall:
+    call_id, name = block.need("id", str), called_name(block)
+    return ToolCall(name, block.get("input", dict, {}), call_id)
+
+
+def _is_foreign_result(block: Fields) -> bool:
+    return str(block.raw("type")).endswith("_tool_result")
+
+
+def _add_foreign_result(block: Fields, conversation: Conversation) -> None:
+    """Add what a tool found that another server ran."""
+    content = block.raw("content")
+    entries = content if isinstance(content, list) else [content]
+    parts: list[Part] = []
+    for index, entry in enumerate(entries):
+        if isinstance(entry, str):
+            parts.append(entry)
+        elif entry is not None:
+            parts += _found(block.inner(f"content[{index}]", entry))
+    _answer(block, parts, conversation)
+
+
+def _found(entry: Fields) -> list[Part]:
+    if str(entry.raw("type")) in _SAID:
+        return _part(entry)
+    document = entry.raw("content")
+    if isinstance(document, Mapping) and document.get("type") == "document":  # of an address
+        address, inner = entry.get("url", str, ""), entry.inner("content", document)
+        source = document.get("source")
+        if isinstance(source, Mapping) and source.get("type") in ("content", "text"):
+            return [address, *_document(inner)]
+        leave_out(inner)
+        return [address]
+    values = {name: entry.raw(name) for name in entry.names()}
+    return [in_words(values)]
 
 
 def _add_users(turns: Sequence[Fields], conversation: Conversation) -> None:
@@ -144,34 +207,49 @@ def _add_users(turns: Sequence[Fields], conversation: Conversation) -> None:
         if block.need("type", str) == "tool_result":
             _add_result(block, conversation)
         else:
-            parts.append(_part(block))
+            parts += _part(block)
     joined = in_lines(parts)
-    if joined or not any(m.role == "tool" for m in conversation.messages[-1:]):
+    if joined or not _ends_with_result(conversation):
         conversation.add(Message("user", ""), joined)
+
+
+def _ends_with_result(conversation: Conversation) -> bool:
+    return any(message.role == "tool" for message in conversation.messages[-1:])
 
 
 def _add_result(block: Fields, conversation: Conversation) -> None:
     block.skip_unknown(_BLOCK | {"content", "is_error", "tool_use_id"}, {})
+    blocks = _blocks(block, "content") if block.has("content") else []
+    _answer(block, [part for one in blocks for part in _part(one)], conversation)
+
+
+def _answer(block: Fields, parts: list[Part], conversation: Conversation) -> None:
     call_id = block.need("tool_use_id", str)
     if call_id not in conversation.calls:
         message = f"expected the id of a `tool_use` before it, found {call_id[:60]!r}"
         raise block.error("tool_use_id", message)
-    parts = [_part(one) for one in _blocks(block, "content")] if block.has("content") else []
     if block.get("is_error", bool, False):  # the template has no other place for it
-        parts.insert(0, "Error:")
+        parts = ["Error:", *parts]
     conversation.add(Message("tool", "", tool_call_id=call_id), in_lines(parts))
 
 
-def _part(block: Fields) -> Part:
+def _part(block: Fields) -> list[Part]:
     """What a user or a tool says."""
     kind = block.need("type", str)
     if kind == "text":
-        return _text(block)
+        return [_text(block)]
     if kind == "image":
-        return _image(block)
+        return [_image(block)]
     if kind == "document":
         return _document(block)
-    raise _unserved(block, "text, image, document or tool_result")
+    if kind == "search_result":
+        block.skip_unknown(_BLOCK | {"content", "source", "title"}, asks.DOCUMENT)
+        return [
+            block.get("title", str, ""),
+            block.get("source", str, ""),
+            *_texts(block, "content"),
+        ]
+    raise _unserved(block, "text, image, document, search_result or tool_result")
 
 
 def _image(block: Fields) -> GivenMedium:
@@ -188,15 +266,25 @@ def _image(block: Fields) -> GivenMedium:
     raise source.error("type", "expected base64 or url", code="unsupported_value")
 
 
-def _document(block: Fields) -> str:
+def _document(block: Fields) -> list[Part]:
     block.skip_unknown(_BLOCK | {"context", "source", "title"}, asks.DOCUMENT)
     source = block.inner("source", block.need("source", dict))
-    if source.need("type", str) != "text":
-        why = "expected text: files are not read, send what they say"
-        raise source.error("type", why, code="unsupported_value")
-    source.skip_unknown({"data", "media_type", "type"}, {})
-    parts = (block.get("title", str), block.get("context", str), source.need("data", str))
-    return "\n".join(part for part in parts if part)
+    kind = source.need("type", str)
+    source.skip_unknown({"content", "data", "media_type", "type"}, {})
+    about: list[Part] = [block.get("title", str, ""), block.get("context", str, "")]
+    if kind == "text":
+        return [*about, source.need("data", str)]
+    if kind == "content":
+        return [*about, *(part for one in _blocks(source, "content") for part in _said(one))]
+    why = "expected text or content: files are not read, send what they say"
+    raise source.error("type", why, code="unsupported_value")
+
+
+def _said(block: Fields) -> list[Part]:
+    """What a document holds: texts and pictures, and no documents."""
+    if block.need("type", str) not in ("image", "text"):
+        raise _unserved(block, "text or image")
+    return _part(block)
 
 
 def _unserved(block: Fields, expected: str) -> Exception:

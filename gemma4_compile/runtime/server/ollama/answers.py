@@ -74,8 +74,8 @@ class OllamaAnswer:
         yield _line(self._object(told) | {"done": False})
 
     def pause(self) -> Iterator[str]:
-        """There is no line that says nothing."""
-        yield from ()
+        """A space, with which the next line begins: no line says nothing, and none may be empty."""
+        yield " "
 
     def end(self, generation: Generation) -> Iterator[str]:
         """The line that counts."""

@@ -8,14 +8,28 @@ from gemma4_compile.runtime.prompt.prompt import Message
 from gemma4_compile.runtime.reply.tool_calls import ToolCall
 from gemma4_compile.runtime.server.conversation import Conversation, Part, in_lines
 from gemma4_compile.runtime.server.fields import Fields
-from gemma4_compile.runtime.server.media import DETAILS, GivenMedium, read_medium
+from gemma4_compile.runtime.server.foreign_tools import leave_out
 from gemma4_compile.runtime.server.messages import called_name, read_arguments
-from gemma4_compile.runtime.server.openai_responses import asks
+from gemma4_compile.runtime.server.openai_responses.content import read_parts
+from gemma4_compile.runtime.server.openai_responses.foreign_calls import (
+    read_foreign_call,
+    read_result,
+    result_id,
+)
 from gemma4_compile.runtime.server.openai_responses.tools import custom_arguments, name_in
 
 _ROLES = ("user", "assistant", "system", "developer")
 _SYSTEM = ("system", "developer")
 _ITEM = {"id", "status", "type"}
+_OWN_CALLS = ("custom_tool_call", "function_call")
+_OWN_RESULTS = ("custom_tool_call_output", "function_call_output")
+_SAY_NOTHING = ("mcp_approval_request", "mcp_list_tools")
+_REFUSED = {
+    "compaction": "the conversation before it can only be read by who wrote it: send it as it was",
+    "compaction_trigger": "conversations are not made shorter here",
+    "mcp_approval_response": "this server runs no tools: a client does, and sends "
+    "`function_call_output`",
+}
 
 
 class ItemReader:
@@ -52,14 +66,19 @@ class ItemReader:
             self._read_message(item)
             return
         self._end_opening()
-        if kind in ("custom_tool_call", "function_call"):
-            call = _call(item, kind)
-            self._calls.append(call)
-            self._conversation.calls.add(call.call_id)
-        elif kind in ("custom_tool_call_output", "function_call_output"):
+        if kind in _OWN_CALLS:
+            self._take_call(_call(item, kind))
+        elif kind.endswith("_call"):
+            self._read_foreign_call(item, kind)
+        elif kind.endswith("_output"):
             self._end_turn()
-            self._read_result(item)
+            self._read_result(item, kind)
+        elif kind in _SAY_NOTHING:
+            leave_out(item)
+        elif kind in _REFUSED:
+            raise item.error("type", f"{kind}: {_REFUSED[kind]}", code="unsupported_value")
         elif kind == "reasoning":
+            self._end_step()
             # It begins another step of the model; what follows calls whose results are still to
             # come is of their turn.
             if self._texts and not self._calls:
@@ -79,12 +98,13 @@ class ItemReader:
         role = item.need("role", str)
         if role not in _ROLES:
             raise item.error("role", f"expected one of {', '.join(_ROLES)}, found {role[:60]!r}")
-        parts = _parts(item, "content", role)
+        parts = read_parts(item, "content", role)
         if role in _SYSTEM and self._in_opening:
             self._opening += [part for part in parts if isinstance(part, str)]
             return
         self._end_opening()
         if role == "assistant":
+            self._end_step()
             self._texts += [part for part in parts if isinstance(part, str)]
             return
         self._end_turn()
@@ -92,14 +112,35 @@ class ItemReader:
         if not self._unanswered:
             self._release()
 
-    def _read_result(self, item: Fields) -> None:
-        item.skip_unknown(_ITEM | {"call_id", "caller", "name", "output"}, {})
-        call_id = item.need("call_id", str)
+    def _take_call(self, call: ToolCall) -> None:
+        self._end_step()
+        self._calls.append(call)
+        self._conversation.calls.add(call.call_id)
+
+    def _read_foreign_call(self, item: Fields, kind: str) -> None:
+        """Read the call of another tool: a function's to the model, where it can be answered."""
+        foreign = read_foreign_call(item, kind)
+        if foreign is None:
+            leave_out(item)
+            return
+        call, result = foreign
+        self._take_call(call)
+        if result is not None:
+            self._found.append((call.call_id, result))
+
+    def _read_result(self, item: Fields, kind: str) -> None:
+        if kind in _OWN_RESULTS:
+            item.skip_unknown(_ITEM | {"call_id", "caller", "name", "output"}, {})
+            call_id, parts = item.need("call_id", str), read_parts(item, "output", "tool")
+        else:
+            call_id, parts = result_id(item), read_result(item) or []
+            if call_id not in self._conversation.calls and not item.has("call_id"):
+                leave_out(item)  # as its call was, which another server answered
+                return
         if call_id not in self._conversation.calls:
             message = f"expected the id of a `function_call` before it, found {call_id[:60]!r}"
             raise item.error("call_id", message)
-        parts = in_lines(_parts(item, "output", "tool"))
-        self._conversation.add(Message("tool", "", tool_call_id=call_id), parts)
+        self._conversation.add(Message("tool", "", tool_call_id=call_id), in_lines(parts))
         self._unanswered.discard(call_id)
         if not self._unanswered:
             self._release()
@@ -122,6 +163,12 @@ class ItemReader:
         self._texts: list[str] = []
         self._thoughts: list[str] = []
         self._calls: list[ToolCall] = []
+        self._found: list[tuple[str, list[Part]]] = []  # results that came with their calls
+
+    def _end_step(self) -> None:
+        """End the turn if all its calls came with results: what follows was said knowing them."""
+        if self._calls and len(self._found) == len(self._calls):
+            self._end_turn()
 
     def _end_turn(self) -> None:
         if self._texts or self._calls:
@@ -134,6 +181,9 @@ class ItemReader:
                 tool_calls=tuple(self._calls),
             )
             self._conversation.add(message)
+            for call_id, parts in self._found:
+                self._conversation.add(Message("tool", "", tool_call_id=call_id), in_lines(parts))
+                self._unanswered.discard(call_id)
         self._begin_turn()
 
     def _end_opening(self) -> None:
@@ -154,47 +204,3 @@ def _call(item: Fields, kind: str) -> ToolCall:
     name = name_in(namespace, called_name(item))
     values = custom_arguments(item.need("input", str)) if is_custom else read_arguments(item)
     return ToolCall(name, values, item.need("call_id", str))
-
-
-def _parts(item: Fields, name: str, role: str) -> list[Part]:
-    content = item.raw(name)
-    if isinstance(content, str):
-        return [content]
-    parts: list[Part] = []
-    for index, entry in enumerate(item.need(name, list)):
-        part = item.inner(f"{name}[{index}]", entry)
-        parts.append(_part(part, role))
-    return parts
-
-
-def _part(part: Fields, role: str) -> Part:
-    kind = part.need("type", str)
-    if kind in ("input_text", "output_text", "text"):
-        known = {"annotations", "logprobs", "prompt_cache_breakpoint", "text", "type"}
-        part.skip_unknown(known, {})
-        text: str = part.need("text", str)
-        return text
-    if kind == "refusal" and role == "assistant":
-        refusal: str = part.need("refusal", str)
-        return refusal
-    if role in ("user", "tool"):
-        if kind == "input_image":
-            return _image(part)
-        medium = read_medium(part) if kind == "input_audio" else None
-        if medium is not None:
-            return medium
-    raise part.error(
-        "type",
-        f"expected input_text, output_text or input_image, found {kind[:60]!r}",
-        code="unsupported_value",
-    )
-
-
-def _image(part: Fields) -> GivenMedium:
-    part.skip_unknown({"detail", "image_url", "prompt_cache_breakpoint", "type"}, asks.PART)
-    detail = part.get("detail", str, "auto")
-    if detail == "original":  # as large as it is, as far as there is room
-        detail = "high"
-    if detail not in DETAILS:
-        raise part.error("detail", f"expected one of {', '.join(DETAILS)}, original")
-    return GivenMedium("image", part.name("image_url"), part.need("image_url", str), detail)

@@ -6,7 +6,7 @@ import pytest
 
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.fields import Fields, Ignored
-from gemma4_compile.runtime.server.foreign_tools import declared_tools
+from gemma4_compile.runtime.server.foreign_tools import declared_tools, in_words
 
 OWN = {"type": "function", "name": "f"}
 UNTYPED = {"name": "g"}
@@ -43,3 +43,27 @@ def test_what_cannot_be_left_out_is_named(
     with pytest.raises(ApiError) as caught:
         names(*entries, strict=strict)
     assert (caught.value.status, caught.value.param) == (400, param)
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        ({"type": "logs", "logs": "4"}, "4"),
+        ({"error_code": "unavailable"}, "unavailable"),
+        ({"title": "t", "url": "u", "encrypted_content": "Zm9v", "page_age": None},
+         '{"title": "t", "url": "u"}'),
+        ({"type": "image", "url": "data:image/png;base64,aGk="}, ""),
+        ({"return_code": 0}, '{"return_code": 0}'),
+    ],
+)  # fmt: skip
+def test_what_a_tool_found_in_words(result: dict[str, object], words: str) -> None:
+    assert in_words(result) == words
+
+
+def test_what_is_nested_too_deeply_is_a_bad_request() -> None:
+    nested: object = 1
+    for _ in range(900):
+        nested = [nested]
+    with pytest.raises(ApiError, match="nested") as caught:
+        in_words({"found": nested})
+    assert caught.value.status == 400

@@ -96,7 +96,7 @@ def test_a_pause_is_told_where_nothing_was_written_since_the_one_before() -> Non
     ("writer", "expected"),
     [
         (MessageAnswer("m", 1), ['event: ping\ndata: {"type": "ping"}\n\n']),
-        (OllamaAnswer("m", of_chat), []),
+        (OllamaAnswer("m", of_chat), [" "]),
     ],
 )
 def test_what_protocols_say_in_a_pause(writer: ReplyWriter, expected: list[str]) -> None:
@@ -148,3 +148,25 @@ def test_a_stream_is_not_silent_while_its_prompt_is_read(
         chunks = ask(live, stream=True)  # by OpenAI's own client
         said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
     assert said == "It is sunny."
+
+
+def test_lines_of_ollama_begin_with_a_space_for_each_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ticket, "pause_s", 0.01)
+    engine, may_go_on = ScriptedEngine(encode("It is sunny.")), threading.Event()
+    engine.before_step = lambda: may_go_on.wait(PATIENCE_S)
+    body = json.dumps({"model": "scripted", "messages": QUESTION})
+    with serving_script(engine, TOOL_TEMPLATE) as live:
+        connection = http.client.HTTPConnection(LOCAL, live.port, timeout=PATIENCE_S)
+        connection.request("POST", "/api/chat", body, {"Content-Type": "application/json"})
+        stream = connection.getresponse()
+        assert stream.read(3) == b"   "
+        may_go_on.set()
+        lines = [json.loads(line) for line in stream.read().splitlines()]
+        connection.close()
+        assert "".join(line["message"]["content"] for line in lines) == "It is sunny."
+        ollama = pytest.importorskip("ollama")
+        engine.before_step = lambda: time.sleep(0.02)
+        pieces = ollama.Client(f"http://{LOCAL}:{live.port}").chat(
+            "scripted", QUESTION, stream=True
+        )
+        assert "".join(piece.message.content or "" for piece in pieces) == "It is sunny."

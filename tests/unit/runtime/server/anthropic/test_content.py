@@ -167,3 +167,84 @@ def test_what_cannot_be_read_is_named(messages: Any, param: str) -> None:
     with pytest.raises(ApiError) as caught:
         read(*messages)
     assert (caught.value.status, caught.value.param) == (400, param)
+
+
+SEARCH = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "x"}}
+FOUND = {
+    "type": "web_search_tool_result",
+    "tool_use_id": "s",
+    "content": [
+        {"type": "web_search_result", "title": "T", "url": "u", "encrypted_content": "Zm9v"},
+        {"type": "web_search_result", "title": "S", "url": "v", "page_age": None},
+    ],
+}
+CALLED = ToolCall("web_search", {"query": "x"}, "s")
+
+
+def test_what_another_server_s_tool_found_is_a_call_and_its_result() -> None:
+    messages, _, _ = read(
+        user("q"), model([text("Let me see."), SEARCH, FOUND, text("T it is."), USE]),
+        user([result()]), model("So."), user("Well?"),
+    )  # fmt: skip
+    assert messages[1:-2] == [
+        Message("assistant", "Let me see.", tool_calls=(CALLED,)),
+        Message("tool", '{"title": "T", "url": "u"}\n{"title": "S", "url": "v"}', tool_call_id="s"),
+        Message("assistant", "T it is.", tool_calls=(LOOK,)),
+        Message("tool", "7", tool_call_id="t1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"type": "web_search_tool_result_error", "error_code": "unavailable"}, "unavailable"),
+        ([text("a"), text("b")], "a\nb"),
+        ("a", "a"),
+        (None, ""),
+        ({"type": "web_fetch_result", "url": "u", "content": {"type": "document", "title": "D",
+          "source": {"type": "text", "data": "All."}}}, "u\nD\nAll."),
+        ({"type": "web_fetch_result", "url": "u", "content": {"type": "document",
+          "source": {"type": "base64", "media_type": "application/pdf", "data": "aGk="}}}, "u"),
+        ({"type": "code_execution_result", "stdout": "4", "return_code": 0},
+         '{"stdout": "4", "return_code": 0}'),
+    ],
+)  # fmt: skip
+def test_results_of_another_server_s_tools(content: Any, words: str) -> None:
+    messages, _, begun = read(user("q"), model([SEARCH, {**FOUND, "content": content}]))
+    assert messages[1:] == [
+        Message("assistant", "", tool_calls=(CALLED,)),
+        Message("tool", words, tool_call_id="s"),
+    ]
+    assert not begun
+
+
+def test_a_turn_of_the_model_that_went_on_after_a_tool_begins_the_reply() -> None:
+    messages, _, begun = read(user("q"), model([SEARCH, FOUND, text("It is ")]))
+    assert ([m.role for m in messages], begun) == (["user", "assistant", "tool"], "It is ")
+
+
+def test_a_call_that_another_server_did_not_answer_is_left_out_but_at_the_end() -> None:
+    messages, _, _ = read(user("q"), model([text("Hm."), SEARCH]), user("Well?"))
+    assert messages[1] == Message("assistant", "Hm.")
+    with pytest.raises(ApiError) as caught:  # it asks this server to run it
+        read(user("q"), model([text("Hm."), SEARCH]))
+    assert caught.value.param == "messages[1].content[1].type"
+
+
+def test_a_failed_tool_of_another_server_says_so() -> None:
+    use = {"type": "mcp_tool_use", "id": "s", "name": "f", "server_name": "n", "input": {}}
+    failed = {"type": "mcp_tool_result", "tool_use_id": "s", "is_error": True, "content": "no"}
+    messages, _, _ = read(user("q"), model([use, failed]), user("Well?"))
+    assert messages[2] == Message("tool", "Error:\nno", tool_call_id="s")
+
+
+def test_what_was_searched_and_documents_of_blocks_are_texts() -> None:
+    found = {"type": "search_result", "title": "T", "source": "u", "content": [text("a")]}
+    pixel = {"type": "image", "source": PIXEL}
+    held = {"type": "document", "source": {"type": "content", "content": [text("b"), pixel]}}
+    messages, media, _ = read(user([found, held]))
+    assert (messages[0].content, len(media)) == ("T\nu\na\nb", 1)
+    nested = {"type": "document", "source": {"type": "content", "content": [held]}}
+    with pytest.raises(ApiError) as caught:
+        read(user([nested]))
+    assert caught.value.param == "messages[0].content[0].source.content[0].type"

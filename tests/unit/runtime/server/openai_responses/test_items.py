@@ -9,7 +9,7 @@ import pytest
 from gemma4_compile.runtime.prompt.prompt import Message
 from gemma4_compile.runtime.reply.tool_calls import ToolCall
 from gemma4_compile.runtime.server.api_error import ApiError
-from gemma4_compile.runtime.server.fields import Fields
+from gemma4_compile.runtime.server.fields import Fields, Ignored
 from gemma4_compile.runtime.server.openai_responses.items import ItemReader
 
 CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": '{"a":1}'}
@@ -135,3 +135,61 @@ def test_what_cannot_be_read_is_named(item: Any, param: str) -> None:
     with pytest.raises(ApiError) as caught:
         read(item)
     assert (caught.value.status, caught.value.param) == (400, param)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("compaction", "send it as it was"),
+        ("compaction_trigger", "not made shorter"),
+        ("mcp_approval_response", "runs no tools"),
+        ("note", "expected message"),
+    ],
+)
+def test_what_asks_the_server_for_more_than_a_reply_is_refused_by_name(
+    kind: str, words: str
+) -> None:
+    with pytest.raises(ApiError, match=words) as caught:
+        read(says("user", "q"), {"type": kind})
+    assert caught.value.param == "input[1].type"
+
+
+SEARCH = {"type": "web_search_call", "id": "w", "action": {"type": "search", "query": "x"}}
+MCP = {"type": "mcp_call", "id": "m", "server_label": "n", "name": "g", "arguments": "{}"}
+
+
+def test_items_that_say_nothing_here_are_left_out_and_counted() -> None:
+    reader = ItemReader(None)
+    fields = Fields({})
+    others: list[Any] = [SEARCH, MCP, {"type": "mcp_list_tools"}, {"type": "image_generation_call"}]
+    nobody_s = {"type": "tool_search_output", "id": "t", "tools": [{"name": "f"}]}
+    reader.read(fields, "input", [says("user", "q"), *others, SEARCH, nobody_s])
+    assert [message.role for message in reader.close().messages] == ["user"]
+    note = fields.ignored.note()
+    assert note is not None
+    assert "`input[].type web_search_call` (2)" in note
+    assert "`input[].type tool_search_output` (1)" in note
+    strict = Fields({}, ignored=Ignored(strict=True))
+    with pytest.raises(ApiError, match="web_search_call"):
+        ItemReader(None).read(strict, "input", [SEARCH])
+
+
+def test_results_that_come_with_their_calls_end_the_turn() -> None:
+    found = {**MCP, "output": "9"}
+    messages = read(says("user", "q"), THOUGHT, found, says("assistant", "nine"), CALL, OUTPUT)
+    assert messages[1:] == [
+        Message("assistant", "", reasoning="hm", tool_calls=(ToolCall("n__g", {}, "m"),)),
+        Message("tool", "9", tool_call_id="m"),
+        Message("assistant", "nine", tool_calls=(ToolCall("f", {"a": 1}, "c"),)),
+        Message("tool", "7", tool_call_id="c"),
+    ]
+
+
+def test_a_call_beside_one_that_has_its_result_waits_for_its_own() -> None:
+    messages = read(CALL, {**MCP, "output": "9"}, says("user", "wait"), OUTPUT)
+    assert [(m.role, m.tool_call_id) for m in messages] == [
+        ("assistant", None),
+        ("tool", "m"),
+        ("tool", "c"),
+        ("user", None),
+    ]
