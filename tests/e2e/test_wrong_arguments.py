@@ -30,7 +30,7 @@ class Model:
     width: int
 
     def state(self) -> Any:
-        state = KvState(self.library, "cpu", 64, CHUNK)
+        state = KvState(self.library, Device("cpu"), 64, CHUNK)
         state.add(0)
         state.begin((0,), (1,))
         return state.handle

@@ -24,6 +24,7 @@ from tests.metal import emulator
 from tests.tiny_answers import CONVERSATIONS
 
 GREEDY = Sampler(SamplingOptions(temperature=0.0))
+SEQUENCES = 23  # of three uploads each, more than there may be between waits
 PROMPT = [2, *range(105, 140)]  # three chunks
 # A token takes a tenth of a second here, so it is few questions, and of a conversation its begin.
 ASKED = {"sum": 1, "brief": 1, "memory": 2}
@@ -61,6 +62,54 @@ def test_the_order_of_threads_changes_no_bit(package: Path) -> None:
     for before, after in zip(expected, found, strict=True):
         assert np.isfinite(before).all()
         np.testing.assert_array_equal(before, after)
+
+
+def test_a_step_of_many_sequences_waits_before_staging_memory_is_filled_again(
+    package: Path,
+) -> None:
+    """Of three uploads each, where the device keeps 64 apart and refuses to launch after more.
+
+    They take turns, and each has the logits that it has alone.
+    """
+    engine, alone = Engine.open(package, sequences=SEQUENCES), Engine.open(package)
+    assert engine.joint.steps is None
+    for one in (engine, alone):
+        one.prefill([2, 110])
+    forks = [engine.sequences.fork(engine.sequence) for _ in range(SEQUENCES - 1)]
+    sequences, tokens = [engine.sequence, *forks], list(range(107, 107 + SEQUENCES))
+    engine.joint.add(sequences, tokens)
+    last = sequences[-1].logits
+    assert last is not None
+    np.testing.assert_array_equal(engine.device.read(last).reshape(-1), alone.decode(tokens[-1]))
+    # So do the rows of prefixes that are put back, two uploads of each layer.
+    sequence = sequences[0]
+    rows = sequence.read_rows(0, 0, 3)
+    engine.device.wait()
+    sequence.clear()
+    for _ in range(40):
+        sequence.write_rows(0, 0, rows)
+    sequence.resume(3, 3)
+    engine.decode(110, sequence)
+    np.testing.assert_array_equal(sequence.read_rows(0, 0, 3), rows)
+
+
+def test_the_device_refuses_what_staging_memory_does_not_keep_apart(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the test above would show nothing."""
+    engine = Engine.open(package)
+    engine.prefill([2, 110])
+    feed = device.Feed(engine.device, 4, "int32")
+    for number in range(100):
+        engine.device.expect_uploads(2)  # as of a library's function, which here makes none
+        feed.write([number, number + 1])
+    engine.decode(107)
+    monkeypatch.setattr(device.StagedUploads, "expect", lambda self, count: None)
+    for number in range(65):
+        feed.write([number, number + 1])
+    with pytest.raises(RuntimeError, match="uploads since the last wait"):
+        engine.decode(108)
+    engine.device.wait()
 
 
 @pytest.mark.slow

@@ -127,6 +127,34 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
+class StagedUploads:
+    """Uploads to Metal since the last wait, of which there are never more than TVM keeps apart.
+
+    Its runtime copies the bytes of an upload to a staging buffer at once, from where the GPU takes
+    them in the order of its work. It has 64; from the 65th upload since a wait on it fills the
+    first ones again, whether or not the GPU has read them.
+    """
+
+    MOST = 64
+
+    def __init__(self) -> None:
+        """None yet."""
+        self._count = 0
+
+    def expect(self, count: int) -> None:
+        """Wait for the device where so many more, at most `MOST`, would be too many."""
+        if self._count + count > self.MOST:
+            Device("metal").wait()
+        self._count += count
+
+    def begin_anew(self) -> None:
+        """Note that the device has read all."""
+        self._count = 0
+
+
+_uploads = StagedUploads()
+
+
 @dataclass(frozen=True)
 class Device:
     """The first device of a kind.
@@ -246,6 +274,18 @@ class Device:
     def wait(self) -> None:
         """Return when the device has done everything that it was given."""
         _function("runtime.Device_StreamSync")(tvm_ffi.device(self.name, 0), 0)
+        if self.kind.is_of_macs:
+            _uploads.begin_anew()
+
+    def expect_uploads(self, count: int) -> None:
+        """Make room for so many uploads, which a library's function makes: see `StagedUploads`."""
+        if self.kind.is_of_macs:
+            _uploads.expect(count)
+
+    def finish_uploads(self) -> None:
+        """Wait for what a library's function has uploaded, where it may be more than that."""
+        if self.kind.is_of_macs:
+            self.wait()
 
     def stream(self, handle: int) -> AbstractContextManager[object]:
         """Let this thread launch on another stream for a while."""
@@ -332,6 +372,8 @@ def copy(source: tvm_ffi.Tensor, target: tvm_ffi.Tensor) -> None:
 
     Memory of the host may be overwritten at once: what it held is on its way.
     """
+    if target.device.type == "metal" and source.device.type == "cpu":
+        _uploads.expect(1)
     _function("runtime.TVMTensorCopyFromTo")(source, target)
 
 

@@ -149,7 +149,7 @@ class Engine:
             library=library,
             device=self.device,
             params=params,
-            kv=KvState(library, self.device.name, self.context_length, chunk, sequences),
+            kv=KvState(library, self.device, self.context_length, chunk, sequences),
             media=media_settings(described),
             vocab_size=package.chat_config.vocab_size,
             prefill_chunk=self.prefill_chunk,

@@ -8,9 +8,12 @@ import numpy as np
 import tvm_ffi
 
 from gemma4_compile import abi
-from gemma4_compile.runtime.device.device import usable
+from gemma4_compile.runtime.device.device import Device, usable
 from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.types import Array
+
+_UPLOADS = 4
+"""Uploads of a `write` at most: keys and values, a ring's end and its beginning."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +43,11 @@ class KvRows:
     dtype : of keys and values
     """
 
-    def __init__(self, library: NativeLibrary, handle: tvm_ffi.Object, dtype: str) -> None:
+    def __init__(
+        self, library: NativeLibrary, device: Device, handle: tvm_ffi.Object, dtype: str
+    ) -> None:
         """Take the functions; ArtifactError for a library of before there were any."""
-        self._handle, self.dtype = handle, dtype
+        self._device, self._handle, self.dtype = device, handle, dtype
         self._read = library.linked_function(abi.KV_READ_ROWS)
         self._write = library.linked_function(abi.KV_WRITE_ROWS)
         self._shortest = library.linked_function(abi.KV_SHORTEST_LENGTH)
@@ -68,6 +73,7 @@ class KvRows:
     def write(self, sequence: int, entry: int, first: int, array: Array) -> None:
         """Put such rows into a sequence without tokens; `resume` makes them its own."""
         source = tvm_ffi.from_dlpack(usable(array))
+        self._device.expect_uploads(_UPLOADS)
         self._write(self._handle, sequence, entry, first, source)
 
     def resume(self, sequence: int, length: int, shortest: int) -> None:

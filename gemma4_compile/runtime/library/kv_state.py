@@ -12,11 +12,14 @@ import tvm_ffi
 
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError
+from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.library.kv_rows import KvRows
 from gemma4_compile.runtime.library.native_library import NativeLibrary
 
 _log = logging.getLogger(__name__)
 
+_UPLOADS = 2
+"""Uploads at the beginning of a forward: where its rows are, and their angles."""
 _PAGE_SIZE = 16  # the client's argument; our state has no pages
 
 
@@ -32,7 +35,7 @@ class KvState:
     def __init__(
         self,
         library: NativeLibrary,
-        device_name: str,
+        device: Device,
         context_length: int,
         prefill_chunk: int,
         sequences: int = 1,
@@ -54,15 +57,17 @@ class KvState:
         self._fork = library.linked_function(abi.KV_FORK_SEQUENCE)
         self._length = library.linked_function(abi.KV_LENGTH)
         self._library = library
-        self._device_name, self._context_length = device_name, context_length
+        self._device, self._context_length = device, context_length
         self.sequences = sequences
+        self._slots = set[int]()  # that have memory
         sizes = (sequences, context_length, prefill_chunk, _PAGE_SIZE, 0)
         create = library.compiled_function(abi.CREATE_KV_CACHE)
         try:
             self.handle: tvm_ffi.Object = create(*(tvm_ffi.Shape((size,)) for size in sizes))
         except RuntimeError as error:
             raise self._no_room(error) from error
-        _log.info("keys and values: room for %d tokens on %s", context_length, device_name)
+        _log.info("keys and values: room for %d tokens on %s", context_length, device.name)
+        device.finish_uploads()  # zeros, a megabyte each
 
     def add(self, sequence: int) -> int:
         """Add an empty sequence under a new number; its slot, whose memory is always the same.
@@ -70,16 +75,20 @@ class KvState:
         ArtifactError if the device has no room for a slot that there was not before.
         """
         try:
-            return int(self._add(self.handle, sequence))
+            slot = int(self._add(self.handle, sequence))
         except RuntimeError as error:
             raise self._no_room(error) from error
+        self._note_slot(slot)
+        return slot
 
     def fork(self, parent: int, child: int, position: int) -> int:
         """As `add`, with the first tokens of another; ValueError where its rings have not all."""
         try:
-            return int(self._fork(self.handle, parent, child, position))
+            slot = int(self._fork(self.handle, parent, child, position))
         except RuntimeError as error:
             raise self._no_room(error) from error
+        self._note_slot(slot)
+        return slot
 
     def tensors(self) -> Iterator[tvm_ffi.Tensor]:
         """Keys and values (rows, heads, head_dim) of the sequence whose forward began last.
@@ -98,7 +107,7 @@ class KvState:
     @cached_property
     def rows(self) -> KvRows:
         """Rows of its sequences; ArtifactError where the library cannot copy them."""
-        return KvRows(self._library, self.handle, str(next(self.tensors()).dtype))
+        return KvRows(self._library, self._device, self.handle, str(next(self.tensors()).dtype))
 
     def remove(self, sequence: int) -> None:
         """Forget a sequence, also within a forward; ValueError where there is none."""
@@ -120,6 +129,7 @@ class KvState:
         RuntimeError for several with more than a token each, and for several at all where the
         library takes one at a time.
         """
+        self._device.expect_uploads(_UPLOADS)
         self._begin(self.handle, _shape(sequences), _shape(counts))
 
     def end(self) -> None:
@@ -130,10 +140,16 @@ class KvState:
         """Take back the last tokens; ValueError and no change where the rings cannot."""
         self._pop_n(self.handle, sequence, count)
 
+    def _note_slot(self, slot: int) -> None:
+        """Wait for the zeros of a slot that may not have been there before."""
+        if slot not in self._slots:
+            self._slots.add(slot)
+            self._device.finish_uploads()
+
     def _no_room(self, error: RuntimeError) -> ArtifactError:
         return ArtifactError(
             f"no room for keys and values of {self._context_length} tokens on the "
-            f"{self._device_name} device: {error}",
+            f"{self._device.name} device: {error}",
             hint="make the context shorter, or close what else uses the device",
         )
 

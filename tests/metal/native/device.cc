@@ -47,6 +47,15 @@ bool& is_descending() {
   return value;
 }
 
+/*! TVM's runtime for Metal fills its staging buffers again without a wait where there are more. */
+constexpr int kStagingBuffers = 64;
+
+/*! Uploads since the last wait. */
+int& uploads() {
+  static int count = 0;
+  return count;
+}
+
 char* data_of(const void* handle) {
   auto found = buffers().find(const_cast<void*>(handle));
   TVM_FFI_ICHECK(found != buffers().end()) << "not the handle of a Metal buffer";
@@ -80,7 +89,7 @@ class EmulatedMetal final : public DeviceAPI {
     munmap(handle, kPage);
     buffers().erase(handle);
   }
-  void StreamSync(Device, TVMStreamHandle) final {}
+  void StreamSync(Device, TVMStreamHandle) final { uploads() = 0; }
   void SetStream(Device, TVMStreamHandle) final {}
   void* AllocWorkspace(Device device, size_t bytes, DLDataType type) final {
     return AllocDataSpace(device, bytes, 16, type);
@@ -93,6 +102,7 @@ class EmulatedMetal final : public DeviceAPI {
     const char* source =
         from_device.device_type == kDLMetal ? data_of(from) : static_cast<const char*>(from);
     char* target = to_device.device_type == kDLMetal ? data_of(to) : static_cast<char*>(to);
+    if (from_device.device_type != kDLMetal) ++uploads();
     std::memcpy(target + to_offset, source + from_offset, size);
   }
 };
@@ -109,6 +119,10 @@ struct EmulatedKernel {
   void operator()(ffi::PackedArgs args, ffi::Any*, const ArgUnion64* numbers) const {
     if (emulate == nullptr)
       TVM_FFI_THROW(RuntimeError) << "no kernel `" << name << "`: " << problem;
+    if (uploads() > kStagingBuffers)
+      TVM_FFI_THROW(RuntimeError) << "kernel `" << name << "`: " << uploads()
+                                  << " uploads since the last wait, of which " << kStagingBuffers
+                                  << " are kept apart";
     std::vector<void*> arguments(buffer_count);
     for (size_t i = 0; i < buffer_count; ++i) {
       arguments[i] = data_of(args[static_cast<int>(i)].cast<void*>());

@@ -9,6 +9,7 @@ import pytest
 
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError
+from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.library.kv_state import KvState
 from gemma4_compile.runtime.library.native_library import NativeLibrary
 
@@ -46,7 +47,7 @@ class Library:
 
 
 def state_of(library: Library, sequences: int = 1) -> KvState:
-    return KvState(cast("NativeLibrary", library), "cpu", 1000, 64, sequences)
+    return KvState(cast("NativeLibrary", library), Device("cpu"), 1000, 64, sequences)
 
 
 def test_each_call_names_its_sequences() -> None:
