@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from tvm import relax
@@ -37,7 +38,10 @@ DEFAULT = TargetSpec(
 )
 """Every Apple silicon GPU."""
 
-LIMITS = {spec.limits: spec for spec in (DEFAULT,)}
+SIMDGROUPS = replace(DEFAULT, limits="simdgroups", simdgroup_matrices=True)
+"""With matrices of simdgroups, which every Apple silicon GPU has, and no Mac has shown here yet."""
+
+LIMITS = {spec.limits: spec for spec in (DEFAULT, SIMDGROUPS)}
 
 # --- Library ---
 

@@ -46,6 +46,7 @@ class TargetSpec:
     simd_width : neighbouring threads that exchange values without shared memory, or 0 where their
         number is not known
     tensor_cores : whether warps multiply matrices of float16
+    simdgroup_matrices : whether simdgroups multiply matrices of float16 by Metal's functions
     architecture : oldest generation of the device that kernels are compiled for, or "" where the
         device's own driver compiles them from source
     processor : the code generator's name for the CPU that runs host code, or "" for its plainest
@@ -84,6 +85,7 @@ class TargetSpec:
     features: tuple[str, ...] = ()
     simd_width: int = 0
     tensor_cores: bool = False
+    simdgroup_matrices: bool = False
     architecture: str = ""
     processor: str = ""
     host_triple: str = ""

@@ -140,7 +140,8 @@ def select(operator: Operator, spec: TargetSpec) -> Factory:
                 else few_row_gemv.make_few_row_gemv
             )
         case Linear(rows=Chunk()):
-            return gemm.make_gemm
+            on_simdgroups = gemm.fits_simdgroups(operator, spec)
+            return gemm.make_simdgroup_gemm if on_simdgroups else gemm.make_gemm
         case Linear():
             return gemv.make_gemv
         case ExpertLinear():

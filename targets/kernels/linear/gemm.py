@@ -6,7 +6,7 @@ The product of a tile: tiles/products.py, tiles/int8_products.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tvm import tirx
 
@@ -33,6 +33,11 @@ from gemma4_compile.targets.kernels.tiles.products import (
     TileShape,
     fit_shape,
 )
+from gemma4_compile.targets.kernels.tiles.simdgroup_matrices import (
+    SimdgroupShape,
+    SimdgroupTileProduct,
+    has_simdgroup_matrices,
+)
 from gemma4_compile.targets.kernels.tiles.stepped_products import (
     SteppedTileProduct,
     scaled_levels,
@@ -47,10 +52,31 @@ def make_gemm(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
     Grid: W's rows / tile x chunk rows / tile. Shared: both tiles. Reference: `Linear.definition`,
     `Linear.definition`.
     """
+    has_minima = isinstance(operator.layout, MinimaLayout)
+    rows, is_int8 = operator.layout.rows, operator.is_int8
+    shape = gemm_shape(spec, rows, is_int8, operator.steps_in, has_minima)
+    make = SteppedTileProduct if operator.steps_in else tile_product
+    return _make(operator, shape, make)
+
+
+def fits_simdgroups(operator: Linear, spec: TargetSpec) -> bool:
+    """Return whether a chunk's matmul has `make_simdgroup_gemm`."""
+    is_float = not (operator.is_int8 or operator.steps_in)
+    return is_float and has_simdgroup_matrices(spec, SimdgroupShape())
+
+
+def make_simdgroup_gemm(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
+    """`make_gemm` with matrices of 8 x 8 that a simdgroup multiplies."""
+    return _make(operator, SimdgroupShape(), SimdgroupTileProduct)
+
+
+def _make(
+    operator: Linear,
+    shape: TileShape | SimdgroupShape,
+    make: Callable[..., TileProduct | SimdgroupTileProduct],
+) -> tirx.PrimFunc:
     n, rows, cols = operator.rows.extent(), operator.layout.rows, operator.cols
     is_int8 = operator.is_int8
-    has_minima = isinstance(operator.layout, MinimaLayout)
-    shape = gemm_shape(spec, rows, is_int8, operator.steps_in, has_minima)
     with function(scheduled=True) as build:
         x = left_args(build, (n, cols), operator.in_dtype, is_int8, steps_in=operator.steps_in)
         weights = WeightReader(build, operator.layout)
@@ -62,7 +88,6 @@ def make_gemm(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
             first_m, first_n = bind(block_m * shape.rows), bind(block_n * shape.columns)
             row_of_w = clamped(first_n, rows - 1) if rows % shape.columns else first_n.__add__
             row_of_x = clamped(first_m, last)
-            make = SteppedTileProduct if operator.steps_in else tile_product
             product = make(shape, x, weights, thread, row_of_x, row_of_w)
             product.run(i32(step_count(shape, cols, operator.steps_in and is_int8)))
 
@@ -112,7 +137,7 @@ def tile_product(
     return Int8TileProduct(shape, x[0], x[1], weights, thread, row_of_x, row_of_w)
 
 
-def step_count(shape: TileShape, cols: int, in_words: bool = False) -> int:
+def step_count(shape: TileShape | SimdgroupShape, cols: int, in_words: bool = False) -> int:
     """Steps for so many channels, which are in words where a shape has groups."""
     return -(-cols // (shape.depth * (WORD if shape.group or in_words else 1)))
 

@@ -5,7 +5,7 @@ Definitions: gemma4_compile/operators/expert_linear.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tvm import tirx
@@ -26,8 +26,15 @@ from gemma4_compile.targets.kernels.linear.gemm import (
     step_count,
     tile_product,
 )
+from gemma4_compile.targets.kernels.tiles.products import TileProduct, TileShape
+from gemma4_compile.targets.kernels.tiles.simdgroup_matrices import (
+    SimdgroupShape,
+    SimdgroupTileProduct,
+    has_simdgroup_matrices,
+)
 from gemma4_compile.targets.spec import UNLIMITED, TargetSpec
 
+SIMDGROUP_COLUMNS = 128  # rows of W of a threadgroup of four simdgroups
 EXPERT_THREAD_M = 8  # rows of x that a thread sums, of a tile of one expert
 
 
@@ -119,7 +126,13 @@ def make_expert_gemm(operator: ExpertLinear, spec: TargetSpec) -> tirx.PrimFunc:
         large_from=UNLIMITED,
     )
     has_minima = isinstance(operator.layout, MinimaLayout)
+    shape: TileShape | SimdgroupShape
     shape = shape_of(size, spec, expert_rows, is_int8, has_minima=has_minima)
+    make: Callable[..., TileProduct | SimdgroupTileProduct] = tile_product
+    # One simdgroup has all rows of an expert's tile, which are few.
+    on_simdgroups = SimdgroupShape(operator.tile, SIMDGROUP_COLUMNS, part_rows=operator.tile)
+    if not is_int8 and has_simdgroup_matrices(spec, on_simdgroups):
+        shape, make = on_simdgroups, SimdgroupTileProduct
     with function(scheduled=True) as build:
         x = left_args(build, (rows, cols), operator.in_dtype, is_int8)
         order = build.arg("order", (pairs,), "int32")
@@ -142,7 +155,7 @@ def make_expert_gemm(operator: ExpertLinear, spec: TargetSpec) -> tirx.PrimFunc:
             def row_of_w(r: Expr) -> Expr:
                 return base + tirx.min(first_n + r, expert_rows - 1)
 
-            product = tile_product(shape, x, weights, thread, row_of_x, row_of_w)
+            product = make(shape, x, weights, thread, row_of_x, row_of_w)
             needed = (begin < end) & operator.holds(expert)
             product.run(tirx.Select(needed, i32(step_count(shape, cols)), i32(0)))
 

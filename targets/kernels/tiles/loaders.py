@@ -25,6 +25,7 @@ from gemma4_compile.targets.kernels.common.weights import WeightReader, group_te
 
 VECTOR = 4
 BANK_VECTORS = 8  # vectors of float32 that lie side by side in the banks of shared memory
+QUAD = f"float32x{VECTOR}"  # elements of shared memory of which addresses are taken
 RowOf = Callable[[Expr], Expr]  # row within a tile -> row of the tensor
 Change = Callable[[Expr], Expr]
 
@@ -173,7 +174,15 @@ class Loader(ABC):
                 at = bind(tile.twisted(self._row_vectors[iteration], twist))
                 first = bind(step * tile.depth + vec4 * VECTOR)
                 for j, value in enumerate(self.decode_block(iteration, first)):
-                    put(memory, tile.place(vec4 * VECTOR + j, at), value)
+                    self._put(memory, tile.place(vec4 * VECTOR + j, at), value)
+
+    @staticmethod
+    def _put(memory: Buffer, place: Expr, value: Expr) -> None:
+        """Write a vector into flat memory, or into memory of vectors."""
+        if str(memory.dtype) == QUAD:
+            store(memory, value, place)
+        else:
+            put(memory, place, value)
 
     def _inside(self, iteration: int) -> ExitStack:
         """Leaves out the threads that have no block in this iteration."""

@@ -112,23 +112,28 @@ __attribute__((format(printf, 1, 2))) void note(const char* format, ...) {
   va_end(arguments);
 }
 
-/*! Let simdgroups go on whose threads have all arrived in one function. */
-bool release_simdgroups() {
+/*! Let a simdgroup go on if its threads have all arrived in one function. */
+bool release_simdgroup(uint32_t begin, uint32_t end) {
   Threadgroup& all = group();
-  bool released = false;
-  for (uint32_t begin = 0; begin < all.threads; begin += kSimdWidth) {
-    const uint32_t end = std::min(begin + kSimdWidth, all.threads);
-    const Fiber& first = all.fibers[begin];
-    bool together = first.state == State::kInSimdgroup;
-    for (uint32_t i = begin; i < end; ++i) {
-      const Fiber& other = all.fibers[i];
-      together = together && other.state == State::kInSimdgroup && other.line == first.line;
-    }
-    if (!together) continue;
-    for (uint32_t i = begin; i < end; ++i) all.fibers[i].state = State::kReady;
-    released = true;
+  const Fiber& first = all.fibers[begin];
+  for (uint32_t i = begin; i < end; ++i) {
+    const Fiber& other = all.fibers[i];
+    if (other.state != State::kInSimdgroup || other.line != first.line) return false;
   }
-  return released;
+  for (uint32_t i = begin; i < end; ++i) all.fibers[i].state = State::kReady;
+  return true;
+}
+
+/*! Run a simdgroup as far as it comes without the others. */
+void run_simdgroup(uint32_t begin) {
+  Threadgroup& all = group();
+  const uint32_t end = std::min(begin + kSimdWidth, all.threads);
+  do {
+    for (uint32_t step = 0; step < end - begin && !all.failed; ++step) {
+      Fiber& fiber = all.fibers[all.launch->descending ? end - 1 - step : begin + step];
+      if (fiber.state == State::kReady) resume(fiber);
+    }
+  } while (!all.failed && release_simdgroup(begin, end));
 }
 
 /*! Let all threads go on if they have arrived at one barrier. */
@@ -221,12 +226,12 @@ void run_threadgroup() {
     fiber.turn = 0;  // an earlier launch may have had fewer threads
   }
   while (!all.failed) {
-    for (uint32_t step = 0; step < all.threads && !all.failed; ++step) {
-      Fiber& fiber = all.fibers[all.launch->descending ? all.threads - 1 - step : step];
-      if (fiber.state == State::kReady) resume(fiber);
+    const uint32_t simdgroups = (all.threads + kSimdWidth - 1) / kSimdWidth;
+    for (uint32_t step = 0; step < simdgroups && !all.failed; ++step) {
+      run_simdgroup((all.launch->descending ? simdgroups - 1 - step : step) * kSimdWidth);
     }
     if (all.failed || all_ended()) break;
-    if (!release_simdgroups() && !release_barrier()) report_divergence();
+    if (!release_barrier()) report_divergence();
   }
   if (all.failed) return;
   check_guards();
@@ -306,6 +311,19 @@ bool is_own(const void* address) {
   const char* stack = group().current->stack;
   const char* place = static_cast<const char*>(address);
   return place >= stack && place < stack + kStackBytes;
+}
+
+void check_threadgroup_place(const void* base, const void* place, size_t bytes) {
+  const Threadgroup& all = group();
+  const unsigned char* from = static_cast<const unsigned char*>(base);
+  const unsigned char* to = static_cast<const unsigned char*>(place);
+  if (from < all.arena || from >= all.arena + kArenaBytes) return;  // a buffer's ends are pages
+  for (const Array& array : all.arrays) {
+    const unsigned char* begin = all.arena + array.offset;
+    const unsigned char* end = begin + array.bytes;
+    if (from >= begin && from < end && to >= begin && to + bytes <= end) return;
+  }
+  fail("an index outside of its array");
 }
 
 void fail(const char* format, ...) {

@@ -1,8 +1,9 @@
 /*!
  * Runs the threads of a Metal threadgroup as fibers of one CPU thread.
  *
- * A fiber runs until it waits at a barrier or in a simdgroup function, so what the threads do between
- * two barriers happens one thread after another. Running a kernel once in ascending and once in
+ * A fiber runs until it waits at a barrier or in a simdgroup function, and a simdgroup until all its
+ * threads wait at a barrier, so what the threads do between two barriers happens one simdgroup after
+ * another, and between two simdgroup functions one thread after another. Running a kernel once in ascending and once in
  * descending order of threads therefore shows every missing barrier between two threads that matters
  * to a result: in one of the two orders the reader runs first.
  */
@@ -50,6 +51,9 @@ uint32_t lanes();
 
 /*! Whether an address is of the calling thread's own variables. */
 bool is_own(const void* address);
+
+/*! Fail if an address beside `base` is outside of the threadgroup array that `base` is in. */
+void check_threadgroup_place(const void* base, const void* place, size_t bytes);
 
 /*! End the launch with a message. */
 [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));

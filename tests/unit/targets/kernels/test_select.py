@@ -88,7 +88,14 @@ OPERATORS: Mapping[str, Operator] = {
 }
 TARGETS: Mapping[str, TargetSpec] = {
     name: target_spec(*name.split("/"))
-    for name in ("webgpu/default", "webgpu/h200", "webgpu/h200-matrices", "metal", "cuda")
+    for name in (
+        "webgpu/default",
+        "webgpu/h200",
+        "webgpu/h200-matrices",
+        "metal",
+        "metal/simdgroups",
+        "cuda",
+    )
 }
 
 TABLE = """
@@ -97,6 +104,7 @@ one row, normed: linear/gemv
 one row, combined: linear/gemv
 few rows: linear/few_row_gemv
 chunk: linear/gemm
+    metal/simdgroups: linear/simdgroup_gemm
 one row, int8: linear/gemv
 one row, int8, normed: linear/gemv
 one row, int8, combined: linear/gemv
