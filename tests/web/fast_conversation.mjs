@@ -9,6 +9,7 @@
 //   long     turns, resets, aborts, pops, forced tokens, penalties, wrapped rings, values that are looked at late
 //   dialogues  greedy replies to `prompts` up to a token of `stops`, at most `count` tokens each
 //   drafted  greedy and sampled turns, pops, aborts, seeds and samplings that change, and a context to its end
+//   begun    prompts that begin alike and part, one after another in one state; `kept` bytes are for their beginnings
 //   short    a reply; with `fake` in a client or with a library that the module does not know (FAKES below)
 //   copied   the state is copied within steps, as the client does for resumable replies
 //   raced    a state that is cleared, and a prompt, while a token of before is still waited for
@@ -30,6 +31,7 @@ import { loadRuntime, readJob, settle } from "../../gemma4_compile/verification/
 import { WebGPUModel } from "../../gemma4_compile/verification/webgpu_model.mjs";
 import { Checkpoints } from "./dawn_checkpoints.mjs";
 import { counts, errors, logger, NODE_MODULES, openDevice, runJob } from "./dawn_gpu.mjs";
+import { begun } from "./fast_beginnings.mjs";
 import { countBuffers, emptyKernels, FAKES } from "./fast_fakes.mjs";
 import { fakeFiles } from "./fake_files.mjs";
 
@@ -41,30 +43,28 @@ if (job.scene === "leak") {
   countBuffers(live);
 }
 const fast = job.fast ? await import(pathToFileURL(job.fast)) : undefined;
+if (job.kept) fast?.keepBeginnings(job.kept);
 const tvmjs = { ...loadRuntime(NODE_MODULES) };
 FAKES[job.fake]?.above?.(tvmjs);
 
+const fetchFile = async (url) => new Response(await readFile(new URL(url)));
 /** A package on a device of its own, with what the client keeps besides. */
 async function load() {
   const { device } = await openDevice(tvmjs);
-  const { library, capacity } = job;
   if (job.rows) {
     fakeFiles(job.output, job.rows);
-    const fetchFile = async (url) => new Response(await readFile(new URL(url)));
     hasRowsOnHost = await fast?.useRowsFromHost(pathToFileURL(job.package).href, { fetch: fetchFile });
   }
   const model = await new WebGPUModel().open(job.package, {
     tvmjs,
     device,
-    library,
-    contextLength: capacity,
+    library: job.library,
+    contextLength: job.capacity,
     log: logger,
   });
   if (job.drafts !== undefined) {
-    const fetchFile = async (url) => new Response(await readFile(new URL(url)));
-    const url = pathToFileURL(`${job.drafter ?? job.package}/`).href;
     const wants = { fetch: fetchFile, ...(job.drafts && { drafts: job.drafts }) };
-    hasDrafter = await fast?.useDrafter(url, wants);
+    hasDrafter = await fast?.useDrafter(pathToFileURL(`${job.drafter ?? job.package}/`).href, wants);
   }
   return { device, model, tvm: model.tvm };
 }
@@ -264,6 +264,7 @@ const SCENES = {
     await choose(model.prefill(prompt(9)), "plain prompt", { look: true });
   },
   short: () => reply("short", job.count ?? 24),
+  begun: () => begun(model, turn, prompt),
   async copied() {
     const checkpoints = new Checkpoints();
     const copy = async () => {

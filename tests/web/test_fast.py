@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gemma4_compile import abi
-from tests.web.compiled import TINY, Compiler
+from tests.web.compiled import SIZES, TINY, Compiler
 from tests.web.cpu_runtime import QUANT, Runtime, system, user
 from tests.web.dawn import HERE, VulkanDriver, library_of, run_driver
 from tests.web.webllm import drive_workers
@@ -23,6 +23,7 @@ from tests.web.webllm import drive_workers
 pytestmark = pytest.mark.dawn
 
 CAPACITY = 512
+CHUNK = SIZES[TINY].prefill_chunk
 TOKENS = 20
 REPLIES = 300
 BYTES_A_REPLY = 4000  # of JavaScript's heap: less than a step's list of launches takes
@@ -80,6 +81,19 @@ def test_a_long_conversation_is_the_same_token_by_token(play: Play) -> None:
     assert fast.stats["replayedSteps"] > 100
     assert fast.stats["repeatedSteps"] > 0, "values of steps that ran ahead were looked at"
     assert fast.stats["plainSteps"] < 10
+
+
+@pytest.mark.slow
+def test_prompts_that_begin_alike_are_the_same_with_beginnings_kept(play: Play) -> None:
+    """Logits of every step to the last bit, with room for all beginnings and for a few of them."""
+    plain = play("begun", fast=False)
+    on_host = {"rows": {"room": 1 << 30}}
+    for kept, chunks, more in ((2**26, 25, {}), (2**20, 5, on_host)):
+        fast = play("begun", fast=True, kept=kept, **more)
+        assert fast.steps == plain.steps
+        assert fast.stats["reasons"] == []
+        assert fast.stats["keptTokens"] >= CHUNK * chunks
+        assert 0 < fast.stats["keptBytes"] <= kept
 
 
 def table_bytes(package: Path) -> int:

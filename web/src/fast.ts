@@ -14,6 +14,7 @@ import type { TableChoice, TableOptions } from "./choose/options";
 import { folderOf } from "./choose/package_files";
 import { keptPace, nameOf, surroundings, tablePlace } from "./choose/place";
 import { MEASURED_DEVICE } from "./choose/measured_device";
+import { KeptChunks } from "./driver/kept_chunks";
 import { StepDriver } from "./driver/step_driver";
 import { Device, type Owner } from "./gpu/device";
 import { Drafter } from "./speculative/drafter_state";
@@ -55,6 +56,7 @@ const owner: Owner = {
   claims(device) {
     if (!active || (active.device && active.device !== device)) return false;
     active.device = device;
+    if (active.kept) device.keepsWrites = true; // the ids of prompts
     return true;
   },
   isCalling: () => active !== undefined,
@@ -130,6 +132,7 @@ function openLibrary(exports: WebAssembly.Exports): Library | undefined {
     return undefined;
   }
   const library = new Library(exports as unknown as DriverExports, found, host);
+  if (beginningsBytes > 0) library.kept = new KeptChunks(library, beginningsBytes);
   remember(libraries, library);
   counts.libraries += 1;
   counts.stepMs = counts.aloneMs = 0; // those before were another model's
@@ -173,6 +176,19 @@ function watchLibraries(): void {
     return isInstance ? instance : { module: (made as WebAssembly.WebAssemblyInstantiatedSource).module, instance };
   };
   WebAssembly.instantiate = watched as unknown as typeof WebAssembly.instantiate;
+}
+
+/** Bytes of a device for beginnings of prompts. */
+let beginningsBytes = 0;
+
+/**
+ * Keeps beginnings of prompts on the devices of models that are loaded from now on, in at most so many bytes each: a prompt
+ * that begins with whole chunks of an earlier one gets their keys and values by a copy. 0: none.
+ */
+export function keepBeginnings(bytes: number): void {
+  if (!(Number.isSafeInteger(bytes) && bytes >= 0))
+    throw new RangeError(`keepBeginnings: expected bytes from 0 on, found ${bytes}`);
+  beginningsBytes = bytes;
 }
 
 /** What the module has done so far, for all engines of this thread. */

@@ -51,6 +51,9 @@ export interface Stats {
   guessedSteps: number;
   /** The drafter's weights on the device. */
   drafterBytes: number;
+  /** Beginnings of prompts on the device, and tokens of prompts that were copied from there instead of read. */
+  keptBytes: number;
+  keptTokens: number;
   /** Of the table of per-layer embeddings, what is in a file of the browser's instead of on the device. */
   tableBytesOnHost: number;
   /** Of what was loaded into such files, what was there from an earlier load. */
@@ -102,6 +105,8 @@ export const counts: Stats = {
   overlappedRounds: 0,
   guessedSteps: 0,
   drafterBytes: 0,
+  keptBytes: 0,
+  keptTokens: 0,
   tableBytesOnHost: 0,
   tableBytesKept: 0,
   tableRows: 0,

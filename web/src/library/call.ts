@@ -15,6 +15,14 @@ export interface Call {
   readonly result: number;
 }
 
+/** Stands in the calls for prompts, of which it may keep some. */
+export interface KeptBeginnings {
+  /** The status of a call of `prefill_tokens`, which it has run or answered. */
+  prefill(call: Call): number;
+  /** Lets go of all. */
+  destroy(): void;
+}
+
 /** Room on the device for rows of the table of per-layer embeddings, in the table's place. */
 export interface RowWindow {
   /** A library's parameters with it. */

@@ -131,6 +131,12 @@ export class Calls {
     return Array.from({ length: dimensions! }, (_, i) => words[2 * i]!);
   }
 
+  /** Bytes of an element of a tensor. */
+  elementBytes(tensor: Handle): number {
+    const [, type] = this.library.copyOut(tensor + DIMENSIONS_BYTE, 2);
+    return ((type! >>> 8) & 0xff) / 8;
+  }
+
   item(array: Handle, index: number): Handle {
     return this.call(this.global("ffi.ArrayGetItem"), [this.object(array), int(index)]).handle;
   }

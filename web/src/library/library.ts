@@ -1,6 +1,6 @@
 // One instance of a model library, with the module between it and the client.
 import { type DriverExports, type Handle, type Interface, isNoted, roleOf, type Role, stringAt } from "./abi";
-import type { Call, RowWindow, Value } from "./call";
+import type { Call, KeptBeginnings, RowWindow, Value } from "./call";
 import { type BufferState, stateOf } from "../gpu/buffers";
 import type { Device } from "../gpu/device";
 import type { KernelGate } from "../gpu/kernel_gate";
@@ -83,6 +83,8 @@ export class Library {
   private isPlain = false;
   private callbacks = 0; // that run now
   observer: CallObserver | undefined;
+  /** Beginnings of prompts; undefined where none are kept. */
+  kept: KeptBeginnings | undefined;
 
   constructor(
     readonly exports: DriverExports,
@@ -92,6 +94,7 @@ export class Library {
 
   makePlain(): void {
     this.finishDrivers();
+    this.kept?.destroy();
     this.isPlain = true;
   }
 
@@ -134,6 +137,7 @@ export class Library {
     const stage = handle === this.prefill && !this.isPlain ? "prefill" : role;
     const seen = stage && this.observer?.called(stage, { handle, args, count, result });
     if (seen !== undefined) return seen;
+    if (stage === "prefill" && this.kept) return this.kept.prefill({ handle, args, count, result });
     if (role !== undefined && this.device && !this.device.isLost) {
       const driver = this.driverFor(role, args, count);
       if (driver) return driver.call(role, { handle, args, count, result });

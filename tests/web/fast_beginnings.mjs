@@ -1,0 +1,28 @@
+// A scene of fast_conversation.mjs: prompts that begin alike and part, one after another in one state.
+
+const GREEDY = { temperature: 0, look: true, lookEvery: 8 };
+
+/** `turn` and `prompt` are of fast_conversation.mjs. */
+export async function begun(model, turn, prompt) {
+  const size = model.chunkSize;
+  const system = prompt(5 * size, 5); // past the rings
+  const ask = async (name, ids, count = 4) => {
+    model.clear();
+    await turn(name, ids, count, GREEDY);
+  };
+  await ask("first", [...system, ...prompt(9, 11)], 40);
+  await ask("second", [...system, ...prompt(size + 3, 17)], 20);
+  await ask("other", prompt(6 * size, 23));
+  await ask("whole chunks", system); // whose last one has the logits
+  await ask("parted", [...system.slice(0, 2 * size), ...prompt(3 * size, 29)]);
+  await ask("first again", [...system, ...prompt(9, 11)], 20);
+  await turn("next turn", prompt(size, 31), 4, GREEDY); // behind a reply, so that it is no chunk of a beginning
+  await ask("within a chunk", [...system.slice(0, size + 1), ...prompt(size, 37)]);
+  model.clear();
+  await turn("popped", system.slice(0, 2 * size), 0, GREEDY);
+  model.pop(size);
+  await turn("after a pop", system.slice(2 * size, 4 * size), 4, GREEDY);
+  model.renew(256);
+  await ask("in another state", system);
+  await ask("again in it", system);
+}

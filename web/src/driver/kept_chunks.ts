@@ -1,0 +1,290 @@
+// Keys, values and logits of whole prefill chunks, kept on the device: a prompt that begins as one before it gets them by
+// a copy, also where another conversation has overwritten the state in between, and is the same to the last bit, for
+// each chunk is found by its ids and by those of all chunks before it, which are what a forward depends on.
+import type { Handle } from "../library/abi";
+import type { Call, KeptBeginnings } from "../library/call";
+import { Calls, int } from "../library/calls";
+import { type Library, SCRATCH_BYTES } from "../library/library";
+import type { BufferState } from "../gpu/buffers";
+import type { Device } from "../gpu/device";
+import { Drafter } from "../speculative/drafter_state";
+import { because, counts } from "../stats";
+
+/** Of `prefill_tokens`. */
+const [IDS, MODALITIES, STATE, PARAMS, ARGUMENTS] = [1, 2, 3, 4, 5] as const;
+const FLOAT_BYTES = 4;
+/** Of a forward: the contents of `positions`. */
+const POSITION_BYTES = 16;
+/** `GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST`, which Node does not name. */
+const COPIED = 0x4 | 0x8;
+
+/** A chunk behind the chunks of its parents. */
+interface Chunk {
+  readonly parent: Chunk | undefined;
+  readonly name: string;
+  readonly children: Map<string, Chunk>;
+  readonly buffer: GPUBuffer;
+  /** Whether the device had room for it, and has it. */
+  isThere: boolean;
+}
+
+/** Keys or values of a layer: positions lie one after the other, and those of a ring begin anew behind its last row. */
+interface Rows {
+  readonly state: BufferState;
+  readonly rows: number;
+  readonly rowBytes: number;
+}
+
+/** What chunks are kept of. */
+interface Place {
+  readonly state: Handle;
+  readonly params: Handle;
+  readonly device: Device;
+  readonly buffers: readonly BufferState[];
+  readonly entries: readonly Rows[];
+  /** Tokens of a whole chunk. */
+  readonly chunk: number;
+}
+
+/** The chunk that the next one may follow: of a state with so many tokens, at this version. */
+interface End {
+  readonly chunk: Chunk;
+  readonly length: number;
+  readonly version: number;
+}
+
+export class KeptChunks implements KeptBeginnings {
+  private place: Place | undefined;
+  private refused: Handle = 0;
+  private readonly first = new Map<string, Chunk>();
+  /** What was used longest ago comes first, and a chunk before those that it follows. */
+  private readonly used = new Set<Chunk>();
+  private end: End | undefined;
+  private bytes = 0;
+
+  constructor(
+    private readonly library: Library,
+    private mostBytes: number,
+  ) {}
+
+  /** Stands in a call of `prefill_tokens`. */
+  prefill(call: Call): number {
+    const run = () => this.library.run(call.handle, call.args, call.count, call.result);
+    const { end } = this;
+    this.end = undefined;
+    const place = this.placeOf(call);
+    const name = place && this.nameOf(call, place);
+    if (!place || name === undefined) return run();
+    const { exports } = this.library;
+    const length = exports.gemma4_driver_length(place.state);
+    const version = exports.gemma4_driver_version(place.state);
+    const follows = end?.length === length && ((end.version + 1) | 0) === version;
+    if (length !== 0 && !follows) return run();
+    const parent = length === 0 ? undefined : end!.chunk;
+    const found = (parent?.children ?? this.first).get(name);
+    if (found && !found.isThere) return run();
+    const status = found ? this.handOut(found, place, length, call) : run();
+    const chunk = found ?? (status === 0 ? this.keep(parent, name, place, length, call) : undefined);
+    if (chunk) {
+      this.touch(chunk);
+      this.end = { chunk, length: length + place.chunk, version };
+    }
+    return status;
+  }
+
+  /** Lets go of all chunks. */
+  destroy(): void {
+    for (const chunk of this.used) this.drop(chunk);
+    this.place = this.end = undefined;
+  }
+
+  // --- What a call is of ---
+
+  private object({ args }: Call, index: number): Handle {
+    return this.library.value(args + index * this.library.found.any_bytes).handle;
+  }
+
+  private placeOf(call: Call): Place | undefined {
+    const { library } = this;
+    const { device } = library;
+    if (call.count !== ARGUMENTS || !device || device.isLost || device.openEncoders > 0) return undefined;
+    if (Drafter.of(library).weights !== 0) return undefined; // whose rounds begin with more than logits
+    const [state, params] = [this.object(call, STATE), this.object(call, PARAMS)];
+    const buffers = library.buffersOfState(state);
+    const { place } = this;
+    const isKnown = place?.state === state && place.params === params && place.device === device;
+    if (isKnown && buffers?.every((buffer, i) => buffer === place.buffers[i])) return place;
+    this.destroy();
+    if (!buffers) return undefined;
+    const described = this.describe(state, buffers);
+    if (!described) {
+      if (this.refused !== state) because("no beginnings are kept: the state's layers lie in parts");
+      this.refused = state;
+      return undefined;
+    }
+    this.place = { state, params, device, buffers, ...described };
+    return this.place;
+  }
+
+  /** The entries of a state; undefined where its full layers are divided, whose parts begin at other positions. */
+  private describe(state: Handle, buffers: readonly BufferState[]): Pick<Place, "entries" | "chunk"> | undefined {
+    const { library } = this;
+    const calls = Calls.of(library);
+    const { exports, scratch } = library;
+    const sizesOf = (name: string, index?: number): number[] => {
+      const more = index === undefined ? [] : [int(index)];
+      const { handle } = calls.call(calls.global(name), [calls.object(state), ...more]);
+      const sizes = [...calls.sizes(handle), calls.elementBytes(handle)];
+      calls.release(handle);
+      return sizes;
+    };
+    const chunk = sizesOf("gemma4_kv_rotary")[0]!;
+    const entries = buffers.slice(2).map((buffer, i): Rows => {
+      const [rows, heads, dim, bytes] = sizesOf(i % 2 ? "gemma4_kv_value" : "gemma4_kv_key", i >> 1);
+      return { state: buffer, rows: rows!, rowBytes: heads! * dim! * bytes! };
+    });
+    const most = Math.max(...entries.map(({ rows }) => rows));
+    if (POSITION_BYTES + exports.gemma4_driver_step_bytes(state) > SCRATCH_BYTES) return undefined;
+    const isWhole = exports.gemma4_driver_step(state, most, scratch, scratch + POSITION_BYTES) !== 0; // beyond the context
+    const isPlain = entries.every(({ rows, rowBytes }) => rows >= chunk && rowBytes % 4 === 0);
+    return isWhole && isPlain ? { entries, chunk } : undefined;
+  }
+
+  /** The ids of a whole chunk of text; undefined for others, or where they are not known. */
+  private nameOf(call: Call, { chunk }: Place): string | undefined {
+    const { library } = this;
+    if (Calls.of(library).sizes(this.object(call, IDS)).at(-1) !== chunk) return undefined;
+    const [ids, modalities] = [IDS, MODALITIES].map((index) => library.argument(call, index)?.written);
+    const bytes = chunk * 4;
+    if (ids?.byteLength !== bytes || modalities?.byteLength !== bytes || modalities.some(Boolean)) return undefined;
+    return new Int32Array(ids.slice().buffer).join();
+  }
+
+  // --- Copies ---
+
+  /** Calls `copy` for each run of rows: where it lies in the state, and where among those of a chunk. */
+  private static eachRun(
+    { entries, chunk }: Place,
+    position: number,
+    copy: (state: BufferState, at: number, kept: number, bytes: number) => void,
+  ): number {
+    let kept = 0;
+    for (const { state, rows, rowBytes } of entries) {
+      for (let done = 0; done < chunk; ) {
+        const row = (position + done) % rows;
+        const count = Math.min(chunk - done, rows - row);
+        copy(state, row * rowBytes, kept, count * rowBytes);
+        kept += count * rowBytes;
+        done += count;
+      }
+    }
+    return kept;
+  }
+
+  private keep(
+    parent: Chunk | undefined,
+    name: string,
+    place: Place,
+    position: number,
+    { result }: Call,
+  ): Chunk | undefined {
+    const { library } = this;
+    const calls = Calls.of(library);
+    const tensor = library.exports.gemma4_driver_tensor(library.value(result).handle);
+    const logits = library.bufferOf(tensor);
+    if (tensor === 0 || !logits) return undefined;
+    const logitsBytes = calls.sizes(tensor).reduce((a, b) => a * b) * FLOAT_BYTES;
+    const size = KeptChunks.eachRun(place, position, () => undefined) + logitsBytes;
+    if (!this.makeRoom(size, parent)) return undefined;
+    const { native, stream } = place.device;
+    stream.flush();
+    native.pushErrorScope("out-of-memory");
+    native.pushErrorScope("validation"); // of copies into a buffer that there was no room for
+    const buffer = native.createBuffer({ size, usage: COPIED });
+    const encoder = native.createCommandEncoder();
+    KeptChunks.eachRun(place, position, ({ buffer: from }, at, kept, bytes) =>
+      encoder.copyBufferToBuffer(from, at, buffer, kept, bytes),
+    );
+    encoder.copyBufferToBuffer(logits.buffer, 0, buffer, size - logitsBytes, logitsBytes);
+    stream.submit([encoder.finish()]);
+    const chunk: Chunk = { parent, name, children: new Map(), buffer, isThere: false };
+    const errors = Promise.all([native.popErrorScope(), native.popErrorScope()]);
+    void errors.then(
+      (found) =>
+        this.arrived(
+          chunk,
+          found.every((error) => error === null),
+        ),
+      () => this.arrived(chunk, false),
+    );
+    (parent?.children ?? this.first).set(name, chunk);
+    this.bytes += size;
+    counts.keptBytes += size;
+    return chunk;
+  }
+
+  /** The device has a chunk, or no room for it, and so for no more than there are. */
+  private arrived(chunk: Chunk, isThere: boolean): void {
+    chunk.isThere = isThere;
+    if (isThere || !this.used.has(chunk)) return;
+    this.mostBytes = this.bytes - chunk.buffer.size;
+    because("the device has no more room for beginnings of prompts");
+    const follows = (one: Chunk | undefined): boolean => one !== undefined && (one === chunk || follows(one.parent));
+    for (const one of [...this.used]) if (follows(one)) this.drop(one);
+    this.end = undefined;
+  }
+
+  private handOut({ buffer }: Chunk, place: Place, position: number, { result }: Call): number {
+    const { library } = this;
+    const calls = Calls.of(library);
+    const { native, stream } = place.device;
+    for (const state of place.buffers) state.keeper?.touched(state); // as the launches of a prompt would
+    const rowBytes = KeptChunks.eachRun(place, position, () => undefined);
+    const tensor = calls.tensor([1, 1, (buffer.size - rowBytes) / FLOAT_BYTES], "float32");
+    const logits = library.bufferOf(tensor)!;
+    stream.flush();
+    const encoder = native.createCommandEncoder();
+    KeptChunks.eachRun(place, position, ({ buffer: to }, at, kept, bytes) =>
+      encoder.copyBufferToBuffer(buffer, kept, to, at, bytes),
+    );
+    encoder.copyBufferToBuffer(buffer, rowBytes, logits.buffer, 0, buffer.size - rowBytes);
+    stream.submit([encoder.finish()]);
+    logits.content = logits.written = undefined;
+    const array = calls.array([tensor]);
+    calls.release(tensor);
+    const [type, handle] = calls.object(array);
+    library.copyIn(result, Int32Array.of(type, 0, handle, 0));
+    counts.keptTokens += place.chunk;
+    return 0;
+  }
+
+  // --- Room ---
+
+  private touch(chunk: Chunk): void {
+    for (let one: Chunk | undefined = chunk; one; one = one.parent) {
+      this.used.delete(one);
+      this.used.add(one);
+    }
+  }
+
+  /** Drops what was used longest ago, but none of the chunks that the new one follows; false if that is not enough. */
+  private makeRoom(size: number, parent: Chunk | undefined): boolean {
+    const held = new Set<Chunk>();
+    for (let one = parent; one; one = one.parent) held.add(one);
+    for (const chunk of this.used) {
+      if (this.bytes + size <= this.mostBytes) break;
+      if (held.has(chunk)) return false;
+      this.drop(chunk);
+    }
+    return this.bytes + size <= this.mostBytes;
+  }
+
+  private drop(chunk: Chunk): void {
+    const { parent, name, buffer } = chunk;
+    (parent?.children ?? this.first).delete(name);
+    this.used.delete(chunk);
+    this.bytes -= buffer.size;
+    counts.keptBytes -= buffer.size;
+    buffer.destroy();
+  }
+}
