@@ -123,7 +123,8 @@ void simdgroup_multiply_accumulate(simdgroup_matrix<T, 8, 8>& d,
                                    const simdgroup_matrix<Operand, 8, 8>& b,
                                    const simdgroup_matrix<T, 8, 8>& c,
                                    int line = __builtin_LINE()) {
-  static_assert(std::is_same_v<T, float> || std::is_same_v<T, Operand>, "no sums in half of floats");
+  static_assert(std::is_same_v<T, float> || std::is_same_v<T, Operand>,
+                "no sums in half of floats");
   struct Pair {
     Operand values[2];
   };
@@ -134,7 +135,8 @@ void simdgroup_multiply_accumulate(simdgroup_matrix<T, 8, 8>& d,
     Pair mine;
     std::memcpy(mine.values, MatrixAccess::own(a), sizeof(mine));
     const Simdgroup<Pair> all(mine, line);
-    for (uint k = 0; k < 8; ++k) left[k] = static_cast<float>(all[lane / 4 * 4 + k / 2].values[k % 2]);
+    for (uint k = 0; k < 8; ++k)
+      left[k] = static_cast<float>(all[lane / 4 * 4 + k / 2].values[k % 2]);
   }
   {
     Pair mine;
