@@ -48,6 +48,7 @@ class DeviceKind:
     is_of_macs : Macs have it, and nothing else
     draws : the next token is faster drawn there than from logits that the host reads
     reads_host : kernels read memory of the host over a bus, beside its own
+    stages_uploads : TVM's runtime keeps what is uploaded apart for so many uploads without a wait
     """
 
     type: DeviceType
@@ -59,10 +60,11 @@ class DeviceKind:
     is_of_macs: bool = False
     draws: bool = False
     reads_host: bool = False
+    stages_uploads: bool = False
 
 
 CPU = DeviceKind(DeviceType.CPU, is_host=True)
-METAL = DeviceKind(DeviceType.METAL, is_of_macs=True)
+METAL = DeviceKind(DeviceType.METAL, is_of_macs=True, stages_uploads=True)
 CUDA = DeviceKind(
     DeviceType.CUDA,
     has_driver=True,

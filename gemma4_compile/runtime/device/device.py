@@ -274,17 +274,17 @@ class Device:
     def wait(self) -> None:
         """Return when the device has done everything that it was given."""
         _function("runtime.Device_StreamSync")(tvm_ffi.device(self.name, 0), 0)
-        if self.kind.is_of_macs:
+        if self.kind.stages_uploads:
             _uploads.begin_anew()
 
     def expect_uploads(self, count: int) -> None:
         """Make room for so many uploads, which a library's function makes: see `StagedUploads`."""
-        if self.kind.is_of_macs:
+        if self.kind.stages_uploads:
             _uploads.expect(count)
 
     def finish_uploads(self) -> None:
         """Wait for what a library's function has uploaded, where it may be more than that."""
-        if self.kind.is_of_macs:
+        if self.kind.stages_uploads:
             self.wait()
 
     def stream(self, handle: int) -> AbstractContextManager[object]:
@@ -372,7 +372,9 @@ def copy(source: tvm_ffi.Tensor, target: tvm_ffi.Tensor) -> None:
 
     Memory of the host may be overwritten at once: what it held is on its way.
     """
-    if target.device.type == "metal" and source.device.type == "cpu":
+    # `get`: memory of the host that a GPU reads has a type of its own.
+    to, origin = (NATIVE_KINDS.get(one.device.type) for one in (target, source))
+    if to is not None and to.stages_uploads and origin is not None and origin.is_host:
         _uploads.expect(1)
     _function("runtime.TVMTensorCopyFromTo")(source, target)
 
