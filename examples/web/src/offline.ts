@@ -3,7 +3,9 @@
 /** What the browser keeps of the page itself, in words. */
 export async function describeOffline(): Promise<string> {
   const registration = await navigator.serviceWorker?.getRegistration(document.baseURI).catch(() => undefined);
-  if (registration?.active) return "The page itself is kept, too: it starts without a network.";
+  // A page that its worker has answered may know that before it knows what is registered.
+  if (registration?.active ?? navigator.serviceWorker?.controller)
+    return "The page itself is kept, too: it starts without a network.";
   if (registration) return "The page itself is being kept for starting without a network.";
   return "The page itself is not kept here: to start, it needs its server.";
 }

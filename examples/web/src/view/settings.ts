@@ -160,7 +160,11 @@ export class SettingsDialog {
     byId("media-storage").textContent = media.count
       ? `Of it in chats: ${media.count === 1 ? "1 picture or sound" : `${media.count} pictures and sounds`} with ${formatBytes(media.bytes)}.`
       : "";
-    byId("page-storage").textContent = await describeOffline();
+    const describePage = async (): Promise<void> => {
+      byId("page-storage").textContent = await describeOffline();
+    };
+    await describePage();
+    void navigator.serviceWorker?.ready.then(describePage, () => undefined); // it may be kept only now
     const folders = await storedPackages();
     byId("stored").replaceChildren(
       ...folders.map((url) =>
