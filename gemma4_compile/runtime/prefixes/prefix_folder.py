@@ -78,10 +78,7 @@ class PrefixFolder:
         check_folder(path, make=True)
         self._open = contextlib.ExitStack()
         try:
-            self._folder: Folder = self._open.enter_context(open_folder(path))
-            lock = self._folder.open(_LOCK, os.O_RDWR | os.O_CREAT)
-            self._open.callback(os.close, lock)
-            locks.take(lock)
+            self._folder: Folder = self._open.enter_context(_taken(path))
         except BlockingIOError as error:
             self._open.close()
             raise _in_use(path) from error
@@ -306,12 +303,8 @@ def check_free(path: Path) -> None:
     """
     check_folder(path, make=True)
     try:
-        with open_folder(path) as folder:
-            lock = folder.open(_LOCK, os.O_RDWR | os.O_CREAT)
-            try:
-                locks.take(lock)
-            finally:
-                os.close(lock)
+        with _taken(path):
+            pass
     except BlockingIOError as error:
         raise _in_use(path) from error
     except OSError as error:
@@ -334,15 +327,11 @@ def forget(path: Path) -> int:
         for one in sorted(path.iterdir()):
             if _OF_MODEL.fullmatch(one.name) and one.is_dir() and not one.is_symlink():
                 removed += forget(one)
-        with open_folder(path) as folder:
-            lock = folder.open(_LOCK, os.O_RDWR | os.O_CREAT)
-            try:
-                locks.take(lock)
-                for name in _ours(folder):
-                    folder.remove(name)
-                    removed += 1
-            finally:
-                os.close(lock)
+        with _taken(path) as folder:
+            for name in _ours(folder):
+                folder.remove(name)
+                removed += 1
+        with open_folder(path) as folder:  # a file that is open cannot be removed everywhere
             folder.remove(_LOCK)
         with contextlib.suppress(OSError):  # there are others' files
             path.rmdir()
@@ -353,6 +342,18 @@ def forget(path: Path) -> int:
     except OSError as error:
         raise _unusable(path, error.strerror or str(error)) from error
     return removed
+
+
+@contextlib.contextmanager
+def _taken(path: Path) -> Iterator[Folder]:
+    """The folder, which is this process's meanwhile; BlockingIOError where it is another's."""
+    with open_folder(path) as folder:
+        lock = folder.open(_LOCK, os.O_RDWR | os.O_CREAT)
+        try:
+            locks.take(lock)
+            yield folder
+        finally:
+            os.close(lock)
 
 
 def _ours(folder: Folder) -> Iterator[str]:
