@@ -6,15 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gemma4_compile.errors import UsageError
-from gemma4_compile.options.serve import (
-    ServeOptions,
-)
+from gemma4_compile.options.serve import ServeOptions
 from gemma4_compile.runtime.device.device import Device, release_pools
-from gemma4_compile.runtime.engine.slot_room import package_need
+from gemma4_compile.runtime.engine.slot_room import loaded_bytes
 from gemma4_compile.runtime.listening import limits_of, listen, warn_of_strangers, wish_of
 from gemma4_compile.runtime.package.integrity import Check
 from gemma4_compile.runtime.package.package import Package, read_provenance
-from gemma4_compile.runtime.package.room import Placement, asks_for_room, free_memory
+from gemma4_compile.runtime.package.room import asks_for_room, free_memory
 from gemma4_compile.runtime.prefixes.prefix_folder import check_folder, model_folder
 from gemma4_compile.runtime.served_package import load_package
 from gemma4_compile.runtime.server.address import address_of, take_address
@@ -86,13 +84,9 @@ class _Offered:
 
 def _offered(options: ServeOptions, name: str, given: Path) -> _Offered:
     """Describe a package; Gemma4CompileError where it is none, or does not run here."""
-    console = Console()
-    directory = console.locate(
-        given, drafts=options.draft, pages=False, wish=wish_of(options, pages=False)
-    )
-    package = Package.open(
-        directory, check=Check.OFF, drafter=options.draft != 0, device=options.device
-    )
+    console, wish = Console(), wish_of(options, pages=False)
+    directory = console.locate(given, drafts=options.draft, pages=False, wish=wish)
+    package = Package.open(directory, check=Check.OFF, drafter=wish.drafter, device=options.device)
     for notice in package.notices:
         console.note(notice)
     compiled = package.chat_config.context_window_size
@@ -103,9 +97,6 @@ def _offered(options: ServeOptions, name: str, given: Path) -> _Offered:
             hint="give at most that, or compile the package with a larger --context",
         )
     device = Device.open(package.device)
-    placement = Placement(options.ple, options.experts)
-    slots = options.slots or 1
-    need = package_need(package, device, placement, options.draft != 0, slots)
+    nbytes = loaded_bytes(package, device, wish, wish.placement)
     card = ModelCard.of_package(package, name, length)
-    nbytes = 0 if need is None else need.at(length)
     return _Offered(directory, device, OfferedModel(card, device.describe(), nbytes))

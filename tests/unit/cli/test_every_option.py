@@ -205,7 +205,7 @@ CASES = {
         "take_address api_routes folder_routes connections_for webbrowser _Server read_provenance "
         "check_sizes for_pages without_drafter check_modality hub_package_of address_of Limits "
         "_served find_page is_loopback default_slots Slots EngineSequences kept_prefixes "
-        "check_folder check_free forget digest Package Device package_need loaded_bytes "
+        "check_folder check_free forget digest Package Device loaded_bytes "
         "ModelCard ModelPool model_routes",
         SERVE,
         (listening, serve_several, served_package, kept),
