@@ -62,6 +62,11 @@ class ApiError(Exception):
         return JSONResponse(body, self.status, headers)
 
 
+def stopping() -> ApiError:
+    """The error of a request that the end of the server ends."""
+    return ApiError(503, "the server is stopping")
+
+
 def as_api_error(error: BaseException) -> ApiError:
     """Answer to the client about an error; one that should not happen is logged."""
     if isinstance(error, ApiError):

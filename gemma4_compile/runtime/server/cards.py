@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
+from gemma4_compile.options.serve import LATEST
 from gemma4_compile.runtime.package.package import Package
 from gemma4_compile.template.chat_template import ChatTemplate
 from gemma4_compile.types import JsonObject
 
 _VERSION = "anthropic-version"  # a header of Anthropic's clients
+_SHOWN_NAME = 100  # characters of a model's name in an error or a note
 _OF_TEMPLATES = (("tools", "tools"), ("enable_thinking", "thinking"))
 """Variables that a template reads, and what Ollama's clients call it."""
 
@@ -69,6 +71,19 @@ class ModelCard:
             "lifecycle": "active",
             "max_input_tokens": self.context_length,
         }
+
+
+def is_called(own: str, asked: str) -> bool:
+    """Return whether a name of a request is a model's own, as some clients write it."""
+    return asked.removesuffix(LATEST) == own.removesuffix(LATEST)
+
+
+def unknown_model(asked: str, *known: str) -> str:
+    """What is said of a name that is none of a server's."""
+    if len(asked) > _SHOWN_NAME:  # it stands in every chunk of a stream
+        asked = f"{asked[:_SHOWN_NAME]}..."
+    names = ", ".join(f"`{name}`" for name in known)
+    return f"the model `{asked}` does not exist; this server has {names}"
 
 
 def card_object(card: ModelCard, headers: Container[str]) -> JsonObject:

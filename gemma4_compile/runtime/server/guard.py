@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from gemma4_compile.runtime.server.api_error import ApiError, as_api_error
+from gemma4_compile.runtime.server.api_error import ApiError, as_api_error, stopping
 
 Endpoint = Callable[[HttpRequest], Awaitable[Response]]
 Refusal = Callable[[ApiError], Response]
@@ -52,7 +52,7 @@ class Guard:
             except ClientDisconnect:
                 return Response(status_code=_CLIENT_IS_GONE)
             except asyncio.CancelledError:  # by the server, which does not wait any longer
-                return refusal(ApiError(503, "the server is stopping"))
+                return refusal(stopping())
             except BaseException as error:  # a panic of native code is no Exception
                 return refusal(as_api_error(error))
 

@@ -10,7 +10,6 @@ from tokenizers import Tokenizer
 
 from gemma4_compile.errors import Gemma4CompileError
 from gemma4_compile.media.settings import MediaSettings
-from gemma4_compile.options.serve import LATEST
 from gemma4_compile.runtime.engine.logprobs import AnswerTokens
 from gemma4_compile.runtime.engine.media_prompt import Prompt
 from gemma4_compile.runtime.engine.sequence import ContextFullError
@@ -20,7 +19,7 @@ from gemma4_compile.runtime.prompt.prompt import NO_TEMPLATE, PromptBuilder
 from gemma4_compile.runtime.reply.reply import MarkIds
 from gemma4_compile.runtime.sampling.sampling import SamplingOptions
 from gemma4_compile.runtime.server.api_error import ApiError
-from gemma4_compile.runtime.server.cards import ModelCard
+from gemma4_compile.runtime.server.cards import ModelCard, is_called, unknown_model
 from gemma4_compile.runtime.server.fields import Ignored
 from gemma4_compile.runtime.server.guard import Client
 from gemma4_compile.runtime.server.logprobs import EchoLogprobs, ReplyLogprobs
@@ -37,8 +36,6 @@ from gemma4_compile.runtime.server.tickets import Ticket
 from gemma4_compile.runtime.server.worker import Place, Worker
 from gemma4_compile.template.chat_template import ChatTemplate
 from gemma4_compile.template.watch import SlowRenderingError, Watch
-
-_SHOWN_NAME = 100  # characters of a model's name in an error or a note
 
 
 @dataclass(frozen=True)
@@ -209,12 +206,10 @@ class Service:
 
     def _is_own(self, name: str) -> bool:
         """Return whether it is the name of the model that is served, as some clients write it."""
-        return name.removesuffix(LATEST) == self.model.name.removesuffix(LATEST)
+        return is_called(self.model.name, name)
 
     def _unknown(self, name: str) -> str:
-        if len(name) > _SHOWN_NAME:  # it stands in every chunk of a stream
-            name = f"{name[:_SHOWN_NAME]}..."
-        return f"the model `{name}` does not exist; this server has `{self.model.name}`"
+        return unknown_model(name, self.model.name)
 
     def chat_prompt(self, request: ChatRequest, watch: Watch) -> Prompt:
         """The whole prompt.

@@ -12,7 +12,7 @@ from types import TracebackType
 from gemma4_compile.runtime.engine.beginnings import KeptCounts
 from gemma4_compile.runtime.engine.media_prompt import Tokens
 from gemma4_compile.runtime.engine.slots import Slots
-from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.api_error import ApiError, stopping
 from gemma4_compile.runtime.server.counts import Counts
 from gemma4_compile.runtime.server.scheduler import Scheduler
 from gemma4_compile.runtime.server.tickets import Starter, Ticket
@@ -208,7 +208,7 @@ class Worker:
 
     def _check_open(self) -> None:
         if self._stopping:
-            raise _stopping()
+            raise stopping()
         if not self.is_alive:
             raise _dead()
 
@@ -217,7 +217,7 @@ class Worker:
         with self._changed:
             self._stopping = True
             for ticket in (*self._running, *self._queue):
-                ticket.cancel(_stopping())
+                ticket.cancel(stopping())
             self._changed.notify()
 
     def stop(self) -> None:
@@ -287,10 +287,6 @@ class Worker:
             self._running.clear()
             self._queue.clear()
             self._waiting = 0
-
-
-def _stopping() -> ApiError:
-    return ApiError(503, "the server is stopping")
 
 
 def _dead() -> ApiError:

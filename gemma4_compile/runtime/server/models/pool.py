@@ -9,11 +9,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from gemma4_compile.errors import Gemma4CompileError
 from gemma4_compile.runtime.package.room import size_in_words
-from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.api_error import ApiError, stopping
 from gemma4_compile.runtime.server.memory import return_memory
 from gemma4_compile.runtime.server.models.offered import (
     Load,
@@ -24,7 +23,6 @@ from gemma4_compile.runtime.server.models.offered import (
 from gemma4_compile.runtime.server.models.threads import in_thread
 
 _log = logging.getLogger("gemma4_compile.serve")
-_Result = TypeVar("_Result")
 
 
 @dataclass(eq=False)
@@ -93,11 +91,6 @@ class ModelPool:
         self._turn = asyncio.Lock()  # one at a time is loaded or unloaded
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
-
-    @property
-    def is_stopping(self) -> bool:
-        """Return whether no more requests are taken."""
-        return self._stopping
 
     def statuses(self) -> list[ModelStatus]:
         """All models, in the order in which they were named."""
@@ -180,7 +173,7 @@ class ModelPool:
         waiters, entry.waiters = entry.waiters, []
         for turn in waiters:
             if not turn.done():
-                turn.set_exception(error or _stopping())
+                turn.set_exception(error or stopping())
 
     def _leave(self, entry: _Entry) -> None:
         entry.users -= 1
@@ -266,7 +259,7 @@ class ModelPool:
 
     async def _make_room(self, entry: _Entry) -> None:
         """Unload others until it fits: who is not used first, then who was not for longest."""
-        self._check_ever(entry.offered)
+        self._check_ever(entry)
         while not self._fits(entry):
             others = [one for one in self._neighbours(entry) if one.loaded is not None]
             if not others:
@@ -286,11 +279,11 @@ class ModelPool:
         free = self._free(entry.offered)
         return free is None or need <= free
 
-    def _check_ever(self, offered: OfferedModel) -> None:
+    def _check_ever(self, entry: _Entry) -> None:
         """ApiError for a model that would not fit if it were alone."""
-        most = self._memory
+        offered, most = entry.offered, self._memory
         if most is None:
-            entry, free = self._entries[offered.card.name], self._free(offered)
+            free = self._free(offered)
             loaded = [one.loaded for one in self._neighbours(entry) if one.loaded is not None]
             if free is None or not all(one.nbytes for one in loaded):
                 return  # nobody knows before the others have left
@@ -366,7 +359,7 @@ class ModelPool:
 
     def _check_open(self) -> None:
         if self._stopping:
-            raise _stopping()
+            raise stopping()
 
     def _begin(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -378,7 +371,3 @@ class ModelPool:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # who waits for it has it; asyncio need not tell it again
-
-
-def _stopping() -> ApiError:
-    return ApiError(503, "the server is stopping")

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from datetime import datetime, timedelta, timezone
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gemma4_compile.options.serve import LATEST
 from gemma4_compile.runtime.server.anthropic.endpoints import refuse_batch
 from gemma4_compile.runtime.server.anthropic.errors import refusal as of_anthropic
 from gemma4_compile.runtime.server.api import refuse_embeddings
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.body import BodyReader, Limits
-from gemma4_compile.runtime.server.cards import ModelCard, card_list, card_object
+from gemma4_compile.runtime.server.cards import (
+    ModelCard,
+    card_list,
+    card_object,
+    is_called,
+    unknown_model,
+)
 from gemma4_compile.runtime.server.fields import Ignored
 from gemma4_compile.runtime.server.guard import Guard, Refusal
 from gemma4_compile.runtime.server.metrics import slots_object
@@ -33,6 +37,7 @@ from gemma4_compile.runtime.server.ollama.lists import (
     shown,
     tags,
 )
+from gemma4_compile.runtime.server.ollama.requests import LETS_GO
 from gemma4_compile.runtime.server.openai_responses.store import ResponseStore
 from gemma4_compile.runtime.server.openai_responses.stored import stored_routes
 from gemma4_compile.runtime.server.streams import unless_gone
@@ -46,7 +51,6 @@ _OF_OPENAI = (
 )
 _OF_ANTHROPIC = ("/v1/messages", "/v1/messages/count_tokens")
 _OF_OLLAMA = {"/api/chat": of_chat, "/api/generate": of_generate}
-_SHOWN_NAME = 100  # characters of a name in an error
 
 
 def model_routes(
@@ -109,7 +113,6 @@ class _Passed(Response):
 class _Front:
     def __init__(self, pool: ModelPool, limits: Limits) -> None:
         self._pool = pool
-        self._limits = limits
         self._since = now()
         longest = max(card.context_length for card in self._cards())
         # what fits no prompt of the model that is named is refused by that one
@@ -168,7 +171,7 @@ class _Front:
 
     async def processes(self, _: HttpRequest) -> Response:
         loaded = [one for one in self._pool.statuses() if one.status == "loaded"]
-        times = [FOREVER if one.idle_s is None else _after(one.idle_s) for one in loaded]
+        times = [FOREVER if one.idle_s is None else now(one.idle_s) for one in loaded]
         return JSONResponse(processes([one.card for one in loaded], times))
 
     async def show(self, request: HttpRequest) -> Response:
@@ -183,13 +186,10 @@ class _Front:
         cards = self._cards()
         if name is None:
             return cards[0]
-        wanted = name.removesuffix(LATEST)
         for card in cards:
-            if card.name.removesuffix(LATEST) == wanted:
+            if is_called(card.name, name):
                 return card
-        known = ", ".join(f"`{card.name}`" for card in cards)
-        short = name if len(name) <= _SHOWN_NAME else f"{name[:_SHOWN_NAME]}..."
-        why = f"the model `{short}` does not exist; this server has {known}"
+        why = unknown_model(name, *(card.name for card in cards))
         raise ApiError(404, why, param="model", code="model_not_found")
 
 
@@ -201,12 +201,6 @@ def _named(body: object) -> str | None:
 
 def _only_unloads(body: object) -> bool:
     """Return whether a request of Ollama's clients lets a model go, and asks for nothing."""
-    if not isinstance(body, dict) or body.get("keep_alive") not in (0, "0", "0s", "0m"):
+    if not isinstance(body, dict) or body.get("keep_alive") not in LETS_GO:
         return False
     return not body.get("prompt") and not body.get("messages")
-
-
-def _after(seconds: float) -> str:
-    """A time from now, as Go writes it."""
-    found = datetime.now(timezone.utc) + timedelta(seconds=seconds)
-    return found.isoformat().replace("+00:00", "Z")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 from gemma4_compile.runtime.engine.generation import Generation
 from gemma4_compile.runtime.reply.declared_values import as_declared
@@ -114,9 +114,10 @@ class OllamaAnswer:
         return values if self._note is None else values | {"note": self._note}
 
 
-def now() -> str:
-    """The time, as Go writes it."""
-    return datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")
+def now(later_s: float = 0.0) -> str:
+    """The time, or the one so many seconds later, as Go writes it."""
+    found = datetime.now(timezone.utc) + timedelta(seconds=later_s)
+    return found.isoformat().replace("+00:00", "Z")
 
 
 def _nanoseconds(seconds: float) -> int:

@@ -76,6 +76,8 @@ _SILENT_OPTIONS = {
 }
 _MESSAGE = {"content", "images", "role", "thinking", "tool_call_id", "tool_calls", "tool_name"}
 _ROLES = ("system", "user", "assistant", "tool")
+LETS_GO = (0, "0", "0s", "0m")
+"""Values of `keep_alive` with which a client lets a model go."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ def _request(fields: Fields, asked: ChatRequest | CompletionRequest | None) -> O
     return OllamaRequest(
         asked,
         _model(fields),
-        unloads=fields.raw("keep_alive") in (0, "0", "0s", "0m"),
+        unloads=fields.raw("keep_alive") in LETS_GO,
         stream=fields.get("stream", bool, True),
     )
 
