@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,15 @@ from transformers import (
     Gemma4UnifiedTextConfig,
 )
 
+from gemma4_compile import abi
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
+from gemma4_compile.model_spec.text.parameters import parameter_table
+from gemma4_compile.package.artifacts import TensorCache, read_artifact
+from gemma4_compile.quantization.recipe import storage_plan
+from gemma4_compile.quantization.schemes import RECIPES
+from gemma4_compile.tiny import checkpoint
 from gemma4_compile.tiny.architecture import HEAD
+from gemma4_compile.verification.stored_weights import StoredWeights
 from tests.models import tensor_name
 
 Float32Array = npt.NDArray[np.float32]
@@ -50,6 +59,20 @@ def load(
             rounded = torch.tensor(module.scalar_embed_scale).to(getattr(torch, dtype))
             module.embed_scale = rounded.to(torch.float32)
     return model
+
+
+def tiny(package: Path, recipe: str) -> Gemma4ForCausalLM:
+    """`tiny` on the weights that a package's tensors mean."""
+    config = Gemma4Config.from_dict(checkpoint.config())
+    plan = storage_plan(parameter_table(config), RECIPES[recipe], None)
+    cache = TensorCache.from_json(read_artifact(package / abi.TENSOR_CACHE_FILE))
+    stored = StoredWeights(package, cache, plan)
+    weights = {
+        source.name: stored.read(source.name, 0, source.shape[0]).reshape(source.shape)
+        for entry in plan
+        for source in entry.parameter.sources
+    }
+    return load(checkpoint.config()["text_config"], weights, config.dtype)
 
 
 def logits(model: Gemma4ForCausalLM, ids: Ids) -> Float32Array:

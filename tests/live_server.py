@@ -17,6 +17,11 @@ import uvicorn
 from starlette.routing import BaseRoute
 
 from gemma4_compile.media.settings import MediaSettings
+from gemma4_compile.runtime.engine.engine import Engine
+from gemma4_compile.runtime.engine.generation import Generator
+from gemma4_compile.runtime.engine.sequence_engine import EngineSequences
+from gemma4_compile.runtime.engine.slots import Slots
+from gemma4_compile.runtime.package.package import Package
 from gemma4_compile.runtime.protocols import api_routes
 from gemma4_compile.runtime.sampling.sampling import SamplingOptions
 from gemma4_compile.runtime.server.app import create_app
@@ -113,6 +118,22 @@ def serving(
         server.should_exit = True
         thread.join(PATIENCE_S)
         socket.close()
+
+
+@contextmanager
+def serving_package(package: Package, name: str, sequences: int = 1) -> Iterator[Live]:
+    """Run the API over a package, with so many slots."""
+    model = Model.of(package, name, None)
+    engine = EngineSequences(Engine(package, sequences=sequences))
+    slots = Slots(engine, lambda one: Generator(one, model.tokenizer, package.stop_token_ids))
+    worker = Worker(lambda: slots, 4)
+    worker.start()
+    try:
+        routes = api_routes(Service(model, worker), Limits(), None)
+        with serving(routes, is_alive=lambda: worker.is_alive) as live:
+            yield live
+    finally:
+        worker.stop()
 
 
 def scripted_model(template: str | None) -> Model:

@@ -9,17 +9,9 @@ from typing import Any
 
 import pytest
 
-from gemma4_compile.runtime.engine.engine import Engine
-from gemma4_compile.runtime.engine.generation import Generator
-from gemma4_compile.runtime.engine.sequence_engine import EngineSequences
-from gemma4_compile.runtime.engine.slots import Slots
 from gemma4_compile.runtime.package.package import Package
-from gemma4_compile.runtime.protocols import api_routes
-from gemma4_compile.runtime.server.body import Limits
-from gemma4_compile.runtime.server.service import Model, Service
-from gemma4_compile.runtime.server.worker import Worker
 from tests.child import run_within
-from tests.live_server import LOCAL, PATIENCE_S, Live, serving
+from tests.live_server import LOCAL, PATIENCE_S, Live, serving_package
 from tests.web.compiled import TINY, Compiler
 from tools.training.tiny.tools import PAGE_CALCULATOR
 
@@ -33,17 +25,8 @@ RESULT, ANSWER = str(4321 * 17), "4321 times 17 is 73457."
 @pytest.fixture(scope="module")
 def live(compiled: Compiler) -> Iterator[Live]:
     package = Package.open(compiled(TINY, "cpu", "q4f16"))
-    model = Model.of(package, "tiny", None)
-    engine = EngineSequences(Engine(package))
-    slots = Slots(engine, lambda one: Generator(one, model.tokenizer, package.stop_token_ids))
-    worker = Worker(lambda: slots, 4)
-    worker.start()
-    try:
-        routes = api_routes(Service(model, worker), Limits(), None)
-        with serving(routes, is_alive=lambda: worker.is_alive) as live:
-            yield live
-    finally:
-        worker.stop()
+    with serving_package(package, "tiny") as live:
+        yield live
 
 
 @BOTH

@@ -10,24 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemma4_compile import abi
-from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
-from gemma4_compile.model_spec.text.parameters import parameter_table
-from gemma4_compile.package.artifacts import TensorCache, read_artifact
-from gemma4_compile.quantization.recipe import storage_plan
-from gemma4_compile.quantization.schemes import RECIPES
-from gemma4_compile.runtime import Engine, Package
-from gemma4_compile.runtime.engine.generation import Generator
-from gemma4_compile.runtime.engine.sequence_engine import EngineSequences
-from gemma4_compile.runtime.engine.slots import Slots
-from gemma4_compile.runtime.protocols import api_routes
-from gemma4_compile.runtime.server.body import Limits
-from gemma4_compile.runtime.server.service import Model, Service
-from gemma4_compile.runtime.server.worker import Worker
-from gemma4_compile.tiny.checkpoint import config as tiny_config
-from gemma4_compile.verification.stored_weights import StoredWeights
+from gemma4_compile.runtime import Package
 from tests import hf
-from tests.live_server import Live, serving
+from tests.live_server import Live, serving_package
 
 pytestmark = pytest.mark.parity
 
@@ -42,32 +27,14 @@ def package(tiny_package: Path) -> Package:
 
 @pytest.fixture(scope="module")
 def live(package: Package) -> Iterator[Live]:
-    model = Model.of(package, "tiny", None)
-    engine = EngineSequences(Engine(package, sequences=2))
-    slots = Slots(engine, lambda one: Generator(one, model.tokenizer, package.stop_token_ids))
-    worker = Worker(lambda: slots, 4)
-    worker.start()
-    try:
-        routes = api_routes(Service(model, worker), Limits(), None)
-        with serving(routes, is_alive=lambda: worker.is_alive) as live:
-            yield live
-    finally:
-        worker.stop()
+    with serving_package(package, "tiny", sequences=2) as live:
+        yield live
 
 
 @pytest.fixture(scope="module")
 def theirs(tiny_package: Path) -> Any:
     """The model in transformers, on the weights of the package."""
-    config = Gemma4Config.from_dict(tiny_config())
-    plan = storage_plan(parameter_table(config), RECIPES["f32"], None)
-    cache = TensorCache.from_json(read_artifact(tiny_package / abi.TENSOR_CACHE_FILE))
-    stored = StoredWeights(tiny_package, cache, plan)
-    weights = {
-        source.name: stored.read(source.name, 0, source.shape[0]).reshape(source.shape)
-        for entry in plan
-        for source in entry.parameter.sources
-    }
-    return hf.load(tiny_config()["text_config"], weights, config.dtype)
+    return hf.tiny(tiny_package, "f32")
 
 
 def expected(model: Any, ids: list[int]) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -9,21 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from gemma4_compile import abi
-from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
-from gemma4_compile.model_spec.text.parameters import parameter_table
-from gemma4_compile.package.artifacts import Provenance, TensorCache, read_artifact
+from gemma4_compile.package.artifacts import Provenance, read_artifact
 from gemma4_compile.package.libraries import LibraryRecord
-from gemma4_compile.quantization.recipe import storage_plan
-from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets.spec import INT8, WORDS
-from gemma4_compile.tiny.checkpoint import config as tiny_config
-from gemma4_compile.verification.stored_weights import StoredWeights
 from tests import hf, tolerances
 from tests.marks import slow_unless
 from tests.web.compiled import EVERY
@@ -55,18 +48,8 @@ class Truth:
 
 @pytest.fixture(scope="module")
 def truth(nine_libraries: Path) -> Truth:
-    text: dict[str, Any] = tiny_config()["text_config"]
-    config = Gemma4Config.from_dict(tiny_config())
-    plan = storage_plan(parameter_table(config), RECIPES[RECIPE], None)
-    cache = TensorCache.from_json(read_artifact(nine_libraries / abi.TENSOR_CACHE_FILE))
-    stored = StoredWeights(nine_libraries, cache, plan)
-    weights = {
-        source.name: stored.read(source.name, 0, source.shape[0]).reshape(source.shape)
-        for entry in plan
-        for source in entry.parameter.sources
-    }
     ids = [2, *np.random.default_rng(0).integers(107, 1000, PROMPT + DECODED - 1).tolist()]
-    return Truth(ids, hf.logits(hf.load(text, weights, config.dtype), ids))
+    return Truth(ids, hf.logits(hf.tiny(nine_libraries, RECIPE), ids))
 
 
 def test_it_is_every_library_for_browsers(nine_libraries: Path) -> None:
