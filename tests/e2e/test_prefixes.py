@@ -253,3 +253,28 @@ def test_a_chat_goes_on_from_what_one_before_it_kept(
     assert replies[1].reused_tokens > replies[1].prompt_tokens // 2
     assert forget(cache.path) > 0
     assert not cache.path.exists()
+
+
+def test_a_chat_goes_on_behind_the_last_reply_of_one_before_it(
+    engine: Engine, tiny_package: Path, tmp_path: Path
+) -> None:
+    """What the conversation was left with is kept, and `/load` goes on from there."""
+    package = Package.open(tiny_package)
+    cache = PrefixCache.of(tmp_path / "kept", read_provenance(tiny_package), package.library_name)
+    count = engine.prefill_chunk + 8  # fewer are read again sooner than kept
+
+    def never_ending(_: Float32Array) -> int:
+        return 110
+
+    before = Chat(engine, package, prefix_memory=2**24, prefix_cache=cache)
+    list(before.events("Hello there, my friend.", never_ending, max_tokens=count))
+    before.close()
+    assert before.last_reply is not None
+    assert len(before.last_reply.token_ids) == count
+    after = Chat(engine, package, prefix_memory=2**24, prefix_cache=cache)
+    after.restore(before.messages)
+    list(after.events("And then?", greedy, max_tokens=2))
+    after.close()
+    assert after.last_reply is not None
+    # The last token is not in the state that was left: nobody has asked for one after it.
+    assert after.last_reply.reused_tokens == before.last_reply.prompt_tokens + count - 1

@@ -140,8 +140,13 @@ class Chat:
         return self._kept is not None
 
     def close(self) -> None:
-        """Write what is still to be written to `prefix_cache`."""
-        if self._kept is not None:
+        """Write what is still to be written to `prefix_cache`, the end of the conversation too."""
+        if self._kept is None:
+            return
+        try:
+            if self._kept.lasts:
+                self._generator.leave(0)  # as `clear` does
+        finally:
             self._kept.close()
 
     @classmethod

@@ -164,6 +164,11 @@ class KeptPrefixes:
         done = self.saved_states, self.hits, self.restored_tokens
         return KeptCounts(len(memory), memory.nbytes, memory.budget, *done)
 
+    @property
+    def lasts(self) -> bool:
+        """Return whether a folder holds them for the next start."""
+        return self._files is not None
+
     def has_room(self, length: int) -> bool:
         """Return whether the budget has room for the rows of so many tokens alone."""
         return saved_bytes(self.entries, self._itemsize, length) <= self.memory.budget
