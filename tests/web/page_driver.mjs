@@ -2,7 +2,7 @@
 //
 // Job: {page, packages: {name: folder}, chromium, axe, output, shots?, answers?, group, only?}. Runs the scenarios of
 // page_real.mjs (the stock client) and of page_scripted.mjs, page_chats.mjs, page_links.mjs, page_looks.mjs, page_media.mjs,
-// page_models.mjs, page_capture.mjs and page_libraries.mjs (a scripted engine), and those of page_drafts.mjs and
+// page_models.mjs, page_capture.mjs and page_libraries.mjs (a scripted engine), and those of page_beginnings.mjs, page_drafts.mjs and
 // page_profile.mjs (both); of page_choice.mjs, and of page_firefox.mjs where the job names `firefox`; each in the order of its file, and writes result.json:
 // {scenarios: {name: {seconds, error}}}.
 // With `shots` screenshots go to the output folder, and in any case that of a scenario that fails. The page's service worker is left out: it would hand out the files
@@ -12,6 +12,7 @@ import path from "node:path";
 import { ENVIRONMENT, FLAGS, openBrowser } from "./chromium.mjs";
 import { ANSWER_MS, STEP_MS, within } from "./limits.mjs";
 import { HEADERS, servePage } from "./page_server.mjs";
+import { BEGINNINGS } from "./page_beginnings.mjs";
 import { CAPTURE } from "./page_capture.mjs";
 import { CHATS } from "./page_chats.mjs";
 import { CHOICE } from "./page_choice.mjs";
@@ -210,7 +211,7 @@ const groups = {
   scripted: { ...SCRIPTED, ...LIBRARIES, ...SCRIPTED_DRAFTS, ...SCRIPTED_TABLE, ...SCRIPTED_PROFILE },
   chats: { ...CHATS, ...LOOKS, ...LINKS, ...MODELS },
   media: { ...MEDIA, ...CAPTURE },
-  real: { ...REAL, ...REAL_DRAFTS, ...REAL_PROFILE },
+  real: { ...REAL, ...BEGINNINGS, ...REAL_DRAFTS, ...REAL_PROFILE },
   choice: CHOICE,
   firefox: FIREFOX,
 };

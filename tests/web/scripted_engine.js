@@ -47,7 +47,7 @@ const tell = (message) => postMessage(message);
 async function reply(id, sent, request) {
   let at = performance.timeOrigin + performance.now() - sent;
   let drafted = 0;
-  const chunk = (fields) => tell({ kind: "chunk", id, at, drafted, chunk: { choices: [], ...fields } });
+  const chunk = (fields) => tell({ kind: "chunk", id, at, drafted, kept: 0, chunk: { choices: [], ...fields } });
   self.requests.push(request);
   stopped = false;
   const { content } = request.messages.at(-1);

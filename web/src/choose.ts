@@ -25,6 +25,7 @@ export type {
   TableOptions,
   TablePlace,
 } from "./choose/options";
+export { isMobileAgent, type PageMemory, pageMemory } from "./choose/table_place";
 export { librariesOf, type Needs, type WebLibrary } from "./choose/provenance";
 
 /**

@@ -8,6 +8,7 @@ import { Engine } from "./engine/engine";
 import type { EngineLost } from "./engine/failures";
 import { Ownership } from "./engine/ownership";
 import { packageUrl } from "./package/address";
+import { beginningsFor } from "./package/beginnings";
 import { findAdapter, findDevice, NoWebGpu } from "./package/device";
 import { choose } from "./package/libraries";
 import { offeredModels } from "./package/models";
@@ -125,7 +126,9 @@ export class Loader {
     const { settings } = this.session;
     const whole = this.whole!;
     const drafted = settings.fast && settings.drafts ? whole : withoutDrafter(whole);
-    const pack = await withTable(drafted, settings, this.context(drafted));
+    const context = this.context(drafted);
+    const placed = await withTable(drafted, settings, context);
+    const pack = { ...placed, beginnings: beginningsFor(placed, settings, this.device!, context) };
     if (this.whole === whole) this.pack = this.session.pack = pack; // else another one was opened meanwhile
     return pack;
   }

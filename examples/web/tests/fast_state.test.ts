@@ -1,7 +1,7 @@
 import type { Stats } from "gemma4-web/fast";
 import { describe, expect, it } from "vitest";
 import type { Package } from "../src/package/package";
-import { describeDrafts, describeFast, describeTable } from "../src/view/fast_state";
+import { describeBeginnings, describeDrafts, describeFast, describeTable } from "../src/view/fast_state";
 
 function statsOf(changes: Partial<Stats>): Stats {
   const ready = { enabled: true, libraries: 1, reasons: [], plainSteps: 0, replayedSteps: 0, aheadSteps: 0 };
@@ -109,4 +109,27 @@ describe("describeTable", () => {
     ["a wish that nothing could do", [onDevice, table("device", "host", "no files"), "host"], /: no files\.$/],
     ["a wish before a start", [undefined, table("device", "auto"), "host"], /: a reason\.$/],
   ])("%s", (_, given, said) => expect(describeTable(...given)).toMatch(said));
+});
+
+describe("describeBeginnings", () => {
+  const pack = { beginnings: { bytes: 2 ** 28, why: "there is room for them", wish: "auto" as const } };
+
+  it("says what is kept, what that saved, and why no more is", () => {
+    expect(describeBeginnings(undefined, undefined, "auto")).toBe("");
+    expect(describeBeginnings(undefined, pack, "off")).toBe("Up to 256 MiB: there is room for them.");
+    const none = statsOf({ keptBytes: 0, keptTokens: 0 });
+    expect(describeBeginnings(none, pack, "auto")).toBe("Up to 256 MiB: there is room for them.");
+    const kept = statsOf({ keptBytes: 2 ** 20, keptTokens: 1024, reasons: ["no beginnings are kept: for a test"] });
+    expect(describeBeginnings(kept, pack, "off")).toBe(
+      "Up to 256 MiB: there is room for them. Now 1.0 MiB, and 1,024 tokens were not read again. " +
+        "Not more: no beginnings are kept: for a test. " +
+        "The change takes effect when the model starts again: reload the page.",
+    );
+    expect(describeFast(kept, true)).toMatch(/^Ready/);
+  });
+
+  it("says why nothing is", () => {
+    const off = { beginnings: { bytes: 0, why: "it was asked for", wish: "off" as const } };
+    expect(describeBeginnings(statsOf({ keptBytes: 0 }), off, "off")).toBe("Off: it was asked for.");
+  });
 });

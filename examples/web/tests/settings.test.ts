@@ -42,6 +42,7 @@ describe("settings that were kept", () => {
     { context: { a: -512 } },
     { agreed: { a: 1 } },
     { agreed: [] },
+    { beginnings: "much" },
     { more: 1 },
     { constructor: 1, toString: "x" },
     JSON.parse('{"__proto__": {"seed": 5}}'),

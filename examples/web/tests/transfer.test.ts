@@ -17,6 +17,7 @@ function chat(title = ""): Conversation {
     firstTokenSeconds: 0.25,
     tokensPerSecond: 40.5,
     tokensPerStep: 2.25,
+    keptTokens: 48,
   };
   return {
     ...newConversation(1000),

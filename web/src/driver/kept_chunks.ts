@@ -195,6 +195,8 @@ export class KeptChunks implements KeptBeginnings {
     if (tensor === 0 || !logits) return undefined;
     const logitsBytes = calls.sizes(tensor).reduce((a, b) => a * b) * FLOAT_BYTES;
     const size = KeptChunks.eachRun(place, position, () => undefined) + logitsBytes;
+    if (size > this.mostBytes && this.used.size === 0)
+      because(`no beginnings are kept: a chunk takes ${size} bytes, and ${this.mostBytes} are for them`);
     if (!this.makeRoom(size, parent)) return undefined;
     const { native, stream } = place.device;
     stream.flush();

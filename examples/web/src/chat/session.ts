@@ -328,7 +328,8 @@ export class Session {
         const firstTokenSeconds = reply.stats?.firstTokenSeconds ?? usage.firstTokenSeconds;
         const tokens = (reply.stats?.tokens ?? 0) + usage.tokens;
         const speed = { tokensPerSecond: tokensPerSecond(writing.pace), tokensPerStep: tokensPerStep(writing.pace) };
-        reply.stats = { ...usage, tokens, firstTokenSeconds, ...speed };
+        const keptTokens = (reply.stats?.keptTokens ?? 0) + usage.keptTokens;
+        reply.stats = { ...usage, tokens, keptTokens, firstTokenSeconds, ...speed };
       }
       this.events.replyChanged(reply);
       if (performance.now() - this.savedAt > SAVE_EVERY_MS) void this.save(conversation);

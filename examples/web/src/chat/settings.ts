@@ -1,4 +1,5 @@
 // What a person chose, in localStorage.
+import { BEGINNINGS, type BeginningsWish } from "../package/beginnings";
 import type { TableWish } from "../package/package";
 import type { Theme } from "../view/theme";
 
@@ -32,6 +33,8 @@ export interface Settings {
   drafts: boolean;
   /** Where the table of per-layer embeddings lies. */
   table: TableWish;
+  /** How much of the graphics device is for beginnings of conversations. */
+  beginnings: BeginningsWish;
 }
 
 const SETTINGS = "gemma4-settings";
@@ -49,6 +52,7 @@ const DEFAULTS: Settings = {
   fast: true,
   drafts: true,
   table: "auto",
+  beginnings: "auto",
 };
 
 // As the fields have them: beyond, the client ends with an error of its own.
@@ -81,6 +85,7 @@ export function settingsFrom(kept: unknown): Settings {
   }
   if (!THEMES.includes(settings.theme)) settings.theme = DEFAULTS.theme;
   if (!TABLES.includes(settings.table)) settings.table = DEFAULTS.table;
+  if (!BEGINNINGS.includes(settings.beginnings)) settings.beginnings = DEFAULTS.beginnings;
   return settings;
 }
 

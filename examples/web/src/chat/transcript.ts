@@ -39,6 +39,8 @@ export type ReplyState = "writing" | "done" | "stopped" | "cut" | "interrupted";
 
 export interface Stats {
   promptTokens: number;
+  /** Of prompts, tokens that were copied from what is kept of an earlier one. */
+  keptTokens?: number;
   /** Of the conversation up to the end of the reply. */
   contextTokens: number;
   tokens: number;

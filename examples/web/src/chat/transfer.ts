@@ -177,13 +177,14 @@ class Reader {
   private stats(value: unknown, at: string): Stats {
     const from = this.record(value, at);
     const number = (name: keyof Stats) => this.count(from[name], `${at}.${name}`);
-    const given = (name: "tokensPerSecond" | "tokensPerStep") =>
+    const given = (name: "keptTokens" | "tokensPerSecond" | "tokensPerStep") =>
       from[name] === undefined ? {} : { [name]: number(name) };
     return {
       promptTokens: number("promptTokens"),
       contextTokens: number("contextTokens"),
       tokens: number("tokens"),
       firstTokenSeconds: number("firstTokenSeconds"),
+      ...given("keptTokens"),
       ...given("tokensPerSecond"),
       ...given("tokensPerStep"),
     };

@@ -36,6 +36,8 @@ export interface GenerationOptions extends Sampling {
 
 export interface Usage {
   promptTokens: number;
+  /** Of them, those that were copied from what is kept of an earlier prompt. */
+  keptTokens: number;
   /** Of the whole conversation, as it lies in the KV state. */
   contextTokens: number;
   tokens: number;
@@ -128,6 +130,7 @@ export class Engine {
         fast,
         drafter,
         library: pack.choice,
+        beginnings: pack.beginnings?.bytes ?? 0,
         table: pack.table && { place: pack.table.place, savedBytes: pack.table.savedBytes },
         config: { cacheBackend: "cache", model_list: [record] },
       },
@@ -239,7 +242,7 @@ export class Engine {
   }
 
   private piecesOf(
-    { chunk: { choices, usage }, drafted }: Extract<FromWorker, { kind: "chunk" }>,
+    { chunk: { choices, usage }, drafted, kept }: Extract<FromWorker, { kind: "chunk" }>,
     reused: boolean,
     finish: string,
     clock: ReplyClock,
@@ -256,6 +259,7 @@ export class Engine {
       pieces.push({
         usage: {
           promptTokens: prompt_tokens,
+          keptTokens: kept,
           contextTokens: this.contextTokens,
           tokens,
           pace: clock.pace(completion_tokens, drafted),

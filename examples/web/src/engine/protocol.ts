@@ -12,7 +12,7 @@ export type ToWorker =
   /**
    * `fast`: with gemma4-web between the client and the device, and with `drafter` several tokens a step. `library`: which
    * one the page chose, and why. `table`: where the page wants the table of per-layer embeddings, and what that saves;
-   * undefined where there is none.
+   * undefined where there is none. `beginnings`: bytes of the device for those of prompts; 0: none.
    */
   | {
       kind: "start";
@@ -22,6 +22,7 @@ export type ToWorker =
       drafter: StoredDrafter | undefined;
       library: { name: string; why: string } | undefined;
       table: { place: TablePlace; savedBytes: number } | undefined;
+      beginnings: number;
     }
   /** `sent`: when the person sent the message, by `now` of speed.ts. */
   | { kind: "reply"; id: number; sent: number; request: ChatCompletionRequestStreaming }
@@ -32,8 +33,11 @@ export type ToWorker =
 export type FromWorker =
   | { kind: "progress"; share: number; text: string }
   | { kind: "started"; fast: FastStats }
-  /** `at`: milliseconds since `sent`; `drafted`, with the usage: tokens of the reply that took no step of their own. */
-  | { kind: "chunk"; id: number; at: number; drafted: number; chunk: ChatCompletionChunk }
+  /**
+   * `at`: milliseconds since `sent`; with the usage, `drafted`: tokens of the reply that took no step of their own; `kept`: of the
+   * prompt, those that were copied from what is kept of an earlier one.
+   */
+  | { kind: "chunk"; id: number; at: number; drafted: number; kept: number; chunk: ChatCompletionChunk }
   | { kind: "end"; id: number; fast: FastStats }
   | { kind: "profiled"; id: number; profile: Profile }
   /** A start or a reply failed; the client's errors are text. */

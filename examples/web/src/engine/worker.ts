@@ -1,6 +1,6 @@
 // The stock client, off the page's own thread. It also reports when the graphics device is gone, which
 // the client only logs.
-import { disable, noteChoice, placeTable, profile, stats, useDrafter } from "gemma4-web/fast"; // before the client, which it watches
+import { disable, keepBeginnings, noteChoice, placeTable, profile, stats, useDrafter } from "gemma4-web/fast"; // before the client, which it watches
 import { MLCEngine } from "@mlc-ai/web-llm";
 import type { TablePlace } from "gemma4-web/fast";
 import type { FromWorker, StoredDrafter, ToWorker } from "./protocol";
@@ -42,11 +42,12 @@ async function place(url: string, { place, savedBytes }: { place: TablePlace; sa
 }
 
 async function start(message: Extract<ToWorker, { kind: "start" }>): Promise<void> {
-  const { model, config, fast, drafter, library, table } = message;
+  const { model, config, fast, drafter, library, table, beginnings } = message;
   if (!fast) disable();
   if (library) noteChoice(library);
   try {
     engine.setAppConfig(config);
+    keepBeginnings(fast ? beginnings : 0);
     if (fast && table) await place(config.model_list[0]!.model, table);
     await engine.reload(model);
     if (fast && drafter) await useStored(drafter);
@@ -57,11 +58,12 @@ async function start(message: Extract<ToWorker, { kind: "start" }>): Promise<voi
 }
 
 async function reply({ id, sent, request }: Extract<ToWorker, { kind: "reply" }>): Promise<void> {
-  const before = stats().guessedSteps;
+  const before = stats();
   try {
     for await (const chunk of await engine.chat.completions.create(request)) {
-      const drafted = chunk.usage ? stats().guessedSteps - before : 0; // not with every token
-      tell({ kind: "chunk", id, at: now() - sent, drafted, chunk });
+      const { guessedSteps, keptTokens } = chunk.usage ? stats() : before; // not with every token
+      const [drafted, kept] = [guessedSteps - before.guessedSteps, keptTokens - before.keptTokens];
+      tell({ kind: "chunk", id, at: now() - sent, drafted, kept, chunk });
     }
     tell({ kind: "end", id, fast: stats() });
   } catch (error) {

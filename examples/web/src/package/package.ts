@@ -4,6 +4,7 @@ import { fetchChecked, readSmall, Refused, Unreachable } from "../download/fetch
 import { sha256 } from "../download/hash";
 import { type MediaInputs, mediaInputsOf } from "../media/inputs";
 import { hubModelOf } from "./address";
+import type { BeginningsChoice } from "./beginnings";
 import { Fields } from "./json_fields";
 import type { Library, LibraryChoice, ListedLibrary } from "./libraries";
 import { NUMERICS, type Numerics, readNumerics } from "./numerics";
@@ -48,6 +49,8 @@ export interface Package {
   choice?: LibraryChoice;
   /** Where its table of per-layer embeddings is to lie, and why; undefined: it has none, or nobody has chosen. */
   table?: TableChoice & { wish: TableWish };
+  /** What is kept on the device of prompts that were read; undefined: nobody has chosen. */
+  beginnings?: BeginningsChoice;
   recipe: string;
   contextLength: number;
   files: PackageFile[];

@@ -1,5 +1,6 @@
 // What gemma4-web does for the model that runs, in words.
 import type { Stats } from "gemma4-web/fast";
+import type { BeginningsWish } from "../package/beginnings";
 import type { Package, TableWish } from "../package/package";
 import { formatBytes, formatCount } from "../package/units";
 
@@ -8,6 +9,8 @@ const FIRST_STEPS = 4;
 const SWITCHED_OFF = "disable() was called";
 /** Why gemma4-web drafts no tokens. */
 const OF_DRAFTS = /^no (drafter|tokens are drafted): /;
+/** Why it keeps no beginnings, or no more of them. */
+const OF_BEGINNINGS = /beginnings/;
 const MISSING = "its files did not arrive";
 const LATER = " The change takes effect when the model starts again: reload the page.";
 
@@ -73,6 +76,29 @@ function placeNow(
   return [isOnHost, isOnHost === (place === "host") ? why : tableReason];
 }
 
+/**
+ * What is kept of prompts, and why so much.
+ *
+ * `stats`: of the model that runs; without one what is to be kept.
+ */
+export function describeBeginnings(
+  stats: Stats | undefined,
+  pack: Pick<Package, "beginnings"> | undefined,
+  wanted: BeginningsWish,
+): string {
+  if (!pack?.beginnings) return "";
+  const { bytes, why, wish } = pack.beginnings;
+  const state = bytes === 0 ? `Off: ${why}.` : `Up to ${formatBytes(bytes)}: ${why}.${stats ? keptOf(stats) : ""}`;
+  return stats && wanted !== wish ? state + LATER : state;
+}
+
+function keptOf({ keptBytes, keptTokens, reasons }: Stats): string {
+  const copied = keptTokens ? `, and ${formatCount(keptTokens)} tokens were not read again` : "";
+  const now = keptBytes ? ` Now ${formatBytes(keptBytes)}${copied}.` : "";
+  const problem = reasons.find((reason) => OF_BEGINNINGS.test(reason));
+  return problem ? `${now} Not more: ${problem}.` : now;
+}
+
 function draftsOf({ drafterBytes, draftRounds, draftedTokens, acceptedTokens, reasons }: Stats): string {
   if (drafterBytes === 0) return `Not active: ${reasons.find((why) => OF_DRAFTS.test(why)) ?? MISSING}.`;
   if (draftRounds === 0) return "Ready: it begins within the first tokens of an answer.";
@@ -80,7 +106,7 @@ function draftsOf({ drafterBytes, draftRounds, draftedTokens, acceptedTokens, re
 }
 
 function stateOf({ enabled, libraries, reasons, plainSteps, replayedSteps, aheadSteps }: Stats): string {
-  const ofSteps = reasons.filter((reason) => !OF_DRAFTS.test(reason));
+  const ofSteps = reasons.filter((reason) => !OF_DRAFTS.test(reason) && !OF_BEGINNINGS.test(reason));
   const why = ofSteps.length ? `${ofSteps.join("; ")}.` : "";
   const fastSteps = replayedSteps + aheadSteps;
   if (fastSteps > 0) {

@@ -21,6 +21,9 @@ const ENDINGS: Partial<Record<ReplyState, string>> = {
   interrupted: "Interrupted",
 };
 
+const STATS_HINT =
+  "First: from sending to the first token. Kept from before: tokens of the prompt that were not read again";
+
 /** Blocks that a text can be going on in. */
 const BLOCKS = "p, h1, h2, h3, h4, h5, h6, ul, ol, li, blockquote, .code, pre, pre > code";
 
@@ -141,13 +144,14 @@ export class MessageView {
       ...(stats.tokensPerSecond ? [`${stats.tokensPerSecond.toFixed(1)} tokens/s`] : []),
       ...(stats.tokensPerStep ? [`${stats.tokensPerStep.toFixed(1)} tokens a step`] : []),
       `first after ${formatShort(stats.firstTokenSeconds)}`,
+      ...(stats.keptTokens ? [`${formatCount(stats.keptTokens)} tokens kept from before`] : []),
     ];
     this.foot.replaceChildren(
       ...[
         ending && h("span", { class: "ending" }, ending),
         this.copyButton(),
         this.last && iconButton(icon("retry"), "Write the answer again", () => this.actions.regenerate()),
-        numbers && h("span", { class: "stats", title: "First: from sending to the first token" }, numbers.join(" · ")),
+        numbers && h("span", { class: "stats", title: STATS_HINT }, numbers.join(" · ")),
       ].filter((each): each is HTMLElement => Boolean(each)),
     );
   }

@@ -2,11 +2,12 @@
 import type { Session } from "../chat/session";
 import { removeAllPackages, removePackage, storedPackages } from "../download/cache";
 import { describeOffline } from "../offline";
+import type { BeginningsWish } from "../package/beginnings";
 import type { TableWish } from "../package/package";
 import { forgotten } from "../package/trust";
 import { formatBytes } from "../package/units";
 import { byId, h } from "./dom";
-import { describeDrafts, describeFast, describeLibrary, describeTable } from "./fast_state";
+import { describeBeginnings, describeDrafts, describeFast, describeLibrary, describeTable } from "./fast_state";
 import { ProfilePanel } from "./profile";
 import { setUpSettingsNav } from "./settings_nav";
 import { applyTheme, type Theme } from "./theme";
@@ -45,6 +46,7 @@ export class SettingsDialog {
   private readonly fast = byId<HTMLInputElement>("fast");
   private readonly drafts = byId<HTMLInputElement>("drafts");
   private readonly table = byId<HTMLSelectElement>("table");
+  private readonly beginnings = byId<HTMLSelectElement>("beginnings");
   private readonly transfer: TransferButtons;
   private readonly profile: ProfilePanel;
   private readonly showBeginning = setUpSettingsNav();
@@ -94,6 +96,11 @@ export class SettingsDialog {
       this.showFast();
       actions.changed();
     });
+    this.beginnings.addEventListener("change", () => {
+      session.changeSettings({ beginnings: this.beginnings.value as BeginningsWish });
+      this.showFast();
+      actions.changed();
+    });
     this.transfer = new TransferButtons(session);
     this.profile = new ProfilePanel(session);
     this.setUpClearing();
@@ -110,6 +117,7 @@ export class SettingsDialog {
     this.fast.checked = session.settings.fast;
     this.drafts.checked = session.settings.drafts;
     this.table.value = session.settings.table;
+    this.beginnings.value = session.settings.beginnings;
     this.showFast();
     this.transfer.show();
     this.profile.show();
@@ -146,6 +154,9 @@ export class SettingsDialog {
     byId("drafts-state").textContent = describeDrafts(engine?.fast, pack, wanted);
     this.table.disabled = !this.fast.checked;
     byId("table-state").textContent = describeTable(engine?.fast, pack, this.table.value as TableWish);
+    this.beginnings.disabled = !this.fast.checked;
+    const kept = describeBeginnings(engine?.fast, pack, this.beginnings.value as BeginningsWish);
+    byId("beginnings-state").textContent = kept;
   }
 
   private async fillStorage(): Promise<void> {
