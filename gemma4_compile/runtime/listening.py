@@ -7,6 +7,7 @@ import webbrowser
 from collections.abc import Callable, Sequence
 
 import uvicorn
+from starlette.requests import Request
 from starlette.routing import BaseRoute
 
 from gemma4_compile.options.process import warn
@@ -22,6 +23,7 @@ from gemma4_compile.runtime.server.app import create_app
 from gemma4_compile.runtime.server.body import Limits
 from gemma4_compile.runtime.server.connections import connections_for, server_config
 from gemma4_compile.runtime.server.host_names import EVERY_NAME, HostNames
+from gemma4_compile.types import JsonObject
 
 WAY_WITHOUT_KEY = "put a proxy that asks for a password in front"
 
@@ -89,6 +91,7 @@ def listen(
     opens: bool = False,
     on_stop: Callable[[], None] = lambda: None,
     is_alive: Callable[[], bool] = lambda: True,
+    health: Callable[[Request], JsonObject] = lambda _: {},
 ) -> None:
     """Serve until interrupted; prints the address on stdout.
 
@@ -98,9 +101,11 @@ def listen(
     opens : open the address in the user's browser, too
     on_stop : called in the event loop when the server begins to stop
     is_alive : what `/health` reports
+    health : what it says besides
     """
     hosts = HostNames.of(options.host, options.allow_host)
-    app = create_app(routes, hosts=hosts, origins=options.allow_origin, is_alive=is_alive)
+    origins = options.allow_origin
+    app = create_app(routes, hosts=hosts, origins=origins, is_alive=is_alive, health=health)
     limits, lacking = connections_for(options.queue)
     if lacking:
         warn(

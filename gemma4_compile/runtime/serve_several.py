@@ -20,7 +20,7 @@ from gemma4_compile.runtime.server.cards import ModelCard
 from gemma4_compile.runtime.server.memory import return_memory
 from gemma4_compile.runtime.server.models.offered import LoadedModel, OfferedModel
 from gemma4_compile.runtime.server.models.pool import ModelPool
-from gemma4_compile.runtime.server.models.routes import model_routes
+from gemma4_compile.runtime.server.models.routes import model_routes, models_health
 from gemma4_compile.runtime.server.openai_responses.store import ResponseStore
 from gemma4_compile.runtime.terminal.console import Console
 
@@ -61,9 +61,11 @@ def serve_several(options: ServeOptions, key: str | None) -> None:
         base = f"{address_of(taken, options.host)}/v1"
         names = ", ".join(f"`{name}`" for name in offered)
         Console().note(f"OpenAI's API for models {names}, loaded when they are asked for: {base}")
-        routes = model_routes(pool, limits, key, store)
+        strict = options.strict_request
+        routes = model_routes(pool, limits, key, store, strict_request=strict)
         try:
-            listen(routes, taken, options, on_stop=pool.begin_stop)
+            health = models_health(pool, key)
+            listen(routes, taken, options, on_stop=pool.begin_stop, health=health)
         finally:
             pool.close()
 

@@ -15,6 +15,7 @@ from starlette.routing import BaseRoute, Route
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.host_names import HostGuard, HostNames
 from gemma4_compile.runtime.server.memory import MemoryReturner
+from gemma4_compile.types import JsonObject
 
 
 def create_app(
@@ -23,6 +24,7 @@ def create_app(
     hosts: HostNames | None = None,
     origins: Sequence[str] = (),
     is_alive: Callable[[], bool] = lambda: True,
+    health: Callable[[Request], JsonObject] = lambda _: {},
 ) -> Starlette:
     """Join routes into an application.
 
@@ -32,11 +34,12 @@ def create_app(
     hosts : host names that requests may be addressed to besides `localhost` and IP addresses
     origins : origins whose pages may use the API besides those served here
     is_alive : whether the server can do what it is for, which `/health` reports
+    health : what it says besides to who sends a request
     """
 
-    async def health(_request: Request) -> Response:
+    async def report(request: Request) -> Response:
         if is_alive():
-            return JSONResponse({"status": "ok"})
+            return JSONResponse({"status": "ok"} | health(request))
         return JSONResponse({"status": "the engine has ended: start the server again"}, 503)
 
     middleware = [Middleware(MemoryReturner)]
@@ -57,7 +60,7 @@ def create_app(
         )
     middleware.append(Middleware(HostGuard, names=hosts or HostNames()))
     return Starlette(
-        routes=[Route("/health", health, methods=["GET"]), *routes],
+        routes=[Route("/health", report, methods=["GET"]), *routes],
         middleware=middleware,
         exception_handlers={HTTPException: _http_error},
     )

@@ -103,7 +103,12 @@ def test_neither_answers_nor_failures_keep_an_unloaded_package_in_memory(
     tiny_package: Path, engines: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def listen(
-        routes: Sequence[BaseRoute], taken: object, options: object, *, on_stop: object
+        routes: Sequence[BaseRoute],
+        taken: object,
+        options: object,
+        *,
+        on_stop: object,
+        health: object,
     ) -> None:
         with live_serving(routes) as live:
             client = live.client()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 
 from starlette.requests import Request as HttpRequest
@@ -54,7 +54,12 @@ _OF_OLLAMA = {"/api/chat": of_chat, "/api/generate": of_generate}
 
 
 def model_routes(
-    pool: ModelPool, limits: Limits, api_key: str | None, store: ResponseStore
+    pool: ModelPool,
+    limits: Limits,
+    api_key: str | None,
+    store: ResponseStore,
+    *,
+    strict_request: bool = False,
 ) -> list[BaseRoute]:
     """The routes of the API.
 
@@ -63,8 +68,9 @@ def model_routes(
     limits : of a request, whichever model it names
     api_key : what requests must bring, or None
     store : the one of all models: a response may be gone on from by another
+    strict_request : refuse requests with fields that are not known
     """
-    front, guarded = _Front(pool, limits), Guard(api_key).guarded
+    front, guarded = _Front(pool, limits, strict_request), Guard(api_key).guarded
     refusals: dict[str, Refusal] = dict.fromkeys(_OF_OPENAI, ApiError.response)
     refusals |= dict.fromkeys(_OF_ANTHROPIC, of_anthropic) | dict.fromkeys(_OF_OLLAMA, of_ollama)
     own = [
@@ -89,6 +95,25 @@ def model_routes(
     return [*own, *asked, *stored_routes(store, guarded), *fixed_routes(guarded)]
 
 
+def models_health(pool: ModelPool, api_key: str | None) -> Callable[[HttpRequest], JsonObject]:
+    """What `/health` says of the models, to who brings the key."""
+    guard = Guard(api_key)
+
+    def told(request: HttpRequest) -> JsonObject:
+        if not guard.admits(request):
+            return {}
+        found = {one.card.name: _health(one) for one in pool.statuses()}
+        return {"models": found}
+
+    return told
+
+
+def _health(one: ModelStatus) -> JsonObject:
+    if one.status != "loaded":
+        return {"status": one.status}
+    return {"status": one.status, "idle": one.idle_s is not None}
+
+
 class _Passed(Response):
     """A request that another application answers, while its model stays loaded."""
 
@@ -111,8 +136,8 @@ class _Passed(Response):
 
 
 class _Front:
-    def __init__(self, pool: ModelPool, limits: Limits) -> None:
-        self._pool = pool
+    def __init__(self, pool: ModelPool, limits: Limits, strict_request: bool) -> None:
+        self._pool, self._strict = pool, strict_request
         self._since = now()
         longest = max(card.context_length for card in self._cards())
         # what fits no prompt of the model that is named is refused by that one
@@ -175,7 +200,7 @@ class _Front:
         return JSONResponse(processes([one.card for one in loaded], times))
 
     async def show(self, request: HttpRequest) -> Response:
-        name = asked_name(await self._bodies.read(request), Ignored(strict=False))
+        name = asked_name(await self._bodies.read(request), Ignored(strict=self._strict))
         return JSONResponse(shown(self._card(name), self._since))
 
     def _cards(self) -> Sequence[ModelCard]:

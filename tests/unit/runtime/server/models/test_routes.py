@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,7 @@ from gemma4_compile.runtime.protocols import api_routes
 from gemma4_compile.runtime.server.body import Limits
 from gemma4_compile.runtime.server.models.offered import OfferedModel
 from gemma4_compile.runtime.server.models.pool import ModelPool
-from gemma4_compile.runtime.server.models.routes import model_routes
+from gemma4_compile.runtime.server.models.routes import model_routes, models_health
 from gemma4_compile.runtime.server.openai_responses.store import ResponseStore
 from gemma4_compile.runtime.server.service import Service
 from gemma4_compile.runtime.server.worker import Worker, WorkerState
@@ -68,7 +69,8 @@ def live() -> Iterator[Live]:
         queue=4,
     )
     try:
-        with serving(model_routes(pool, limits, KEY, store)) as live:
+        routes = model_routes(pool, limits, KEY, store, strict_request=True)
+        with serving(routes, health=models_health(pool, KEY)) as live:
             yield live
     finally:
         pool.close()
@@ -198,6 +200,34 @@ def test_lists_of_every_protocol_have_all_models(live: Live) -> None:
     assert 'gemma4_replies_total{end="stop",model="second"} 1.0' in metrics
     assert 'gemma4_model_loaded{model="first"} 0.0' in metrics
     assert 'gemma4_model_loads_total{model="second"} 1.0' in metrics
+
+
+def test_health_names_the_models_to_who_brings_the_key(live: Live) -> None:
+    status, _, answer = live.request("GET", "/health")
+    assert (status, json.loads(answer)) == (200, {"status": "ok"})
+    unloaded = {"status": "unloaded"}
+    assert asked(live, "/health", method="GET") == (
+        200,
+        {"status": "ok", "models": {"first": unloaded, "second": unloaded}},
+    )
+    stream = live.client(KEY).chat.completions.create(
+        model="second", messages=QUESTION, stream=True
+    )
+    next(iter(stream))
+    answer = asked(live, "/health", method="GET")[1]
+    assert answer["models"]["second"] == {"status": "loaded", "idle": False}
+    assert sum(1 for _ in stream) > 0
+    # The client has read its end before the server has done with it.
+    while not (answer := asked(live, "/health", method="GET")[1])["models"]["second"]["idle"]:
+        time.sleep(0.01)
+    assert answer["models"] == {"first": unloaded, "second": {"status": "loaded", "idle": True}}
+
+
+def test_show_refuses_what_it_does_not_know_where_requests_are_strict(live: Live) -> None:
+    assert asked(live, "/api/show", {"model": "first", "verbose": True})[0] == 200
+    status, answer = asked(live, "/api/show", {"model": "first", "colour": "blue"})
+    assert status == 400
+    assert "colour" in answer["error"]
 
 
 def test_ollamas_clients_let_a_model_go(live: Live) -> None:
