@@ -95,6 +95,23 @@ def test_of_a_text_all_tokens_have_one_and_their_place(
                 assert choice.text.startswith(token, begin)
 
 
+@pytest.mark.parametrize("max_tokens", [0, 1, 6])
+def test_a_stream_has_those_of_the_whole_answer(live: Live, max_tokens: int) -> None:
+    """The prompt comes as one piece once it is read; all pieces together are the answer."""
+    wanted = ask(live, prompt=[TEXT, "Who?"], max_tokens=max_tokens).choices
+    stream = list(ask(live, prompt=[TEXT, "Who?"], max_tokens=max_tokens, stream=True))
+    for index, (text, whole) in enumerate(zip((TEXT, "Who?"), wanted, strict=True)):
+        pieces = [one for chunk in stream for one in chunk.choices if one.index == index]
+        told = [one for one in pieces if one.logprobs is not None]
+        assert told[0] is next(one for one in pieces if one.text)
+        assert told[0].text == text
+        assert "".join(one.text for one in pieces) == whole.text
+        for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+            joined = [value for one in told for value in getattr(one.logprobs, name)]
+            assert joined == getattr(whole.logprobs, name)
+        assert pieces[-1].finish_reason == whole.finish_reason
+
+
 def test_a_prompt_that_is_held_is_read_again_and_others_go_on(live: Live) -> None:
     """The state has no logits of what it holds; the replies after it are those of any prompt."""
     plain = ask(live, prompt="What is 8", max_tokens=4, echo=False, logprobs=None)

@@ -99,9 +99,13 @@ class ChatAnswer:
             )
         return self._object("chat.completion", choices) | {"usage": usage(generations)}
 
-    def first(self, index: int) -> JsonObject:
+    def first(self, index: int, _: ReplyLogprobs | None = None) -> JsonObject:
         """The chunk that opens a reply of a stream."""
         return self._chunk(index, {"role": "assistant", "content": ""}, None, None)
+
+    def begun(self, index: int, logprobs: ReplyLogprobs | None) -> JsonObject | None:
+        """The chunk that comes once the prompt has been read; a chat's has nothing to say."""
+        del index, logprobs
 
     def chunk(
         self, index: int, event: Event, logprobs: ReplyLogprobs | None, tokens: int
@@ -121,7 +125,9 @@ class ChatAnswer:
         """A chunk of nothing: some clients take a comment for an event without JSON."""
         return self._chunk(index, {}, None, None)
 
-    def last(self, index: int, generation: Generation) -> JsonObject:
+    def last(
+        self, index: int, generation: Generation, _: ReplyLogprobs | None = None
+    ) -> JsonObject:
         """The chunk with the reason why a reply ended."""
         return self._chunk(index, {}, finish_reason(generation), None)
 
@@ -170,15 +176,23 @@ class TextAnswer:
         choices = []
         for index, generation in enumerate(generations):
             told, tokens = logprobs[index], len(generation.token_ids)
-            logprob_object = None if told is None else told.text(tokens, generation.text)
+            logprob_object = None if told is None else told.whole(tokens, generation.text)
             text = self._echo(index) + generation.text
             choices.append(self._choice(index, text, finish_reason(generation), logprob_object))
         return self._object(choices) | {"usage": usage(generations, self.of_a_prompt)}
 
-    def first(self, index: int) -> JsonObject | None:
-        """The prompt, where it is repeated; else nothing opens a stream of text."""
+    def first(self, index: int, logprobs: ReplyLogprobs | None = None) -> JsonObject | None:
+        """The prompt, where it is repeated as it is; else nothing opens a stream of text."""
         echo = self._echo(index)
-        return self._object([self._choice(index, echo, None, None)]) if echo else None
+        if not echo or (logprobs is not None and logprobs.echoes):
+            return None
+        return self._object([self._choice(index, echo, None, None)])
+
+    def begun(self, index: int, logprobs: ReplyLogprobs | None) -> JsonObject | None:
+        """The prompt with its log probabilities, once it has been read."""
+        if logprobs is None or not logprobs.echoes:
+            return None
+        return self._object([self._choice(index, self._echo(index), None, logprobs.prompt())])
 
     def _echo(self, index: int) -> str:
         return self.echoed[index // self.of_a_prompt] if self.echoed else ""
@@ -195,9 +209,15 @@ class TextAnswer:
         """A chunk of nothing."""
         return self._object([self._choice(index, "", None, None)])
 
-    def last(self, index: int, generation: Generation) -> JsonObject:
-        """The chunk with the reason why a text ended."""
-        return self._object([self._choice(index, "", finish_reason(generation), None)])
+    def last(
+        self, index: int, generation: Generation, logprobs: ReplyLogprobs | None = None
+    ) -> JsonObject:
+        """The chunk with the reason why a text ended, and the tokens that no text came with."""
+        told = None
+        if logprobs is not None:
+            rest = logprobs.text(len(generation.token_ids), generation.text)
+            told = rest if rest["tokens"] else None
+        return self._object([self._choice(index, "", finish_reason(generation), told)])
 
     def count(self, generations: Sequence[Generation]) -> JsonObject:
         """The chunk that counts tokens."""

@@ -98,10 +98,10 @@ async def _stream(
     """The replies, one after another, as server-sent events."""
     try:
         for index, reply in enumerate(replies):
-            first = answer.first(index)
+            first = answer.first(index, reply.logprobs)
             if first is not None:
                 yield data_event(first)
-            silent = True
+            silent, is_read = True, False
             async for item in reply.ticket.paced_events():
                 if item is None:
                     if silent:
@@ -109,8 +109,14 @@ async def _stream(
                     silent = True
                     continue
                 silent = False
+                if not is_read and (begun := answer.begun(index, reply.logprobs)) is not None:
+                    yield data_event(begun)
+                is_read = True
                 yield data_event(answer.chunk(index, item[0], reply.logprobs, item[1]))
-            yield data_event(answer.last(index, finished(reply)))
+            generation = finished(reply)
+            if not is_read and (begun := answer.begun(index, reply.logprobs)) is not None:
+                yield data_event(begun)
+            yield data_event(answer.last(index, generation, reply.logprobs))
         if include_usage:
             yield data_event(answer.count([finished(reply) for reply in replies]))
         yield "data: [DONE]\n\n"

@@ -86,47 +86,60 @@ class ReplyLogprobs:
             content.append({**entry, "top_logprobs": top})
         return {"content": content, "refusal": None}
 
+    @property
+    def echoes(self) -> bool:
+        """Return whether those of the prompt come before those of the reply."""
+        return self._echo is not None
+
     def text(self, until: int, text: str | None = None) -> JsonObject:
-        """`logprobs` of a text's choice, otherwise as `chat`.
+        """`logprobs` of a text's choice behind what is repeated, otherwise as `chat`.
 
         Parameters
         ----------
-        text : all of the choice's text, once it is known: tokens of a stop text lie at its end
+        text : all of the reply's text, once it is known: tokens of a stop text lie at its end
         """
+        before = 0 if self._echo is None else len(self._echo.text)
         tokens = self._next(until)
         texts = [self._text(token.token_id) for token in tokens]
         offsets = []
         for token in tokens:
             # Not by the token's own text: a control token is none of the choice's, and the bytes
             # of one character have a text only together.
-            offsets.append(self._offset if text is None else min(self._offset, len(text)))
+            offset = self._offset if text is None else min(self._offset, len(text))
+            offsets.append(before + offset)
             self._offset += len(self._detokenizer.push(token.token_id))
-        found = {
+        return {
             "tokens": texts,
             "token_logprobs": [_finite(token.logprob) for token in tokens],
             "top_logprobs": [self._tops(token) for token in tokens] if self._top else None,
             "text_offset": offsets,
         }
-        return found if self._echo is None else self._after(self._echo, found)
+
+    def whole(self, until: int, text: str) -> JsonObject:
+        """`logprobs` of a whole choice: of what is repeated and of the reply, as `text`."""
+        reply = self.text(until, text)
+        if self._echo is None:
+            return reply
+        before = self.prompt()
+        return {
+            name: None if reply[name] is None else [*before[name], *reply[name]] for name in before
+        }
 
     def _tops(self, token: TokenLogprob) -> JsonObject:
         return {self._text(i): _finite(value) for i, value in token.top}
 
-    def _after(self, echo: EchoLogprobs, reply: JsonObject) -> JsonObject:
-        """Put those of the prompt before those of the reply."""
+    def prompt(self) -> JsonObject:
+        """`logprobs` of what is repeated, once the prompt has been read."""
+        echo = self._echo
+        assert echo is not None, "the prompt is repeated"
         count = len(echo.tokens)
         known: list[TokenLogprob | None] = [None, *echo.found][-count:] if count else []
         tops = [None if token is None else self._tops(token) for token in known]
-        before: JsonObject = {
+        return {
             "tokens": [self._text(token) for token in echo.tokens],
             "token_logprobs": [None if t is None else _finite(t.logprob) for t in known],
             "top_logprobs": tops if self._top else None,
             "text_offset": self._offsets(echo),
-        }
-        length = len(echo.text)
-        reply["text_offset"] = [length + offset for offset in reply["text_offset"]]
-        return {
-            name: None if reply[name] is None else [*before[name], *reply[name]] for name in before
         }
 
     def _offsets(self, echo: EchoLogprobs) -> list[int]:

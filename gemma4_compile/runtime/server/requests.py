@@ -233,9 +233,6 @@ def read_completion_requests(
         logprobs = fields.integer("logprobs", 0, MAX_TEXT_LOGPROBS, None)
     echo = fields.get("echo", bool, False)
     common, prompts = _common(fields, defaults, None, logprobs), _prompts(fields)
-    if echo and logprobs is not None and common["stream"]:
-        why = "log probabilities of a prompt are not streamed: leave out `stream`, or `logprobs`"
-        raise fields.error("echo", why, code="unsupported_value")
     settings, replies = common["settings"], common["replies"]
     if len(prompts) * replies > MAX_REPLIES:
         found = f"{len(prompts)} prompts of {replies}"

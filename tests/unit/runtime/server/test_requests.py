@@ -246,7 +246,6 @@ def test_a_completion_needs_prompts(prompt: Any) -> None:
     [
         ({"prompt": ["a"] * 17}, "prompt"),
         ({"prompt": ["a"] * 5, "n": 4}, "prompt"),
-        ({"prompt": "a", "echo": True, "logprobs": 0, "stream": True}, "echo"),
         ({"prompt": "a", "echo": 1}, "echo"),
     ],
 )
