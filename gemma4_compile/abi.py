@@ -33,6 +33,7 @@ LOGIT_BIAS = "apply_logit_bias_inplace"
 PENALTY = "apply_penalty_inplace"
 BITMASK = "apply_bitmask_inplace"
 METADATA = "_metadata"
+EMBED_TEXTS = "embed_texts"  # of encoders, which have none of the functions above but that
 # Of packages with a drafter; our own runtime's, the stock client calls none of them.
 DRAFT = "draft_token"
 VERIFY = "verify_tokens"

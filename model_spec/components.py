@@ -5,10 +5,11 @@ from __future__ import annotations
 from gemma4_compile.model_spec.audio.component import AUDIO
 from gemma4_compile.model_spec.component import Component
 from gemma4_compile.model_spec.drafter.component import DRAFTER
+from gemma4_compile.model_spec.embedding.component import EMBEDDING
 from gemma4_compile.model_spec.text.component import TEXT
 from gemma4_compile.model_spec.vision.component import VISION
 
-COMPONENTS: tuple[Component, ...] = (TEXT, VISION, AUDIO)
+COMPONENTS: tuple[Component, ...] = (TEXT, EMBEDDING, VISION, AUDIO)
 """Those of one checkpoint."""
 ALL_COMPONENTS: tuple[Component, ...] = (*COMPONENTS, DRAFTER)
 """Those of a package: with what comes from a checkpoint of its own, at the end."""

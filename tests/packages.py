@@ -162,7 +162,7 @@ def dequantised_weights(
     weights: dict[str, Float32Array] = {}
     for entry in storage_plan(parameter_table(config), RECIPES[recipe], None):
         values = _values(entry, stored) / np.float32(entry.parameter.scale)
-        weights.update(_sources(entry.parameter, values))
+        weights.update(sources_of(entry.parameter, values))
     return weights
 
 
@@ -174,7 +174,7 @@ def _values(entry: StoredParameter, stored: Mapping[str, npt.NDArray[Any]]) -> F
     return np.concatenate(parts)
 
 
-def _sources(parameter: Parameter, values: Float32Array) -> dict[str, Float32Array]:
+def sources_of(parameter: Parameter, values: Float32Array) -> dict[str, Float32Array]:
     sources = parameter.sources
     if parameter.arrangement is Arrangement.INTERLEAVE_ROWS:
         return {source.name: values[index::2] for index, source in enumerate(sources)}

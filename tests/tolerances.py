@@ -31,6 +31,13 @@ LOGITS_F32 = _SAFETY * _LARGEST_OF_MANY * _MEAN_LOGIT_GAIN * RELATIVE_F32
 _ROUNDINGS_F16 = 4
 RELATIVE_F16 = sqrt(_BLOCKS * _ROUNDINGS_F16) * 0.4 * 2.0**-11
 
+
+def relative_error(blocks: int, recipe: str) -> float:
+    """How far a state may be off, relative to its size, after so many blocks of a recipe."""
+    one = _ROUNDINGS_F16 * (0.4 * 2.0**-11) ** 2 if recipe.endswith("f16") else 0.0
+    return _SAFETY * sqrt(blocks * (one + _REDUCTION * 2.0**-48))
+
+
 # About 0.13. Largest error seen: 0.09.
 LOGITS_F16 = _SAFETY * _LARGEST_OF_MANY * _MEAN_LOGIT_GAIN * RELATIVE_F16
 

@@ -158,9 +158,13 @@ def read_generation_config(path: Path) -> dict[str, object]:
     return read_json(file) if file.exists() else {}
 
 
-def _owners(components: Sequence[Component]) -> list[tuple[str, Component]]:
-    """Components by the prefixes of their tensors, the longest first."""
-    owners = {prefix: one for one in components for prefix in one.prefixes}
+def _owners(components: Sequence[Component], config: Gemma4Config) -> list[tuple[str, Component]]:
+    """Components by the prefixes of their tensors, the longest first.
+
+    Of those with one prefix it is that of the component that the config has.
+    """
+    present_last = sorted(components, key=lambda one: bool(one.parameters(config)))
+    owners = {prefix: one for one in present_last for prefix in one.prefixes}
     return sorted(owners.items(), key=lambda owner: -len(owner[0]))
 
 
@@ -176,7 +180,7 @@ def match(
     CheckpointError
         If a tensor is missing, extra, there twice, or of a wrong shape or dtype.
     """
-    owners = _owners(components)
+    owners = _owners(components, config)
     sources = {
         name: (source, component)
         for component in components

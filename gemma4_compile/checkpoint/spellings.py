@@ -50,6 +50,7 @@ HEAD_FRONTS = ("", "model.", "language_model.", "model.language_model.")
 _TEXT = (
     *("layers", "norm", "embed_tokens", "embed_tokens_per_layer"),
     *("per_layer_model_projection", "per_layer_projection_norm"),
+    *("ple", "embedding_projection"),  # of an encoder
 )
 _PARTS = ("vision_tower", "vision_embedder", "embed_vision", "audio_tower", "embed_audio")
 _HEADS = ("lm_head", "pre_projection", "post_projection", "masked_embedding")

@@ -42,6 +42,7 @@ ATTENTION_F16 = 3 * (0.5 * sqrt(72) * HALF_ULP_F16 / 2 + HALF_ULP_F16 / 2)
 OWN_VECTOR_F16 = HALF_ULP_F16
 OWN_VECTOR_INT8 = 2 * (2.2 * 2 / 127) / 3.5
 MOVED_BYTES = 1e-3  # share of packed channels that two ways of summing put one unit apart
+TEXTS = 3  # of a call of an encoder
 SOUND_HOP = 160  # samples of a row of the frames of a sound, at least
 
 
@@ -81,6 +82,7 @@ class Sizes:
             symbols = {"n": self.rows, "m": 1, "capacity": self.capacity, "chunk": self.chunk}
             symbols["slots"] = self.rows
             symbols["samples"] = self.rows * SOUND_HOP - 1  # the last frame is not full
+            symbols["texts"] = min(self.rows, TEXTS)
             whole = rows_of_table(dimension)
             return symbols[dimension.name] if whole is None else whole
         for kind, combine in _ARITHMETIC.items():

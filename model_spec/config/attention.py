@@ -50,11 +50,16 @@ def read_rope(parent: ConfigFields, kind: AttentionKind) -> RopeParameters:
     return RopeParameters(rope_type, theta, factor)
 
 
-def read_layer_types(text: ConfigFields, count: int) -> tuple[AttentionKind, ...]:
-    """The attention kind of every layer; the last is full attention."""
+def read_layer_types(
+    text: ConfigFields, count: int, full_every: int = FULL_ATTENTION_EVERY
+) -> tuple[AttentionKind, ...]:
+    """The attention kind of every layer; the last is full attention.
+
+    `full_every` : where the config names none, one of so many is
+    """
     kinds = []
     declared: list[object] = [
-        (AttentionKind.SLIDING if (index + 1) % FULL_ATTENTION_EVERY else AttentionKind.FULL).value
+        (AttentionKind.SLIDING if (index + 1) % full_every else AttentionKind.FULL).value
         for index in range(count)
     ]
     if text.get("layer_types") is not None:
@@ -102,7 +107,9 @@ def read_heads(
             layer.refuse_unknown({})
     else:
         global_dim = text.integer("global_head_dim", 2, MAX_HEAD_DIM)
-        global_heads = text.optional_integer("num_global_key_value_heads", 1, MAX_HEADS)
+        name = "num_global_key_value_heads"
+        read = text.integer if text.has_default(name) else text.optional_integer
+        global_heads = read(name, 1, MAX_HEADS)
         for index, kind in enumerate(kinds):
             if kind is AttentionKind.FULL:
                 head_dim[index] = global_dim

@@ -13,6 +13,11 @@ from pathlib import Path
 from gemma4_compile.errors import ConfigError
 from gemma4_compile.model_spec.config.audio import AnyAudioConfig, read_audio
 from gemma4_compile.model_spec.config.drafter import DrafterConfig
+from gemma4_compile.model_spec.config.embedding import (
+    EmbeddingConfig,
+    read_embedding,
+    read_encoder,
+)
 from gemma4_compile.model_spec.config.fields import ConfigFields
 from gemma4_compile.model_spec.config.keys import (
     IGNORED_KEYS,
@@ -22,6 +27,7 @@ from gemma4_compile.model_spec.config.keys import (
 )
 from gemma4_compile.model_spec.config.text import TextConfig, read_text
 from gemma4_compile.model_spec.config.variants import (
+    ENCODERS,
     TEXT_TYPES,
     check_pad,
     refuse_variants,
@@ -43,11 +49,13 @@ class Gemma4Config(TextConfig):
     ----------
     vision, audio : None where a package takes no pictures, no sounds
     drafter : of a checkpoint of its own; None where a package has none
+    embedding : of an encoder, which makes embeddings and no replies; None for a decoder
     """
 
     vision: AnyVisionConfig | None = None
     audio: AnyAudioConfig | None = None
     drafter: DrafterConfig | None = None
+    embedding: EmbeddingConfig | None = None
 
     @property
     def modalities(self) -> frozenset[Modality]:
@@ -87,16 +95,20 @@ class Gemma4Config(TextConfig):
         model_type = top.get("model_type")
         if not isinstance(model_type, str):
             raise unsupported_type(model_type)
+        text_type = TEXT_TYPES.get(model_type, model_type)
         if model_type in TEXT_TYPES:
-            defaults = TEXT_DEFAULTS[TEXT_TYPES[model_type]]
-            text = top.fields("text_config", defaults)
-            text.fixed("model_type", TEXT_TYPES[model_type])
+            text = top.fields("text_config", TEXT_DEFAULTS[text_type])
+            text.fixed("model_type", text_type)
         elif model_type in TEXT_TYPES.values():
             top = text = ConfigFields(values, "", TEXT_DEFAULTS[model_type])
             text.get("model_type")
         else:
             raise unsupported_type(model_type)
         refuse_variants(top, text)
+        if text_type in ENCODERS:
+            config = cls._of_encoder(top, text, modalities)
+            _tell_unknown(top, text, unknown)
+            return config
         config = cls(**vars(read_text(top, text)))
         names = text.unknown(IGNORED_KEYS)
         wanted = modalities
@@ -122,6 +134,14 @@ class Gemma4Config(TextConfig):
         return config
 
     @classmethod
+    def _of_encoder(
+        cls, top: ConfigFields, text: ConfigFields, modalities: Collection[Modality] | None
+    ) -> Gemma4Config:
+        encoder = read_encoder(top, text)
+        embedding = read_embedding(top, text, encoder.vocab_size, modalities)
+        return cls(**vars(encoder), embedding=embedding)
+
+    @classmethod
     def from_preset(
         cls, name: str, modalities: Collection[Modality] | None = TEXT_ONLY
     ) -> Gemma4Config:
@@ -137,6 +157,17 @@ class Gemma4Config(TextConfig):
 def preset_names() -> tuple[str, ...]:
     """Names of the configs that ship with the package."""
     return tuple(sorted(path.stem for path in PRESETS_DIR.glob("*.json")))
+
+
+def _tell_unknown(
+    top: ConfigFields, text: ConfigFields, unknown: Callable[[list[str]], None]
+) -> None:
+    """Name the keys that nobody knows."""
+    names = text.unknown(IGNORED_KEYS)
+    if top is not text:
+        names += top.unknown(IGNORED_TOP_KEYS)
+    if names:
+        unknown(names)
 
 
 def _check_media_tokens(config: Gemma4Config) -> None:

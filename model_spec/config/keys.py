@@ -50,6 +50,29 @@ TEXT_DEFAULTS: Mapping[str, Mapping[str, object]] = {
         "hidden_size_per_layer_input": 0,  # it has no such key
         "use_bidirectional_attention": "vision",
     },
+    "embedding_gemma2_text": {
+        "vocab_size": 262_144,
+        "hidden_size": 512,
+        "intermediate_size": 2048,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 256,
+        "global_head_dim": 512,
+        "num_global_key_value_heads": 1,
+        "max_position_embeddings": 262_144,
+        "rms_norm_eps": 1e-6,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "bos_token_id": 2,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+            "full_attention": {"rope_type": "default", "rope_theta": 1_000_000.0},
+        },
+        "sliding_window": 512,
+        "hidden_size_per_layer_input": 512,
+        "embedding_dim": 768,
+    },
 }
 NULL_IS_DEFAULT = frozenset(
     {"rope_parameters", "pad_token_id", "eos_token_id", "bos_token_id", "attention_k_eq_v"}

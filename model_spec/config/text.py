@@ -84,8 +84,8 @@ class TextConfig:
     rounds_activations: bool = False
 
 
-def _check_attention(config: TextConfig) -> None:
-    """Refuse what no later stage asks again about heads, layer kinds and sharing."""
+def check_heads(config: TextConfig) -> None:
+    """Refuse what no later stage asks again about heads and their rotation."""
     for index in range(config.num_hidden_layers):
         heads, dim = config.num_key_value_heads[index], config.head_dim[index]
         if dim % 2:
@@ -103,6 +103,10 @@ def _check_attention(config: TextConfig) -> None:
                 f"config key `partial_rotary_factor`: {rope.partial_rotary_factor} of "
                 f"head_dim {dim} rotates no pair"
             )
+
+
+def _check_sharing(config: TextConfig) -> None:
+    """Refuse layers that share the keys of none, or of one with other heads."""
     sources = kv_sources(config.layer_types, config.num_kv_shared_layers)
     for index, (kind, source) in enumerate(zip(config.layer_types, sources, strict=True)):
         if source is None:
@@ -217,5 +221,6 @@ def read_text(top: ConfigFields, text: ConfigFields) -> TextConfig:
     if config.rounds_activations:
         _check_rounding(config, is_for_phones=is_for_phones)
     rope.refuse_unknown({})
-    _check_attention(config)
+    check_heads(config)
+    _check_sharing(config)
     return config

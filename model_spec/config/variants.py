@@ -12,7 +12,10 @@ from gemma4_compile.model_spec.config.keys import ONLY_VALUES
 TEXT_TYPES: Mapping[str, str] = {
     "gemma4": "gemma4_text",
     "gemma4_unified": "gemma4_unified_text",
+    "embedding_gemma2": "embedding_gemma2_text",
 }
+ENCODERS = ("embedding_gemma2_text",)
+"""Of those, the ones that make embeddings of texts and no replies."""
 _DRAFTER_TYPES = ("gemma4_assistant", "gemma4_unified_assistant")
 
 # The families that are taken for this one.
@@ -71,7 +74,7 @@ def unsupported_type(model_type: object) -> ConfigError:
         )
     return ConfigError(
         f"config key `model_type`: {model_type!r} is not a Gemma 4 text model",
-        hint="supported: `gemma4`, `gemma4_unified` and their text decoders",
+        hint=f"supported: {', '.join(f'`{name}`' for name in TEXT_TYPES)} and their text models",
     )
 
 

@@ -29,7 +29,7 @@ def is_unused(source: str, config: Gemma4Config) -> bool:
 TEXT = Component(
     name="text",
     prefixes=("model.language_model.", "model.", ""),
-    parameters=parameter_table,
+    parameters=lambda config: () if config.embedding is not None else parameter_table(config),
     export=export_text,
     activations=activation_memory,
     is_unused=is_unused,

@@ -31,6 +31,7 @@ from gemma4_compile.targets.kernels.attention import (
     patches,
     prefill,
     qk_norm_rope_cache,
+    spans,
     subgroup_matrix_patches,
     tensor_core_patches,
 )
@@ -56,7 +57,7 @@ from gemma4_compile.targets.kernels.moe import (
     int8_experts,
     router,
 )
-from gemma4_compile.targets.kernels.norms import norms
+from gemma4_compile.targets.kernels.norms import norms, pooling
 from gemma4_compile.targets.kernels.sampling import logits, softmax, top_p, top_p_histogram
 from gemma4_compile.targets.kernels.vision import patches as vision_patches
 from gemma4_compile.targets.kernels.vision import picture, unified
@@ -85,12 +86,17 @@ ONE_KERNEL: Mapping[str, Factory] = {
     "kept_rows": padded_rows.make_kept_rows,
     "shifted_rotary": padded_rows.make_shifted_rotary,
     "patch_qk_norm_rope": patches.make_patch_qk_norm_rope,
+    "span_rotary": spans.make_span_rotary,
+    "qkv_norm_rope": spans.make_qkv_norm_rope,
+    "span_attention": spans.make_span_attention,
     "relative_attention": relative_attention.make_relative_attention,
     # norms
     "rms_norm": norms.make_rms_norm,
     "clipped_norm": clipped_norm.make_clipped_norm,
     "per_layer_inputs": norms.make_per_layer_inputs,
     "take_last_row": norms.make_take_last_row,
+    "mean_rows": pooling.make_mean_rows,
+    "unit_rows": pooling.make_unit_rows,
     # sampling and drafting
     "bitmask": logits.make_bitmask,
     "logit_bias": logits.make_logit_bias,

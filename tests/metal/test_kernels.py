@@ -34,6 +34,7 @@ from tests.numerics.attention.test_few_row_attention import combinations
 from tests.numerics.attention.test_joint_attention import cases_of as joint_cases
 from tests.numerics.attention.test_patch_kernels import OPERATORS as PATCHES
 from tests.numerics.attention.test_picture_attention_kernels import all_rows_cases, cases_of
+from tests.numerics.attention.test_span_kernels import OPERATORS as SPANS
 from tests.numerics.audio.test_audio_kernels import OPERATORS as AUDIO
 from tests.numerics.drafting.test_drafting_kernels import OPERATORS as DRAFTING
 from tests.numerics.kernel_cases import KernelCase, make_case, operators
@@ -79,7 +80,8 @@ def all_operators() -> tuple[Operator, ...]:
     # Where an index has one value, TVM makes no vectors of the memory that threads share.
     found[CombineSplits(8, 64, 1, "float16")] = None
     found.update(dict.fromkeys([DECODE["smallest heads"], *PADDED_DECODE[::2]]))
-    found.update(dict.fromkeys([*chain.from_iterable(VISION.values()), *BOUNDED, *PATCHES, *AUDIO]))
+    found.update(dict.fromkeys([*chain.from_iterable(VISION.values()), *BOUNDED, *PATCHES, *SPANS]))
+    found.update(dict.fromkeys(AUDIO))
     found.update(dict.fromkeys([*STEPPED, *six_bits(), *with_minima()]))
     found.update(dict.fromkeys(op for op in ROUNDING if not op.packs))
     # Vocabularies of a size that an emulated device goes through in seconds.

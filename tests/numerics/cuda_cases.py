@@ -29,6 +29,7 @@ from tests.numerics.attention import (
     test_few_row_attention,
     test_joint_attention,
     test_patch_kernels,
+    test_span_kernels,
 )
 from tests.numerics.attention.test_attention_kernels import CHUNK, DECODE, PADDED_DECODE
 from tests.numerics.attention.test_picture_attention_kernels import (
@@ -228,4 +229,5 @@ GROUPS: Mapping[str, Callable[[], Group]] = {
     ),
     "drafters": lambda: Group(CUDA, test_drafting_kernels.all_cases(), differences),
     "pictures": lambda: _group(picture_operators()),
+    "texts": lambda: _group([*test_span_kernels.OPERATORS, *test_span_kernels.RELEASED]),
 }

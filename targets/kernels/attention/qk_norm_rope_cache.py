@@ -13,7 +13,7 @@ from functools import partial
 from tvm import tirx
 
 from gemma4_compile.operators.attention import QkNormRopeCache
-from gemma4_compile.operators.heads import Put
+from gemma4_compile.operators.heads import Head, Put
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import LocalVar, bind, function, store, when
 from gemma4_compile.operators.types import Buffer, Expr
@@ -74,8 +74,8 @@ def make_qk_norm_rope_cache(operator: QkNormRopeCache, spec: TargetSpec) -> tirx
                 squares.add(qkv[i, column + d] * qkv[i, column + d])
             inverse = inverse_rms(reduce(squares.value), dim, operator.eps)
 
-            head = _Head(qkv, rotary, i, column, inverse, step)
-            write = partial(_write_head, operator, block, head)
+            head = HeadOfRow(qkv, rotary, i, column, inverse, step)
+            write = partial(write_head, operator.head, block, head)
             if q is not None:
                 with when(number < heads):
                     write(q_norm, True, lambda d, y: store(q, y, i, column + d))
@@ -96,7 +96,7 @@ def make_qk_norm_rope_cache(operator: QkNormRopeCache, spec: TargetSpec) -> tirx
 
 
 @dataclass(frozen=True)
-class _Head:
+class HeadOfRow:
     """One head of a position's q, k or v.
 
     Attributes
@@ -114,20 +114,20 @@ class _Head:
     step: Expr
 
 
-def _write_head(
-    operator: QkNormRopeCache,
+def write_head(
+    sizes: Head,
     block: Block,
-    head: _Head,
+    head: HeadOfRow,
     weight: Buffer | None,
     rotate: bool,
     put: Put,
 ) -> None:
     """Norm of a head, and RoPE: channel j pairs with j + head_dim / 2.
 
-    Pairs beyond `operator.pairs` are not rotated.
+    Pairs beyond `sizes.pairs` are not rotated.
     """
     qkv, i, column, inverse = head.qkv, head.i, head.column, head.inverse
-    half = operator.head_dim // 2
+    half = sizes.head_dim // 2
     with strided(block, half) as j:
         low, high = qkv[i, column + j] * inverse, qkv[i, column + j + half] * inverse
         if weight is not None:
@@ -137,8 +137,8 @@ def _write_head(
             put(j, low)
             put(j + half, high)
             return
-        pair = operator.rotary_offset + tirx.min(j, operator.pairs - 1)
-        rotated = j < operator.pairs
+        pair = sizes.rotary_offset + tirx.min(j, sizes.pairs - 1)
+        rotated = j < sizes.pairs
         cos = bind(tirx.Select(rotated, head.rotary[head.step, pair, 0], f32(1.0)))
         sin = bind(tirx.Select(rotated, head.rotary[head.step, pair, 1], f32(0.0)))
         put(j, low * cos - high * sin)

@@ -7,6 +7,8 @@ import pytest
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import COMPONENTS
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config, preset_names
+from gemma4_compile.model_spec.config.variants import TEXT_TYPES
+from gemma4_compile.model_spec.embedding.component import EMBEDDING
 from gemma4_compile.model_spec.text.component import TEXT
 
 
@@ -14,10 +16,20 @@ def test_the_decoder_is_the_first() -> None:
     assert COMPONENTS[0] is TEXT
 
 
-def test_names_and_prefixes_belong_to_one_component() -> None:
+def test_names_belong_to_one_component() -> None:
     names = [component.name for component in COMPONENTS]
-    prefixes = [prefix for component in COMPONENTS for prefix in component.prefixes]
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("model_type", TEXT_TYPES)
+def test_prefixes_belong_to_one_component_of_a_model(model_type: str) -> None:
+    """A decoder and an encoder have the same, and no model has both."""
+    text = {"model_type": TEXT_TYPES[model_type]}
+    config = Gemma4Config.from_dict({"model_type": model_type, "text_config": text})
+    absent = EMBEDDING if config.embedding is None else TEXT
+    assert not absent.parameters(config)
+    others = (component for component in COMPONENTS if component is not absent)
+    prefixes = [prefix for component in others for prefix in component.prefixes]
     assert len(set(prefixes)) == len(prefixes)
 
 
