@@ -1,6 +1,6 @@
-"""`tiny` as it ships: config, trained weights, tokenizer and chat template; and its drafter.
+"""What ships: `tiny` with config, weights, tokenizer and chat template, its drafter, an embedder.
 
-docs/tiny-model.md describes what the model knows; `tools/training/tiny` is how it was made.
+docs/tiny-model.md describes what they know; `tools/training` is how they were made.
 """
 
 from __future__ import annotations
@@ -21,10 +21,21 @@ TOKENIZER_FILES = (
     "generation_config.json",
 )
 DRAFTER_FOLDER = "drafter"
+EMBEDDING_FOLDER = "embedding"
+_EMBEDDING_FILES = (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    "tokenizer_config.json",
+    "config_sentence_transformers.json",
+    "modules.json",
+    "1_Pooling/config.json",
+)
+# Around every text, as `add_special_tokens` of a tokenizer asks; a chat's tokenizer has none.
+_AROUND = ("<bos>", "<eos>")
 
 
 def shipped_file(name: str) -> bytes:
-    """One of the files of the checkpoint; those of the drafter begin with `drafter/`."""
+    """One of the files of the checkpoint; those of the others begin with their folder."""
     return files("gemma4_compile.tiny").joinpath("files", *name.split("/")).read_bytes()
 
 
@@ -45,8 +56,27 @@ def materialize_drafter(directory: Path) -> None:
     _copy({**own, TOKENIZER_FILES[0]: TOKENIZER_FILES[0]}, directory)
 
 
+def materialize_embedding(directory: Path) -> None:
+    """Copy `tiny-embedding` into `directory` (created if missing), with `tiny`'s vocabulary."""
+    _copy({name: f"{EMBEDDING_FOLDER}/{name}" for name in _EMBEDDING_FILES}, directory)
+    tokenizer = json.loads(shipped_file(TOKENIZER_FILES[0]))
+    ids = {added["content"]: added["id"] for added in tokenizer["added_tokens"]}
+    begin, end = ({"SpecialToken": {"id": name, "type_id": 0}} for name in _AROUND)
+    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+    tokenizer["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [begin, first, end],
+        "pair": [begin, first, end, begin, second, end],
+        "special_tokens": {
+            name: {"id": name, "ids": [ids[name]], "tokens": [name]} for name in _AROUND
+        },
+    }
+    text = json.dumps(tokenizer, ensure_ascii=False, separators=(",", ":"))
+    (directory / TOKENIZER_FILES[0]).write_bytes(text.encode())
+
+
 def _copy(shipped: Mapping[str, str], directory: Path) -> None:
     """Write shipped files by the names that they get."""
-    directory.mkdir(parents=True, exist_ok=True)
     for name, source in shipped.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_bytes(shipped_file(source))

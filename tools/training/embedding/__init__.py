@@ -1,0 +1,1 @@
+"""How `tiny-embedding` was trained: on sentences with one meaning and other words."""
