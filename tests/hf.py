@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from transformers import (
+    Gemma3nForCausalLM,
+    Gemma3nTextConfig,
     Gemma4ForCausalLM,
     Gemma4TextConfig,
     Gemma4UnifiedForCausalLM,
@@ -31,6 +33,12 @@ from tests.models import tensor_name
 Float32Array = npt.NDArray[np.float32]
 Ids = Sequence[int] | npt.NDArray[np.int64]
 
+_CLASSES: Mapping[str, tuple[Any, Any]] = {
+    "gemma4_text": (Gemma4ForCausalLM, Gemma4TextConfig),
+    "gemma4_unified_text": (Gemma4UnifiedForCausalLM, Gemma4UnifiedTextConfig),
+    "gemma3n_text": (Gemma3nForCausalLM, Gemma3nTextConfig),
+}
+
 torch.set_num_threads(1)  # the models are tiny, and test machines are shared
 
 
@@ -42,9 +50,8 @@ def load(
     transformers rounds the two embedding scales to the dtype that the model runs in. A library is
     compiled for the checkpoint's own `dtype`, so the scales of that dtype are put in here.
     """
-    unified = text_config["model_type"] == "gemma4_unified_text"
-    kind = Gemma4UnifiedForCausalLM if unified else Gemma4ForCausalLM
-    config = (Gemma4UnifiedTextConfig if unified else Gemma4TextConfig)(**text_config)
+    kind, config_class = _CLASSES[text_config["model_type"]]
+    config = config_class(**text_config)
     model: Gemma4ForCausalLM = kind._from_config(  # type: ignore[no-untyped-call]  # so it is there
         config, attn_implementation="eager", dtype=torch.float32
     ).eval()
@@ -58,6 +65,10 @@ def load(
         if hasattr(module, "scalar_embed_scale"):
             rounded = torch.tensor(module.scalar_embed_scale).to(getattr(torch, dtype))
             module.embed_scale = rounded.to(torch.float32)
+        for name in ("per_layer_projection_scale", "per_layer_input_scale"):  # Gemma 3n's
+            if isinstance(getattr(module, name, None), torch.Tensor):
+                scale = getattr(module, name).to(getattr(torch, dtype))
+                setattr(module, name, scale.to(torch.float32))
     return model
 
 

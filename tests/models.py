@@ -22,6 +22,7 @@ import numpy.typing as npt
 from gemma4_compile.tiny.architecture import HEAD, tensor_shapes
 from gemma4_compile.tiny.checkpoint import TOKENIZER_FILES, shipped_file
 from gemma4_compile.tiny.safetensors_file import rounded, write_safetensors
+from tests import gemma3n
 from tests.random_values import random_tensor
 
 Float32Array = npt.NDArray[np.float32]
@@ -180,7 +181,7 @@ UNTIED: Mapping[str, dict[str, Any]] = {
 LONG_TABLE = "e2b, longer per-layer table"
 """One of its two tables was resized and cut again: its last rows belong to no token."""
 ALL: Mapping[str, dict[str, Any]] = {
-    **{**KINDS, **ODD_HEADS, **UNTIED},
+    **{**KINDS, **ODD_HEADS, **UNTIED, **gemma3n.KINDS},
     LONG_TABLE: {**E2B_LIKE, "vocab_size_per_layer_input": E2B_LIKE["vocab_size"] + 24},
 }
 
@@ -207,7 +208,9 @@ def random_weights(
 ) -> dict[str, Float32Array]:
     """Random weights; `residual_scale` multiplies what each block adds to the residual stream."""
     weights = {}
-    for name, shape in tensor_shapes(text_config).items():
+    is_gemma3n = text_config["model_type"] == "gemma3n_text"
+    shapes = (gemma3n.tensor_shapes if is_gemma3n else tensor_shapes)(text_config)
+    for name, shape in shapes.items():
         values = random_tensor(name, shape, seed)
         if name.endswith(BLOCK_OUTPUT_NORMS):
             values = values * np.float32(residual_scale)

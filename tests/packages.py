@@ -18,10 +18,11 @@ from gemma4_compile import abi
 from gemma4_compile.compile import build
 from gemma4_compile.compile.pipeline import Summary, compile_model
 from gemma4_compile.compile.request import CompileRequest
+from gemma4_compile.model_spec.component import model_parameters
+from gemma4_compile.model_spec.components import COMPONENTS
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.layers.kv_cache import KvLimits
 from gemma4_compile.model_spec.parameters import Arrangement, Parameter
-from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.planning import plan
 from gemma4_compile.progress import ByteProgress, Reporter
 from gemma4_compile.quantization.recipe import StoredParameter, storage_plan
@@ -160,7 +161,7 @@ def dequantised_weights(
     opened = Package.open(package)
     stored = {name: np.asarray(array) for name, array in opened.map_weights()}
     weights: dict[str, Float32Array] = {}
-    for entry in storage_plan(parameter_table(config), RECIPES[recipe], None):
+    for entry in storage_plan(model_parameters(config, COMPONENTS), RECIPES[recipe], None):
         values = _values(entry, stored) / np.float32(entry.parameter.scale)
         weights.update(sources_of(entry.parameter, values))
     return weights

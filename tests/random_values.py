@@ -37,8 +37,12 @@ def random_tensor(name: str, shape: tuple[int, ...], seed: int) -> Float32Array:
         values = 0.5 + 0.25 * np.abs(values)
     elif "q_norm" in name or "k_norm" in name:
         values = 0.5 + 0.1 * values
-    elif "norm" in name or name.endswith(("router.scale", "per_expert_scale")):
+    elif "norm" in name or name.endswith(("router.scale", "per_expert_scale", "output_scale")):
         values = 1.0 + 0.2 * values
+    elif name.endswith("modality_router.weight"):  # its input is divided by the width
+        values = values * np.sqrt(shape[-1])
+    elif name.endswith("_coefs.weight"):  # streams that take each other away would be mere noise
+        values = 0.1 * values
     elif "embed_tokens" in name or "lm_head" in name:
         values = 0.5 * values
     else:

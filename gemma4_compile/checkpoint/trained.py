@@ -15,6 +15,7 @@ from gemma4_compile.model_spec.config.gemma4 import preset_names
 from gemma4_compile.model_spec.config.variants import rounds_activations
 
 _OWNER, _TRAINED = "google/", "-qat-q4_0-unquantized"
+_GENERATION = "gemma-4-"  # of Gemma 3n there are none
 _FOR_PHONES = ("-qat-mobile-transformers", "-qat-mobile-ct")
 
 
@@ -26,7 +27,8 @@ def trained_twin(model: str) -> str | None:
     model : a hub id of Google's or the name of a preset
     """
     name = model.removeprefix(_OWNER)
-    return f"{_OWNER}{name}{_TRAINED}" if name in preset_names() else None
+    is_released = name in preset_names() and name.startswith(_GENERATION)
+    return f"{_OWNER}{name}{_TRAINED}" if is_released else None
 
 
 def is_trained(model: str) -> bool:

@@ -9,6 +9,7 @@ import tvm
 
 from gemma4_compile.passes.few_row_experts import few_row_experts
 from gemma4_compile.passes.few_rows import few_rows
+from gemma4_compile.passes.fuse_altup import fuse_altup
 from gemma4_compile.passes.fuse_attention_combine import fuse_attention_combine
 from gemma4_compile.passes.fuse_clips import fuse_clips
 from gemma4_compile.passes.fuse_norm_linear import fuse_norm_linear
@@ -28,6 +29,7 @@ Fusion = Callable[[OperatorGraph, FusionLimits], None]
 FUSIONS: Sequence[Fusion] = (
     fuse_residual_norm,  # those after it know norms and additions in one
     fuse_clips,
+    fuse_altup,
     round_by_steps,
     quantize_activations,
     fuse_router,  # takes norms that the next one would take

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
@@ -11,6 +12,7 @@ from gemma4_compile.model_spec.parameters import Parameter, Role
 KINDS: Mapping[str, str] = {
     "attention": "attention",
     "dense_mlp": "dense MLP",
+    "streams": "residual streams",
     "router": "router",
     "experts": "experts",
     "per_layer_projections": "per-layer projections",
@@ -23,6 +25,7 @@ KINDS: Mapping[str, str] = {
     "drafter": "drafter",
 }
 """Names of the kinds of parameters, for people."""
+_OF_STREAMS = re.compile(r"^altup_|\.laurel\.")  # of Gemma 3n
 
 
 def kind_name(kind: str, config: Gemma4Config) -> str:
@@ -35,6 +38,8 @@ def kind_of(parameter: Parameter) -> str:
     """Kind of a parameter, a key of KINDS."""
     if parameter.name.startswith(DRAFTER.stem):
         return "drafter"
+    if parameter.role is Role.LINEAR and _OF_STREAMS.search(parameter.name):
+        return "streams"
     if parameter.role is Role.LINEAR:
         return "attention" if ".self_attn." in parameter.name else "dense_mlp"
     return {Role.VECTOR: "vectors", Role.PER_LAYER_LINEAR: "per_layer_projections"}.get(

@@ -57,6 +57,12 @@ def read_layer_types(
 
     `full_every` : where the config names none, one of so many is
     """
+    kinds = read_layer_kinds(text, count, full_every)
+    return (*kinds[:-1], AttentionKind.FULL)  # transformers forces it
+
+
+def read_layer_kinds(text: ConfigFields, count: int, full_every: int) -> tuple[AttentionKind, ...]:
+    """The attention kind of every layer; where it is not given, each `full_every`-th is full."""
     kinds = []
     declared: list[object] = [
         (AttentionKind.SLIDING if (index + 1) % full_every else AttentionKind.FULL).value
@@ -71,7 +77,6 @@ def read_layer_types(
                 f"expected sliding_attention or full_attention, found {value!r}"
             )
         kinds.append(AttentionKind(value))
-    kinds[-1] = AttentionKind.FULL  # transformers forces it
     return tuple(kinds)
 
 

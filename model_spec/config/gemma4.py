@@ -19,6 +19,7 @@ from gemma4_compile.model_spec.config.embedding import (
     read_encoder,
 )
 from gemma4_compile.model_spec.config.fields import ConfigFields
+from gemma4_compile.model_spec.config.gemma3n import Gemma3nConfig, read_gemma3n
 from gemma4_compile.model_spec.config.keys import (
     IGNORED_KEYS,
     IGNORED_TOP_KEYS,
@@ -28,6 +29,7 @@ from gemma4_compile.model_spec.config.keys import (
 from gemma4_compile.model_spec.config.text import TextConfig, read_text
 from gemma4_compile.model_spec.config.variants import (
     ENCODERS,
+    GEMMA3N_TEXT,
     TEXT_TYPES,
     check_pad,
     refuse_variants,
@@ -50,12 +52,14 @@ class Gemma4Config(TextConfig):
     vision, audio : None where a package takes no pictures, no sounds
     drafter : of a checkpoint of its own; None where a package has none
     embedding : of an encoder, which makes embeddings and no replies; None for a decoder
+    gemma3n : what its decoder has besides; None for Gemma 4's
     """
 
     vision: AnyVisionConfig | None = None
     audio: AnyAudioConfig | None = None
     drafter: DrafterConfig | None = None
     embedding: EmbeddingConfig | None = None
+    gemma3n: Gemma3nConfig | None = None
 
     @property
     def modalities(self) -> frozenset[Modality]:
@@ -109,6 +113,10 @@ class Gemma4Config(TextConfig):
             config = cls._of_encoder(top, text, modalities)
             _tell_unknown(top, text, unknown)
             return config
+        if text_type == GEMMA3N_TEXT:
+            section, own = read_gemma3n(top, text, modalities)
+            _tell_unknown(top, text, unknown)
+            return cls(**vars(section), gemma3n=own)
         config = cls(**vars(read_text(top, text)))
         names = text.unknown(IGNORED_KEYS)
         wanted = modalities

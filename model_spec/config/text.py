@@ -105,7 +105,7 @@ def check_heads(config: TextConfig) -> None:
             )
 
 
-def _check_sharing(config: TextConfig) -> None:
+def check_sharing(config: TextConfig) -> None:
     """Refuse layers that share the keys of none, or of one with other heads."""
     sources = kv_sources(config.layer_types, config.num_kv_shared_layers)
     for index, (kind, source) in enumerate(zip(config.layer_types, sources, strict=True)):
@@ -222,5 +222,5 @@ def read_text(top: ConfigFields, text: ConfigFields) -> TextConfig:
         _check_rounding(config, is_for_phones=is_for_phones)
     rope.refuse_unknown({})
     check_heads(config)
-    _check_sharing(config)
+    check_sharing(config)
     return config

@@ -13,9 +13,11 @@ TEXT_TYPES: Mapping[str, str] = {
     "gemma4": "gemma4_text",
     "gemma4_unified": "gemma4_unified_text",
     "embedding_gemma2": "embedding_gemma2_text",
+    "gemma3n": "gemma3n_text",
 }
 ENCODERS = ("embedding_gemma2_text",)
 """Of those, the ones that make embeddings of texts and no replies."""
+GEMMA3N_TEXT = TEXT_TYPES["gemma3n"]
 _DRAFTER_TYPES = ("gemma4_assistant", "gemma4_unified_assistant")
 
 # The families that are taken for this one.
@@ -69,8 +71,8 @@ def unsupported_type(model_type: object) -> ConfigError:
     if isinstance(model_type, str) and model_type.startswith(_OTHER_GEMMAS):
         return ConfigError(
             f"config key `model_type`: {model_type!r} is another architecture than Gemma 4",
-            hint="only Gemma 4 is compiled, such as google/gemma-4-E2B-it; for other models take "
-            "MLC-LLM",
+            hint="Gemma 4 is compiled, such as google/gemma-4-E2B-it, and the text of Gemma 3n; "
+            "for other models take MLC-LLM",
         )
     return ConfigError(
         f"config key `model_type`: {model_type!r} is not a Gemma 4 text model",

@@ -194,12 +194,15 @@ class Gemma4ForCausalLM(nn.Module):
             self.per_layer_projection_norm = Norm(
                 config.hidden_size_per_layer_input, config.rms_norm_eps
             )
-        # A config has experts or per-layer embeddings, not both (config.py).
-        layer = MoeDecoderLayer if config.num_experts else DecoderLayer
-        self.layers = nn.ModuleList([layer(plan, config, matrices, options) for plan in plans])
+        self.layers = nn.ModuleList([self._layer(plan, matrices) for plan in plans])
         self.norm = Norm(config.hidden_size, config.rms_norm_eps, options.activation_dtype)
         if not config.ties_head:
             self.lm_head = matrices.matrix(HEAD)
+
+    def _layer(self, plan: LayerPlan, matrices: Matrices) -> nn.Module:
+        # A config has experts or per-layer embeddings, not both (config.py).
+        layer = MoeDecoderLayer if self.config.num_experts else DecoderLayer
+        return layer(plan, self.config, matrices, self.options)
 
     def embed(self, ids: nn.Tensor) -> nn.Tensor:
         """Token embeddings: (n,) int32 -> (n, hidden_size) float32, times sqrt(hidden_size)."""

@@ -114,7 +114,12 @@ def _sampler_spec(vocab: int, *, with_drafter: bool) -> dict[str, dict[str, obje
 
 def export_text(config: Gemma4Config, matrices: Matrices, options: ExportOptions) -> Exported:
     """Build the functions of the decoder and of the sampler."""
-    decoder = Gemma4ForCausalLM(config, matrices, options)
+    return export_decoder(Gemma4ForCausalLM(config, matrices, options))
+
+
+def export_decoder(decoder: Gemma4ForCausalLM) -> Exported:
+    """Build the functions of a decoder and of the sampler."""
+    config, options = decoder.config, decoder.options
     joins = options.joins_sequences and decoder.layout.joins
     module, parameters = decoder.export_tvm(_decoder_spec(config, joins=joins))
     sampler = SamplerModule(config.vocab_size, SamplerOptions(options.softmax_blocks))

@@ -46,6 +46,7 @@ from gemma4_compile.targets.kernels.linear import (
     gemm,
     gemv,
     quantize_rows,
+    sparse_gate,
     subgroup_matrix_gemm,
     tensor_core_gemm,
 )
@@ -57,7 +58,7 @@ from gemma4_compile.targets.kernels.moe import (
     int8_experts,
     router,
 )
-from gemma4_compile.targets.kernels.norms import norms, pooling
+from gemma4_compile.targets.kernels.norms import altup, norms, pooling
 from gemma4_compile.targets.kernels.sampling import logits, softmax, top_p, top_p_histogram
 from gemma4_compile.targets.kernels.vision import patches as vision_patches
 from gemma4_compile.targets.kernels.vision import picture, unified
@@ -69,6 +70,7 @@ Factory = Callable[[Any, TargetSpec], tirx.PrimFunc]
 ONE_KERNEL: Mapping[str, Factory] = {
     # linear
     "embedding": embedding.make_embedding,
+    "sparse_gate": sparse_gate.make_sparse_gate,
     # rounding to int8
     "quantize_rows": quantize_rows.make_quantize_rows,
     "round_to_step": pointwise.make_pointwise,
@@ -97,6 +99,14 @@ ONE_KERNEL: Mapping[str, Factory] = {
     "take_last_row": norms.make_take_last_row,
     "mean_rows": pooling.make_mean_rows,
     "unit_rows": pooling.make_unit_rows,
+    # several residual streams
+    "altup_expand": altup.make_altup_expand,
+    "altup_predict": altup.make_altup_predict,
+    "laurel_residual": altup.make_laurel_residual,
+    "altup_correct": altup.make_altup_correct,
+    "altup_inject": altup.make_altup_inject,
+    "altup_collapse": altup.make_altup_collapse,
+    "take_stream": altup.make_take_stream,
     # sampling and drafting
     "bitmask": logits.make_bitmask,
     "logit_bias": logits.make_logit_bias,

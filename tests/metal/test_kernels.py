@@ -18,6 +18,7 @@ from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.moe import RouterScores
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.operators.padded_rows import KeptRows, ShiftedRotary
+from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.operators.split_attention import SplitAttention
 from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.targets.kernels.linear.few_row_shape import few_row_shape
@@ -51,6 +52,7 @@ from tests.numerics.moe.test_few_row_experts import exact_operators as exact_exp
 from tests.numerics.moe.test_few_row_norms import FLOATS as FEW_ROW_NORMS
 from tests.numerics.moe.test_few_row_norms import cases_of as few_row_norms
 from tests.numerics.moe.test_few_row_router import all_cases as few_row_routers
+from tests.numerics.norms.test_altup import altup_operators
 from tests.numerics.sampling.test_sampling_kernels import cases_of as draws_of_rows
 from tests.numerics.vision.test_vision_kernels import OPERATORS as VISION
 
@@ -84,6 +86,7 @@ def all_operators() -> tuple[Operator, ...]:
     found.update(dict.fromkeys(AUDIO))
     found.update(dict.fromkeys([*STEPPED, *six_bits(), *with_minima()]))
     found.update(dict.fromkeys(op for op in ROUNDING if not op.packs))
+    found.update(dict.fromkeys(altup_operators(CHUNK, 3, 64, "float16")))
     # Vocabularies of a size that an emulated device goes through in seconds.
     found.update(dict.fromkeys(op for op in DRAFTING if _is_small(op)))
     return tuple(found)

@@ -14,12 +14,13 @@ from benchmarks.drafter_config import drafter_values
 from gemma4_compile import abi
 from gemma4_compile.compile.build import build_module, decoder_options, library_report
 from gemma4_compile.model_spec.config.drafter import read_drafter
-from gemma4_compile.model_spec.config.gemma4 import Gemma4Config, preset_names
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.passes.lowering import lower, virtual_machine_passes
 from gemma4_compile.planning.plan import make_plan
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import target_spec
 from tests.marks import slow_unless
+from tests.presets import GEMMA4
 
 pytestmark = pytest.mark.package
 
@@ -73,7 +74,7 @@ def kernels(module: tvm.IRModule) -> list[str]:
     return sorted(name for name in names if not name.startswith("embedding"))
 
 
-@pytest.mark.parametrize("preset", slow_unless(SPARSE.__eq__, preset_names()))
+@pytest.mark.parametrize("preset", slow_unless(SPARSE.__eq__, GEMMA4))
 def test_layers_share_their_kernels(preset: str) -> None:
     config = Gemma4Config.from_preset(preset)
     whole, short = (lowered(one, "q4f16") for one in (config, shortened(preset)))
@@ -86,7 +87,7 @@ def test_layers_share_their_kernels(preset: str) -> None:
     assert reports[0].largest_binding_bytes <= TARGET.max_binding_bytes
 
 
-@pytest.mark.parametrize("preset", slow_unless("gemma-4-E4B-it".__eq__, preset_names()))
+@pytest.mark.parametrize("preset", slow_unless("gemma-4-E4B-it".__eq__, GEMMA4))
 def test_kernels_of_a_drafter_and_of_few_rows_are_within_the_limits(preset: str) -> None:
     config = replace(shortened(preset), drafter=read_drafter(drafter_values(preset)))
     functions = {var.name_hint for var, _ in lowered(config, "q4f16").functions_items()}
@@ -119,7 +120,7 @@ def planned_bytes(module: tvm.IRModule, function: str) -> int:
     slow_unless(
         lambda *pair: pair == (SPARSE, "q4f16"),
         [
-            *((preset, "q4f16") for preset in preset_names()),
+            *((preset, "q4f16") for preset in GEMMA4),
             *((preset, "q4f32") for preset in ("gemma-4-E2B-it", SPARSE)),
         ],
     ),

@@ -20,9 +20,10 @@ from benchmarks.peer.write_gguf import (
     tensors,
     write_gguf,
 )
-from gemma4_compile.model_spec.config.gemma4 import Gemma4Config, preset_names
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from tests.models import E2B_LIKE, MOE_LIKE, config_file
+from tests.presets import GEMMA4
 
 FORMATS = {4: "<I", 6: "<f", 7: "<?"}
 KINDS = {kind.value[0]: kind for kind in Kind}
@@ -65,7 +66,7 @@ class Reader:
         return entries, found, -(-self.place // ALIGNMENT) * ALIGNMENT
 
 
-@pytest.mark.parametrize("preset", preset_names())
+@pytest.mark.parametrize("preset", GEMMA4)
 def test_the_file_has_every_parameter_of_the_model(preset: str) -> None:
     config = Gemma4Config.from_preset(preset)
     expected = sum(prod(entry.shape) for entry in parameter_table(config))

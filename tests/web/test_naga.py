@@ -21,7 +21,7 @@ from benchmarks.drafter_config import drafter_values
 from gemma4_compile.compile.build import build_module, decoder_options
 from gemma4_compile.media.sizes import DEFAULT_BUDGET, client_blocks
 from gemma4_compile.model_spec.config.drafter import read_drafter
-from gemma4_compile.model_spec.config.gemma4 import Gemma4Config, preset_names
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.modality import TEXT_ONLY
 from gemma4_compile.passes.kernel_sources import kernel_sources
 from gemma4_compile.passes.lowering import generate, lower
@@ -30,6 +30,7 @@ from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.libraries import LIBRARIES
 from gemma4_compile.targets.spec import WORDS, TargetSpec
 from tests.child import run_within
+from tests.presets import GEMMA4
 from tests.web.dawn import TIMEOUT_S, VulkanDriver
 from tests.web.test_next_round import BUNDLER, WEB
 
@@ -39,7 +40,7 @@ ROOT = Path(__file__).parents[2]
 RECIPE, CHUNK = "q4f16", 512
 IS_WHOLE = bool(os.environ.get("EVERY_WGSL"))
 FORMS = [name for name, form in LIBRARIES.items() if form.target == "webgpu"]
-SIZES = preset_names()
+SIZES = GEMMA4
 EVERY = [(size, form) for form in FORMS for size in SIZES]
 # Kernels for larger subgroups differ from those for four threads by numbers alone.
 ALIKE = {"subgroups", "subgroups-16", "subgroups-8"}

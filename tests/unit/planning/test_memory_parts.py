@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 
 from gemma4_compile.model_spec.config.drafter import read_drafter
-from gemma4_compile.model_spec.config.gemma4 import Gemma4Config, preset_names
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.planning.memory_parts import bytes_with_table_on_host, memory_parts
 from gemma4_compile.planning.plan import make_plan
 from gemma4_compile.planning.plan_report import plan_json, plan_text
 from gemma4_compile.planning.weight_parts import PARTS
 from gemma4_compile.targets import target_spec
+from tests.presets import GEMMA4
 from tests.unit.model_spec.config.test_drafter import E2B
 
 SEES = frozenset({Modality.TEXT, Modality.IMAGE})
@@ -21,7 +22,7 @@ WEBGPU = target_spec("webgpu")
 Q4, Q8 = 4.5 / 8, 8.5 / 8  # bytes of a weight in groups of 32 with a scale of 16 bits
 
 
-@pytest.mark.parametrize("preset", preset_names())
+@pytest.mark.parametrize("preset", GEMMA4)
 def test_parts_add_up_to_the_memory_of_the_plan(preset: str) -> None:
     plan = make_plan(Gemma4Config.from_preset(preset, SEES), "q4f16", WEBGPU, 4096, 256)
     parts = memory_parts(plan)

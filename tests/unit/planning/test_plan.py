@@ -9,11 +9,12 @@ import pytest
 
 from gemma4_compile.errors import LoweringError, QuantizationError, UsageError
 from gemma4_compile.media.sizes import BUDGETS
+from gemma4_compile.model_spec.component import model_parameters
+from gemma4_compile.model_spec.components import COMPONENTS
 from gemma4_compile.model_spec.config.audio import AudioConfig
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config, preset_names
 from gemma4_compile.model_spec.config.vision import VisionConfig
 from gemma4_compile.model_spec.modality import Modality
-from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.planning.parameter_kinds import KINDS
 from gemma4_compile.planning.plan import BuildPlan, make_plan
 from gemma4_compile.targets import target_spec
@@ -61,6 +62,24 @@ PARAMETERS = {
         "token_embedding": 1_409_286_144,
         "vectors": 1_331_516,
     },
+    "gemma-3n-E2B-it": {
+        "attention": 293_601_280,
+        "dense_mlp": 1_509_949_440,
+        "streams": 33_030_144,
+        "per_layer_projections": 47_185_920,
+        "token_embedding": 537_395_200,
+        "per_layer_embedding": 2_013_265_920,
+        "vectors": 754_784,
+    },
+    "gemma-3n-E4B-it": {
+        "attention": 335_544_320,
+        "dense_mlp": 3_523_215_360,
+        "streams": 34_340_864,
+        "per_layer_projections": 55_050_240,
+        "token_embedding": 537_395_200,
+        "per_layer_embedding": 2_348_810_240,
+        "vectors": 879_344,
+    },
 }
 READ_PER_TOKEN = {
     "gemma-4-E2B-it": 2_279_473_152,
@@ -68,6 +87,8 @@ READ_PER_TOKEN = {
     "gemma-4-12B-it": 11_906_580_480,
     "gemma-4-26B-A4B-it": 3_821_830_144,
     "gemma-4-31B-it": 30_696_013_824,
+    "gemma-3n-E2B-it": 2_421_161_984,
+    "gemma-3n-E4B-it": 4_485_545_984,
 }
 # MiB of K and V in float16 at 4K, 32K and 128K, when sliding layers keep their window and no more;
 # and of the same layers in a padded cache.
@@ -77,6 +98,9 @@ KV_MIB = {
     "gemma-4-12B-it": ((384, 3072), (832, 24576), (2368, 98304)),
     "gemma-4-26B-A4B-it": ((280, 1920), (840, 15360), (2760, 61440)),
     "gemma-4-31B-it": ((1120, 7680), (3360, 61440), (11040, 245760)),
+    # 20 layers own 2 KiB a token, 4 of them of the whole context.
+    "gemma-3n-E2B-it": ((48, 160), (272, 1280), (1040, 5120)),
+    "gemma-3n-E4B-it": ((48, 160), (272, 1280), (1040, 5120)),
 }
 CONTEXTS = (4096, 32_768, 131_072)
 
@@ -127,7 +151,8 @@ def test_rings_hold_a_prefill_chunk_more() -> None:
 
 def missing_groups_bytes(preset: str) -> int:
     """Scales and minima of the groups that the last blocks of rows lack, two bytes each."""
-    shapes = [one.shape for one in parameter_table(Gemma4Config.from_preset(preset))]
+    table = model_parameters(Gemma4Config.from_preset(preset), COMPONENTS)
+    shapes = [one.shape for one in table]
     large = [shape for shape in shapes if len(shape) == 2 and shape[1] % 32 == 0]
     return sum(2 * rows * (-cols % 256 // 32) for rows, cols in large)
 

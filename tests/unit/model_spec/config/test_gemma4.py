@@ -173,7 +173,8 @@ OF_THE_TOP_LEVEL: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": False,
     },
 }
-SECTIONS = {"vision", "audio", "drafter", "embedding"}  # tests/unit/model_spec/*/test_config.py
+# tests/unit/model_spec/*/test_config.py
+SECTIONS = {"vision", "audio", "drafter", "embedding", "gemma3n"}
 
 
 def test_every_field_has_a_change() -> None:

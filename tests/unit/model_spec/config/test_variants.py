@@ -9,6 +9,7 @@ from gemma4_compile.model_spec.config.fields import ConfigFields
 from gemma4_compile.model_spec.config.keys import TOP_DEFAULTS
 from gemma4_compile.model_spec.config.variants import (
     ENCODERS,
+    GEMMA3N_TEXT,
     TEXT_TYPES,
     first_given,
     refuse_variants,
@@ -35,7 +36,8 @@ def fields(values: dict[str, object], path: str = "") -> ConfigFields:
 def test_another_model_type_is_named(model_type: object, words: str) -> None:
     error = unsupported_type(model_type)
     assert words in str(error)
-    takes_drafts = [name for name, text in TEXT_TYPES.items() if text not in ENCODERS]
+    takes_none = (*ENCODERS, GEMMA3N_TEXT)
+    takes_drafts = [name for name, text in TEXT_TYPES.items() if text not in takes_none]
     named = takes_drafts if "drafter" in words else TEXT_TYPES
     assert all(f"`{name}`" in str(error.hint) for name in named)
 

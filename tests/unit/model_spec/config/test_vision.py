@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gemma4_compile.errors import ConfigError
-from gemma4_compile.model_spec.config.gemma4 import Gemma4Config, preset_names
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.config.vision import (
     AnyVisionConfig,
     ImageTokens,
@@ -16,6 +16,7 @@ from gemma4_compile.model_spec.config.vision import (
     VisionConfig,
 )
 from gemma4_compile.model_spec.modality import TEXT_ONLY, Modality
+from tests.presets import GEMMA4
 from tests.unit.model_spec.configs import hub_config, unified_config
 
 IMAGE = frozenset({Modality.TEXT, Modality.IMAGE})
@@ -133,7 +134,7 @@ def test_a_checkpoint_without_a_tower_is_named() -> None:
     assert "--modalities" in str(raised.value.hint)
 
 
-@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("name", GEMMA4)
 def test_every_released_size_sees(name: str) -> None:
     config = Gemma4Config.from_preset(name, None)
     assert config.vision is not None
