@@ -66,6 +66,9 @@ KV_ROTARY = "gemma4_kv_rotary"
 KV_KEY_POOL = "gemma4_kv_key_pool"
 KV_VALUE_POOL = "gemma4_kv_value_pool"
 KV_ROW_SLOTS = "gemma4_kv_row_slots"
+# Where each slot has tensors of its own: those of the slot that a row is of.
+KV_KEY_OF_ROW = "gemma4_kv_key_of_row"
+KV_VALUE_OF_ROW = "gemma4_kv_value_of_row"
 
 # Native callers only; WebLLM drives the same object through vm.builtin.kv_state_*.
 KV_CLEAR = "gemma4_kv_clear"
@@ -90,7 +93,7 @@ CHECK_TENSORS = "gemma4_check_tensors"  # refuses what a function was not compil
 LINKED_FUNCTIONS = (
     CHECK_TENSORS,
     *(KV_CREATE, KV_KEY, KV_VALUE, KV_POSITIONS, KV_ROTARY),
-    *(KV_KEY_POOL, KV_VALUE_POOL, KV_ROW_SLOTS),
+    *(KV_KEY_POOL, KV_VALUE_POOL, KV_ROW_SLOTS, KV_KEY_OF_ROW, KV_VALUE_OF_ROW),
     *(KV_CLEAR, KV_ADD_SEQUENCE, KV_REMOVE_SEQUENCE, KV_FORK_SEQUENCE),
     *(KV_BEGIN_FORWARD, KV_END_FORWARD, KV_POP_N, KV_LENGTH),
 )

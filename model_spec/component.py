@@ -42,6 +42,7 @@ class ExportOptions:
     client_blocks : across and down of the stock client's picture
     pads_pictures : the client gives each picture as many rows, whatever its grid
     joins_sequences : a forward may be of a token of each of several sequences
+    slots_apart : the keys and values of each are tensors of their own
     kv_limits : by which keys and values of full layers are in parts; None for none that are
     """
 
@@ -57,6 +58,7 @@ class ExportOptions:
     client_blocks: tuple[int, int] = CLIENT_BLOCKS
     pads_pictures: bool = False
     joins_sequences: bool = False
+    slots_apart: bool = False
     kv_limits: KvLimits | None = None
 
 

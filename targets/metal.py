@@ -35,6 +35,8 @@ DEFAULT = TargetSpec(
     tuning=read_tuning("metal"),
     activation_forms=(FLOAT,),  # Metal has no product of packed bytes
     source_suffix=".metal",
+    joins_sequences=True,
+    slots_apart=True,
 )
 """Every Apple silicon GPU."""
 

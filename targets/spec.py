@@ -62,8 +62,10 @@ class TargetSpec:
     is_static : the library is linked into a program and registers itself: nothing loads it by name
     gathers_launches : the client submits launches together, when somebody reads a result
     pads_pictures : the client gives every picture as many rows, whatever its grid
-    joins_sequences : kernels find keys and values in memory of all sequences together, by address,
-        so that a forward may be of a token of each of several
+    joins_sequences : a forward may be of a token of each of several sequences, whose keys and
+        values kernels find in memory of all of them together, by address
+    slots_apart : there kernels take no addresses: each sequence's keys and values are buffers of
+        their own, and a launch of attention is of one sequence
     int8_feature : the feature of the kernels' language that products of int8 need, "" for none
     is_by_machine : libraries made on machines of another kind are others
     compilers : packages that compile kernels, if they are installed
@@ -101,6 +103,7 @@ class TargetSpec:
     gathers_launches: bool = False
     pads_pictures: bool = False
     joins_sequences: bool = False
+    slots_apart: bool = False
     int8_feature: str = ""
     is_by_machine: bool = False
     compilers: tuple[str, ...] = ()

@@ -99,6 +99,7 @@ def decoder_options(
         softmax_blocks=SOFTMAX_BLOCKS,
         pads_pictures=target.pads_pictures,
         joins_sequences=target.joins_sequences,
+        slots_apart=target.slots_apart,
         kv_limits=kv_limits(target, context_length),
     )
 

@@ -39,7 +39,7 @@ from gemma4_compile.operators.heads import (
 )
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.picture_attention import example_last_rows
-from gemma4_compile.operators.rows import Joint, Rows
+from gemma4_compile.operators.rows import Joint, OneOf, Rows
 from gemma4_compile.operators.spreads import LSE, Spread
 from gemma4_compile.operators.tir import (
     FunctionBuilder,
@@ -246,7 +246,7 @@ class OverCache(Operator):
         return rotary_table(shape, rng) if name == "rotary" else None
 
     def _positions(self, shape: tuple[int, ...], sizes: Sizes) -> Array:
-        if isinstance(self.rows, Joint):
+        if isinstance(self.rows, Joint | OneOf):
             return joint_positions(self.rows, shape, sizes)
         return _positions(self.rows, self.part, sizes)
 

@@ -18,7 +18,7 @@ from tvm.relax.frontend import nn
 from tvm.tirx.buffer import is_buffer_var
 
 from gemma4_compile.operators.examples import MOVED_BYTES, SUM_F32, Sizes, random_values
-from gemma4_compile.operators.rows import Few, Joint
+from gemma4_compile.operators.rows import Few, Joint, OneOf
 from gemma4_compile.operators.spreads import Spread, spreads_of
 from gemma4_compile.operators.types import Index
 from gemma4_compile.types import Array
@@ -97,15 +97,20 @@ class Operator(ABC):
         """Values of an argument for which random numbers of its dtype would not do, or None."""
         return None
 
+    def example_scalar(self, sizes: Sizes) -> int:
+        """The scalar: the layer whose per-layer inputs are read."""
+        del sizes
+        return 3
+
     def example_inputs(self, rng: np.random.Generator, sizes: Sizes) -> tuple[Array | int, ...]:
         """Inputs, in-place arguments and outputs of the definition, in its order."""
         args: list[Array | int] = []
         rows = vars(self).get("rows")
-        if isinstance(rows, Few | Joint):
+        if isinstance(rows, Few | Joint | OneOf):
             sizes = replace(sizes, rows=rows.count(sizes.rows))
         for param in self.prim_func().params:
             if not is_buffer_var(param):
-                args.append(3)  # the layer whose per-layer inputs are read
+                args.append(self.example_scalar(sizes))
                 continue
             shape, dtype = tuple(sizes.of(size) for size in param.shape), str(param.dtype)
             own = self.example_input(param.name, shape, rng, sizes)

@@ -84,6 +84,21 @@ class Joint(Rows):
 
 
 @dataclass(frozen=True)
+class OneOf(Rows):
+    """One of at most so many, each of a sequence of its own: a scalar says which."""
+
+    most: int = 1
+    form: str = "one_of"
+
+    @property
+    def prefix(self) -> str:
+        return "one_row_"
+
+    def count(self, rows: int) -> int:
+        return min(rows, self.most)
+
+
+@dataclass(frozen=True)
 class Chunk(Rows):
     """Those of a prefill chunk: any number."""
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -13,9 +13,10 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.operators.attention import Carried, OverCache
 from gemma4_compile.operators.attention_splits import declare_splits
 from gemma4_compile.operators.base import TensorSpec
+from gemma4_compile.operators.examples import Sizes
 from gemma4_compile.operators.heads import Head, QkvColumns, norm_and_rotate
 from gemma4_compile.operators.math import f32
-from gemma4_compile.operators.rows import Joint, One
+from gemma4_compile.operators.rows import Joint, One, OneOf
 from gemma4_compile.operators.tir import (
     FunctionBuilder,
     LocalVar,
@@ -57,7 +58,10 @@ GIVEN = Query()
 
 @dataclass(frozen=True)
 class SplitArguments:
-    """Arguments of `SplitAttention` for `n` rows; `splits` are its results."""
+    """Arguments of `SplitAttention` for `n` rows, or of the one `row` of them.
+
+    `splits` are its results.
+    """
 
     n: Index
     splits: tuple[Buffer, Buffer]
@@ -68,6 +72,7 @@ class SplitArguments:
     q_norm: Buffer | None = None
     k_norm: Buffer | None = None
     rotary: Buffer | None = None
+    row: Expr | None = None
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,10 @@ class SplitAttention(OverCache):
     all slots, (slots, rows, kv_heads, head_dim); positions (chunk, 2) int32 has each row's position
     and slot, and the rotary table a line for each row.
 
+    One row of several sequences (`OneOf`) has the same arguments, but key and value caches are
+    those of its sequence, and behind them is a scalar, `row`. It writes that row of the results,
+    and nothing where there is no such row.
+
     Of a part of the cache the splits are of the part's keys. Each split of a later part goes on
     from that of the same number of the parts before: results are in place, and those of a split
     without keys stay what they are. A new key and value are written where the part has a row.
@@ -109,7 +118,7 @@ class SplitAttention(OverCache):
     def name(self) -> str:
         if self.is_one:
             return self.kind if self.normed is None else "decode_attention"
-        if self.is_joint:
+        if self.is_of_several:
             return f"{self.rows.prefix}decode_attention"
         return "few_row_attention" if self.normed is None else "normed_few_row_attention"
 
@@ -124,8 +133,13 @@ class SplitAttention(OverCache):
 
     @property
     def is_joint(self) -> bool:
-        """Whether its rows are of several sequences."""
+        """Whether its rows are of several sequences, and the caches those of all slots."""
         return isinstance(self.rows, Joint)
+
+    @property
+    def is_of_several(self) -> bool:
+        """Whether it is of a row of each of several sequences, or of one of those rows."""
+        return isinstance(self.rows, Joint | OneOf)
 
     @property
     def normed(self) -> NormedQuery | None:
@@ -139,7 +153,8 @@ class SplitAttention(OverCache):
 
     @property
     def goes_on(self) -> bool:
-        return not self.part.is_first and not self.owns_kv
+        is_later = not self.part.is_first or isinstance(self.rows, OneOf)
+        return is_later and not self.owns_kv
 
     @property
     def head(self) -> Head:
@@ -181,7 +196,7 @@ class SplitAttention(OverCache):
         """Keys [begin, end) of a split that a row sees; a part's own."""
         positions, rows, key = args.positions, i32(args.n), args.key
         last = bind(self.part.own(self.last_position(positions, row), key))
-        if self.is_one or self.is_joint:
+        if self.is_one or self.is_of_several:
             begin, end = (bind(bound) for bound in self.split_range(last, split, key))
             return begin, end
         first = bind(self.part.own(positions[2] - rows, key))
@@ -192,11 +207,11 @@ class SplitAttention(OverCache):
 
     def last_position(self, positions: Buffer, row: Index) -> Expr:
         """The position of a row of several sequences, or of the last row of one."""
-        return positions[row, 0] if self.is_joint else positions[2] - 1
+        return positions[row, 0] if self.is_of_several else positions[2] - 1
 
     def step(self, positions: Buffer, rows: Index, row: Expr) -> Expr:
         """The row of the rotary table for a row of the call."""
-        return row if self.is_joint else positions[1] - i32(rows) + row
+        return row if self.is_of_several else positions[1] - i32(rows) + row
 
     def of_row(self, args: SplitArguments, row: Index) -> SplitArguments:
         """The arguments with the caches of a row of several sequences; else those of the call."""
@@ -214,13 +229,13 @@ class SplitAttention(OverCache):
             **dict.fromkeys(("q", "qkv"), ((rows, self.columns.width), "float32")),
             "q_norm": ((dim,), "float32"),
             "k_norm": ((dim,), "float32"),
-            "positions": ((tirx.Var("chunk", "int64"), 2) if self.is_joint else (4,), "int32"),
+            "positions": (self._positions_shape(), "int32"),
             "rotary": ((chunk, normed.rotary_total if normed else 0, 2), "float32"),
             "key": (cache, self.cache_dtype),
             "value": (cache, self.cache_dtype),
         }
         names = ["q", "key", "value", "positions"]
-        if normed is not None and (self.is_one or self.is_joint):
+        if normed is not None and (self.is_one or self.is_of_several):
             norms = ("q_norm", "k_norm") if self.owns_kv else ("q_norm",)
             names = ["qkv", *norms, "positions", "rotary", "key", "value"]
         elif normed is not None:
@@ -228,17 +243,34 @@ class SplitAttention(OverCache):
             names += ["q_norm", "rotary"]
         args = {name: build.arg(name, *specs[name]) for name in names}
         q = args.pop(names[0])
+        row = build.scalar_arg("row") if isinstance(self.rows, OneOf) else None
         splits = declare_splits(build, self, self.cache_dtype, self.rows.lead(rows))
-        return SplitArguments(rows, splits, q, **args)
+        return SplitArguments(rows, splits, q, row=row, **args)
+
+    def _positions_shape(self) -> tuple[Index, ...]:
+        return (tirx.Var("chunk", "int64"), 2) if self.is_of_several else (4,)
+
+    def example_scalar(self, sizes: Sizes) -> int:
+        return self.rows.count(sizes.rows) // 2
+
+    @contextmanager
+    def _each_row(self, args: SplitArguments) -> Iterator[Expr]:
+        """The rows that are computed, one after the other: all, or the one that is named."""
+        if args.row is None:
+            with T.serial(0, args.n) as i:
+                yield i
+        else:
+            with when(args.row < args.n):
+                yield args.row
 
     def definition(self) -> tirx.PrimFunc:
         with function(scheduled=False) as build:
             args = whole = self.declare(build)
-            if self.owns_kv and not self.is_joint:
+            if self.owns_kv and not self.is_of_several:
                 self._store_new(args, 0)
-            with T.serial(0, args.n) as i:
+            with self._each_row(whole) as i:
                 args = self.of_row(whole, i)
-                if self.owns_kv and self.is_joint:
+                if self.owns_kv and self.is_of_several:
                     self._store_new(args, i)
                 q, row = self._prepared(args, i)
                 with T.serial(0, self.splits) as s, T.serial(0, self.heads) as h:

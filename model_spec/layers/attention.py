@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TypedDict
 
+from tvm import tirx
 from tvm.relax.frontend import nn
 
 from gemma4_compile.model_spec.layers.kv_cache import KvTensors
@@ -22,7 +24,16 @@ from gemma4_compile.operators.base import (
 )
 from gemma4_compile.operators.heads import WHOLE, CachePart
 from gemma4_compile.operators.picture_attention import LastVisibleRows
-from gemma4_compile.operators.rows import ONE, Chunk, Few, Joint, One, Rows, rows_of_extent
+from gemma4_compile.operators.rows import (
+    ONE,
+    Chunk,
+    Few,
+    Joint,
+    One,
+    OneOf,
+    Rows,
+    rows_of_extent,
+)
 from gemma4_compile.operators.split_attention import NormedQuery, SplitAttention
 from gemma4_compile.operators.types import Index
 
@@ -133,7 +144,7 @@ def last_visible_rows(modality: nn.Tensor) -> nn.Tensor:
 
 def _emit_carried(
     operator: Operator,
-    args: Sequence[nn.Tensor],
+    args: Sequence[nn.Tensor | tirx.IntImm],
     results: Sequence[TensorSpec],
     carried: Sequence[nn.Tensor],
 ) -> tuple[nn.Tensor, ...]:
@@ -220,31 +231,34 @@ class Attention(nn.Module):
         kv: KvTensors,
         results: list[TensorSpec],
         carried: Sequence[nn.Tensor] = (),
+        row: int = 0,
     ) -> tuple[nn.Tensor, ...]:
         """Call an operator that norms q, k and v; it writes K and V if the layer owns them.
 
-        `carried` : the results of the part before, in whose place these are; without them new
+        `carried` : the results of the part or row before, in whose place these are; without them
+        new. `row` : of several sequences, where the launch is of one
         """
         plan, part = self.plan, operator.part.index
         norms = [self.q_norm.weight, *([self.k_norm.weight] if plan.owns_kv else ())]
         if isinstance(operator, QkNormRopeCache) and not operator.makes_q:
             norms = norms[1:]
         args = [qkv, *norms, kv.positions, kv.rotary]
+        scalars = [tirx.IntImm("int64", row)] if isinstance(operator.rows, OneOf) else []
         if not plan.owns_kv:
             reads_cache = isinstance(operator, SplitAttention)
-            cache = kv.get(plan.kv_slot, part) if reads_cache else ()
-            return _emit_carried(operator, [*args, *cache], results, carried)
-        key, value = kv.get(plan.kv_slot, part)
+            cache = kv.get(plan.kv_slot, part, row) if reads_cache else ()
+            return _emit_carried(operator, [*args, *cache, *scalars], results, carried)
+        key, value = kv.get(plan.kv_slot, part, row)
         written: list[TensorSpec] = [(tuple(t.shape), t.dtype) for t in (key, value)]
-        first, last = len(args), len(args) + 2
+        first, last = len(args), len(args) + 2 + len(scalars)
         places = range(last, last + len(results)) if carried else (-1 for _ in results)
         new_key, new_value, *rest = emit_inplace(
             operator,
-            [*args, key, value, *carried],
+            [*args, key, value, *scalars, *carried],
             [first, first + 1, *places],
             [*written, *results],
         )
-        kv.put(plan.kv_slot, new_key, new_value, part)
+        kv.put(plan.kv_slot, new_key, new_value, part, row)
         return tuple(rest)
 
     def _prepare(self, qkv: nn.Tensor, kv: KvTensors, rows: Rows) -> nn.Tensor:
@@ -312,11 +326,11 @@ class Attention(nn.Module):
     def _decode(self, qkv: nn.Tensor, kv: KvTensors) -> tuple[nn.Tensor, ...]:
         """One position: norms, RoPE, the write of K and V, and the splits, in a launch a part.
 
-        Or one of each of several sequences, in the same launch.
+        Or one of each of several sequences, in the same launch or in one for each of them.
         """
         specs = self._split_specs(kv.rows_of_step.lead(qkv.shape[0]))
         splits: tuple[nn.Tensor, ...] = ()
-        for part in self._parts(kv):
+        for row, part in product(kv.launches, self._parts(kv)):
             operator = SplitAttention(
                 rows=kv.rows_of_step,
                 window=self.plan.window,
@@ -324,14 +338,14 @@ class Attention(nn.Module):
                 **self._split_fields(),
                 **self._cache_fields(kv, part),
             )
-            splits = self._emit_with_cache(operator, qkv, kv, specs, splits)
+            splits = self._emit_with_cache(operator, qkv, kv, specs, splits, row)
         return splits
 
     def _combine(self, splits: tuple[nn.Tensor, ...], rows: Rows) -> nn.Tensor:
         """Put the splits of each row together: (rows, heads * head_dim)."""
         heads, dim = self.plan.num_attention_heads, self.plan.head_dim
         count, dtype = self.options.splits(self.plan), self.activation_dtype
-        of_rows = Few(rows.most) if isinstance(rows, Joint) else rows
+        of_rows = Few(rows.most) if isinstance(rows, Joint | OneOf) else rows
         operator = CombineSplits(heads, dim, count, dtype, of_rows)
         extent = 1 if rows == ONE else splits[0].shape[0]
         return emit(operator, splits, [((extent, heads * dim), dtype)])[0]

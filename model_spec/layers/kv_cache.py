@@ -22,7 +22,7 @@ from tvm.relax.frontend import nn
 from gemma4_compile import abi
 from gemma4_compile.operators.base import emit, emit_inplace
 from gemma4_compile.operators.padded_rows import BITS, KeptRows, ShiftedRotary
-from gemma4_compile.operators.rows import ONE, Joint, Rows
+from gemma4_compile.operators.rows import ONE, Joint, OneOf, Rows
 from gemma4_compile.types import Array
 
 ITEM_BYTES = {"float16": 2, "float32": 4}
@@ -168,24 +168,23 @@ class KvTensors:
     depends on the write.
     """
 
-    def __init__(
-        self, layout: KvLayout, state: nn.Object, most_sequences: int | None = None
-    ) -> None:
+    def __init__(self, layout: KvLayout, state: nn.Object, rows: Rows = ONE) -> None:
         """Take the state.
 
         Parameters
         ----------
-        most_sequences : of which a row of the function may be, at most; None where it is of one
+        rows : of a decode step: one position, or one of each of several sequences: `Joint` where
+            kernels find the keys of all slots in one tensor, `OneOf` where each slot has its own
         """
         self.layout = layout
         self._state = state
-        self.rows_of_step: Rows = ONE if most_sequences is None else Joint(most_sequences)
+        self.rows_of_step = rows
         self.has_copies = False
-        self._current: dict[tuple[int, int], tuple[nn.Tensor, nn.Tensor]] = {}
+        self._current: dict[tuple[int, int, int], tuple[nn.Tensor, nn.Tensor]] = {}
         self._capacities = {1: tirx.Var("capacity", "int64")}  # rows by the number of parts
         chunk = tirx.Var("rotary_rows", "int64")
         if self.is_joint:
-            self._slots = tirx.Var("slots", "int64")
+            self._slots: tirx.Var = tirx.Var("slots", "int64")
             self.positions = self._tensor(abi.KV_ROW_SLOTS, (chunk, 2), "int32")
         else:
             self.positions = self._tensor(abi.KV_POSITIONS, (4,), "int32")
@@ -197,39 +196,48 @@ class KvTensors:
         return self.rows_of_step != ONE
 
     def _tensor(
-        self, function: str, shape: tuple[int | tirx.Var, ...], dtype: str, slot: int | None = None
+        self, function: str, shape: tuple[int | tirx.Var, ...], dtype: str, *numbers: int
     ) -> nn.Tensor:
         builder = relax.BlockBuilder.current()
-        arguments = [] if slot is None else [relax.prim_value(slot)]
         call = relax.call_pure_packed(
             function,
             self._state._expr,
-            *arguments,
+            *(relax.prim_value(number) for number in numbers),
             ty_args=relax.TensorType(ndim=len(shape), dtype=dtype),
         )
         cast = builder.match_cast(builder.emit(call), relax.TensorType(shape, dtype))
         return nn.Tensor(_expr=cast)
 
-    def get(self, slot: int, part: int = 0) -> tuple[nn.Tensor, nn.Tensor]:
+    @property
+    def launches(self) -> range:
+        """Numbers of the rows whose attention is a launch of its own; one, where it is of all."""
+        rows = self.rows_of_step
+        return range(rows.most if isinstance(rows, OneOf) else 1)
+
+    def get(self, slot: int, part: int = 0, row: int = 0) -> tuple[nn.Tensor, nn.Tensor]:
         """K and V of a slot, or of one of its parts: (rows, kv_heads, head_dim).
 
-        Where rows are of several sequences: those of all slots of the state, their number in front.
+        Where rows are of several sequences: those of all slots of the state, their number in front;
+        or those of the slot that a row is of, which is that of the last one for rows behind it.
         """
-        if (slot, part) not in self._current:
+        if (slot, part, row) not in self._current:
             spec = self.layout.slots[slot]
             if spec.parts not in self._capacities:
                 self._capacities[spec.parts] = tirx.Var("part_rows", "int64")
             rows = self._capacities[spec.parts] if spec.rows is None else spec.rows
             shape: tuple[int | tirx.Var, ...] = (rows, spec.kv_heads, spec.head_dim)
             functions = abi.KV_KEY, abi.KV_VALUE
-            if self.is_joint:
+            numbers = [self.layout.entry(slot) + part]
+            if isinstance(self.rows_of_step, Joint):
                 shape, functions = (self._slots, *shape), (abi.KV_KEY_POOL, abi.KV_VALUE_POOL)
-            entry = self.layout.entry(slot) + part
+            elif isinstance(self.rows_of_step, OneOf):
+                functions = abi.KV_KEY_OF_ROW, abi.KV_VALUE_OF_ROW
+                numbers.append(row)
             key, value = (
-                self._tensor(function, shape, self.layout.dtype, entry) for function in functions
+                self._tensor(function, shape, self.layout.dtype, *numbers) for function in functions
             )
-            self._current[slot, part] = key, value
-        return self._current[slot, part]
+            self._current[slot, part, row] = key, value
+        return self._current[slot, part, row]
 
     def count_padding(self, embeddings: nn.Tensor, rows: Rows) -> tuple[nn.Tensor, nn.Tensor]:
         """Count the padding among a call's rows; positions and angles are those without it.
@@ -266,6 +274,6 @@ class KvTensors:
         self.positions = positions
         return source, copies
 
-    def put(self, slot: int, key: nn.Tensor, value: nn.Tensor, part: int = 0) -> None:
+    def put(self, slot: int, key: nn.Tensor, value: nn.Tensor, part: int = 0, row: int = 0) -> None:
         """Note the tensors that result from writing a slot, or a part of it, in place."""
-        self._current[slot, part] = (key, value)
+        self._current[slot, part, row] = (key, value)

@@ -49,7 +49,7 @@ from gemma4_compile.model_spec.text.per_layer_embedding import inject, per_layer
 from gemma4_compile.model_spec.text.scales import embedding_scale
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.moe import BRANCH_NORM, DENSE_NORM, VECTORS
-from gemma4_compile.operators.rows import CHUNK, ONE, Rows, rows_of_extent
+from gemma4_compile.operators.rows import CHUNK, ONE, Joint, OneOf, Rows, rows_of_extent
 
 MAX_ROWS = MAX_VERIFIED
 """Sequences of a step, at most: as many as rows of drafts, whose kernels they share."""
@@ -273,7 +273,8 @@ class Gemma4ForCausalLM(nn.Module):
         The state has the slot and the position of each.
         """
         (length,) = ids.shape
-        tensors = KvTensors(self.layout, kv, MAX_ROWS)
+        rows = OneOf(MAX_ROWS) if self.options.slots_apart else Joint(MAX_ROWS)
+        tensors = KvTensors(self.layout, kv, rows)
         *_, last = self._streams(self._embed(ids, CHUNK), ids, AttentionContext(tensors))
         logits = self._head(self.norm(last))
         return nn.op.reshape(logits, (1, length, self.config.vocab_size)), kv

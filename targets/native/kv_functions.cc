@@ -40,6 +40,12 @@ ffi::Tensor Value(KVState state, int64_t layer) { return Self(state)->Layer(laye
 ffi::Tensor Positions(KVState state) { return Self(state)->positions(); }
 ffi::Tensor KeyPool(KVState state, int64_t layer) { return Self(state)->Pool(layer).key; }
 ffi::Tensor ValuePool(KVState state, int64_t layer) { return Self(state)->Pool(layer).value; }
+ffi::Tensor KeyOfRow(KVState state, int64_t layer, int64_t row) {
+  return Self(state)->LayerOfRow(layer, row).key;
+}
+ffi::Tensor ValueOfRow(KVState state, int64_t layer, int64_t row) {
+  return Self(state)->LayerOfRow(layer, row).value;
+}
 ffi::Tensor RowSlots(KVState state) { return Self(state)->row_slots(); }
 ffi::Tensor Rotary(KVState state) { return Self(state)->rotary(); }
 int64_t Length(KVState state, int64_t id) { return Self(state)->Required(id).length; }
@@ -63,6 +69,8 @@ GEMMA4_FUNCTION(gemma4_kv_value, Value)
 GEMMA4_FUNCTION(gemma4_kv_positions, Positions)
 GEMMA4_FUNCTION(gemma4_kv_key_pool, KeyPool)
 GEMMA4_FUNCTION(gemma4_kv_value_pool, ValuePool)
+GEMMA4_FUNCTION(gemma4_kv_key_of_row, KeyOfRow)
+GEMMA4_FUNCTION(gemma4_kv_value_of_row, ValueOfRow)
 GEMMA4_FUNCTION(gemma4_kv_row_slots, RowSlots)
 GEMMA4_FUNCTION(gemma4_kv_rotary, Rotary)
 GEMMA4_FUNCTION(gemma4_kv_length, Length)

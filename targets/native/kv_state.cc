@@ -64,9 +64,11 @@ Gemma4KVStateObj::Gemma4KVStateObj(int64_t max_sequences, int64_t capacity, int6
       pools_.push_back(MakePool(entry, max_sequences, dtype, device));
     }
     for (int64_t slot = 0; slot < max_sequences; ++slot) slots_.push_back(MakeSlot(slot));
-    row_slots_ = AllocateTensor(ffi::Shape({chunk, 2}), kInt32, device);
   } else {
     slots_.push_back(MakeSlot(0));
+  }
+  if (is_pooled || (device.device_type == kDLMetal && max_sequences > 1)) {
+    row_slots_ = AllocateTensor(ffi::Shape({chunk, 2}), kInt32, device);
   }
   const int64_t pairs = rotary_pairs();
   positions_ = AllocateTensor(ffi::Shape({4}), kInt32, device);
@@ -133,7 +135,7 @@ void Gemma4KVStateObj::BeginForward(const ffi::Shape& ids, const ffi::Shape& cou
   GEMMA4_REQUIRE(ids.size() == counts.size(), ValueError)
       << "begin_forward: expected a length for each of " << ids.size() << " sequences, found "
       << counts.size();
-  const bool is_of_rows = ids.size() > 1 && !pools_.empty();
+  const bool is_of_rows = ids.size() > 1 && row_slots_.defined();
   GEMMA4_REQUIRE(ids.size() == 1 || is_of_rows, NotImplementedError)
       << "begin_forward: the kernels of this library take 1 sequence at a time, found "
       << ids.size() << ": begin and end a forward for each";
@@ -239,8 +241,18 @@ const LayerPool& Gemma4KVStateObj::Pool(int64_t index) const {
   return pools_[static_cast<size_t>(index)];
 }
 
+const LayerCache& Gemma4KVStateObj::LayerOfRow(int64_t index, int64_t row) const {
+  Layer(index);
+  GEMMA4_REQUIRE(row >= 0 && !forward_.empty(), IndexError)
+      << "row of a forward: expected one of " << forward_.size() << ", found " << row;
+  const size_t last = forward_.size() - 1;
+  const size_t slot = forward_[std::min(static_cast<size_t>(row), last)];
+  return slots_[slot].layers[static_cast<size_t>(index)];
+}
+
 const ffi::Tensor& Gemma4KVStateObj::row_slots() const {
-  Pool(0);
+  GEMMA4_REQUIRE(row_slots_.defined(), NotImplementedError)
+      << "this state has no rows of several sequences: its kernels take 1 sequence at a time";
   return row_slots_;
 }
 

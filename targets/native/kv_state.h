@@ -3,9 +3,9 @@
  * the tokens that are being added. Linked into every model library; kernels read and write its
  * tensors directly.
  *
- * A forward is of some tokens of one sequence, whose keys and values the kernels find, or, where
- * kernels take addresses, of one token of each of several: then they find the keys and values of all
- * slots. A slot keeps its memory, so that what was recorded for it (a CUDA graph, a list of launches)
+ * A forward is of some tokens of one sequence, whose keys and values the kernels find, or of one token
+ * of each of several: then they find the keys and values of all slots, where kernels take addresses,
+ * and elsewhere those of the slot that a row is of. A slot keeps its memory, so that what was recorded for it (a CUDA graph, a list of launches)
  * stays right for every sequence that has it.
  */
 #ifndef GEMMA4_COMPILE_KV_STATE_H_
@@ -84,6 +84,9 @@ class Gemma4KVStateObj final : public KVStateObj {
   const ffi::Tensor& rotary() const { return rotary_; }
   /*! Keys and values of all slots; an error where each slot has memory of its own. */
   const LayerPool& Pool(int64_t index) const;
+  /*! Keys and values of the slot that a row of the forward is of, and of the last row's for rows
+   * behind it, which no kernel reads. */
+  const LayerCache& LayerOfRow(int64_t index, int64_t row) const;
   /*! Position and slot of each row of a forward of several sequences. */
   const ffi::Tensor& row_slots() const;
 
@@ -151,8 +154,8 @@ class Gemma4KVStateObj final : public KVStateObj {
   size_t current_ = 0;           // slot of the forward that began last
   std::vector<size_t> forward_;  // all of its slots
   ffi::Tensor positions_;        // int32[4] = {first new position, count, first + count, 0}
-  ffi::Tensor row_slots_;        // int32[chunk, 2] = {position, slot} of each row; may be undefined
-  ffi::Tensor rotary_;  // float32[chunk, pairs, 2] = cos and sin of each new position's angles
+  ffi::Tensor row_slots_;  // int32[chunk, 2] = {position, slot} of each row; undefined: of one
+  ffi::Tensor rotary_;     // float32[chunk, pairs, 2] = cos and sin of each new position's angles
   std::vector<float> first_rotary_;  // rows of the first positions
   std::vector<float> host_rotary_;
   uint32_t version_ = 0;

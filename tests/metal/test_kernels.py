@@ -33,6 +33,7 @@ from tests.numerics.attention.test_few_row_attention import SHAPES as FEW_ROWS
 from tests.numerics.attention.test_few_row_attention import cases_of as few_row_cases
 from tests.numerics.attention.test_few_row_attention import combinations
 from tests.numerics.attention.test_joint_attention import cases_of as joint_cases
+from tests.numerics.attention.test_joint_attention import one_row_cases
 from tests.numerics.attention.test_patch_kernels import OPERATORS as PATCHES
 from tests.numerics.attention.test_picture_attention_kernels import all_rows_cases, cases_of
 from tests.numerics.attention.test_span_kernels import OPERATORS as SPANS
@@ -106,7 +107,8 @@ def cases() -> list[KernelCase]:
     made += few_row_experts(exact_experts()) + few_row_norms(FEW_ROW_NORMS) + few_row_routers()
     made += draws_of_rows() + windows()
     made += [case for name in list(FEW_ROWS)[1::2] for case in few_row_cases(name)]
-    made += [case for name in ("tiny heads", "padded keys") for case in joint_cases(name)]
+    for name in ("tiny heads", "padded keys"):
+        made += joint_cases(name) + one_row_cases(name)
     made += [case for name in OF_PARTS for case in cases_of_parts(name)]
     return [*made, *(make_case(one, seed, rows=5) for seed, one in enumerate(combinations()))]
 
@@ -134,8 +136,8 @@ def test_kernels_of_keys_in_parts(
 def test_kernels_of_several_sequences(
     order: str, metal_device: tvm.runtime.Device, tmp_path: Path
 ) -> None:
-    """No library for Metal has them: they run here as they would on any GPU."""
-    cases = joint_cases("smallest heads")
+    """A launch of each row, as libraries for Metal have it, and one of all, as on any other GPU."""
+    cases = one_row_cases("smallest heads") + joint_cases("smallest heads")
     EmulatedCases.load(cases, metal_device, link_cases(cases, emulator.SPEC, tmp_path)).check(order)
 
 

@@ -18,7 +18,7 @@ from gemma4_compile.runtime.check.kernel_check import check_kernels, kernels_of
 from gemma4_compile.runtime.device import device
 from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.runtime.package.package import Package
-from tests import packages
+from tests import packages, tolerances
 from tests.marks import slow_unless
 from tests.metal import emulator
 from tests.tiny_answers import CONVERSATIONS
@@ -64,13 +64,45 @@ def test_the_order_of_threads_changes_no_bit(package: Path) -> None:
         np.testing.assert_array_equal(before, after)
 
 
+def test_a_step_of_several_sequences_is_one_forward_with_what_each_has_alone(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a slot, at a length and in an order of its own; slots that are not in the step stay.
+
+    Kernels of few rows sum in another order than those of one.
+    """
+    engine, alone = Engine.open(package, sequences=3), Engine.open(package)
+    assert (engine.joint.most, engine.joint.steps is None) == (8, False)
+    prompts = [PROMPT, [2], [2, 110]]
+    sequences = [engine.sequence, *(engine.sequences.add() for _ in prompts[1:])]
+    for sequence, prompt in zip(sequences, prompts, strict=True):
+        engine.prefill(prompt, sequence)
+    found: dict[int, list[np.ndarray]] = {place: [] for place in range(3)}
+    added: dict[int, list[int]] = {place: [] for place in range(3)}
+    monkeypatch.setattr(engine.runner, "forward_one", None)
+    for step, order in enumerate(([2, 0, 1], [1, 0])):
+        tokens = [300 + 10 * step + place for place in order]
+        engine.joint.add([sequences[place] for place in order], tokens)
+        for place, token in zip(order, tokens, strict=True):
+            logits = sequences[place].logits
+            assert logits is not None
+            found[place].append(engine.device.read(logits).reshape(-1).copy())
+            added[place].append(token)
+    for place, prompt in enumerate(prompts):
+        alone.clear()
+        alone.prefill(prompt)
+        for token, row in zip(added[place], found[place], strict=True):
+            assert np.abs(alone.decode(token) - row).max() <= tolerances.LOGITS_F16
+
+
 def test_a_step_of_many_sequences_waits_before_staging_memory_is_filled_again(
-    package: Path,
+    package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of three uploads each, where the device keeps 64 apart and refuses to launch after more.
 
-    They take turns, and each has the logits that it has alone.
+    They take turns, as in libraries of earlier versions, and each has the logits that it has alone.
     """
+    monkeypatch.setattr(NativeLibrary, "has", lambda self, name: name != abi.DECODE_ROWS)
     engine, alone = Engine.open(package, sequences=SEQUENCES), Engine.open(package)
     assert engine.joint.steps is None
     for one in (engine, alone):

@@ -323,10 +323,12 @@ def test_of_a_model_only_the_check_of_drafts_has_few_rows(kind: str, activations
     assert not [name for name in calls_of(whole, abi.VERIFY) if name.startswith(of_chunks)]
 
 
-@pytest.mark.parametrize("kind", ["e2b", "moe"])
-def test_rows_of_several_sequences_have_the_kernels_of_drafts(kind: str) -> None:
-    """But for attention, of which each row has that of one position: a launch a layer."""
-    config, recipe, target = drafted(kind), RECIPES["q4f16"], target_spec("cuda")
+@pytest.mark.parametrize(
+    ("kind", "name"), [("e2b", "cuda"), ("moe", "cuda"), ("e2b", "metal"), ("moe", "metal")]
+)
+def test_rows_of_several_sequences_have_the_kernels_of_drafts(kind: str, name: str) -> None:
+    """But for attention, of which each row has that of one position: a launch a layer, or a row."""
+    config, recipe, target = drafted(kind), RECIPES["q4f16"], target_spec(name)
     whole = build_module(config, recipe, target, decoder_options(recipe, target, 16))
     attention = ("attention", "combine", "qk_norm")
 
@@ -336,7 +338,11 @@ def test_rows_of_several_sequences_have_the_kernels_of_drafts(kind: str) -> None
 
     joint = Counter(name.rstrip("0123456789_") for name in calls_of(whole, abi.DECODE_ROWS))
     layers = config.num_hidden_layers
-    assert joint["joint_decode_attention"] == joint["quantized_few_row_combine"] == layers
+    if target.slots_apart:
+        assert joint["one_row_decode_attention"] == 9 * layers
+        assert joint["combine_few_rows"] == layers
+    else:
+        assert joint["joint_decode_attention"] == joint["quantized_few_row_combine"] == layers
     assert not [name for name in joint if name.startswith(("prefill", "permute", "gemm", "int8_g"))]
     own = matmuls(abi.DECODE_ROWS) - matmuls(abi.VERIFY)
     assert {name.rstrip("0123456789_") for name in own} <= {"embedding", "reshape"}

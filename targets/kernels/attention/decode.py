@@ -1,4 +1,4 @@
-"""Attention of one position, or of one in each of several sequences. Flash decoding.
+"""Flash decoding: attention of one position, or of one in each of several sequences.
 
 Its keys are split among thread blocks.
 
@@ -9,13 +9,14 @@ combine.py.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.split_attention import SplitArguments, SplitAttention
-from gemma4_compile.operators.tir import OneRow, bind, function, i32, materialize
+from gemma4_compile.operators.tir import OneRow, bind, function, i32, materialize, when
 from gemma4_compile.operators.types import Expr, Index
 from gemma4_compile.targets.kernels.attention.decode_block import DecodeBlock
 from gemma4_compile.targets.kernels.attention.decode_norms import DecodeNorms
@@ -30,7 +31,8 @@ def make_decode_attention(operator: SplitAttention, spec: TargetSpec) -> tirx.Pr
     Where the launch norms and rotates q, k and v, every block makes the new key and value for
     itself; the first block of the KV head in the split that ends with the new position writes them
     to the cache, which nobody else reads there. Grid: splits x heads / heads of a block, times rows
-    of several sequences, whose blocks each do what those of one do. Shared: q, the threads' slices
+    of several sequences, whose blocks each do what those of one do. Of one of several sequences'
+    rows there is no launch where there is no such row. Shared: q, the threads' slices
     of the scores, scores and weights; a new key and value. Reference: `SplitAttention.definition`.
     """
     shape, owns = decode_shape(operator, spec), operator.owns_kv
@@ -39,10 +41,13 @@ def make_decode_attention(operator: SplitAttention, spec: TargetSpec) -> tirx.Pr
         args = operator.declare(build)
         parts = operator.heads // shape.heads
         grid = operator.splits, parts * args.n if operator.is_joint else parts
-        with launch(shape.threads, *grid) as (split, part, thread):
+        with _if_exists(args), launch(shape.threads, *grid) as (split, part, thread):
             i: Index = 0
             if operator.is_joint:
                 i, part = bind(tirx.floordiv(part, parts)), bind(tirx.floormod(part, parts))
+                args = _of_row(operator, args, i)
+            elif args.row is not None:
+                i = bind(i32(args.row))
                 args = _of_row(operator, args, i)
             last_position = operator.last_position(args.positions, i)
             position = materialize(operator.part.own(last_position, args.key))
@@ -77,6 +82,11 @@ def make_decode_attention(operator: SplitAttention, spec: TargetSpec) -> tirx.Pr
                     with T.Else():
                         attention.store_empty(split, first)
     return build.result
+
+
+def _if_exists(args: SplitArguments) -> AbstractContextManager[None]:
+    """On the host: whether the row that the launch is of is one of the call's."""
+    return nullcontext() if args.row is None else when(args.row < args.n)
 
 
 def _of_row(operator: SplitAttention, args: SplitArguments, i: Expr) -> SplitArguments:

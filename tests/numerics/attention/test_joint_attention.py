@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gemma4_compile.operators.rows import ONE, Joint
+from gemma4_compile.operators.rows import ONE, Joint, OneOf
 from gemma4_compile.operators.split_attention import SplitAttention
 from gemma4_compile.types import Array
 from tests.marks import slow_unless, under_limits
@@ -28,6 +28,12 @@ QUICK = ("smallest heads",)
 def cases_of(name: str) -> list[KernelCase]:
     """Rows at positions from the begin on to beyond the rings."""
     return [make_case(SHAPES[name], seed, 1200, rows) for seed, rows in enumerate((2, 9))]
+
+
+def one_row_cases(name: str) -> list[KernelCase]:
+    """One of the rows, whose keys and values are arguments of their own."""
+    operator = replace(SHAPES[name], rows=OneOf(MOST))
+    return [make_case(operator, seed, 1200, rows) for seed, rows in enumerate((2, 9))]
 
 
 def alone(operator: SplitAttention, arrays: list[Array], row: int) -> list[Array]:
@@ -67,6 +73,29 @@ def test_each_row_is_what_its_sequence_has_alone(name: str) -> None:
     assert changed.tolist() == [int(operator.owns_kv)] * 3
 
 
+@pytest.mark.parametrize("name", slow_unless(lambda name: name in QUICK, SHAPES))
+def test_a_row_is_what_all_rows_have(name: str) -> None:
+    """Byte for byte, in its place alone; nothing is written where there is no such row."""
+    operator = SHAPES[name]
+    arrays = [array.copy() for array in make_case(operator, 3, 70, 3).arrays]
+    *inputs, positions, rotary, key, value, o_partial, split_lse = arrays
+    keys, values = key.copy(), value.copy()
+    found = np.full_like(o_partial, 7), np.full_like(split_lse, 7)
+    apart = replace(operator, rows=OneOf(MOST))
+    for row in (2, 0, 1, 3):
+        before = tuple(result.copy() for result in found)
+        slot = int(positions[min(row, 2), 1])
+        own = keys[slot].copy(), values[slot].copy()
+        run(apart, *inputs, positions, rotary, *own, row, *found)
+        keys[slot], values[slot] = own
+        others = np.delete(np.arange(len(o_partial)), [row] if row < 3 else [])
+        for old, new in zip(before, found, strict=True):
+            np.testing.assert_array_equal(new[others], old[others])
+    run(operator, *arrays)
+    for expected, array in zip(arrays[-4:], (keys, values, *found), strict=True):
+        np.testing.assert_array_equal(array, expected)
+
+
 @pytest.mark.dawn
 @pytest.mark.parametrize(
     ("name", "limits"), under_limits(slow_unless(lambda name: name in QUICK, SHAPES))
@@ -74,4 +103,5 @@ def test_each_row_is_what_its_sequence_has_alone(name: str) -> None:
 def test_kernels_of_several_sequences(
     name: str, limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:
-    check(cases_of(name), limits, lavapipe, tmp_path)
+    cases = cases_of(name) + (one_row_cases(name) if name in QUICK else [])
+    check(cases, limits, lavapipe, tmp_path)

@@ -34,6 +34,7 @@ from tests.unit.targets.checkpoints import (
 from tests.unit.targets.kv_library import NativeState
 
 FUNCTIONS = (abi.KV_KEY, abi.KV_VALUE)
+OF_ROWS = (abi.KV_KEY_OF_ROW, abi.KV_VALUE_OF_ROW)
 POOLS = (abi.KV_KEY_POOL, abi.KV_VALUE_POOL)
 
 
@@ -308,6 +309,12 @@ def test_rows_of_several_find_their_slots_in_one_memory(library: Library) -> Non
         state.forward(2, 9)
     state.begin_all([9, 7, 8], [1, 1, 1])
     assert state(abi.KV_ROW_SLOTS).numpy()[:3].tolist() == [[10, 2], [0, 0], [3, 1]]
+    of_rows = {
+        (function, layer, row): np.from_dlpack(state(function, layer, row))
+        for function in OF_ROWS
+        for layer in range(len(LAYERS))
+        for row in range(4)  # behind the last row as that one
+    }
     rotary = state(abi.KV_ROTARY).numpy()[:3].copy()
     with pytest.raises(RuntimeError, match="of sequence 9, has not ended"):
         state.begin(1, 7)
@@ -319,12 +326,15 @@ def test_rows_of_several_find_their_slots_in_one_memory(library: Library) -> Non
         np.testing.assert_array_equal(state(abi.KV_ROTARY).numpy()[0], rotary[row])
         state(abi.KV_END_FORWARD)
         for layer in range(len(LAYERS)):
-            for function, pool in zip(FUNCTIONS, POOLS, strict=True):
+            for function, pool, of_row in zip(FUNCTIONS, POOLS, OF_ROWS, strict=True):
                 whole = np.from_dlpack(state(pool, layer))
                 own = np.from_dlpack(state(function, layer))
                 slot = {9: 2, 7: 0, 8: 1}[name]
                 assert whole.shape[0] == 3
                 assert whole[slot].ctypes.data == own.ctypes.data
+                for number in (row, 3) if row == 2 else (row,):
+                    found = of_rows[of_row, layer, number]
+                    assert (found.ctypes.data, found.shape) == (own.ctypes.data, own.shape)
                 assert whole.shape[2:] == own.shape[1:]
     # Full layers, whose rows are no multiple of what kernels assume of addresses.
     assert np.from_dlpack(state(abi.KV_KEY_POOL, 0))[1].nbytes % 64 == 0

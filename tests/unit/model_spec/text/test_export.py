@@ -13,6 +13,7 @@ from gemma4_compile.model_spec.component import FEW_ROWS_ATTR, VAR_BOUNDS_ATTR, 
 from gemma4_compile.model_spec.layers.attention import AttentionOptions
 from gemma4_compile.model_spec.layers.kv_cache import KvLimits
 from gemma4_compile.model_spec.text.export import export_text
+from gemma4_compile.model_spec.text.layer_plan import layer_plans
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.operators.examples import rows_of_table
 from gemma4_compile.operators.sampling import SoftmaxPartials, SoftmaxProbs
@@ -131,3 +132,16 @@ def test_a_step_of_several_sequences_is_there_where_rows_find_their_keys() -> No
     assert text.count(abi.KV_ROW_SLOTS) == 1
     assert abi.KV_KEY_POOL in text
     assert f'"{abi.KV_KEY}"' not in text
+
+
+def test_slots_that_are_apart_have_a_launch_of_attention_for_each_row() -> None:
+    """Of up to nine rows: what is not there is not launched."""
+    options = replace(OPTIONS, joins_sequences=True, slots_apart=True)
+    module = export_text(CONFIG, StoredMatrices(PLAN), options).module
+    text = module[abi.DECODE_ROWS].script()
+    owned = sum(layer.owns_kv for layer in layer_plans(CONFIG))
+    assert text.count(abi.KV_KEY_OF_ROW) == text.count(abi.KV_VALUE_OF_ROW) == 9 * owned
+    attention = [one for one in kinds(module, abi.DECODE_ROWS) if one == "one_row_decode_attention"]
+    assert len(attention) == 9 * CONFIG.num_hidden_layers
+    for function in (abi.KV_KEY_POOL, f'"{abi.KV_KEY}"'):
+        assert function not in text

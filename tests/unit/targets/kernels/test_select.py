@@ -25,7 +25,7 @@ from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import ResidualNorm, RmsNorm
 from gemma4_compile.operators.prologues import Combine, Norm
-from gemma4_compile.operators.rows import CHUNK, ONE, Few, Joint
+from gemma4_compile.operators.rows import CHUNK, ONE, Few, Joint, OneOf
 from gemma4_compile.operators.split_attention import SplitAttention
 from gemma4_compile.operators.static_rounding import RoundToStep
 from gemma4_compile.operators.vision_attention import PatchAttention
@@ -85,6 +85,7 @@ OPERATORS: Mapping[str, Operator] = {
     "attention of one row": ATTENTION,
     "attention of few rows": replace(ATTENTION, rows=Few(MOST)),
     "attention of several sequences": replace(ATTENTION, rows=Joint(MOST)),
+    "attention of one of several": replace(ATTENTION, rows=OneOf(MOST)),
 }
 TARGETS: Mapping[str, TargetSpec] = {
     name: target_spec(*name.split("/"))
@@ -142,6 +143,7 @@ norm after experts of few rows, packed: moe/expert_residual_norm
 attention of one row: attention/decode_attention
 attention of few rows: attention/few_row_attention
 attention of several sequences: attention/decode_attention
+attention of one of several: attention/decode_attention
 """.strip()
 
 
