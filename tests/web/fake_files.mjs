@@ -37,10 +37,12 @@ export function fakeFiles(folder, { room = Infinity, writable = Infinity, isSync
       fs.mkdirSync(path.join(at, name), { recursive: true });
       return directory(path.join(at, name));
     },
-    getFileHandle: async (name) => {
+    getFileHandle: async (name, { create = false } = {}) => {
       const file = path.join(at, name);
+      if (!create && !fs.existsSync(file)) throw new DOMException(name, "NotFoundError");
       fs.closeSync(fs.openSync(file, "a"));
-      return isSync ? { createSyncAccessHandle: async () => syncHandle(file) } : {};
+      const getFile = async () => new Blob([fs.readFileSync(file)]);
+      return isSync ? { getFile, createSyncAccessHandle: async () => syncHandle(file) } : { getFile };
     },
     removeEntry: async (name) => {
       if (held.has(path.join(at, name))) throw new DOMException("in use", "NoModificationAllowedError");
@@ -51,4 +53,19 @@ export function fakeFiles(folder, { room = Infinity, writable = Infinity, isSync
     },
   });
   navigator.storage = { getDirectory: async () => directory(folder) };
+}
+
+/** Beginnings of prompts that gemma4-web has written there: their names, and a way to damage the one that follows so many. */
+export function chunkFiles(folder) {
+  const at = path.join(folder, "gemma4-web-beginnings");
+  const names = () => fs.readdirSync(at).sort();
+  const damage = (depth) => {
+    const facts = names().filter((name) => name.endsWith(".json"));
+    const name = facts.find((each) => JSON.parse(fs.readFileSync(path.join(at, each))).depth === depth);
+    const file = path.join(at, name.replace(/json$/, "data"));
+    const bytes = fs.readFileSync(file);
+    bytes[bytes.length >> 1] ^= 1;
+    fs.writeFileSync(file, bytes);
+  };
+  return { names, damage };
 }

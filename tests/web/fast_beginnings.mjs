@@ -26,3 +26,38 @@ export async function begun(model, turn, prompt) {
   await ask("in another state", system);
   await ask("again in it", system);
 }
+
+/**
+ * Chunks that outlive a model: another one goes on from what it finds in storage, and from what is left where a file was damaged.
+ * `next` loads the package anew; without `fast` all is read from the start.
+ */
+export async function lasting(fast, turn, prompt, { model, next, folder }) {
+  const size = model.chunkSize;
+  const system = prompt(5 * size, 5); // past the rings
+  const stages = [];
+  const open = () => fast?.lastingBeginnings("https://example.org/my-package/", { version: "of the test" });
+  const ask = async (name, ids) => {
+    const before = fast?.stats();
+    model.clear();
+    await turn(name, ids, 4, GREEDY);
+    const { keptTokens, keptBytesRead, keptBytesWritten } = fast?.stats() ?? {};
+    stages.push({ copied: keptTokens - before?.keptTokens, read: keptBytesRead, written: keptBytesWritten });
+  };
+  let store = await open();
+  store?.begin("a chat");
+  await ask("before", [...system, ...prompt(9, 11)]);
+  const problem = await store?.save("a chat");
+  const stored = fast && folder();
+  const files = stored?.names();
+  model = await next();
+  store = await open();
+  await store?.restore();
+  await ask("another model", [...system, ...prompt(7, 19)]);
+  await ask("all of it", system);
+  stored?.damage(2);
+  model = await next();
+  store = await open();
+  await store?.restore();
+  await ask("a damaged file", [...system, ...prompt(5, 23)]);
+  return { stages, problem, files, left: stored?.names() };
+}

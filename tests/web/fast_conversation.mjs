@@ -10,6 +10,7 @@
 //   dialogues  greedy replies to `prompts` up to a token of `stops`, at most `count` tokens each
 //   drafted  greedy and sampled turns, pops, aborts, seeds and samplings that change, and a context to its end
 //   begun    prompts that begin alike and part, one after another in one state; `kept` bytes are for their beginnings
+//   lasting  what prompts begin with is kept in storage, for models that are loaded later; a file of it is damaged
 //   short    a reply; with `fake` in a client or with a library that the module does not know (FAKES below)
 //   copied   the state is copied within steps, as the client does for resumable replies
 //   raced    a state that is cleared, and a prompt, while a token of before is still waited for
@@ -25,15 +26,13 @@
 import { createHash } from "node:crypto";
 import { readFile } from "node:fs/promises";
 import { pathToFileURL } from "node:url";
-import { setFlagsFromString } from "node:v8";
-import { runInNewContext } from "node:vm";
 import { loadRuntime, readJob, settle } from "../../gemma4_compile/verification/webgpu_device.mjs";
 import { WebGPUModel } from "../../gemma4_compile/verification/webgpu_model.mjs";
 import { Checkpoints } from "./dawn_checkpoints.mjs";
 import { counts, errors, logger, NODE_MODULES, openDevice, runJob } from "./dawn_gpu.mjs";
-import { begun } from "./fast_beginnings.mjs";
-import { countBuffers, emptyKernels, FAKES } from "./fast_fakes.mjs";
-import { fakeFiles } from "./fake_files.mjs";
+import { begun, lasting } from "./fast_beginnings.mjs";
+import { countBuffers, emptyKernels, FAKES, leak } from "./fast_fakes.mjs";
+import { chunkFiles, fakeFiles } from "./fake_files.mjs";
 
 const job = readJob();
 FAKES[job.fake]?.below?.();
@@ -44,6 +43,7 @@ if (job.scene === "leak") {
 }
 const fast = job.fast ? await import(pathToFileURL(job.fast)) : undefined;
 if (job.kept) fast?.keepBeginnings(job.kept);
+if (job.scene === "lasting") fakeFiles(job.output);
 const tvmjs = { ...loadRuntime(NODE_MODULES) };
 FAKES[job.fake]?.above?.(tvmjs);
 
@@ -265,6 +265,13 @@ const SCENES = {
   },
   short: () => reply("short", job.count ?? 24),
   begun: () => begun(model, turn, prompt),
+  async lasting() {
+    const next = async () => {
+      if (fast) ({ device, model, tvm } = await load());
+      return model;
+    };
+    return lasting(fast, turn, prompt, { model, next, folder: () => chunkFiles(job.output) });
+  },
   async copied() {
     const checkpoints = new Checkpoints();
     const copy = async () => {
@@ -359,23 +366,12 @@ const SCENES = {
     await reply("anew", 20, 5, { temperature: 0 });
     return { seen };
   },
-  async leak() {
-    const samples = [];
-    setFlagsFromString("--expose-gc");
-    const collect = runInNewContext("gc");
-    for (let i = 0; i < job.count; i++) {
+  leak: () =>
+    leak(job.count, live, async (i) => {
       steps.length = 0;
       model.clear();
       await turn("leak", prompt(3 + (i % 20)), job.tokens, { change: i % 5 === 4 ? "penalty" : undefined });
-      if (i % (job.count / 10) === job.count / 10 - 1) {
-        collect();
-        await new Promise((resolve) => setTimeout(resolve, 50));
-        collect();
-        samples.push({ buffers: live.buffers, heap: process.memoryUsage().heapUsed });
-      }
-    }
-    return { samples };
-  },
+    }),
   async timed() {
     let token = await reply("warm", 20);
     const cpu = process.cpuUsage();

@@ -1,5 +1,7 @@
 // Clients and libraries that `gemma4-web/fast` was not made for. `below` acts before the module is imported, and so
 // between it and the browser; `above` between it and the client.
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 
 /** Kernels that do nothing, with the bindings of the real ones, on a device that is taken as tested before. */
 export function emptyKernels() {
@@ -156,3 +158,19 @@ export const FAKES = {
       })),
   },
 };
+
+/** Buffers and heap now and then in so many replies, once all that can be collected is. */
+export async function leak(count, live, reply) {
+  const samples = [];
+  setFlagsFromString("--expose-gc");
+  const collect = runInNewContext("gc");
+  for (let i = 0; i < count; i++) {
+    await reply(i);
+    if (i % (count / 10) !== count / 10 - 1) continue;
+    collect();
+    await new Promise((resolve) => setTimeout(resolve, 50));
+    collect();
+    samples.push({ buffers: live.buffers, heap: process.memoryUsage().heapUsed });
+  }
+  return { samples };
+}

@@ -39,7 +39,32 @@ export const BEGINNINGS = {
     assert.deepEqual(await told(tools, page, back.question), { answer: back.answer, kept: back.kept });
     const said = await beginningsState(page);
     assert.equal(numberIn(said, / ([\d,]+) tokens were not read again/), other.kept + back.kept, said);
+  },
+
+  /** What was read is found in the browser's storage after a reload, but a damaged file, and goes with its chats. */
+  async beginnings_after_a_reload({ context, job, state, ...tools }) {
+    const [page] = context.pages();
+    const { first, other, stored, again } = job.answers.beginnings;
+    const isStored = async (count) => {
+      const root = await navigator.storage.getDirectory();
+      const folder = await root.getDirectoryHandle("gemma4-web-beginnings", { create: true });
+      const names = await Array.fromAsync(folder.keys());
+      return names.filter((name) => name.endsWith(".json")).length === count;
+    };
+    const waitForStored = (count) => page.waitForFunction(isStored, count, { timeout: ANSWER_MS });
+    await waitForStored(stored);
+    await page.reload();
+    await state(page, "ready");
+    await page.locator("#new-chat").click();
+    assert.deepEqual(await told(tools, page, other.question), { answer: other.answer, kept: again });
+    assert.match(await beginningsState(page), / of it from an earlier visit, /);
+    await page.getByRole("button", { name: `More for the chat “${first.question}”` }).click();
+    await page.getByRole("menuitem", { name: `Delete the chat “${first.question}”` }).click();
+    await waitForStored(again / job.answers.beginnings.chunk);
     await page.locator("#open-settings").click();
+    await page.locator("#beginnings").selectOption("off");
+    await waitForStored(0);
+    await page.locator("#beginnings").selectOption("auto");
     await page.locator("#system-default").setChecked(false);
     await page.locator("#close-settings").click();
   },

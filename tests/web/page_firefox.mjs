@@ -2,6 +2,7 @@
 // package of which several libraries fit.
 import assert from "node:assert/strict";
 import { ANSWER_MS } from "./limits.mjs";
+import { BEGINNINGS } from "./page_beginnings.mjs";
 import { converse, librarySaid, nameIn } from "./page_choice.mjs";
 import { REAL } from "./page_real.mjs";
 
@@ -52,6 +53,8 @@ export const FIREFOX = {
     const item = await answered(page, ANSWER_MS);
     assert.equal(await item.locator(".answer").innerText(), answer);
   },
+
+  ...BEGINNINGS,
 
   /** One of those that fit is chosen; it answers, and another one that a person fixes answers the same. */
   async nine_libraries({ context, open, state, ...tools }) {

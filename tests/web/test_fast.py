@@ -96,6 +96,24 @@ def test_prompts_that_begin_alike_are_the_same_with_beginnings_kept(play: Play) 
         assert 0 < fast.stats["keptBytes"] <= kept
 
 
+@pytest.mark.slow
+def test_beginnings_from_storage_are_those_of_a_fresh_prompt(play: Play) -> None:
+    """To the last bit, in models that were loaded later; of a damaged file nothing is used."""
+    plain = play("lasting", fast=False)
+    fast = play("lasting", fast=True, kept=2**26)
+    assert fast.steps == plain.steps
+    assert fast.stats["reasons"] == []
+    assert "problem" not in fast.found
+    before, another, whole, damaged = fast.found["stages"]
+    assert before["copied"] == 0
+    assert another["copied"] == whole["copied"] == 5 * CHUNK
+    assert another["read"] == another["written"] > 0
+    assert damaged["copied"] == 2 * CHUNK
+    assert len([name for name in fast.found["files"] if name.endswith(".data")]) == 5
+    assert len([name for name in fast.found["left"] if name.endswith(".data")]) == 2
+    assert len([name for name in fast.found["left"] if ".of-" in name]) == 2
+
+
 def table_bytes(package: Path) -> int:
     """Bytes of the table of per-layer embeddings, by the list of a package's tensors."""
     shards = json.loads((package / "tensor-cache.json").read_text())["records"]

@@ -13,6 +13,7 @@ import pytest
 
 from tests.commands import SERVE
 from tests.tiny_answers import CONVERSATIONS
+from tests.web.beginnings import chats
 from tests.web.compiled import DRAFTED, SEEING_LITTLE, TINY, Compiler
 from tests.web.cpu_runtime import ENOUGH, QUANT, Runtime, assistant, user
 from tests.web.dawn import LAVAPIPE, run_driver
@@ -134,6 +135,8 @@ SCENARIOS = (
     "fast_by_default",
     "sees_and_hears",
     "reload_in_a_reply",
+    "beginnings",
+    "beginnings_after_a_reload",
     "nine_libraries",
 )
 FITTING = ["default", "f16", "int8"]
@@ -171,6 +174,7 @@ def played(
         "axe": str(axe),
         "output": str(folder),
         "answers": {
+            "beginnings": chats(runtime),
             "memory": memory.turns,
             "memoryTokens": len(runtime.prompt(messages)) - ending,
             "refusal": [REFUSED, runtime.decode(refusal)],

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ import pytest
 from gemma4_compile.abi import DRAFTER_CACHE_FILE
 from tests.marks import slow_unless
 from tests.tiny_answers import CONVERSATIONS
-from tests.web.compiled import DRAFTED, EVERY, SEEING_LITTLE, SIZES, TINY, Compiler
+from tests.web.beginnings import chats
+from tests.web.compiled import DRAFTED, EVERY, SEEING_LITTLE, TINY, Compiler
 from tests.web.cpu_runtime import ENOUGH, Runtime, assistant, system, user
 from tests.web.dawn import run_driver
 from tests.web.webllm import find_browser
@@ -34,7 +35,6 @@ MANIFEST = "mlc-model-manifest.json"
 CONFIG = "mlc-chat-config.json"
 DRAFTER_SHARD = "params_shard_drafter_0.bin"
 GIB = 2**30
-CHUNK = SIZES[SEEING_LITTLE].prefill_chunk
 REFUSED = "What is the capital of France?"  # some thirty tokens, most of which the drafter guesses
 RULE = "Cost: $& or $1."  # the client would read `$&` as a place for something else
 
@@ -52,6 +52,7 @@ REAL = (
     "table_in_storage",
     "reload_and_repair",
     "beginnings",
+    "beginnings_after_a_reload",
     "guesses",
     "drafter_gone",
     "profile",
@@ -229,45 +230,12 @@ def answers(runtime: Runtime) -> dict[str, Any]:
     reply, _ = runtime.greedy(runtime.prompt([system(RULE), user(question)]), ENOUGH)
     refusal, _ = runtime.greedy(runtime.prompt([user(REFUSED)]), ENOUGH)
     return {
-        "beginnings": beginnings(runtime),
+        "beginnings": chats(runtime),
         "memory": memory.turns,
         "memoryTokens": len(tokens) - ending,
         "system": [RULE, question, runtime.decode(reply)],
         "refusal": [REFUSED, runtime.decode(refusal)],
     }
-
-
-def beginnings(runtime: Runtime) -> dict[str, Any]:
-    """Chats with one system prompt, what they say, and what of each the one before has read."""
-    rule = system("One two three four five six seven eight nine ten. " * 5 + "Be kind.")
-    first, other, back = (
-        "What is the capital of France?",
-        "Who are you?",
-        "What comes after seven?",
-    )
-    prompts: list[list[int]] = []
-
-    def chat(*messages: dict[str, str]) -> dict[str, Any]:
-        prompt = runtime.prompt([rule, *messages])
-        whole = max((whole_chunks(prompt, before) for before in prompts), default=0)
-        prompts.append(prompt)
-        reply, _ = runtime.greedy(prompt, ENOUGH)
-        question = messages[-1]["content"]
-        return {"question": question, "answer": runtime.decode(reply), "kept": whole}
-
-    told = {"first": chat(user(first)), "other": chat(user(other))}
-    said = assistant(told["first"]["answer"])
-    told["back"] = chat(user(first), said, user(back))
-    assert 0 < told["other"]["kept"] <= told["back"]["kept"]
-    return {"system": rule["content"], **told}
-
-
-def whole_chunks(prompt: Sequence[int], before: Sequence[int]) -> int:
-    """Tokens of the chunks with which both begin."""
-    alike = 0
-    while alike < min(len(prompt), len(before)) and prompt[alike] == before[alike]:
-        alike += 1
-    return alike - alike % CHUNK
 
 
 @pytest.fixture(scope="module")

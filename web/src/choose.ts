@@ -1,7 +1,8 @@
 // Chooses one of a package's model libraries for the device at hand. Importing it changes nothing in the thread.
 import { among, choose } from "./choose/choose";
 import type { Choice, ChooseOptions, JudgedAdapter, TableChoice, TableOptions } from "./choose/options";
-import { nameOf, tablePlace } from "./choose/place";
+import { nameOf, packageOf, tablePlace } from "./choose/place";
+import { type Forgotten, removeBeginnings, short } from "./library/beginning_files";
 import { removeRowFiles } from "./library/row_file";
 import type { WebLibrary } from "./choose/provenance";
 
@@ -68,4 +69,13 @@ export async function chooseTablePlace(
 /** Removes the tables that are kept on the host, but those of the packages at these addresses, and those in use. */
 export async function forgetTables(but: readonly string[] = []): Promise<void> {
   await removeRowFiles(await Promise.all(but.map(nameOf)));
+}
+
+/**
+ * Removes beginnings of prompts that `lastingBeginnings` of gemma4-web/fast has written: those that no others than `owners` have
+ * used; or those of other packages than at these addresses, and of other owners than these; or all.
+ */
+export async function forgetBeginnings({ butPackages, ...others }: Forgotten = {}): Promise<void> {
+  const packages = butPackages && { butPackages: await Promise.all(butPackages.map((url) => short(packageOf(url)))) };
+  await removeBeginnings({ ...others, ...packages });
 }

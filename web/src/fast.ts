@@ -11,11 +11,12 @@ import { type DriverExports, readInterface } from "./library/abi";
 import { type Choice, type ChooseOptions, chooseLibrary as choose, type JudgedAdapter } from "./choose";
 import { forgetChoices } from "./choose/kept_choice";
 import type { TableChoice, TableOptions } from "./choose/options";
-import { folderOf } from "./choose/package_files";
-import { keptPace, nameOf, surroundings, tablePlace } from "./choose/place";
+import { folderOf, keptProvenance } from "./choose/package_files";
+import { keptPace, nameOf, packageOf, surroundings, tablePlace } from "./choose/place";
 import { MEASURED_DEVICE } from "./choose/measured_device";
 import { KeptChunks } from "./driver/kept_chunks";
 import { StepDriver } from "./driver/step_driver";
+import { StoredChunks } from "./driver/stored_chunks";
 import { Device, type Owner } from "./gpu/device";
 import { Drafter } from "./speculative/drafter_state";
 import { tryDrafter } from "./speculative/drafter";
@@ -189,6 +190,46 @@ export function keepBeginnings(bytes: number): void {
   if (!(Number.isSafeInteger(bytes) && bytes >= 0))
     throw new RangeError(`keepBeginnings: expected bytes from 0 on, found ${bytes}`);
   beginningsBytes = bytes;
+}
+
+/** What is kept of prompts beyond the page's end. */
+export interface LastingBeginnings {
+  /** Brings back to the device what there is room for; what is damaged is removed. Rejects where there is no storage any more. */
+  restore(): Promise<void>;
+  /** A reply to this owner begins: a conversation, say. */
+  begin(owner: string): void;
+  /** Writes what its prompts have used since; returns, once, why nothing is written any more. */
+  save(owner: string): Promise<string | undefined>;
+  /** Nothing more of these owners is written, or of anybody. `forgetBeginnings` of gemma4-web/choose removes what is there. */
+  forget(owners?: readonly string[]): void;
+}
+
+export interface LastingOptions {
+  /** Changes with the package's files, its library and the length of the context; by default by `provenance.json`. */
+  readonly version?: string;
+  /** Of the browser's storage; by default what `keepBeginnings` was given. */
+  readonly mostBytes?: number;
+  /** How `provenance.json` comes. */
+  readonly fetch?: (url: string) => Promise<Response>;
+}
+
+/**
+ * Beginnings of prompts in the browser's storage, for the model that was loaded last, of the package at `packageUrl`; undefined
+ * where none are kept, or the browser stores nothing.
+ */
+export async function lastingBeginnings(
+  packageUrl: string,
+  { version, mostBytes = beginningsBytes, fetch: get = (url) => fetch(url) }: LastingOptions = {},
+): Promise<LastingBeginnings | undefined> {
+  const library = liveLibraries()
+    .reverse()
+    .find(({ kept, isDriven }) => kept && isDriven);
+  if (!(library?.kept instanceof KeptChunks)) return undefined;
+  const { store, userAgent } = surroundings();
+  const { vendor, architecture, device, description } = library.device!.adapter;
+  const files = version ?? (await keptProvenance(`${folderOf(packageUrl)}provenance.json`, get, store)).text;
+  const identity = [files, counts.library, vendor, architecture, device, description, userAgent];
+  return StoredChunks.open(library.kept, packageOf(packageUrl), identity, mostBytes);
 }
 
 /** What the module has done so far, for all engines of this thread. */

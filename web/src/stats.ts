@@ -54,6 +54,9 @@ export interface Stats {
   /** Beginnings of prompts on the device, and tokens of prompts that were copied from there instead of read. */
   keptBytes: number;
   keptTokens: number;
+  /** Of beginnings, what came from the browser's storage, and what was written to it. */
+  keptBytesRead: number;
+  keptBytesWritten: number;
   /** Of the table of per-layer embeddings, what is in a file of the browser's instead of on the device. */
   tableBytesOnHost: number;
   /** Of what was loaded into such files, what was there from an earlier load. */
@@ -107,6 +110,8 @@ export const counts: Stats = {
   drafterBytes: 0,
   keptBytes: 0,
   keptTokens: 0,
+  keptBytesRead: 0,
+  keptBytesWritten: 0,
   tableBytesOnHost: 0,
   tableBytesKept: 0,
   tableRows: 0,

@@ -6,6 +6,7 @@ import { download, type Progress } from "./download/download";
 import { RateMeter } from "./download/rate";
 import { Engine } from "./engine/engine";
 import type { EngineLost } from "./engine/failures";
+import { startingText, withoutDrafts, withoutStorage } from "./engine/start_words";
 import { Ownership } from "./engine/ownership";
 import { packageUrl } from "./package/address";
 import { beginningsFor } from "./package/beginnings";
@@ -269,7 +270,9 @@ export class Loader {
       });
     starting(0, "");
     let engine: Engine | undefined;
-    const options = { context: this.context(pack), fast: this.session.settings.fast, drafts: !missing, signal };
+    const { fast } = this.session.settings;
+    const unsaved = (why: string) => this.events.failed(withoutStorage(why));
+    const options = { context: this.context(pack), fast, drafts: !missing, signal, unsaved };
     try {
       engine = await Engine.start(pack, options, starting, (error) => this.onLost(error, engine));
     } catch (error) {
@@ -373,16 +376,6 @@ export class Loader {
       this.events.state({ kind: "failed", title: message, hint, retry: retry || "Try again" });
     }
   }
-}
-
-function withoutDrafts({ message, hint }: UserError): UserError {
-  return new UserError(`The model answers without its drafter: ${message}`, hint);
-}
-
-// The client's own progress texts count bytes and seconds that were reported before.
-function startingText(detail: string): string {
-  if (/shader/i.test(detail)) return "Preparing the graphics programs…";
-  return detail ? "Moving the weights to the graphics device…" : "Starting the engine…";
 }
 
 async function keepAwake(): Promise<WakeLockSentinel | undefined> {

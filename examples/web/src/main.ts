@@ -168,6 +168,7 @@ async function main(): Promise<void> {
   addEventListener("pagehide", () => session.flush());
 
   await session.restore();
+  void tidy(session.ids);
   composer.show();
   if (!store.lasting) showError("This browser keeps no data for this page: chats end with it.");
   const linked = new URL(location.href).searchParams.get("package");
@@ -180,4 +181,3 @@ async function main(): Promise<void> {
 
 void main().catch(showError);
 void keepPage();
-void tidy();

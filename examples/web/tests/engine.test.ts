@@ -80,6 +80,7 @@ it("answers a message that comes while kernels are timed after them, from the be
     presencePenalty: 0,
     maxTokens: 8,
     seed: 1,
+    chat: "a",
   };
   const replying = engine.reply([{ role: "user", content: "Hi" }], generation, 0, vi.fn());
   await Promise.resolve();

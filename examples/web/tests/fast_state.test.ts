@@ -119,9 +119,14 @@ describe("describeBeginnings", () => {
     expect(describeBeginnings(undefined, pack, "off")).toBe("Up to 256 MiB: there is room for them.");
     const none = statsOf({ keptBytes: 0, keptTokens: 0 });
     expect(describeBeginnings(none, pack, "auto")).toBe("Up to 256 MiB: there is room for them.");
-    const kept = statsOf({ keptBytes: 2 ** 20, keptTokens: 1024, reasons: ["no beginnings are kept: for a test"] });
+    const kept = statsOf({
+      keptBytes: 2 ** 20,
+      keptBytesRead: 2 ** 19,
+      keptTokens: 1024,
+      reasons: ["no beginnings are kept: for a test"],
+    });
     expect(describeBeginnings(kept, pack, "off")).toBe(
-      "Up to 256 MiB: there is room for them. Now 1.0 MiB, and 1,024 tokens were not read again. " +
+      "Up to 256 MiB: there is room for them. Now 1.0 MiB, 512 KiB of it from an earlier visit, and 1,024 tokens were not read again. " +
         "Not more: no beginnings are kept: for a test. " +
         "The change takes effect when the model starts again: reload the page.",
     );

@@ -6,6 +6,7 @@ import type { Call, KeptBeginnings } from "../library/call";
 import { Calls, int } from "../library/calls";
 import { type Library, SCRATCH_BYTES } from "../library/library";
 import type { BufferState } from "../gpu/buffers";
+import { COPY_DST, COPY_SRC, MAP_READ, READ } from "../gpu/constants";
 import type { Device } from "../gpu/device";
 import { Drafter } from "../speculative/drafter_state";
 import { because, counts } from "../stats";
@@ -15,17 +16,20 @@ const [IDS, MODALITIES, STATE, PARAMS, ARGUMENTS] = [1, 2, 3, 4, 5] as const;
 const FLOAT_BYTES = 4;
 /** Of a forward: the contents of `positions`. */
 const POSITION_BYTES = 16;
-/** `GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST`, which Node does not name. */
-const COPIED = 0x4 | 0x8;
+const COPIED = COPY_SRC | COPY_DST;
 
 /** A chunk behind the chunks of its parents. */
-interface Chunk {
+export interface Chunk {
   readonly parent: Chunk | undefined;
   readonly name: string;
   readonly children: Map<string, Chunk>;
   readonly buffer: GPUBuffer;
+  /** Of keys and values that it holds: another state's do not fit. */
+  readonly layout: string;
   /** Whether the device had room for it, and has it. */
   isThere: boolean;
+  /** Ends when that is known. */
+  arrival: Promise<unknown>;
 }
 
 /** Keys or values of a layer: positions lie one after the other, and those of a ring begin anew behind its last row. */
@@ -44,6 +48,7 @@ interface Place {
   readonly entries: readonly Rows[];
   /** Tokens of a whole chunk. */
   readonly chunk: number;
+  readonly layout: string;
 }
 
 /** The chunk that the next one may follow: of a state with so many tokens, at this version. */
@@ -61,6 +66,8 @@ export class KeptChunks implements KeptBeginnings {
   private readonly used = new Set<Chunk>();
   private end: End | undefined;
   private bytes = 0;
+  /** Of prompts since the last `takeUsed`. */
+  private readonly recent = new Set<Chunk>();
 
   constructor(
     private readonly library: Library,
@@ -87,6 +94,7 @@ export class KeptChunks implements KeptBeginnings {
     const chunk = found ?? (status === 0 ? this.keep(parent, name, place, length, call) : undefined);
     if (chunk) {
       this.touch(chunk);
+      this.recent.add(chunk);
       this.end = { chunk, length: length + place.chunk, version };
     }
     return status;
@@ -96,6 +104,79 @@ export class KeptChunks implements KeptBeginnings {
   destroy(): void {
     for (const chunk of this.used) this.drop(chunk);
     this.place = this.end = undefined;
+  }
+
+  // --- Chunks that outlive the page ---
+
+  /** Chunks that prompts have used since the last call, each behind those that it follows. */
+  takeUsed(): Chunk[] {
+    const found = [...this.recent].filter((chunk) => this.used.has(chunk));
+    this.recent.clear();
+    return found;
+  }
+
+  /** What a chunk holds, in pieces of so many bytes; ends early where the chunk has to go. */
+  async *contents(chunk: Chunk, pieceBytes: number): AsyncGenerator<Uint8Array<ArrayBuffer>> {
+    await chunk.arrival;
+    const { device } = this.library;
+    if (!device) return;
+    const { native, stream } = device;
+    const size = Math.min(pieceBytes, chunk.buffer.size);
+    const staging = native.createBuffer({ size, usage: MAP_READ | COPY_DST });
+    try {
+      for (let at = 0; at < chunk.buffer.size && this.used.has(chunk) && !device.isLost; at += size) {
+        const bytes = Math.min(size, chunk.buffer.size - at);
+        const encoder = native.createCommandEncoder();
+        encoder.copyBufferToBuffer(chunk.buffer, at, staging, 0, bytes);
+        stream.submit([encoder.finish()]);
+        await staging.mapAsync(READ, 0, bytes);
+        const piece = new Uint8Array(staging.getMappedRange(0, bytes)).slice();
+        staging.unmap();
+        yield piece;
+      }
+    } finally {
+      staging.destroy();
+    }
+  }
+
+  /**
+   * Takes a chunk that was kept elsewhere, to stand behind `parent`; undefined where there is no room for it. Rejects, and takes
+   * nothing, where `pieces` do.
+   */
+  async admit(
+    parent: Chunk | undefined,
+    name: string,
+    layout: string,
+    size: number,
+    pieces: AsyncIterable<Uint8Array<ArrayBuffer>>,
+  ): Promise<Chunk | undefined> {
+    const { device } = this.library;
+    const isWanted = () => !device?.isLost && (!parent || this.used.has(parent));
+    const before = () => (parent?.children ?? this.first).get(name);
+    if (!device || !isWanted() || this.bytes + size > this.mostBytes) return before();
+    if (this.place && this.place.layout !== layout) return undefined;
+    const { native } = device;
+    native.pushErrorScope("out-of-memory");
+    const buffer = native.createBuffer({ size, usage: COPIED });
+    const error = native.popErrorScope();
+    this.bytes += size;
+    counts.keptBytes += size;
+    const chunk: Chunk = { parent, name, children: new Map(), buffer, layout, isThere: true, arrival: error };
+    try {
+      if ((await error) !== null) return undefined;
+      let at = 0;
+      for await (const piece of pieces) {
+        if (!isWanted()) return undefined;
+        native.writeBuffer(buffer, at, piece);
+        at += piece.byteLength;
+      }
+      if (!isWanted() || before() || at !== size) return before();
+      (parent?.children ?? this.first).set(name, chunk);
+      this.touch(chunk);
+      return chunk;
+    } finally {
+      if (!this.used.has(chunk)) this.letGo(chunk);
+    }
   }
 
   // --- What a call is of ---
@@ -114,7 +195,7 @@ export class KeptChunks implements KeptBeginnings {
     const { place } = this;
     const isKnown = place?.state === state && place.params === params && place.device === device;
     if (isKnown && buffers?.every((buffer, i) => buffer === place.buffers[i])) return place;
-    this.destroy();
+    if (place) this.destroy();
     if (!buffers) return undefined;
     const described = this.describe(state, buffers);
     if (!described) {
@@ -123,11 +204,15 @@ export class KeptChunks implements KeptBeginnings {
       return undefined;
     }
     this.place = { state, params, device, buffers, ...described };
+    for (const chunk of [...this.used]) if (chunk.layout !== described.layout) this.drop(chunk);
     return this.place;
   }
 
   /** The entries of a state; undefined where its full layers are divided, whose parts begin at other positions. */
-  private describe(state: Handle, buffers: readonly BufferState[]): Pick<Place, "entries" | "chunk"> | undefined {
+  private describe(
+    state: Handle,
+    buffers: readonly BufferState[],
+  ): Pick<Place, "entries" | "chunk" | "layout"> | undefined {
     const { library } = this;
     const calls = Calls.of(library);
     const { exports, scratch } = library;
@@ -147,7 +232,8 @@ export class KeptChunks implements KeptBeginnings {
     if (POSITION_BYTES + exports.gemma4_driver_step_bytes(state) > SCRATCH_BYTES) return undefined;
     const isWhole = exports.gemma4_driver_step(state, most, scratch, scratch + POSITION_BYTES) !== 0; // beyond the context
     const isPlain = entries.every(({ rows, rowBytes }) => rows >= chunk && rowBytes % 4 === 0);
-    return isWhole && isPlain ? { entries, chunk } : undefined;
+    const layout = [chunk, ...entries.map(({ rowBytes }) => rowBytes)].join();
+    return isWhole && isPlain ? { entries, chunk, layout } : undefined;
   }
 
   /** The ids of a whole chunk of text; undefined for others, or where they are not known. */
@@ -209,9 +295,10 @@ export class KeptChunks implements KeptBeginnings {
     );
     encoder.copyBufferToBuffer(logits.buffer, 0, buffer, size - logitsBytes, logitsBytes);
     stream.submit([encoder.finish()]);
-    const chunk: Chunk = { parent, name, children: new Map(), buffer, isThere: false };
     const errors = Promise.all([native.popErrorScope(), native.popErrorScope()]);
-    void errors.then(
+    const { layout } = place;
+    const chunk: Chunk = { parent, name, children: new Map(), buffer, layout, isThere: false, arrival: errors };
+    chunk.arrival = errors.then(
       (found) =>
         this.arrived(
           chunk,
@@ -262,6 +349,11 @@ export class KeptChunks implements KeptBeginnings {
 
   // --- Room ---
 
+  /** A chunk is used now, if it is still there, with those that it follows. */
+  refresh(chunk: Chunk): void {
+    if (this.used.has(chunk)) this.touch(chunk);
+  }
+
   private touch(chunk: Chunk): void {
     for (let one: Chunk | undefined = chunk; one; one = one.parent) {
       this.used.delete(one);
@@ -282,9 +374,14 @@ export class KeptChunks implements KeptBeginnings {
   }
 
   private drop(chunk: Chunk): void {
-    const { parent, name, buffer } = chunk;
+    const { parent, name } = chunk;
     (parent?.children ?? this.first).delete(name);
     this.used.delete(chunk);
+    this.recent.delete(chunk);
+    this.letGo(chunk);
+  }
+
+  private letGo({ buffer }: Chunk): void {
     this.bytes -= buffer.size;
     counts.keptBytes -= buffer.size;
     buffer.destroy();

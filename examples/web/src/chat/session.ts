@@ -1,4 +1,5 @@
 // The conversations, and the reply that is being written.
+import { forgetBeginnings } from "gemma4-web/choose";
 import type { Engine, GenerationOptions } from "../engine/engine";
 import { EngineLost } from "../engine/failures";
 import { addPace, NO_PACE, now, type Pace, tokensPerSecond, tokensPerStep } from "../engine/speed";
@@ -67,6 +68,11 @@ export class Session {
   ) {
     this.prepared = new PreparedMedia((id) => store.mediaOf(id));
     this.current = this.fresh();
+  }
+
+  /** Of all that are kept. */
+  get ids(): string[] {
+    return this.conversations.map(({ id }) => id);
   }
 
   get busy(): boolean {
@@ -142,6 +148,7 @@ export class Session {
 
   /** Takes chats out of the list, and ends what is being written in them. */
   private drop(ids: string[]): void {
+    this.forgetBeginnings(ids);
     if (this.writing && ids.includes(this.writing.conversation.id)) this.stop();
     this.conversations = this.conversations.filter(({ id }) => !ids.includes(id));
     if (ids.includes(this.current.id)) {
@@ -149,6 +156,12 @@ export class Session {
       this.events.conversationChanged();
     }
     this.events.listChanged();
+  }
+
+  /** Removes what is kept of the beginnings of chats, or of all, for the next visit. */
+  forgetBeginnings(chats?: string[]): void {
+    this.engine?.forget(chats);
+    void forgetBeginnings(chats && { owners: chats }).catch((error) => console.warn("beginnings stay:", error));
   }
 
   /** Does what another tab did. */
@@ -317,7 +330,7 @@ export class Session {
     const { turns, media: inputs } = this.pack!;
     const media = await this.prepared.partsFor(conversation, inputs);
     if (writing.stopped) return "abort";
-    await engine.reply(toMessages(conversation, turns, media), this.options(), writing.sent, (piece) => {
+    await engine.reply(toMessages(conversation, turns, media), this.options(conversation.id), writing.sent, (piece) => {
       // A stop that came before the client began is not remembered by it.
       if (writing.stopped) engine.stop();
       if ("text" in piece) round.raw += piece.text;
@@ -337,7 +350,7 @@ export class Session {
     return finish;
   }
 
-  private options(): GenerationOptions {
+  private options(chat: string): GenerationOptions {
     const { settings } = this;
     const own = this.pack!.sampling;
     return {
@@ -348,6 +361,7 @@ export class Session {
       presencePenalty: own.presencePenalty,
       maxTokens: settings.maxTokens,
       seed: settings.seed,
+      chat,
     };
   }
 

@@ -1,5 +1,5 @@
 // The client's caches, and which file belongs where in them.
-import { forgetTables } from "gemma4-web/choose";
+import { forgetBeginnings, forgetTables } from "gemma4-web/choose";
 import { PACKAGES, TENSOR_CACHE, type Package } from "../package/package";
 import { PROVENANCE } from "../package/provenance";
 
@@ -71,9 +71,14 @@ export async function removeAllPackages(): Promise<void> {
   await tidy();
 }
 
-/** Removes tables of packages that are not stored any more; one that is in use goes the next time. */
-export async function tidy(): Promise<void> {
-  await forgetTables(await storedPackages()).catch(() => undefined); // there is no storage
+/**
+ * Removes tables and beginnings of conversations of packages that are not stored any more, and beginnings of others than these
+ * chats; what is in use goes the next time.
+ */
+export async function tidy(chats?: readonly string[]): Promise<void> {
+  const butPackages = await storedPackages();
+  await forgetTables(butPackages).catch(() => undefined); // there is no storage
+  await forgetBeginnings({ butPackages, ...(chats && { butOwners: chats }) }).catch(() => undefined);
 }
 
 /** The folders of which anything is stored. */

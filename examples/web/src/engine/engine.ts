@@ -27,11 +27,15 @@ export interface StartOptions {
   drafts: boolean;
   /** Ends the start, and the worker with it. */
   signal: AbortSignal;
+  /** Is told, once, why beginnings of conversations are not kept for the next visit any more. */
+  unsaved?: (why: string) => void;
 }
 
 export interface GenerationOptions extends Sampling {
   maxTokens: number | undefined;
   seed: number | undefined;
+  /** The id of the conversation. */
+  chat: string;
 }
 
 export interface Usage {
@@ -68,6 +72,7 @@ export class Engine {
     private readonly libraryUrl: string,
     readonly contextLength: number,
     private readonly onLost: (error: EngineLost) => void,
+    private readonly onUnsaved: ((why: string) => void) | undefined,
   ) {
     worker.onmessage = ({ data }: MessageEvent<FromWorker>) => this.hear(data);
     worker.onerror = ({ message }) => {
@@ -79,7 +84,7 @@ export class Engine {
   /** Hands a downloaded package to the client. `report` gets the share that is done and what it is. */
   static async start(
     pack: Package,
-    { context, fast, drafts, signal }: StartOptions,
+    { context, fast, drafts, signal, unsaved }: StartOptions,
     report: (share: number, text: string) => void,
     onLost: (error: EngineLost) => void,
   ): Promise<Engine> {
@@ -88,7 +93,7 @@ export class Engine {
     signal.throwIfAborted();
     const libraryUrl = URL.createObjectURL(library);
     const worker = new Worker(new URL("./worker.ts", import.meta.url), { type: "module", name: "engine" });
-    const engine = new Engine(worker, libraryUrl, context, onLost);
+    const engine = new Engine(worker, libraryUrl, context, onLost, unsaved);
     const stop = () => engine.dispose();
     signal.addEventListener("abort", stop);
     try {
@@ -130,7 +135,9 @@ export class Engine {
         fast,
         drafter,
         library: pack.choice,
-        beginnings: pack.beginnings?.bytes ?? 0,
+        beginnings: pack.beginnings?.bytes
+          ? { bytes: pack.beginnings.bytes, version: this.versionOf(pack) }
+          : undefined,
         table: pack.table && { place: pack.table.place, savedBytes: pack.table.savedBytes },
         config: { cacheBackend: "cache", model_list: [record] },
       },
@@ -171,7 +178,7 @@ export class Engine {
             take(piece);
           }
         },
-        { kind: "reply", id, sent, request: request(messages, options) },
+        { kind: "reply", id, sent, chat: options.chat, request: request(messages, options) },
       );
     } catch (error) {
       const failure = asUserError(error);
@@ -205,12 +212,22 @@ export class Engine {
     this.send({ kind: "stop" });
   }
 
+  /** Nothing of these chats is kept for the next visit any more; without chats, of none. */
+  forget(chats?: string[]): void {
+    this.send({ kind: "forget", chats });
+  }
+
   /** Ends the worker, and with it all that it holds on the device. */
   dispose(): void {
     this.ended ??= new EngineLost("The model was unloaded.", RESTART);
     this.listener?.fail(this.ended);
     this.worker.terminate();
     URL.revokeObjectURL(this.libraryUrl);
+  }
+
+  /** What keys and values of a prompt depend on, besides the device. */
+  private versionOf({ digest, library }: Package): string {
+    return JSON.stringify([digest, library, this.contextLength]);
   }
 
   private async listen(
@@ -226,6 +243,7 @@ export class Engine {
 
   private hear(message: FromWorker): void {
     if (message.kind === "lost") this.lose(new EngineLost(`The graphics device was lost: ${message.text}`, RESTART));
+    else if (message.kind === "unsaved") this.onUnsaved?.(message.text);
     else if (message.kind === "failed") this.listener?.fail(asUserError(message.text, message.id === undefined));
     else this.listener?.hear(message);
   }

@@ -12,7 +12,8 @@ export type ToWorker =
   /**
    * `fast`: with gemma4-web between the client and the device, and with `drafter` several tokens a step. `library`: which
    * one the page chose, and why. `table`: where the page wants the table of per-layer embeddings, and what that saves;
-   * undefined where there is none. `beginnings`: bytes of the device for those of prompts; 0: none.
+   * undefined where there is none. `beginnings`: bytes of the device, and of the
+   * browser's storage, for those of prompts, and what those in storage depend on.
    */
   | {
       kind: "start";
@@ -22,10 +23,12 @@ export type ToWorker =
       drafter: StoredDrafter | undefined;
       library: { name: string; why: string } | undefined;
       table: { place: TablePlace; savedBytes: number } | undefined;
-      beginnings: number;
+      beginnings: { bytes: number; version: string } | undefined;
     }
-  /** `sent`: when the person sent the message, by `now` of speed.ts. */
-  | { kind: "reply"; id: number; sent: number; request: ChatCompletionRequestStreaming }
+  /** `sent`: when the person sent the message, by `now` of speed.ts; `chat`: the id of its conversation. */
+  | { kind: "reply"; id: number; sent: number; chat: string; request: ChatCompletionRequestStreaming }
+  /** Beginnings of these chats' prompts are not to be written any more; without chats, nobody's. */
+  | { kind: "forget"; chats: string[] | undefined }
   /** `text`: what is asked while the kernels are timed. */
   | { kind: "profile"; id: number; text: string }
   | { kind: "stop" };
@@ -39,6 +42,8 @@ export type FromWorker =
    */
   | { kind: "chunk"; id: number; at: number; drafted: number; kept: number; chunk: ChatCompletionChunk }
   | { kind: "end"; id: number; fast: FastStats }
+  /** Beginnings of prompts are not written to the browser's storage any more, and why. */
+  | { kind: "unsaved"; text: string }
   | { kind: "profiled"; id: number; profile: Profile }
   /** A start or a reply failed; the client's errors are text. */
   | { kind: "failed"; id: number | undefined; text: string }

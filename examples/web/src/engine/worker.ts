@@ -1,14 +1,28 @@
 // The stock client, off the page's own thread. It also reports when the graphics device is gone, which
 // the client only logs.
-import { disable, keepBeginnings, noteChoice, placeTable, profile, stats, useDrafter } from "gemma4-web/fast"; // before the client, which it watches
+// Before the client, which it watches.
+import {
+  disable,
+  keepBeginnings,
+  lastingBeginnings,
+  noteChoice,
+  placeTable,
+  profile,
+  stats,
+  useDrafter,
+} from "gemma4-web/fast";
 import { MLCEngine } from "@mlc-ai/web-llm";
-import type { TablePlace } from "gemma4-web/fast";
+import type { LastingBeginnings, TablePlace } from "gemma4-web/fast";
 import type { FromWorker, StoredDrafter, ToWorker } from "./protocol";
 import { now } from "./speed";
 
 const PROFILED_TOKENS = 24;
 const engine = new MLCEngine({ logLevel: "WARN" });
 engine.setInitProgressCallback(({ progress, text }) => tell({ kind: "progress", share: progress, text }));
+
+/** Beginnings of prompts in the browser's storage, and when those of earlier visits are on the device again. */
+let lasting: LastingBeginnings | undefined;
+let restored: Promise<void> | undefined;
 
 function tell(message: FromWorker): void {
   postMessage(message);
@@ -47,17 +61,31 @@ async function start(message: Extract<ToWorker, { kind: "start" }>): Promise<voi
   if (library) noteChoice(library);
   try {
     engine.setAppConfig(config);
-    keepBeginnings(fast ? beginnings : 0);
+    keepBeginnings(fast && beginnings ? beginnings.bytes : 0);
     if (fast && table) await place(config.model_list[0]!.model, table);
     await engine.reload(model);
     if (fast && drafter) await useStored(drafter);
+    if (fast && beginnings) await restore(config.model_list[0]!.model, beginnings.version);
     tell({ kind: "started", fast: stats() });
   } catch (error) {
     tell({ kind: "failed", id: undefined, text: String(error) });
   }
 }
 
-async function reply({ id, sent, request }: Extract<ToWorker, { kind: "reply" }>): Promise<void> {
+/** Begins to bring back what earlier visits have read; the first reply waits for the rest. */
+async function restore(url: string, version: string): Promise<void> {
+  lasting = await lastingBeginnings(url, { version });
+  restored = lasting?.restore().catch((error) => console.warn("beginnings of conversations stay in storage:", error));
+}
+
+async function store(chat: string): Promise<void> {
+  const problem = await lasting?.save(chat);
+  if (problem !== undefined) tell({ kind: "unsaved", text: problem });
+}
+
+async function reply({ id, sent, chat, request }: Extract<ToWorker, { kind: "reply" }>): Promise<void> {
+  await restored;
+  lasting?.begin(chat);
   const before = stats();
   try {
     for await (const chunk of await engine.chat.completions.create(request)) {
@@ -66,6 +94,7 @@ async function reply({ id, sent, request }: Extract<ToWorker, { kind: "reply" }>
       tell({ kind: "chunk", id, at: now() - sent, drafted, kept, chunk });
     }
     tell({ kind: "end", id, fast: stats() });
+    await store(chat);
   } catch (error) {
     tell({ kind: "failed", id, text: String(error) });
   }
@@ -90,5 +119,6 @@ self.onmessage = ({ data }: MessageEvent<ToWorker>) => {
   if (data.kind === "start") void start(data);
   else if (data.kind === "reply") void reply(data);
   else if (data.kind === "profile") void measure(data);
+  else if (data.kind === "forget") lasting?.forget(data.chats);
   else engine.interruptGenerate();
 };

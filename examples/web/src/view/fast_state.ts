@@ -92,9 +92,10 @@ export function describeBeginnings(
   return stats && wanted !== wish ? state + LATER : state;
 }
 
-function keptOf({ keptBytes, keptTokens, reasons }: Stats): string {
+function keptOf({ keptBytes, keptBytesRead, keptTokens, reasons }: Stats): string {
   const copied = keptTokens ? `, and ${formatCount(keptTokens)} tokens were not read again` : "";
-  const now = keptBytes ? ` Now ${formatBytes(keptBytes)}${copied}.` : "";
+  const stored = keptBytesRead ? `, ${formatBytes(keptBytesRead)} of it from an earlier visit` : "";
+  const now = keptBytes ? ` Now ${formatBytes(keptBytes)}${stored}${copied}.` : "";
   const problem = reasons.find((reason) => OF_BEGINNINGS.test(reason));
   return problem ? `${now} Not more: ${problem}.` : now;
 }

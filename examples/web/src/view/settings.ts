@@ -98,6 +98,7 @@ export class SettingsDialog {
     });
     this.beginnings.addEventListener("change", () => {
       session.changeSettings({ beginnings: this.beginnings.value as BeginningsWish });
+      if (session.settings.beginnings === "off") session.forgetBeginnings();
       this.showFast();
       actions.changed();
     });

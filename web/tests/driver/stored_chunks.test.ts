@@ -1,0 +1,296 @@
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import { forgetBeginnings } from "../../src/choose";
+import type { Chunk, KeptChunks } from "../../src/driver/kept_chunks";
+import { StoredChunks } from "../../src/driver/stored_chunks";
+
+const FOLDER = "https://example.org/model/";
+const full = () => new DOMException("no room", "QuotaExceededError");
+
+/** What the browser has stored: bytes by name, whichever way they come there. */
+let stored: Map<string, Uint8Array>;
+/** Bytes that may be written yet. */
+let room: number;
+let free: number | undefined;
+
+async function take(name: string, parts: AsyncIterable<Uint8Array> | Iterable<Uint8Array>) {
+  const taken: Uint8Array[] = [];
+  for await (const part of parts) {
+    room -= part.byteLength;
+    if (room < 0) throw full();
+    taken.push(part.slice());
+  }
+  stored.set(name, new Uint8Array(await new Blob(taken as Uint8Array<ArrayBuffer>[]).arrayBuffer()));
+}
+
+const blobOf = (name: string) => new Blob([stored.get(name)! as Uint8Array<ArrayBuffer>]);
+
+/** The origin's private file system; without `isSync` as a page has it. */
+function folder(isSync: boolean) {
+  const handleOf = (name: string) => {
+    const parts: Uint8Array[] = [];
+    const file = {
+      getFile: async () => blobOf(name),
+      createWritable: async () => ({
+        write: async (part: Uint8Array) => void parts.push(part),
+        close: () => take(name, parts),
+      }),
+    };
+    const createSyncAccessHandle = async () => ({
+      truncate: () => stored.set(name, new Uint8Array()),
+      write: (part: Uint8Array, { at }: { at: number }) => {
+        room -= part.byteLength;
+        if (room < 0) return part.byteLength - 1; // as a disk that is full
+        const whole = new Uint8Array(at + part.byteLength);
+        whole.set(stored.get(name)!);
+        whole.set(part, at);
+        stored.set(name, whole);
+        return part.byteLength;
+      },
+      close: () => undefined,
+    });
+    return isSync ? { ...file, createSyncAccessHandle } : file;
+  };
+  return {
+    getFileHandle: async (name: string, { create = false } = {}) => {
+      if (!stored.has(name) && !create) throw new DOMException(name, "NotFoundError");
+      if (!stored.has(name)) stored.set(name, new Uint8Array());
+      return handleOf(name);
+    },
+    removeEntry: async (name: string) => void stored.delete(name),
+    async *keys() {
+      yield* [...stored.keys()];
+    },
+  };
+}
+
+const ADDRESS = "https://beginnings.invalid/";
+const cache = {
+  keys: async () => [...stored.keys()].map((name) => ({ url: ADDRESS + name })),
+  match: async (url: string) => {
+    const name = url.slice(ADDRESS.length);
+    return stored.has(name) ? new Response(blobOf(name)) : undefined;
+  },
+  put: async (url: string, response: Response) =>
+    take(url.slice(ADDRESS.length), response.body as unknown as AsyncIterable<Uint8Array>),
+  delete: async (url: string) => stored.delete(url.slice(ADDRESS.length)),
+};
+
+type Form = "in a worker" | "in a page" | "without a file system";
+function stub(form: Form) {
+  const getDirectory = async () => {
+    if (form === "without a file system") throw new DOMException("a private window", "SecurityError");
+    return { getDirectoryHandle: async () => folder(form === "in a worker") };
+  };
+  const estimate = async () => (free === undefined ? {} : { quota: free, usage: 0 });
+  vi.stubGlobal("navigator", { storage: { getDirectory, estimate } });
+  vi.stubGlobal("caches", { open: async () => cache });
+}
+
+beforeEach(() => {
+  stored = new Map();
+  room = Infinity;
+  free = undefined;
+  stub("in a worker");
+});
+afterEach(() => vi.unstubAllGlobals());
+
+/** Chunks on a device, of these bytes. */
+class Kept {
+  readonly chunks = new Map<Chunk, Uint8Array>();
+  recent: Chunk[] = [];
+  refreshed: Chunk[] = [];
+
+  add(name: string, bytes: Uint8Array, parent?: Chunk): Chunk {
+    const buffer = { size: bytes.byteLength } as GPUBuffer;
+    const rest = { layout: "2,4", isThere: true, arrival: Promise.resolve(), children: new Map<string, Chunk>() };
+    const chunk = { parent, name, buffer, ...rest };
+    this.chunks.set(chunk, bytes);
+    this.recent.push(chunk);
+    return chunk;
+  }
+
+  takeUsed = () => this.recent.splice(0);
+  refresh = (chunk: Chunk) => void this.refreshed.push(chunk);
+
+  async *contents(chunk: Chunk, pieceBytes: number) {
+    const bytes = this.chunks.get(chunk)!;
+    for (let at = 0; at < bytes.byteLength; at += pieceBytes) yield bytes.slice(at, at + pieceBytes);
+  }
+
+  async admit(
+    parent: Chunk | undefined,
+    name: string,
+    layout: string,
+    size: number,
+    pieces: AsyncIterable<Uint8Array>,
+  ) {
+    expect(layout).toBe("2,4");
+    expect(!parent || this.chunks.has(parent)).toBe(true);
+    const parts: Uint8Array<ArrayBuffer>[] = [];
+    for await (const piece of pieces) parts.push(piece.slice());
+    const bytes = new Uint8Array(await new Blob(parts).arrayBuffer());
+    expect(bytes.byteLength).toBe(size);
+    return this.add(name, bytes, parent);
+  }
+
+  /** Texts of names from the first chunk on, with what they hold. */
+  get all(): Record<string, string> {
+    const nameOf = (one: Chunk): string => `${one.parent ? `${nameOf(one.parent)} ` : ""}${one.name}`;
+    return Object.fromEntries([...this.chunks].map(([one, bytes]) => [nameOf(one), `${bytes.length}:${bytes.at(-1)}`]));
+  }
+}
+
+const open = async (kept: Kept, mostBytes = 1e9, identity = "1", at = FOLDER) =>
+  (await StoredChunks.open(kept as unknown as KeptChunks, at, [identity], mostBytes))!;
+
+const filled = (size: number, value: number) => new Uint8Array(size).fill(value);
+
+/** Two chats: a common chunk, and one of their own each. */
+async function twoChats(mostBytes?: number) {
+  const kept = new Kept();
+  const store = await open(kept, mostBytes);
+  store.begin("one");
+  const common = kept.add("1,2", filled(100, 1));
+  const first = kept.add("3,4", filled(100, 2), common);
+  expect(await store.save("one")).toBeUndefined();
+  store.begin("two");
+  kept.recent.push(common);
+  const second = kept.add("5,6", filled(100, 3), common);
+  expect(await store.save("two")).toBeUndefined();
+  return { kept, store, common, first, second };
+}
+
+async function restored(identity?: string, at?: string): Promise<Kept> {
+  const kept = new Kept();
+  await (await open(kept, 1e9, identity, at)).restore();
+  return kept;
+}
+
+const BOTH = { "1,2": "100:1", "1,2 3,4": "100:2", "1,2 5,6": "100:3" };
+const data = () => [...stored.keys()].filter((name) => name.endsWith(".data"));
+
+describe.each<Form>(["in a worker", "in a page", "without a file system"])("%s", (form) => {
+  beforeEach(() => stub(form));
+
+  it("brings back what was written, in pieces, each behind the one that it follows", async () => {
+    const { kept } = await twoChats();
+    kept.recent = [];
+    const large = new Uint8Array(9 << 20).map((_, i) => i * 7 + (i >> 9));
+    kept.add("7,8", large);
+    await (await open(kept)).save("three");
+    const again = await restored();
+    expect(again.all).toEqual({ ...BOTH, "7,8": `${large.length}:${large.at(-1)}` });
+    const found = [...again.chunks].find(([{ name }]) => name === "7,8")![1];
+    expect(Buffer.compare(found, large)).toBe(0);
+    expect(again.refreshed.at(-1)?.name).toBe("7,8"); // used last, and so to be kept longest
+  });
+
+  it("forgets what a chat alone has used", async () => {
+    await twoChats();
+    await forgetBeginnings({ owners: ["two", "nobody"] });
+    expect((await restored()).all).toEqual({ "1,2": "100:1", "1,2 3,4": "100:2" });
+    await forgetBeginnings({ owners: ["one"] });
+    expect(data()).toEqual([]);
+  });
+});
+
+it("forgets all, other packages, and others than the chats that there are", async () => {
+  await twoChats();
+  const other = new Kept();
+  other.add("1,2", filled(8, 4));
+  await (await open(other, 1e9, "2", "https://example.org/other/")).save("one");
+  await forgetBeginnings({ butPackages: [`${FOLDER}resolve/0123456789abcdef/`], butOwners: ["two"] });
+  expect((await restored()).all).toEqual({ "1,2": "100:1", "1,2 5,6": "100:3" });
+  expect((await restored("2", "https://example.org/other/")).all).toEqual({});
+  await forgetBeginnings();
+  expect([...stored.keys()]).toEqual([]);
+});
+
+it("removes what is of other files, another library or another context", async () => {
+  await twoChats();
+  expect((await restored("3")).all).toEqual({});
+  expect(data()).toEqual([]);
+});
+
+it("takes no file that is not as it was written, and removes it", async () => {
+  await twoChats();
+  const sound = new Map(stored);
+  const changes: [string, (bytes: Uint8Array) => Uint8Array | undefined][] = [
+    ["a bit", (bytes) => bytes.map((byte, i) => (i === bytes.length >> 1 ? byte ^ 4 : byte))],
+    ["cut off", (bytes) => bytes.slice(0, -1)],
+    ["empty", () => new Uint8Array()],
+    ["gone", () => undefined],
+    ["another", (bytes) => bytes.map(() => 55)],
+  ];
+  for (const name of sound.keys()) {
+    for (const [what, change] of changes) {
+      stored = new Map(sound);
+      const changed = change(stored.get(name)!);
+      if (changed) stored.set(name, changed);
+      else stored.delete(name);
+      const { all } = await restored();
+      const isMark = name === "used" || name.includes(".of-");
+      expect(BOTH, `${name}: ${what}`).toMatchObject(all);
+      if (isMark) expect(all, `${name}: ${what}`).toEqual(BOTH);
+      else expect(Object.keys(all).length, `${name}: ${what}`).toBeLessThan(3);
+      expect(Object.keys(all).length, `${name}: ${what}`).toBe(data().length);
+    }
+  }
+});
+
+it("holds no more than it may, and lets go of what was used longest ago", async () => {
+  vi.useFakeTimers({ toFake: ["Date"] });
+  try {
+    vi.setSystemTime(1000);
+    const { kept, store, common } = await twoChats(300);
+    vi.setSystemTime(2000);
+    store.begin("three");
+    kept.recent.push(common);
+    kept.add("9", filled(100, 9), common);
+    await store.save("three");
+    expect(data().length).toBe(3);
+    expect((await restored()).all).toMatchObject({ "1,2": "100:1", "1,2 9": "100:9" });
+    store.begin("four");
+    kept.add("too much", filled(301, 5));
+    await store.save("four");
+    expect((await restored()).all).not.toHaveProperty("too much");
+  } finally {
+    vi.useRealTimers();
+  }
+});
+
+it.each<[string, () => void]>([
+  ["the disk is full", () => (room = 350)],
+  ["there is little room", () => (free = 1000)],
+])("says once that nothing is written any more where %s", async (_, happens) => {
+  const kept = new Kept();
+  const store = await open(kept);
+  kept.add("1,2", filled(100, 1));
+  await store.save("one");
+  happens();
+  kept.add("3,4", filled(300, 2));
+  expect(await store.save("one")).toMatch(/full|no more/);
+  kept.add("5,6", filled(8, 3));
+  expect(await store.save("one")).toBeUndefined();
+  expect((await restored()).all).toEqual({ "1,2": "100:1" });
+  expect(data().length).toBe(1); // nothing half-written
+});
+
+it("writes nothing for a chat that was deleted meanwhile, until it is there again", async () => {
+  const kept = new Kept();
+  const store = await open(kept);
+  store.begin("one");
+  kept.add("1,2", filled(100, 1));
+  const saving = store.save("one");
+  store.forget(["one"]);
+  await saving;
+  expect(data()).toEqual([]);
+  store.begin("one");
+  kept.add("1,2", filled(100, 1));
+  await store.save("one");
+  expect(data().length).toBe(1);
+  store.forget();
+  kept.add("3,4", filled(100, 1));
+  await store.save("two");
+  expect(data().length).toBe(1);
+});
