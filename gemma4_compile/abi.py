@@ -34,6 +34,7 @@ PENALTY = "apply_penalty_inplace"
 BITMASK = "apply_bitmask_inplace"
 METADATA = "_metadata"
 EMBED_TEXTS = "embed_texts"  # of encoders, which have none of the functions above but that
+EMBED_PADDED = "prefill"  # the same in the stock client's form, in libraries for browsers
 # Of packages with a drafter; our own runtime's, the stock client calls none of them.
 DRAFT = "draft_token"
 VERIFY = "verify_tokens"

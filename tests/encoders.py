@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -133,15 +133,17 @@ def compiled(
     weights: Mapping[str, Float32Array],
     folder: Path,
     recipe: str = "f32",
+    client_texts: tuple[int, int] | None = None,
 ) -> Compiled:
     """Compile into `folder` for the CPU, with the weights stored by a recipe.
 
-    `values` are a config.json; names of `weights` have no prefix.
+    `values` are a config.json; names of `weights` have no prefix. `client_texts` are sizes of the
+    stock client's calls, which libraries for browsers have.
     """
     config = Gemma4Config.from_dict(values)
     chosen, spec = RECIPES[recipe], target_spec("cpu")
     plan = storage_plan(parameter_table(config), chosen, None)
-    options = decoder_options(chosen, spec, MOST_ROWS)
+    options = replace(decoder_options(chosen, spec, MOST_ROWS), client_texts=client_texts)
     with unoptimised():
         executable = generate(lower(build_module(config, chosen, spec, options, plan), spec), spec)
     stored, meant = [], {}

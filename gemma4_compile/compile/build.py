@@ -13,6 +13,7 @@ from tvm.ir.transform import Pass
 
 from gemma4_compile import abi
 from gemma4_compile.device_check.known_answers import known_answers
+from gemma4_compile.device_kinds import is_of_pages
 from gemma4_compile.media.sizes import CLIENT_BLOCKS, DEFAULT_BUDGET
 from gemma4_compile.model_spec.component import Component, ExportOptions, model_parameters
 from gemma4_compile.model_spec.components import ALL_COMPONENTS
@@ -98,10 +99,24 @@ def decoder_options(
         package=package,
         softmax_blocks=SOFTMAX_BLOCKS,
         pads_pictures=target.pads_pictures,
+        client_texts=client_texts(target, prefill_chunk, context_length),
         joins_sequences=target.joins_sequences,
         slots_apart=target.slots_apart,
         kv_limits=kv_limits(target, context_length),
     )
+
+
+def client_texts(
+    target: TargetSpec, prefill_chunk: int, context_length: int | None
+) -> tuple[int, int] | None:
+    """Texts of a call of the stock client's to an encoder, and tokens of each, at most.
+
+    As many of the longest as a chunk has tokens for, one at least; None where no client calls.
+    """
+    if not is_of_pages(target.device):
+        return None
+    length = context_length or prefill_chunk
+    return max(1, prefill_chunk // length), length
 
 
 def build_module(

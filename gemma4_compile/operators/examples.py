@@ -83,6 +83,7 @@ class Sizes:
             symbols["slots"] = self.rows
             symbols["samples"] = self.rows * SOUND_HOP - 1  # the last frame is not full
             symbols["texts"] = min(self.rows, TEXTS)
+            symbols["length"] = self.rows  # of padded texts
             whole = rows_of_table(dimension)
             return symbols[dimension.name] if whole is None else whole
         for kind, combine in _ARITHMETIC.items():

@@ -1,4 +1,4 @@
-"""The exported function of an encoder."""
+"""The exported functions of an encoder."""
 
 from __future__ import annotations
 
@@ -14,19 +14,26 @@ _PACKED = {"param_mode": "packed", "effect_mode": "none"}
 
 
 def export_embedding(config: Gemma4Config, matrices: Matrices, options: ExportOptions) -> Exported:
-    """Build `embed_texts`; a call has up to `options.prefill_chunk` tokens, and as many texts."""
+    """Build `embed_texts`, and `prefill` where the stock client calls it.
+
+    A call of the first has up to `options.prefill_chunk` tokens, and as many texts.
+    """
     encoder = TextEncoder(config, matrices, options.activation_dtype)
-    module, parameters = encoder.export_tvm(
-        {
-            abi.EMBED_TEXTS: {
-                "ids": nn.spec.Tensor(["n"], "int32"),
-                "spans": nn.spec.Tensor(["n", 2], "int32"),
-                "ranges": nn.spec.Tensor(["texts", 2], "int32"),
-                "$": _PACKED,
-            }
+    spec: dict[str, dict[str, object]] = {
+        abi.EMBED_TEXTS: {
+            "ids": nn.spec.Tensor(["n"], "int32"),
+            "spans": nn.spec.Tensor(["n", 2], "int32"),
+            "ranges": nn.spec.Tensor(["texts", 2], "int32"),
+            "$": _PACKED,
         }
-    )
+    }
     most = options.prefill_chunk
-    bounds = {VAR_BOUNDS_ATTR: {"n": most, "texts": most}}
-    module[abi.EMBED_TEXTS] = module[abi.EMBED_TEXTS].with_attrs(bounds)
+    bounds = {abi.EMBED_TEXTS: {"n": most, "texts": most}}
+    if options.client_texts is not None:
+        batch = nn.spec.Tensor(["texts", "length"], "int32")
+        spec[abi.EMBED_PADDED] = {"ids": batch, "mask": batch, "$": _PACKED}
+        bounds[abi.EMBED_PADDED] = dict(zip(("texts", "length"), options.client_texts, strict=True))
+    module, parameters = encoder.export_tvm(spec)
+    for name, sizes in bounds.items():
+        module[name] = module[name].with_attr(VAR_BOUNDS_ATTR, sizes)
     return Exported(module, tuple(name for name, _ in parameters))

@@ -18,6 +18,7 @@ from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.moe import RouterScores
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.operators.padded_rows import KeptRows, ShiftedRotary
+from gemma4_compile.operators.padded_texts import FirstRows, PackedTexts
 from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.operators.split_attention import SplitAttention
 from gemma4_compile.operators.vision_attention import PatchAttention
@@ -167,7 +168,7 @@ def test_every_kind_of_operator_is_among_the_cases(cases: list[KernelCase]) -> N
     chosen = (Linear, BoundedLinear, PatchAttention, ExpertLinear, ResidualNorm, SplitAttention)
     missing = {*ONE_KERNEL, *(one.kind for one in chosen)} - {case.operator.kind for case in cases}
     # Metal has no kernels for vectors of packed bytes, which these make or take, and no
-    # client pads pictures there.
+    # client pads pictures or texts there.
     packed = ("int8_", "quantize")
-    elsewhere = (*packed, KeptRows.kind, ShiftedRotary.kind)
+    elsewhere = (*packed, KeptRows.kind, ShiftedRotary.kind, PackedTexts.kind, FirstRows.kind)
     assert {kind for kind in missing if not kind.startswith(elsewhere)} == set()
