@@ -24,7 +24,7 @@ from tvm import tirx
 from gemma4_compile import abi
 from gemma4_compile.checkpoint.drafter import open_drafter, with_drafter
 from gemma4_compile.checkpoint.local_path import local_path
-from gemma4_compile.checkpoint.sources import TINY, open_source
+from gemma4_compile.checkpoint.sources import SHIPPED, open_source
 from gemma4_compile.checkpoint.suppressed_tokens import suppressed_tokens
 from gemma4_compile.compile.build import (
     build_module,
@@ -85,7 +85,7 @@ class Library:
 
 def check_model(model: str) -> None:
     """Raise UsageError for what can only be a preset's name, and is none; the hint names some."""
-    known = (TINY, *preset_names())
+    known = (*SHIPPED, *preset_names())
     if "/" in model or model in known or local_path(model).exists():
         return
     near = difflib.get_close_matches(model, known, n=3, cutoff=0.5)

@@ -1,4 +1,4 @@
-"""Sources of models, the MODEL of the command line: `tiny`, a directory, a preset or a hub id."""
+"""Sources of models, the MODEL of the command line: what ships, a directory, a preset, a hub id."""
 
 from __future__ import annotations
 
@@ -43,6 +43,9 @@ from gemma4_compile.options.process import warn
 from gemma4_compile.system.files import scratch_folder
 
 TINY = "tiny"
+TINY_EMBEDDING = "tiny-embedding"
+SHIPPED = {TINY: tiny.materialize, TINY_EMBEDDING: tiny.materialize_embedding}
+"""Models that ship, which provenance has as their own kinds, and what copies each to a folder."""
 Modalities = Collection[Modality] | None
 _SHOWN_NAMES, _SHOWN_LETTERS = 8, 80  # of unknown keys
 _HUB_PAGE = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)")
@@ -240,7 +243,7 @@ def open_source(
         If a preset is asked for its weights, or a revision is given for something not on the hub.
     """
     path = local_path(model)
-    on_hub = model != TINY and not path.exists() and model not in preset_names()
+    on_hub = model not in SHIPPED and not path.exists() and model not in preset_names()
     opened = open_adapters(adapters, weights=weights, base=model)
     if revision is not None and not on_hub:
         raise UsageError(
@@ -252,10 +255,10 @@ def open_source(
             "weights",
             hint="leave it out",
         )
-    if model == TINY:
+    if model in SHIPPED:
         with scratch_folder(prefix="gemma4-tiny-") as directory:
-            tiny.materialize(Path(directory))
-            made = _directory(Path(directory), {"kind": "tiny"}, modalities, weights=weights)
+            SHIPPED[model](Path(directory))
+            made = _directory(Path(directory), {"kind": model}, modalities, weights=weights)
             yield _with_adapters(made, opened)
     elif path.exists() and gguf_files.is_model(path):
         with scratch_folder(prefix="gemma4-gguf-") as directory:

@@ -19,7 +19,7 @@ from gemma4_compile.checkpoint.input_files import Files, Lock
 from gemma4_compile.checkpoint.match import match
 from gemma4_compile.checkpoint.quantised.read import quantization_of
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo
-from gemma4_compile.checkpoint.sources import TINY, ModelSource
+from gemma4_compile.checkpoint.sources import SHIPPED, ModelSource
 from gemma4_compile.device_kinds import is_of_pages
 from gemma4_compile.media.settings import MEDIA, MediaSettings
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
@@ -200,7 +200,8 @@ def fingerprint(build: Compilation) -> str:
     """Equal for runs that write equal weights."""
     sources = (build.source, *((build.drafter,) if build.drafter else ()))
     # What ships is copied to another place in every run, and known by the version.
-    given = [one.checkpoint for one in sources if one.checkpoint and one.origin["kind"] != TINY]
+    made = [one for one in sources if one.origin["kind"] not in SHIPPED]
+    given = [one.checkpoint for one in made if one.checkpoint]
     tensors = [tensor for one in given for tensor in one.tensors.values()]
     paths = sorted({stored.path for tensor in tensors for stored in tensor.stored})
     stats = [(path, path.stat()) for path in paths]

@@ -24,7 +24,7 @@ from gemma4_compile.checkpoint.local_path import local_path
 from gemma4_compile.checkpoint.match import Checkpoint, row_reader
 from gemma4_compile.checkpoint.nonfinite import Counts, open_reader
 from gemma4_compile.checkpoint.safetensors_file import check_unchanged
-from gemma4_compile.checkpoint.sources import TINY, ModelSource, open_source
+from gemma4_compile.checkpoint.sources import SHIPPED, ModelSource, open_source
 from gemma4_compile.checkpoint.suppressed_tokens import suppressed_tokens
 from gemma4_compile.compile.build import LibraryReport
 from gemma4_compile.compile.chat_config import Conversation, make_conversation
@@ -188,9 +188,9 @@ def _write_licences(directory: Path, records: Sequence[LibraryRecord]) -> None:
 
 
 def _directories(request: CompileRequest) -> list[Path]:
-    """Directories of the checkpoints, adapters and the tokenizer that have one: not `tiny`."""
+    """Directories of the checkpoints, adapters and the tokenizer that have one: not what ships."""
     names = (request.model, request.drafter, request.tokenizer, *request.adapters)
-    return [local_path(name) for name in names if name is not None and name != TINY]
+    return [local_path(name) for name in names if name is not None and name not in SHIPPED]
 
 
 def _planned(

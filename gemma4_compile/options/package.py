@@ -106,7 +106,8 @@ class PackageOptions(CommandOptions):
     model: str | None = option(
         None,
         "MODEL",
-        f"hub id, directory, GGUF file, or `tiny`, which ships (default: {DEFAULT_MODEL})",
+        "hub id, directory, GGUF file, or what ships: `tiny`, `tiny-embedding` (default: "
+        f"{DEFAULT_MODEL})",
         type=non_empty,
         nargs="?",
     )

@@ -20,7 +20,7 @@ from gemma4_compile.checkpoint.hub_access import CLIENT, listed
 from gemma4_compile.checkpoint.hub_errors import clear_errors
 from gemma4_compile.checkpoint.hub_id import is_hub_id
 from gemma4_compile.checkpoint.local_path import local_path
-from gemma4_compile.checkpoint.sources import TINY
+from gemma4_compile.checkpoint.sources import SHIPPED
 from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.package.artifacts import Provenance, read_artifact
@@ -79,8 +79,8 @@ def planned_build(request: CompileRequest) -> dict[str, object]:
 
 
 def _planned(name: str, revision: str | None) -> dict[str, object]:
-    if name == TINY:
-        return {"kind": "tiny"}
+    if name in SHIPPED:
+        return {"kind": name}
     if local_path(name).exists():
         return {"kind": "directory"}
     model, _, pinned = name.partition("@")

@@ -11,7 +11,7 @@ from gemma4_compile import abi
 from gemma4_compile.checkpoint.gguf.opening import FROM_DIRECTORY, TOKENIZER_ENTRY
 from gemma4_compile.checkpoint.hub_id import is_hub_id
 from gemma4_compile.checkpoint.input_files import Lock, read_inputs
-from gemma4_compile.checkpoint.sources import TINY
+from gemma4_compile.checkpoint.sources import SHIPPED, TINY
 from gemma4_compile.compile.pipeline import compile_model
 from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import (
@@ -211,8 +211,8 @@ def _model(request: RebuildRequest, build: Build) -> tuple[str, str | None]:
     source = build["source"]
     if request.model is not None:
         return request.model, None
-    if source.get("kind") == TINY:
-        return TINY, None
+    if source.get("kind") in SHIPPED:
+        return str(source["kind"]), None
     name, revision = str(source.get("model")), source.get("revision")
     if source.get("kind") == "hub" and is_hub_id(name) and isinstance(revision, str):
         return name, revision

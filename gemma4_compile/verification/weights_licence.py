@@ -13,6 +13,7 @@ from huggingface_hub import errors as hub_errors
 
 from gemma4_compile.checkpoint.hub_access import CLIENT, ask
 from gemma4_compile.checkpoint.hub_errors import clear_errors
+from gemma4_compile.checkpoint.sources import SHIPPED
 from gemma4_compile.errors import UsageError
 from gemma4_compile.system.regular_files import MAX_JSON_BYTES, read_regular
 from gemma4_compile.targets.linker.licences import apache_licence
@@ -68,7 +69,7 @@ def licence_of(build: Mapping[str, object], model: str | None, file: Path | None
 
 def _of_source(source: Mapping[str, object], model: str | None) -> WeightsLicence:
     kind = source.get("kind")
-    if kind == "tiny":
+    if kind in SHIPPED:
         return WeightsLicence(APACHE, apache_licence())
     if kind == "hub":
         return _of_files(_hub_files(str(source.get("model")), str(source.get("revision"))))

@@ -44,6 +44,9 @@ def model_entry(package: Path, provenance: Provenance, address: str) -> JsonObje
     }
 
 
+_SHIPPED = ("tiny", "tiny-embedding")  # kinds of sources that are models' names, too
+
+
 def _name_of(package: Path, provenance: Provenance) -> str:
     """As the page titles it: the package's own on the hub, its model's, or its folder's."""
     of_hub = hub_package_of(package)
@@ -54,4 +57,5 @@ def _name_of(package: Path, provenance: Provenance) -> str:
     model = source.get("model")
     if isinstance(model, str) and model.rsplit("/", 1)[-1].strip():
         return model.rsplit("/", 1)[-1]
-    return "tiny" if source.get("kind") == "tiny" else package.resolve().name
+    kind = source.get("kind")
+    return str(kind) if kind in _SHIPPED else package.resolve().name
