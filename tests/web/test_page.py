@@ -177,14 +177,17 @@ def with_media(path: Path) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def packages(compiled: Compiler, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def packages(
+    compiled: Compiler, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("served")
     quants = {"tiny": "q4f32", "damaged": "q4f32", "f16": "q4f16", "tooled": "q4f32"}
     quants |= {"large": "q4f32", "media": "q4f32", "guessing": "q4f32", "misguessing": "q4f32"}
     folders = {name: root / name for name in quants}
     for name, quant in quants.items():
         shutil.copytree(compiled(TINY, "webgpu", quant), folders[name])
-    folders["several"] = compiled(TINY, "webgpu", "q4f16", libraries=EVERY)
+    if "libraries" in (wanted(request, "scripted") or SCRIPTED):  # nine compilations for it alone
+        folders["several"] = compiled(TINY, "webgpu", "q4f16", libraries=EVERY)
     shard = bytearray((folders["damaged"] / "params_shard_0.bin").read_bytes())
     shard[1000] ^= 1
     (folders["damaged"] / "params_shard_0.bin").write_bytes(shard)
