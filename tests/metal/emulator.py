@@ -39,7 +39,6 @@ KERNEL_FLAGS = (
     "-Wno-user-defined-literals",
     *("-I", str(NATIVE)),
 )
-UNITS = 2
 ARRAY = re.compile(r"^( *)threadgroup (\w+) (\w+)\[(\d+)\];$", re.MULTILINE)
 
 SPEC = replace(metal.DEFAULT, host_triple="", processor="")
@@ -74,14 +73,16 @@ def _link(objects: Sequence[str], output: Path) -> None:
     linker.link_objects(target, objects, cpp_library(target), output)
 
 
-def _cached(name: str, texts: Sequence[str], make: Callable[[Path, Path], None]) -> Path:
+def _cached(
+    name: str, texts: Sequence[str], make: Callable[[Path, Path], None], suffix: str = ".so"
+) -> Path:
     """A file that depends on some texts alone, made once."""
     digest = hashlib.sha256(repr([*texts, FLAGS, KERNEL_FLAGS]).encode()).hexdigest()[:16]
-    path = cache_folder() / "metal-emulator" / f"{name}-{digest}.so"
+    path = cache_folder() / "metal-emulator" / f"{name}-{digest}{suffix}"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-            made = Path(scratch, "made.so")
+            made = Path(scratch, f"made{suffix}")
             make(Path(scratch), made)
             os.replace(made, path)
     return path
@@ -101,36 +102,41 @@ def compile_kernels(sources: Mapping[str, str], flags: Sequence[str] = ()) -> Pa
     """
 
     def make(scratch: Path, output: Path) -> None:
-        units = [str(NATIVE / "threadgroup.cc"), *_units(sources, scratch)]
-        objects = [str(scratch / f"{Path(unit).stem}.o") for unit in units]
-        for unit, compiled in zip(units, objects, strict=True):
-            _zig([*FLAGS, *KERNEL_FLAGS, *flags, "-c", unit, "-o", compiled])
-        _link(objects, output)
+        unit = _unit(sources, scratch)
+        _zig([*FLAGS, *KERNEL_FLAGS, *flags, "-c", unit, "-o", f"{unit}.o"])
+        _link([str(_threadgroup(flags)), f"{unit}.o"], output)
 
     texts = [f"{name}\0{source}" for name, source in sorted(sources.items())]
     return _cached("kernels", [*_own_sources(), *flags, *texts], make)
 
 
+def _threadgroup(flags: Sequence[str]) -> Path:
+    """What runs the threads of every kernel, as an object: it takes as long as some kernels."""
+    unit = str(NATIVE / "threadgroup.cc")
+
+    def make(_scratch: Path, output: Path) -> None:
+        _zig([*FLAGS, *KERNEL_FLAGS, *flags, "-c", unit, "-o", str(output)])
+
+    return _cached("threadgroup", [*_own_sources(), *flags], make, ".o")
+
+
 def check_kernels(sources: Mapping[str, str]) -> None:
     """Compile without a result; KernelError as `compile_kernels`."""
     with tempfile.TemporaryDirectory() as scratch:
-        for unit in _units(sources, Path(scratch)):
-            _zig([*FLAGS, *KERNEL_FLAGS, "-O0", "-c", unit, "-o", f"{unit}.o"])
+        unit = _unit(sources, Path(scratch))
+        _zig([*FLAGS, *KERNEL_FLAGS, "-O0", "-c", unit, "-o", f"{unit}.o"])
 
 
-def _units(sources: Mapping[str, str], folder: Path) -> list[str]:
-    """A few C++ files that hold the kernels."""
-    names, paths = sorted(sources), []
-    for number in range(min(UNITS, len(names))):
-        parts = ["#include <metal_stdlib>\n#include <tensor_cores>\n"]
-        for name in names[number::UNITS]:
-            body = ARRAY.sub(r"\1THREADGROUP_ARRAY(\2, \3, \4);", sources[name])
-            # Inside of `metal`, so that C's functions of the same names are not seen.
-            parts.append(f"namespace metal::of_{name} {{\n{body}\n}}\nEMULATE({name})\n")
-        path = folder / f"unit{number}.cc"
-        path.write_text("".join(parts))
-        paths.append(str(path))
-    return paths
+def _unit(sources: Mapping[str, str], folder: Path) -> str:
+    """A C++ file that holds the kernels."""
+    parts = ["#include <metal_stdlib>\n#include <tensor_cores>\n"]
+    for name in sorted(sources):
+        body = ARRAY.sub(r"\1THREADGROUP_ARRAY(\2, \3, \4);", sources[name])
+        # Inside of `metal`, so that C's functions of the same names are not seen.
+        parts.append(f"namespace metal::of_{name} {{\n{body}\n}}\nEMULATE({name})\n")
+    path = folder / "kernels.cc"
+    path.write_text("".join(parts))
+    return str(path)
 
 
 _mistake: Callable[[str], str] | None = None
