@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 
-from tools.imports import PACKAGE, ROOT, SOURCES, imports, parsed, part_of
+from tools.imports import PACKAGE, ROOT, SOURCES, imports_of, part_of
 
 PAGE = ROOT / "docs/architecture.md"
 BEGIN = "<!-- packages: written by `make docs` from the imports -->"
@@ -32,7 +32,7 @@ def read_arrows() -> dict[str, set[str]]:
     """Modules of other parts that each part imports."""
     arrows: dict[str, set[str]] = {part_of(name): set() for name in SOURCES}
     for name in SOURCES:
-        found = {imported for _, imported in imports(parsed(name))}
+        found = {imported for _, imported in imports_of(name)}
         arrows[part_of(name)] |= {module for module in found if part_of(module) != part_of(name)}
     return arrows
 

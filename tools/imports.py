@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import deque
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -39,9 +40,15 @@ def parsed(module: str) -> ast.Module:
     return ast.parse(SOURCES[module].read_text(encoding="utf-8"))
 
 
-def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+@cache
+def imports_of(module: str) -> tuple[tuple[int, str], ...]:
+    """Those of a module's file, as `imports` gives them."""
+    return tuple(imports(parsed(module)))
+
+
+def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """(line, module) of each import of ours; `from package import name` may name a module, too."""
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -52,3 +59,15 @@ def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
         for name in names:
             if name.split(".")[0] == PACKAGE:
                 yield node.lineno, name
+
+
+def statements(tree: ast.AST) -> Iterator[ast.stmt]:
+    """All statements, those within others behind them; their expressions are most of a tree."""
+    waiting: deque[ast.AST] = deque([tree])
+    while waiting:
+        node = waiting.popleft()
+        for name in ("body", "handlers", "orelse", "finalbody", "cases"):
+            for child in getattr(node, name, ()):
+                waiting.append(child)
+                if isinstance(child, ast.stmt):  # a handler or a case holds some
+                    yield child

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.imports import ROOT, SOURCE_FOLDERS, SOURCES, imports, parsed, part_of
+from tools.imports import ROOT, SOURCE_FOLDERS, SOURCES, imports_of, parsed, part_of, statements
 
 MAX_LINES = 400
 MAX_EXPLICIT_ANY = (
@@ -128,14 +128,14 @@ def test_imports_point_to_the_same_layer_or_one_above() -> None:
     wrong = [
         f"{SOURCES[module].relative_to(ROOT)}:{line} imports {imported}, {problem}"
         for module in SOURCES
-        for line, imported in imports(parsed(module))
+        for line, imported in imports_of(module)
         if (problem := wrong_import(part_of(module), imported))
     ]
     assert not wrong, "\n".join(wrong)
 
 
 def test_no_module_imports_itself_through_others() -> None:
-    graph = {name: {imported for _, imported in imports(parsed(name))} - {name} for name in SOURCES}
+    graph = {name: {imported for _, imported in imports_of(name)} - {name} for name in SOURCES}
     finished: set[str] = set()
 
     def visit(name: str, trail: tuple[str, ...]) -> None:
@@ -159,7 +159,7 @@ def room_of(module: str) -> str:
 def test_no_folder_imports_itself_through_others() -> None:
     graph: dict[str, dict[str, str]] = {}
     for name in SOURCES:
-        for _, imported in imports(parsed(name)):
+        for _, imported in imports_of(name):
             if imported in SOURCES and room_of(imported) != room_of(name):
                 edges = graph.setdefault(room_of(name), {})
                 edges.setdefault(room_of(imported), f"{name} imports {imported}")
@@ -182,7 +182,7 @@ def test_targets_know_nothing_of_the_model() -> None:
         f"{SOURCES[module].relative_to(ROOT)}:{line}"
         for module in SOURCES
         if part_of(module) == "targets"
-        for line, imported in imports(parsed(module))
+        for line, imported in imports_of(module)
         if imported.startswith("gemma4_compile.model_spec.config.")
     ]
     assert not wrong, "\n".join(wrong)
@@ -191,11 +191,11 @@ def test_targets_know_nothing_of_the_model() -> None:
 def misplaced_imports(module: str) -> Iterator[str]:
     """Relative imports, and imports inside functions that have no reason."""
     path = SOURCES[module].relative_to(ROOT)
-    for node in ast.walk(parsed(module)):
+    for node in statements(parsed(module)):
         if isinstance(node, ast.ImportFrom) and node.level:
             yield f"{path}:{node.lineno}: relative import"
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            for inner in ast.walk(node):
+            for inner in statements(node):
                 if isinstance(inner, (ast.Import, ast.ImportFrom)):
                     name = getattr(inner, "module", None) or inner.names[0].name
                     if (path.as_posix(), name.split(".")[0]) not in DEFERRED_IMPORTS:
@@ -294,7 +294,7 @@ def test_folders_import_from_those_before_them(parent: str) -> None:
     wrong = [
         f"{module} imports {imported}"
         for module, own in below.items()
-        for _, imported in imports(parsed(module))
+        for _, imported in imports_of(module)
         if (other := below.get(imported, own)) != own and rank[other] >= rank[own]
     ]
     assert not wrong, "\n".join(wrong)

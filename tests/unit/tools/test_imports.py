@@ -23,12 +23,29 @@ def test_every_form_of_an_import_of_ours_is_read() -> None:
         "from gemma4_compile.targets.spec import TargetSpec\n"
         "def f():\n"
         "    from gemma4_compile import __version__\n"
+        "class C:\n"
+        "    try:\n"
+        "        with e: import gemma4_compile.abi\n"
+        "    except ImportError:\n"
+        "        while 1: import gemma4_compile.errors\n"
+        "    else:\n"
+        "        for _ in e: import gemma4_compile.abi\n"
+        "    finally:\n"
+        "        match e:\n"
+        "            case 1:\n"
+        "                import gemma4_compile.errors\n"
+        "            case _ if 1: import gemma4_compile.abi\n"
     )
-    assert list(imports(ast.parse(text))) == [
+    assert sorted(imports(ast.parse(text))) == [
         (2, "gemma4_compile.errors"),
         (3, "gemma4_compile.abi"),
         (3, "gemma4_compile.errors"),
         (4, "gemma4_compile.targets.spec"),
         (6, "gemma4_compile"),
+        (9, "gemma4_compile.abi"),
+        (11, "gemma4_compile.errors"),
+        (13, "gemma4_compile.abi"),
+        (17, "gemma4_compile.errors"),
+        (18, "gemma4_compile.abi"),
     ]
     assert "gemma4_compile.errors" in SOURCES
