@@ -112,7 +112,7 @@ CASES = (
     pytest.param("q4f32", "float", "default", NATIVE, marks=pytest.mark.slow),
     ("q4f16", "float", "default", NATIVE),
     pytest.param("q4f16", "float", "default", WORDS_OF_HALVES, marks=pytest.mark.slow),
-    pytest.param("q4f16", "int8", "subgroups-4", NATIVE, marks=pytest.mark.slow),
+    # Its native form: where subgroups are pinned, below.
     pytest.param("q4f16", "int8", "subgroups-4", WORDS_OF_HALVES, marks=pytest.mark.slow),
 )
 
