@@ -61,7 +61,7 @@ def _decoder_spec(config: Gemma4Config, *, joins: bool) -> dict[str, dict[str, o
     }
 
 
-def _sampler_spec(vocab: int, *, with_drafter: bool) -> dict[str, dict[str, object]]:
+def _sampler_spec(vocab: int, *, with_rows: bool) -> dict[str, dict[str, object]]:
     def floats(*shape: int | str) -> nn.spec.Tensor:
         return nn.spec.Tensor(list(shape), "float32")
 
@@ -76,7 +76,7 @@ def _sampler_spec(vocab: int, *, with_drafter: bool) -> dict[str, dict[str, obje
         "$": _mode("none"),
     }
     return {
-        **({abi.DRAW_ROWS: draw_rows} if with_drafter else {}),
+        **({abi.DRAW_ROWS: draw_rows} if with_rows else {}),
         abi.SOFTMAX: {"logits": floats(1, 1, vocab), "temperature": floats(1), "$": _mode("none")},
         abi.ARGSORT: {"probs": floats(1, vocab), "$": _mode("none")},
         abi.SAMPLE_TOP_P: {
@@ -124,7 +124,8 @@ def export_decoder(decoder: Gemma4ForCausalLM) -> Exported:
     module, parameters = decoder.export_tvm(_decoder_spec(config, joins=joins))
     sampler = SamplerModule(config.vocab_size, SamplerOptions(options.softmax_blocks))
     has_drafter = config.drafter is not None
-    helpers, _ = sampler.export_tvm(_sampler_spec(config.vocab_size, with_drafter=has_drafter))
+    draws_rows = has_drafter or joins
+    helpers, _ = sampler.export_tvm(_sampler_spec(config.vocab_size, with_rows=draws_rows))
     module.update(helpers)
     for name in (abi.EMBED, abi.PREFILL):
         module[name] = module[name].with_attr(VAR_BOUNDS_ATTR, {"n": options.prefill_chunk})
@@ -132,8 +133,9 @@ def export_decoder(decoder: Gemma4ForCausalLM) -> Exported:
         attrs = {VAR_BOUNDS_ATTR: {"n": MAX_ROWS}, FEW_ROWS_ATTR: MAX_ROWS}
         module[abi.DECODE_ROWS] = module[abi.DECODE_ROWS].with_attrs(attrs)
     if has_drafter:
-        bounds = {VAR_BOUNDS_ATTR: {"n": MAX_VERIFIED}}
-        attrs = {**bounds, FEW_ROWS_ATTR: MAX_VERIFIED}
+        attrs = {VAR_BOUNDS_ATTR: {"n": MAX_VERIFIED}, FEW_ROWS_ATTR: MAX_VERIFIED}
         module[abi.VERIFY] = module[abi.VERIFY].with_attrs(attrs)
+    if draws_rows:
+        bounds = {VAR_BOUNDS_ATTR: {"n": MAX_ROWS}}
         module[abi.DRAW_ROWS] = module[abi.DRAW_ROWS].with_attrs(bounds)
     return Exported(module, tuple(name for name, _ in parameters))

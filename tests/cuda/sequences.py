@@ -48,8 +48,10 @@ def several_sequences(package: Path) -> None:
             assert (step.direct, step.replayed) == ([], launches)
     first.sampler = second.sampler = Sampler(SamplingOptions(temperature=1.0), 1)
     both = [launches_of(lambda: engine.step([first, second])) for _ in range(3)]
-    assert not both[2].direct, "draws have graphs, too"
+    assert len(both[2].direct) == 4, "one draw for both, which has no graph"
     assert [first.length, second.length] == [len(PROMPT) + 3 + 2] * 2
+    for _ in range(2):  # recorded, and compared
+        engine.sampling.draw(add(engine, 4), 1.0, 0.9, 0.5)
     for _ in range(2):  # each in its turn: both draw from the slot's own step
         logits = add(engine, 4)
         drawn = launches_of(lambda logits=logits: engine.sampling.draw(logits, 1.0, 0.9, 0.5))
@@ -91,6 +93,12 @@ def joint_steps(package: Path) -> None:
     logits = [sequence.logits for sequence in sequences[1:]]
     assert all(one is not None for one in logits)
     assert len({one.data_ptr() for one in logits if one is not None}) == 2, "in its slot's memory"
+    for sequence in sequences:
+        sequence.sampler, sequence.chosen = Sampler(SamplingOptions(temperature=1.0), 1), 7
+    drawn = launches_of(lambda: engine.step(sequences))
+    assert drawn.replayed == three.replayed
+    assert len(drawn.direct) == 4, "one draw for all rows, from where the forward wrote them"
+    assert CUDA.downloads == 1
 
 
 def forked_logits(package: Path) -> None:

@@ -6,6 +6,7 @@ On a CPU in float32 that is exact: every row of every kernel is summed in the or
 from __future__ import annotations
 
 from collections.abc import Sequence as Listed
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 
@@ -14,10 +15,13 @@ import pytest
 import tvm_ffi
 
 from gemma4_compile import abi
+from gemma4_compile.device_kinds import NATIVE_KINDS
 from gemma4_compile.runtime import ContextFullError, Engine, Sampler, SamplingOptions
+from gemma4_compile.runtime.device import device
 from gemma4_compile.runtime.engine.sequence import Sequence
+from gemma4_compile.runtime.library.joint_steps import JointDraws
 from gemma4_compile.runtime.library.native_library import NativeLibrary
-from gemma4_compile.runtime.sampling.sampling import Float32Array
+from gemma4_compile.runtime.sampling.sampling import DrawOptions, Float32Array
 from tests.several_sequences import emptied, ids_of
 
 CONTEXT, RINGS = 256, 64
@@ -182,3 +186,74 @@ def test_a_library_without_the_function_takes_turns(
     for index, sequence in enumerate(sequences):
         expected = by_hand(alone, prompts[index], [300 + index])
         np.testing.assert_array_equal(logits_of(engine, sequence), expected)
+
+
+def drawing(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """The engine as on a device that draws tokens."""
+    kinds = {**NATIVE_KINDS, "cpu": replace(NATIVE_KINDS["cpu"], draws=True)}
+    monkeypatch.setattr(device, "NATIVE_KINDS", kinds)
+    return engine
+
+
+def test_rows_with_the_same_options_are_drawn_at_once(
+    engine: Engine, alone: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each token is the one that its sequence draws alone, from its own random numbers."""
+    drawing(engine, monkeypatch)
+    options = [(0.9, 0.8), (1.3, 0.95), (0.9, 0.8), (0.0, 1.0), (1.3, 0.95), (0.9, 0.8), (2.0, 1.0)]
+    prompts = [ids_of(10 + 9 * index, index) for index in range(len(options))]
+    sequences = begun(engine, prompts)
+    samplers = [Sampler(SamplingOptions(t, top_p=p), seed) for seed, (t, p) in enumerate(options)]
+    for sequence, sampler in zip(sequences, samplers, strict=True):
+        sequence.sampler = sampler
+    rows = list[int]()
+    launch = JointDraws.launch
+
+    def counted(
+        self: JointDraws,
+        logits: tvm_ffi.Tensor,
+        first: int,
+        own: DrawOptions,
+        uniforms: Listed[float],
+    ) -> tvm_ffi.Tensor:
+        rows.append(len(uniforms))
+        return launch(self, logits, first, own, uniforms)
+
+    monkeypatch.setattr(JointDraws, "launch", counted)
+    steps = [engine.step(sequences) for _ in range(5)]
+    assert sorted(rows) == sorted(4 * [2, 3]), "the first tokens are drawn after prompts"
+    for index, (temperature, top_p) in enumerate(options):
+        by_itself = Sampler(SamplingOptions(temperature, top_p=top_p), index)
+        alone.clear()
+        alone.prefill(prompts[index])
+        for step in steps:
+            if temperature:
+                token = alone.sampling.draw_last((temperature, top_p), by_itself.random())
+            else:
+                token = by_itself(logits_of(alone, alone.sequence))
+            assert step[index] == token
+            alone.decode(token)
+
+
+def test_a_failed_step_is_drawn_again(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a sampler of the host raises, the logits of all rows are still there."""
+    drawing(engine, monkeypatch)
+    sequences = begun(engine, [ids_of(9, 1), ids_of(20, 2), ids_of(31, 3)])
+    for seed, sequence in enumerate(sequences[:2]):
+        sequence.sampler = Sampler(SamplingOptions(0.9, top_p=0.9), seed)
+    sequences[2].sampler = Sampler(SamplingOptions(temperature=0.0))
+    engine.step(sequences)
+    lengths = [one.length for one in sequences]
+
+    def refuse(logits: Float32Array) -> int:
+        raise RuntimeError(f"{len(logits)} logits are refused")
+
+    sequences[2].sampler = refuse
+    with pytest.raises(RuntimeError, match="are refused"):
+        engine.step(sequences)
+    assert [one.length for one in sequences] == [length + 1 for length in lengths]
+    sequences[2].sampler = Sampler(SamplingOptions(temperature=0.0))
+    logits = [logits_of(engine, one) for one in sequences]
+    again = engine.step(sequences)
+    assert [one.length for one in sequences] == [length + 1 for length in lengths]
+    assert again[2] == int(logits[2].argmax())

@@ -87,11 +87,11 @@ class Sequence:
         state.begin(numbers, (1,) * len(numbers))
 
     @staticmethod
-    def end_step(sequences: Collection[Sequence], logits: Collection[tvm_ffi.Tensor]) -> None:
-        """Finish what `begin_step` began, after the call, which gave these logits of each."""
+    def end_step(sequences: Collection[Sequence]) -> None:
+        """Finish what `begin_step` began, after the call; whose logits each gets is set after."""
         next(iter(sequences))._kv.end()
-        for sequence, own in zip(sequences, logits, strict=True):
-            sequence.logits, sequence.chosen = own, None
+        for sequence in sequences:
+            sequence.logits = sequence.chosen = None
 
     def end_round(self, guesses: int) -> None:
         """As `end`, where so many of the tokens are guesses."""

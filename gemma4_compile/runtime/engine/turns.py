@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Mapping
+from collections.abc import Sequence as Listed
+from itertools import groupby
+from typing import TypeAlias
 
 import numpy as np
 import tvm_ffi
@@ -13,7 +16,10 @@ from gemma4_compile.runtime.engine.device_sampling import DeviceSampling
 from gemma4_compile.runtime.engine.joint import Joint
 from gemma4_compile.runtime.engine.model_runner import ModelRunner
 from gemma4_compile.runtime.engine.sequence import Sequence
-from gemma4_compile.runtime.sampling.sampling import Sampler, TokenChooser
+from gemma4_compile.runtime.sampling.sampling import DrawOptions, Sampler, TokenChooser
+
+Drawn: TypeAlias = "tuple[list[Sequence], tvm_ffi.Tensor]"
+"""Sequences and their tokens, int32 (n,), that the device has yet to draw."""
 
 
 class Turns:
@@ -29,18 +35,19 @@ class Turns:
         """As `Engine.step`."""
         if len(set(sequences)) < len(sequences):
             raise UsageError("step: a sequence is named twice")
-        samplers = [self._check(sequence) for sequence in sequences]
-        waiting = [(one, one.chosen) for one in sequences if one.chosen is not None]
-        self._joint.add([one for one, _ in waiting], [token for _, token in waiting])
-        launched = [
-            self._launch(sequence, sampler)
-            for sequence, sampler in zip(sequences, samplers, strict=True)
-        ]
+        samplers = {sequence: self._check(sequence) for sequence in sequences}
+        options = {one: self._options(sampler) for one, sampler in samplers.items()}
+        drawn = self._add(sequences, samplers, options)
+        done = {sequence for group, _ in drawn for sequence in group}
+        for sequence, own in options.items():
+            if own is not None and sequence not in done:
+                token = self._sampling(sequence).launch(own, _random(samplers[sequence]))
+                drawn.append(([sequence], token))
         versions = [sequence.version for sequence in sequences]
-        drawn = self._read([token for token in launched if token is not None])
+        read = self._read(drawn)
         tokens = [
-            self._choose(sequence, sampler) if token is None else next(drawn)
-            for sequence, sampler, token in zip(sequences, samplers, launched, strict=True)
+            self._choose(one, sampler) if options[one] is None else read[one]
+            for one, sampler in samplers.items()
         ]
         if versions != [sequence.version for sequence in sequences]:
             raise _changed()
@@ -48,6 +55,32 @@ class Turns:
         for sequence, token in zip(sequences, tokens, strict=True):
             sequence.chosen = token
         return tokens
+
+    def _add(
+        self,
+        sequences: Collection[Sequence],
+        samplers: Mapping[Sequence, TokenChooser],
+        options: Mapping[Sequence, DrawOptions | None],
+    ) -> list[Drawn]:
+        """Add the tokens that wait, and launch the draws of rows that have their options in common.
+
+        Their logits are not kept, unless a sampler of the host may end the step with an error: then
+        the next step draws again.
+        """
+        waiting = [(one, one.chosen) for one in sequences if one.chosen is not None]
+        waiting.sort(key=lambda pair: options[pair[0]] or ())  # equal ones side by side
+        keeps, drawn = None in options.values(), list[Drawn]()
+        for rows in self._joint.forwards([one for one, _ in waiting], [at for _, at in waiting]):
+            first = 0
+            for own, group in groupby(rows.sequences, key=options.__getitem__):
+                members = list(group)
+                if own is None or len(members) == 1 or keeps or not rows.can_draw:
+                    rows.keep(first, len(members))
+                if own is not None and len(members) > 1 and rows.can_draw:
+                    uniforms = [_random(samplers[one]) for one in members]
+                    drawn.append((members, rows.draw(first, own, uniforms)))
+                first += len(members)
+        return drawn
 
     def _check(self, sequence: Sequence) -> TokenChooser:
         """The sampler; errors as of `Engine.step`."""
@@ -65,21 +98,25 @@ class Turns:
             )
         return sequence.sampler
 
-    def _launch(self, sequence: Sequence, sampler: TokenChooser) -> tvm_ffi.Tensor | None:
-        """Launch the draw of one's token, int32 (1,), where the device draws it."""
-        sampling = self._sampling(sequence)
-        if not isinstance(sampler, Sampler) or not sampling.is_faster:
-            return None
-        options = sampler.device_options
-        return None if options is None else sampling.launch(options, sampler.random())
+    def _options(self, sampler: TokenChooser) -> DrawOptions | None:
+        """What the device draws by; None where the host chooses."""
+        draws = isinstance(sampler, Sampler) and self._device.kind.draws
+        return sampler.device_options if draws else None
 
-    def _read(self, drawn: list[tvm_ffi.Tensor]) -> Iterator[int]:
+    def _read(self, drawn: Listed[Drawn]) -> dict[Sequence, int]:
         """Wait for all tokens that were drawn, once."""
         if len(drawn) < 2:
-            return iter([int(self._device.read(token)[0]) for token in drawn])
-        for place, token in enumerate(drawn):
-            copy(token, view(self._tokens, (1,), 4 * place))
-        return iter(self._device.read(self._tokens)[: len(drawn)].tolist())
+            return {
+                one: int(token)
+                for group, tokens in drawn
+                for one, token in zip(group, self._device.read(tokens), strict=True)
+            }
+        place = 0
+        for group, tokens in drawn:
+            copy(tokens, view(self._tokens, (len(group),), 4 * place))
+            place += len(group)
+        order = [one for group, _ in drawn for one in group]
+        return dict(zip(order, self._device.read(self._tokens)[:place].tolist(), strict=True))
 
     def _choose(self, sequence: Sequence, sampler: TokenChooser) -> int:
         if sequence.logits is None:
@@ -96,6 +133,11 @@ class Turns:
             found = DeviceSampling(self._device, self._runner, sequence)
             self._drawing[sequence.slot] = found
         return found
+
+
+def _random(sampler: TokenChooser) -> float:
+    assert isinstance(sampler, Sampler), "else the host chooses"
+    return sampler.random()
 
 
 def _changed() -> UsageError:

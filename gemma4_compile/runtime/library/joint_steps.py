@@ -11,9 +11,10 @@ import tvm_ffi
 from gemma4_compile import abi
 from gemma4_compile.runtime.device.cuda_graph import Replayed, Watch
 from gemma4_compile.runtime.device.cuda_runtime import CudaError, CudaRuntime
-from gemma4_compile.runtime.device.device import Device, copy, view
+from gemma4_compile.runtime.device.device import Device, Feed, copy, view
 from gemma4_compile.runtime.library.native_library import Forward, NativeLibrary
 from gemma4_compile.runtime.library.steps import Parameters
+from gemma4_compile.runtime.sampling.sampling import DrawOptions
 
 MOST_ROWS = 8
 """Sequences of a call: the library takes one more, for which matmuls read tiles of eight again."""
@@ -81,3 +82,43 @@ class JointSteps:
     def _call(self, function: Forward, ids: tvm_ffi.Tensor) -> tvm_ffi.Tensor:
         logits: tvm_ffi.Tensor = function(ids, self._state, self._params)[0]
         return logits
+
+
+class JointDraws:
+    """Draws from several rows at once: four launches for all, and no graph, as of a round's."""
+
+    def __init__(self, library: NativeLibrary, device: Device) -> None:
+        """Take the library's function; ArtifactError where it has none."""
+        self._draw = library.compiled_function(abi.DRAW_ROWS)
+        self._device = device
+        self._options = [Feed(device, 1, "float32") for _ in range(2)]
+        self._uniforms = device.empty((MOST_ROWS,), "float32")
+        self._behind: tvm_ffi.Tensor | None = None  # rows that do not begin a tensor
+
+    def launch(
+        self, logits: tvm_ffi.Tensor, first: int, options: DrawOptions, uniforms: Sequence[float]
+    ) -> tvm_ffi.Tensor:
+        """Launch draws from some rows; the tokens, int32 (n,).
+
+        Parameters
+        ----------
+        logits : float32 (1, rows, vocab_size)
+        first : the first row; the library takes tensors from the begin of their memory on, so that
+            others than 0 are copied
+        options : temperature and top_p of all rows
+        uniforms : a random number in [0, 1) for each
+        """
+        vocab_size = int(logits.shape[2])
+        shape = 1, len(uniforms), vocab_size
+        rows = view(logits, shape, 4 * vocab_size * first)
+        if first:
+            if self._behind is None:
+                self._behind = self._device.empty((1, MOST_ROWS, vocab_size), "float32")
+            rows, there = view(self._behind, shape), rows
+            copy(there, rows)
+        numbers = view(self._uniforms, (len(uniforms),))
+        copy(tvm_ffi.from_dlpack(np.array(uniforms, np.float32)), numbers)
+        pairs = zip(self._options, options, strict=True)
+        temperature, top_p = (feed.write([value]) for feed, value in pairs)
+        drawn: tvm_ffi.Tensor = self._draw(rows, temperature, numbers, top_p)
+        return drawn
