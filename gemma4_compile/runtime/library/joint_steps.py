@@ -14,7 +14,6 @@ from gemma4_compile.runtime.device.cuda_runtime import CudaError, CudaRuntime
 from gemma4_compile.runtime.device.device import Device, Feed, copy, view
 from gemma4_compile.runtime.library.native_library import Forward, NativeLibrary
 from gemma4_compile.runtime.library.steps import Parameters
-from gemma4_compile.runtime.sampling.sampling import DrawOptions
 
 MOST_ROWS = 8
 """Sequences of a call: the library takes one more, for which matmuls read tiles of eight again."""
@@ -96,7 +95,11 @@ class JointDraws:
         self._behind: tvm_ffi.Tensor | None = None  # rows that do not begin a tensor
 
     def launch(
-        self, logits: tvm_ffi.Tensor, first: int, options: DrawOptions, uniforms: Sequence[float]
+        self,
+        logits: tvm_ffi.Tensor,
+        first: int,
+        options: Sequence[float],
+        uniforms: Sequence[float],
     ) -> tvm_ffi.Tensor:
         """Launch draws from some rows; the tokens, int32 (n,).
 
