@@ -15,6 +15,7 @@ from gemma4_compile.calibration.finite import check_finite
 from gemma4_compile.model_spec.text.parameters import HEAD
 from gemma4_compile.quantization.convert import RowReader
 from gemma4_compile.types import JsonObject
+from gemma4_compile.verification import streams
 from gemma4_compile.verification.attention_blocks import Untyped
 from gemma4_compile.verification.heads import HEAD_BLOCK_BYTES, Shapes, Weights
 from gemma4_compile.verification.transformer import fill, fill_ends, make_model, text_config
@@ -53,7 +54,13 @@ class StreamedModel:
             # Masks of texts that are filled up are not for attention in blocks.
             self.model.set_attn_implementation("eager")
             fill_ends(self.model, dtype, self._weights)
-        for name in ("norm", BEFORE_LAYERS, "per_layer_projection_norm", "rotary_emb"):
+        for name in (
+            "norm",
+            BEFORE_LAYERS,
+            "per_layer_projection_norm",
+            "rotary_emb",
+            *streams.ENDS,
+        ):
             module = getattr(self.model, name, None)
             if module is not None:
                 module.to(self.device)
@@ -128,7 +135,8 @@ class StreamedModel:
         places = (mask.cumsum(1) - 1).clamp_min(0)[:, -ids.shape[1] :]
         given: dict[str, Untyped] = {"inputs_embeds": self.model.embed_tokens(ids).to(self.device)}
         if getattr(self.model, "embed_tokens_per_layer", None) is not None:
-            given["per_layer_inputs"] = self.model.get_per_layer_inputs(ids, None).to(self.device)
+            inputs = streams.per_layer_inputs(self.model, ids)
+            given["per_layer_inputs"] = inputs.to(self.device)
         elif self.model.config.num_kv_shared_layers:
             given["output_hidden_states"] = True  # see `run_transformers`
         output = self.model(

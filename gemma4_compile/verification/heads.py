@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
+from transformers.models.gemma3n.modeling_gemma3n import Gemma3nTextModel
 from transformers.models.gemma4.modeling_gemma4 import Gemma4TextModel
 from transformers.models.gemma4_unified.modeling_gemma4_unified import Gemma4UnifiedTextModel
 
@@ -47,11 +48,21 @@ class Weights:
         return id(self) if self.version is None else self.version(name)
 
 
+_TEXT_MODELS: Mapping[str, Untyped] = {
+    "gemma4_text": Gemma4TextModel,
+    "gemma4_unified_text": Gemma4UnifiedTextModel,
+    "gemma3n_text": Gemma3nTextModel,
+}
+
+
+def text_model(text: JsonObject) -> Untyped:
+    """Transformers' class of a text decoder."""
+    return _TEXT_MODELS[text["model_type"]]
+
+
 def parsed(text: JsonObject) -> Untyped:
     """Transformers' config of a text decoder, with its defaults."""
-    unified = text["model_type"] == "gemma4_unified_text"
-    kind: Untyped = Gemma4UnifiedTextModel if unified else Gemma4TextModel
-    return kind.config_class(**text)
+    return text_model(text).config_class(**text)
 
 
 def head(normed: torch.Tensor, text: JsonObject, weights: Weights) -> Float32Array:

@@ -16,16 +16,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import transformers
-from transformers.models.gemma4.modeling_gemma4 import Gemma4TextModel
-from transformers.models.gemma4_unified.modeling_gemma4_unified import Gemma4UnifiedTextModel
 
 from gemma4_compile.model_spec.config.attention import AttentionKind
 from gemma4_compile.quantization.convert import RowReader
 from gemma4_compile.runtime.engine.media_prompt import Prompt
 from gemma4_compile.types import JsonObject
-from gemma4_compile.verification import static_rounding, towers
+from gemma4_compile.verification import static_rounding, streams, towers
 from gemma4_compile.verification.attention_blocks import BLOCKS, Untyped
-from gemma4_compile.verification.heads import Weights, head, parsed
+from gemma4_compile.verification.heads import Weights, head, parsed, text_model
 from gemma4_compile.verification.text_inputs import text_alone, with_media
 
 Float32Array = npt.NDArray[np.float32]
@@ -112,6 +110,7 @@ def fill(module: torch.nn.Module, prefix: str, weights: Weights) -> None:
     names = module.state_dict().keys()
     state = {name: towers.whole(prefix + name, weights.read, weights.shapes) for name in names}
     module.load_state_dict(state, strict=True, assign=True)
+    streams.fill_scales(module)
 
 
 def _rounded(scale: float, dtype: str) -> float:
@@ -121,9 +120,7 @@ def _rounded(scale: float, dtype: str) -> float:
 
 def make_model(text: JsonObject) -> Untyped:
     """The text decoder without weights."""
-    unified = text["model_type"] == "gemma4_unified_text"
-    kind: Untyped = Gemma4UnifiedTextModel if unified else Gemma4TextModel
-    config = parsed(text)
+    kind, config = text_model(text), parsed(text)
     with torch.device("meta"):
         # Plain experts: others are for dtypes of which float32 is none on every device.
         options = {"attn_implementation": BLOCKS, "experts_implementation": "eager"}
@@ -142,7 +139,8 @@ def fill_ends(model: Untyped, dtype: str, weights: Weights) -> None:
             scale = table.scale if isinstance(table, _RowEmbedding) else table.scalar_embed_scale
             rows = _RowEmbedding(f"{name}.weight", weights.read, _rounded(scale, dtype))
             setattr(model, name, rows)
-    for name in ("per_layer_model_projection", "per_layer_projection_norm"):
+    streams.round_scales(model, dtype)
+    for name in ("per_layer_model_projection", "per_layer_projection_norm", *streams.ENDS):
         module = getattr(model, name, None)
         if module is not None:
             fill(module, f"{name}.", weights)
@@ -192,8 +190,10 @@ class _Lane:
         given = with_media(model, prompt, tokens.media) if prompt.runs else text_alone(prompt)
         # Else transformers cuts positions off before layers that share keys, and with them
         # per-layer embeddings that a model may not have.
-        shares = model.config.num_kv_shared_layers > 0
-        model(**given, use_cache=False, output_hidden_states=shares, return_shared_kv_states=True)
+        if not streams.has_streams(model):
+            shares = model.config.num_kv_shared_layers > 0
+            given.update(output_hidden_states=shares, return_shared_kv_states=True)
+        model(**given, use_cache=False)
         assert recorder.hidden is not None, "a model has layers"
         calls = recorder.calls
         if like is not None:
@@ -212,7 +212,8 @@ class _Lane:
         hidden = result[0] if isinstance(result, tuple) else result
         self.hidden = hidden.cpu()
         if self.rows:
-            self.kept.append(self.hidden[0, self.rows].numpy().copy())
+            kept = streams.active(layer, self.hidden)
+            self.kept.append(kept[0, self.rows].numpy().copy())
 
     def end(self, model: Untyped) -> Streamed:
         """What is left after the final norm."""
@@ -224,7 +225,7 @@ class _Lane:
             for both in (stored[kind.value],)
         }
         hidden = np.stack(self.kept) if self.kept else np.empty((0, 0, 0), np.float32)
-        return Streamed(hidden, model.norm(self.hidden)[0], keys_values)
+        return Streamed(hidden, streams.normed(model, self.hidden)[0], keys_values)
 
 
 def _moved(value: Untyped, device: str) -> Untyped:
@@ -284,6 +285,7 @@ def stream(
             lanes.append([_Lane.begin(model, tokens, first) for tokens, first in pairs])
         for index, layer in enumerate(layers):
             held: dict[str, Hashable] = {}
+            streams.fill_scales(layer)
             static_rounding.round_layer(layer, index, weights[0].read, weights[0].shapes)
             nbytes = sum(4 * value.numel() for value in layer.state_dict().values())
             for one, own in zip(weights, lanes, strict=True):

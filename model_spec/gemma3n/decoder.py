@@ -220,8 +220,8 @@ class Gemma3nForCausalLM(Gemma4ForCausalLM):
         tokens: nn.Tensor,
         context: AttentionContext,
         source: nn.Tensor | None = None,
-    ) -> list[nn.Tensor]:
-        """With `probe` the active stream after each layer but the last; then what the head norms.
+    ) -> tuple[list[nn.Tensor], nn.Tensor]:
+        """With `probe` the active stream after each layer, and what the head norms.
 
         Parameters
         ----------
@@ -233,7 +233,7 @@ class Gemma3nForCausalLM(Gemma4ForCausalLM):
             stream = layer(stream, context)
             if self.options.probe:
                 probes.append(self._take(stream.residual, self._sizes.active))
-        return [*probes[:-1], self._collapse(stream.residual)]
+        return probes, self._collapse(stream.residual)
 
     def _expand(self, x: nn.Tensor) -> nn.Tensor:
         """The streams of an embedding: (rows, hidden_size) to (rows, streams * hidden_size)."""

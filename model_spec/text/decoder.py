@@ -262,7 +262,7 @@ class Gemma4ForCausalLM(nn.Module):
         tensors = KvTensors(self.layout, kv)
         if self.layout.padding_slot is not None:  # there is none among drafts
             tensors.count_padding(residual, CHUNK)
-        *_, last = self._streams(residual, tokens, AttentionContext(tensors))
+        _, last = self._streams(residual, tokens, AttentionContext(tensors))
         logits = self._head(self.norm(last))
         normed = rms_norm(last, self.norm.weight, config.rms_norm_eps, "float32")
         return nn.op.reshape(logits, (1, length, config.vocab_size)), normed, kv
@@ -275,7 +275,7 @@ class Gemma4ForCausalLM(nn.Module):
         (length,) = ids.shape
         rows = OneOf(MAX_ROWS) if self.options.slots_apart else Joint(MAX_ROWS)
         tensors = KvTensors(self.layout, kv, rows)
-        *_, last = self._streams(self._embed(ids, CHUNK), ids, AttentionContext(tensors))
+        _, last = self._streams(self._embed(ids, CHUNK), ids, AttentionContext(tensors))
         logits = self._head(self.norm(last))
         return nn.op.reshape(logits, (1, length, self.config.vocab_size)), kv
 
@@ -334,8 +334,8 @@ class Gemma4ForCausalLM(nn.Module):
     ) -> tuple[nn.Tensor, list[nn.Tensor]]:
         """Logits after the last position, and with `probe` its residual stream after each layer."""
         context = AttentionContext(kv, last_rows, cut_at=self.last_owner)
-        streams = self._streams(residual, tokens, context, source)
-        logits = self._head(self.norm(streams[-1]))
+        streams, last = self._streams(residual, tokens, context, source)
+        logits = self._head(self.norm(last))
         probes = [rows_like(x, logits) for x in streams] if self.options.probe else []
         return nn.op.reshape(logits, (1, 1, self.config.vocab_size)), probes
 
@@ -354,8 +354,8 @@ class Gemma4ForCausalLM(nn.Module):
         tokens: nn.Tensor,
         context: AttentionContext,
         source: nn.Tensor | None = None,
-    ) -> list[nn.Tensor]:
-        """The residual stream after each layer.
+    ) -> tuple[list[nn.Tensor], nn.Tensor]:
+        """The residual stream after each layer, and what the head norms: the last of them.
 
         Parameters
         ----------
@@ -365,4 +365,4 @@ class Gemma4ForCausalLM(nn.Module):
         for layer in self.layers:
             stream = layer(stream, context)
             streams.append(stream.residual)
-        return streams
+        return streams, stream.residual

@@ -7,6 +7,7 @@ import pytest
 
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.gemma3n import reference
+from gemma4_compile.verification.transformer import run_transformers, text_config
 from tests import gemma3n, hf, models, tolerances
 from tests.marks import slow_unless
 from tests.parity.conftest import CaseFactory
@@ -27,6 +28,27 @@ def test_the_reference_equals_transformers(kind: str, dtype: str) -> None:
     np.testing.assert_allclose(
         found.logits, hf.logits(truth, ids), rtol=0, atol=tolerances.LOGITS_F32
     )
+
+
+@pytest.mark.parametrize("kind", ["3n e2b", "3n odd"])
+def test_verification_s_streamed_model_equals_the_whole(kind: str) -> None:
+    """Residual streams are those of the active stream, as a library with probes returns them."""
+    text = gemma3n.KINDS[kind]
+    weights = models.random_weights(text, dtype="bfloat16")
+
+    def read(name: str, begin: int, end: int) -> np.ndarray:
+        return weights[name][begin:end]
+
+    ids, rows = models.prompt(30), [0, 7, 29]
+    values = models.config_file(text, "hub", "bfloat16")
+    shapes = {name: each.shape for name, each in weights.items()}
+    run = run_transformers(text_config(values), "bfloat16", read, shapes, ids.tolist(), rows)
+    truth = hf.logits(hf.load(text, weights, "bfloat16"), ids)
+    np.testing.assert_allclose(run.logits, truth[rows], rtol=0, atol=tolerances.LOGITS_F32)
+    states = reference.forward(Gemma4Config.from_dict(values), weights, ids).hidden_states
+    for found, expected in zip(run.hidden, states, strict=True):
+        bound = tolerances.HIDDEN_F32_RELATIVE * float(np.abs(expected).max())
+        np.testing.assert_allclose(found, expected[rows], rtol=0, atol=bound)
 
 
 # The odd one's widths are no multiples of a group.
