@@ -298,11 +298,10 @@ class ServeOptions(CommandOptions):
                 f"both `{self.package}` and --model are given",
                 hint=f"give it a name, too: --model NAME={self.package}",
             )
-        if one := given(self, ("page", "open", "forget", "model_name", "strict_model")):
+        if one := given(self, ("forget", "model_name", "strict_model")):
             raise UsageError(
                 f"{one[0]} is for one package, and --model names several",
-                hint="leave it out: with --model no page is served, and each request gets the "
-                "model that it names",
+                hint="leave it out: with --model each request gets the model that it names",
             )
         names = [name.removesuffix(LATEST) for name, _ in self.models]
         twice = sorted({name for name in names if names.count(name) > 1})

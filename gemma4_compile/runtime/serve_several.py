@@ -22,6 +22,8 @@ from gemma4_compile.runtime.server.models.offered import LoadedModel, OfferedMod
 from gemma4_compile.runtime.server.models.pool import ModelPool
 from gemma4_compile.runtime.server.models.routes import model_routes, models_health
 from gemma4_compile.runtime.server.openai_responses.store import ResponseStore
+from gemma4_compile.runtime.server.pages import PACKAGE_PATH, find_page, folders_routes
+from gemma4_compile.runtime.serving_page import check_files, chosen_page, served
 from gemma4_compile.runtime.terminal.console import Console
 
 
@@ -29,7 +31,9 @@ def serve_several(options: ServeOptions, key: str | None) -> None:
     """Serve the packages of --model, each loaded when it is asked for."""
     if options.prefix_cache is not None:
         check_folder(options.prefix_cache, make=True)
-    offered = {name: _offered(options, name, given) for name, given in options.models}
+    found = {name: _found(options, name, given) for name, given in options.models}
+    offered = {name: one for name, one in found.items() if isinstance(one, _Offered)}
+    of_pages = {name: one.directory for name, one in found.items() if one.serves_page}
     store = ResponseStore()
     takes_media = any("vision" in one.model.card.capabilities for one in offered.values())
     limits = limits_of(options, takes_media=takes_media)
@@ -40,15 +44,24 @@ def serve_several(options: ServeOptions, key: str | None) -> None:
         own = options
         if options.prefix_cache is not None:  # a folder is one package's
             own = replace(options, prefix_cache=model_folder(options.prefix_cache, model.card.name))
-        served = load_package(own, one.directory, provenance, model.card.name, most_bytes)
-        served.answer(limits, key, store)
-        return served
+        loaded = load_package(own, one.directory, provenance, model.card.name, most_bytes)
+        loaded.answer(limits, key, store)
+        return loaded
 
     def free(model: OfferedModel) -> int | None:
         return None if not asks_for_room() else free_memory(offered[model.card.name].device)
 
     with take_address(options.host, options.port) as taken:
-        warn_of_strangers(options, taken, key, is_for_browsers=False)
+        warn_of_strangers(options, taken, key, is_for_browsers=not offered)
+        page = options.page
+        if of_pages:
+            guarded = "the API alone" if offered else "nothing"
+            page = chosen_page(options, key, guarded, f"{PACKAGE_PATH}NAME/")
+        pages = folders_routes(page, of_pages) if of_pages or page is not None else []
+        opens = bool(of_pages) and options.opens and page is not None
+        if not offered:
+            listen(pages, taken, options, opens=opens)
+            return
         pool = ModelPool(
             [one.model for one in offered.values()],
             load,
@@ -65,7 +78,14 @@ def serve_several(options: ServeOptions, key: str | None) -> None:
         routes = model_routes(pool, limits, key, store, strict_request=strict)
         try:
             health = models_health(pool, key)
-            listen(routes, taken, options, on_stop=pool.begin_stop, health=health)
+            listen(
+                [*routes, *pages],
+                taken,
+                options,
+                opens=opens,
+                on_stop=pool.begin_stop,
+                health=health,
+            )
         finally:
             pool.close()
 
@@ -80,14 +100,38 @@ class _Offered:
     """A package of --model, described but not loaded."""
 
     directory: Path
+    serves_page: bool
     device: Device
     model: OfferedModel
 
 
-def _offered(options: ServeOptions, name: str, given: Path) -> _Offered:
-    """Describe a package; Gemma4CompileError where it is none, or does not run here."""
+@dataclass(frozen=True)
+class _OfPages:
+    """A package of --model that answers in browsers alone."""
+
+    directory: Path
+    serves_page: bool = True
+
+
+def _found(options: ServeOptions, name: str, given: Path) -> _Offered | _OfPages:
+    """Describe a package; Gemma4CompileError where it is none, or runs neither here nor there."""
+    pages = (options.page or find_page()) is not None
+    wish = wish_of(options, pages=pages)
+    directory = Console().locate(given, drafts=options.draft, pages=pages, wish=wish)
+    serves_page = False
+    if pages:
+        provenance = read_provenance(directory)
+        serves_page, serves_api = served(options, directory, provenance)
+        if serves_page:
+            check_files(options, directory, provenance)
+            if not serves_api:
+                Console().note(f"`{name}` answers in the page alone")
+                return _OfPages(directory)
+    return _offered(options, name, directory, serves_page=serves_page)
+
+
+def _offered(options: ServeOptions, name: str, directory: Path, *, serves_page: bool) -> _Offered:
     console, wish = Console(), wish_of(options, pages=False)
-    directory = console.locate(given, drafts=options.draft, pages=False, wish=wish)
     package = Package.open(directory, check=Check.OFF, drafter=wish.drafter, device=options.device)
     for notice in package.notices:
         console.note(notice)
@@ -101,4 +145,4 @@ def _offered(options: ServeOptions, name: str, given: Path) -> _Offered:
     device = Device.open(package.device)
     nbytes = loaded_bytes(package, device, wish, wish.placement)
     card = ModelCard.of_package(package, name, length)
-    return _Offered(directory, device, OfferedModel(card, device.describe(), nbytes))
+    return _Offered(directory, serves_page, device, OfferedModel(card, device.describe(), nbytes))

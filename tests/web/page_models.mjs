@@ -86,4 +86,32 @@ export const MODELS = {
     });
     await context.unroute(LIST);
   },
+
+  /** Beside several packages the head of the page has their names, and changes from one to the other, also after a reload. */
+  async switch_models(tools) {
+    const { context, state, accessible } = tools;
+    await inPage(context, tools, async (page) => {
+      await offering(tools, page, list(ENTRY, { name: "second", address: "./tooled/" }));
+      const names = page.locator("#switch-model");
+      assert.ok(!(await names.isVisible()), "the list itself is shown");
+      await page.locator("#offer li button", { hasText: "tiny" }).click();
+      await state(page, "ready");
+      assert.deepEqual(await names.locator("option").allInnerTexts(), ["tiny", "second"]);
+      assert.equal(await names.inputValue(), "tiny/");
+      await chatAbout(tools, page, "Hello");
+      await names.selectOption("second");
+      await page.locator("#model", { hasText: "gemma-4-E2B-it" }).waitFor();
+      await state(page, "ready");
+      assert.equal(await names.inputValue(), "./tooled/");
+      await accessible(page, "a model that can be changed");
+      await page.reload();
+      await state(page, "ready");
+      await names.selectOption("tiny");
+      await page.locator("#model", { hasText: "tiny" }).waitFor();
+      await state(page, "ready");
+      await chatAbout(tools, page, "Hello again");
+      await page.evaluate(() => localStorage.clear());
+    });
+    await context.unroute(LIST);
+  },
 };

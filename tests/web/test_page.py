@@ -104,6 +104,7 @@ LINKS = (
 OFFERED = (
     "faulty_lists",
     "list_of_models",
+    "switch_models",
 )
 MEDIA = (
     "attach_paste_drop",

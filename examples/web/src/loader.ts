@@ -2,6 +2,7 @@
 // happens when one of them fails.
 import type { Session } from "./chat/session";
 import { isKept, missingBytes, storedPackages } from "./download/cache";
+import { keepAwake } from "./download/awake";
 import { download, type Progress } from "./download/download";
 import { RateMeter } from "./download/rate";
 import { Engine } from "./engine/engine";
@@ -12,7 +13,7 @@ import { packageUrl } from "./package/address";
 import { beginningsFor } from "./package/beginnings";
 import { findAdapter, findDevice, NoWebGpu } from "./package/device";
 import { choose } from "./package/libraries";
-import { offeredModels } from "./package/models";
+import { offeredModels, type Offer } from "./package/models";
 import { readPackage, withoutDrafter, type Package } from "./package/package";
 import { contextLengths, judge, type Device } from "./package/requirements";
 import { withTable } from "./package/table";
@@ -38,6 +39,8 @@ export type Chooser = "person" | "before" | "page" | "link";
 export interface LoaderEvents {
   state(state: StartState): void;
   failed(error: unknown): void;
+  /** The list beside the page, which was read. */
+  offered(offer: Offer): void;
 }
 
 export class Loader {
@@ -50,6 +53,7 @@ export class Loader {
   private device: Device | undefined;
   private abort: AbortController | undefined;
   private downloading = false;
+  private hasOffer = false;
   /** Whether a package and what it needs are shown, which waits for a person. */
   private isChecked = false;
   /** Ends when what was begun last neither writes nor starts any more. */
@@ -69,6 +73,7 @@ export class Loader {
       this.outside.state(state);
     },
     failed: (error) => this.outside.failed(error),
+    offered: (offer) => this.outside.offered(offer),
   };
 
   /** Shows the field for an address. */
@@ -79,6 +84,8 @@ export class Loader {
       await findAdapter(); // is there one?
       const [stored, offer] = await Promise.all([storedPackages(), offeredModels(document.baseURI)]);
       this.events.state({ kind: "choose", stored, offer });
+      this.hasOffer = true;
+      this.events.offered(offer);
     }, "");
   }
 
@@ -111,9 +118,17 @@ export class Loader {
       const { totalBytes, requirements } = await this.wanted();
       if (chooser !== "link" || isOwn(pack)) this.session.changeSettings({ lastPackage: url });
       if (chooser === "person" && !isOwn(pack)) this.session.changeSettings(remembered(this.session.settings, pack));
+      if (isOwn(pack) && !pack.offline) void this.readOffer(); // whose server has just answered
       const small = Math.max(totalBytes, requirements.weightsBytes) <= SMALL_BYTES;
       await this.check(small || (isHere && this.session.settings.accepted.includes(url)));
     }, "Try again");
+  }
+
+  /** Once: what else there is beside the page, to change to. */
+  private async readOffer(): Promise<void> {
+    if (this.hasOffer) return;
+    this.hasOffer = true;
+    this.events.offered(await offeredModels(document.baseURI));
   }
 
   /** The package with the library for this device, or the one that the person fixed. */
@@ -375,13 +390,5 @@ export class Loader {
       const { message, hint } = inWords(error);
       this.events.state({ kind: "failed", title: message, hint, retry: retry || "Try again" });
     }
-  }
-}
-
-async function keepAwake(): Promise<WakeLockSentinel | undefined> {
-  try {
-    return await navigator.wakeLock?.request("screen");
-  } catch {
-    return undefined; // refused, for example on a low battery
   }
 }

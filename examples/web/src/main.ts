@@ -20,6 +20,7 @@ import { ConversationView } from "./view/conversation";
 import { byId, h } from "./view/dom";
 import { drawIcons } from "./view/icons";
 import { clearErrors, showError, showUndo } from "./view/notices";
+import { ModelSwitch } from "./view/model_switch";
 import { SettingsDialog } from "./view/settings";
 import { Sidebar } from "./view/sidebar";
 import { StartView, type StartState } from "./view/start";
@@ -94,7 +95,8 @@ async function main(): Promise<void> {
     setAllowed: (bytes) => loader.setAllowed(bytes),
     setLibrary: (name) => loader.setLibrary(name),
   });
-  const loader = new Loader(session, {
+  const switching = new ModelSwitch((address) => void loader.open(address));
+  const loader: Loader = new Loader(session, {
     state: (state) => {
       start.show(state);
       byId("composer-area").hidden = !WITH_COMPOSER.includes(state.kind);
@@ -110,6 +112,10 @@ async function main(): Promise<void> {
       }
     },
     failed: (error) => showError(error),
+    offered: ({ models }) => {
+      switching.offer(models);
+      showHead();
+    },
   });
   new SettingsDialog(session, {
     removing: (url) => loader.removing(url),
@@ -125,6 +131,7 @@ async function main(): Promise<void> {
     const parts = pack ? [pack.title, pack.recipe, placeOf(pack), !engine && "not loaded"] : ["No model"];
     byId("model").textContent = parts.filter(Boolean).join(" · ");
     byId("model").title = pack?.url ?? "";
+    switching.show(document.body.dataset["state"] === "choose" ? undefined : pack?.url);
     showContext();
   }
 

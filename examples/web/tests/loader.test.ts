@@ -12,7 +12,7 @@ it.each([
 ])("a download begins where the browser %s", async (_, storage) => {
   vi.stubGlobal("navigator", { storage });
   const session = { settings: { accepted: [] }, changeSettings: vi.fn() } as unknown as Session;
-  const loader = new Loader(session, { state: vi.fn(), failed: vi.fn() });
+  const loader = new Loader(session, { state: vi.fn(), failed: vi.fn(), offered: vi.fn() });
   const load = vi.fn(async () => undefined);
   Object.assign(loader, { pack: { url: "https://x.y/" }, load });
   await loader.start();
@@ -36,7 +36,7 @@ it("a load that ends while the table's place is chosen does not take the model f
   const settings = { accepted: [], fast: true, drafts: true, table: "auto", allowedMemory: 0, context: {} };
   const session = { settings, changeSettings: vi.fn() } as unknown as Session;
   const state = vi.fn();
-  const loader = new Loader(session, { state, failed: vi.fn() });
+  const loader = new Loader(session, { state, failed: vi.fn(), offered: vi.fn() });
   Object.assign(loader, { pack, whole: pack });
   const started = loader.start();
   await vi.waitFor(() => expect(choose).toBeDefined());

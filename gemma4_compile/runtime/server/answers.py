@@ -106,6 +106,7 @@ class ChatAnswer:
     def begun(self, index: int, logprobs: ReplyLogprobs | None) -> JsonObject | None:
         """The chunk that comes once the prompt has been read; a chat's has nothing to say."""
         del index, logprobs
+        return None
 
     def chunk(
         self, index: int, event: Event, logprobs: ReplyLogprobs | None, tokens: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -17,8 +17,10 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from gemma4_compile import abi
+from gemma4_compile.package.artifacts import Provenance
 from gemma4_compile.runtime.package.package import read_provenance
-from gemma4_compile.runtime.server.model_list import MODELS_FILE, model_list
+from gemma4_compile.runtime.server.model_list import MODELS_FILE, model_entry, model_list
+from gemma4_compile.types import JsonObject
 
 PACKAGE_PATH = "/package/"
 MODULE_PATH = "/gemma4-web/"
@@ -64,6 +66,8 @@ _COMPRESSION_LEVEL = 5
 # RFC 9110, 14.1.2: offsets of a first and a last byte, the last one or both of a file's end.
 _BYTE_RANGE = re.compile(r"(?P<first>\d{1,18})-(?P<last>\d{1,18})?|-\d{1,18}", re.ASCII)
 
+_NOT_PLAIN = re.compile(r"[^\w.-]+", re.ASCII)
+
 _INSTALLED = Path(__file__).parents[2] / "page"
 _CHECKOUT = Path(__file__).parents[3] / "examples" / "web" / "dist"
 _INSTALLED_MODULE = Path(__file__).parents[2] / "gemma4_web"
@@ -85,24 +89,68 @@ def folder_routes(page: Path | None, package: Path | None) -> list[BaseRoute]:
     ArtifactError
         If `package` is none.
     """
-    routes: list[BaseRoute] = []
     if page is None and package is None:
-        routes.append(Route("/", _api_only, methods=["GET"]))
+        return [Route("/", _api_only, methods=["GET"])]
+    routes: list[BaseRoute] = []
     if package is not None:
         provenance = read_provenance(package)
-        listed = {abi.PROVENANCE_FILE, *provenance.files}
-        files: StaticFiles = _PackageFiles(directory=package, listed=frozenset(listed))
-        for path in (PACKAGE_PATH + HUB_PATH, PACKAGE_PATH):
-            routes.append(Mount(path.rstrip("/"), _Compressed(files)))
-        offer = JSONResponse(model_list(package, provenance, PACKAGE_PATH), headers=HEADERS)
-        routes.append(Route(f"/{MODELS_FILE}", lambda _request: offer, methods=["GET"]))
-        if (module := find_module()) is not None:
-            files = _PageFiles(directory=module, opens_package=False)
-            routes.append(Mount(MODULE_PATH.rstrip("/"), _Compressed(files)))
-    if page is not None:
-        files = _PageFiles(directory=page, opens_package=package is not None)
-        routes.append(Mount("/", _Compressed(files)))
+        routes += _package_routes(PACKAGE_PATH, package, provenance)
+        routes += _beside_packages(model_list(package, provenance, PACKAGE_PATH))
+    return [*routes, *_page_routes(page, opens_package=package is not None)]
+
+
+def folders_routes(page: Path | None, packages: Mapping[str, Path]) -> list[BaseRoute]:
+    """Routes of several packages by their names, otherwise as `folder_routes`.
+
+    Each is served below `/package/`; the page lists them, and opens none by itself.
+    """
+    routes: list[BaseRoute] = []
+    models = []
+    for (name, package), path in zip(packages.items(), _paths(packages), strict=True):
+        provenance = read_provenance(package)
+        routes += _package_routes(path, package, provenance)
+        entry = model_entry(package, provenance, path)
+        if entry is not None:
+            models.append(entry | {"name": name})
+    offer: JsonObject = {"models": models}
+    return [*routes, *_beside_packages(offer), *_page_routes(page, opens_package=False)]
+
+
+def _paths(names: Iterable[str]) -> list[str]:
+    """Where the packages of these names lie: each in a place of its own, the same at any start."""
+    found: list[str] = []
+    for name in names:
+        plain = _NOT_PLAIN.sub("-", name).strip("-.") or "model"
+        path, count = f"{PACKAGE_PATH}{plain}/", 1
+        while path in found:
+            count += 1
+            path = f"{PACKAGE_PATH}{plain}-{count}/"
+        found.append(path)
+    return found
+
+
+def _package_routes(path: str, package: Path, provenance: Provenance) -> list[BaseRoute]:
+    listed = {abi.PROVENANCE_FILE, *provenance.files}
+    files = _Compressed(_PackageFiles(directory=package, listed=frozenset(listed)))
+    return [Mount(place.rstrip("/"), files) for place in (path + HUB_PATH, path)]
+
+
+def _beside_packages(models: JsonObject) -> list[BaseRoute]:
+    """The list of models, and the module for pages of one's own."""
+    offer = JSONResponse(models, headers=HEADERS)
+    routes: list[BaseRoute] = [
+        Route(f"/{MODELS_FILE}", lambda _request: offer, methods=["GET"]),
+    ]
+    if (module := find_module()) is not None:
+        files = _PageFiles(directory=module, opens_package=False)
+        routes.append(Mount(MODULE_PATH.rstrip("/"), _Compressed(files)))
     return routes
+
+
+def _page_routes(page: Path | None, *, opens_package: bool) -> list[BaseRoute]:
+    if page is None:
+        return []
+    return [Mount("/", _Compressed(_PageFiles(directory=page, opens_package=opens_package)))]
 
 
 async def _api_only(_request: Request) -> Response:

@@ -17,7 +17,7 @@ from gemma4_compile.cli import verify as verify_cli
 from gemma4_compile.options import chat, compile, serve, verify
 from gemma4_compile.options.command import Command
 from gemma4_compile.runtime import cli as chat_cli
-from gemma4_compile.runtime import listening, serve_several, served_package
+from gemma4_compile.runtime import listening, serve_several, served_package, serving_page
 from gemma4_compile.runtime import serve as serve_cli
 from gemma4_compile.runtime.prefixes import kept
 
@@ -204,11 +204,11 @@ CASES = {
         "Console Engine Generator Worker Service Model HostNames create_app server_config "
         "take_address api_routes folder_routes connections_for webbrowser _Server read_provenance "
         "check_sizes for_pages without_drafter check_modality hub_package_of address_of Limits "
-        "_served find_page is_loopback default_slots Slots EngineSequences kept_prefixes "
-        "check_folder check_free forget digest Package Device loaded_bytes "
+        "served find_page folders_routes is_loopback default_slots Slots EngineSequences "
+        "kept_prefixes check_folder check_free forget digest Package Device loaded_bytes "
         "ModelCard ModelPool model_routes",
         SERVE,
-        (listening, serve_several, served_package, kept),
+        (listening, serve_several, served_package, serving_page, kept),
     ),
 }
 
@@ -237,7 +237,7 @@ def calls(case: Case, line: str, monkeypatch: pytest.MonkeyPatch) -> str:
         assert places, name
         for one in places:
             monkeypatch.setattr(one, name, getattr(everything, name))
-    everything._served.return_value = (True, True)
+    everything.served.return_value = (True, True)
     everything.diagnose.return_value.faults = 0
     everything.connections_for.return_value = (everything.limits, 0)
     everything.report_model.return_value = ([], None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -106,9 +107,7 @@ def test_neither_answers_nor_failures_keep_an_unloaded_package_in_memory(
         routes: Sequence[BaseRoute],
         taken: object,
         options: object,
-        *,
-        on_stop: object,
-        health: object,
+        **_: object,
     ) -> None:
         with live_serving(routes) as live:
             client = live.client()
@@ -149,3 +148,58 @@ def test_a_package_for_browsers_does_not_answer_here(
     files.finish(tmp_path, "model.wasm", {"target": "webgpu"})
     assert main(["--model", f"a={tmp_path}", "--port", "0"]) == 1
     assert "hint: " in capsys.readouterr().err
+
+
+def test_the_page_lists_the_packages_for_browsers(
+    tiny_package: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Beside the API of those that run here; what no page can load is not offered."""
+    page, package = tmp_path / "page", tmp_path / "web"
+    for folder, name in ((page, "index.html"), (package, "model.wasm")):
+        folder.mkdir()
+        (folder / name).write_text(name)
+    files.finish(package, "model.wasm", {"target": "webgpu"})
+    heard: list[str] = []
+
+    def listen(
+        routes: Sequence[BaseRoute],
+        taken: object,
+        options: object,
+        *,
+        opens: bool,
+        **rest_: object,
+    ) -> None:
+        assert not opens
+        with live_serving(routes) as live:
+            offered = json.loads(live.request("GET", "/models.json")[2])["models"]
+            heard.extend(one["name"] for one in offered)
+            assert [one["address"] for one in offered] == ["/package/b-c/", "/package/b-c-2/"]
+            assert live.request("GET", "/")[2] == b"index.html"
+            for path in ("/package/b-c/model.wasm", "/package/b-c-2/resolve/main/model.wasm"):
+                assert live.request("GET", path)[2] == b"model.wasm"
+            assert live.request("GET", "/package/a/provenance.json")[0] == 404
+            status, _, body = live.request("GET", "/v1/models")
+            heard.append(f"{status}")
+            if status == 200:
+                assert [one["id"] for one in json.loads(body)["data"]] == ["a"]
+
+    monkeypatch.setattr(serve_several, "listen", listen)
+    of_pages = ["--model", f"b c={package}", "--model", f"b-c={package}"]
+    rest = ["--page", str(page), "--port", "0", "--no-open"]
+    assert main(["--model", f"a={tiny_package}", *of_pages, *rest]) == 0
+    assert "`b c` answers in the page alone" in capsys.readouterr().err
+    assert main([*of_pages, *rest]) == 0
+    assert heard == ["b c", "b-c", "200", "b c", "b-c", "404"]
+
+
+def test_without_a_page_a_package_for_browsers_alone_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model.wasm").touch()
+    files.finish(tmp_path, "model.wasm", {"target": "webgpu"})
+    monkeypatch.setattr(serve_several, "find_page", lambda: None)
+    assert main(["--model", f"a={tmp_path}", "--port", "0"]) == 1
+    assert "webgpu" in capsys.readouterr().err

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from gemma4_compile.options.serve import COMMAND
-from gemma4_compile.runtime import serve as cli
 from gemma4_compile.runtime.library import library_file
 from gemma4_compile.runtime.package import choice
 from gemma4_compile.runtime.package.package import read_provenance
+from gemma4_compile.runtime.serving_page import served
 from tests.libraries import ELF_X86, MACH_O_ARM, WASM, record, with_libraries
 from tests.serving import serving
 
@@ -62,7 +62,7 @@ def test_what_is_served_follows_from_libraries_and_device(
     libraries = [(record(name, name), contents[name]) for name in targets.split()]
     folder = with_libraries(tiny_package, tmp_path / "p", libraries)
     arguments = COMMAND.parse([str(folder), *options])
-    assert cli._served(arguments, folder, read_provenance(folder)) == expected
+    assert served(arguments, folder, read_provenance(folder)) == expected
     told = capsys.readouterr().err
     assert ("`metal` does not run here, so there is no API: it is for macOS" in told) == (
         "metal" in targets
