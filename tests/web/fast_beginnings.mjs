@@ -1,14 +1,15 @@
 // A scene of fast_conversation.mjs: prompts that begin alike and part, one after another in one state.
 
-const GREEDY = { temperature: 0, look: true, lookEvery: 8 };
+const LOOKED = { look: true, lookEvery: 8 };
 
-/** `turn` and `prompt` are of fast_conversation.mjs. */
-export async function begun(model, turn, prompt) {
+/** `turn` and `prompt` are of fast_conversation.mjs; `looks`: at logits, which those of drafted tokens sum in another order. */
+export async function begun(model, turn, prompt, looks) {
+  const greedy = { temperature: 0, ...(looks && LOOKED) };
   const size = model.chunkSize;
   const system = prompt(5 * size, 5); // past the rings
   const ask = async (name, ids, count = 4) => {
     model.clear();
-    await turn(name, ids, count, GREEDY);
+    await turn(name, ids, count, greedy);
   };
   await ask("first", [...system, ...prompt(9, 11)], 40);
   await ask("second", [...system, ...prompt(size + 3, 17)], 20);
@@ -16,12 +17,12 @@ export async function begun(model, turn, prompt) {
   await ask("whole chunks", system); // whose last one has the logits
   await ask("parted", [...system.slice(0, 2 * size), ...prompt(3 * size, 29)]);
   await ask("first again", [...system, ...prompt(9, 11)], 20);
-  await turn("next turn", prompt(size, 31), 4, GREEDY); // behind a reply, so that it is no chunk of a beginning
+  await turn("next turn", prompt(size, 31), 4, greedy); // behind a reply, so that it is no chunk of a beginning
   await ask("within a chunk", [...system.slice(0, size + 1), ...prompt(size, 37)]);
   model.clear();
-  await turn("popped", system.slice(0, 2 * size), 0, GREEDY);
+  await turn("popped", system.slice(0, 2 * size), 0, greedy);
   model.pop(size);
-  await turn("after a pop", system.slice(2 * size, 4 * size), 4, GREEDY);
+  await turn("after a pop", system.slice(2 * size, 4 * size), 4, greedy);
   model.renew(256);
   await ask("in another state", system);
   await ask("again in it", system);
@@ -39,7 +40,7 @@ export async function lasting(fast, turn, prompt, { model, next, folder }) {
   const ask = async (name, ids) => {
     const before = fast?.stats();
     model.clear();
-    await turn(name, ids, 4, GREEDY);
+    await turn(name, ids, 4, { temperature: 0, ...LOOKED });
     const { keptTokens, keptBytesRead, keptBytesWritten } = fast?.stats() ?? {};
     stages.push({ copied: keptTokens - before?.keptTokens, read: keptBytesRead, written: keptBytesWritten });
   };

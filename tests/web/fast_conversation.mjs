@@ -9,7 +9,7 @@
 //   long     turns, resets, aborts, pops, forced tokens, penalties, wrapped rings, values that are looked at late
 //   dialogues  greedy replies to `prompts` up to a token of `stops`, at most `count` tokens each
 //   drafted  greedy and sampled turns, pops, aborts, seeds and samplings that change, and a context to its end
-//   begun    prompts that begin alike and part, one after another in one state; `kept` bytes are for their beginnings
+//   begun    prompts that begin alike and part, one after another in one state; `kept` bytes are for their beginnings; `unlooked`: tokens alone
 //   lasting  what prompts begin with is kept in storage, for models that are loaded later; a file of it is damaged
 //   short    a reply; with `fake` in a client or with a library that the module does not know (FAKES below)
 //   copied   the state is copied within steps, as the client does for resumable replies
@@ -264,7 +264,7 @@ const SCENES = {
     await choose(model.prefill(prompt(9)), "plain prompt", { look: true });
   },
   short: () => reply("short", job.count ?? 24),
-  begun: () => begun(model, turn, prompt),
+  begun: () => begun(model, turn, prompt, !job.unlooked),
   async lasting() {
     const next = async () => {
       if (fast) ({ device, model, tvm } = await load());

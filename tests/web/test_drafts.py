@@ -205,6 +205,19 @@ def test_replies_of_all_kinds_are_those_without_guesses(drafts: int, play: Play)
 
 
 @pytest.mark.slow
+def test_guesses_behind_beginnings_that_were_kept(play: Play) -> None:
+    """A round before the first guess makes what a drafter needs of a prompt's last token."""
+    plain = play("begun", "f32", unlooked=True)
+    found = play("begun", "f32", unlooked=True, drafts=4, kept=2**26)
+    assert found.steps == plain.steps
+    assert found.stats["reasons"] == []
+    assert found.stats["keptTokens"] >= 25 * SIZES[DRAFTED].prefill_chunk
+    rounds, guessed, accepted = found.rounds
+    assert guessed > rounds > 20
+    assert accepted > 0
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in models.KINDS if kind != TINY_S_KIND])
 def test_rounds_of_every_kind_of_model(
     kind: str,

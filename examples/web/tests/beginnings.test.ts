@@ -5,7 +5,6 @@ import { GIB, MIB } from "../src/package/units";
 
 const PACK = {
   contextLength: 1000,
-  drafter: new Set(),
   requirements: { weightsBytes: 3 * GIB, kvSlidingBytes: 0, kvFullBytes: GIB, activationBytes: 0, hostTableBytes: 0 },
 } as unknown as Package;
 
@@ -45,11 +44,6 @@ it("counts no table that lies elsewhere", () => {
 it.each<[string, ReturnType<typeof beginningsFor>["why"] | RegExp, () => ReturnType<typeof beginningsFor>]>([
   ["without fast decoding", /only fast decoding/, () => beginningsFor(PACK, wishes("512", 0, false), device(), 1000)],
   ["where a person says so", /asked for/, () => beginningsFor(PACK, wishes("off"), device(), 1000)],
-  [
-    "with a drafter",
-    /drafts tokens/,
-    () => beginningsFor({ ...PACK, drafter: new Set(["a"]) }, wishes("512"), device(), 1000),
-  ],
   [
     "on a phone",
     /a phone/,

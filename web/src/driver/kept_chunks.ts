@@ -8,7 +8,6 @@ import { type Library, SCRATCH_BYTES } from "../library/library";
 import type { BufferState } from "../gpu/buffers";
 import { COPY_DST, COPY_SRC, MAP_READ, READ } from "../gpu/constants";
 import type { Device } from "../gpu/device";
-import { Drafter } from "../speculative/drafter_state";
 import { because, counts } from "../stats";
 
 /** Of `prefill_tokens`. */
@@ -108,6 +107,11 @@ export class KeptChunks implements KeptBeginnings {
 
   // --- Chunks that outlive the page ---
 
+  /** Whether the device is gone, and all chunks with it. */
+  get isLost(): boolean {
+    return this.library.device?.isLost ?? false;
+  }
+
   /** Chunks that prompts have used since the last call, each behind those that it follows. */
   takeUsed(): Chunk[] {
     const found = [...this.recent].filter((chunk) => this.used.has(chunk));
@@ -189,7 +193,6 @@ export class KeptChunks implements KeptBeginnings {
     const { library } = this;
     const { device } = library;
     if (call.count !== ARGUMENTS || !device || device.isLost || device.openEncoders > 0) return undefined;
-    if (Drafter.of(library).weights !== 0) return undefined; // whose rounds begin with more than logits
     const [state, params] = [this.object(call, STATE), this.object(call, PARAMS)];
     const buffers = library.buffersOfState(state);
     const { place } = this;

@@ -197,6 +197,7 @@ export class StoredChunks {
     try {
       await alone(() => this.saveAll(chunks, owner));
     } catch (error) {
+      if (this.kept.isLost) return undefined; // of which others tell
       this.problem = (error as Error)?.message ?? String(error);
       return this.problem;
     }

@@ -98,6 +98,7 @@ afterEach(() => vi.unstubAllGlobals());
 class Kept {
   readonly chunks = new Map<Chunk, Uint8Array>();
   recent: Chunk[] = [];
+  isLost = false;
   refreshed: Chunk[] = [];
 
   add(name: string, bytes: Uint8Array, parent?: Chunk): Chunk {
@@ -274,6 +275,18 @@ it.each<[string, () => void]>([
   expect(await store.save("one")).toBeUndefined();
   expect((await restored()).all).toEqual({ "1,2": "100:1" });
   expect(data().length).toBe(1); // nothing half-written
+});
+
+it("leaves the loss of the device to who tells of it", async () => {
+  const kept = new Kept();
+  const store = await open(kept);
+  kept.add("1,2", filled(100, 1));
+  kept.contents = async function* () {
+    kept.isLost = true;
+    throw new DOMException("the device is lost", "AbortError");
+  } as never;
+  expect(await store.save("one")).toBeUndefined();
+  expect(data()).toEqual([]);
 });
 
 it("writes nothing for a chat that was deleted meanwhile, until it is there again", async () => {

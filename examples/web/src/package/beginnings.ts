@@ -34,7 +34,7 @@ const SMALL_BYTES = 64 * MIB;
 
 /** The choice for a package whose table has its place, at so many tokens of context. */
 export function beginningsFor(
-  pack: Pick<Package, "requirements" | "contextLength" | "table" | "drafter">,
+  pack: Pick<Package, "requirements" | "contextLength" | "table">,
   { beginnings: wish, allowedMemory, fast }: Wishes,
   device: Pick<Device, "memoryBytes" | "limits">,
   context: number,
@@ -42,7 +42,6 @@ export function beginningsFor(
   const off = (why: string): BeginningsChoice => ({ bytes: 0, why, wish });
   if (!fast) return off("only fast decoding keeps them");
   if (wish === "off") return off("it was asked for");
-  if (pack.drafter.size) return off("the package drafts tokens ahead, and its drafter has to read a prompt itself");
   if (wish !== "auto") return { bytes: Number(wish) * MIB, why: "it was asked for", wish };
   const isMobile = isMobileAgent(navigator.userAgent, navigator.maxTouchPoints);
   if (isMobile) return off("a phone ends pages that take much memory");
