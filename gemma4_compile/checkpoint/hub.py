@@ -39,6 +39,7 @@ from gemma4_compile.checkpoint.hub_access import (
 )
 from gemma4_compile.checkpoint.hub_errors import clear_errors, http_status, warn_of_cache
 from gemma4_compile.checkpoint.kinds import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Listing
+from gemma4_compile.checkpoint.sentence_files import SENTENCE_FILES
 from gemma4_compile.checkpoint.weight_files import shard_files
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.options.process import warn
@@ -53,6 +54,7 @@ NEEDED_FILES = (
     TOKENIZER_CONFIG_FILE,
     TEMPLATE_FILE,
     *CHAT_FILES,
+    *SENTENCE_FILES,
     INDEX_FILE,
 )
 """Besides the weights."""

@@ -36,7 +36,12 @@ from gemma4_compile.checkpoint.match import Checkpoint, read_generation_config
 from gemma4_compile.checkpoint.quantised.read import check_config, dequantised
 from gemma4_compile.checkpoint.weight_files import listing, open_tensors
 from gemma4_compile.errors import CheckpointError, UsageError, printable
-from gemma4_compile.model_spec.config.gemma4 import PRESETS_DIR, Gemma4Config, preset_names
+from gemma4_compile.model_spec.config.gemma4 import (
+    Gemma4Config,
+    encoder_presets,
+    preset_file,
+    preset_names,
+)
 from gemma4_compile.model_spec.modality import TEXT_ONLY, Modality
 from gemma4_compile.options.package import DEFAULT_MODEL
 from gemma4_compile.options.process import warn
@@ -138,7 +143,8 @@ def _source(
     origin: Mapping[str, object], path: Path, config: Gemma4Config, *, weights: bool
 ) -> ModelSource:
     checkpoint = Checkpoint.open(path) if weights else None
-    _warn_of_base(path)
+    if config.embedding is None:
+        _warn_of_base(path)
     config = replace(config, dtype=loaded_dtype(path, config.dtype))
     config = _with_own_head(config, path, checkpoint)
     files = checkpoint_files(path, checkpoint.tensors.values() if checkpoint else None)
@@ -243,7 +249,8 @@ def open_source(
         If a preset is asked for its weights, or a revision is given for something not on the hub.
     """
     path = local_path(model)
-    on_hub = model not in SHIPPED and not path.exists() and model not in preset_names()
+    known = (*SHIPPED, *preset_names(), *encoder_presets())
+    on_hub = model not in known and not path.exists()
     opened = open_adapters(adapters, weights=weights, base=model)
     if revision is not None and not on_hub:
         raise UsageError(
@@ -280,9 +287,7 @@ def open_source(
                 f"the preset `{model}` is a config without weights",
                 hint=f"add --only library, or compile google/{model}",
             )
-        config = Gemma4Config.from_dict(
-            read_json(PRESETS_DIR / f"{model}.json"), modalities=modalities
-        )
+        config = Gemma4Config.from_dict(read_json(preset_file(model)), modalities=modalities)
         preset = ModelSource({"kind": "preset", "model": model}, config, {}, None)
         yield _with_adapters(preset, opened)
     elif is_hub_id(model):

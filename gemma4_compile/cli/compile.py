@@ -50,7 +50,10 @@ def _print_summary(summary: Summary, request: CompileRequest) -> None:
             ("library", f"{_mebibytes(nbytes)} ({main})" if others else _mebibytes(nbytes)),
             *(("", f"{_mebibytes(nbytes)} ({file})") for file, nbytes in others),
             ("kernels", str(summary.report.kernels)),
-            ("launches per token", str(summary.report.launches_per_token)),
+            (
+                "launches per token" if summary.report.decodes else "launches per call",
+                str(summary.report.launches_per_token),
+            ),
             ("largest binding", _mebibytes(summary.report.largest_binding_bytes)),
         ]
     if summary.nonfinite:

@@ -68,11 +68,15 @@ class LibraryOptions:
 
 @dataclass(frozen=True)
 class LibraryReport:
-    """Built: distinct kernels, launches of one decoded token, the largest bound buffer."""
+    """Built: distinct kernels, launches of one decoded token, the largest bound buffer.
+
+    `decodes` : without, it is an encoder, and the launches are those of a call
+    """
 
     kernels: int
     launches_per_token: int
     largest_binding_bytes: int
+    decodes: bool = True
 
 
 def decoder_options(
@@ -181,9 +185,11 @@ def library_report(module: tvm.IRModule) -> LibraryReport:
         for var, func in module.functions_items()
         if isinstance(func, tirx.PrimFunc)
     }
+    decodes = any(var.name_hint == abi.DECODE for var, _ in module.functions_items())
     return LibraryReport(
         kernels=len(uses),
-        launches_per_token=len(calls_of(module, abi.DECODE)),
+        launches_per_token=len(calls_of(module, abi.DECODE if decodes else abi.EMBED_TEXTS)),
+        decodes=decodes,
         largest_binding_bytes=max(use.largest_binding_bytes for use in uses.values()),
     )
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from gemma4_compile.checkpoint.chat_files import ChatFiles
 from gemma4_compile.checkpoint.match import Checkpoint
-from gemma4_compile.compile.compilation import MODEL_TYPE, Compilation
+from gemma4_compile.checkpoint.sentence_files import read_prompts
+from gemma4_compile.compile.compilation import Compilation
 from gemma4_compile.confined.conversation import Trial
 from gemma4_compile.model_spec.config.variants import NO_TOKEN
 from gemma4_compile.options.process import warn
-from gemma4_compile.package import artifacts
+from gemma4_compile.package import artifacts, interface
 from gemma4_compile.package.client_form import Difference, differences, find_form
 from gemma4_compile.package.conversation import (
     GEMMA,
@@ -61,13 +62,7 @@ def make_conversation(
     CheckpointError
         If they hold no conversation.
     """
-    tokenizer, left_out = checkpoint.tokenizer(build.config.vocab_size)
-    if left_out:
-        shown = ", ".join(f"`{name[:_SHOWN]}`" for name in left_out[:_SHOWN_TOKENS])
-        reporter.stage(
-            f"tokens without a row in the model are text here: {shown}"
-            + (f" and {len(left_out) - _SHOWN_TOKENS} more" if left_out[_SHOWN_TOKENS:] else "")
-        )
+    tokenizer, left_out = _tokenizer(build, checkpoint, reporter)
     check_tokens(build.media, tokenizer)
     chat = ChatFiles.read(checkpoint.path)
     trial = chat.try_conversation(build.config.vocab_size)
@@ -88,17 +83,8 @@ def make_conversation(
         generation_config=build.source.generation_config,
         form=form,
     )
-    config = artifacts.ChatConfig(
-        model_type=MODEL_TYPE,
-        quantization=build.quantization,
-        vocab_size=build.config.vocab_size,
-        context_window_size=build.context_length,
-        prefill_chunk_size=build.prefill_chunk,
-        tokenizer_files=tuple(
-            file.name for file in checkpoint.tokenizer_files() if file.name.startswith("tokenizer")
-        ),
-        conversation={**conversation, "pad_token_id": max(build.config.pad_token_id, 0)},
-    ).to_json()
+    pad = max(build.config.pad_token_id, 0)
+    config = _chat_config(build, checkpoint, {**conversation, "pad_token_id": pad})
     found: list[Difference] = []
     if form is not None and build.serves_browsers:
         found = list(differences(form, trial))
@@ -108,6 +94,67 @@ def make_conversation(
     _report_stops(build, conversation, reporter)
     _report(trial, chat, tokens, build, conversation, found)
     return Conversation(chat, config, found, tokenizer if left_out else None)
+
+
+def make_encoder_config(
+    build: Compilation, checkpoint: Checkpoint, reporter: Reporter
+) -> Conversation:
+    """Try the tokenizer, and write what an encoder's texts need in the place of a conversation.
+
+    CheckpointError if the tokenizer cannot be used, or as `read_prompts`.
+    """
+    tokenizer, left_out = _tokenizer(build, checkpoint, reporter)
+    files = ChatFiles.read(checkpoint.path)
+    ChatFiles(files.directory, {}, files.tokenizer_config).try_conversation(build.config.vocab_size)
+    conversation = chat_template_config(
+        vocab_size=build.config.vocab_size,
+        bos_token_id=build.config.bos_token_id,
+        eos_token_ids=build.config.eos_token_id,
+        tokenizer=tokenizer,
+        generation_config={},
+        form=None,
+    )
+    prompts = read_prompts(checkpoint.path)
+    embedding = {
+        **(build.embedding or {}),
+        "prompts": dict(prompts.by_task),
+        "default_prompt": prompts.default,
+    }
+    pad = max(build.config.pad_token_id, 0)
+    written = {**conversation, "pad_token_id": pad, interface.EMBEDDING: embedding}
+    config = _chat_config(build, checkpoint, written)
+    return Conversation(files, config, (), tokenizer if left_out else None)
+
+
+def _tokenizer(
+    build: Compilation, checkpoint: Checkpoint, reporter: Reporter
+) -> tuple[JsonObject, list[str]]:
+    """As `Checkpoint.tokenizer`, and say what is left out."""
+    tokenizer, left_out = checkpoint.tokenizer(build.config.vocab_size)
+    if left_out:
+        shown = ", ".join(f"`{name[:_SHOWN]}`" for name in left_out[:_SHOWN_TOKENS])
+        reporter.stage(
+            f"tokens without a row in the model are text here: {shown}"
+            + (f" and {len(left_out) - _SHOWN_TOKENS} more" if left_out[_SHOWN_TOKENS:] else "")
+        )
+    return tokenizer, left_out
+
+
+def _chat_config(
+    build: Compilation, checkpoint: Checkpoint, conversation: JsonObject
+) -> JsonObject:
+    """`mlc-chat-config.json` with these fields."""
+    return artifacts.ChatConfig(
+        model_type=build.model_type,
+        quantization=build.quantization,
+        vocab_size=build.config.vocab_size,
+        context_window_size=build.context_length,
+        prefill_chunk_size=build.prefill_chunk,
+        tokenizer_files=tuple(
+            file.name for file in checkpoint.tokenizer_files() if file.name.startswith("tokenizer")
+        ),
+        conversation=conversation,
+    ).to_json()
 
 
 def _report_stops(build: Compilation, conversation: JsonObject, reporter: Reporter) -> None:

@@ -45,6 +45,7 @@ from gemma4_compile.targets.spec import WORDS
 from gemma4_compile.types import JsonObject
 
 MODEL_TYPE = "gemma4"
+ENCODER_TYPE = "embedding_gemma2"
 _SOME_MODELS_ROLES = (Role.LM_HEAD, Role.DRAFTER_HEAD)
 # What takes part in a compilation, for provenance; jinja2 is here for the chat that follows it.
 PACKAGES = (
@@ -136,6 +137,17 @@ class Compilation:
     def config(self) -> Gemma4Config:
         """The model's config, with its drafter's."""
         return self.source.config
+
+    @property
+    def model_type(self) -> str:
+        """Of the model, in the package's files."""
+        return MODEL_TYPE if self.config.embedding is None else ENCODER_TYPE
+
+    @property
+    def embedding(self) -> JsonObject | None:
+        """What metadata and provenance say of an encoder; None for a decoder."""
+        found = self.config.embedding
+        return None if found is None else interface.embedding_entry(found.dim)
 
     @property
     def media(self) -> MediaSettings:
@@ -328,6 +340,7 @@ def provenance_of(build: Compilation) -> JsonObject:
         MEMORY: memory_parts(build.numbers),
         NONFINITE: {} if build.allow_nonfinite else None,
         **_padding(build),
+        **({} if build.embedding is None else {interface.EMBEDDING: build.embedding}),
         **({} if build.fitted is None else {FIT: build.fitted}),
         **({} if build.shard_bytes is None else {SHARD_SIZE: build.shard_bytes}),
         **({} if build.calibration is None else {CALIBRATION: build.calibration.entry}),

@@ -68,6 +68,11 @@ def _fitted(
     request: CompileRequest, budget: Budget, source: ModelSource, model: str
 ) -> CompileRequest:
     """The same of a source that is open."""
+    if source.config.embedding is not None:
+        raise UsageError(
+            "--fit: an encoder keeps nothing that could be left out for a budget",
+            hint="leave it out; a smaller --context or --quant takes less (--plan)",
+        )
     table = model_parameters(source.config, ALL_COMPONENTS)
     check_overrides(choose(request).recipe, table)
     known = request

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from gemma4_compile.compile import library_processes
 from gemma4_compile.compile.build import LibraryOptions, LibraryReport, build_executable
-from gemma4_compile.compile.compilation import MODEL_TYPE, Compilation, LibraryPlan, provenance_of
+from gemma4_compile.compile.compilation import Compilation, LibraryPlan, provenance_of
 from gemma4_compile.compile.dump import Dump, begin_dump
 from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import Gemma4CompileError, TargetError
@@ -175,7 +175,7 @@ def _metadata(build: Compilation) -> JsonObject:
     """The library's `_metadata`."""
     plan = build.numbers
     return interface.library_metadata(
-        model_type=MODEL_TYPE,
+        model_type=build.model_type,
         quantization=build.quantization,
         context_length=build.context_length,
         prefill_chunk=build.prefill_chunk,
@@ -186,6 +186,7 @@ def _metadata(build: Compilation) -> JsonObject:
         device_memory_bytes=plan.device_memory_bytes,
         media=build.media,
         table=_row_table(build),
+        embedding=build.embedding,
     )
 
 

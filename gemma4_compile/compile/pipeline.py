@@ -27,7 +27,7 @@ from gemma4_compile.checkpoint.safetensors_file import check_unchanged
 from gemma4_compile.checkpoint.sources import SHIPPED, ModelSource, open_source
 from gemma4_compile.checkpoint.suppressed_tokens import suppressed_tokens
 from gemma4_compile.compile.build import LibraryReport
-from gemma4_compile.compile.chat_config import Conversation, make_conversation
+from gemma4_compile.compile.chat_config import Conversation, make_conversation, make_encoder_config
 from gemma4_compile.compile.compilation import (
     Compilation,
     LibraryPlan,
@@ -150,7 +150,9 @@ def _write_weights(
             build.shard_bytes or SHARD_BYTES,
         )
     check_unchanged(matched.values())
-    manifest = interface.manifest_json(build.parameter_schema_id, build.media)
+    manifest = interface.manifest_json(
+        build.parameter_schema_id, build.media, embeds=build.embedding is not None
+    )
     files.write_json(directory / abi.TENSOR_CACHE_FILE, written.cache.to_json())
     if written.drafter is not None:
         files.write_json(directory / abi.DRAFTER_CACHE_FILE, written.drafter.to_json())
@@ -293,7 +295,8 @@ def compile_model(
                 check_norms(table, recipe, read_norms, wider)
             if drafter is not None and drafter.checkpoint is not None:
                 check_tokenizer(drafter.checkpoint, checkpoint, source.config.vocab_size)
-            conversation = make_conversation(build, checkpoint, reporter)
+            make = make_conversation if build.embedding is None else make_encoder_config
+            conversation = make(build, checkpoint, reporter)
             if build.shard_bytes is not None:
                 stored = (tensor for one in build.storage for tensor in one.tensors)
                 check_shard_size(stored, build.shard_bytes)

@@ -12,10 +12,12 @@ from gemma4_compile import abi
 from gemma4_compile.compile.request import AUTO, CompileRequest
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.media.sizes import DEFAULT_BUDGET, WIDE
+from gemma4_compile.model_spec.config.embedding import MOST_TEXT_TOKENS
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.options.package import (
     DEFAULT_CONTEXT_LENGTH,
     DEFAULT_PREFILL_CHUNK,
+    DEFAULT_TEXT_TOKENS,
     OLD_ACTIVATIONS,
     check_image_tokens,
     parse_image_shape,
@@ -135,6 +137,8 @@ def _activations(given: str, target: TargetSpec, recipe: Recipe) -> str:
 def sizes_of(request: CompileRequest, config: Gemma4Config) -> Sizes:
     """The sizes that are asked for, or usual ones that the model takes; UsageError for others."""
     limit = config.max_position_embeddings
+    if config.embedding is not None:
+        return _encoder_sizes(request, config)
     context = _size(
         "--context", request.context_length, DEFAULT_CONTEXT_LENGTH, limit, " for this model"
     )
@@ -146,6 +150,22 @@ def sizes_of(request: CompileRequest, config: Gemma4Config) -> Sizes:
             hint="give a larger --prefill-chunk and --context, or leave --drafter out",
         )
     return Sizes(context, chunk, _image_tokens(request, config))
+
+
+def _encoder_sizes(request: CompileRequest, config: Gemma4Config) -> Sizes:
+    """The most tokens of a text, which are those of a call: a text is never cut."""
+    most = min(config.max_position_embeddings, MOST_TEXT_TOKENS)
+    usual = min(DEFAULT_TEXT_TOKENS, most)
+    context = _size("--context", request.context_length, usual, most, " for this model")
+    if request.prefill_chunk not in (None, context):
+        raise UsageError(
+            f"--prefill-chunk {request.prefill_chunk}: an encoder reads a text in one call, of "
+            f"up to --context tokens, which are {context}",
+            hint="leave it out, and give --context",
+        )
+    if request.drafter is not None:
+        raise UsageError("--drafter: an encoder makes no tokens to draft", hint="leave it out")
+    return Sizes(context, context, _image_tokens(request, config))
 
 
 def _size(option: str, given: int | None, usual: int, most: int, whose: str = "") -> int:

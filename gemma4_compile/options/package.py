@@ -45,6 +45,7 @@ DEFAULT_MODEL = f"google/{DEFAULT_PRESET}-qat-q4_0-unquantized"
 DEFAULT_TARGET, DEFAULT_QUANT = "webgpu", "q4f16"
 DEFAULT_CONTEXT_LENGTH = 8192
 DEFAULT_PREFILL_CHUNK = 512
+DEFAULT_TEXT_TOKENS = 2048  # of an encoder
 
 _WEIGHTS = Group("target and weights")
 _CONTENTS = Group("pictures, sounds and guesses")

@@ -15,6 +15,10 @@ from gemma4_compile.types import JsonObject
 
 TEXT_ONLY = MediaSettings()
 TASK = "chat.completions"
+EMBEDDINGS = "embeddings"
+"""The task of an encoder."""
+EMBEDDING = "embedding"
+"""Field of the metadata, and of the provenance, of an encoder: what `embedding_entry` makes."""
 DRAFTER = "drafter"
 DROPS_PADDING = "drops_padding"  # of the provenance: the page may hand over fewer blocks
 DEVICE = "device"  # of the provenance, where the target is not named for it
@@ -87,9 +91,24 @@ def row_table(metadata: Mapping[str, object]) -> RowTable | None:
     return RowTable(pad, tuple(splits))
 
 
-def tasks(media: MediaSettings = TEXT_ONLY) -> JsonObject:
-    """The manifest's tasks: one, whose inputs are those of the package."""
+def embedding_entry(dimensions: int) -> JsonObject:
+    """What metadata and provenance say of an encoder."""
+    return {"dimensions": dimensions}
+
+
+def embeds(described: Mapping[str, object]) -> bool:
+    """Return whether metadata, or the entry `build` of a provenance, are of an encoder."""
+    return described.get(EMBEDDING) is not None
+
+
+def tasks(media: MediaSettings = TEXT_ONLY, *, embeds: bool = False) -> JsonObject:
+    """The manifest's tasks: one, whose inputs are those of the package.
+
+    `embeds` : it is an encoder, which makes embeddings and no replies
+    """
     inputs: JsonObject = {"text": {"processor": "tokenizer"}}
+    if embeds:
+        return {EMBEDDINGS: {"executor": abi.PROGRAM, "inputs": inputs, "output": "embedding"}}
     if media.image is not None:
         inputs["image"] = _image_input(media.image)
     if media.audio is not None:
@@ -147,9 +166,11 @@ def interface_id(offered: Mapping[str, object]) -> str:
     return digest({"tasks": offered})
 
 
-def manifest_json(schema_id: str, media: MediaSettings = TEXT_ONLY) -> JsonObject:
+def manifest_json(
+    schema_id: str, media: MediaSettings = TEXT_ONLY, *, embeds: bool = False
+) -> JsonObject:
     """Content of the manifest, for parameters of this schema."""
-    offered = tasks(media)
+    offered = tasks(media, embeds=embeds)
     return {
         "schema": "mlc.model-package",
         "schema_version": 1,
@@ -185,9 +206,17 @@ def library_metadata(
     media: MediaSettings = TEXT_ONLY,
     drafter: Sequence[NamedTensor] = (),
     table: RowTable | None = None,
+    embedding: JsonObject | None = None,
 ) -> JsonObject:
-    """Result of the library's `_metadata`, which the client and our runtime call."""
+    """Result of the library's `_metadata`, which the client and our runtime call.
+
+    `embedding` : `embedding_entry` of an encoder
+    """
     adapters = adapter_dtypes(media)
+    offered = tasks(media, embeds=embedding is not None)
+    program = {"kind": "token_generation", "exports": dict(abi.PROGRAM_EXPORTS)}
+    if embedding is not None:
+        program = {"kind": EMBEDDING, "exports": {abi.EMBED_TEXTS: abi.EMBED_TEXTS}}
     return {
         **({"media": media.to_json()} if media != TEXT_ONLY else {}),
         "model_type": model_type,
@@ -197,20 +226,20 @@ def library_metadata(
         "attention_sink_size": -1,
         "prefill_chunk_size": prefill_chunk,
         "tensor_parallel_shards": 1,
-        "kv_state_kind": "kv_cache",
+        "kv_state_kind": "kv_cache" if embedding is None else "none",
         "memory_usage": {},
         "params": _params(tensors),
         **({DRAFTER: {"params": _params(drafter)}} if drafter else {}),
         **({TABLE: table.to_json()} if table is not None else {}),
+        **({} if embedding is None else {EMBEDDING: embedding}),
         "artifact": {
             "schema": "mlc.compiled-program",
             "schema_version": 1,
-            "interface_id": interface_id(tasks(media)),
+            "interface_id": interface_id(offered),
             "parameter_schema_id": parameter_schema_id(tensors),
             "programs": {
                 abi.PROGRAM: {
-                    "kind": "token_generation",
-                    "exports": dict(abi.PROGRAM_EXPORTS),
+                    **program,
                     "adapters": {name: name for name in adapters},
                     "adapter_dtypes": adapters,
                 }

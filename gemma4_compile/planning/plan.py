@@ -107,13 +107,14 @@ class BuildPlan:
     def state_tensor_bytes(self) -> int:
         """The largest tensor of K or V of a layer, or of a part of one."""
         return self.state_item_bytes * max(
-            slot.part_rows(self.context_length) * slot.row_elements for slot in self.layout.slots
+            (slot.part_rows(self.context_length) * slot.row_elements for slot in self.layout.slots),
+            default=0,
         )
 
     @property
     def kv_parts(self) -> int:
         """Parts that the keys of a full layer are in, at most."""
-        return max(slot.parts for slot in self.layout.slots)
+        return max((slot.parts for slot in self.layout.slots), default=1)
 
     @property
     def kv_bytes(self) -> int:
@@ -257,8 +258,9 @@ class BuildPlan:
         """The hint of a chunk that is too long: what fits beside a window, and as activations."""
         item, windowed = self.state_item_bytes, [s for s in self.layout.slots if s.window]
         rings = [largest_chunk(slot, limit // (slot.row_elements * item)) for slot in windowed]
-        fits = min(self.prefill_chunk * limit // self.activation_tensor_bytes, *rings)
-        return f"--prefill-chunk {fits} fits" if fits > 0 else "choose a smaller --quant"
+        fits = min([self.prefill_chunk * limit // self.activation_tensor_bytes, *rings])
+        option = "--prefill-chunk" if self.config.embedding is None else "--context"
+        return f"{option} {fits} fits" if fits > 0 else "choose a smaller --quant"
 
     def _bound(self, limit: int) -> Iterator[tuple[int, str, str]]:
         """Bytes of the largest activations, what needs them, and what would fit."""
@@ -307,8 +309,8 @@ def _plan_kv(layout: KvLayout, context_length: int) -> KvPlan:
             full += row * slot.parts * slot.part_rows(context_length)
         else:
             sliding += row * slot.rows
-    heads = max(slot.kv_heads for slot in layout.slots)
-    head_dim = max(slot.head_dim for slot in layout.slots)
+    heads = max((slot.kv_heads for slot in layout.slots), default=0)
+    head_dim = max((slot.head_dim for slot in layout.slots), default=0)
     padded = 2 * item * heads * head_dim * context_length * len(layout.slots)
     return KvPlan(context_length, sliding, full, padded)
 
@@ -348,7 +350,7 @@ def make_plan(
     dtype = recipe.activation_dtype
     layout = kv_layout(
         config,
-        layer_plans(config),
+        layer_plans(config) if config.embedding is None else (),  # an encoder keeps none
         dtype,
         prefill_chunk,
         pads_pictures=target.pads_pictures,
@@ -362,6 +364,8 @@ def make_plan(
     largest = {name: positions[name] * max(one.tensors) for name, one in memory.items()}
     picture, sound = (largest.pop(one.name, 0) for one in (VISION, AUDIO))
     logits = _LOGITS * DTYPE_BYTES["float32"] * config.vocab_size
+    if config.embedding is not None:
+        logits = DTYPE_BYTES["float32"] * config.embedding.dim * prefill_chunk
     needs_f16 = recipe.has_float16 and target.float16 == NATIVE and target.float16_feature
     float16 = (target.float16_feature,) if needs_f16 else ()
     return BuildPlan(

@@ -198,23 +198,7 @@ def plan_text(plan: BuildPlan, model: str, libraries: Sequence[LibraryNeeds] = (
                 *(_recipe_row(recipe, recipe == plan.recipe) for recipe in plan.recipes),
             ]
         ),
-        "",
-        "Keys and values",
-        *_table(
-            [
-                ["context", "rings", "full layers", "all", "in a padded cache"],
-                *(
-                    [
-                        f"{kv.context_length:,}",
-                        size(kv.sliding_bytes),
-                        size(kv.full_bytes),
-                        size(kv.total_bytes),
-                        size(kv.padded_bytes),
-                    ]
-                    for kv in plan.kv
-                ),
-            ]
-        ),
+        *_kv_lines(plan),
         *_parts(plan),
         "",
         "Device memory",
@@ -334,9 +318,34 @@ def _parts(plan: BuildPlan) -> list[str]:
     return [f"  keys of a full layer are in {plan.kv_parts} parts, a binding and a launch each"]
 
 
+def _kv_lines(plan: BuildPlan) -> list[str]:
+    """Memory of keys and values by context; of an encoder nothing, as it keeps none."""
+    if not plan.layout.slots:
+        return []
+    return [
+        "",
+        "Keys and values",
+        *_table(
+            [
+                ["context", "rings", "full layers", "all", "in a padded cache"],
+                *(
+                    [
+                        f"{kv.context_length:,}",
+                        size(kv.sliding_bytes),
+                        size(kv.full_bytes),
+                        size(kv.total_bytes),
+                        size(kv.padded_bytes),
+                    ]
+                    for kv in plan.kv
+                ),
+            ]
+        ),
+    ]
+
+
 def _sequence_rows(plan: BuildPlan) -> list[list[str]]:
     """Memory of another sequence at a time: its keys and values; pages have one."""
-    if is_of_pages(plan.target.device):
+    if is_of_pages(plan.target.device) or not plan.layout.slots:
         return []
     return [["each further sequence (--slots)", size(plan.kv_bytes)]]
 

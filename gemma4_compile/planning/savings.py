@@ -62,15 +62,21 @@ def _exactness(chosen: str, other: str) -> str:
     return "nothing: it is more exact" if is_better else "exactness (docs/numerics.md)"
 
 
+_LONG = {False: "conversations", True: "texts"}
+
+
 def _sizes(plan: BuildPlan) -> Iterator[Saving]:
     """Shorter contexts and chunks."""
     context, chunk = plan.context_length, plan.prefill_chunk
+    encodes = plan.config.embedding is not None
     for _ in range(_HALVES):
         context //= 2
         if context < LEAST_CONTEXT:
             break
         less = plan.device_memory_bytes - _planned(plan, context, min(chunk, context))
-        yield Saving(f"--context {context}", less, "longer conversations")
+        yield Saving(f"--context {context}", less, f"longer {_LONG[encodes]}")
+    if encodes:
+        return  # which reads a text in one chunk
     for _ in range(_HALVES):
         chunk //= 2
         if chunk < LEAST_CHUNK:

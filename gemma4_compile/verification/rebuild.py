@@ -21,7 +21,7 @@ from gemma4_compile.errors import (
     VerificationError,
     printable,
 )
-from gemma4_compile.model_spec.config.gemma4 import preset_names
+from gemma4_compile.model_spec.config.gemma4 import encoder_presets, preset_names
 from gemma4_compile.package.artifacts import Build, Provenance, read_artifact
 from gemma4_compile.package.files import hash_file
 from gemma4_compile.package.interface import DRAFTER
@@ -216,7 +216,7 @@ def _model(request: RebuildRequest, build: Build) -> tuple[str, str | None]:
     name, revision = str(source.get("model")), source.get("revision")
     if source.get("kind") == "hub" and is_hub_id(name) and isinstance(revision, str):
         return name, revision
-    if source.get("kind") == "preset" and name in preset_names():
+    if source.get("kind") == "preset" and name in (*preset_names(), *encoder_presets()):
         return name, None
     raise UsageError(
         f"`{request.package}` was made from files of a directory, and packages do not say which",

@@ -39,6 +39,7 @@ from gemma4_compile.model_spec.config.vision import AnyVisionConfig, read_vision
 from gemma4_compile.model_spec.modality import TEXT_ONLY, Modality
 
 PRESETS_DIR = Path(__file__).parents[1] / "presets"
+ENCODERS_FOLDER = "encoders"  # of the presets
 
 _SECTIONS = {Modality.IMAGE: "vision_config", Modality.AUDIO: "audio_config"}
 
@@ -154,17 +155,28 @@ class Gemma4Config(TextConfig):
         cls, name: str, modalities: Collection[Modality] | None = TEXT_ONLY
     ) -> Gemma4Config:
         """Read the config of a released size, by the last part of its hub id (`gemma-4-E2B-it`)."""
-        if name not in preset_names():
-            raise ConfigError(
-                f"there is no preset `{name}`", hint=f"presets: {', '.join(preset_names())}"
-            )
-        values = json.loads((PRESETS_DIR / f"{name}.json").read_text("utf-8"))
+        values = json.loads(preset_file(name).read_text("utf-8"))
         return cls.from_dict(values, modalities=modalities)
 
 
 def preset_names() -> tuple[str, ...]:
-    """Names of the configs that ship with the package."""
+    """Names of the configs of decoders that ship with the package."""
     return tuple(sorted(path.stem for path in PRESETS_DIR.glob("*.json")))
+
+
+def encoder_presets() -> tuple[str, ...]:
+    """Names of the configs of encoders that ship with the package."""
+    return tuple(sorted(path.stem for path in (PRESETS_DIR / ENCODERS_FOLDER).glob("*.json")))
+
+
+def preset_file(name: str) -> Path:
+    """The file of a preset; ConfigError if there is none."""
+    if name in preset_names():
+        return PRESETS_DIR / f"{name}.json"
+    if name in encoder_presets():
+        return PRESETS_DIR / ENCODERS_FOLDER / f"{name}.json"
+    known = ", ".join((*preset_names(), *encoder_presets()))
+    raise ConfigError(f"there is no preset `{name}`", hint=f"presets: {known}")
 
 
 def _tell_unknown(

@@ -268,6 +268,7 @@ FOLDERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("package", "reply"),
         ("speculative",),
         ("engine",),
+        ("embedding",),
         ("prefixes", "prompt"),
         ("chat", "grammar"),
         ("terminal",),

@@ -25,7 +25,7 @@ from gemma4_compile.package.artifacts import (
     parameter_schema_id,
     read_artifact,
 )
-from gemma4_compile.package.interface import DRAFTER, interface_id, tasks
+from gemma4_compile.package.interface import DRAFTER, embeds, interface_id, tasks
 from gemma4_compile.runtime.package.checked_parts import parts_of
 from gemma4_compile.runtime.package.drafter_files import (
     HINT,
@@ -280,11 +280,16 @@ def check_manifest(
             "names, shapes or dtypes differ",
             hint=_MIXED,
         )
-    if manifest.get("interface_id") != interface_id(tasks(media_settings(provenance.build))):
+    if manifest.get("interface_id") != _interface_of(provenance.build):
         raise ArtifactError(
             f"`{abi.MANIFEST_FILE}` has another interface than this program", hint=_MIXED
         )
     _check_shards(cache, provenance)
+
+
+def _interface_of(described: Mapping[str, object]) -> str:
+    """The interface that metadata, or a provenance's `build`, are of."""
+    return interface_id(tasks(media_settings(described), embeds=embeds(described)))
 
 
 def _check_shards(
@@ -359,7 +364,7 @@ def library_parameters(
         raise ArtifactError(f"the library's metadata is damaged: {error!r}", hint=_MIXED) from error
     _check_parameters(params, cache)
     expected = {
-        "interface": interface_id(tasks(media_settings(values))),
+        "interface": _interface_of(values),
         "parameter schema": parameter_schema_id([r for s in cache.shards for r in s.records]),
         "context length": chat.context_window_size,
         "prefill chunk": chat.prefill_chunk_size,

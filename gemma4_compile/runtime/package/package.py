@@ -23,7 +23,7 @@ from gemma4_compile.package.artifacts import (
     read_artifact,
 )
 from gemma4_compile.package.fields import Fields
-from gemma4_compile.package.interface import DEVICE, DRAFTER
+from gemma4_compile.package.interface import DEVICE, DRAFTER, embeds
 from gemma4_compile.package.libraries import LibraryRecord
 from gemma4_compile.runtime.package.choice import choose_library, of_library
 from gemma4_compile.runtime.package.conversation_check import check_conversation
@@ -193,6 +193,11 @@ class Package:
     @property
     def _tokenizer_path(self) -> Path:
         return self.directory / "tokenizer.json"
+
+    @property
+    def embeds(self) -> bool:
+        """Return whether it is an encoder's, which makes embeddings and no replies."""
+        return embeds(self.chat_config.conversation)
 
     @property
     def stop_token_ids(self) -> frozenset[int]:

@@ -75,3 +75,18 @@ def test_a_package_of_text_alone_has_no_pictures_to_budget() -> None:
 def test_targets_of_a_package_are_known_ones(build: dict[str, object]) -> None:
     with pytest.raises(ArtifactError, match=r"`provenance\.json`: field `(target|limits)`"):
         package_targets(Provenance(None, build, {}))
+
+
+def test_a_text_of_an_encoder_is_read_in_one_call() -> None:
+    config = Gemma4Config.from_preset("embeddinggemma-2")
+    usual = CompileRequest("embeddinggemma-2", "cpu", "q4f16", Path("out"))
+    assert sizes_of(usual, config) == Sizes(2048, 2048, 280)
+    longer = replace(usual, context_length=8192)
+    assert sizes_of(longer, config) == Sizes(8192, 8192, 280)
+    assert sizes_of(replace(longer, prefill_chunk=8192), config) == Sizes(8192, 8192, 280)
+    with pytest.raises(UsageError, match="reads a text in one call"):
+        sizes_of(replace(longer, prefill_chunk=512), config)
+    with pytest.raises(UsageError, match="expected 1 to 16384 for this model"):
+        sizes_of(replace(usual, context_length=16385), config)
+    with pytest.raises(UsageError, match="makes no tokens to draft"):
+        sizes_of(replace(usual, drafter="tiny"), config)

@@ -360,3 +360,16 @@ def test_a_sound_that_no_binding_holds_is_refused() -> None:
     with pytest.raises(UsageError, match=r"^one activation of a sound needs") as caught:
         make_plan(replace(config, audio=audio), "q4f16", WEBGPU, 8192, 512).check()
     assert caught.value.hint == "leave `audio` out of --modalities"
+
+
+def test_an_encoder_keeps_nothing_between_calls() -> None:
+    config = Gemma4Config.from_preset("embeddinggemma-2")
+    plan = make_plan(config, "q4f16", target_spec("webgpu"), 2048, 2048)
+    assert plan.problem is None
+    assert plan.parameter_count == 271_002_648
+    assert (plan.kv_bytes, plan.kv_parts, plan.state_tensor_bytes) == (0, 1, 0)
+    assert plan.activation_tensor_bytes == 2048 * 4 * 24 * 512
+    wide = make_plan(config, "q4f16", target_spec("webgpu"), 8192, 8192)
+    with pytest.raises(UsageError, match="one activation needs") as caught:
+        wide.check()
+    assert caught.value.hint == f"--context {2**27 // (4 * 24 * 512)} fits"

@@ -1,0 +1,1 @@
+"""Embeddings of texts by a package of an encoder."""

@@ -1,0 +1,88 @@
+"""sentence-transformers' files: prompts, and poolings that are refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gemma4_compile.checkpoint.sentence_files import PROMPTS, Prompts, read_prompts
+from gemma4_compile.errors import CheckpointError
+from gemma4_compile.tiny import materialize_embedding
+
+PREFIX = "sentence_transformers.models."
+
+
+def write(folder: Path, name: str, values: Any) -> None:
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(values if isinstance(values, str) else json.dumps(values))
+
+
+def test_without_files_the_prompts_are_the_model_cards(tmp_path: Path) -> None:
+    assert read_prompts(tmp_path) == Prompts(PROMPTS)
+
+
+def test_a_checkpoints_own_are_read(tmp_path: Path) -> None:
+    materialize_embedding(tmp_path)
+    assert read_prompts(tmp_path).by_task["query"] == "task: search result | query: "
+    prompts = {"query": "q: ", "plain": None}
+    given = {"prompts": prompts, "default_prompt_name": "query"}
+    write(tmp_path, "config_sentence_transformers.json", given)
+    assert read_prompts(tmp_path) == Prompts({"query": "q: ", "plain": ""}, "query")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"prompts": ["query"]},
+        {"prompts": {"query": 1}},
+        {"prompts": {"query": "x" * 5000}},
+        {"prompts": {"query": "q"}, "default_prompt_name": "other"},
+        "[",
+    ],
+)
+def test_damaged_prompts_are_refused(values: Any, tmp_path: Path) -> None:
+    write(tmp_path, "config_sentence_transformers.json", values)
+    with pytest.raises(CheckpointError, match="config_sentence_transformers"):
+        read_prompts(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "words"),
+    [
+        ({"pooling_mode_cls_token": True}, "mean of all tokens.*pooling_mode_cls_token"),
+        ({"pooling_mode": "lasttoken"}, "found lasttoken"),
+        ({"pooling_mode_mean_tokens": True, "include_prompt": False}, "the prompt's among them"),
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True}, "max_tokens"),
+    ],
+)
+def test_other_poolings_are_refused(pooling: Any, words: str, tmp_path: Path) -> None:
+    write(tmp_path, "modules.json", [{"type": f"{PREFIX}Pooling", "path": "1_Pooling"}])
+    write(tmp_path, "1_Pooling/config.json", pooling)
+    with pytest.raises(CheckpointError, match=words):
+        read_prompts(tmp_path)
+
+
+def test_a_mean_is_taken_in_both_forms(tmp_path: Path) -> None:
+    write(tmp_path, "modules.json", [{"type": f"{PREFIX}Pooling", "path": "1_Pooling"}])
+    for values in ({"pooling_mode_mean_tokens": True}, {"pooling_mode": "mean"}):
+        write(tmp_path, "1_Pooling/config.json", values)
+        assert read_prompts(tmp_path) == Prompts(PROMPTS)
+
+
+@pytest.mark.parametrize(
+    ("modules", "words"),
+    [
+        ([{"type": f"{PREFIX}Dense", "path": "2_Dense"}], "module `Dense`"),
+        ([{"type": f"{PREFIX}Pooling", "path": "../other"}], "no folder of it"),
+        ([{"type": f"{PREFIX}Pooling", "path": ""}], "no folder of it"),
+        ({"modules": []}, "expected a list"),
+        ("[", "damaged"),
+    ],
+)
+def test_other_modules_are_refused(modules: Any, words: str, tmp_path: Path) -> None:
+    write(tmp_path, "modules.json", modules)
+    with pytest.raises(CheckpointError, match=words):
+        read_prompts(tmp_path)
