@@ -73,7 +73,7 @@ def measured(engine: Engine, options: argparse.Namespace) -> dict[str, Any]:
         "whole_ms": round(whole, 3),
         **result,
         "ratio": round(ratio, 3),
-        "kept_bytes": kept.counts.nbytes,
+        "kept_bytes": kept.counts().nbytes,
     }
 
 
