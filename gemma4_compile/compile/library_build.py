@@ -13,7 +13,12 @@ from pathlib import Path
 from types import MappingProxyType
 
 from gemma4_compile.compile import library_processes
-from gemma4_compile.compile.build import LibraryOptions, LibraryReport, build_executable
+from gemma4_compile.compile.build import (
+    LibraryOptions,
+    LibraryReport,
+    build_executable,
+    client_texts,
+)
 from gemma4_compile.compile.compilation import Compilation, LibraryPlan, provenance_of
 from gemma4_compile.compile.dump import Dump, begin_dump
 from gemma4_compile.compile.request import CompileRequest
@@ -187,7 +192,14 @@ def _metadata(build: Compilation) -> JsonObject:
         media=build.media,
         table=_row_table(build),
         embedding=build.embedding,
+        client_texts=_client_texts(build),
     )
+
+
+def _client_texts(build: Compilation) -> int | None:
+    """Texts that the stock client gives to a call of an encoder; None where it calls none."""
+    sizes = client_texts(build.target, build.prefill_chunk, build.context_length)
+    return None if build.embedding is None or sizes is None else sizes[0]
 
 
 def _row_table(build: Compilation) -> interface.RowTable | None:

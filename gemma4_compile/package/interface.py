@@ -207,10 +207,11 @@ def library_metadata(
     drafter: Sequence[NamedTensor] = (),
     table: RowTable | None = None,
     embedding: JsonObject | None = None,
+    client_texts: int | None = None,
 ) -> JsonObject:
     """Result of the library's `_metadata`, which the client and our runtime call.
 
-    `embedding` : `embedding_entry` of an encoder
+    `embedding` : `embedding_entry` of an encoder; `client_texts` : of a call of the client's to it
     """
     adapters = adapter_dtypes(media)
     offered = tasks(media, embeds=embedding is not None)
@@ -232,6 +233,7 @@ def library_metadata(
         **({DRAFTER: {"params": _params(drafter)}} if drafter else {}),
         **({TABLE: table.to_json()} if table is not None else {}),
         **({} if embedding is None else {EMBEDDING: embedding}),
+        **({} if client_texts is None else {"max_batch_size": client_texts}),
         "artifact": {
             "schema": "mlc.compiled-program",
             "schema_version": 1,

@@ -1,7 +1,7 @@
 // Drives stock WebLLM in headless Chromium, or in `firefox` if the job names one. usage: node chromium_driver.mjs JOB.json
 //
-// Job: {package, library, chromium, output, overrides?, fast?: folder of fast.js, init?: a script that runs before the page's, steps}. Steps, by `op`:
-//   chat {request, interruptAfter?}    reset    unload    reload    provokeError
+// Job: {package, library, chromium, output, overrides?, embeds?: the model is one of embeddings, fast?: folder of fast.js, init?: a script that runs before the page's, steps}. Steps, by `op`:
+//   chat {request, interruptAfter?}    embed {input}    reset    unload    reload    provokeError
 //   leave {request, after, overrides?}   the page is reloaded in the middle of a reply, and the model loaded anew
 //   sessions    resume {session, stream?}    forget {session}     the client's resumable generation
 // Writes result.json to the output folder: one result per step. Exits with 1 if a step failed, the
@@ -28,6 +28,8 @@ async function run(page, step) {
         ([request, after]) => window.tests.chat(request, after),
         [step.request, step.interruptAfter],
       );
+    case "embed":
+      return page.evaluate((input) => window.tests.embed(input), step.input);
     case "reset":
       return page.evaluate(() => window.tests.resetChat());
     case "unload":
@@ -55,7 +57,10 @@ async function run(page, step) {
 /** Loads the model in a page that has just come. */
 async function open(page, overrides = job.overrides ?? {}) {
   await page.waitForFunction("window.tests");
-  return page.evaluate(([library, fields]) => window.tests.load(library, fields), [job.library, overrides]);
+  return page.evaluate(
+    ([library, fields, embeds]) => window.tests.load(library, fields, embeds),
+    [job.library, overrides, job.embeds ?? false],
+  );
 }
 
 async function main() {

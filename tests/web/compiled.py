@@ -21,6 +21,8 @@ DRAFTED = "tiny-drafted"
 """The same with its drafter."""
 SEEING = "tiny-seeing"
 """The same with its towers."""
+EMBEDDING = "tiny-embedding"
+"""The embedder that ships."""
 EVERY = tuple(name for name, form in LIBRARIES.items() if form.target == "webgpu")
 """Libraries of a package for every browser, as `gemma4-compile` makes one."""
 USUAL = ("float", "default", NATIVE)
@@ -40,6 +42,7 @@ class Sizes:
 SIZES = {
     TINY: Sizes(context_length=512, prefill_chunk=24),
     DRAFTED: Sizes(context_length=512, prefill_chunk=24),
+    EMBEDDING: Sizes(context_length=64, prefill_chunk=64),
     SEEING: Sizes(context_length=1000, prefill_chunk=300),
     SEEING_LITTLE: Sizes(context_length=512, prefill_chunk=24),
     "e2b": Sizes(context_length=96, prefill_chunk=12),
@@ -81,7 +84,7 @@ class Compiler:
 
         def make(output: Path) -> None:
             request = CompileRequest(
-                model=TINY if model.startswith(TINY) else str(self._checkpoint(model)),
+                model=self._source(model),
                 target=target,
                 quant=quant,
                 output=output,
@@ -108,6 +111,11 @@ class Compiler:
         form = (activations, limits, float16)
         key = (model, target, quant, *form, *libraries)
         return made_once(self.root / "-".join(key), make)
+
+    def _source(self, model: str) -> str:
+        if model == EMBEDDING:
+            return model
+        return TINY if model.startswith(TINY) else str(self._checkpoint(model))
 
     def _checkpoint(self, kind: str) -> Path:
         def make(path: Path) -> None:

@@ -97,15 +97,18 @@ def drive_webllm(
     fast: Path | None = None,
     firefox: str | None = None,
     init: str | None = None,
+    embeds: bool = False,
 ) -> dict[str, Any]:
     """Run steps (see `chromium_driver.mjs`); return its whole result.
 
-    `firefox` is the browser instead of Chromium, `init` a script that runs before the page's own.
+    `firefox` is the browser instead of Chromium, `init` a script that runs before the page's own,
+    `embeds` says that the package is one of embeddings.
     """
     job = {
         "overrides": dict(overrides or {}),
         "steps": list(steps),
         **({"init": init} if init else {}),
+        **({"embeds": True} if embeds else {}),
     }
     return _drive("chromium_driver.mjs", job, package, folder, fast, firefox)
 

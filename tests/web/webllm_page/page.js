@@ -33,7 +33,8 @@ function watch(pipeline) {
   note("artifactDecodeAndForward", ([id]) => [id]);
 }
 
-async function load(library, overrides) {
+/** `embeds`: the model is one of the client's pipeline for embeddings. */
+async function load(library, overrides, embeds) {
   const base = `${location.origin}/package/`;
   const started = performance.now();
   const progress = [];
@@ -47,13 +48,14 @@ async function load(library, overrides) {
           model_lib: base + library,
           model_manifest: "mlc-model-manifest.json",
           overrides,
+          ...(embeds && { model_type: webllm.ModelType.embedding }),
         },
       ],
     },
     initProgressCallback: (report) => progress.push(report.progress),
     logLevel: "WARN",
   });
-  watch(engine.loadedModelIdToPipeline.get(MODEL_ID));
+  if (!embeds) watch(engine.loadedModelIdToPipeline.get(MODEL_ID));
   return { loadMs: performance.now() - started, progress };
 }
 
@@ -124,6 +126,7 @@ async function provokeError() {
 window.tests = {
   load,
   chat,
+  embed: (input) => engine.embeddings.create({ input }),
   begin,
   resume,
   sessions: () => engine.listResumableSessions(),

@@ -47,7 +47,8 @@ _TOKENS = {
 
 def config() -> EmbeddingGemma2Config:
     """The model's config: text alone."""
-    return EmbeddingGemma2Config(
+    create: Any = EmbeddingGemma2Config
+    made: EmbeddingGemma2Config = create(
         text_config=dict(_TEXT),
         vision_config=None,
         audio_config=None,
@@ -55,6 +56,7 @@ def config() -> EmbeddingGemma2Config:
         dtype="bfloat16",
         **_TOKENS,
     )
+    return made
 
 
 def build() -> Any:

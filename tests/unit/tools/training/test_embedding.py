@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import torch
@@ -95,7 +96,8 @@ def test_texts_that_are_as_right_count_for_nothing() -> None:
 @pytest.mark.usefixtures("one_thread")
 def test_held_out_paraphrases_are_the_nearest_of_all(tmp_path: Path) -> None:
     materialize_embedding(tmp_path)
-    model = EmbeddingGemma2Model.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    model: Any = EmbeddingGemma2Model.from_pretrained(tmp_path, dtype=torch.float32)
+    model.eval()
     pairs = examination(3, EXAMINED)
     texts = [[pair.first for pair in pairs], [pair.second for pair in pairs]]
     with torch.no_grad():

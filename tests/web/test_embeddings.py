@@ -1,0 +1,58 @@
+"""`tiny-embedding` in the stock client's pipeline of embeddings, next to the native runtime."""
+
+from __future__ import annotations
+
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from gemma4_compile.runtime.embedding.embedder import Embedder
+from tests import tolerances
+from tests.web.compiled import EMBEDDING, Compiler
+from tests.web.webllm import drive_webllm
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+QUANT = "q4f32"
+BLOCKS = 3 * 4  # attention, feed-forward and per-layer input of each layer
+# Of vectors of length 1, from the same weights: the errors of two ways to sum are independent.
+BOUND = sqrt(2) * tolerances.relative_error(BLOCKS, QUANT)
+TEXTS = (
+    "Alice has a red ball.",
+    "On Monday we meet Kate in the garden. In the kitchen there is a green lamp.",
+    "7",
+    "A red ball belongs to Alice.",
+)
+
+
+def vectors(answer: Any) -> npt.NDArray[np.float32]:
+    assert [one["index"] for one in answer["data"]] == list(range(len(answer["data"])))
+    return np.array([one["embedding"] for one in answer["data"]], np.float32)
+
+
+def test_its_vectors_are_the_native_runtimes(
+    browser: str, compiled: Compiler, tmp_path: Path
+) -> None:
+    """Texts, one text, and ids with and without what a tokenizer puts around a text."""
+    native = Embedder.open(compiled(EMBEDDING, "cpu", QUANT))
+    whole = native.tokens_of(TEXTS)
+    assert all(len(ids) > 2 for ids in whole)
+    package = compiled(EMBEDDING, "webgpu", QUANT)
+    inputs: list[Any] = [list(TEXTS), TEXTS[1], whole, whole[0][1:-1]]
+    steps = [{"op": "embed", "input": one} for one in inputs]
+    result = drive_webllm(package, steps, tmp_path, embeds=True)
+
+    expected = native.embed(TEXTS)
+    texts, one, ids, bare = map(vectors, result["results"])
+    for found, meant in ((texts, expected), (one, expected[1:2]), (ids, expected)):
+        assert found.shape == meant.shape
+        assert np.linalg.norm(found - meant, axis=1).max() <= BOUND
+    np.testing.assert_array_equal(texts, ids)
+    np.testing.assert_array_equal(bare, texts[:1])
+    assert (texts[0] @ texts.T)[[1, 2]].max() < texts[0] @ texts[3]
+    counted = result["results"][0]["usage"]["prompt_tokens"]
+    assert counted == sum(len(text) - 2 for text in whole)  # what it has tokenised itself
