@@ -139,7 +139,8 @@ def test_no_room_for_a_file(
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("times", [1, 3])
 def test_several_processes_for_one_output(
     times: int, run: Run, model: Path, whole: tuple[Files, Files], tmp_path: Path
 ) -> None:

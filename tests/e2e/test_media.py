@@ -210,6 +210,7 @@ def test_sounds_are_causal_in_the_stock_client_as_well(
     np.testing.assert_array_equal(clients, ours)
 
 
+@pytest.mark.slow
 def test_another_picture_of_the_same_size_is_not_taken_for_the_first(
     subject: Callable[..., Subject],
 ) -> None:

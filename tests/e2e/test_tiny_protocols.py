@@ -115,6 +115,7 @@ def spoken(live: Live) -> dict[str, Any]:
     return read
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["chats", "responses", "messages", "ollama"])
 def test_javascript_clients_run_an_agent_and_read_a_form(
     spoken: dict[str, Any], protocol: str

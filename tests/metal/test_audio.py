@@ -16,7 +16,11 @@ from tests.metal import emulator
 
 
 @pytest.mark.parametrize(
-    ("audio", "recipe"), [(sounds.TOWER, "q8f16"), (sounds.UNIFIED, "q4f32")], ids=["tower", "12B"]
+    ("audio", "recipe"),
+    [
+        pytest.param(sounds.TOWER, "q8f16", id="tower", marks=pytest.mark.slow),
+        pytest.param(sounds.UNIFIED, "q4f32", id="12B"),
+    ],
 )
 def test_rows_equal_transformers(
     audio: dict[str, object], recipe: str, metal_device: tvm.runtime.Device, tmp_path: Path

@@ -78,7 +78,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 # One of each way to say what is trained; the others name other weights.
-QUICK = ("dense", "every linear", "DoRA", "experts", "both its own", "tokens", "untied head")
+QUICK = ("dense", "DoRA", "experts", "untied head")
 
 
 def write_adapter(folder: Path, model: Any, seed: int = 0, **config: Any) -> None:

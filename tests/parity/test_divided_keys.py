@@ -53,6 +53,7 @@ def test_tokens_taken_back_and_others_in_their_place(divided: Case) -> None:
     divided.check(ids, divided.prefill(ids, 46, 48, 1) | divided.decode(ids, 48, 50))
 
 
+@pytest.mark.slow
 def test_a_benchmark_stands_where_a_prompt_would(case: CaseFactory) -> None:
     compiled = case("e2b", key_bytes=7 * ROW)
     ids, engine = compiled.prompt(70).tolist(), compiled.engine

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.parity
 STEPS = 3
 
 
-@pytest.mark.parametrize("kind", slow_unless(lambda kind: kind in ("e4b", "moe"), models.KINDS))
+@pytest.mark.parametrize("kind", slow_unless(lambda kind: kind == "moe", models.KINDS))
 def test_rows_of_sequences_of_several_lengths(case: CaseFactory, kind: str) -> None:
     """One token long, about a window, and beyond what rings hold."""
     compiled = case(kind)

@@ -174,7 +174,8 @@ def test_a_long_conversation(case: Callable[..., MediaCase], kind: str) -> None:
     compiled.check(given, found)
 
 
-@pytest.mark.parametrize("recipe", [pytest.param("f16", marks=pytest.mark.slow), "q4f16"])
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["f16", "q4f16"])
 def test_float16(case: Callable[..., MediaCase], recipe: str) -> None:
     compiled = case("unified", recipe)
     given = compiled.context((*CONTEXTS["several"], ("t", NEW_TOKENS)))

@@ -51,12 +51,14 @@ def _all_texts() -> Iterator[tuple[str, str]]:
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-                place = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
                 if isinstance(node, ast.JoinedStr):
                     parts = (p.value if isinstance(p, ast.Constant) else "{}" for p in node.values)
-                    yield place, "".join(map(str, parts))
+                    text = "".join(map(str, parts))
                 elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    yield place, node.value
+                    text = node.value
+                else:
+                    continue
+                yield f"{path.relative_to(ROOT)}:{node.lineno}", text
 
 
 def named_things(parser: argparse.ArgumentParser) -> Iterator[tuple[Parser, argparse.Action]]:

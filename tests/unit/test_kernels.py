@@ -68,7 +68,12 @@ def test_the_list_counts_what_a_library_reports(capsys: pytest.CaptureFixture[st
 
 @pytest.mark.parametrize(
     ("target", "source"),
-    [("webgpu", "@compute"), ("metal", "kernel void"), ("cuda", "__global__"), ("cpu", "@T.prim")],
+    [
+        ("webgpu", "@compute"),
+        pytest.param("metal", "kernel void", marks=pytest.mark.slow),
+        pytest.param("cuda", "__global__", marks=pytest.mark.slow),
+        ("cpu", "@T.prim"),
+    ],
 )
 def test_a_kernel_in_full(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, target: str, source: str

@@ -224,11 +224,12 @@ def test_a_pinned_subgroup_size_is_accepted_and_right(
 OF_GUESSES = ("few_row", "normed_few_row", "combine_few", "quantized_few_row", "sample_top_p")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("quant", "activations", "limits"),
     [
         ("q4f16", "float", "default"),
-        pytest.param("q4f16", "int8", "subgroups-4", marks=pytest.mark.slow),
+        ("q4f16", "int8", "subgroups-4"),
     ],
 )
 def test_kernels_of_guesses_are_right(

@@ -40,6 +40,7 @@ def both_ways(
         assert np.array_equal(again, table), name
 
 
+@pytest.mark.slow
 def test_prompts_tokens_and_rows_of_guesses(
     compiled: Compiler, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:

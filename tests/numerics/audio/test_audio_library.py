@@ -27,7 +27,11 @@ def written(folder: Path, name: str, array: Array) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("audio", "recipe"), [(sounds.TOWER, "q8f16"), (sounds.UNIFIED, "q4f32")], ids=["tower", "12B"]
+    ("audio", "recipe"),
+    [
+        pytest.param(sounds.TOWER, "q8f16", id="tower", marks=pytest.mark.slow),
+        pytest.param(sounds.UNIFIED, "q4f32", id="12B"),
+    ],
 )
 def test_rows_equal_transformers(
     audio: dict[str, Any], recipe: str, lavapipe: VulkanDriver, tmp_path: Path

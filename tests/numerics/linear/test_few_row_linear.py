@@ -179,11 +179,12 @@ def test_kernels_of_odd_shapes(
 @pytest.mark.parametrize(
     "tuning",
     [
-        FewRowTuning(threads=256, items_per_lane=1),
-        FewRowTuning(threads=64, min_blocks=1),
-        FewRowTuning(rows=2),
+        pytest.param(
+            FewRowTuning(threads=256, items_per_lane=1), id="many lanes", marks=pytest.mark.slow
+        ),
+        pytest.param(FewRowTuning(threads=64, min_blocks=1), id="many rows"),
+        pytest.param(FewRowTuning(rows=2), id="two rows a block", marks=pytest.mark.slow),
     ],
-    ids=["many lanes", "many rows", "two rows a block"],
 )
 def test_kernels_of_other_divisions(
     tuning: FewRowTuning, lavapipe: VulkanDriver, tmp_path: Path

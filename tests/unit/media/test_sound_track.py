@@ -28,18 +28,18 @@ INNER = slice(4000, -4000)  # a codec bends the ends
         ("ipod", "aac", 0.03),  # Voice Memos
         ("ipod", "alac", 1e-3),
         ("mp4", "aac", 0.03),
-        ("mov", "aac", 0.03),
+        pytest.param("mov", "aac", 0.03, marks=pytest.mark.slow),
         ("mov", "pcm_s16le", 1e-3),
-        ("mov", "pcm_s16be", 1e-3),
-        ("mov", "pcm_u8", 0.01),
-        ("mov", "pcm_s24le", 1e-3),
+        pytest.param("mov", "pcm_s16be", 1e-3, marks=pytest.mark.slow),
+        pytest.param("mov", "pcm_u8", 0.01, marks=pytest.mark.slow),
+        pytest.param("mov", "pcm_s24le", 1e-3, marks=pytest.mark.slow),
         ("mov", "pcm_f32le", 1e-3),
         ("webm", "libopus", 0.02),  # MediaRecorder of Chromium and Firefox
-        ("mp4", "libopus", 0.02),
+        pytest.param("mp4", "libopus", 0.02, marks=pytest.mark.slow),
         ("matroska", "aac", 0.03),
         ("ogg", "flac", 1e-3),
         ("mp4", "ac3", 0.01),
-        ("caf", "alac", 1e-3),
+        pytest.param("caf", "alac", 1e-3, marks=pytest.mark.slow),
     ],
 )
 def test_a_recording_is_the_sound_that_was_recorded(form: str, codec: str, most: float) -> None:

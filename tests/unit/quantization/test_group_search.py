@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from gemma4_compile.quantization.group_search import search_groups
+from tests.marks import slow_unless
 from tests.unit.quantization.searched_groups import Array, held, search, values
 
 COUNT = 2003  # no whole number of blocks
@@ -63,7 +64,7 @@ DRAWN = (
 )
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("dtype", slow_unless("float16".__eq__, ["float16", "float32"]))
 @pytest.mark.parametrize("name", DRAWN)
 def test_it_is_what_its_definition_says_and_no_worse_than_the_plain_rule(
     name: str, dtype: str

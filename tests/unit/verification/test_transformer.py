@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests import hf, models
+from tests.marks import slow_unless
 
 pytestmark = pytest.mark.parity
 
@@ -19,7 +20,7 @@ from gemma4_compile.verification.transformer import (  # noqa: E402
 LENGTH = 40
 
 
-@pytest.mark.parametrize("form", ["hub", "transformers"])
+@pytest.mark.parametrize("form", slow_unless("hub".__eq__, ["hub", "transformers"]))
 @pytest.mark.parametrize("kind", [*models.KINDS, *models.UNTIED])
 def test_streamed_equals_whole(
     kind: str, form: models.Form, monkeypatch: pytest.MonkeyPatch

@@ -82,8 +82,12 @@ def in_turns(low: float, high: float) -> Share:
 
 @pytest.mark.parametrize(
     "share",
-    [lambda: always(0.6), lambda: always(0.7), lambda: always(0.85), lambda: in_turns(0.4, 0.9)],
-    ids=["60 %", "70 %", "85 %", "in turns"],
+    [
+        pytest.param(lambda: always(0.6), id="60 %", marks=pytest.mark.slow),
+        pytest.param(lambda: always(0.7), id="70 %"),
+        pytest.param(lambda: always(0.85), id="85 %", marks=pytest.mark.slow),
+        pytest.param(lambda: in_turns(0.4, 0.9), id="in turns"),
+    ],
 )
 @pytest.mark.parametrize("times", [E2B, DENSE_31B, BROWSER], ids=["E2B", "31B", "browser"])
 def test_replies_are_nearly_as_fast_as_with_the_best_number(

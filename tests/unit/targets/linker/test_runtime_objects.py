@@ -146,6 +146,7 @@ def test_flags_and_sources_decide_the_cache_entry() -> None:
     assert key == objects.entry_name(replace(QUICK, link_flags=("-s",)), sources)
 
 
+@pytest.mark.slow
 def test_two_builds_at_once_leave_one_whole_entry(cache: Path) -> None:
     results: list[list[Path]] = []
     threads = [

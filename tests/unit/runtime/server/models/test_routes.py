@@ -21,6 +21,7 @@ from gemma4_compile.runtime.server.openai_responses.store import ResponseStore
 from gemma4_compile.runtime.server.service import Service
 from gemma4_compile.runtime.server.worker import Worker, WorkerState
 from tests.live_server import QUESTION, TOOL_TEMPLATE, Live, scripted_model, serving
+from tests.marks import slow_unless
 from tests.scripted_engine import ScriptedEngine, encode, scripted_slots
 
 KEY = "secret"
@@ -96,7 +97,7 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("path", slow_unless(lambda path: "/chat" in path, BODIES))
 def test_each_request_goes_to_the_model_that_it_names(live: Live, path: str) -> None:
     for name in ("second", "first", "second:latest"):
         status, answer = asked(live, path, {"model": name, **BODIES[path]})
