@@ -8,7 +8,6 @@ layer. Row i of a call with `rows` rows is at position ``positions[2] - rows + i
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -21,6 +20,7 @@ from gemma4_compile.operators.attention_splits import LOWEST
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.examples import (
     ATTENTION_F32,
+    HALF_ULP_F16,
     Sizes,
     example_carried,
     joint_positions,
@@ -32,6 +32,7 @@ from gemma4_compile.operators.heads import (
     WHOLE,
     CachePart,
     CacheShape,
+    Carried,
     Head,
     Put,
     QkvColumns,
@@ -190,25 +191,6 @@ class QkNormRopeCache(Operator):
 
 
 @dataclass(frozen=True)
-class Carried:
-    """What the parts before one left of a sum.
-
-    Attributes
-    ----------
-    mean : their attention by channel
-    highest, weights : the highest score, and the sum of weights relative to it
-    """
-
-    mean: Callable[[Index], Expr]
-    highest: Expr
-    weights: Expr
-
-    def total(self, channel: Index) -> Expr:
-        """The weighted sum of a channel."""
-        return as_f32(self.mean(channel)) * self.weights
-
-
-@dataclass(frozen=True)
 class OverCache(Operator):
     """Shapes of attention over the cache, and the keys that a position sees.
 
@@ -259,6 +241,10 @@ class OverCache(Operator):
     def tolerance(self, result: str) -> float:
         return ATTENTION_F32
 
+    def operand(self, channel: Expr) -> Expr:
+        """A channel of q as it is multiplied."""
+        return channel
+
     def online(
         self,
         q: Buffer,
@@ -284,7 +270,7 @@ class OverCache(Operator):
             slot = bind(self.cache.row(t))
             score = LocalVar("float32", f32(0.0))
             with T.serial(0, dim) as d:
-                score.add(q[i, h * dim + d] * as_f32(key[slot, g, d]))
+                score.add(self.operand(q[i, h * dim + d]) * as_f32(key[slot, g, d]))
             higher = bind(tirx.max(highest.value, score.value))
             keep, weight = (
                 bind(tirx.exp(highest.value - higher)),
@@ -317,12 +303,15 @@ class PrefillAttention(OverCache):
     ----------
     transformers 5.24.0, `create_masks_for_vision_model` of models/gemma4/modeling_gemma4.py. Only
     sliding layers have it; the window bounds what comes before a row, not what comes after.
+    With `rounds_to_halves` q and the weights of keys are rounded to float16 before their products,
+    as K and V are: matrix units multiply nothing longer.
     """
 
     kind: ClassVar[str] = "prefill_attention"
     out_dtype: str = "float32"
     has_copies: bool = False
     sees_pictures: bool = False
+    rounds_to_halves: bool = False
 
     @property
     def name(self) -> str:
@@ -331,6 +320,13 @@ class PrefillAttention(OverCache):
     @property
     def variant(self) -> str:
         return self.name
+
+    def operand(self, channel: Expr) -> Expr:
+        return as_f32(channel.astype("float16")) if self.rounds_to_halves else channel
+
+    def tolerance(self, result: str) -> float:
+        # A weight moves by half a unit at most, and so does a mean of values, of their size.
+        return super().tolerance(result) + (HALF_ULP_F16 if self.rounds_to_halves else 0.0)
 
     def position(self, positions: Buffer, position: Expr) -> Expr:
         """Position of a row; a copy has that of the first row that is kept."""

@@ -10,7 +10,7 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.base import symbolic_rows
-from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.tir import LocalVar, bind, i32
 from gemma4_compile.operators.types import Buffer, Expr, Index
 
@@ -53,6 +53,25 @@ class CachePart:
 
 
 WHOLE = CachePart()
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What the parts before one left of a sum.
+
+    Attributes
+    ----------
+    mean : their attention by channel
+    highest, weights : the highest score, and the sum of weights relative to it
+    """
+
+    mean: Callable[[Index], Expr]
+    highest: Expr
+    weights: Expr
+
+    def total(self, channel: Index) -> Expr:
+        """The weighted sum of a channel."""
+        return as_f32(self.mean(channel)) * self.weights
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from typing import ClassVar
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.operators.attention import Carried, OverCache
+from gemma4_compile.operators.attention import OverCache
 from gemma4_compile.operators.attention_splits import declare_splits
 from gemma4_compile.operators.base import TensorSpec
 from gemma4_compile.operators.examples import Sizes
-from gemma4_compile.operators.heads import Head, QkvColumns, norm_and_rotate
+from gemma4_compile.operators.heads import Carried, Head, QkvColumns, norm_and_rotate
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.rows import Joint, One, OneOf
 from gemma4_compile.operators.tir import (

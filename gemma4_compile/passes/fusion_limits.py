@@ -12,6 +12,7 @@ from gemma4_compile.model_spec.layers.attention import AttentionOptions
 from gemma4_compile.model_spec.layers.kv_cache import KvLimits
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.passes.operator_graph import OperatorCall
+from gemma4_compile.targets.kernels.attention.tensor_core_chunk_shape import LARGEST_HEAD
 from gemma4_compile.targets.kernels.linear.float_gemv import fused_width
 from gemma4_compile.targets.kernels.tiles.few_row_shape import reads_tiles
 from gemma4_compile.targets.spec import INT8, UNLIMITED, TargetSpec
@@ -71,7 +72,11 @@ def attention_options(target: TargetSpec) -> AttentionOptions:
         return CPU_SPLITS
     tuning = target.tuning.decode_attention
     return AttentionOptions(
-        tuning.sliding_splits, tuning.full_splits, tuning.max_blocks, tuning.split_channels
+        tuning.sliding_splits,
+        tuning.full_splits,
+        tuning.max_blocks,
+        tuning.split_channels,
+        rounded_head=LARGEST_HEAD if target.tensor_cores else 0,
     )
 
 

@@ -37,6 +37,8 @@ from gemma4_compile.operators.rows import (
 from gemma4_compile.operators.split_attention import NormedQuery, SplitAttention
 from gemma4_compile.operators.types import Index
 
+ROUNDED_CHANNELS = 64  # heads whose chunks matrix units multiply have a multiple of them
+
 
 @dataclass(frozen=True)
 class AttentionOptions:
@@ -47,12 +49,20 @@ class AttentionOptions:
     sliding_splits, full_splits : splits of a layer's keys by its kind, at most
     max_blocks : splits times KV heads, at most; None for any number
     split_channels : a split has keys of at least so many channels, and in multiples of them
+    rounded_head : a chunk's attention over float16 keys has q and weights in float16, too, in heads
+        of at most so many channels
     """
 
     sliding_splits: int
     full_splits: int
     max_blocks: int | None = None
     split_channels: int = 1
+    rounded_head: int = 0
+
+    def rounds(self, head_dim: int, cache_dtype: str) -> bool:
+        """Whether a chunk's q and weights are rounded to float16, for matrix units."""
+        fits = head_dim <= self.rounded_head and head_dim % ROUNDED_CHANNELS == 0
+        return fits and cache_dtype == "float16"
 
     def splits(self, plan: LayerPlan) -> int:
         """Splits for a layer."""
@@ -282,6 +292,7 @@ class Attention(nn.Module):
         sees_pictures = last_rows is not None and self.plan.window is not None
         results: list[TensorSpec] = [(tuple(q.shape), self.activation_dtype)]
         parts = self._parts(kv)
+        rounds = self.options.rounds(self.plan.head_dim, kv.layout.dtype)
         made: tuple[nn.Tensor, ...] = ()
         if len(parts) > 1:
             results.append(((q.shape[0], self.plan.num_attention_heads, 2), "float32"))
@@ -292,6 +303,7 @@ class Attention(nn.Module):
                 window=self.plan.window,
                 out_dtype=self.activation_dtype,
                 has_copies=kv.has_copies,
+                rounds_to_halves=part.is_whole and rounds,
                 **self._cache_fields(kv, part),
             )
             args = [q, *kv.get(self.plan.kv_slot, part.index), kv.positions]

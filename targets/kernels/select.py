@@ -13,6 +13,7 @@ from typing import Any
 from tvm import tirx
 
 from gemma4_compile.operators.activations import Int8, PackedOutput
+from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.expert_linear import ExpertLinear
@@ -34,6 +35,7 @@ from gemma4_compile.targets.kernels.attention import (
     qk_norm_rope_cache,
     spans,
     subgroup_matrix_patches,
+    tensor_core_chunk,
     tensor_core_patches,
 )
 from gemma4_compile.targets.kernels.audio import clipped_norm, relative_attention, subsample_conv
@@ -84,7 +86,6 @@ ONE_KERNEL: Mapping[str, Factory] = {
     # attention
     "qk_norm_rope_cache": qk_norm_rope_cache.make_qk_norm_rope_cache,
     "combine_splits": combine.make_combine_splits,
-    "prefill_attention": prefill.make_prefill_attention,
     "last_visible_rows": last_visible_rows.make_last_visible_rows,
     "kept_rows": padded_rows.make_kept_rows,
     "shifted_rotary": padded_rows.make_shifted_rotary,
@@ -181,6 +182,10 @@ def select(operator: Operator, spec: TargetSpec) -> Factory:
             return few_row_norms.make_quantized_branch_norms
         case QuantizedBranchNorms():
             return few_row_norms.make_routed_branch_norms
+        case PrefillAttention():
+            if tensor_core_chunk.fits_tensor_cores(operator, spec):
+                return tensor_core_chunk.make_tensor_core_chunk_attention
+            return prefill.make_prefill_attention
         case PatchAttention():
             if tensor_core_patches.fits_tensor_cores(operator, spec):
                 return tensor_core_patches.make_tensor_core_attention

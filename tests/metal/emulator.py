@@ -9,7 +9,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,7 +19,7 @@ import tvm_ffi
 from tvm import relax
 
 from gemma4_compile.system.cache_folder import cache_folder
-from gemma4_compile.targets import TargetSpec, cpu, metal
+from gemma4_compile.targets import TargetSpec, cpu, cuda, metal
 from gemma4_compile.targets.linker import link as linker
 from gemma4_compile.targets.linker import runtime_objects, zig
 from gemma4_compile.targets.linker.cpp_library import cpp_library
@@ -43,7 +43,12 @@ ARRAY = re.compile(r"^( *)threadgroup (\w+) (\w+)\[(\d+)\];$", re.MULTILINE)
 
 SPEC = replace(metal.DEFAULT, host_triple="", processor="")
 """Kernels for Metal, called by this machine's CPU."""
-TENSOR_CORES = replace(SPEC, tensor_cores=True, max_threads_per_block=1024)
+TENSOR_CORES = replace(
+    SPEC,
+    tensor_cores=True,
+    max_threads_per_block=cuda.DEFAULT.max_threads_per_block,
+    max_shared_memory_bytes=cuda.DEFAULT.max_shared_memory_bytes,
+)
 """The same with CUDA's kernels where they need what only its warps have."""
 
 
@@ -154,14 +159,23 @@ def _compile(sources: Mapping[str, str]) -> tuple[str, str]:
 
 
 @contextmanager
-def fast_math() -> Iterator[None]:
-    """Compile kernels that are loaded meanwhile as TVM's runtime has Apple's compiler do it."""
+def _with_flags(*flags: str) -> Iterator[None]:
     global _flags
-    _flags = ("-ffast-math",)
+    _flags = flags
     try:
         yield
     finally:
         _flags = ()
+
+
+def fast_math() -> AbstractContextManager[None]:
+    """Compile kernels that are loaded meanwhile as TVM's runtime has Apple's compiler do it."""
+    return _with_flags("-ffast-math")
+
+
+def memory_of_cuda() -> AbstractContextManager[None]:
+    """Give kernels that are loaded meanwhile the shared memory of CUDA's thread blocks."""
+    return _with_flags(f"-DTHREADGROUP_BYTES={cuda.DEFAULT.max_shared_memory_bytes}")
 
 
 @contextmanager

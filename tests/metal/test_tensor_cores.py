@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import tvm
@@ -11,16 +12,28 @@ from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.targets import target_spec
 from tests.fixed_scheme import FixedLayout
+from tests.marks import slow_unless
 from tests.metal import emulator
 from tests.metal.emulated_kernels import ORDERS, EmulatedCases, link_cases
-from tests.numerics.kernel_cases import make_case
-from tests.numerics.tensor_cores import OPERATORS, few_row_cases, two_kernel_cases
+from tests.numerics.attention.test_picture_attention_kernels import CHUNKS as MODALITIES
+from tests.numerics.attention.test_picture_attention_kernels import picture_case
+from tests.numerics.kernel_cases import KernelCase, make_case
+from tests.numerics.tensor_cores import (
+    CHUNKS,
+    OPERATORS,
+    PICTURES,
+    chunk_cases,
+    few_row_cases,
+    two_kernel_cases,
+)
 
 OTHER_FORMS = [
     BoundedLinear(CHUNK, FixedLayout(bits, "float16", group, 64, (96,)), "float16", clipped=True)
     for bits, group in ((0, 0), (8, 32))
 ]
 """They have other kernels where there are tensor cores, too."""
+
+QUICK_CHUNK = "copies"
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +49,33 @@ def emulated(
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_kernel_computes_its_definition(order: str, emulated: EmulatedCases) -> None:
     emulated.check(order)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("name", slow_unless(lambda name: name == QUICK_CHUNK, CHUNKS))
+def test_attention_of_a_chunk(
+    name: str, order: str, metal_device: tvm.runtime.Device, tmp_path: Path
+) -> None:
+    check_attention(list(chunk_cases([name])), order, metal_device, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("name", PICTURES)
+def test_attention_of_a_chunk_with_pictures(
+    name: str, order: str, metal_device: tvm.runtime.Device, tmp_path: Path
+) -> None:
+    modalities = (MODALITIES[one] for one in ("a picture within text", "many small ones"))
+    cases = [picture_case(PICTURES[name], modality, 1200) for modality in modalities]
+    check_attention(cases, order, metal_device, tmp_path)
+
+
+def check_attention(
+    cases: list[KernelCase], order: str, device: tvm.runtime.Device, folder: Path
+) -> None:
+    library = link_cases(cases, emulator.TENSOR_CORES, folder)
+    with emulator.memory_of_cuda():
+        EmulatedCases.load(cases, device, library).check(order)
 
 
 CUDA = target_spec("cuda").tuning.few_row_tensor_cores

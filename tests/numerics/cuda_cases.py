@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 
 import numpy as np
 
@@ -33,10 +33,13 @@ from tests.numerics.attention import (
 )
 from tests.numerics.attention.test_attention_kernels import CHUNK, DECODE, PADDED_DECODE
 from tests.numerics.attention.test_picture_attention_kernels import (
+    BEFORE,
     SHAPES,
     all_rows_cases,
     cases_of,
+    picture_case,
 )
+from tests.numerics.attention.test_picture_attention_kernels import CHUNKS as MODALITIES
 from tests.numerics.drafting import test_drafting_kernels
 from tests.numerics.kernel_cases import Array, KernelCase, differences, make_case, operators
 from tests.numerics.linear import (
@@ -180,6 +183,15 @@ def _attention() -> Group:
     return Group(CUDA, cases, differences)
 
 
+def _chunks() -> Group:
+    """Attention of chunks on tensor cores, of pictures, too, after any number of positions."""
+    cases = list(tensor_cores.chunk_cases())
+    cases += [make_case(one, 1, 1200, rows=75) for one in tensor_cores.CHUNKS.values()]
+    for operator in tensor_cores.PICTURES.values():
+        cases += [picture_case(operator, *of) for of in product(MODALITIES.values(), BEFORE)]
+    return Group(CUDA, cases, differences)
+
+
 def _pictures() -> Group:
     cases = [*all_rows_cases(), *(case for name in SHAPES for case in cases_of(name))]
     return Group(CUDA, cases, differences)
@@ -216,6 +228,7 @@ GROUPS: Mapping[str, Callable[[], Group]] = {
     "around experts": lambda: _group(test_expert_kernels.matmuls_around_experts()),
     "attention": _attention,
     "attention of pictures": _pictures,
+    "attention of chunks on tensor cores": _chunks,
     "few rows": _few_rows,
     "few rows, many warps a row": lambda: _few_rows_on_tensor_cores(
         replace(CUDA.tuning.few_row_tensor_cores, min_rows=1)

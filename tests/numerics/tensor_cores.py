@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from gemma4_compile.operators.activations import PACKED
+from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.operators.vision_attention import PatchAttention
 from tests.numerics.kernel_cases import KernelCase, make_case
 from tests.numerics.linear import test_few_row_linear
@@ -30,6 +33,42 @@ ATTENTIONS = (
     PatchAttention(1, 96, 1, F16, F16),
 )
 OPERATORS: tuple[Operator, ...] = (*MATMULS, *ATTENTIONS)
+
+
+def chunk(
+    heads: int, kv_heads: int, dim: int, window: int | None, ring: int | None, **fields: Any
+) -> PrefillAttention:
+    """Attention of a chunk with operands in float16."""
+    return PrefillAttention(
+        CHUNK, heads, kv_heads, dim, window, F16, ring, rounds_to_halves=True, **fields
+    )
+
+
+CHUNKS = {
+    "E2B sliding": chunk(8, 1, 256, 512, 1056, out_dtype=F16),
+    "E2B full": chunk(8, 1, 512, None, None, out_dtype=F16),
+    "31B sliding": chunk(32, 16, 256, 1024, 1120),
+    "12B full": chunk(16, 1, 512, None, None, out_dtype=F16),
+    "groups of three": chunk(6, 2, 64, 9, 32),
+    "groups of five, seven parts": chunk(5, 1, 448, None, None),
+    "window of less than a tile": chunk(16, 8, 128, 7, 40, out_dtype=F16),
+    "pieces that threads do not divide": chunk(18, 2, 320, 40, 83),
+    "copies": chunk(8, 4, 192, 70, 140, has_copies=True),
+}
+PICTURES = {
+    "12B, 26B": chunk(16, 8, 256, 1024, 1120, out_dtype=F16, sees_pictures=True),
+    "groups of three": chunk(6, 2, 64, 9, 96, sees_pictures=True),
+}
+"""Chunks whose pictures see themselves."""
+
+
+def chunk_cases(names: Iterable[str] = CHUNKS) -> Iterator[KernelCase]:
+    """Chunks at the beginning of a sequence and later: rings have wrapped."""
+    for name in names:
+        seed, operator = list(CHUNKS).index(name), CHUNKS[name]
+        for before in (0, 45, 1200) if operator.window is not None else (0, 77):
+            yield make_case(operator, seed, before, rows=19 + 56 * (seed % 2))
+
 
 FEW_ROWS: tuple[Linear | ExpertLinear, ...] = (
     *(

@@ -15,7 +15,7 @@ from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.targets import link, target_spec
 from gemma4_compile.targets.kernels import make_kernel
 from gemma4_compile.targets.linker import ptx
-from tests.numerics import cuda_cases
+from tests.numerics import cuda_cases, tensor_cores
 from tests.numerics.attention import test_few_row_attention
 from tests.numerics.attention.test_attention_kernels import CHUNK, DECODE, PADDED_DECODE
 from tests.numerics.attention.test_picture_attention_kernels import SHAPES
@@ -92,7 +92,8 @@ def test_kernels_of_odd_shapes_compile(tmp_path: Path) -> None:
         *test_few_row_attention.SHAPES.values(),
         *test_few_row_attention.combinations(),
     ]
-    shapes += cuda_cases.picture_operators()
+    shapes += [*cuda_cases.picture_operators(), *tensor_cores.CHUNKS.values()]
+    shapes += tensor_cores.PICTURES.values()
     cases = [make_case(operator, seed) for seed, operator in enumerate(shapes)]
     spec = target_spec("cuda")
     link(cases_executable(cases, spec), tmp_path / "model.so", spec)

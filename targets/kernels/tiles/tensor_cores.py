@@ -32,6 +32,9 @@ BYTE_ROWS, BYTE_SUMS = 8, 2  # rows of either side of a product of bytes, and a 
 COPY = "gemma4_copy_16_bytes"
 STREAM = "gemma4_stream_16_bytes"
 COPY_HALF = "gemma4_copy_8_bytes"
+BEGIN_COPY = "gemma4_begin_copy"
+END_COPY = "gemma4_end_copy"
+WAIT_FOR_COPIES = "gemma4_wait_for_copies"
 LOAD = "gemma4_load_matrices"
 LOAD_TRANSPOSED = "gemma4_load_matrices_transposed"
 MULTIPLY_ADD = "gemma4_multiply_add"
@@ -69,6 +72,24 @@ def stream_piece(to: Expr, source: Expr) -> None:
 def copy_half_piece(to: Expr, source: Expr) -> None:
     """Copy 8 bytes between two addresses, both multiples of 8."""
     _call(COPY_HALF, to, source)
+
+
+def begin_copy(registers: Expr, to: Expr, source: Expr) -> None:
+    """Begin to copy 16 bytes of an argument to shared memory, of which nobody may read any more.
+
+    Where nothing copies by itself they wait in four words of the thread for `end_copy`.
+    """
+    _call(BEGIN_COPY, registers, to, source)
+
+
+def end_copy(to: Expr, registers: Expr) -> None:
+    """Copy what `begin_copy` left in registers."""
+    _call(END_COPY, to, registers)
+
+
+def wait_for_copies() -> None:
+    """Wait for the thread's copies; others see them after a barrier."""
+    _call(WAIT_FOR_COPIES)
 
 
 def load_matrices(to: Expr, source: Expr, transposed: bool = False) -> None:

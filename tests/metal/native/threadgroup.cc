@@ -15,7 +15,10 @@ namespace emulator {
 namespace {
 
 constexpr size_t kStackBytes = 256 * 1024;
-constexpr size_t kThreadgroupBytes = 32 * 1024;  // what Metal promises
+#ifndef THREADGROUP_BYTES
+#define THREADGROUP_BYTES (32 * 1024)  // what Metal promises
+#endif
+constexpr size_t kThreadgroupBytes = THREADGROUP_BYTES;
 constexpr size_t kGuardBytes = 64;
 constexpr size_t kArenaBytes = 4 * kThreadgroupBytes;
 constexpr unsigned char kPoison = 0xff;  // a NaN in every float type

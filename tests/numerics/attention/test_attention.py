@@ -99,6 +99,24 @@ def test_prefill_attention_sees_exactly_its_window(case: Case, dtype: str) -> No
     np.testing.assert_allclose(out, expected.reshape(out.shape), **ROUNDED[dtype])
 
 
+@pytest.mark.parametrize("case", CHUNKS[::3], ids=str)
+def test_a_rounded_query_is_that_of_float16(case: Case) -> None:
+    q, keys, data = inputs(case, "float16")
+    out = np.zeros((case.count, HEADS * DIM), np.float32)
+
+    operator = PrefillAttention(
+        CHUNK, HEADS, KV_HEADS, DIM, case.window, "float16", case.ring, rounds_to_halves=True
+    )
+    caches = fill(case, keys, "float16"), fill(case, data, "float16")
+    run(operator, q.reshape(case.count, -1), *caches, case.positions, out)
+
+    rounded, *kv = (part.astype(np.float16).astype(np.float64) for part in (q, keys, data))
+    expected = attend(rounded, kv[0], kv[1], case).reshape(out.shape)
+    np.testing.assert_allclose(out, expected, **ROUNDED["float32"])
+    unrounded = attend(q.astype(np.float64), kv[0], kv[1], case).reshape(out.shape)
+    assert case.count == 1 or np.abs(out - unrounded).max() > 10 * F32_ABSOLUTE
+
+
 @pytest.mark.parametrize("splits", [1, 3, 8])
 @pytest.mark.parametrize("case", STEPS, ids=str)
 def test_splits_of_a_decode_step_merge_to_the_whole(case: Case, splits: int) -> None:

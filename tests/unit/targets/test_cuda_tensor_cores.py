@@ -26,8 +26,24 @@ def test_a_text_defines_its_function_and_no_other(name: str) -> None:
 
 def test_instructions_are_those_of_the_oldest_gpu() -> None:
     """Turing has products of 8 channels of halves and 16 of bytes; those of more came later."""
-    instructions = set(re.findall(r"mma\.sync\S*", "".join(SOURCES.values())))
-    assert instructions == {
+    assert instructions("".join(map(for_turing, SOURCES.values()))) == {
         "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32",
         "mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32",
     }
+
+
+def test_newer_instructions_stand_under_their_condition() -> None:
+    older, every = "".join(map(for_turing, SOURCES.values())), "".join(SOURCES.values())
+    assert "cp.async" in every
+    assert "cp.async" not in older
+    newer = instructions(every) - instructions(older)
+    assert "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32" in newer
+
+
+def instructions(text: str) -> set[str]:
+    return set(re.findall(r"mma\.sync\S*", text))
+
+
+def for_turing(text: str) -> str:
+    """A text without what newer GPUs compile of it."""
+    return re.sub(r"#if __CUDA_ARCH__ >= 800\n.*?\n(#else|#endif)", "", text, flags=re.DOTALL)

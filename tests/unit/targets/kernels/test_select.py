@@ -19,6 +19,7 @@ from gemma4_compile.operators.activations import (
     PackedOutput,
     SteppedOutput,
 )
+from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.expert_linear import ExpertLinear
@@ -43,6 +44,7 @@ BY_ROWS, STEPS = RowScheme(2).layout(1536, (262144,)), SteppedOutput((262144,), 
 EXPERTS = ExpertLinear(WeightLayout(4, F16, 32, 2816, (128 * 1408,)), 1408, 128, 8, "float32")
 NORM = ResidualNorm(CHUNK, 2816, 1e-6, True, F16)
 ATTENTION = SplitAttention(ONE, 8, 1, 256, 512, F16, 1024, splits=8, grain=64)
+OF_CHUNK = PrefillAttention(CHUNK, 8, 1, 256, 512, F16, 1024, F16)
 
 OPERATORS: Mapping[str, Operator] = {
     "one row": Linear(ONE, LAYOUT, F16),
@@ -82,6 +84,8 @@ OPERATORS: Mapping[str, Operator] = {
     "norm after experts of few rows, packed": replace(
         NORM, rows=Few(MOST), branches=2, top_k=8, output=PackedOutput()
     ),
+    "attention of a chunk": OF_CHUNK,
+    "attention of a chunk, rounded": replace(OF_CHUNK, rounds_to_halves=True),
     "attention of one row": ATTENTION,
     "attention of few rows": replace(ATTENTION, rows=Few(MOST)),
     "attention of several sequences": replace(ATTENTION, rows=Joint(MOST)),
@@ -140,6 +144,9 @@ norm, packed: linear/quantized_norm
 norm of few rows, packed: linear/quantized_few_row_norm
 norm after experts: moe/expert_residual_norm
 norm after experts of few rows, packed: moe/expert_residual_norm
+attention of a chunk: attention/prefill_attention
+attention of a chunk, rounded: attention/prefill_attention
+    cuda: attention/tensor_core_chunk_attention
 attention of one row: attention/decode_attention
 attention of few rows: attention/few_row_attention
 attention of several sequences: attention/decode_attention

@@ -31,6 +31,9 @@ from gemma4_compile.targets import TARGETS, TargetSpec, target_spec
 from gemma4_compile.targets.kernels import make_kernel
 from gemma4_compile.targets.kernels.attention.decode_shape import decode_shape
 from gemma4_compile.targets.kernels.attention.prefill_shape import chunk_shape
+from gemma4_compile.targets.kernels.attention.tensor_core_chunk_shape import (
+    tensor_core_chunk_shape,
+)
 from gemma4_compile.targets.spec import FLOAT, INT8
 from tests import models
 from tests.marks import slow_unless
@@ -86,6 +89,33 @@ def test_blocks_hold_heads_of_every_multiple_of_eight(spec: TargetSpec) -> None:
             assert tile.columns == block.columns == head_dim // 4
             assert block.chunks * block.lanes - block.padding == block.columns
             assert block.padding < block.lanes
+
+
+def test_warps_share_rounded_heads() -> None:
+    spec, rounded = target_spec("cuda"), {}
+    options = attention_options(spec)
+    for head_dim, heads in product(HEAD_DIMS, (1, 8, 32)):
+        if options.rounds(head_dim, "float16"):
+            one = PrefillAttention(Chunk(), heads, 1, head_dim, None, "float16", None)
+            operator = replace(one, rounds_to_halves=True)
+            shape = tensor_core_chunk_shape(operator, spec)
+            assert shape.fits(spec)
+            assert shape.parts * shape.channels == shape.head_dim == head_dim
+            rounded[head_dim, heads] = (shape.rows, shape.channels, shape.keys)
+    assert {dim for dim, _ in rounded} == set(range(64, 513, 64))
+    released = {key: value for key, value in rounded.items() if key[0] in (256, 512)}
+    assert released == {
+        **{(256, 1): (32, 128, 32), (256, 8): (32, 128, 32), (256, 32): (64, 128, 32)},
+        **{(512, 1): (32, 128, 16), (512, 8): (32, 128, 16), (512, 32): (64, 256, 16)},
+    }
+
+
+def test_only_float16_keys_on_tensor_cores_have_rounded_operands() -> None:
+    assert attention_options(target_spec("cuda")).rounds(256, "float16")
+    assert not attention_options(target_spec("cuda")).rounds(256, "float32")
+    others = [spec for spec in GPUS if not spec.tensor_cores]
+    assert others
+    assert not any(attention_options(spec).rounds(256, "float16") for spec in others)
 
 
 OTHER_HEAD_DIMS = (10, 520, 36, 1024, 510, 12, 260, 516, 20)
