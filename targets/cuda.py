@@ -15,14 +15,19 @@ from gemma4_compile.system import nvidia
 from gemma4_compile.targets import cpu
 from gemma4_compile.targets.cuda_intrinsics import LowerCudaIntrinsics
 from gemma4_compile.targets.cuda_launch_bounds import BoundRegisters
-from gemma4_compile.targets.linker import cuda_image, ptx
+from gemma4_compile.targets.linker import cuda_image, fat_binary, ptx
 from gemma4_compile.targets.linker import link as linker
 from gemma4_compile.targets.spec import INT8, UNLIMITED, TargetSpec
 from gemma4_compile.targets.target import Target
 from gemma4_compile.targets.tuning import read_tuning
 
 OLDEST_GPU = f"sm_{nvidia.OLDEST_GPU[0]}{nvidia.OLDEST_GPU[1]}"
-"""Kernels use nothing that newer ones added."""
+"""Kernels need nothing that newer ones added."""
+
+AMPERE = "sm_80"
+IMAGES = (OLDEST_GPU, AMPERE)
+"""Oldest GPUs of the images of a library: what newer ones do in fewer instructions is in the texts
+under a condition (docs/adr/0040)."""
 
 DEFAULT = TargetSpec(
     name="cuda",
@@ -67,7 +72,7 @@ def link(
     spec: TargetSpec,
     progress: Callable[[str], None] | None = None,
 ) -> None:
-    """Link a shared library for Linux, with PTX in it; see `targets.target.Link`."""
+    """Link a shared library for Linux, with each of IMAGES in it; see `targets.target.Link`."""
     if spec.device_type is not DEFAULT.device_type:
         raise TargetError(f"a library for `{spec.name}` cannot be linked with CUDA kernels")
     compiler = find_compiler()
@@ -75,7 +80,12 @@ def link(
     def compile_source(source: str) -> bytes:
         if progress is not None:
             progress(f"compiling the kernels for {spec.architecture} and newer")
-        return ptx.compile_ptx(source, spec.architecture, compiler)
+        return fat_binary.fat_binary(
+            {
+                int(oldest.removeprefix("sm_")): ptx.compile_ptx(source, oldest, compiler)
+                for oldest in IMAGES
+            }
+        )
 
     def pack(module: tvm_ffi.Module, folder: Path) -> Path:
         return cuda_image.pack_imports(module, folder, compile_source)

@@ -1,7 +1,8 @@
 """CUDA's text of the calls in kernels/tiles/tensor_cores.py, each written where it is used.
 
 Two of Turing's instructions of 8 channels make one of 16, which newer GPUs have; those copy to
-shared memory by themselves, too. The architecture that a text is compiled for says which it takes.
+shared memory by themselves, too. Their products of bytes are larger. The
+architecture that a text is compiled for says which it takes.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gemma4_compile.targets.kernels.tiles.tensor_cores import (
+    ADD_SCALED,
     BEGIN_COPY,
     CLIP,
     COPY,
@@ -19,8 +21,13 @@ from gemma4_compile.targets.kernels.tiles.tensor_cores import (
     LOAD_TRANSPOSED,
     MULTIPLY_ADD,
     MULTIPLY_ADD_BYTES,
+    MULTIPLY_ADD_GROUP,
+    MULTIPLY_ADD_GROUP_EXACTLY,
+    MULTIPLY_ADD_LEVELS,
     PACK,
+    STORE_LANE,
     STREAM,
+    SUM_ROWS,
     WAIT_FOR_COPIES,
     WARP_BARRIER,
 )
@@ -53,6 +60,11 @@ __forceinline__ __device__ void {name}() {{
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_all;" : : : "memory");
 #endif
+}}
+"""
+_STORE_LANE = """
+__forceinline__ __device__ void {name}(void* piece, int lane, float value) {{
+  ((float*)piece)[lane] = value;
 }}
 """
 # Volatile: the compiler may not move it down to where its result is needed.
@@ -92,6 +104,75 @@ __forceinline__ __device__ void {name}(int* to, const int* sums, unsigned int a,
                "{{%0, %1}}, {{%2}}, {{%3}}, {{%4, %5}};"
                : "=r"(to[0]), "=r"(to[1])
                : "r"(a), "r"(b), "r"(sums[0]), "r"(sums[1]));
+}}
+"""
+# Of 16 rows by 8 over 32 channels: one instruction since Ampere, four before it.
+_PRODUCT = """
+#if __CUDA_ARCH__ >= 800
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
+      "{{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+#pragma unroll
+    for (int part = 0; part < 2; ++part)
+      asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {{%0, %1}}, {{%2}}, {{%3}}, {{%0, %1}};"
+          : "+r"(c[2 * half]), "+r"(c[2 * half + 1]) : "r"(a[2 * part + half]), "r"(b[part]));
+#endif
+"""
+# Integers are added to the bits of 3 * 2**22 as a float, whose last bits count ones: what the
+# result is above that float is their sum. A scale of few bits takes it away in its own product.
+_MULTIPLY_ADD_GROUP = (
+    """
+__forceinline__ __device__ void {name}(float* sums, const unsigned int* a, const unsigned int* b,
+                                       const float* a_scales, const float* b_scales) {{
+  const int magic = 0x4B400000;
+  int c[4] = {{magic, magic, magic, magic}};"""
+    + _PRODUCT
+    + """\
+  const float none = __int_as_float(magic);
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {{
+      float above = __int_as_float(c[2 * half + k]);
+      {add}
+    }}
+}}
+"""
+)
+_ADD = "sums[2 * half + k] += (above - none) * (a_scales[half] * b_scales[k]);"
+_ADD_EXACTLY = (
+    "sums[2 * half + k] += fmaf(above, b_scales[k], -(none * b_scales[k])) * a_scales[half];"
+)
+_MULTIPLY_ADD_LEVELS = (
+    """
+__forceinline__ __device__ void {name}(int* c, const unsigned int* a, const unsigned int* b) {{"""
+    + _PRODUCT
+    + """\
+}}
+"""
+)
+_SUM_ROWS = (
+    """
+__forceinline__ __device__ void {name}(float* to, const unsigned int* a, const float* scales) {{
+  const unsigned int b[2] = {{0x01010101u, 0x01010101u}};
+  int c[4] = {{0, 0, 0, 0}};"""
+    + _PRODUCT
+    + """\
+  to[0] = (float)c[0] * scales[0];
+  to[1] = (float)c[2] * scales[1];
+}}
+"""
+)
+_ADD_SCALED = """
+__forceinline__ __device__ void {name}(float* sums, const float* rows, const float* columns) {{
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+#pragma unroll
+    for (int k = 0; k < 2; ++k) sums[2 * half + k] += rows[half] * columns[k];
 }}
 """
 _PACK = """
@@ -134,10 +215,18 @@ SOURCES: Mapping[str, str] = {
     BEGIN_COPY: _BEGIN_COPY.format(name=BEGIN_COPY),
     END_COPY: _END_COPY.format(name=END_COPY),
     WAIT_FOR_COPIES: _WAIT_FOR_COPIES.format(name=WAIT_FOR_COPIES),
+    STORE_LANE: _STORE_LANE.format(name=STORE_LANE),
     LOAD: _LOAD.format(name=LOAD, form=""),
     LOAD_TRANSPOSED: _LOAD.format(name=LOAD_TRANSPOSED, form=".trans"),
     MULTIPLY_ADD: _MULTIPLY_ADD.format(name=MULTIPLY_ADD),
     MULTIPLY_ADD_BYTES: _MULTIPLY_ADD_BYTES.format(name=MULTIPLY_ADD_BYTES),
+    MULTIPLY_ADD_GROUP: _MULTIPLY_ADD_GROUP.format(name=MULTIPLY_ADD_GROUP, add=_ADD),
+    MULTIPLY_ADD_GROUP_EXACTLY: _MULTIPLY_ADD_GROUP.format(
+        name=MULTIPLY_ADD_GROUP_EXACTLY, add=_ADD_EXACTLY
+    ),
+    MULTIPLY_ADD_LEVELS: _MULTIPLY_ADD_LEVELS.format(name=MULTIPLY_ADD_LEVELS),
+    SUM_ROWS: _SUM_ROWS.format(name=SUM_ROWS),
+    ADD_SCALED: _ADD_SCALED.format(name=ADD_SCALED),
     PACK: _PACK.format(name=PACK),
     CLIP: _CLIP.format(name=CLIP),
     DECODE: _DECODE.format(name=DECODE),

@@ -45,7 +45,7 @@ class TargetSpec:
         ``shader-f16`` is not among them: the recipe decides whether a library needs it.
     simd_width : neighbouring threads that exchange values without shared memory, or 0 where their
         number is not known
-    tensor_cores : whether warps multiply matrices of float16
+    tensor_cores : whether warps multiply matrices of float16, and of signed bytes
     simdgroup_matrices : whether simdgroups multiply matrices of float16 by Metal's functions
     architecture : oldest generation of the device that kernels are compiled for, or "" where the
         device's own driver compiles them from source

@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from gemma4_compile.targets.byte_tile_tuning import ByteTileTuning
+
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
@@ -338,6 +340,7 @@ class Tuning:
     bounded_gemm: GemmTuning = field(default_factory=GemmTuning)
     patch_attention: PatchAttentionTuning = field(default_factory=PatchAttentionTuning)
     tensor_cores: TensorCoreTuning = field(default_factory=TensorCoreTuning)
+    byte_tiles: ByteTileTuning = field(default_factory=ByteTileTuning)
     subgroup_matrices: SubgroupMatrixTuning = field(default_factory=SubgroupMatrixTuning)
     few_row_tensor_cores: FewRowTensorCoreTuning = field(default_factory=FewRowTensorCoreTuning)
     decode_attention: DecodeAttentionTuning = field(default_factory=DecodeAttentionTuning)

@@ -160,6 +160,8 @@ def select(operator: Operator, spec: TargetSpec) -> Factory:
                 else few_row_gemv.make_few_row_gemv
             )
         case Linear(rows=Chunk()):
+            if gemm.fits_byte_tensor_cores(operator, spec):
+                return gemm.make_byte_tensor_core_gemm
             on_simdgroups = gemm.fits_simdgroups(operator, spec)
             return gemm.make_simdgroup_gemm if on_simdgroups else gemm.make_gemm
         case Linear():
@@ -205,7 +207,12 @@ def _of_experts(operator: ExpertLinear, spec: TargetSpec) -> Factory:
                 else few_row_experts.make_few_row_experts
             )
         case ExpertLinear(rows=Chunk()):
-            return experts.make_expert_gemm
+            on_tensor_cores = experts.fits_byte_tensor_cores(operator, spec)
+            return (
+                experts.make_byte_tensor_core_experts
+                if on_tensor_cores
+                else experts.make_expert_gemm
+            )
         case ExpertLinear(activations=Int8()):
             return (
                 int8_experts.make_int8_expert_gate_up

@@ -45,7 +45,7 @@ def pack_imports(
     ----------
     module : host module with the device modules that it imports
     folder : where the files go; the file is assembled with this as working directory
-    compile_source : from a module's source to its PTX
+    compile_source : from a module's source to what the driver loads
 
     Raises
     ------
@@ -60,7 +60,7 @@ def pack_imports(
 
 
 def with_compiled(blob: bytes, source: str, compiled: bytes) -> bytes:
-    """Packed modules in which one device module holds PTX instead of its source.
+    """Packed modules in which one device module holds its compiled form instead of its source.
 
     A module is packed as its kind and its own bytes: format, description of the kernels, data.
 
@@ -76,7 +76,6 @@ def with_compiled(blob: bytes, source: str, compiled: bytes) -> bytes:
     if blob.count(data) != 1 or begin < len(kind) or blob[begin - len(kind) : begin] != kind:
         raise unknown_form("kind, format and data are not where they should be")
     kernels = blob[begin + len(packed_text(SOURCE)) : end - len(data)]
-    # The driver reads up to a zero.
-    own = packed_text(COMPILED) + kernels + packed_text(compiled.rstrip(b"\0") + b"\0")
+    own = packed_text(COMPILED) + kernels + packed_text(compiled)
     modules = blob[: begin - LENGTH.size] + packed_text(own) + blob[end:]
     return packed_text(modules[LENGTH.size :])

@@ -59,7 +59,7 @@ def ptx_of(source: str) -> bytes:
         for name, parameters in KERNEL.findall(source)
     ]
     assert len(entries) == source.count("__global__ void"), "a kernel in another form"
-    return "\n".join(entries).encode()
+    return "\n".join([".version 9.0", *entries]).encode()
 
 
 def replace_compiler(patch: pytest.MonkeyPatch) -> None:

@@ -90,8 +90,23 @@ int cuFuncSetAttribute(void* function, int attribute, int value) { return kSucce
 int cuModuleUnload(void* module) { return kSuccess; }
 int cuTensorMapEncodeTiled(void) { return kCaptureUnsupported; }
 
-int cuModuleLoadData(void** module, const char* ptx) {
+/* The last image of a fat binary, which is that of the newest architecture. */
+static const char* newest_image(const char* binary) {
+  const char* text = NULL;
+  uint64_t size;
+  uint32_t own;
+  memcpy(&size, binary + 8, sizeof(size));
+  for (const char *at = binary + 16, *end = at + size; at < end; at = text + size) {
+    memcpy(&own, at + 4, sizeof(own));
+    memcpy(&size, at + 8, sizeof(size));
+    text = at + own;
+  }
+  return text;
+}
+
+int cuModuleLoadData(void** module, const char* binary) {
   if (capturing && capturing->mode != kRelaxed) return kCaptureUnsupported;
+  const char* ptx = newest_image(binary);
   for (const char* at = ptx; (at = strstr(at, ".visible .entry ")) != NULL;) {
     at += strlen(".visible .entry ");
     const char* open = strchr(at, '(');

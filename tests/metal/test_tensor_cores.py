@@ -11,6 +11,7 @@ import tvm
 from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.targets import target_spec
+from gemma4_compile.targets.byte_tile_tuning import ByteTile, ByteTileTuning
 from tests.fixed_scheme import FixedLayout
 from tests.marks import slow_unless
 from tests.metal import emulator
@@ -24,6 +25,7 @@ from tests.numerics.tensor_cores import (
     PICTURES,
     chunk_cases,
     few_row_cases,
+    packed_chunk_cases,
     two_kernel_cases,
 )
 
@@ -106,3 +108,32 @@ def test_every_kernel_of_a_few_rows_computes_its_definition(
     order: str, few_rows: EmulatedCases
 ) -> None:
     few_rows.check(order)
+
+
+TILES = {
+    "as CUDA": ByteTileTuning(),
+    "tall parts": ByteTileTuning(
+        narrow_to=0, wide=ByteTile(64, 128, 64, 32), experts=ByteTile(32, 64, 32, 16)
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=TILES)
+def chunks(
+    request: pytest.FixtureRequest,
+    metal_device: tvm.runtime.Device,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> EmulatedCases:
+    tuning = replace(emulator.TENSOR_CORES.tuning, byte_tiles=TILES[request.param])
+    spec = replace(emulator.TENSOR_CORES, tuning=tuning)
+    cases = list(packed_chunk_cases())
+    library = link_cases(cases, spec, tmp_path_factory.mktemp("chunks"))
+    return EmulatedCases.load(cases, metal_device, library)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_kernel_of_packed_chunks_computes_its_definition(
+    order: str, chunks: EmulatedCases
+) -> None:
+    chunks.check(order)

@@ -225,6 +225,9 @@ GROUPS: Mapping[str, Callable[[], Group]] = {
     **{f"gemm, {name}": partial(_gemm, name) for name in test_gemm_kernels.TUNINGS},
     "gemm, large tile": _with_unlike_tiles,
     **{f"int8 gemm, {name}": partial(_int8_gemm, name) for name in test_gemm_kernels.INT8_TUNINGS},
+    "packed chunks on tensor cores": lambda: Group(
+        CUDA, list(tensor_cores.packed_chunk_cases()), differences
+    ),
     "around experts": lambda: _group(test_expert_kernels.matmuls_around_experts()),
     "attention": _attention,
     "attention of pictures": _pictures,

@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
-from gemma4_compile.operators.activations import PACKED
+from gemma4_compile.operators.activations import INT8, PACKED
 from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import ExpertLinear
-from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.operators.vision_attention import PatchAttention
+from tests.matmuls import int8_linear
 from tests.numerics.kernel_cases import KernelCase, make_case
-from tests.numerics.linear import test_few_row_linear
+from tests.numerics.linear import (
+    test_few_row_linear,
+    test_gemm_kernels,
+    test_minima_kernels,
+    test_six_bit_kernels,
+    test_static_rounding,
+)
 from tests.numerics.linear.test_bounded_kernels import GATE, PAIRS, bounded
 from tests.numerics.moe import test_few_row_experts
 from tests.numerics.vision.test_vision_kernels import F16, F32, dense, eight_bits
+
+GROUP = 32
+
+
+def _is_packed_chunk(operator: Operator) -> TypeGuard[Linear | ExpertLinear]:
+    if not isinstance(operator, Linear | ExpertLinear):
+        return False
+    return operator.rows == CHUNK and operator.is_int8
+
 
 MATMULS = (
     bounded(eight_bits(768, 256), F16),
@@ -99,6 +115,46 @@ FEW_ROWS: tuple[Linear | ExpertLinear, ...] = (
     test_few_row_experts.int8(4, 704, (256 * 12,), 256, epilogue=Epilogue.NONE.value),
 )
 """Matmuls of a few packed rows, of any number of them, in every layout and with every epilogue."""
+
+
+PACKED_CHUNKS: tuple[Linear | ExpertLinear, ...] = (
+    # Groups that end within a step, rows that end within a tile, a tile in two splits.
+    int8_linear(CHUNK, WeightLayout(4, F16, GROUP, 96, (64, 64, 40)), PACKED),
+    int8_linear(CHUNK, WeightLayout(4, F32, GROUP, 128, (130,)), PACKED, Epilogue.GELU_PAIRS.value),
+    int8_linear(CHUNK, WeightLayout(8, F16, GROUP, 160, (200,)), PACKED, suppressed=(3, 199)),
+    int8_linear(
+        CHUNK,
+        WeightLayout(8, F32, GROUP, 64, (256,)),
+        PACKED,
+        Epilogue.GELU_GATE.value,
+        ple_width=5 * 256,
+    ),
+    # Steps of four groups, in one or two stages of shared memory.
+    int8_linear(CHUNK, WeightLayout(4, F16, GROUP, 384, (160,)), PACKED),
+    int8_linear(CHUNK, WeightLayout(6, F16, GROUP, 256, (72,)), PACKED),
+    int8_linear(CHUNK, test_minima_kernels.minima(384, 72), PACKED),
+    *(one for one in test_six_bit_kernels.operators() if _is_packed_chunk(one)),
+    *(one for one in test_minima_kernels.operators() if _is_packed_chunk(one)),
+    *(one for one in test_static_rounding.ROUNDING if _is_packed_chunk(one)),
+    *(one for one in test_gemm_kernels.INT8_OPERATORS if isinstance(one, ExpertLinear)),
+    ExpertLinear(
+        WeightLayout(8, F32, GROUP, 160, (72 * 4,)),
+        72,
+        4,
+        2,
+        PACKED,
+        epilogue=Epilogue.NONE.value,
+        activations=INT8,
+        rows=CHUNK,
+    ),
+)
+"""Matmuls of a chunk on packed rows: every packing, minima, scales of both widths, experts."""
+
+
+def packed_chunk_cases() -> Iterator[KernelCase]:
+    """Each with one row, or with rows that end within the first tile or a later one."""
+    for seed, operator in enumerate(PACKED_CHUNKS):
+        yield make_case(operator, seed, rows=(70, 1, 132)[seed % 3])
 
 
 def few_row_cases() -> Iterator[KernelCase]:

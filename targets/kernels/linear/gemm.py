@@ -22,9 +22,15 @@ from gemma4_compile.operators.tir import (
     when,
 )
 from gemma4_compile.operators.types import Buffer, Expr, Index
-from gemma4_compile.targets.kernels.common.blocks import launch
+from gemma4_compile.targets.kernels.common.blocks import launch, resident
 from gemma4_compile.targets.kernels.common.epilogues import EpilogueArguments, apply_epilogue
 from gemma4_compile.targets.kernels.common.weights import WeightReader
+from gemma4_compile.targets.kernels.tiles.byte_tile_shape import ByteTileShape
+from gemma4_compile.targets.kernels.tiles.byte_tiles import (
+    ByteTileProduct,
+    SteppedByteTileProduct,
+    WarpTileProduct,
+)
 from gemma4_compile.targets.kernels.tiles.int8_products import GROUP_WORDS, Int8TileProduct
 from gemma4_compile.targets.kernels.tiles.loaders import VECTOR, RowOf
 from gemma4_compile.targets.kernels.tiles.products import (
@@ -70,10 +76,32 @@ def make_simdgroup_gemm(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
     return _make(operator, SimdgroupShape(), SimdgroupTileProduct)
 
 
+def fits_byte_tensor_cores(operator: Linear, spec: TargetSpec) -> bool:
+    """Return whether a chunk's matmul has `make_byte_tensor_core_gemm`."""
+    return spec.tensor_cores and operator.is_int8 and _byte_shape(operator, spec).fits(spec)
+
+
+def make_byte_tensor_core_gemm(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
+    """`make_gemm` of bytes that warps multiply.
+
+    Grid: chunk rows / tile x W's rows / tile, so that blocks that follow each other read the same
+    rows of W.
+    """
+    make = SteppedByteTileProduct if operator.steps_in else ByteTileProduct
+    return _make(operator, _byte_shape(operator, spec), make)
+
+
+def _byte_shape(operator: Linear, spec: TargetSpec) -> ByteTileShape:
+    layout = operator.layout
+    size = spec.tuning.byte_tiles.tile(layout.rows)
+    limit, minima = spec.max_shared_memory_bytes, isinstance(layout, MinimaLayout)
+    return ByteTileShape.of(size, operator.cols, limit, minima, not operator.steps_in)
+
+
 def _make(
     operator: Linear,
-    shape: TileShape | SimdgroupShape,
-    make: Callable[..., TileProduct | SimdgroupTileProduct],
+    shape: TileShape | SimdgroupShape | ByteTileShape,
+    make: Callable[..., TileProduct | SimdgroupTileProduct | WarpTileProduct],
 ) -> tirx.PrimFunc:
     n, rows, cols = operator.rows.extent(), operator.layout.rows, operator.cols
     is_int8 = operator.is_int8
@@ -83,7 +111,12 @@ def _make(
         after = EpilogueArguments.declare(build, operator, n)
         y = build.arg("y", (n, operator.outputs), "float32")
         grid = -(-rows // shape.columns), tirx.floordiv(n + (shape.rows - 1), shape.rows)
-        with launch(shape.threads, *grid) as (block_n, block_m, thread):
+        on_warps = isinstance(shape, ByteTileShape)
+        with (
+            launch(shape.threads, *(grid[::-1] if on_warps else grid)) as (*blocks, thread),
+            resident(shape.blocks if isinstance(shape, ByteTileShape) else 0),
+        ):
+            block_n, block_m = (blocks[1], bind(i32(blocks[0]))) if on_warps else blocks
             last = bind(i32(n) - 1)
             first_m, first_n = bind(block_m * shape.rows), bind(block_n * shape.columns)
             row_of_w = clamped(first_n, rows - 1) if rows % shape.columns else first_n.__add__
@@ -137,7 +170,9 @@ def tile_product(
     return Int8TileProduct(shape, x[0], x[1], weights, thread, row_of_x, row_of_w)
 
 
-def step_count(shape: TileShape | SimdgroupShape, cols: int, in_words: bool = False) -> int:
+def step_count(
+    shape: TileShape | SimdgroupShape | ByteTileShape, cols: int, in_words: bool = False
+) -> int:
     """Steps for so many channels, which are in words where a shape has groups."""
     return -(-cols // (shape.depth * (WORD if shape.group or in_words else 1)))
 

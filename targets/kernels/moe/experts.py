@@ -17,7 +17,7 @@ from gemma4_compile.operators.minima import MinimaLayout
 from gemma4_compile.operators.moe import routed_begin
 from gemma4_compile.operators.tir import bind, function, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr
-from gemma4_compile.targets.kernels.common.blocks import Block, launch, zero
+from gemma4_compile.targets.kernels.common.blocks import Block, launch, resident, zero
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.float_gemv import LaneRows, gemv_shape
 from gemma4_compile.targets.kernels.linear.gemm import (
@@ -26,6 +26,8 @@ from gemma4_compile.targets.kernels.linear.gemm import (
     step_count,
     tile_product,
 )
+from gemma4_compile.targets.kernels.tiles.byte_tile_shape import ByteTileShape
+from gemma4_compile.targets.kernels.tiles.byte_tiles import ByteTileProduct, WarpTileProduct
 from gemma4_compile.targets.kernels.tiles.products import TileProduct, TileShape
 from gemma4_compile.targets.kernels.tiles.simdgroup_matrices import (
     SimdgroupShape,
@@ -114,8 +116,6 @@ def make_expert_gemm(operator: ExpertLinear, spec: TargetSpec) -> tirx.PrimFunc:
 
     Grid: expert rows / tile x tiles of `PermuteByExpert`. Reference: `ExpertLinear.definition`.
     """
-    (rows, pairs), cols, expert_rows = operator.row_counts(), operator.cols, operator.expert_rows
-    tile_count = operator.tile_count(pairs)
     is_int8 = operator.is_int8
     size = replace(
         spec.tuning.int8_gemm if is_int8 else spec.tuning.gemm,
@@ -126,13 +126,41 @@ def make_expert_gemm(operator: ExpertLinear, spec: TargetSpec) -> tirx.PrimFunc:
         large_from=UNLIMITED,
     )
     has_minima = isinstance(operator.layout, MinimaLayout)
-    shape: TileShape | SimdgroupShape
-    shape = shape_of(size, spec, expert_rows, is_int8, has_minima=has_minima)
-    make: Callable[..., TileProduct | SimdgroupTileProduct] = tile_product
     # One simdgroup has all rows of an expert's tile, which are few.
     on_simdgroups = SimdgroupShape(operator.tile, SIMDGROUP_COLUMNS, part_rows=operator.tile)
     if not is_int8 and has_simdgroup_matrices(spec, on_simdgroups):
-        shape, make = on_simdgroups, SimdgroupTileProduct
+        return _make_tiles(operator, on_simdgroups, SimdgroupTileProduct)
+    shape = shape_of(size, spec, operator.expert_rows, is_int8, has_minima=has_minima)
+    return _make_tiles(operator, shape, tile_product)
+
+
+def fits_byte_tensor_cores(operator: ExpertLinear, spec: TargetSpec) -> bool:
+    """Return whether a chunk's experts have `make_byte_tensor_core_experts`."""
+    return spec.tensor_cores and operator.is_int8 and _byte_shape(operator, spec).fits(spec)
+
+
+def make_byte_tensor_core_experts(operator: ExpertLinear, spec: TargetSpec) -> tirx.PrimFunc:
+    """`make_expert_gemm` of bytes that warps multiply.
+
+    Grid: tiles of `PermuteByExpert` x expert rows / tile, so that tiles of one expert, which follow
+    each other, read the same rows of W at about the same time.
+    """
+    return _make_tiles(operator, _byte_shape(operator, spec), ByteTileProduct)
+
+
+def _byte_shape(operator: ExpertLinear, spec: TargetSpec) -> ByteTileShape:
+    size = replace(spec.tuning.byte_tiles.experts, rows=operator.tile)
+    limit, minima = spec.max_shared_memory_bytes, isinstance(operator.layout, MinimaLayout)
+    return ByteTileShape.of(size, operator.cols, limit, minima)
+
+
+def _make_tiles(
+    operator: ExpertLinear,
+    shape: TileShape | SimdgroupShape | ByteTileShape,
+    make: Callable[..., TileProduct | SimdgroupTileProduct | WarpTileProduct],
+) -> tirx.PrimFunc:
+    (rows, pairs), cols, expert_rows = operator.row_counts(), operator.cols, operator.expert_rows
+    tile_count, is_int8 = operator.tile_count(pairs), operator.is_int8
     with function(scheduled=True) as build:
         x = left_args(build, (rows, cols), operator.in_dtype, is_int8)
         order = build.arg("order", (pairs,), "int32")
@@ -141,8 +169,13 @@ def make_expert_gemm(operator: ExpertLinear, spec: TargetSpec) -> tirx.PrimFunc:
         out_shape = (pairs, operator.outputs)
         previous = build.arg("previous", out_shape, "float32") if operator.accumulate else None
         out = build.arg("out", out_shape, "float32")
-        grid_n = -(-expert_rows // shape.columns)
-        with launch(shape.threads, grid_n, tile_count) as (block_n, tile, thread):
+        grid = -(-expert_rows // shape.columns), tile_count
+        on_warps = isinstance(shape, ByteTileShape)
+        with (
+            launch(shape.threads, *(grid[::-1] if on_warps else grid)) as (*blocks, thread),
+            resident(shape.blocks if isinstance(shape, ByteTileShape) else 0),
+        ):
+            block_n, tile = (blocks[1], bind(i32(blocks[0]))) if on_warps else blocks
             expert = bind(tiles[tile, 0])
             base = bind(operator.first_row(expert))
             begin, end = bind(tiles[tile, 1]), bind(tiles[tile, 2])

@@ -35,10 +35,16 @@ COPY_HALF = "gemma4_copy_8_bytes"
 BEGIN_COPY = "gemma4_begin_copy"
 END_COPY = "gemma4_end_copy"
 WAIT_FOR_COPIES = "gemma4_wait_for_copies"
+STORE_LANE = "gemma4_store_lane"
 LOAD = "gemma4_load_matrices"
 LOAD_TRANSPOSED = "gemma4_load_matrices_transposed"
 MULTIPLY_ADD = "gemma4_multiply_add"
 MULTIPLY_ADD_BYTES = "gemma4_multiply_add_bytes"
+MULTIPLY_ADD_GROUP = "gemma4_multiply_add_group"
+MULTIPLY_ADD_GROUP_EXACTLY = "gemma4_multiply_add_group_exactly"
+MULTIPLY_ADD_LEVELS = "gemma4_multiply_add_levels"
+SUM_ROWS = "gemma4_sum_rows"
+ADD_SCALED = "gemma4_add_scaled"
 PACK = "gemma4_pack_halves"
 CLIP = "gemma4_clip_halves"
 DECODE = "gemma4_decode_bytes"
@@ -92,6 +98,11 @@ def wait_for_copies() -> None:
     _call(WAIT_FOR_COPIES)
 
 
+def store_lane(piece: Expr, lane: Expr, value: Expr) -> None:
+    """Write one of the four float32 of a piece."""
+    _call(STORE_LANE, piece, lane, value)
+
+
 def load_matrices(to: Expr, source: Expr, transposed: bool = False) -> None:
     """Read four matrices of 8 x 8 halves from shared memory into four words of each thread.
 
@@ -116,6 +127,37 @@ def multiply_add_bytes(to: Expr, sums: Expr, a: Expr, b: Expr) -> None:
     A's row t / 4 with B's rows t % 4 * 2 and the next.
     """
     _call(MULTIPLY_ADD_BYTES, to, sums, a, b)
+
+
+def multiply_add_group(
+    sums: Expr, a: Expr, b: Expr, a_scales: Expr, b_scales: Expr, is_exact: bool
+) -> None:
+    """Add the scaled product of 16 rows with 8 over 32 channels of bytes to four float32.
+
+    Sums and operands lie as in `multiply_add`, with four bytes where that has two halves. A thread
+    has the scales of its two rows and of its two columns.
+
+    Parameters
+    ----------
+    is_exact : 3 * 2**22 times a scale of `b_scales` is a float32, as of float16
+    """
+    name = MULTIPLY_ADD_GROUP_EXACTLY if is_exact else MULTIPLY_ADD_GROUP
+    _call(name, sums, a, b, a_scales, b_scales)
+
+
+def multiply_add_levels(sums: Expr, a: Expr, b: Expr) -> None:
+    """Add the product of 16 rows with 8 over 32 channels of bytes to four int32 of each thread."""
+    _call(MULTIPLY_ADD_LEVELS, sums, a, b)
+
+
+def sum_rows(to: Expr, a: Expr, scales: Expr) -> None:
+    """Write the sums of 32 bytes of A's rows, scaled, of a thread's two rows."""
+    _call(SUM_ROWS, to, a, scales)
+
+
+def add_scaled(sums: Expr, rows: Expr, columns: Expr) -> None:
+    """Add products of two float32 of rows and two of columns to a thread's sums."""
+    _call(ADD_SCALED, sums, rows, columns)
 
 
 def warp_barrier() -> None:

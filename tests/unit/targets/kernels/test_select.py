@@ -77,6 +77,7 @@ OPERATORS: Mapping[str, Operator] = {
     "experts of few rows": replace(EXPERTS, rows=Few(MOST)),
     "experts of few rows, int8": replace(EXPERTS, rows=Few(MOST), activations=INT8),
     "experts of a chunk": replace(EXPERTS, rows=CHUNK),
+    "experts of a chunk, int8": replace(EXPERTS, rows=CHUNK, in_dtype=PACKED, activations=INT8),
     "norm": NORM,
     "norm, packed": replace(NORM, rows=ONE, output=PackedOutput()),
     "norm of few rows, packed": replace(NORM, rows=Few(MOST), output=PackedOutput()),
@@ -123,7 +124,9 @@ few rows, steps: linear/few_row_gemv
 chunk, steps: linear/gemm
 rounding to steps: common/pointwise
 chunk, int8: linear/gemm
+    cuda: linear/byte_tensor_core_gemm
 gate and up of a chunk, int8: linear/gemm
+    cuda: linear/byte_tensor_core_gemm
 tower: linear/bounded_gemm
     webgpu/h200-matrices: linear/subgroup_matrix_gemm
     cuda: linear/tensor_core_gemm
@@ -139,6 +142,8 @@ experts of few rows: moe/few_row_experts
 experts of few rows, int8: moe/few_row_experts
     cuda: moe/few_row_expert_tensor_cores
 experts of a chunk: moe/expert_gemm
+experts of a chunk, int8: moe/expert_gemm
+    cuda: moe/byte_tensor_core_experts
 norm: norms/residual_norm
 norm, packed: linear/quantized_norm
 norm of few rows, packed: linear/quantized_few_row_norm

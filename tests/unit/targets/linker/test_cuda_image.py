@@ -1,4 +1,4 @@
-"""The packed form of device code: PTX takes the source's place, all else stays."""
+"""The packed form of device code: images take the source's place, all else stays."""
 
 import struct
 
@@ -22,10 +22,10 @@ def blob(form: bytes, data: bytes) -> bytes:
     return text(tree + text(b"_lib") + device + after)
 
 
-def test_ptx_replaces_the_source() -> None:
+def test_images_replace_the_source() -> None:
     before = blob(b"cuda", SOURCE.encode())
-    # The driver reads PTX up to a zero.
-    assert with_compiled(before, SOURCE, b".version 9.0\n") == blob(b"ptx", b".version 9.0\n\0")
+    compiled = b"two\0images\0"
+    assert with_compiled(before, SOURCE, compiled) == blob(b"ptx", compiled)
 
 
 @pytest.mark.parametrize("form", [b"ptx", b"cubin"])
