@@ -122,6 +122,7 @@ few rows, int8, floats: linear/few_row_gemv
 one row, steps: linear/gemv
 few rows, steps: linear/few_row_gemv
 chunk, steps: linear/gemm
+    cuda: linear/byte_tensor_core_gemm
 rounding to steps: common/pointwise
 chunk, int8: linear/gemm
     cuda: linear/byte_tensor_core_gemm
