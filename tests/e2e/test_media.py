@@ -165,7 +165,7 @@ def test_tokens_are_those_of_transformers(
 @pytest.mark.parity
 @pytest.mark.parametrize(
     ("kind", "tokens"),
-    [("unified", 1120), ("e2b", 280), ("dense", 560)],
+    [("unified", 1120), ("e2b", 280)],
 )
 def test_a_picture_of_another_budget(
     kind: str, tokens: int, subject: Callable[..., Subject]

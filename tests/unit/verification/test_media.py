@@ -105,7 +105,8 @@ def change_tensor(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+# Dense models have the towers of those with experts.
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "dense"])
 def test_a_good_package_passes(kind: str, request_for: Callable[..., VerifyRequest]) -> None:
     request = request_for(kind)
     found = verify_package(request, Silent())
