@@ -170,6 +170,42 @@ class ScriptedSequences:
         return [choose(row.logits) for row, choose in zip(rows, choosers, strict=True)]
 
 
+class ScriptedShelf:
+    """Keeps what scripted engines hold.
+
+    Attributes
+    ----------
+    room : copies that there is room for
+    copies : how many there are
+    before_restore : called before each, to fail
+    """
+
+    def __init__(self, room: int = 1000) -> None:
+        self.room, self.copies = room, 0
+        self.before_restore: Callable[[], object] = lambda: None
+
+    def kept(self, keys: Sequence[int]) -> int:
+        return 0
+
+    def save(self, engine: TokenEngine) -> tuple[list[int], int] | None:
+        assert isinstance(engine, ScriptedEngine)
+        if self.copies == self.room:
+            return None
+        self.copies += 1
+        return list(engine.held), engine.said
+
+    def restore(self, engine: TokenEngine, copy: object) -> None:
+        assert isinstance(engine, ScriptedEngine)
+        assert isinstance(copy, tuple)
+        self.drop(copy)
+        self.before_restore()
+        engine.held, engine.said = copy
+
+    def drop(self, copy: object) -> None:
+        del copy
+        self.copies -= 1
+
+
 class LogitRows:
     """Logits of several tokens."""
 
@@ -214,9 +250,13 @@ def scripted_slots(*engines: ScriptedEngine, media: MediaSettings | None = None)
     return slots_of(ScriptedSequences(engines), media)
 
 
-def slots_of(sequences: ScriptedSequences, media: MediaSettings | None = None) -> Slots:
+def slots_of(
+    sequences: ScriptedSequences,
+    media: MediaSettings | None = None,
+    shelf: ScriptedShelf | None = None,
+) -> Slots:
     def make(engine: TokenEngine) -> Generator:
         assert isinstance(engine, ScriptedEngine)
         return scripted_generator(engine, media)
 
-    return Slots(sequences, make)
+    return Slots(sequences, make, shelf=shelf)

@@ -12,7 +12,13 @@ from gemma4_compile.runtime.reply.reply import TextDelta
 from gemma4_compile.runtime.sampling.sampling import TokenChooser
 from gemma4_compile.runtime.server.scheduler import Scheduler
 from gemma4_compile.runtime.server.tickets import Ticket
-from tests.scripted_engine import ScriptedEngine, ScriptedSequences, greedy, slots_of
+from tests.scripted_engine import (
+    ScriptedEngine,
+    ScriptedSequences,
+    ScriptedShelf,
+    greedy,
+    slots_of,
+)
 
 CHUNK = 16  # tokens of a scripted engine's forward
 
@@ -20,21 +26,35 @@ CHUNK = 16  # tokens of a scripted engine's forward
 class Served:
     """A scheduler over some engines, and what becomes of tickets; inside of an event loop."""
 
-    def __init__(self, engines: Sequence[ScriptedEngine]) -> None:
+    def __init__(
+        self, engines: Sequence[ScriptedEngine], shelf: ScriptedShelf | None = None
+    ) -> None:
         self.sequences = ScriptedSequences(engines)
         self.ended: list[Ticket] = []
-        self.scheduler = Scheduler(slots_of(self.sequences), self.ended.append)
+        self.scheduler = Scheduler(slots_of(self.sequences, shelf=shelf), self.ended.append)
         self.turns = 0
 
     def ask(
         self, prompt: Sequence[int], chooser: TokenChooser = greedy, most: int | None = None
     ) -> Ticket:
+        found = self.offer(prompt, chooser, most)
+        assert found is not None, "there is a slot"
+        return found
+
+    def offer(
+        self, prompt: Sequence[int], chooser: TokenChooser = greedy, most: int | None = None
+    ) -> Ticket | None:
+        """As `ask`; None where no slot is free and no reply can be put aside."""
+
         def start(generator: Generator) -> Generation:
             return generator.start(prompt, chooser, max_tokens=most, plain=True)
 
-        assert self.scheduler.slots.has_room()
-        ticket = Ticket(start, lambda _: None, prompt)
-        self.scheduler.admit(ticket)
+        ticket, scheduler = Ticket(start, lambda _: None, prompt), self.scheduler
+        if not scheduler.slots.has_room() and not (
+            scheduler.can_make_room() and scheduler.is_short(ticket) and scheduler.make_room()
+        ):
+            return None
+        scheduler.admit(ticket)
         return ticket
 
     def turn(self, count: int = 1) -> None:

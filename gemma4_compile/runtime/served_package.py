@@ -28,6 +28,7 @@ from gemma4_compile.runtime.prefixes.kept import (
     prefix_memory,
 )
 from gemma4_compile.runtime.prefixes.prefix_folder import check_free
+from gemma4_compile.runtime.prefixes.shelf import HostShelf
 from gemma4_compile.runtime.protocols import api_routes
 from gemma4_compile.runtime.server.body import Limits
 from gemma4_compile.runtime.server.openai_responses.store import ResponseStore
@@ -145,8 +146,9 @@ def load_package(
 
         if cache is not None and kept is None:
             console.note(nothing_kept(cache))
-        counted = None if kept is None else kept.counts
-        return Slots(EngineSequences(engine), generator, counted)
+        if kept is None:
+            return Slots(EngineSequences(engine), generator)
+        return Slots(EngineSequences(engine), generator, kept.counts, HostShelf(kept))
 
     worker = Worker(load, options.queue)
     worker.start()

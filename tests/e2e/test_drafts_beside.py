@@ -13,7 +13,10 @@ from gemma4_compile.runtime.engine.generation import Generation, Generator
 from gemma4_compile.runtime.engine.rounds import Rounds
 from gemma4_compile.runtime.engine.sequence_engine import EngineSequences
 from gemma4_compile.runtime.engine.slots import Slots
+from gemma4_compile.runtime.prefixes.kept import kept_prefixes
+from gemma4_compile.runtime.prefixes.shelf import HostShelf
 from gemma4_compile.runtime.sampling.sampling import SamplingOptions, TokenChooser, make_sampler
+from gemma4_compile.runtime.server import asides
 from gemma4_compile.runtime.server.scheduler import Scheduler
 from gemma4_compile.runtime.server.tickets import Ticket
 from gemma4_compile.runtime.speculative.draft_turns import DraftTurns
@@ -82,10 +85,15 @@ def chooser(seed: int) -> TokenChooser:
     return make_sampler(options, seed, {170: 2.0} if seed % 2 else {})
 
 
+@pytest.mark.parametrize("count", [SLOTS, 2])
 def test_replies_with_guesses_beside_others_are_those_of_one_alone(
-    package: Path, monkeypatch: pytest.MonkeyPatch
+    count: int, package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rounds and joint steps in turns, with guesses of which a third is wrong; rings wrap."""
+    """Rounds and joint steps in turns, with guesses of which a third is wrong; rings wrap.
+
+    With two slots replies are put aside for others every few tokens, too.
+    """
+    monkeypatch.setattr(asides, "QUANTUM", 3 if count == 2 else TOKENS)
     prompts = [ids_of(length, length) for length in (3, 70, 30, CONTEXT - 6, 20)]
     tokenizer = Package.open(package).load_tokenizer()
     alone = Generator(Engine.open(package, drafts=0), tokenizer, frozenset())
@@ -104,8 +112,13 @@ def test_replies_with_guesses_beside_others_are_those_of_one_alone(
         drafter.put([token_id, *(7 if wrong.random() < 0.33 else token for token in following)])
 
     monkeypatch.setattr(Drafter, "guess", guess)
-    engine = Engine.open(package, sequences=SLOTS, drafts=DRAFTS)
-    slots = Slots(EngineSequences(engine), lambda one: Generator(one, tokenizer, frozenset()))
+    engine = Engine.open(package, sequences=count, drafts=DRAFTS)
+    kept = kept_prefixes(engine, 1 << 30)
+    assert kept is not None
+    sequences = EngineSequences(engine)
+    slots = Slots(
+        sequences, lambda one: Generator(one, tokenizer, frozenset()), None, HostShelf(kept)
+    )
 
     async def serve() -> list[Ticket]:
         waiting = []
@@ -119,13 +132,16 @@ def test_replies_with_guesses_beside_others_are_those_of_one_alone(
         scheduler = Scheduler(slots, ended.add)
         scheduler.draft_turns = AtRandom()
         while len(ended) < len(tickets):
-            while waiting and slots.has_room():
+            while waiting and (slots.has_room() or scheduler.make_room()):
                 scheduler.admit(waiting.pop(0))
             scheduler.turn()
         assert scheduler.counts.steps
+        assert bool(scheduler.counts.put_aside) == (count == 2)
+        assert scheduler.counts.accepted_tokens
         return tickets
 
     generations = [ticket.generation for ticket in asyncio.run(serve())]
     assert [(g.token_ids, g.finish_reason) for g in generations if g is not None] == expected
-    assert all(slot.generator.drafting.accepted for slot in slots.held), "in every slot"
-    assert len(slots.held) == SLOTS
+    if count == SLOTS:
+        assert all(slot.generator.drafting.accepted for slot in slots.held), "in every slot"
+    assert len(slots.held) == count

@@ -12,12 +12,16 @@ from tokenizers import Tokenizer
 from gemma4_compile.runtime import Engine
 from gemma4_compile.runtime.engine.generation import Generation, Generator
 from gemma4_compile.runtime.engine.media_prompt import Prompt
-from gemma4_compile.runtime.engine.sequence_engine import EngineSequences
+from gemma4_compile.runtime.engine.sequence_engine import EngineSequences, SequenceEngine
 from gemma4_compile.runtime.engine.slot_room import default_slots
 from gemma4_compile.runtime.engine.slots import Slots
+from gemma4_compile.runtime.engine.token_engine import TokenEngine
 from gemma4_compile.runtime.package.package import Package
 from gemma4_compile.runtime.package.room import Placement
+from gemma4_compile.runtime.prefixes.kept import kept_prefixes
+from gemma4_compile.runtime.prefixes.shelf import HostShelf
 from gemma4_compile.runtime.sampling.sampling import SamplingOptions, TokenChooser, make_sampler
+from gemma4_compile.runtime.server import asides
 from gemma4_compile.runtime.server.scheduler import Scheduler
 from gemma4_compile.runtime.server.tickets import Ticket
 from tests.several_sequences import emptied
@@ -90,6 +94,52 @@ def test_replies_beside_others_are_those_of_one_alone(
     generations = [ticket.generation for ticket in asyncio.run(serve())]
     assert [(g.token_ids, g.finish_reason) for g in generations if g is not None] == expected
     assert len(slots.held) == SLOTS
+
+
+def test_replies_that_are_put_aside_are_those_of_one_alone(
+    package: Package, engine: Engine, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every three tokens, from rings that wrapped and from full ones, at the context's end."""
+    monkeypatch.setattr(asides, "QUANTUM", 3)
+    prompts = [random_ids(length, length) for length in (3, 70, 150, 245, 20)]
+    alone = Generator(Engine(package), tokenizer, frozenset())
+    expected = []
+    for seed, prompt in enumerate(prompts):
+        generation = alone.start(prompt, chooser(seed), max_tokens=13, plain=True)
+        list(generation)
+        expected.append((generation.token_ids, generation.finish_reason))
+    kept = kept_prefixes(emptied(engine), 1 << 30)
+    assert kept is not None
+
+    def make(one: TokenEngine) -> Generator:
+        assert isinstance(one, SequenceEngine)
+        return Generator(one, tokenizer, frozenset(), beginnings=kept.of(one))
+
+    sequences = EngineSequences(engine)
+    sequences.most = 2
+    slots = Slots(sequences, make, kept.counts, HostShelf(kept))
+
+    async def serve() -> tuple[list[Ticket], Scheduler]:
+        waiting = []
+        for seed, prompt in enumerate(prompts):
+
+            def start(generator: Generator, seed: int = seed) -> Generation:
+                return generator.start(prompts[seed], chooser(seed), max_tokens=13, plain=True)
+
+            waiting.append(Ticket(start, lambda _: None, prompt))
+        tickets, ended = list(waiting), set[Ticket]()
+        scheduler = Scheduler(slots, ended.add)
+        while len(ended) < len(tickets):
+            while waiting and (slots.has_room() or scheduler.make_room()):
+                scheduler.admit(waiting.pop(0))
+            scheduler.turn()
+        return tickets, scheduler
+
+    tickets, scheduler = asyncio.run(serve())
+    found = [ticket.generation for ticket in tickets]
+    assert [(g.token_ids, g.finish_reason) for g in found if g is not None] == expected
+    assert scheduler.counts.put_aside > len(prompts)
+    assert kept.memory.budget == 1 << 30, "what was lent is back"
 
 
 def test_a_fork_is_made_where_the_rings_reach_and_never_into_the_engines_own(

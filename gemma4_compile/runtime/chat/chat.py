@@ -11,13 +11,12 @@ from gemma4_compile.media.inputs import Medium
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.runtime.engine.engine import Engine
 from gemma4_compile.runtime.engine.generation import (
-    CONTEXT_HINT,
     FinishReason,
     Generation,
     Generator,
 )
 from gemma4_compile.runtime.engine.prompt_reading import PromptProgress
-from gemma4_compile.runtime.engine.sequence import ContextFullError
+from gemma4_compile.runtime.engine.sequence import CONTEXT_HINT, ContextFullError
 from gemma4_compile.runtime.package.package import Package
 from gemma4_compile.runtime.prefixes.kept import PrefixCache, kept_prefixes
 from gemma4_compile.runtime.prompt.prompt import Message, PromptBuilder

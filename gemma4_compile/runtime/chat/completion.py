@@ -6,9 +6,9 @@ from collections.abc import Generator as Steps
 
 from gemma4_compile.runtime.chat.chat import Reply
 from gemma4_compile.runtime.engine.engine import Engine
-from gemma4_compile.runtime.engine.generation import CONTEXT_HINT, Generator
+from gemma4_compile.runtime.engine.generation import Generator
 from gemma4_compile.runtime.engine.prompt_reading import PromptProgress
-from gemma4_compile.runtime.engine.sequence import ContextFullError
+from gemma4_compile.runtime.engine.sequence import CONTEXT_HINT, ContextFullError
 from gemma4_compile.runtime.package.package import Package
 from gemma4_compile.runtime.prompt.prompt import PromptBuilder
 from gemma4_compile.runtime.reply.reply import Event

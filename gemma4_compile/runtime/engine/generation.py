@@ -13,6 +13,7 @@ from typing import Literal, cast
 from tokenizers import Tokenizer
 
 from gemma4_compile.media.settings import MediaSettings
+from gemma4_compile.runtime.engine.aside import Known
 from gemma4_compile.runtime.engine.beginnings import Beginnings
 from gemma4_compile.runtime.engine.chunks import chunks, whole_rows
 from gemma4_compile.runtime.engine.media_prompt import Prompt, Tokens
@@ -39,10 +40,6 @@ from gemma4_compile.runtime.reply.tool_calls import ToolCall
 from gemma4_compile.runtime.sampling.sampling import Float32Array, PromptReader, TokenChooser
 from gemma4_compile.runtime.speculative.draft_pace import Drafting, DraftPace
 
-CONTEXT_HINT = (
-    "say less, or make room: up to the package's own with --context-length, beyond it with "
-    "gemma4-compile --context"
-)
 _OPEN_TOOL_RESPONSE = "<|tool_response>"
 _log = logging.getLogger(__name__)
 
@@ -123,11 +120,7 @@ class Generator:
         """
         prompt = Prompt.of(prompt)
         if len(prompt) > self.engine.context_length:
-            raise ContextFullError(
-                f"the context is full: this conversation takes {len(prompt)} tokens, and the "
-                f"context holds {self.engine.context_length}",
-                hint=CONTEXT_HINT,
-            )
+            raise ContextFullError.of_prompt(len(prompt), self.engine.context_length)
         self.cut(prompt, 0)
         parser: ReplyParser | PlainParser = PlainParser(self.tokenizer)
         if not plain:
@@ -223,6 +216,12 @@ class Generator:
         """Hear that the state is a copy of the first `count` tokens of another's."""
         self._held = Held(list(parent.held_keys[:count]))
         self._client = parent._client
+
+    def swap(self, known: Known) -> Known:
+        """Be at another reply, outside of what one launched ahead; return what was known."""
+        before = Known(self._held, self._client, self.drafting)
+        self._held, self._client, self.drafting = known.held, known.client, known.drafting
+        return before
 
     @property
     def is_full(self) -> bool:

@@ -14,9 +14,23 @@ from gemma4_compile.runtime.library.kv_state import KvState
 from gemma4_compile.runtime.sampling.sampling import TokenChooser
 from gemma4_compile.types import Array
 
+CONTEXT_HINT = (
+    "say less, or make room: up to the package's own with --context-length, beyond it with "
+    "gemma4-compile --context"
+)
+
 
 class ContextFullError(Gemma4CompileError):
     """The conversation does not fit into the context that the state was made for."""
+
+    @classmethod
+    def of_prompt(cls, tokens: int, context_length: int) -> ContextFullError:
+        """The error of a prompt that is too long."""
+        return cls(
+            f"the context is full: this conversation takes {tokens} tokens, and the context holds "
+            f"{context_length}",
+            hint=CONTEXT_HINT,
+        )
 
 
 class Sequence:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from gemma4_compile.errors import ArtifactError
+from gemma4_compile.runtime.engine.aside import Aside, Known, Shelf
 from gemma4_compile.runtime.engine.beginnings import KeptCounts
 from gemma4_compile.runtime.engine.generation import Generator
 from gemma4_compile.runtime.engine.media_prompt import Prompt, Tokens
@@ -29,12 +30,14 @@ class Slot:
     ----------
     is_free : no reply has it
     used : a number that grows with every prompt of any slot
+    lent : replies that are put aside and come back here
     """
 
     number: int
     generator: Generator
     is_free: bool = True
     used: int = 0
+    lent: int = 0
 
     def shared(self, keys: Sequence[int]) -> int:
         """Tokens at the beginning of a prompt that it holds; the last one has to be read again."""
@@ -54,12 +57,14 @@ class Slots:
     engines : the engine's sequences
     make : a generator for one of these
     kept : what they share besides, counted; None where nothing is kept
+    shelf : keeps replies that are put aside; None where none is
     most : how many there may be; fewer once the device has had no room for another
     """
 
     engines: SeveralEngines
     make: Callable[[TokenEngine], Generator]
     kept: Callable[[], KeptCounts] | None = None
+    shelf: Shelf | None = None
     most: int = field(init=False)
     held: list[Slot] = field(init=False, default_factory=list)
 
@@ -136,8 +141,10 @@ class Slots:
         """Copy a beginning of a prompt from the slot that can give most of it, if that is enough.
 
         Where no other one has enough more of it, the slot keeps what it holds. No reply may be
-        within what it launched ahead.
+        within what it launched ahead. A slot that is lent keeps its sequence, and takes no copy.
         """
+        if child.lent:
+            return False
         keys = Prompt.of(prompt).keys()
         own, engine = child.shared(keys), child.generator.engine
         shared = {slot.number: slot.shared(keys) for slot in self.held}
@@ -161,6 +168,48 @@ class Slots:
         else:
             child.generator.clear()
         return is_copied
+
+    def put_aside(self, slot: Slot) -> Aside | None:
+        """Free a slot whose reply waits for its next token, and has launched nothing ahead.
+
+        None, and nothing has changed, where there is no room for a copy.
+        """
+        generator = slot.generator
+        if self.shelf is None or len(generator.held_keys) != generator.engine.length:
+            return None
+        copy = self.shelf.save(generator.engine)
+        if copy is None:
+            return None
+        aside = Aside(generator.swap(Known()), copy)
+        generator.clear()
+        slot.lent += 1
+        slot.is_free = True
+        return aside
+
+    def take_back(self, slot: Slot, aside: Aside) -> None:
+        """Have a free slot be at a reply again that was put aside from it, with all that it held.
+
+        After an error the slot holds nothing, and the reply cannot go on.
+        """
+        assert self.shelf is not None, "something was put aside"
+        generator = slot.generator
+        slot.lent -= 1
+        slot.is_free = False
+        generator.leave(0)
+        generator.clear()
+        try:
+            self.shelf.restore(generator.engine, aside.copy)
+        except BaseException:
+            generator.clear()
+            generator.swap(Known(client=aside.known.client, drafting=aside.known.drafting))
+            raise
+        generator.swap(aside.known)
+
+    def drop(self, slot: Slot, aside: Aside) -> None:
+        """Forget a reply that was put aside."""
+        assert self.shelf is not None, "something was put aside"
+        slot.lent -= 1
+        self.shelf.drop(aside.copy)
 
     def step(self, dues: Iterable[tuple[Slot, TokenDue]]) -> None:
         """Give each the token that a step of all chooses; an error is for all of them to `fail`."""

@@ -171,7 +171,11 @@ class KeptPrefixes:
 
     def has_room(self, length: int) -> bool:
         """Return whether the budget has room for the rows of so many tokens alone."""
-        return saved_bytes(self.entries, self._itemsize, length) <= self.memory.budget
+        return self.bytes_of(length) <= self.memory.budget
+
+    def bytes_of(self, length: int) -> int:
+        """Bytes of the rows of so many tokens alone, at most."""
+        return saved_bytes(self.entries, self._itemsize, length)
 
     def close(self) -> None:
         """Write what is still to be written to the folder."""

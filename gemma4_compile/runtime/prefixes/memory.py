@@ -108,12 +108,24 @@ class PrefixMemory(Generic[State]):
         assert self.nbytes <= self.budget, "it has room alone"
         return node
 
+    def lend(self, nbytes: int) -> bool:
+        """Let somebody else have a part of the budget; False where it is not that large."""
+        if nbytes > self.budget:
+            return False
+        self.budget -= nbytes
+        self._make_room(None)
+        return True
+
+    def take_back(self, nbytes: int) -> None:
+        """Have a part again that was lent."""
+        self.budget += nbytes
+
     def clear(self) -> None:
         """Forget all."""
         for node in list(self._used):
             self._remove(node)
 
-    def _make_room(self, but: Node[State]) -> None:
+    def _make_room(self, but: Node[State] | None) -> None:
         for node in list(self._used):
             if self.nbytes <= self.budget:
                 return

@@ -19,9 +19,8 @@ from tokenizers import Tokenizer
 from gemma4_compile.errors import UsageError, is_panic
 from gemma4_compile.media.inputs import Medium, kind_of
 from gemma4_compile.media.settings import MediaSettings
-from gemma4_compile.runtime.engine.generation import CONTEXT_HINT
 from gemma4_compile.runtime.engine.media_prompt import Prompt, Rows, Spread
-from gemma4_compile.runtime.engine.sequence import ContextFullError
+from gemma4_compile.runtime.engine.sequence import CONTEXT_HINT, ContextFullError
 from gemma4_compile.runtime.prompt.literal_specials import Hider
 from gemma4_compile.runtime.prompt.prompt_room import FEW, Fewest, Holds, TokenCount
 from gemma4_compile.runtime.reply.reply import MarkIds
@@ -224,11 +223,6 @@ class PromptBuilder:
         """
         if self._template is None:
             raise UsageError(NO_TEMPLATE, hint="give it a text to go on with")
-        if tools and "tools" not in self._template.variables:
-            raise UsageError(
-                "the package's chat template knows no tools: the model would not hear of them",
-                hint="ask without `tools`, or take a model whose template has them, as Gemma 4's",
-            )
         characters = sum(_characters(message) for message in messages) + len(begun)
         self._check_bytes(characters + _length(tools))
         self._check_counts(messages, self._template)

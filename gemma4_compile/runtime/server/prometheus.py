@@ -163,6 +163,11 @@ _COUNTERS: tuple[tuple[str, str, Callable[[WorkerState], int]], ...] = (
         lambda state: state.counts.turn_rounds,
     ),
     ("turn_tokens", "Tokens of these rounds.", lambda state: state.counts.turn_tokens),
+    (
+        "put_aside",
+        "Times that a reply gave its slot to a short request for a while.",
+        lambda state: state.counts.put_aside,
+    ),
 )
 _TIMES: tuple[tuple[str, str, Callable[[Counts], Distribution]], ...] = (
     ("waited_seconds", "From a built prompt to a slot.", lambda counts: counts.waited_s),

@@ -3,187 +3,23 @@
 So a reply that is being written waits for one chunk at a time, however long the prompts are. The
 chunks go in turns to the prompt that came first and to the one with the least left: a long one
 takes at most twice as long as alone among short ones, and short ones do not wait for its end.
+Where no slot is free, a short request gets that of a reply which has written for a while
+(asides.py).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 
-from gemma4_compile.runtime.engine.generation import Generator
 from gemma4_compile.runtime.engine.media_prompt import Prompt
-from gemma4_compile.runtime.engine.prompt_reading import PromptProgress
-from gemma4_compile.runtime.engine.slots import LEAST_FORK, Slot, Slots, beginning
+from gemma4_compile.runtime.engine.slots import Slot, Slots, beginning
 from gemma4_compile.runtime.engine.token_due import TokenDue
-from gemma4_compile.runtime.reply.reply import Event
+from gemma4_compile.runtime.server.asides import Asides
 from gemma4_compile.runtime.server.counts import Counts
+from gemma4_compile.runtime.server.run import Run
 from gemma4_compile.runtime.server.tickets import Ticket
 from gemma4_compile.runtime.speculative.draft_turns import DraftTurns
-
-
-class Run:
-    """A ticket's generation in a slot.
-
-    Attributes
-    ----------
-    due : where it waits for its next token; None while it does not
-    rest : tokens of the prompt that are still to be read, as far as is known
-    written : tokens of the reply so far
-    leader : another one that reads what the prompt begins with, until that can be copied
-    has_begun, has_read, has_ended : whether a chunk of the prompt was read, and all of it, and
-        whether the reply is over
-    """
-
-    def __init__(self, ticket: Ticket, slot: Slot, counts: Counts) -> None:
-        """Take a slot, which is no longer free."""
-        self.ticket, self.slot = ticket, slot
-        self.written = 0
-        self._counts = counts
-        self._begun_s = time.perf_counter()
-        counts.waited_s.add(self._begun_s - ticket.queued_s)
-        self.keys = Prompt.of(ticket.prompt).keys()
-        self.due: TokenDue | None = None
-        self.rest = len(self.keys) - slot.shared(self.keys)
-        self.has_begun = self.has_read = self.has_ended = False
-        self.leader: Run | None = None
-        self._shared = 0
-        self._tell_end: Callable[[], None] | None = None
-        self._events: Iterator[Event | PromptProgress | TokenDue] = iter(())
-
-    @property
-    def generator(self) -> Generator:
-        """What generates in its slot."""
-        return self.slot.generator
-
-    @property
-    def reads(self) -> bool:
-        """Return whether chunks of its prompt are to be read."""
-        return not (self.has_read or self.has_ended)
-
-    @property
-    def state(self) -> str:
-        """What is done in its slot, in a word."""
-        return "writes" if not self.reads else "waits" if self.waits else "reads"
-
-    @property
-    def waits(self) -> bool:
-        """Return whether another one reads what its prompt begins with, and it can have a copy."""
-        leader = self.leader
-        return leader is not None and leader.reads and leader.held < self._shared
-
-    @property
-    def before(self) -> int:
-        """Tokens to read before its own first one is chosen, those that another reads for it, too.
-
-        As far as that waits itself, less than it takes.
-        """
-        if not self.waits:
-            return self.rest
-        assert self.leader is not None, "what it waits for"
-        return self.rest + self._shared - self.leader.held
-
-    @property
-    def held(self) -> int:
-        """Tokens of its own that its slot holds: at first those that another prompt left there."""
-        if not self.has_begun:
-            return self.slot.shared(self.keys)
-        return len(self.generator.held_keys)
-
-    def begin(self) -> None:
-        """Make the generation, of which nothing runs yet."""
-        try:
-            self._events = self.ticket.begin(self.generator).pausing()
-        except BaseException as error:  # a panic of the tokenizer is no Exception
-            self._end(error)
-
-    def follow(self, others: list[Run]) -> None:
-        """Wait for the other one that reads most of what the prompt begins with, if it is worth it.
-
-        Only then: what another slot holds already can be copied at once.
-        """
-        shared = {run: beginning(run.keys, self.keys[:-1]) for run in others if run.reads}
-        leader = max(shared, key=lambda run: shared[run], default=None)
-        if leader is not None and shared[leader] >= self.slot.shared(self.keys) + LEAST_FORK:
-            self.leader, self._shared = leader, shared[leader]
-            self.rest = len(self.keys) - self._shared
-
-    def advance(self) -> None:
-        """Go on to the end of a chunk of the prompt, or to where a token is due."""
-        self.due, begins, self.has_begun = None, not self.has_begun, True
-        try:
-            for event in self._events:
-                if self.ticket.is_cancelled:
-                    self.cancel()
-                    return
-                if isinstance(event, TokenDue):
-                    self.due, self.has_read = event, True
-                    self._count()
-                    return
-                if not isinstance(event, PromptProgress):
-                    self.ticket.tell(event)
-                    self._count()  # the reader has it: the prompt's end may be kept next
-                    continue
-                self.rest = event.total - event.done
-                self._counts.read_tokens += event.read
-                if begins:
-                    self._counts.held_tokens += event.done - event.read
-                    begins = False
-                if self.rest:
-                    return
-            self._end(None)
-        except BaseException as error:
-            self._end(error)  # the next request may well succeed: the state is rewound
-
-    def cancel(self) -> None:
-        """End it here, for a reader who does not want more of it."""
-        generation = self.ticket.generation
-        try:
-            if generation is not None:
-                generation.close()
-        except BaseException as error:  # of the device, as it takes back what was begun ahead
-            self._end(error)
-        else:
-            self._leave("cancelled", self.ticket.end)
-
-    def fail(self, error: BaseException) -> None:
-        """End it with an error of what was done for it."""
-        self._end(error)
-
-    def tell_end(self) -> None:
-        """Let the reader know that it is over."""
-        tell, self._tell_end = self._tell_end, None  # an error knows this object
-        assert tell is not None, "it is over, and nobody knows"
-        tell()
-
-    def _end(self, error: BaseException | None) -> None:
-        generation = self.ticket.generation
-        if error is not None or generation is None:
-            cause = error or RuntimeError("a reply has ended that never began")
-            self._leave("error", partial(self.ticket.fail, cause))
-        else:
-            self._leave(generation.finish_reason, self.ticket.finish)
-
-    def _leave(self, how: str, tell: Callable[[], None]) -> None:
-        self.due, self.has_ended, self._tell_end = None, True, tell
-        self._count()
-        self._counts.ended[how] = self._counts.ended.get(how, 0) + 1
-        generation = self.ticket.generation
-        if generation is not None and generation.drafting is not None:
-            self._counts.guessed_tokens += generation.drafting.guessed
-            self._counts.accepted_tokens += generation.drafting.accepted
-        if self.generator.is_interrupted:  # a state within a forward would hold up the others
-            self.generator.clear()
-
-    def _count(self) -> None:
-        generation = self.ticket.generation
-        if generation is None:
-            return
-        tokens = len(generation.token_ids)
-        if tokens and not self.written:
-            self._counts.first_token_s.add(time.perf_counter() - self.ticket.queued_s)
-        self._counts.generated_tokens += tokens - self.written
-        self.written = tokens
 
 
 class Scheduler:
@@ -194,6 +30,7 @@ class Scheduler:
     runs : in the order of their beginnings
     counts : what they have done
     draft_turns : whether several that are written at a time make guesses
+    asides : the replies that gave their slots to others for a while
     """
 
     def __init__(self, slots: Slots, ended: Callable[[Ticket], None]) -> None:
@@ -207,6 +44,7 @@ class Scheduler:
         self.runs: list[Run] = []
         self.counts = Counts()
         self.draft_turns = DraftTurns()
+        self.asides = Asides(slots, self.counts)
         self._ended = ended
         self._is_oldest = False
 
@@ -217,15 +55,59 @@ class Scheduler:
         read = (beginning(run.keys, begin) for run in self.runs if run.reads)
         slot = self.slots.take(ticket.prompt, max(read, default=0))
         run = Run(ticket, slot, self.counts)
-        run.follow(self.runs)
+        if not slot.lent:  # it takes no copy
+            run.follow(self.runs)
         self.runs.append(run)
         run.begin()
+
+    def is_short(self, ticket: Ticket) -> bool:
+        """Return whether a reply may be put aside for a ticket."""
+        return self.asides.is_short(Prompt.of(ticket.prompt).keys())
+
+    def can_make_room(self) -> bool:
+        """Return whether a reply could be put aside."""
+        return self.asides.longest(self.runs) is not None
+
+    def make_room(self) -> bool:
+        """Put a reply aside, if one has written long enough; return whether a slot is free now."""
+        run = self.asides.longest(self.runs)
+        return run is not None and self._put_aside(run)
+
+    def _put_aside(self, run: Run) -> bool:
+        self._leave_ways()
+        if not self.asides.is_time(run):  # it has failed
+            return False
+        try:
+            is_aside = self.asides.put(run)
+        except BaseException as error:  # of the device: nothing is known of what it holds
+            assert run.due is not None, "it waits for its next token"
+            run.due.fail(error)
+            run.advance()
+            run.generator.clear()
+            return False
+        if is_aside:
+            self.runs.remove(run)
+        return is_aside
+
+    def _take_back(self, slot: Slot) -> None:
+        """Let the reply go on that has waited longest for a slot, which is free."""
+        run = self.asides.take_back(slot)
+        self.runs.append(run)
 
     def turn(self) -> None:
         """A chunk of a prompt, then a token of each reply that is being written."""
         for run in self.runs:
             if run.ticket.is_cancelled and not run.has_ended:
                 run.cancel()
+        for run in self.asides.cancelled():
+            self._ended(run.ticket)
+            run.tell_end()
+        for slot in self.slots.held:
+            if slot.lent and slot.is_free:  # for whom it was freed has been cancelled
+                self._take_back(slot)
+        for run in list(self.runs):
+            if run.slot.lent and self.asides.is_time(run) and self._put_aside(run):
+                self._take_back(run.slot)
         reading = self._next_reading()
         if reading is not None:
             self._leave_ways()
@@ -243,6 +125,8 @@ class Scheduler:
             run.slot.is_free = True
             self._ended(run.ticket)
             run.tell_end()  # now: who hears of it may ask for the slot at once
+            if run.slot.lent:
+                self._take_back(run.slot)
 
     def _next_reading(self) -> Run | None:
         """The one whose prompt's chunk is next."""

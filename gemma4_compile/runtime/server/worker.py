@@ -115,6 +115,7 @@ class Worker:
         self._waiting = 0  # requests of which nothing has begun
         self._changed = threading.Condition()
         self._running: dict[Ticket, Place] = {}
+        self._long = set[Ticket]()  # of the queue's, known to be for no reply to be put aside
         self._scheduler: Scheduler | None = None
         self._stopping = False
         self._cause_of_death: BaseException | None = None
@@ -247,8 +248,9 @@ class Worker:
                 if self._stopping and not self._running:
                     return
                 waits = bool(self._queue)
-            while waits and scheduler.slots.has_room():
-                ticket = self._next()
+            while waits:
+                has_room = scheduler.slots.has_room()
+                ticket = self._next() if has_room else self._next_short(scheduler)
                 if ticket is None:
                     break
                 scheduler.admit(ticket)
@@ -264,11 +266,40 @@ class Worker:
             if not self._queue:
                 return None
             ticket = min(self._queue, key=lambda waiting: self._queue[waiting].running)
-            place = self._running[ticket] = self._queue.pop(ticket)
-            place.tickets -= 1
-            place.running += 1
-            self._wait_no_more(place)
+            self._take(ticket)
             return ticket
+
+    def _next_short(self, scheduler: Scheduler) -> Ticket | None:
+        """The first ticket for which a reply was put aside; None where none is, or can be.
+
+        A request of which a reply runs already waits.
+        """
+        if not scheduler.can_make_room():
+            return None
+        with self._changed:
+            waiting = [ticket for ticket, place in self._queue.items() if not place.running]
+        self._long.intersection_update(waiting)
+        for ticket in waiting:
+            if ticket in self._long:
+                continue
+            if not scheduler.is_short(ticket):
+                self._long.add(ticket)
+            elif not scheduler.make_room():
+                return None
+            else:
+                with self._changed:
+                    if ticket in self._queue:
+                        self._take(ticket)
+                        return ticket
+                return self._next()  # it was cancelled meanwhile: the slot is anybody's
+        return None
+
+    def _take(self, ticket: Ticket) -> None:
+        """Let a ticket run; the lock is held."""
+        place = self._running[ticket] = self._queue.pop(ticket)
+        place.tickets -= 1
+        place.running += 1
+        self._wait_no_more(place)
 
     def _ended(self, ticket: Ticket) -> None:
         with self._changed:

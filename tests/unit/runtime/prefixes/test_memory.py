@@ -147,3 +147,21 @@ def test_a_shared_part_counts_once_and_stays_while_one_has_it() -> None:
     memory.add(range(70, 72), of(range(70, 72), 600))
     assert len(memory) == 3
     assert memory.find(range(13)) is not None
+
+
+def test_what_is_lent_drives_states_out_and_comes_back() -> None:
+    memory: PrefixMemory[State] = PrefixMemory(BUDGET)
+    for first in (1, 2):
+        memory.add((first,), State((first,), 0, (Part(1500),)))
+    assert not memory.lend(BUDGET + 1)
+    assert len(memory) == 2
+    assert memory.lend(2000)
+    assert memory.budget == BUDGET - 2000
+    assert memory.at((1,)) is None, "it was used longest ago"
+    assert memory.at((2,)) is not None
+    assert memory.add((3,), State((3,), 0, (Part(2100),))) is None
+    assert not memory.lend(2001)
+    memory.take_back(2000)
+    assert memory.budget == BUDGET
+    assert memory.add((3,), State((3,), 0, (Part(2100),))) is not None
+    assert len(memory) == 2
