@@ -2,8 +2,8 @@
 //
 // Job: {page, packages: {name: folder}, chromium, axe, output, shots?, answers?, group, only?}. Runs the scenarios of
 // page_real.mjs (the stock client) and of page_scripted.mjs, page_chats.mjs, page_links.mjs, page_looks.mjs, page_media.mjs,
-// page_models.mjs, page_capture.mjs and page_libraries.mjs (a scripted engine), and those of page_beginnings.mjs, page_drafts.mjs and
-// page_profile.mjs (both); of page_choice.mjs, and of page_firefox.mjs where the job names `firefox`; each in the order of its file, and writes result.json:
+// page_models.mjs, page_capture.mjs and page_libraries.mjs (a scripted engine), and those of page_beginnings.mjs
+// (the stock client), of page_meaning.mjs, page_drafts.mjs and page_profile.mjs (both); of page_choice.mjs, and of page_firefox.mjs where the job names `firefox`; each in the order of its file, and writes result.json:
 // {scenarios: {name: {seconds, error}}}.
 // With `shots` screenshots go to the output folder, and in any case that of a scenario that fails. The page's service worker is left out: it would hand out the files
 // that are replaced here (offline_driver.mjs has it).
@@ -22,6 +22,7 @@ import { FIREFOX } from "./page_firefox.mjs";
 import { LIBRARIES } from "./page_libraries.mjs";
 import { LINKS } from "./page_links.mjs";
 import { LOOKS } from "./page_looks.mjs";
+import { REAL_MEANING, SCRIPTED_MEANING } from "./page_meaning.mjs";
 import { MEDIA } from "./page_media.mjs";
 import { MODELS } from "./page_models.mjs";
 import { REAL_PROFILE, SCRIPTED_PROFILE } from "./page_profile.mjs";
@@ -209,9 +210,9 @@ const server = await servePage({ "/": job.page, ...Object.fromEntries(folders) }
 const scenarios = {};
 const groups = {
   scripted: { ...SCRIPTED, ...LIBRARIES, ...SCRIPTED_DRAFTS, ...SCRIPTED_TABLE, ...SCRIPTED_PROFILE },
-  chats: { ...CHATS, ...LOOKS, ...LINKS, ...MODELS },
+  chats: { ...CHATS, ...SCRIPTED_MEANING, ...LOOKS, ...LINKS, ...MODELS },
   media: { ...MEDIA, ...CAPTURE },
-  real: { ...REAL, ...BEGINNINGS, ...REAL_DRAFTS, ...REAL_PROFILE },
+  real: { ...REAL, ...BEGINNINGS, ...REAL_DRAFTS, ...REAL_PROFILE, ...REAL_MEANING },
   choice: CHOICE,
   firefox: FIREFOX,
 };

@@ -75,7 +75,7 @@ export const LOOKS = {
         await page.locator("#open-settings").click();
         const buttons = page.locator("#settings-nav button");
         const names = await buttons.allInnerTexts();
-        assert.deepEqual(names, ["This chat", "Sampling", "Model", "Appearance", "Chats", "Storage", "Keys"]);
+        assert.deepEqual(names, ["This chat", "Sampling", "Model", "Search", "Appearance", "Chats", "Storage", "Keys"]);
         for (const name of ["Keys", "Chats", "This chat"]) {
           await buttons.filter({ hasText: name }).press("Enter");
           const heading = page.locator("#settings-sections h3", { hasText: name });

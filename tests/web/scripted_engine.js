@@ -88,8 +88,39 @@ async function profile(id) {
   tell({ kind: "profiled", id, profile: PROFILE });
 }
 
+let held = []; // vectors that an embedder searches
+const LETTERS = "abcdefghijklmnopqrstuvwxyz";
+
+/** Texts that share pairs of letters are alike. */
+function vectorOf(text) {
+  const counts = new Float32Array(LETTERS.length ** 2);
+  for (const word of text.toLowerCase().match(/[a-z]+/g) ?? [])
+    for (let at = 1; at < word.length; at++)
+      counts[LETTERS.indexOf(word[at - 1]) * LETTERS.length + LETTERS.indexOf(word[at])] += 1;
+  return counts.map((count) => count / (Math.hypot(...counts) || 1));
+}
+
+function find(text, count) {
+  const query = vectorOf(text);
+  const cosines = Array.from({ length: held.length / query.length }, (_, index) => ({
+    index,
+    cosine: query.reduce((sum, value, at) => sum + value * held[index * query.length + at], 0),
+  }));
+  return cosines.sort((a, b) => b.cosine - a.cosine).slice(0, count);
+}
+
+/** The worker of an embedder speaks examples/web/src/engine/embedder_protocol.ts. */
+function answerEmbedder(data) {
+  let value;
+  if (data.kind === "embed") value = data.texts.map(vectorOf);
+  if (data.kind === "find") value = find(data.text, data.count);
+  if (data.kind === "hold") held = data.vectors;
+  tell({ kind: "done", id: data.id, value });
+}
+
 self.onmessage = ({ data }) => {
-  if (data.kind === "stop") {
+  if (self.name === "embedder") answerEmbedder(data);
+  else if (data.kind === "stop") {
     stopped = true;
     self.held?.resolve();
   } else if (data.kind === "reply") void reply(data.id, data.sent, data.request);

@@ -22,7 +22,7 @@ from gemma4_compile.abi import DRAFTER_CACHE_FILE
 from tests.marks import slow_unless
 from tests.tiny_answers import CONVERSATIONS
 from tests.web.beginnings import chats
-from tests.web.compiled import DRAFTED, EVERY, SEEING_LITTLE, TINY, Compiler
+from tests.web.compiled import DRAFTED, EMBEDDING, EVERY, SEEING_LITTLE, TINY, Compiler
 from tests.web.cpu_runtime import ENOUGH, Runtime, assistant, system, user
 from tests.web.dawn import run_driver
 from tests.web.webllm import find_browser
@@ -56,6 +56,7 @@ REAL = (
     "guesses",
     "drafter_gone",
     "profile",
+    "search_without_a_chat",
 )
 SCRIPTED = (
     "refusals",
@@ -90,6 +91,7 @@ CHATS = (
     "damaged_imports",
     "two_tabs",
     "delete_while_writing",
+    "search_by_meaning",
 )
 LOOKS = (
     "hub_id",
@@ -177,13 +179,26 @@ def with_media(path: Path) -> bytes:
     return json.dumps(manifest).encode()
 
 
+def of_embeddings(path: Path) -> bytes:
+    """Return a manifest as an embedder's package has it."""
+    manifest = json.loads(path.read_text())
+    (task,) = manifest["tasks"].values()
+    return json.dumps({**manifest, "tasks": {"embeddings": task}}).encode()
+
+
 @pytest.fixture(scope="module")
 def packages(
     compiled: Compiler, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("served")
     quants = {"tiny": "q4f32", "damaged": "q4f32", "f16": "q4f16", "tooled": "q4f32"}
-    quants |= {"large": "q4f32", "media": "q4f32", "guessing": "q4f32", "misguessing": "q4f32"}
+    quants |= {
+        "embedder": "q4f32",
+        "large": "q4f32",
+        "media": "q4f32",
+        "guessing": "q4f32",
+        "misguessing": "q4f32",
+    }
     folders = {name: root / name for name in quants}
     for name, quant in quants.items():
         shutil.copytree(compiled(TINY, "webgpu", quant), folders[name])
@@ -200,6 +215,7 @@ def packages(
         for file in (DRAFTER_CACHE_FILE, DRAFTER_SHARD):
             change_file(folders[name], file, f"{file} of {name}".encode())
     (folders["misguessing"] / DRAFTER_SHARD).write_bytes(b"something else")
+    change_file(folders["embedder"], MANIFEST, of_embeddings(folders["embedder"] / MANIFEST))
     change_file(folders["media"], MANIFEST, with_media(folders["media"] / MANIFEST))
     change_provenance(folders["media"], drops_padding=True)
     settings = json.loads((folders["media"] / CONFIG).read_text()) | {"context_window_size": 2048}
@@ -268,7 +284,7 @@ def play(
         needs: dict[str, Any] = {"group": group, "only": wanted(request, group)}
         if group == "real":
             request.getfixturevalue("browser")
-            real = {"drafted": DRAFTED, "seeing": SEEING_LITTLE}
+            real = {"drafted": DRAFTED, "seeing": SEEING_LITTLE, "embedder": EMBEDDING}
             made = {name: str(compiled(model, "webgpu", "q4f32")) for name, model in real.items()}
             needs["answers"] = request.getfixturevalue("answers")
             needs["packages"] = {**job["packages"], **made}

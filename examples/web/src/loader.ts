@@ -155,7 +155,7 @@ export class Loader {
     const { settings } = this.session;
     const missing = await missingBytes(pack);
     const context = this.context(pack);
-    const findings = judge(pack, this.device!, context, settings.allowedMemory, missing);
+    const findings = judge(pack, this.device!, context, settings.allowedMemory, missing, settings.embedderBytes);
     if (goOn && findings.every((finding) => finding.kind === "fits")) return this.load();
     const contexts = contextLengths(pack);
     this.events.state({ kind: "check", pack, findings, missing, contexts, context, allowed: settings.allowedMemory });

@@ -12,6 +12,7 @@ import { titleOf, type AssistantMessage } from "./chat/transcript";
 import { ContextFull } from "./engine/failures";
 import { tidy } from "./download/cache";
 import { Loader } from "./loader";
+import { MeaningLoader } from "./meaning_loader";
 import { keepPage } from "./offline";
 import { placeOf } from "./package/trust";
 import { formatCount } from "./package/units";
@@ -19,6 +20,7 @@ import { Composer } from "./view/composer";
 import { ConversationView } from "./view/conversation";
 import { byId, h } from "./view/dom";
 import { drawIcons } from "./view/icons";
+import { MeaningView } from "./view/meaning";
 import { clearErrors, showError, showUndo } from "./view/notices";
 import { ModelSwitch } from "./view/model_switch";
 import { SettingsDialog } from "./view/settings";
@@ -174,6 +176,13 @@ async function main(): Promise<void> {
   });
   addEventListener("pagehide", () => session.flush());
 
+  const meaning = new MeaningView(session);
+  const meanings = await MeaningLoader.open(session, {
+    state: (state) => meaning.show(state),
+    failed: (error) => meaning.fail(error),
+  });
+  await meaning.use(meanings);
+
   await session.restore();
   void tidy(session.ids);
   composer.show();
@@ -184,6 +193,7 @@ async function main(): Promise<void> {
   else if (placed) await loader.open(placed, "page");
   else if (settings.lastPackage) await loader.open(settings.lastPackage, "before");
   else await loader.choose();
+  await meanings.resume();
 }
 
 void main().catch(showError);

@@ -2,7 +2,7 @@
 import { describe, expect, it } from "vitest";
 import { keyOf } from "../src/download/cache";
 import { sha256 } from "../src/download/hash";
-import { describe as read, drafterBytes, withoutDrafter } from "../src/package/package";
+import { describe as read, drafterBytes, EMBEDDINGS, withoutDrafter } from "../src/package/package";
 import { withLibrary } from "../src/package/libraries";
 import { type Device, fitting } from "../src/package/requirements";
 import { UserError } from "../src/package/user_error";
@@ -92,6 +92,17 @@ function* changed(value: unknown, odd: unknown): Generator<unknown> {
 }
 
 describe("a package's small files", () => {
+  it("are of the task that is asked for, and an embedder's hold its prompts", async () => {
+    const tasks = { embeddings: { executor: "text" } };
+    const embedder = files({ tasks }, "mlc-model-manifest.json");
+    await expect(read(URL, embedder, false)).rejects.toThrow("no model that can chat");
+    await expect(read(URL, files(), false, EMBEDDINGS)).rejects.toThrow("no model that can embed texts");
+    expect((await read(URL, embedder, false, EMBEDDINGS)).prompts).toEqual({ query: "", document: "" });
+    const config = { ...values()["mlc-chat-config.json"], embedding: { prompts: { query: "Q: ", document: "D: " } } };
+    embedder.set("mlc-chat-config.json", encode(config));
+    expect((await read(URL, embedder, false, EMBEDDINGS)).prompts).toEqual({ query: "Q: ", document: "D: " });
+  });
+
   it("are enough for packages without requirements of their own", async () => {
     const pack = await read(URL, files({ build: {} }), false);
     expect(pack).toMatchObject({ title: "my-model", recipe: "q4f16_1", contextLength: 1024, totalBytes: 24 });

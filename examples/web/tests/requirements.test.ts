@@ -61,6 +61,18 @@ describe("judge", () => {
     expect(blocks({ ...PACK, table }, free(0), 4096, 0, 0)).toEqual([]);
   });
 
+  it("counts the memory of the page's other model", () => {
+    const memory = { ...DEVICE, memoryBytes: 0 };
+    const needed = neededMemory(PACK, 4096);
+    const found = (beside: number, allowed: number) => judge(PACK, memory, 4096, allowed, GIB, beside);
+    const words = `(${formatBytes(GIB)} of them for the page's other model)`;
+    expect(found(GIB, needed + GIB).every(({ kind }) => kind === "fits")).toBe(true);
+    expect(found(GIB, needed + GIB).some(({ text }) => text.includes(words))).toBe(true);
+    const [short] = found(GIB, needed + GIB - MIB).filter(({ kind }) => kind === "blocks");
+    expect(short).toMatchObject({ text: expect.stringContaining(words), hint: "Choose a context of 2,048 tokens." });
+    expect(found(0, needed).some(({ text }) => text.includes("other model"))).toBe(false);
+  });
+
   it("says that prompts differ from the model's template", () => {
     const [finding] = blocks({ ...PACK, difference: "two turns" }, DEVICE);
     expect(finding).toMatchObject({ kind: "risk", text: expect.stringContaining("(two turns)") });

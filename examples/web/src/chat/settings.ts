@@ -25,6 +25,10 @@ export interface Settings {
   agreed: Record<string, string>;
   /** What opens by itself. */
   lastPackage: string;
+  /** The package that searches by meaning; empty: none. */
+  embedder: string;
+  /** Graphics memory that it takes. */
+  embedderBytes: number;
   /** Libraries that the person fixed, by package address. */
   libraries: Record<string, string>;
   /** Decode steps ahead of the client, by gemma4-web. */
@@ -48,6 +52,8 @@ const DEFAULTS: Settings = {
   known: [],
   agreed: {},
   lastPackage: "",
+  embedder: "",
+  embedderBytes: 0,
   libraries: {},
   fast: true,
   drafts: true,
@@ -63,6 +69,7 @@ const RANGES: Record<string, [number, number]> = {
   maxTokens: [1, Number.MAX_SAFE_INTEGER],
   seed: [0, Number.MAX_SAFE_INTEGER],
   allowedMemory: [0, Number.MAX_SAFE_INTEGER],
+  embedderBytes: [0, Number.MAX_SAFE_INTEGER],
 };
 const WHOLE = new Set(["maxTokens", "seed"]);
 const THEMES: Theme[] = ["auto", "light", "dark"];

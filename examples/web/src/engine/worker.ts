@@ -13,12 +13,13 @@ import {
 } from "gemma4-web/fast";
 import { MLCEngine } from "@mlc-ai/web-llm";
 import type { LastingBeginnings, TablePlace } from "gemma4-web/fast";
+import { EMBEDDER } from "./embedder_protocol";
+import { serveEmbeddings } from "./embeddings";
 import type { FromWorker, StoredDrafter, ToWorker } from "./protocol";
 import { now } from "./speed";
 
 const PROFILED_TOKENS = 24;
 const engine = new MLCEngine({ logLevel: "WARN" });
-engine.setInitProgressCallback(({ progress, text }) => tell({ kind: "progress", share: progress, text }));
 
 /** Beginnings of prompts in the browser's storage, and when those of earlier visits are on the device again. */
 let lasting: LastingBeginnings | undefined;
@@ -115,10 +116,19 @@ async function measure({ id, text }: Extract<ToWorker, { kind: "profile" }>): Pr
   }
 }
 
-self.onmessage = ({ data }: MessageEvent<ToWorker>) => {
-  if (data.kind === "start") void start(data);
-  else if (data.kind === "reply") void reply(data);
-  else if (data.kind === "profile") void measure(data);
-  else if (data.kind === "forget") lasting?.forget(data.chats);
-  else engine.interruptGenerate();
-};
+function serveChats(): void {
+  engine.setInitProgressCallback(({ progress, text }) => tell({ kind: "progress", share: progress, text }));
+  self.onmessage = ({ data }: MessageEvent<ToWorker>) => {
+    if (data.kind === "start") void start(data);
+    else if (data.kind === "reply") void reply(data);
+    else if (data.kind === "profile") void measure(data);
+    else if (data.kind === "forget") lasting?.forget(data.chats);
+    else engine.interruptGenerate();
+  };
+}
+
+// One file for both: the client in it has six megabytes.
+if (self.name === EMBEDDER) {
+  disable();
+  serveEmbeddings(engine);
+} else serveChats();

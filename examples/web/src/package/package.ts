@@ -2,6 +2,7 @@
 import type { Needs, TableChoice, TablePlace } from "gemma4-web/choose";
 import { fetchChecked, readSmall, Refused, Unreachable } from "../download/fetch";
 import { sha256 } from "../download/hash";
+import { type Prompts, readPrompts } from "../meaning/prompts";
 import { type MediaInputs, mediaInputsOf } from "../media/inputs";
 import { hubModelOf } from "./address";
 import type { BeginningsChoice } from "./beginnings";
@@ -63,6 +64,8 @@ export interface Package {
   hasDrafter: boolean;
   requirements: Requirements;
   sampling: Sampling;
+  /** What an embedder was trained to see in front of what is searched, and of what is found. */
+  prompts: Prompts;
   /** The strings of the model's own template around messages. */
   turns: Turns;
   /** The conversation whose prompt differs from what the checkpoint's template writes; empty where none does. */
@@ -87,8 +90,16 @@ export interface Sampling {
   presencePenalty: number;
 }
 
+export const CHAT = "chat.completions";
+export const EMBEDDINGS = "embeddings";
+/** What a package is wanted for, as manifests name it. */
+export type Task = typeof CHAT | typeof EMBEDDINGS;
+const CAN = { [CHAT]: "chat", [EMBEDDINGS]: "embed texts" };
+
 export const MANIFEST = "mlc-model-manifest.json";
 export const TENSOR_CACHE = "tensor-cache.json";
+/** Models of the compiler's own, which are known by their names. */
+const SHIPPED = ["tiny", "tiny-embedding"];
 const OF_DRAFTER = /^(drafter-tensor-cache\.json|params_shard_drafter_\d+\.bin)$/;
 const CHAT_CONFIG = "mlc-chat-config.json";
 /** The small files that the client reads, too. */
@@ -116,7 +127,11 @@ interface Shard {
  *
  * They are kept for a start without a network where the package `mayBeKept`: one that somebody agreed to open.
  */
-export async function readPackage(url: string, mayBeKept: (pack: Package) => boolean = () => true): Promise<Package> {
+export async function readPackage(
+  url: string,
+  mayBeKept: (pack: Package) => boolean = () => true,
+  task: Task = CHAT,
+): Promise<Package> {
   const names = [PROVENANCE, ...READ_BY_CLIENT];
   const cache = await caches.open(PACKAGES);
   try {
@@ -132,7 +147,7 @@ export async function readPackage(url: string, mayBeKept: (pack: Package) => boo
     // Nothing depends on it: a package that was uploaded without it is whole.
     const report = listed.has(NUMERICS) ? await fetchBytes(url + NUMERICS).catch(() => undefined) : undefined;
     if (report) files.set(NUMERICS, report.data);
-    const pack = { ...(await describe(url, files, false)), ...(redirectedTo && { redirectedTo }) };
+    const pack = { ...(await describe(url, files, false, task)), ...(redirectedTo && { redirectedTo }) };
     for (const [name, data] of mayBeKept(pack) ? files : []) {
       await cache.put(url + name, new Response(data)).catch(() => undefined);
     }
@@ -145,7 +160,7 @@ export async function readPackage(url: string, mayBeKept: (pack: Package) => boo
       if (kept) files.set(name, new Uint8Array(await kept.arrayBuffer()));
     }
     if (names.some((name) => !files.has(name))) throw error;
-    return describe(url, files, true);
+    return describe(url, files, true, task);
   }
 }
 
@@ -154,6 +169,7 @@ export async function describe(
   url: string,
   files: ReadonlyMap<string, Uint8Array<ArrayBuffer>>,
   offline: boolean,
+  task: Task = CHAT,
 ): Promise<Package> {
   const record = files.get(PROVENANCE)!;
   const provenance = readProvenance(Fields.parse(record, PROVENANCE));
@@ -168,8 +184,11 @@ export async function describe(
   }
   const manifest = Fields.parse(files.get(MANIFEST)!, MANIFEST);
   const tasks = manifest.object("tasks");
-  if (manifest.raw("schema") !== MANIFEST_SCHEMA || !tasks.has("chat.completions")) {
-    throw new UserError(`${MANIFEST} names no model that can chat.`, "Does the address name a package's folder?");
+  if (manifest.raw("schema") !== MANIFEST_SCHEMA || !tasks.has(task)) {
+    throw new UserError(
+      `${MANIFEST} names no model that can ${CAN[task]}.`,
+      "Does the address name a package's folder?",
+    );
   }
   const config = Fields.parse(files.get(CHAT_CONFIG)!, CHAT_CONFIG);
   for (const name of config.texts("tokenizer_files", MOST_TOKENIZER_FILES)) {
@@ -208,12 +227,13 @@ export async function describe(
       frequencyPenalty: config.number("frequency_penalty", -2, 2, 0),
       presencePenalty: config.number("presence_penalty", -2, 2, 0),
     },
+    prompts: readPrompts(config),
     turns,
     difference: provenance.difference,
     thinks: !isTiny && areGemmas(turns) && template.includes("<|think|>"),
     usesTools: areGemmas(turns) && template.includes("<|tool_response>"),
     numerics: files.has(NUMERICS) ? readNumerics(Fields.parse(files.get(NUMERICS)!, NUMERICS)) : undefined,
-    media: mediaInputsOf(tasks.object("chat.completions").raw("inputs"), provenance.dropsPadding),
+    media: mediaInputsOf(tasks.object(CHAT).raw("inputs"), provenance.dropsPadding),
     offline,
   };
 }
@@ -251,7 +271,7 @@ export function withoutDrafter(pack: Package): Package {
 
 function titleFrom({ kind, model }: Provenance, url: string): string {
   if (model) return model;
-  if (kind === "tiny") return "tiny";
+  if (SHIPPED.includes(kind)) return kind;
   const folder = new URL(url).pathname
     .replace(/\/resolve\/[^/]+\/$/, "/")
     .split("/")

@@ -58,7 +58,7 @@ export function contextLengths(pack: Pick<Package, "contextLength">): number[] {
  * What fits, what does not, and why.
  *
  * `context` is the chosen length, `allowedBytes` the memory that the person allows (0: no limit),
- * `missingBytes` what is still to be downloaded.
+ * `missingBytes` what is still to be downloaded, `besideBytes` the memory of the page's other model.
  */
 export function judge(
   pack: Package,
@@ -66,11 +66,12 @@ export function judge(
   context: number,
   allowedBytes: number,
   missingBytes: number,
+  besideBytes = 0,
 ): Finding[] {
   return [
     ...judgeFeatures(pack, device),
     ...judgeLimits(pack, device),
-    judgeMemory(pack, device, context, allowedBytes),
+    judgeMemory(pack, device, context, allowedBytes, besideBytes),
     judgeStorage(pack, device, missingBytes),
     ...judgeConversation(pack),
   ];
@@ -197,8 +198,15 @@ function judgeLimits(pack: Package, device: Device): Finding[] {
   return findings;
 }
 
-function judgeMemory(pack: Package, device: Device, context: number, allowedBytes: number): Finding {
-  const needed = neededMemory(pack, context);
+function judgeMemory(
+  pack: Package,
+  device: Device,
+  context: number,
+  allowedBytes: number,
+  besideBytes: number,
+): Finding {
+  const needed = neededMemory(pack, context) + besideBytes;
+  const beside = besideBytes ? ` (${formatBytes(besideBytes)} of them for the page's other model)` : "";
   const size = formatBytes(needed);
   // Unified or not, a browser never gets all of the memory.
   const usable = device.memoryBytes * 0.75;
@@ -206,16 +214,18 @@ function judgeMemory(pack: Package, device: Device, context: number, allowedByte
   if (!limit || needed <= limit || (!allowedBytes && needed <= SMALL_BYTES)) {
     return {
       kind: "fits",
-      text: `Needs about ${size} of graphics memory at ${formatCount(context)} tokens of context`,
+      text: `Needs about ${size} of graphics memory${beside} at ${formatCount(context)} tokens of context`,
     };
   }
   const reason = allowedBytes
     ? `you allow ${formatBytes(allowedBytes)}`
     : `this device has about ${formatBytes(device.memoryBytes)} of memory in all`;
-  const shorter = contextLengths(pack).find((length) => length < context && neededMemory(pack, length) <= limit);
+  const shorter = contextLengths(pack).find(
+    (length) => length < context && neededMemory(pack, length) + besideBytes <= limit,
+  );
   return {
     kind: allowedBytes || needed > mostMemory(device) ? "blocks" : "risk",
-    text: `Needs about ${size} of graphics memory at ${formatCount(context)} tokens of context, and ${reason}.`,
+    text: `Needs about ${size} of graphics memory${beside} at ${formatCount(context)} tokens of context, and ${reason}.`,
     hint: shorter ? `Choose a context of ${formatCount(shorter)} tokens.` : smallerPackage(pack, limit),
   };
 }
