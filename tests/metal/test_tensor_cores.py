@@ -16,9 +16,10 @@ from tests.fixed_scheme import FixedLayout
 from tests.marks import slow_unless
 from tests.metal import emulator
 from tests.metal.emulated_kernels import ORDERS, EmulatedCases, link_cases
+from tests.metal.test_mistakes import BARRIER, other, without
 from tests.numerics.attention.test_picture_attention_kernels import CHUNKS as MODALITIES
 from tests.numerics.attention.test_picture_attention_kernels import picture_case
-from tests.numerics.kernel_cases import KernelCase, make_case
+from tests.numerics.kernel_cases import KernelCase, differences, make_case
 from tests.numerics.tensor_cores import (
     CHUNKS,
     OPERATORS,
@@ -70,6 +71,27 @@ def test_attention_of_a_chunk_with_pictures(
     modalities = (MODALITIES[one] for one in ("a picture within text", "many small ones"))
     cases = [picture_case(PICTURES[name], modality, 1200) for modality in modalities]
     check_attention(cases, order, metal_device, tmp_path)
+
+
+MISTAKES = {
+    "no barrier before the first keys": without(BARRIER, 0),
+    "no barrier before values and parts of scores": without(BARRIER, 1),
+    "no barrier before the next keys": without(BARRIER, 2),
+    "sums that keep their scale": other(r"exp2\(\(\w+\[\d+\] - \w+\[\d+\]\)\)", "1.0f"),
+    "values as keys lie": other("load_matrices_transposed", "load_matrices"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_in_attention_of_a_chunk_is_found(
+    name: str, metal_device: tvm.runtime.Device, tmp_path: Path
+) -> None:
+    cases = list(chunk_cases([QUICK_CHUNK]))[1:2]
+    library = link_cases(cases, emulator.TENSOR_CORES, tmp_path)
+    with emulator.mistake(MISTAKES[name]), emulator.memory_of_cuda():
+        emulated = EmulatedCases.load(cases, metal_device, library)
+        assert any(differences(cases, emulated.run(order)) for order in ORDERS)
 
 
 def check_attention(
