@@ -74,6 +74,11 @@ def open_drafter(
         If there is no such drafter, it is damaged, or it does not fit the target.
     """
     hub_id, _, pinned = (model or "").partition("@")
+    if model is not None and target.gemma3n is not None:
+        raise ConfigError(
+            "--drafter: a drafter of Gemma 4 drafts for Gemma 4 alone, and this model is Gemma 3n",
+            hint="leave it out: there is no drafter of Gemma 3n",
+        )
     if model is None:
         yield None
     elif model == TINY:

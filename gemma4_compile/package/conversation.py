@@ -42,6 +42,8 @@ from gemma4_compile.package.client_form import ClientForm
 
 BEGIN_TURN = "<|turn>"
 END_TURN = "<turn|>"
+END_TURNS = (END_TURN, "<end_of_turn>")
+"""That of Gemma 3n besides, whose tokenizer has no other."""
 CLOSE = f"{END_TURN}\n"
 OPEN_SYSTEM = f"{BEGIN_TURN}system\n"
 OPEN_USER = f"{BEGIN_TURN}user\n"
@@ -105,9 +107,9 @@ def chat_template_config(
     CheckpointError
         If a stop id or a sampling default is none.
     """
-    end_turn = added_tokens(tokenizer).get(END_TURN)
+    added = added_tokens(tokenizer)
     declared = declared_stops(generation_config, eos_token_ids)
-    stops = [*declared, *([] if end_turn is None else [end_turn])]
+    stops = [*declared, *(added[name] for name in END_TURNS if name in added)]
     stop_ids = [token_id for token_id in dict.fromkeys(stops) if 0 <= token_id < vocab_size]
     return {
         "conv_template": conversation_template(bos_token_id, stop_ids, form),

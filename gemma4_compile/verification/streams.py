@@ -33,7 +33,7 @@ def round_scales(model: Untyped, dtype: str) -> None:
         ("per_layer_input_scale", 2.0**-0.5),
     ):
         rounded = torch.tensor(scale).to(getattr(torch, dtype)).to(torch.float32)
-        setattr(model, name, rounded)
+        setattr(model, name, torch.nn.Buffer(rounded, persistent=False))
 
 
 def per_layer_inputs(model: Untyped, ids: torch.Tensor) -> torch.Tensor:
@@ -47,7 +47,9 @@ def fill_scales(module: torch.nn.Module) -> None:
     """Set the constants of a layer that has several streams; of another module nothing."""
     for part in module.modules():
         if isinstance(part, Gemma3nTextAltUp):
-            part.router_input_scale = torch.tensor(part.config.hidden_size**-1.0)
+            part.router_input_scale = torch.nn.Buffer(
+                torch.tensor(part.config.hidden_size**-1.0), persistent=False
+            )
 
 
 def active(layer: torch.nn.Module, hidden: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,7 @@ import pytest
 
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.gemma3n import reference
+from gemma4_compile.runtime import Engine
 from gemma4_compile.verification.transformer import run_transformers, text_config
 from tests import gemma3n, hf, models, tolerances
 from tests.marks import slow_unless
@@ -59,6 +60,17 @@ RECIPES = slow_unless(
         *(("3n e2b", "q4f16"), ("3n e4b", "q8f16"), ("3n e4b", "q4f16m"), ("3n e2b", "q4kf16m")),
     ],
 )
+
+
+def test_rows_from_the_host_are_the_same_also_of_tokens_that_the_table_lacks(
+    case: CaseFactory,
+) -> None:
+    package = case("3n e2b", "q4f16").package
+    ids = [2, 239, 240, 255, *models.prompt(9)[1:].tolist()]
+    device, host = (Engine.open(package, ple=place) for place in ("gpu", "host"))
+    np.testing.assert_array_equal(device.prefill(ids), host.prefill(ids))
+    for token in (255, 60):
+        np.testing.assert_array_equal(device.decode(token), host.decode(token))
 
 
 @pytest.mark.parametrize(("kind", "recipe"), RECIPES)

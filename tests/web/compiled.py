@@ -12,7 +12,7 @@ from gemma4_compile.model_spec.modality import TEXT_ONLY
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets.libraries import LIBRARIES, fitting_forms
 from gemma4_compile.targets.spec import NATIVE
-from tests import models, routing
+from tests import gemma3n, models, routing
 from tests.packages import Silent, compile_small
 from tests.shared import made_once
 
@@ -51,7 +51,8 @@ SIZES = {
     "unified": Sizes(context_length=96, prefill_chunk=12),
     "moe": Sizes(context_length=96, prefill_chunk=12),
     **dict.fromkeys(
-        [*models.ODD_HEADS, *models.UNTIED], Sizes(context_length=96, prefill_chunk=12)
+        [*models.ODD_HEADS, *models.UNTIED, *gemma3n.KINDS],
+        Sizes(context_length=96, prefill_chunk=12),
     ),
 }
 WINDOWS = {

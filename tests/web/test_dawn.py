@@ -56,6 +56,7 @@ MAIN = (
     ("dense", Q4F32),
     ("unified", Case("f32", "lavapipe")),
     ("moe", Q4F16),
+    ("3n e2b", Q4F16),
 )
 
 # What `make test` runs; kernels of experts have tests of their own there.
@@ -70,6 +71,7 @@ def _is_quick(kind: str, case: Case) -> bool:
 INT8 = (
     ("heads 64, 48", Case("q4f16", "lavapipe", "int8")),
     ("dense, untied", Case("q4f16", "lavapipe", "int8", "subgroups-4")),
+    ("3n e4b", Case("q4f16", "lavapipe", "int8")),
 )
 ODD_HEADS = (("heads 40, 136", Q4F16),)
 # Without `shader-f16`: both sides compute in float32 with float16 scales. That of users is in

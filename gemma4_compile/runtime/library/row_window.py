@@ -54,6 +54,8 @@ class RowWindow:
         if modalities is not None:
             is_text = np.array(modalities) == abi.MODALITY_TEXT
             tokens = np.where(is_text, tokens, self._table.pad_token_id)
+        # One that the table lacks is token 0, as Gemma 3n has it; Gemma 4's library reads no row.
+        tokens = np.where(tokens < self._table.rows, tokens, 0)
         if len(tokens) > 1:  # all of them at a time, where they have to come from the disk
             self._rows.read_ahead(tokens)
         self._rows.read(tokens, [array[: len(tokens)] for array in self._host])

@@ -223,6 +223,11 @@ class PromptBuilder:
         """
         if self._template is None:
             raise UsageError(NO_TEMPLATE, hint="give it a text to go on with")
+        if tools and "tools" not in self._template.variables:
+            raise UsageError(
+                "the package's chat template knows no tools: the model would not hear of them",
+                hint="ask without `tools`, or take a model whose template has them, as Gemma 4's",
+            )
         characters = sum(_characters(message) for message in messages) + len(begun)
         self._check_bytes(characters + _length(tools))
         self._check_counts(messages, self._template)

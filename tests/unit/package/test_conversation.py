@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import Any, TypedDict, cast
 
 import pytest
 
@@ -232,16 +232,22 @@ def test_segments_tokenize_like_the_whole_prompt() -> None:
 
 def test_stop_ids_are_the_generation_configs_and_the_end_of_turn() -> None:
     assert conv_template(chat_config())["stop_token_ids"] == [1, 106, 50]
-    bare = conversation.chat_template_config(
+    bare = _stops_of(TOKENIZER)
+    assert conv_template(bare)["stop_token_ids"] == [1, 106]
+    assert bare["eos_token_id"] == [1, 106]
+    of_gemma3n = {"added_tokens": [{"content": "<end_of_turn>", "id": 106}]}
+    assert conv_template(_stops_of(of_gemma3n))["stop_token_ids"] == [1, 106]
+
+
+def _stops_of(tokenizer: dict[str, Any]) -> dict[str, Any]:
+    return conversation.chat_template_config(
         vocab_size=VOCABULARY,
         bos_token_id=2,
         eos_token_ids=(1,),
-        tokenizer=TOKENIZER,
+        tokenizer=tokenizer,
         generation_config={},
         form=None,
     )
-    assert conv_template(bare)["stop_token_ids"] == [1, 106]
-    assert bare["eos_token_id"] == [1, 106]
 
 
 @pytest.mark.parametrize("ids", [-1, [], [-1], [VOCABULARY, 2**62]])

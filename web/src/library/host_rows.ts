@@ -157,10 +157,14 @@ export class HostRows implements TableRows, Dependent {
     }
   }
 
-  /** The tokens whose rows the call reads: at a picture's or a sound's the pad token. */
+  /**
+   * The tokens whose rows the call reads: at a picture's or a sound's the pad token. One that the table lacks is token 0, as
+   * Gemma 3n has it; Gemma 4's library does not read its row.
+   */
   private idsOf(stage: Reader, call: Call, params: Handle): number[] {
     this.table ??= this.readTable(params);
-    const ids = this.hostWords(call, stage === "decode" ? 0 : 1);
+    const rows = this.table.splits.reduce((sum, split) => sum + split.rows, 0);
+    const ids = this.hostWords(call, stage === "decode" ? 0 : 1).map((id) => (id < rows ? id : 0));
     if (stage === "decode") return ids;
     const modalities = this.hostWords(call, 2);
     return ids.map((id, i) => (modalities[i] === 0 ? id : this.table!.pad));

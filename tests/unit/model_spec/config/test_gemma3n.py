@@ -15,10 +15,14 @@ from gemma4_compile.model_spec.modality import ALL_MODALITIES, TEXT_ONLY, Modali
 F, S = AttentionKind.FULL, AttentionKind.SLIDING
 
 
+def refuse(names: list[str]) -> None:
+    pytest.fail(f"unknown: {names}")
+
+
 def read(modalities: frozenset[Modality] | None = TEXT_ONLY, **fields: Any) -> Gemma4Config:
-    values = {"model_type": "gemma3n", "text_config": {"num_hidden_layers": 12, **fields}}
-    values["text_config"].setdefault("num_kv_shared_layers", 2)
-    return Gemma4Config.from_dict(values, pytest.fail, modalities)
+    text = {"num_hidden_layers": 12, "num_kv_shared_layers": 2, **fields}
+    values = {"model_type": "gemma3n", "text_config": text}
+    return Gemma4Config.from_dict(values, refuse, modalities)
 
 
 def section(**fields: Any) -> Gemma3nConfig:
@@ -79,8 +83,9 @@ def test_layers_have_widths_of_their_own() -> None:
     ],
 )
 def test_an_impossible_value_is_refused_by_its_key(key: str, value: object) -> None:
+    given: dict[str, Any] = {key: value}
     with pytest.raises(ConfigError, match=key):
-        read(**{key: value})
+        read(**given)
 
 
 @pytest.mark.parametrize("modality", sorted(ALL_MODALITIES - TEXT_ONLY))

@@ -26,6 +26,16 @@ def template() -> ChatTemplate:
     return ChatTemplate(shipped_file("chat_template.jinja").decode(), SPECIAL)
 
 
+def test_tools_that_a_template_does_not_read_are_refused(tokenizer: Tokenizer) -> None:
+    """As Gemma 3n's: the model would answer as if nobody had declared any."""
+    plain = ChatTemplate("{{ messages[0].content }}", SPECIAL)
+    builder = PromptBuilder(tokenizer, plain)
+    asked = [Message("user", "x")]
+    assert builder.build(asked)
+    with pytest.raises(UsageError, match="knows no tools"):
+        builder.build(asked, tools=[{"type": "function", "function": {"name": "f"}}])
+
+
 def test_a_panic_of_the_tokenizer_is_an_error_of_the_text() -> None:
     class PanicException(BaseException):
         pass
