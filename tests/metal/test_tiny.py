@@ -95,6 +95,7 @@ def test_a_step_of_several_sequences_is_one_forward_with_what_each_has_alone(
             assert np.abs(alone.decode(token) - row).max() <= tolerances.LOGITS_F16
 
 
+@pytest.mark.slow
 def test_a_step_of_many_sequences_waits_before_staging_memory_is_filled_again(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

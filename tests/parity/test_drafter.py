@@ -174,7 +174,7 @@ def test_compiled_drafts_are_those_of_transformers(
     assert recorded.engine.length == len(held)
 
 
-@pytest.mark.parametrize("kind", slow_unless(lambda kind: kind == "e2b", KINDS))
+@pytest.mark.parametrize("kind", slow_unless("e2b".__eq__, KINDS))
 def test_drafts_after_accepted_drafts_begin_with_the_last_of_them(
     kind: str, drafted: DraftedOf
 ) -> None:

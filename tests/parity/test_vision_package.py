@@ -33,7 +33,8 @@ from tests.vision_models import (
 pytestmark = pytest.mark.parity
 
 
-@pytest.mark.parametrize("kind", ["unified", pytest.param("clipped", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["unified", "clipped"])
 def test_its_rows_are_those_of_its_checkpoint(kind: str, tmp_path: Path) -> None:
     text = models.KINDS[KINDS[kind][0]]
     checkpoint = models.write_checkpoint(tmp_path / "checkpoint", text, dtype="float32").path

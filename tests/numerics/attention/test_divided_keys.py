@@ -76,7 +76,7 @@ ROWS: dict[str, Rows] = {"chunk": CHUNK, "few": Few(MOST), "one": ONE}
 
 
 @pytest.mark.parametrize("name", ROWS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     first=st.integers(0, 70),
     count=st.integers(1, MOST),

@@ -177,6 +177,11 @@ def test_tiles_hold_rows_of_one_expert_and_every_row_once(name: str) -> None:
 
 EXPERT_ROWS = 64
 PARTS = [(8,), (3, 3, 2)]  # experts of each part
+DIVISIONS = [  # parts, and calls that go through them
+    (PARTS[0], 1),
+    pytest.param(PARTS[1], 1, marks=pytest.mark.slow),
+    (PARTS[1], 3),
+]
 
 
 def stack(bits: int, dtype: str, parts: tuple[int, ...]) -> tuple[list[Any], Any]:
@@ -227,7 +232,7 @@ IDS = [[5, 0, 7], [2, 3, 4], [7, 6, 5], [0, 1, 2]]
 
 
 @pytest.mark.parametrize("ids", IDS, ids=str)
-@pytest.mark.parametrize(("parts", "calls"), [(PARTS[0], 1), (PARTS[1], 1), (PARTS[1], 3)])
+@pytest.mark.parametrize(("parts", "calls"), DIVISIONS)
 @pytest.mark.parametrize(("bits", "dtype"), LAYOUTS)
 def test_gate_and_up_of_the_chosen_experts(
     bits: int, dtype: str, parts: tuple[int, ...], calls: int, ids: list[int]
@@ -245,7 +250,7 @@ def test_gate_and_up_of_the_chosen_experts(
 
 
 @pytest.mark.parametrize("ids", IDS, ids=str)
-@pytest.mark.parametrize(("parts", "calls"), [(PARTS[0], 1), (PARTS[1], 1), (PARTS[1], 3)])
+@pytest.mark.parametrize(("parts", "calls"), DIVISIONS)
 @pytest.mark.parametrize(("bits", "dtype"), LAYOUTS)
 def test_down_of_the_chosen_experts_is_their_weighted_sum(
     bits: int, dtype: str, parts: tuple[int, ...], calls: int, ids: list[int]

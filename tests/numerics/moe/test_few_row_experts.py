@@ -97,7 +97,9 @@ def exact_operators() -> list[ExpertLinear]:
 
 @pytest.mark.parametrize("name", CHOICES)
 @pytest.mark.parametrize(("parts", "calls"), [(PARTS[0], 1), (PARTS[1], 3)])
-@pytest.mark.parametrize(("bits", "dtype"), [LAYOUTS[0], LAYOUTS[-1]])
+@pytest.mark.parametrize(
+    ("bits", "dtype"), [LAYOUTS[0], pytest.param(*LAYOUTS[-1], marks=pytest.mark.slow)]
+)
 def test_pairs_are_multiplied_with_their_experts(
     bits: int, dtype: str, parts: tuple[int, ...], calls: int, name: str
 ) -> None:

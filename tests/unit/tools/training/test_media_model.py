@@ -59,6 +59,7 @@ def test_pictures_are_read_as_transformers_reads_them(model: Any, seed: int) -> 
         torch.testing.assert_close(model(inputs).logits, expected, atol=CLOSE, rtol=CLOSE)
 
 
+@pytest.mark.slow
 def test_sounds_are_read_as_transformers_reads_them_alone(model: Any) -> None:
     from tools.training.tiny.media_model import Inputs
 
@@ -79,6 +80,7 @@ def test_sounds_are_read_as_transformers_reads_them_alone(model: Any) -> None:
         )
 
 
+@pytest.mark.slow
 def test_stored_weights_are_read_again(model: Any, tmp_path: Path) -> None:
     from tools.training.tiny.media_model import MediaModel, load_stored, save
 
