@@ -41,8 +41,8 @@ class Turns:
         done = {sequence for group, _ in drawn for sequence in group}
         for sequence, own in options.items():
             if own is not None and sequence not in done:
-                token = self._sampling(sequence).launch(own, _random(samplers[sequence]))
-                drawn.append(([sequence], token))
+                launched = self._sampling(sequence).launch(own, _random(samplers[sequence]))
+                drawn.append(([sequence], launched))
         versions = [sequence.version for sequence in sequences]
         read = self._read(drawn)
         tokens = [
@@ -100,8 +100,9 @@ class Turns:
 
     def _options(self, sampler: TokenChooser) -> DrawOptions | None:
         """What the device draws by; None where the host chooses."""
-        draws = isinstance(sampler, Sampler) and self._device.kind.draws
-        return sampler.device_options if draws else None
+        if isinstance(sampler, Sampler) and self._device.kind.draws:
+            return sampler.device_options
+        return None
 
     def _read(self, drawn: Listed[Drawn]) -> dict[Sequence, int]:
         """Wait for all tokens that were drawn, once."""
