@@ -91,6 +91,11 @@ class Calibrator:
             If the recipe has no matrix of 4 bits in the layers, the text is no text, or the
             checkpoint fixes the steps of activations.
         """
+        if build.config.embedding is not None:
+            raise UsageError(
+                f"{OPTION}: an encoder's integers are not chosen by a text yet",
+                hint=f"leave out {OPTION}",
+            )
         if build.config.rounds_activations:
             raise UsageError(
                 f"{OPTION}: the weights of this checkpoint were trained for the steps that its "

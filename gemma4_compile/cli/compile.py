@@ -66,6 +66,8 @@ def _print_summary(summary: Summary, request: CompileRequest) -> None:
     if summary.whole:
         program = TARGETS[request.target].run_by
         raw = "" if summary.converses or program != Target.run_by else " --raw"
+        if summary.report is not None and not summary.report.decodes:
+            program, raw = ("gemma4-serve" if program == Target.run_by else program), ""
         placed = "" if request.fitted is None else run_options(request.fitted)
         rows.append(("run it", f"{program} {shlex.quote(str(summary.output))}{raw}{placed}"))
     if request.fitted is not None:

@@ -16,6 +16,7 @@ from gemma4_compile.options.serve import (
     ServeOptions,
     api_key,
 )
+from gemma4_compile.package.interface import embeds
 from gemma4_compile.runtime.listening import (
     limits_of,
     listen,
@@ -28,8 +29,10 @@ from gemma4_compile.runtime.prefixes.prefix_folder import forget
 from gemma4_compile.runtime.prompt.prompt import NO_TEMPLATE
 from gemma4_compile.runtime.protocols import api_routes
 from gemma4_compile.runtime.serve_several import serve_several
+from gemma4_compile.runtime.served_embedder import ServedEmbedder, load_embedder
 from gemma4_compile.runtime.served_package import load_package
 from gemma4_compile.runtime.server.address import address_of, take_address
+from gemma4_compile.runtime.server.embeddings.endpoints import embedding_routes
 from gemma4_compile.runtime.server.pages import folder_routes
 from gemma4_compile.runtime.serving_page import check_files, chosen_page, served
 from gemma4_compile.runtime.terminal.console import Console
@@ -70,7 +73,14 @@ def _serve_one(options: ServeOptions, given: Path, key: str | None) -> None:
             return
         of_hub = hub_package_of(directory)
         own_name = of_hub.name if of_hub is not None else directory.resolve().name
-        loaded = load_package(options, directory, provenance, options.model_name or own_name)
+        name = options.model_name or own_name
+        if embeds(provenance.build):
+            embedder = load_embedder(options, directory, name)
+            ending.callback(embedder.close)
+            page = chosen_page(options, key, "the API alone") if serves_page else options.page
+            _serve_embedder(options, embedder, directory if serves_page else None, page, taken, key)
+            return
+        loaded = load_package(options, directory, provenance, name)
         ending.callback(loaded.close)
         service = loaded.service
         limits = limits_of(options, takes_media=service.model.takes_media)
@@ -92,6 +102,29 @@ def _serve_one(options: ServeOptions, given: Path, key: str | None) -> None:
             on_stop=stop,
             is_alive=lambda: service.worker.is_alive,
         )
+
+
+def _serve_embedder(
+    options: ServeOptions,
+    embedder: ServedEmbedder,
+    of_page: Path | None,
+    page: Path | None,
+    taken: socket.socket,
+    key: str | None,
+) -> None:
+    """Serve the API of an encoder, and its files to the page where it has a browser's library."""
+    service = embedder.service
+    routes = embedding_routes(service, limits_of(options, takes_media=False), key)
+    base = f"{address_of(taken, options.host)}/v1"
+    Console().note(f"embeddings of `{service.card.name}`: {base}/embeddings")
+    listen(
+        [*routes, *folder_routes(page, of_page)],
+        taken,
+        options,
+        opens=of_page is not None and options.opens and page is not None,
+        on_stop=service.begin_stop,
+        is_alive=lambda: service.is_alive,
+    )
 
 
 def _serve_page(

@@ -14,6 +14,7 @@ from gemma4_compile.runtime.package.integrity import Check
 from gemma4_compile.runtime.package.package import Package, read_provenance
 from gemma4_compile.runtime.package.room import asks_for_room, free_memory
 from gemma4_compile.runtime.prefixes.prefix_folder import check_folder, model_folder
+from gemma4_compile.runtime.served_embedder import load_embedder
 from gemma4_compile.runtime.served_package import load_package
 from gemma4_compile.runtime.server.address import address_of, take_address
 from gemma4_compile.runtime.server.cards import ModelCard
@@ -41,6 +42,10 @@ def serve_several(options: ServeOptions, key: str | None) -> None:
     def load(model: OfferedModel, most_bytes: int | None) -> LoadedModel:
         one = offered[model.card.name]
         provenance = read_provenance(one.directory)
+        if model.card.embeds:
+            embedder = load_embedder(options, one.directory, model.card.name)
+            embedder.answer(limits, key)
+            return embedder
         own = options
         if options.prefix_cache is not None:  # a folder is one package's
             own = replace(options, prefix_cache=model_folder(options.prefix_cache, model.card.name))

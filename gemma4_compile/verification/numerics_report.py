@@ -17,7 +17,7 @@ from gemma4_compile.media.settings import media_settings
 from gemma4_compile.options.verify import DEFAULT_STEPS
 from gemma4_compile.package import files
 from gemma4_compile.package.artifacts import Provenance
-from gemma4_compile.package.interface import device_of
+from gemma4_compile.package.interface import device_of, embeds
 from gemma4_compile.package.libraries import numerics_files
 from gemma4_compile.package.output_directory import check_writable, output_directory
 from gemma4_compile.package.partial_build import NONFINITE
@@ -190,6 +190,11 @@ def verify_package(request: VerifyRequest, reporter: Reporter) -> NumericsReport
     # What is no package, or misses a tool, is said before torch is loaded and weights are fetched.
     asked = provenance_of(request.package)
     built = provenance_of(request.package, request.library).build
+    if embeds(built):
+        raise UsageError(
+            f"`{request.package}` makes embeddings, and gemma4-verify compares replies",
+            hint="docs/embeddings.md has how an encoder is held against transformers",
+        )
     check_writable(request.package)
     check_tools(device_of(built), request.node_modules)
     transformer = load_transformers()

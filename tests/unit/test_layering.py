@@ -91,6 +91,10 @@ DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
         "gemma4_compile",
     ): "its `prometheus` loads prometheus_client, which most servers are never asked for",
     (
+        "gemma4_compile/runtime/server/embeddings/endpoints.py",
+        "gemma4_compile",
+    ): "its `prometheus`, too",
+    (
         "gemma4_compile/runtime/server/models/routes.py",
         "gemma4_compile",
     ): "its `prometheus`, too",

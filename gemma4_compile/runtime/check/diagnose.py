@@ -28,6 +28,7 @@ from gemma4_compile.runtime.check.bench import measure, table
 from gemma4_compile.runtime.check.kernel_check import KernelResult, check_kernels, kernels_of
 from gemma4_compile.runtime.device.cuda_graph import SWITCH as CUDA_GRAPHS
 from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.embedding.embedder import Embedder
 from gemma4_compile.runtime.engine.engine import Engine
 from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.runtime.package.choice import candidates, choose_library, of_library
@@ -215,8 +216,27 @@ def _kernel_line(result: KernelResult) -> str:
     return f"ok {result.name} ({result.kind}): {share}, {1e3 * result.seconds:.2f} ms"
 
 
+def _encoder(report: _Report, package: Package) -> None:
+    begin = time.perf_counter()
+    embedder = Embedder(package)
+    report.line(f"loaded in {time.perf_counter() - begin:.2f} s")
+    rng = np.random.default_rng(0)
+    lengths = [length for length in (1, 16, 256) if length <= embedder.max_tokens]
+    texts = [rng.integers(package.chat_config.vocab_size, size=n).tolist() for n in lengths]
+    begin = time.perf_counter()
+    vectors = embedder.embed_tokens(texts)
+    report.line(f"texts of {lengths} tokens: {1e3 * (time.perf_counter() - begin):.1f} ms")
+    if not np.isfinite(vectors).all():
+        report.line("FAULT: embeddings that are no numbers")
+    report.line(f"first numbers: {[round(float(vector[0]), 6) for vector in vectors]}")
+    report.line(f"peak memory of this process: {peak_memory_bytes()} bytes")
+
+
 def _model(report: _Report, directory: Path, named: str | None) -> None:
     package = Package.open(directory, device=named)
+    if package.embeds:
+        _encoder(report, package)
+        return
     begin = time.perf_counter()
     engine = Engine(package)
     report.line(f"loaded in {time.perf_counter() - begin:.2f} s")

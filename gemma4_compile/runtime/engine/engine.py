@@ -9,7 +9,7 @@ from pathlib import Path
 import tvm_ffi
 
 from gemma4_compile import abi
-from gemma4_compile.errors import ArtifactError, UsageError
+from gemma4_compile.errors import UsageError
 from gemma4_compile.media.settings import MediaSettings, media_settings
 from gemma4_compile.options.chat import ON_GPU, ON_HOST
 from gemma4_compile.runtime.device.device import Device
@@ -109,7 +109,7 @@ class Engine:
             host, or `experts` is a share that cannot be had: no mixture, or a device whose memory
             is the host's.
         """
-        check_replies(package)
+        package.check_replies()
         self.context_length = _context_length(package, context_length)
         check_drafts(drafts, package)
         if not 1 <= sequences <= MOST_SEQUENCES:
@@ -291,16 +291,6 @@ def _context_length(package: Package, wanted: int | None) -> int:
             hint="compile the package with a larger --context",
         )
     return found
-
-
-def check_replies(package: Package) -> None:
-    """ArtifactError for a package that makes embeddings and no replies."""
-    if package.embeds:
-        raise ArtifactError(
-            f"`{package.directory}` makes embeddings of texts, and no replies",
-            hint="gemma4-serve offers /v1/embeddings of it, and `gemma4_compile.runtime.Embedder` "
-            "is for Python; for replies compile google/gemma-4-E2B-it",
-        )
 
 
 def check_room(package: Package, device: Device, wish: Wish) -> None:

@@ -199,6 +199,13 @@ class Package:
         """Return whether it is an encoder's, which makes embeddings and no replies."""
         return embeds(self.chat_config.conversation)
 
+    def check_replies(self) -> None:
+        """ArtifactError for a package that makes embeddings and no replies."""
+        if self.embeds:
+            what = f"`{self.directory}` makes embeddings of texts, and no replies"
+            hint = "gemma4-serve has /v1/embeddings, `gemma4_compile.runtime` an `Embedder`"
+            raise ArtifactError(what, hint=hint)
+
     @property
     def stop_token_ids(self) -> frozenset[int]:
         """Ids that end a reply."""
@@ -249,6 +256,7 @@ class Package:
 
     def load_chat_template(self) -> str:
         """Source of the chat template; ArtifactError if the package has none."""
+        self.check_replies()
         templates = self._templates()
         if DEFAULT not in templates:
             raise ArtifactError(

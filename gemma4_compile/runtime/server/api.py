@@ -10,8 +10,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from gemma4_compile.runtime.server.answers import Answer, ChatAnswer, TextAnswer
-from gemma4_compile.runtime.server.api_error import ApiError, as_api_error
-from gemma4_compile.runtime.server.cards import card_list, card_object
+from gemma4_compile.runtime.server.api_error import as_api_error
+from gemma4_compile.runtime.server.cards import card_list, card_object, no_embeddings
 from gemma4_compile.runtime.server.exchange import Exchange
 from gemma4_compile.runtime.server.requests import (
     Request,
@@ -31,7 +31,7 @@ def openai_routes(exchange: Exchange) -> list[BaseRoute]:
         Route("/v1/models/{name:path}", guarded(api.model), methods=["GET"]),
         Route("/v1/chat/completions", guarded(api.chat), methods=["POST"]),
         Route("/v1/completions", guarded(api.complete), methods=["POST"]),
-        Route("/v1/embeddings", guarded(refuse_embeddings), methods=["POST"]),
+        Route("/v1/embeddings", guarded(api.embeddings), methods=["POST"]),
     ]
 
 
@@ -71,15 +71,9 @@ class _Api:
         replies = [reply for one in asked for reply in one.replies]
         return await _answer(request, parsed[0], replies, answer)
 
-
-async def refuse_embeddings(_: HttpRequest) -> Response:
-    """Answer that packages make none."""
-    raise ApiError(
-        400,
-        "packages make replies and no embeddings here: ask a server of a model that embeds",
-        param="model",
-        code="unsupported_value",
-    )
+    async def embeddings(self, _: HttpRequest) -> Response:
+        """Answer that the model makes none."""
+        raise no_embeddings(self._service.model.name)
 
 
 async def _answer(

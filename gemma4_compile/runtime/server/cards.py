@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 from gemma4_compile.options.serve import LATEST
 from gemma4_compile.runtime.package.package import Package
+from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.template.chat_template import ChatTemplate
 from gemma4_compile.types import JsonObject
 
 _VERSION = "anthropic-version"  # a header of Anthropic's clients
 _SHOWN_NAME = 100  # characters of a model's name in an error or a note
+EMBEDS = "embedding"
+"""The capability of an encoder, in Ollama's word."""
 _OF_TEMPLATES = (("tools", "tools"), ("enable_thinking", "thinking"))
 """Variables that a template reads, and what Ollama's clients call it."""
 
@@ -47,9 +50,17 @@ class ModelCard:
     @classmethod
     def of_package(cls, package: Package, name: str, context_length: int | None) -> ModelCard:
         """Of a package whose weights are not loaded; ArtifactError for a damaged template."""
+        if package.embeds:
+            length = context_length or package.chat_config.context_window_size
+            return cls(name, length, (EMBEDS,))
         template = package.chat_template() if package.has_chat_template else None
         length = context_length or package.chat_config.context_window_size
         return cls.of(name, length, template, sees="image" in package.modalities)
+
+    @property
+    def embeds(self) -> bool:
+        """Return whether it makes embeddings, and no replies."""
+        return EMBEDS in self.capabilities
 
     def openai(self) -> JsonObject:
         """The object of `/v1/models`."""
@@ -71,6 +82,28 @@ class ModelCard:
             "lifecycle": "active",
             "max_input_tokens": self.context_length,
         }
+
+
+def no_replies(name: str) -> ApiError:
+    """The error of a request for a reply to a model that makes embeddings."""
+    return ApiError(
+        400,
+        f"`{name}` makes embeddings of texts, and no replies: ask /v1/embeddings or /api/embed of "
+        "it, and a model of replies here",
+        param="model",
+        code="unsupported_value",
+    )
+
+
+def no_embeddings(name: str) -> ApiError:
+    """The error of a request for embeddings to a model that makes replies."""
+    return ApiError(
+        400,
+        f"`{name}` makes replies and no embeddings: ask a model that embeds, such as a package of "
+        "google/embeddinggemma-2",
+        param="model",
+        code="unsupported_value",
+    )
 
 
 def is_called(own: str, asked: str) -> bool:

@@ -12,7 +12,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gemma4_compile.runtime.server.anthropic.endpoints import refuse_batch
 from gemma4_compile.runtime.server.anthropic.errors import refusal as of_anthropic
-from gemma4_compile.runtime.server.api import refuse_embeddings
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.body import BodyReader, Limits
 from gemma4_compile.runtime.server.cards import (
@@ -20,6 +19,8 @@ from gemma4_compile.runtime.server.cards import (
     card_list,
     card_object,
     is_called,
+    no_embeddings,
+    no_replies,
     unknown_model,
 )
 from gemma4_compile.runtime.server.fields import Ignored
@@ -51,6 +52,11 @@ _OF_OPENAI = (
 )
 _OF_ANTHROPIC = ("/v1/messages", "/v1/messages/count_tokens")
 _OF_OLLAMA = {"/api/chat": of_chat, "/api/generate": of_generate}
+_OF_ENCODERS: dict[str, Refusal] = {
+    "/v1/embeddings": ApiError.response,
+    "/api/embed": of_ollama,
+    "/api/embeddings": of_ollama,
+}
 
 
 def model_routes(
@@ -73,6 +79,7 @@ def model_routes(
     front, guarded = _Front(pool, limits, strict_request), Guard(api_key).guarded
     refusals: dict[str, Refusal] = dict.fromkeys(_OF_OPENAI, ApiError.response)
     refusals |= dict.fromkeys(_OF_ANTHROPIC, of_anthropic) | dict.fromkeys(_OF_OLLAMA, of_ollama)
+    refusals |= _OF_ENCODERS
     own = [
         Route(path, guarded(endpoint, refusal), methods=[method])
         for method, path, endpoint, refusal in (
@@ -84,7 +91,6 @@ def model_routes(
             ("GET", "/api/ps", front.processes, of_ollama),
             ("POST", "/api/show", front.show, of_ollama),
             # Refused by every model: none is loaded to say so.
-            ("POST", "/v1/embeddings", refuse_embeddings, ApiError.response),
             ("POST", "/v1/messages/batches", refuse_batch, of_anthropic),
         )
     ]
@@ -146,7 +152,8 @@ class _Front:
     async def ask(self, request: HttpRequest) -> Response:
         body = await self._bodies.written(request)
         asked = self._bodies.parse(body)
-        card, path = self._card(_named(asked)), request.url.path
+        path = request.url.path
+        card = self._able(_named(asked), embeds=path in _OF_ENCODERS)
         if path in _OF_OLLAMA and _only_unloads(asked):
             await self._pool.unload(card.name)
             answer = OllamaAnswer(card.name, _OF_OLLAMA[path])
@@ -205,6 +212,17 @@ class _Front:
 
     def _cards(self) -> Sequence[ModelCard]:
         return [one.card for one in self._pool.statuses()]
+
+    def _able(self, name: str | None, *, embeds: bool) -> ModelCard:
+        """The model of a request, by default the first that can; ApiError for one that cannot."""
+        if name is None:
+            able = [card for card in self._cards() if card.embeds == embeds]
+            if able:
+                return able[0]
+        card = self._card(name)
+        if card.embeds != embeds:  # known before it is loaded
+            raise no_embeddings(card.name) if embeds else no_replies(card.name)
+        return card
 
     def _card(self, name: str | None) -> ModelCard:
         """The model of this name, the first one where there is none; ApiError 404."""

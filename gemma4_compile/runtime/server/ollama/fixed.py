@@ -17,8 +17,8 @@ _REFUSED = {
     "copy": "models are packages, named where the server is started",
     "create": "models are made by gemma4-compile",
     "delete": "models are packages, named where the server is started",
-    "embed": "packages make replies, and no embeddings",
-    "embeddings": "packages make replies, and no embeddings",
+    "embed": "this model makes replies, and no embeddings",
+    "embeddings": "this model makes replies, and no embeddings",
     "pull": "models are fetched by gemma4-serve owner/name",
     "push": "models are published by gemma4-compile",
 }

@@ -1,0 +1,1 @@
+"""Embeddings of texts in the words of OpenAI's and Ollama's clients."""
