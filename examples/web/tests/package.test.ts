@@ -95,7 +95,10 @@ describe("a package's small files", () => {
   it("are of the task that is asked for, and an embedder's hold its prompts", async () => {
     const tasks = { embeddings: { executor: "text" } };
     const embedder = files({ tasks }, "mlc-model-manifest.json");
-    await expect(read(URL, embedder, false)).rejects.toThrow("no model that can chat");
+    await expect(read(URL, embedder, false)).rejects.toMatchObject({
+      message: expect.stringContaining("no model that can chat"),
+      hint: expect.stringContaining("Settings, Search"),
+    });
     await expect(read(URL, files(), false, EMBEDDINGS)).rejects.toThrow("no model that can embed texts");
     expect((await read(URL, embedder, false, EMBEDDINGS)).prompts).toEqual({ query: "", document: "" });
     const config = { ...values()["mlc-chat-config.json"], embedding: { prompts: { query: "Q: ", document: "D: " } } };

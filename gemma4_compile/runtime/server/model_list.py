@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gemma4_compile.device_kinds import is_of_pages
 from gemma4_compile.package.artifacts import Provenance
+from gemma4_compile.package.interface import embeds
 from gemma4_compile.runtime.package.hub_snapshot import hub_package_of
 from gemma4_compile.types import JsonObject
 
@@ -17,19 +18,19 @@ _KNOWN = ("text", "image", "audio")
 def model_list(package: Path, provenance: Provenance, address: str) -> JsonObject:
     """The content of the file for one package, served at `address`.
 
-    Empty where it has no library for browsers, as in a partial build.
+    Empty where it has no library for browsers, as in a partial build, or is an encoder's.
     """
     entry = model_entry(package, provenance, address)
     return {"models": [] if entry is None else [entry]}
 
 
 def model_entry(package: Path, provenance: Provenance, address: str) -> JsonObject | None:
-    """What the list says of a package; None where it has no library for browsers.
+    """What the list says of a package; None where it has no library for browsers, or no replies.
 
     Its size is that of what one device fetches: of several libraries the main one.
     """
     main = next((one for one in provenance.libraries if is_of_pages(one.target)), None)
-    if main is None:
+    if main is None or embeds(provenance.build):
         return None
     others = {one.file for one in provenance.libraries if one is not main}
     size = sum(nbytes for name, (nbytes, _) in provenance.files.items() if name not in others)

@@ -185,10 +185,10 @@ export async function describe(
   const manifest = Fields.parse(files.get(MANIFEST)!, MANIFEST);
   const tasks = manifest.object("tasks");
   if (manifest.raw("schema") !== MANIFEST_SCHEMA || !tasks.has(task)) {
-    throw new UserError(
-      `${MANIFEST} names no model that can ${CAN[task]}.`,
-      "Does the address name a package's folder?",
-    );
+    const hint = tasks.has(EMBEDDINGS)
+      ? "It embeds texts: give its address in Settings, Search."
+      : "Does the address name a package's folder?";
+    throw new UserError(`${MANIFEST} names no model that can ${CAN[task]}.`, hint);
   }
   const config = Fields.parse(files.get(CHAT_CONFIG)!, CHAT_CONFIG);
   for (const name of config.texts("tokenizer_files", MOST_TOKENIZER_FILES)) {

@@ -92,6 +92,12 @@ def test_what_is_not_for_browsers_is_not_offered(tmp_path: Path) -> None:
     assert client.get("/models.json").json() == {"models": []}
 
 
+def test_what_embeds_texts_is_not_offered_for_chats(tmp_path: Path) -> None:
+    package = write(tmp_path / "embedder", embedding={"dimensions": 768})
+    client = TestClient(Starlette(routes=folder_routes(None, package)))
+    assert client.get("/models.json").json() == {"models": []}
+
+
 def test_it_takes_the_place_of_the_page_s_own_list(tmp_path: Path) -> None:
     page = tmp_path / "page"
     page.mkdir()
