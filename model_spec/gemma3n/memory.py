@@ -22,13 +22,15 @@ def activation_memory(config: Gemma4Config, dtype: str) -> ActivationMemory:
     inputs = f32 * config.num_hidden_layers * config.hidden_size_per_layer_input
     gated = f32 * max(plan.intermediate_size for plan in plans)
     pairs = 2 * gated if any(own.sparsities) else 0
+    # Streams are planned where the MLP's vectors are at other times, which may be larger.
+    large = max(streams, gated)
     normed, laurel = item * config.hidden_size, f32 * own.laurel_rank
     attention = [f32 * projected, f32 * query, item * query]
     together = [
         [hidden, others, streams, inputs],
         [hidden, inputs, inputs, inputs, item * query],
         [streams, streams, hidden, inputs, normed, laurel, *attention],
-        [streams, streams, hidden, hidden, inputs, normed, gated, pairs],
+        [large, large, large, pairs, hidden, hidden, inputs, normed],
     ]
     tensors = sorted({size for sizes in together for size in sizes if size})
     return ActivationMemory(tuple(tensors), tuple(tuple(sizes) for sizes in together))

@@ -20,7 +20,7 @@ from gemma4_compile.planning.plan import make_plan
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import target_spec
 from tests.marks import slow_unless
-from tests.presets import GEMMA4
+from tests.presets import GEMMA3N, GEMMA4
 
 pytestmark = pytest.mark.package
 
@@ -94,6 +94,17 @@ def test_kernels_of_a_drafter_and_of_few_rows_are_within_the_limits(preset: str)
     assert functions >= {abi.DRAFT, abi.VERIFY}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", GEMMA3N)
+def test_streams_cost_few_launches(preset: str) -> None:
+    """13 a layer, one more where gates are cut off or a combine is not fused, and the ends."""
+    config = Gemma4Config.from_preset(preset)
+    report = library_report(lowered(config, "q4f16"))
+    assert report.launches_per_token <= 13 * config.num_hidden_layers + 30
+    assert TARGET.max_binding_bytes is not None
+    assert report.largest_binding_bytes <= TARGET.max_binding_bytes
+
+
 def planned_bytes(module: tvm.IRModule, function: str) -> int:
     """What one call of a function allocates: planned storage, and tensors that it returns."""
     storage, tensor = map(
@@ -120,7 +131,7 @@ def planned_bytes(module: tvm.IRModule, function: str) -> int:
     slow_unless(
         lambda *pair: pair == (SPARSE, "q4f16"),
         [
-            *((preset, "q4f16") for preset in GEMMA4),
+            *((preset, "q4f16") for preset in (*GEMMA4, *GEMMA3N)),
             *((preset, "q4f32") for preset in ("gemma-4-E2B-it", SPARSE)),
         ],
     ),

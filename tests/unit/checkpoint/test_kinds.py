@@ -221,7 +221,7 @@ def test_quantised_checkpoints_are_refused_by_name(
     assert "dequantize" in str(error.hint)
 
 
-@pytest.mark.parametrize("model_type", ["gemma3", "gemma3n_text", "gemma2", "diffusion_gemma"])
+@pytest.mark.parametrize("model_type", ["gemma3", "gemma3_text", "gemma2", "diffusion_gemma"])
 def test_other_gemmas_are_called_another_architecture(model_type: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
     assert "another architecture than Gemma 4" in str(refused(tmp_path))
