@@ -44,10 +44,11 @@ def saved(config: Any, folder: Path) -> dict[str, Any]:
 
 
 def read(values: dict[str, Any]) -> Gemma4Config:
-    """With every modality that the config has."""
+    """With every modality that the config has; of Gemma 3n text, the part that is compiled."""
     kinds = [Modality.TEXT]
-    kinds += [Modality.IMAGE] * bool(values.get("vision_config"))
-    kinds += [Modality.AUDIO] * bool(values.get("audio_config"))
+    if values["model_type"] != "gemma3n":
+        kinds += [Modality.IMAGE] * bool(values.get("vision_config"))
+        kinds += [Modality.AUDIO] * bool(values.get("audio_config"))
     return Gemma4Config.from_dict(values, refuse, kinds)
 
 
