@@ -83,7 +83,8 @@ def chunk_cases(names: Iterable[str] = CHUNKS) -> Iterator[KernelCase]:
     for name in names:
         seed, operator = list(CHUNKS).index(name), CHUNKS[name]
         for before in (0, 45, 1200) if operator.window is not None else (0, 77):
-            yield make_case(operator, seed, before, rows=19 + 56 * (seed % 2))
+            rows = 11 if operator.head_dim >= 256 else 19 + 56 * (seed % 2)
+            yield make_case(operator, seed, before, rows=rows)
 
 
 FEW_ROWS: tuple[Linear | ExpertLinear, ...] = (
