@@ -66,7 +66,7 @@ def reference(text: Mapping[str, Any], seed: int, *, whole: bool = False) -> Any
     config._attn_implementation = "eager"
     if whole:
         wrapped = EmbeddingGemma2Config(text_config=config, vision_config=None, audio_config=None)
-        model = EmbeddingGemma2Model(wrapped)
+        model: Any = EmbeddingGemma2Model(wrapped)
     else:
         model = EmbeddingGemma2TextModel(config)
     put(model, {n: random_tensor(n, tuple(t.shape), seed) for n, t in tensors_of(model).items()})

@@ -10,7 +10,7 @@ from gemma4_compile import abi
 from gemma4_compile.checkpoint.hub_id import is_hub_id
 from gemma4_compile.package.artifacts import Build, Provenance
 from gemma4_compile.package.fields import PLAIN_NAME, Fields
-from gemma4_compile.package.interface import DRAFTER
+from gemma4_compile.package.interface import DRAFTER, embeds
 from gemma4_compile.package.libraries import LibraryRecord
 from gemma4_compile.package.partial_build import CALIBRATION, FIT, MEMORY, MODALITIES
 from gemma4_compile.planning.memory_picture import Memory, memory_picture, picture_words
@@ -190,6 +190,8 @@ def _front(published: Published, made: _Made) -> str:
     task = "image-text-to-text" if "image" in made.modalities else "text-generation"
     if "audio" in made.modalities:
         task = "any-to-any"
+    if embeds(published.provenance.build):
+        task = "feature-extraction"
     lines = ["---", f"license: {json.dumps(licence)}"]
     if licence == OTHER:
         lines += ["license_name: weights", f"license_link: {LICENCE_FILE}"]
@@ -279,6 +281,8 @@ def _picture(made: _Made) -> str:
 def _run(published: Published) -> str:
     name = published.name
     targets = _targets(published.provenance)
+    if embeds(published.provenance.build):
+        return _run_encoder(name, targets)
     parts = ["## Run it"]
     if _WEB in targets:
         parts += [
@@ -298,6 +302,31 @@ def _run(published: Published) -> str:
             "from gemma4_compile.runtime import Chat, Sampler, SamplingOptions\n\n"
             f'chat = Chat.open(Path(snapshot_download("{name}")))\n'
             'print("".join(chat.stream("Hello", Sampler(SamplingOptions(temperature=0.0)))))\n'
+            "```",
+        ]
+    return "\n\n".join(parts)
+
+
+def _run_encoder(name: str, targets: list[str]) -> str:
+    """How embeddings are made with a package."""
+    parts = ["## Run it"]
+    if _WEB in targets:
+        parts.append(
+            "In a browser: `engine.embeddings.create` of `@mlc-ai/web-llm`, with "
+            "`model_type: ModelType.embedding` in the model list, and "
+            f"`https://huggingface.co/{name}/resolve/main/` as the model."
+        )
+    if any(target != _WEB for target in targets):
+        parts += [
+            "As a server with OpenAI's `/v1/embeddings` (a Mac, an NVIDIA GPU or a CPU, as the "
+            "libraries are for):",
+            f"```\ngemma4-serve {name}\n```",
+            "In Python:",
+            "```python\n"
+            "from huggingface_hub import snapshot_download\n"
+            "from gemma4_compile.runtime import Embedder\n\n"
+            f'embedder = Embedder.open(snapshot_download("{name}"))\n'
+            'vectors = embedder.embed(["a text", "another"], task="document")\n'
             "```",
         ]
     return "\n\n".join(parts)

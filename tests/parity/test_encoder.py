@@ -137,3 +137,31 @@ def test_quantised_weights_are_what_is_computed_with(
         if abs(truth[one] - truth[other_one]) > 4 * BOUNDS[recipe]:
             assert (scores[one] > scores[other_one]) == (truth[one] > truth[other_one])
     assert np.abs(expected - encoders.embedded(model, texts)).max() > 1e-3, "it was rounded"
+
+
+@pytest.mark.slow
+def test_the_ranks_of_200_passages_are_those_of_transformers(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    """Of `tiny-embedding`, whose vectors mean something: its nearest passages, in order."""
+    from transformers import AutoModel
+
+    from gemma4_compile.runtime import Embedder
+    from gemma4_compile.tiny import materialize_embedding
+    from tests.tiny_embedder import embedder_package
+
+    materialize_embedding(tmp_path)
+    model = AutoModel.from_pretrained(tmp_path, attn_implementation="eager").float()
+    embedder = Embedder.open(embedder_package(tmp_path_factory))
+    who, what = ("Ann", "Ben", "Cleo", "Dan"), ("apples", "books", "keys", "cats", "cups")
+    passages = [f"{name} has {n} {thing}." for name in who for thing in what for n in range(10)]
+    texts = embedder.tokens_of([*passages, "How many keys does Ben have?"])
+    found, expected = embedder.embed_tokens(texts), encoders.embedded(model, texts)
+    scores, truth = found[:-1] @ found[-1], expected[:-1] @ expected[-1]
+    assert len(scores) == 200
+    order = np.argsort(-truth)
+    gaps = truth[order[:-1]] - truth[order[1:]]
+    # Where two are closer than both sums round, either order is right.
+    falls = scores[order[:-1]] > scores[order[1:]]
+    assert falls[gaps > 4e-6].all()
+    assert (gaps > 4e-6).mean() > 0.9

@@ -48,6 +48,20 @@ def pipeline(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
     return replacement
 
 
+def test_an_encoder_is_run_by_the_server(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = LibraryReport(24, 53, 2**20, decodes=False)
+    library = ("model.so", 2**20)
+    made = Summary(Path("out"), 2**20, (library,), report, 1.0, 2**30, converses=False)
+    monkeypatch.setattr(cli, "compile_model", lambda request, reporter: made)
+    assert cli.main(MINIMUM) == 0
+    said = capsys.readouterr().out
+    assert "gemma4-serve out" in said
+    assert "--raw" not in said
+    assert "launches per call:  53" in said
+
+
 def test_defaults(pipeline: Pipeline) -> None:
     assert cli.main(MINIMUM) == 0
     model = "google/gemma-4-E2B-it-qat-q4_0-unquantized"

@@ -238,6 +238,7 @@ def calls(case: Case, line: str, monkeypatch: pytest.MonkeyPatch) -> str:
         for one in places:
             monkeypatch.setattr(one, name, getattr(everything, name))
     everything.served.return_value = (True, True)
+    everything.read_provenance.return_value.build = {}  # of a package of replies
     everything.diagnose.return_value.faults = 0
     everything.connections_for.return_value = (everything.limits, 0)
     everything.report_model.return_value = ([], None)

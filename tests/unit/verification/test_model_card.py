@@ -162,3 +162,11 @@ def test_a_package_of_an_earlier_version_has_no_picture() -> None:
 def test_no_picture_is_drawn_of_damaged_numbers(name: str, build: dict[str, Any]) -> None:
     with pytest.raises(ArtifactError, match=f"field `{name}` is damaged"):
         card_picture(published("model.so", **build))
+
+
+def test_an_encoder_is_run_by_what_embeds() -> None:
+    card = model_card(published("model.so", embedding={"dimensions": 768}))
+    assert metadata(card)["pipeline_tag"] == "feature-extraction"
+    assert "Embedder.open" in card
+    assert "/v1/embeddings" in card
+    assert "gemma4-chat" not in card
