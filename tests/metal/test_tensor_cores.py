@@ -146,7 +146,8 @@ def chunks(
     spec = replace(emulator.TENSOR_CORES, tuning=tuning)
     cases = list(packed_chunk_cases())
     library = link_cases(cases, spec, tmp_path_factory.mktemp("chunks"))
-    return EmulatedCases.load(cases, metal_device, library)
+    with emulator.memory_of_cuda():
+        return EmulatedCases.load(cases, metal_device, library)
 
 
 @pytest.mark.slow

@@ -37,6 +37,7 @@ def target() -> Target:
         emulator.TENSOR_CORES,
         activation_forms=("float", "int8"),
         simd_width=32,
+        max_shared_memory_bytes=emulator.SPEC.max_shared_memory_bytes,
         tuning=tuning,
     )
     return Target({"default": spec, LIMITS: spec}, emulator.link, cpu.this_machine)
