@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gemma4_compile.runtime import Engine
-from tests import models
+from tests import gemma3n, models
 from tests.marks import slow_unless
 from tests.parity.conftest import CaseFactory, Float32Array
 
@@ -14,7 +14,10 @@ pytestmark = pytest.mark.parity
 STEPS = 3
 
 
-@pytest.mark.parametrize("kind", slow_unless(lambda kind: kind == "moe", models.KINDS))
+KINDS = (*models.KINDS, *gemma3n.KINDS)
+
+
+@pytest.mark.parametrize("kind", slow_unless(lambda kind: kind == "moe", KINDS))
 def test_rows_of_sequences_of_several_lengths(case: CaseFactory, kind: str) -> None:
     """One token long, about a window, and beyond what rings hold."""
     compiled = case(kind)
