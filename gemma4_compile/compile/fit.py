@@ -71,7 +71,7 @@ def _fitted(
     if source.config.embedding is not None:
         raise UsageError(
             "--fit: an encoder keeps nothing that could be left out for a budget",
-            hint="leave it out; a smaller --context or --quant takes less (--plan)",
+            hint="leave it out: --plan shows what `--context` and `--quant` change",
         )
     table = model_parameters(source.config, ALL_COMPONENTS)
     check_overrides(choose(request).recipe, table)
