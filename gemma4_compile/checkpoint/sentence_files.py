@@ -67,7 +67,7 @@ def read_prompts(directory: Path) -> Prompts:
         if not isinstance(text, str) or len(text) > MAX_PROMPT_CHARS:
             raise _damaged(f"prompt `{printable(name[:40])}` is no text")
     default = values.get("default_prompt_name")
-    if default is not None and default not in prompts:
+    if default is not None and (not isinstance(default, str) or default not in prompts):
         raise _damaged(f"`default_prompt_name` {str(default)[:40]!r} is none of the prompts")
     return Prompts(prompts or PROMPTS, default)
 

@@ -128,7 +128,7 @@ def read_embedding(
             "pictures and sounds of EmbeddingGemma 2 are not compiled yet, its texts are",
             hint="leave `image` and `audio` out of --modalities",
         )
-    tokens = ()
+    tokens: tuple[int, ...] = ()
     if top is not text:
         found = [
             usual if top.get(name) is None else top.get(name)
