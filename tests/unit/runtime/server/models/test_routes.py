@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,7 +23,7 @@ from gemma4_compile.runtime.server.service import Service
 from gemma4_compile.runtime.server.worker import Worker, WorkerState
 from tests.live_server import QUESTION, TOOL_TEMPLATE, Live, scripted_model, serving
 from tests.marks import slow_unless
-from tests.scripted_engine import ScriptedEngine, encode, scripted_slots
+from tests.scripted_engine import Float32Array, ScriptedEngine, encode, scripted_slots
 
 KEY = "secret"
 BEARER = {"Authorization": f"Bearer {KEY}"}
@@ -203,7 +204,16 @@ def test_lists_of_every_protocol_have_all_models(live: Live) -> None:
     assert 'gemma4_model_loads_total{model="second"} 1.0' in metrics
 
 
-def test_health_names_the_models_to_who_brings_the_key(live: Live) -> None:
+def test_health_names_the_models_to_who_brings_the_key(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered, decode = threading.Event(), ScriptedEngine.decode
+
+    def gated(self: ScriptedEngine, token_id: int) -> Float32Array:
+        answered.wait(60)
+        return decode(self, token_id)
+
+    monkeypatch.setattr(ScriptedEngine, "decode", gated)
     status, _, answer = live.request("GET", "/health")
     assert (status, json.loads(answer)) == (200, {"status": "ok"})
     unloaded = {"status": "unloaded"}
@@ -217,6 +227,7 @@ def test_health_names_the_models_to_who_brings_the_key(live: Live) -> None:
     next(iter(stream))
     answer = asked(live, "/health", method="GET")[1]
     assert answer["models"]["second"] == {"status": "loaded", "idle": False}
+    answered.set()
     assert sum(1 for _ in stream) > 0
     # The client has read its end before the server has done with it.
     while not (answer := asked(live, "/health", method="GET")[1])["models"]["second"]["idle"]:
