@@ -52,7 +52,7 @@ def load(
     """
     kind, config_class = _CLASSES[text_config["model_type"]]
     config = config_class(**text_config)
-    model: Gemma4ForCausalLM = kind._from_config(  # type: ignore[no-untyped-call]  # so it is there
+    model: Gemma4ForCausalLM = kind._from_config(
         config, attn_implementation="eager", dtype=torch.float32
     ).eval()
     state = {

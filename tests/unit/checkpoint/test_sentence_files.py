@@ -40,6 +40,7 @@ def test_a_checkpoints_own_are_read(tmp_path: Path) -> None:
         {"prompts": {"query": 1}},
         {"prompts": {"query": "x" * 5000}},
         {"prompts": {"query": "q"}, "default_prompt_name": "other"},
+        {"prompts": {"query": "q"}, "default_prompt_name": ["query"]},
         "[",
     ],
 )
