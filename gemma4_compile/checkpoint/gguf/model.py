@@ -129,7 +129,8 @@ def _check_architecture(values: Metadata, where: str, expected: str) -> None:
         )
     raise CheckpointError(
         f"`{where}` has the architecture {printable(str(found)[:_SHOWN])!r}, expected {expected!r}",
-        hint="only Gemma 4 is compiled, such as google/gemma-4-E2B-it",
+        hint="of GGUF files only those of Gemma 4 are read; of Gemma 3n and EmbeddingGemma 2 give "
+        "the safetensors checkpoint",
     )
 
 

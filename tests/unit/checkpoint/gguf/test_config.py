@@ -26,6 +26,7 @@ def test_as_many_pairs_are_rotated(share: float, tmp_path: Path) -> None:
 
 WRONG: dict[str, tuple[Change, str]] = {
     "another model": (adding("general.architecture", "gemma3", "string"), "architecture 'gemma3'"),
+    "Gemma 3n": (adding("general.architecture", "gemma3n", "string"), "architecture 'gemma3n'"),
     "no architecture": (adding("general.architecture", None), "architecture 'None'"),
     "towers": (adding("general.architecture", "clip", "string"), "pictures and sounds alone"),
     "a drafter": (adding("general.architecture", DRAFTER, "string"), "is a drafter"),
