@@ -133,6 +133,7 @@ def test_kernels_of_keys_in_parts(
     EmulatedCases.load(cases, metal_device, link_cases(cases, emulator.SPEC, tmp_path)).check(order)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ORDERS)
 def test_kernels_of_several_sequences(
     order: str, metal_device: tvm.runtime.Device, tmp_path: Path

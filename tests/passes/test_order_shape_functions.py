@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import pytest
 import tvm
 from tvm.script import ir as I
 from tvm.script import relax as R
@@ -56,6 +57,7 @@ def expected_module() -> tvm.IRModule:
     return Expected
 
 
+@pytest.mark.slow
 def test_independent_stores_are_sorted_and_nothing_else_changes() -> None:
     after = tvm.transform.Sequential([OrderShapeFunctions()])(before_module())
     tvm.ir.assert_structural_equal(after, expected_module())
@@ -132,6 +134,7 @@ def merged_module() -> tvm.IRModule:
     return Merged
 
 
+@pytest.mark.slow
 def test_functions_that_are_equal_once_sorted_are_one() -> None:
     after = tvm.transform.Sequential([OrderShapeFunctions()])(repeated_module())
     tvm.ir.assert_structural_equal(after, merged_module())

@@ -72,6 +72,7 @@ def begun(folder: Path, output: Path) -> Iterator[Build]:
                     os.killpg(group, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_an_interruption_ends_all(tmp_path: Path) -> None:
     output = tmp_path / "packages" / "tiny"
     with begun(tmp_path, output) as build:

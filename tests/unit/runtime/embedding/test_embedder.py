@@ -34,6 +34,7 @@ def test_texts_of_a_list_are_what_they_are_alone(embedder: Embedder) -> None:
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_more_texts_than_a_call_takes_are_several_calls(embedder: Embedder) -> None:
     texts = [f"{TEXTS[3]} {number}" for number in range(12)]
     total = sum(map(len, embedder.tokens_of(texts)))
