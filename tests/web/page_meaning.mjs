@@ -88,6 +88,7 @@ export const REAL_MEANING = {
   async search_without_a_chat(tools) {
     const { context, server, state } = tools;
     await inPage(context, tools, async (page) => {
+      await page.reload(); // without the settings of others, which have a model in a tab of theirs
       await state(page, "choose");
       await openSettings(page);
       await ask(page, `${server.url}embedder/`);
