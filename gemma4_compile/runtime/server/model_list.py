@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+from collections.abc import Iterable
 from pathlib import Path
 
 from gemma4_compile.device_kinds import is_of_pages
@@ -11,7 +13,7 @@ from gemma4_compile.runtime.package.hub_snapshot import hub_package_of
 from gemma4_compile.types import JsonObject
 
 MODELS_FILE = "models.json"
-_LONGEST_NAME = 80  # that the page takes
+_LONGEST_NAME = 80  # that the page takes, in the words of UTF-16 that JavaScript counts
 _KNOWN = ("text", "image", "audio")
 
 
@@ -37,12 +39,37 @@ def model_entry(package: Path, provenance: Provenance, address: str) -> JsonObje
     found = provenance.build.get("modalities")
     takes = found if isinstance(found, list) else ["text"]
     return {
-        "name": _name_of(package, provenance)[:_LONGEST_NAME],
+        "name": _line(_name_of(package, provenance)),
         "address": address,
         "size": size,
         "memory": main.memory_bytes,
         "modalities": [name for name in _KNOWN if name in takes],
     }
+
+
+def names_of_page(names: Iterable[str]) -> list[str]:
+    """Names of models as the page takes them, which shows no list with one that it does not.
+
+    A line of up to 80 characters, and each another: see `examples/web/src/package/models.ts`.
+    """
+    found: list[str] = []
+    for name in names:
+        line = own = _line(name) or "model"
+        count = 1
+        while own in found:
+            count += 1
+            ending = f" ({count})"
+            own = _line(line, _LONGEST_NAME - len(ending)) + ending
+        found.append(own)
+    return found
+
+
+def _line(name: str, longest: int = _LONGEST_NAME) -> str:
+    shown = (" " if unicodedata.category(one)[0] == "C" else one for one in name)
+    line = " ".join("".join(shown).split())
+    while len(line.encode("utf-16-le")) > 2 * longest:
+        line = line[:-1]
+    return line.rstrip()
 
 
 _SHIPPED = ("tiny", "tiny-embedding")  # kinds of sources that are models' names, too

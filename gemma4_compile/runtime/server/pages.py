@@ -19,7 +19,12 @@ from starlette.types import Receive, Scope, Send
 from gemma4_compile import abi
 from gemma4_compile.package.artifacts import Provenance
 from gemma4_compile.runtime.package.package import read_provenance
-from gemma4_compile.runtime.server.model_list import MODELS_FILE, model_entry, model_list
+from gemma4_compile.runtime.server.model_list import (
+    MODELS_FILE,
+    model_entry,
+    model_list,
+    names_of_page,
+)
 from gemma4_compile.types import JsonObject
 
 PACKAGE_PATH = "/package/"
@@ -106,7 +111,8 @@ def folders_routes(page: Path | None, packages: Mapping[str, Path]) -> list[Base
     """
     routes: list[BaseRoute] = []
     models = []
-    for (name, package), path in zip(packages.items(), _paths(packages), strict=True):
+    places = zip(packages.values(), names_of_page(packages), _paths(packages), strict=True)
+    for package, name, path in places:
         provenance = read_provenance(package)
         routes += _package_routes(path, package, provenance)
         entry = model_entry(package, provenance, path)

@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from gemma4_compile import abi
-from gemma4_compile.runtime.server.pages import folder_routes
+from gemma4_compile.runtime.server.pages import folder_routes, folders_routes
 
 
 def write(folder: Path, **build: Any) -> Path:
@@ -63,6 +63,8 @@ def test_the_package_is_offered_with_what_one_device_needs(tmp_path: Path) -> No
         ({"kind": "tiny"}, "tiny"),
         ({"kind": "hub", "model": "google/gemma-4-E2B-it"}, "gemma-4-E2B-it"),
         ({"kind": "hub", "model": "x" * 100}, "x" * 80),
+        ({"kind": "hub", "model": "\U0001f41f" * 100}, "\U0001f41f" * 40),  # of 80 words in UTF-16
+        ({"kind": "hub", "model": "a\nb\u202ec"}, "a b c"),
         ({"kind": "hub", "model": " "}, "folder"),
         ("odd", "folder"),
     ],
@@ -104,3 +106,17 @@ def test_it_takes_the_place_of_the_page_s_own_list(tmp_path: Path) -> None:
     (page / "index.html").write_text("<!doctype html>", "utf-8")
     (page / "models.json").write_text('{"models": []}', "utf-8")
     assert offered(write(tmp_path / "e2b"), page)["name"] == "e2b"
+
+
+def test_names_of_several_packages_are_none_that_the_page_refuses(tmp_path: Path) -> None:
+    names = ["x" * 100, "x" * 99, "a/b  c", "a/b c", "\u200b", "..", "../../etc", "\U0001f41f" * 90]
+    packages = {name: write(tmp_path / str(at)) for at, name in enumerate(names)}
+    client = TestClient(Starlette(routes=folders_routes(None, packages)))
+    models = client.get("/models.json").json()["models"]
+    assert [model["name"] for model in models] == [
+        *("x" * 80, "x" * 76 + " (2)", "a/b c", "a/b c (2)", "model", "..", "../../etc"),
+        "\U0001f41f" * 40,
+    ]
+    places = [model["address"] for model in models]
+    assert len({*places}) == len(places)
+    assert all(client.get(f"{place}provenance.json").status_code == 200 for place in places)
