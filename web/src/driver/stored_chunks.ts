@@ -210,13 +210,15 @@ export class StoredChunks {
     const names = new Set(await this.files.names());
     const [used, mark] = [await this.usedTimes(), await ownerMark(owner)];
     const held: Place[] = [];
+    const now = Date.now(); // one for all: what is behind a chunk goes before it
     const isHere = ({ base }: Place) => names.has(base + FACTS);
     for (const chunk of chunks) {
       const place = await this.placeOf(chunk);
       const parent = chunk.parent && (await this.placeOf(chunk.parent));
       if (parent && !isHere(parent)) continue;
       if (!isWanted()) return;
-      if (!isHere(place)) {
+      const isNew = !isHere(place);
+      if (isNew) {
         if (!(await this.makeRoom(chunk.buffer.size, used, names, held))) continue;
         if (!(await this.write(place, parent?.key ?? this.identity, isWanted))) continue;
         names.add(place.base + FACTS).add(place.base + DATA);
@@ -225,8 +227,13 @@ export class StoredChunks {
       if (!names.has(place.base + mark)) await this.files.write(place.base + mark, inOne(""));
       names.add(place.base + mark);
       held.push(place);
-      used[place.base] = [Date.now(), chunk.buffer.size, place.depth];
+      used[place.base] = [now, chunk.buffer.size, place.depth];
+      if (isNew) await this.writeUsed(used, names); // its bytes count, also where the page ends before the rest
     }
+    await this.writeUsed(used, names);
+  }
+
+  private async writeUsed(used: Used, names: ReadonlySet<string>): Promise<void> {
     const stored = Object.entries(used).filter(([base]) => names.has(base + FACTS));
     await this.files.write(USED, inOne(JSON.stringify(Object.fromEntries(stored))));
   }

@@ -260,6 +260,46 @@ it("holds no more than it may, and lets go of what was used longest ago", async 
   }
 });
 
+it("lets go of the end of what was used longest ago, which is of no use without its beginning", async () => {
+  vi.useFakeTimers({ toFake: ["Date"] });
+  try {
+    const kept = new Kept();
+    const store = await open(kept, 300);
+    const { contents } = kept;
+    kept.contents = async function* (chunk, bytes) {
+      vi.setSystemTime(Date.now() + 50); // it takes a while
+      yield* contents.call(kept, chunk, bytes);
+    };
+    const first = kept.add("1", filled(100, 1));
+    const second = kept.add("2", filled(100, 2), first);
+    kept.add("3", filled(100, 3), second);
+    await store.save("one");
+    kept.add("4", filled(100, 4));
+    await store.save("two");
+    expect((await restored()).all).toEqual({ "1": "100:1", "1 2": "100:2", "4": "100:4" });
+  } finally {
+    vi.useRealTimers();
+  }
+});
+
+it("counts what was written before the room ended", async () => {
+  const kept = new Kept();
+  kept.add("1", filled(100, 1));
+  kept.add("2", filled(300, 2));
+  room = 2000;
+  const { contents } = kept;
+  kept.contents = async function* (chunk, bytes) {
+    if (chunk.name === "2") room = 0;
+    yield* contents.call(kept, chunk, bytes);
+  };
+  expect(await (await open(kept)).save("one")).toMatch(/full/);
+  room = Infinity;
+  const again = new Kept();
+  again.add("3", filled(100, 3));
+  await (await open(again, 150)).save("two");
+  expect((await restored()).all).toEqual({ "3": "100:3" });
+});
+
 it.each<[string, () => void]>([
   ["the disk is full", () => (room = 350)],
   ["there is little room", () => (free = 1000)],
