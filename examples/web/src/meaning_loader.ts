@@ -32,6 +32,7 @@ const LARGEST_DOCUMENT = 4 * 2 ** 20;
 export class MeaningLoader {
   private pack: Package | undefined;
   private abort = new AbortController();
+  private attempts = 0;
   private embedder: Embedder | undefined;
   private search: MeaningSearch | undefined;
 
@@ -75,6 +76,7 @@ export class MeaningLoader {
 
   /** Ends the model, and forgets that it was wanted. */
   stop(): void {
+    this.attempts++;
     this.session.changeSettings({ embedder: "", embedderBytes: 0 });
     this.end();
     this.events.state({ kind: "none" });
@@ -147,11 +149,11 @@ export class MeaningLoader {
   }
 
   private async attempt(action: () => Promise<void>): Promise<void> {
-    const { signal } = this.abort;
+    const begun = ++this.attempts;
     try {
       await action();
     } catch (error) {
-      if (signal.aborted && this.search) return;
+      if (begun !== this.attempts) return; // it was ended, by the person or by what was begun after it
       this.end();
       this.events.state({ kind: "none" });
       this.events.failed(error);

@@ -1,5 +1,7 @@
-import { describe, expect, it } from "vitest";
+import { afterEach, describe, expect, it, vi } from "vitest";
+import type { Session } from "../src/chat/session";
 import { newConversation, newUserMessage } from "../src/chat/transcript";
+import { MeaningLoader } from "../src/meaning_loader";
 import { MOST_PASSAGES, passagesOf, split, type Passage } from "../src/meaning/passages";
 import { nearest } from "../src/meaning/ranking";
 import { MeaningSearch, type Embeds } from "../src/meaning/search";
@@ -106,5 +108,28 @@ describe("search by meaning", () => {
   it("finds nothing where there is nothing", async () => {
     const search = new MeaningSearch(new Letters(), prompts, await MeaningStore.open());
     expect(await search.find([], "a", 3)).toEqual([]);
+  });
+});
+
+describe("the model that searches", () => {
+  const session = { settings: {}, changeSettings: vi.fn() } as unknown as Session;
+  afterEach(() => vi.unstubAllGlobals());
+
+  it.each([
+    ["stopped", (loader: MeaningLoader) => loader.stop()],
+    ["replaced", (loader: MeaningLoader) => void loader.check("another.example/folder")],
+  ])("is no failure where its download is %s", async (_, end) => {
+    vi.stubGlobal("document", { baseURI: "https://x.y/" });
+    const events = { state: vi.fn(), failed: vi.fn() };
+    const loader = await MeaningLoader.open(session, events);
+    const forEver = () => new Promise(() => undefined);
+    const load = () => new Promise((_, reject) => (fail = () => reject(new DOMException("ended", "AbortError"))));
+    let fail: () => void = () => undefined;
+    Object.assign(loader, { load, look: forEver });
+    const started = loader.start();
+    end(loader);
+    fail();
+    await started;
+    expect(events.failed).not.toHaveBeenCalled();
   });
 });
