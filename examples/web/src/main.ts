@@ -40,6 +40,8 @@ async function main(): Promise<void> {
     showError("An older version of this page is open in another tab: close it, and this one goes on."),
   );
 
+  let meanings: MeaningLoader | undefined;
+  const tidyMeanings = () => void meanings?.tidy().catch((error) => console.warn("vectors stay:", error));
   const session: Session = new Session(store, settings, {
     conversationChanged: () => {
       conversation.show();
@@ -68,6 +70,7 @@ async function main(): Promise<void> {
       showError(error, canForget ? [{ label: "Leave out the oldest", run: () => void session.forgetAndRetry() }] : []);
     },
     undoable: showUndo,
+    chatsRemoved: () => tidyMeanings(),
   });
 
   const conversation = new ConversationView(
@@ -177,7 +180,7 @@ async function main(): Promise<void> {
   addEventListener("pagehide", () => session.flush());
 
   const meaning = new MeaningView(session);
-  const meanings = await MeaningLoader.open(session, {
+  meanings = await MeaningLoader.open(session, {
     state: (state) => meaning.show(state),
     failed: (error) => meaning.fail(error),
   });
@@ -185,6 +188,7 @@ async function main(): Promise<void> {
 
   await session.restore();
   void tidy(session.ids);
+  tidyMeanings();
   composer.show();
   if (!store.lasting) showError("This browser keeps no data for this page: chats end with it.");
   const linked = new URL(location.href).searchParams.get("package");

@@ -103,8 +103,18 @@ export class MeaningLoader {
     for (const document of documents) await this.store.addDocument(document);
   }
 
-  removeDocument(id: string): Promise<void> {
-    return this.store.removeDocument(id);
+  async removeDocument(id: string): Promise<void> {
+    await this.store.removeDocument(id);
+    await this.tidy();
+  }
+
+  /** Vectors are kept with their texts, which go with their chats and documents. */
+  async tidy(): Promise<void> {
+    const kept = await this.store.texts();
+    if (kept.length === 0) return;
+    const passages = passagesOf(await this.store.documents(), this.session.conversations);
+    const texts = new Set(passages.map(({ text }) => text));
+    await this.store.forget(kept.filter(({ text }) => !texts.has(text)));
   }
 
   private async look(url: string): Promise<{ pack: Package; findings: Finding[] }> {

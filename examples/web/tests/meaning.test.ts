@@ -1,5 +1,7 @@
 import { afterEach, describe, expect, it, vi } from "vitest";
-import type { Session } from "../src/chat/session";
+import { Session } from "../src/chat/session";
+import { settingsFrom } from "../src/chat/settings";
+import type { Store } from "../src/chat/store";
 import { newConversation, newUserMessage } from "../src/chat/transcript";
 import { MeaningLoader } from "../src/meaning_loader";
 import { MOST_PASSAGES, passagesOf, split, type Passage } from "../src/meaning/passages";
@@ -131,5 +133,41 @@ describe("the model that searches", () => {
     fail();
     await started;
     expect(events.failed).not.toHaveBeenCalled();
+  });
+
+  it("leaves nothing of chats and documents that are deleted", async () => {
+    const chat = { ...newConversation(), messages: [newUserMessage("A secret of the chat.")] };
+    const stays = { ...newConversation(), messages: [newUserMessage("A text that stays.")] };
+    const of = { conversations: [chat, stays] };
+    const loader = await MeaningLoader.open(of as unknown as Session, { state: vi.fn(), failed: vi.fn() });
+    const { store } = loader as unknown as { store: MeaningStore };
+    await loader.addDocuments([new File(["A secret of the document."], "notes.txt")]);
+    await new MeaningSearch(new Letters(), { query: "", document: "" }, store).find(
+      passagesOf(await loader.documents(), of.conversations),
+      "a",
+      1,
+    );
+    expect(await store.texts()).toHaveLength(3);
+    await loader.removeDocument((await loader.documents())[0]!.id);
+    expect([...(await store.vectors("1")).keys()].sort()).toEqual(["A secret of the chat.", "A text that stays."]);
+    of.conversations = [stays];
+    await loader.tidy();
+    expect([...(await store.vectors("1")).keys()]).toEqual(["A text that stays."]);
+  });
+
+  it("hears of chats that are deleted, here and in another tab", async () => {
+    let hear: (change: { kind: "removed"; ids: string[] }) => void = () => undefined;
+    const watch = (heard: typeof hear) => (hear = heard);
+    const all = async () => [newConversation(), newConversation()];
+    const store = { watch, all, remove: async () => undefined } as unknown as Store;
+    const events = new Proxy({ chatsRemoved: vi.fn() }, { get: (own, name) => Reflect.get(own, name) ?? vi.fn() });
+    const session = new Session(store, settingsFrom({}), events as never);
+    await session.restore();
+    const [first, second] = session.ids as [string, string];
+    await session.remove(first);
+    expect(events.chatsRemoved).toHaveBeenCalledTimes(1);
+    hear({ kind: "removed", ids: [second] });
+    await vi.waitFor(() => expect(events.chatsRemoved).toHaveBeenCalledTimes(2));
+    expect(session.conversations).toEqual([]);
   });
 });

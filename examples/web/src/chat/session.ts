@@ -40,6 +40,8 @@ export interface SessionEvents {
   failed(error: unknown): void;
   /** Something was taken out or put in; `undo` takes that back. */
   undoable(what: string, undo: () => void): void;
+  /** Chats were deleted, here or in another tab. */
+  chatsRemoved?(): void;
 }
 
 interface Writing {
@@ -156,6 +158,7 @@ export class Session {
       this.events.conversationChanged();
     }
     this.events.listChanged();
+    this.events.chatsRemoved?.();
   }
 
   /** Removes what is kept of the beginnings of chats, or of all, for the next visit. */

@@ -68,6 +68,12 @@ export class MeaningStore {
     return new Map(kept.filter((each) => each.version === version).map(({ text, vector }) => [text, vector]));
   }
 
+  /** The texts that there are vectors of, of all versions. */
+  async texts(): Promise<Pick<Kept, "version" | "text">[]> {
+    if (!this.database) return [...this.vectorsHere.keys()].map((text) => ({ version: "", text }));
+    return (await this.database.getAllKeys(VECTORS)).map(([version, text]) => ({ version, text }));
+  }
+
   async addVectors(version: string, vectors: ReadonlyMap<string, Float32Array>): Promise<void> {
     if (!this.database) {
       for (const [text, vector] of vectors) this.vectorsHere.set(text, vector);
