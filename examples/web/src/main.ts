@@ -123,7 +123,7 @@ async function main(): Promise<void> {
     },
   });
   new SettingsDialog(session, {
-    removing: (url) => loader.removing(url),
+    removing: async (url) => void (await Promise.all([loader.removing(url), meanings?.removing(url)])),
     removed: (url) => loader.removed(url),
     changed: () => loader.changed(),
     review: () => void loader.review(),

@@ -33,6 +33,8 @@ export class MeaningLoader {
   private pack: Package | undefined;
   private abort = new AbortController();
   private attempts = 0;
+  /** Ends when what was begun last writes no files any more. */
+  private running: Promise<unknown> = Promise.resolve();
   private embedder: Embedder | undefined;
   private search: MeaningSearch | undefined;
 
@@ -49,11 +51,15 @@ export class MeaningLoader {
   /** Starts the package of the last visit, where it is downloaded: nothing is fetched unasked. */
   async resume(): Promise<void> {
     const { embedder } = this.session.settings;
-    if (!embedder || !(await isKept(embedder))) return;
+    if (!embedder) return;
+    if (!(await isKept(embedder))) return this.session.changeSettings({ embedderBytes: 0 });
     await this.attempt(async () => {
       const { pack, findings } = await this.look(embedder);
       if ((await missingBytes(pack)) === 0 && findings.every(({ kind }) => kind === "fits")) await this.load();
-      else this.events.state({ kind: "none" });
+      else {
+        this.session.changeSettings({ embedderBytes: 0 }); // the chat's model has no other beside it
+        this.events.state({ kind: "none" });
+      }
     });
   }
 
@@ -69,6 +75,7 @@ export class MeaningLoader {
   async start(): Promise<void> {
     await this.attempt(async () => {
       await this.load();
+      if (!this.search) return; // it was ended meanwhile
       const { url, contextLength } = this.pack!;
       this.session.changeSettings({ embedder: url, embedderBytes: neededMemory(this.pack!, contextLength) });
     });
@@ -80,6 +87,13 @@ export class MeaningLoader {
     this.session.changeSettings({ embedder: "", embedderBytes: 0 });
     this.end();
     this.events.state({ kind: "none" });
+  }
+
+  /** The files of a package, or of all, are about to be removed: ends when this tab uses none of them any more. */
+  async removing(url?: string): Promise<void> {
+    if (url !== undefined && url !== this.pack?.url && url !== this.session.settings.embedder) return;
+    this.stop();
+    await this.running;
   }
 
   get isReady(): boolean {
@@ -160,8 +174,10 @@ export class MeaningLoader {
 
   private async attempt(action: () => Promise<void>): Promise<void> {
     const begun = ++this.attempts;
+    const running = action();
+    this.running = running.catch(() => undefined);
     try {
-      await action();
+      await running;
     } catch (error) {
       if (begun !== this.attempts) return; // it was ended, by the person or by what was begun after it
       this.end();

@@ -135,6 +135,36 @@ describe("the model that searches", () => {
     expect(events.failed).not.toHaveBeenCalled();
   });
 
+  it("ends before its files are removed, and its memory is not counted any more", async () => {
+    const settings = { embedder: "https://x.y/e/", embedderBytes: 9 };
+    const changeSettings = (values: object) => void Object.assign(settings, values);
+    const own = { settings, changeSettings } as unknown as Session;
+    const loader = await MeaningLoader.open(own, { state: vi.fn(), failed: vi.fn() });
+    let isWriting = true;
+    const load = async () => {
+      await new Promise((resolve) => (end = resolve));
+      isWriting = false;
+    };
+    let end: (value?: unknown) => void = () => undefined;
+    Object.assign(loader, { load, pack: { url: "https://x.y/e/" } });
+    void loader.start();
+    await loader.removing("https://x.y/another/");
+    expect(settings.embedderBytes).toBe(9);
+    const removing = loader.removing().then(() => expect(isWriting).toBe(false));
+    expect(settings).toEqual({ embedder: "", embedderBytes: 0 });
+    end();
+    await removing;
+    expect(settings).toEqual({ embedder: "", embedderBytes: 0 });
+  });
+
+  it("counts no memory where its files are gone", async () => {
+    vi.stubGlobal("caches", { open: async () => ({ match: async () => undefined }) });
+    const changeSettings = vi.fn();
+    const own = { settings: { embedder: "https://x.y/e/" }, changeSettings } as unknown as Session;
+    await (await MeaningLoader.open(own, { state: vi.fn(), failed: vi.fn() })).resume();
+    expect(changeSettings).toHaveBeenCalledExactlyOnceWith({ embedderBytes: 0 });
+  });
+
   it("leaves nothing of chats and documents that are deleted", async () => {
     const chat = { ...newConversation(), messages: [newUserMessage("A secret of the chat.")] };
     const stays = { ...newConversation(), messages: [newUserMessage("A text that stays.")] };
