@@ -10,13 +10,14 @@ import json
 import re
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError, Gemma4CompileError, UsageError
 from gemma4_compile.runtime.package.package import check_whole, read_provenance
-from gemma4_compile.runtime.server.model_list import MODELS_FILE, model_entry
+from gemma4_compile.runtime.server.model_list import MODELS_FILE, model_entry, names_of_page
 from gemma4_compile.runtime.server.pages import find_page
 
 FOLDER_NAME = re.compile(r"\w[\w.-]{0,254}", re.ASCII)
@@ -53,6 +54,13 @@ def write_site(site: Path, page: Path, packages: Sequence[Path]) -> None:
             )
         folders[name] = package
         entries.append(entry)
+    names = Counter(entry["name"] for entry in entries)
+    own = [  # of several packages of one model each has its folder's
+        folder if names[entry["name"]] > 1 else entry["name"]
+        for folder, entry in zip(folders, entries, strict=True)
+    ]
+    for entry, name in zip(entries, names_of_page(own), strict=True):
+        entry["name"] = name
     shutil.copytree(page, site)
     for name, package in folders.items():
         copy_package(package, site / name)

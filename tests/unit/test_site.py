@@ -16,7 +16,7 @@ from tools import site
 ROOT = Path(__file__).parents[2]
 
 
-def write_package(folder: Path, *targets: str) -> Path:
+def write_package(folder: Path, *targets: str, model: str = "") -> Path:
     """Write a package without a meaning, with a library for each of these targets."""
     folder.mkdir()
     libraries = {"webgpu": "model.wasm", "cpu": "model.so"}
@@ -34,7 +34,7 @@ def write_package(folder: Path, *targets: str) -> Path:
             {"file": libraries[name], "name": name, "target": name, "device": name, **record}
             for name in targets
         ],
-        "build": {"target": targets[0]},
+        "build": {"target": targets[0], "source": {"kind": "hub", "model": model}},
         "files": {name: {"nbytes": len(name), "sha256": "0" * 64} for name in names},
     }
     (folder / abi.PROVENANCE_FILE).write_text(json.dumps(values), "utf-8")
@@ -64,6 +64,17 @@ def test_what_the_list_names_is_there(page: Path, tmp_path: Path) -> None:
     for name in ("e2b", "both"):
         found = {path.name for path in (written / name).iterdir()}
         assert found == {"model.wasm", abi.TENSOR_CACHE_FILE, abi.PROVENANCE_FILE}, "for browsers"
+
+
+def test_two_packages_of_one_model_have_names_of_their_own(page: Path, tmp_path: Path) -> None:
+    packages = [
+        write_package(tmp_path / "q4", "webgpu", model="google/gemma-4-E2B-it"),
+        write_package(tmp_path / "q8", "webgpu", model="google/gemma-4-E2B-it"),
+        write_package(tmp_path / "e4b", "webgpu", model="google/gemma-4-E4B-it"),
+    ]
+    site.write_site(tmp_path / "site", page, packages)
+    models = json.loads((tmp_path / "site" / "models.json").read_text("utf-8"))["models"]
+    assert [model["name"] for model in models] == ["q4", "q8", "gemma-4-E4B-it"]
 
 
 def test_it_is_written_over_nothing(page: Path, tmp_path: Path) -> None:
