@@ -152,9 +152,13 @@ class _Front:
     async def ask(self, request: HttpRequest) -> Response:
         body = await self._bodies.written(request)
         asked = self._bodies.parse(body)
-        path = request.url.path
-        card = self._able(_named(asked), embeds=path in _OF_ENCODERS)
-        if path in _OF_OLLAMA and _only_unloads(asked):
+        path, name = request.url.path, _named(asked)
+        unloads = path in _OF_OLLAMA and _only_unloads(asked)
+        if unloads and name is not None:  # an encoder, too
+            card = self._card(name)
+        else:
+            card = self._able(name, embeds=path in _OF_ENCODERS)
+        if unloads:
             await self._pool.unload(card.name)
             answer = OllamaAnswer(card.name, _OF_OLLAMA[path])
             return JSONResponse(answer.without_reply("unload"))

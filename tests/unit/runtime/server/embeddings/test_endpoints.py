@@ -215,6 +215,10 @@ def test_beside_a_chat_each_request_goes_to_who_can(
                 found = np.array(answer["data"][0]["embedding"], np.float32)
                 np.testing.assert_array_equal(found, embedder.embed(TEXTS[0])[0])
             assert loaded == [NAME]
+            # as `ollama stop` asks
+            status, answer = post(live, "/api/generate", model=NAME, keep_alive=0)
+            assert (status, answer.get("done_reason")) == (200, "unload"), answer
+            assert [one.status for one in pool.statuses()] == ["unloaded", "unloaded"]
     finally:
         pool.close()
 
