@@ -107,6 +107,27 @@ describe("search by meaning", () => {
     expect([...(await store.vectors("1")).keys()]).toEqual(["cc", "hh"]);
   });
 
+  it("takes no vector of another model, also without a database", async () => {
+    const store = await MeaningStore.open();
+    await store.addVectors("0", new Map([["aab", Float32Array.of(1)]]));
+    await new MeaningSearch(new Letters(), prompts, store).find(passages("aab"), "a", 1);
+    expect([...(await store.vectors("1")).values()].map(({ length }) => length)).toEqual([8]);
+    expect(await store.texts()).toMatchObject([{ version: "1", text: "aab" }]);
+  });
+
+  it("goes on where there is no room for vectors", async () => {
+    const transaction = () => {
+      throw new DOMException("no room", "QuotaExceededError");
+    };
+    const full = { getAll: async () => [], getAllKeys: async () => [], transaction };
+    const store = Object.assign(await MeaningStore.open(), { database: full });
+    const letters = new Letters();
+    const search = new MeaningSearch(letters, prompts, store);
+    expect(await search.find(passages("aab", "cc"), "c", 1)).toMatchObject([{ text: "cc" }]);
+    expect(await search.find(passages("aab", "cc", "dd"), "d", 1)).toMatchObject([{ text: "dd" }]);
+    expect(letters.embedded.filter((text) => text.startsWith("D ")).sort()).toEqual(["D aab", "D cc", "D dd"]);
+  });
+
   it("finds nothing where there is nothing", async () => {
     const search = new MeaningSearch(new Letters(), prompts, await MeaningStore.open());
     expect(await search.find([], "a", 3)).toEqual([]);

@@ -19,10 +19,11 @@ const VERSION = 1;
 const DOCUMENTS = "documents";
 const VECTORS = "vectors";
 
-/** Keeps both. Where the browser refuses a database, they live as long as the page. */
+/** Keeps both. Where the browser refuses a database, they live as long as the page, and so do vectors without room. */
 export class MeaningStore {
   private readonly documentsHere = new Map<string, Document>();
-  private readonly vectorsHere = new Map<string, Float32Array>();
+  /** By their texts. */
+  private readonly vectorsHere = new Map<string, Kept>();
 
   private constructor(private readonly database: IDBPDatabase<Schema> | undefined) {}
 
@@ -61,35 +62,39 @@ export class MeaningStore {
 
   /** The vectors of a package's version, by their texts; those of others are let go of. */
   async vectors(version: string): Promise<Map<string, Float32Array>> {
-    if (!this.database) return new Map(this.vectorsHere);
-    const kept = await this.database.getAll(VECTORS);
-    const others = kept.filter((each) => each.version !== version);
-    await this.forget(others);
+    const kept = [...((await this.database?.getAll(VECTORS)) ?? []), ...this.vectorsHere.values()];
+    await this.forget(kept.filter((each) => each.version !== version));
     return new Map(kept.filter((each) => each.version === version).map(({ text, vector }) => [text, vector]));
   }
 
   /** The texts that there are vectors of, of all versions. */
   async texts(): Promise<Pick<Kept, "version" | "text">[]> {
-    if (!this.database) return [...this.vectorsHere.keys()].map((text) => ({ version: "", text }));
-    return (await this.database.getAllKeys(VECTORS)).map(([version, text]) => ({ version, text }));
+    const kept = (await this.database?.getAllKeys(VECTORS)) ?? [];
+    return [...kept.map(([version, text]) => ({ version, text })), ...this.vectorsHere.values()];
   }
 
   async addVectors(version: string, vectors: ReadonlyMap<string, Float32Array>): Promise<void> {
-    if (!this.database) {
-      for (const [text, vector] of vectors) this.vectorsHere.set(text, vector);
-      return;
+    const added = [...vectors].map(([text, vector]) => ({ version, text, vector }));
+    try {
+      if (this.database) return await put(this.database, added);
+    } catch (error) {
+      console.warn("vectors cannot be kept:", error); // there is no room, say
     }
-    const writing = this.database.transaction(VECTORS, "readwrite");
-    const puts = [...vectors].map(([text, vector]) => writing.store.put({ version, text, vector }));
-    await Promise.all([...puts, writing.done]);
+    for (const each of added) this.vectorsHere.set(each.text, each);
   }
 
   /** Vectors whose texts are gone. */
   async forget(vectors: Pick<Kept, "version" | "text">[]): Promise<void> {
-    for (const { text } of vectors) this.vectorsHere.delete(text);
+    for (const { version, text } of vectors)
+      if (this.vectorsHere.get(text)?.version === version) this.vectorsHere.delete(text);
     if (!this.database || !vectors.length) return;
     const writing = this.database.transaction(VECTORS, "readwrite");
     const deletes = vectors.map(({ version, text }) => writing.store.delete([version, text]));
     await Promise.all([...deletes, writing.done]);
   }
+}
+
+async function put(database: IDBPDatabase<Schema>, vectors: readonly Kept[]): Promise<void> {
+  const writing = database.transaction(VECTORS, "readwrite");
+  await Promise.all([...vectors.map((each) => writing.store.put(each)), writing.done]);
 }
