@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemma4_compile.checkpoint.files import read_json, read_text
+from gemma4_compile.checkpoint.files import check_place, read_json, read_text
 from gemma4_compile.checkpoint.json_text import parse_object
 from gemma4_compile.errors import CheckpointError, printable
 
@@ -102,9 +102,11 @@ def _check_modules(directory: Path) -> None:
 
 def _check_pooling(directory: Path, folder: str) -> None:
     """Refuse vectors that are not the mean of all of a text's rows."""
-    file = directory / folder / POOLING_FILE
-    if not folder or not file.resolve().is_relative_to(directory.resolve()):
+    parts = Path(folder).parts
+    if not parts or Path(folder).is_absolute() or ".." in parts or "\0" in folder:
         raise CheckpointError(f"`{MODULES_FILE}`: `{printable(folder[:40])}` is no folder of it")
+    file = directory / folder / POOLING_FILE
+    check_place(file, directory)  # in the hub's cache it is a link to the blobs
     values = read_json(file)
     modes = {name for name, on in values.items() if name.startswith("pooling_mode_") and on is True}
     is_mean = values.get("pooling_mode") == "mean" if not modes else modes == {_MEAN}

@@ -79,6 +79,7 @@ def test_a_mean_is_taken_in_both_forms(tmp_path: Path) -> None:
         ([{"type": f"{PREFIX}Dense", "path": "2_Dense"}], "module `Dense`"),
         ([{"type": f"{PREFIX}Pooling", "path": "../other"}], "no folder of it"),
         ([{"type": f"{PREFIX}Pooling", "path": ""}], "no folder of it"),
+        ([{"type": f"{PREFIX}Pooling", "path": "a\0b"}], "no folder of it"),
         ({"modules": []}, "expected a list"),
         ("[", "damaged"),
     ],
@@ -87,3 +88,17 @@ def test_other_modules_are_refused(modules: Any, words: str, tmp_path: Path) -> 
     write(tmp_path, "modules.json", modules)
     with pytest.raises(CheckpointError, match=words):
         read_prompts(tmp_path)
+
+
+def test_the_hubs_cache_has_links_to_its_blobs(tmp_path: Path) -> None:
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "1"
+    (snapshot / "1_Pooling").mkdir(parents=True)
+    write(blobs, "modules", [{"type": f"{PREFIX}Pooling", "path": "1_Pooling"}])
+    write(blobs, "pooling", {"pooling_mode_mean_tokens": True})
+    (snapshot / "modules.json").symlink_to("../../blobs/modules")
+    (snapshot / "1_Pooling" / "config.json").symlink_to("../../../blobs/pooling")
+    assert read_prompts(snapshot) == Prompts(PROMPTS)
+    (snapshot / "1_Pooling" / "config.json").unlink()
+    (snapshot / "1_Pooling" / "config.json").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointError, match="leads out of"):
+        read_prompts(snapshot)
