@@ -51,6 +51,7 @@ _TEXT = (
     *("layers", "norm", "embed_tokens", "embed_tokens_per_layer"),
     *("per_layer_model_projection", "per_layer_projection_norm"),
     *("ple", "embedding_projection"),  # of an encoder
+    *("altup_projections", "altup_unembed_projections"),  # of Gemma 3n
 )
 _PARTS = ("vision_tower", "vision_embedder", "embed_vision", "audio_tower", "embed_audio")
 _HEADS = ("lm_head", "pre_projection", "post_projection", "masked_embedding")

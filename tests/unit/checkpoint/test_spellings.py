@@ -17,9 +17,21 @@ from gemma4_compile.checkpoint.safetensors_file import (
     read_rows,
 )
 from gemma4_compile.checkpoint.same_weights import holds_same
-from gemma4_compile.checkpoint.spellings import WRAPPERS, usual_name, usual_tensors
+from gemma4_compile.checkpoint.spellings import (
+    TEXT_FRONTS,
+    WRAPPERS,
+    usual_name,
+    usual_tensors,
+)
 from gemma4_compile.errors import CheckpointError
+from gemma4_compile.model_spec.component import Component
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
+from gemma4_compile.model_spec.embedding.component import EMBEDDING
+from gemma4_compile.model_spec.gemma3n.component import GEMMA3N
+from gemma4_compile.model_spec.text.component import TEXT as TEXT_COMPONENT
 from gemma4_compile.tiny.safetensors_file import write_safetensors
+from tests import gemma3n
+from tests.models import E2B_LIKE
 
 TEXT = "model.language_model."
 EXPERTS = f"{TEXT}layers.0.experts"
@@ -46,6 +58,17 @@ def test_wrappers_are_left_out_wherever_they_stand(wrapper: str) -> None:
         segments = usual.split(".")
         segments.insert(index, wrapper)
         assert usual_name(".".join(segments), TEXT) == usual
+
+
+@pytest.mark.parametrize("component", [TEXT_COMPONENT, GEMMA3N, EMBEDDING])
+def test_a_decoder_s_and_an_encoder_s_tensors_have_every_front(component: Component) -> None:
+    values = {TEXT_COMPONENT: E2B_LIKE, GEMMA3N: gemma3n.E2B_LIKE}
+    config = Gemma4Config.from_dict(values.get(component, {"model_type": "embedding_gemma2_text"}))
+    parameters = component.parameters(config)
+    assert parameters
+    for name in (source.name for one in parameters for source in one.sources):
+        for front in TEXT_FRONTS:
+            assert usual_name(f"{front}{name}", TEXT) == f"{TEXT}{name}"
 
 
 @pytest.mark.parametrize(
