@@ -5,8 +5,10 @@ from __future__ import annotations
 from tvm.relax.frontend import nn
 
 from gemma4_compile import abi
+from gemma4_compile.errors import ConfigError
 from gemma4_compile.model_spec.component import VAR_BOUNDS_ATTR, Exported, ExportOptions
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
+from gemma4_compile.model_spec.config.variants import NO_TOKEN
 from gemma4_compile.model_spec.embedding.encoder import TextEncoder
 from gemma4_compile.model_spec.matrices import Matrices
 
@@ -17,7 +19,14 @@ def export_embedding(config: Gemma4Config, matrices: Matrices, options: ExportOp
     """Build `embed_texts`, and `prefill` where the stock client calls it.
 
     A call of the first has up to `options.prefill_chunk` tokens, and as many texts.
+
+    Raises
+    ------
+    ConfigError
+        If the second is to put tokens around texts that the model does not have.
     """
+    if options.client_texts is not None:
+        _check_ends(config)
     encoder = TextEncoder(config, matrices, options.activation_dtype)
     spec: dict[str, dict[str, object]] = {
         abi.EMBED_TEXTS: {
@@ -37,3 +46,18 @@ def export_embedding(config: Gemma4Config, matrices: Matrices, options: ExportOp
     for name, sizes in bounds.items():
         module[name] = module[name].with_attr(VAR_BOUNDS_ATTR, sizes)
     return Exported(module, tuple(name for name, _ in parameters))
+
+
+def _check_ends(config: Gemma4Config) -> None:
+    """Refuse a config without the tokens that stand around a text."""
+    ends = {
+        "bos_token_id": config.bos_token_id,
+        "eos_token_id": next(iter(config.eos_token_id), NO_TOKEN),
+    }
+    for name, token in ends.items():
+        if not 0 <= token < config.vocab_size:
+            raise ConfigError(
+                f"config key `{name}`: expected a token of the model, which stands around each "
+                "text in browsers; found none",
+                hint="set it to the one that the tokenizer puts there",
+            )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
+from typing import Any
 
 import pytest
 
 from gemma4_compile import abi
 from gemma4_compile.checkpoint.spellings import usual_name
 from gemma4_compile.compile.build import build_module, calls_of, decoder_options
+from gemma4_compile.errors import ConfigError
 from gemma4_compile.model_spec.component import VAR_BOUNDS_ATTR, model_parameters
 from gemma4_compile.model_spec.components import ALL_COMPONENTS
 from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
@@ -60,3 +63,15 @@ def test_memory_is_planned_for_the_longest_call(config: Gemma4Config) -> None:
     # A layer: its 5 matmuls and those of the per-layer input, what prepares and attends, and the
     # norms between; around them table, angles and per-layer inputs, and the three after.
     assert len(calls_of(module, abi.EMBED_TEXTS)) == 24 * 11 + 8
+
+
+@pytest.mark.parametrize(
+    "changed", [{"eos_token_id": ()}, {"eos_token_id": (-1,)}, {"bos_token_id": -1}]
+)
+def test_a_page_s_texts_need_the_tokens_around_them(
+    config: Gemma4Config, changed: dict[str, Any]
+) -> None:
+    recipe, spec = RECIPES["q4f16"], target_spec("webgpu")
+    options = decoder_options(recipe, spec, CHUNK)
+    with pytest.raises(ConfigError, match=f"`{next(iter(changed))}`.*found none"):
+        build_module(replace(config, **changed), recipe, spec, options)
