@@ -33,12 +33,14 @@ class EmbeddingSettings:
     def prompt(self, task: str | None) -> str:
         """What is put in front of a text of a task; None for the default.
 
-        Case, hyphens, underlines and spaces of its name are not looked at. UsageError for an
-        unknown one.
+        Case, hyphens, underlines and spaces of its name are not looked at, where no other has the
+        very name. UsageError for an unknown one.
         """
         name = self.default_prompt if task is None else task
         if name is None:
             return ""
+        if name in self.prompts:
+            return self.prompts[name]
         known = {_plain(one): text for one, text in self.prompts.items()}
         if _plain(name) not in known:
             raise UsageError(

@@ -40,6 +40,11 @@ def test_a_task_has_several_spellings(task: str) -> None:
     assert EmbeddingSettings(8, PROMPTS).prompt(task) == "s: "
 
 
+def test_of_two_that_are_spelled_alike_it_is_the_very_one() -> None:
+    settings = EmbeddingSettings(8, {"STS": "a: ", "sts": "b: "}, "STS")
+    assert [settings.prompt(task) for task in ("STS", "sts", None)] == ["a: ", "b: ", "a: "]
+
+
 def test_the_default_is_the_packages() -> None:
     assert EmbeddingSettings(8, PROMPTS).prompt(None) == ""
     assert EmbeddingSettings(8, PROMPTS, "query").prompt(None) == "q: "
