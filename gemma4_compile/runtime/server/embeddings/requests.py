@@ -56,13 +56,17 @@ def read_openai(body: object, ignored: Ignored) -> EmbeddingRequest:
 
 
 def read_embed(body: object, ignored: Ignored) -> EmbeddingRequest:
-    """A body of Ollama's `/api/embed`, whose texts are cut where they are too long."""
+    """A body of Ollama's `/api/embed`, whose texts are cut where they are too long.
+
+    Without a text, or with an empty one, it is asked to load the model alone.
+    """
     fields = Fields(body, ignored=ignored)
+    given = fields.raw("input")
     known = {"model", "input", "truncate", "dimensions", "options", "keep_alive", "task"}
     fields.skip_unknown(known, {})
     return EmbeddingRequest(
         model=fields.get("model", str),
-        texts=_texts(fields, "input", fields.raw("input")),
+        texts=() if given in (None, "") else _texts(fields, "input", given),
         dimensions=_dimensions(fields),
         task=fields.get("task", str),
         truncate=fields.get("truncate", bool, True),

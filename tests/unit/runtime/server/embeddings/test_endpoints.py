@@ -134,6 +134,10 @@ def test_ollamas_client_gets_the_same(live: Live, embedder: Embedder) -> None:
     assert client.embed(NAME, "two " * 1024).embeddings, "cut, as Ollama cuts"
     with pytest.raises(ollama.ResponseError, match="takes up to 1024"):
         client.embed(NAME, "two " * 1024, truncate=False)
+    empty: tuple[Any, ...] = (None, "", [])
+    for nothing in empty:  # as Ollama, which loads the model then
+        status, answer = post(live, "/api/embed", model=NAME, input=nothing)
+        assert (status, answer["embeddings"], answer["prompt_eval_count"]) == (200, [], 0)
     assert client.show(NAME).capabilities == ["embedding"]
     assert [one.model for one in client.list().models] == [f"{NAME}:latest"]
 
