@@ -104,8 +104,8 @@ class Embedder:
         Raises
         ------
         UsageError
-            If there is no text, or one has no token, or more than `max_tokens`, or `dimensions` or
-            `task` are none of the package's.
+            If there is no text, or one is no string, has no token or more than `max_tokens`, or
+            `dimensions` or `task` are none of the package's.
         """
         given = [texts] if isinstance(texts, str) else list(texts)
         return self.embed_tokens(
@@ -115,10 +115,18 @@ class Embedder:
     def tokens_of(
         self, texts: Sequence[str], *, task: str | None = None, truncate: bool = False
     ) -> list[list[int]]:
-        """The tokens that stand for texts, with those around them; as `embed`."""
+        """The tokens that stand for texts, with those around them; as `embed`.
+
+        Of a text that is much too long only a beginning is read, which is too long, too: all of it
+        could take minutes and gigabytes.
+        """
+        for number, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise UsageError(f"text {number}: expected a string, found {type(text).__name__}")
         prompt = self.settings.prompt(task)
         most = self.max_tokens if truncate else None
-        return [self.texts.of(f"{prompt}{text}", most) for text in texts]
+        letters = (self.max_tokens + 1) * self.texts.longest
+        return [self.texts.of(f"{prompt}{text[:letters]}", most) for text in texts]
 
     def embed_tokens(
         self,

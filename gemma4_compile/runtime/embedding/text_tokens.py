@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gemma4_compile.package.artifacts import read_artifact
 from gemma4_compile.runtime.package.package import Package
+from gemma4_compile.runtime.prompt.prompt import longest_token_bytes
 
 
 class TextTokens:
@@ -12,12 +13,14 @@ class TextTokens:
     Attributes
     ----------
     vocab_size : of the model
+    longest : letters of a text that one token stands for, at most
     """
 
     def __init__(self, package: Package) -> None:
         """Load it; ArtifactError if it is missing or damaged."""
         self.vocab_size = package.chat_config.vocab_size
         self._tokenizer = package.load_tokenizer()
+        self.longest = longest_token_bytes(self._tokenizer)
         path = package.directory / "tokenizer_config.json"
         config = read_artifact(path) if path.exists() else {}
         # What a tokenizer of transformers adds where `tokenizer.json` itself does not.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -82,6 +83,27 @@ def test_what_is_no_text_is_refused(embedder: Embedder) -> None:
         embedder.embed(TEXTS, dimensions=129)
     with pytest.raises(UsageError, match=r"task: expected one of query, .*'nonsense'"):
         embedder.embed(TEXTS, task="nonsense")
+    other: Any = ["a", None]
+    with pytest.raises(UsageError, match="text 1: expected a string, found NoneType"):
+        embedder.embed(other)
+
+
+def test_no_more_of_a_text_is_read_than_can_be_too_long(
+    embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, lengths = embedder.texts.of, list[int]()
+
+    def of(text: str, most: int | None = None) -> list[int]:
+        lengths.append(len(text))
+        return read(text, most)
+
+    text = "two " * 100_000
+    (expected,) = embedder.tokens_of([text[:20_000]], truncate=True)
+    monkeypatch.setattr(embedder.texts, "of", of)
+    assert embedder.tokens_of([text], truncate=True) == [expected]
+    with pytest.raises(UsageError, match=f"takes up to {embedder.max_tokens}"):
+        embedder.embed(text)
+    assert max(lengths) < 100_000
 
 
 def test_a_package_of_replies_and_one_of_embeddings_are_told_apart(package: Path) -> None:
