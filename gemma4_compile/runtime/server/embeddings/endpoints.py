@@ -118,11 +118,14 @@ class _Embeddings:
         )
 
     async def embeddings(self, request: HttpRequest) -> Response:
-        parsed = read_prompt(await self._bodies.read(request), self._ignored())
-        if not parsed.texts:
-            return JSONResponse({"embedding": []})
-        found = await self._embedded(request, parsed)
-        return JSONResponse({"embedding": found.vectors[0].tolist()})
+        ignored = self._ignored()
+        parsed = read_prompt(await self._bodies.read(request), ignored)
+        vector: list[float] = []
+        if parsed.texts:
+            found = await self._embedded(request, parsed)
+            vector = found.vectors[0].tolist()
+        note = self._note(parsed, ignored)
+        return JSONResponse({"embedding": vector, **({} if note is None else {"note": note})})
 
     async def refuse(self, _: HttpRequest) -> Response:
         raise no_replies(self._service.card.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gemma4_compile.runtime.server.embeddings.asks import ASKS
 from gemma4_compile.runtime.server.fields import Fields, Ignored
 
 MOST_TEXTS = 2048  # of a request, as OpenAI has it
@@ -41,7 +42,7 @@ def read_openai(body: object, ignored: Ignored) -> EmbeddingRequest:
     """A body of `/v1/embeddings`; ApiError names what is wrong with it."""
     fields = Fields(body, ignored=ignored)
     known = {"model", "input", "encoding_format", "dimensions", "user", "task"}
-    fields.skip_unknown(known, {})
+    fields.skip_unknown(known, ASKS)
     fields.only("encoding_format", ("float", "base64"), "expected float or base64")
     texts = _texts(fields, "input", fields.raw("input"))
     if not texts or any(not text for text in texts):
@@ -63,7 +64,7 @@ def read_embed(body: object, ignored: Ignored) -> EmbeddingRequest:
     fields = Fields(body, ignored=ignored)
     given = fields.raw("input")
     known = {"model", "input", "truncate", "dimensions", "options", "keep_alive", "task"}
-    fields.skip_unknown(known, {})
+    fields.skip_unknown(known, ASKS)
     return EmbeddingRequest(
         model=fields.get("model", str),
         texts=() if given in (None, "") else _texts(fields, "input", given),
@@ -76,10 +77,17 @@ def read_embed(body: object, ignored: Ignored) -> EmbeddingRequest:
 def read_prompt(body: object, ignored: Ignored) -> EmbeddingRequest:
     """A body of Ollama's older `/api/embeddings`: one text, named `prompt`."""
     fields = Fields(body, ignored=ignored)
-    fields.skip_unknown({"model", "prompt", "options", "keep_alive"}, {})
+    known = {"model", "prompt", "dimensions", "options", "keep_alive", "task"}
+    fields.skip_unknown(known, ASKS)
     prompt = fields.get("prompt", str, "")
-    texts = (prompt,) if prompt else ()
-    return EmbeddingRequest(fields.get("model", str), texts, field="prompt", truncate=True)
+    return EmbeddingRequest(
+        model=fields.get("model", str),
+        texts=(prompt,) if prompt else (),
+        field="prompt",
+        dimensions=_dimensions(fields),
+        task=fields.get("task", str),
+        truncate=True,
+    )
 
 
 def _dimensions(fields: Fields) -> int | None:

@@ -157,14 +157,15 @@ class EmbeddingService:
             try:
                 found += embedder.tokens_of([text], task=request.task, truncate=request.truncate)
             except UsageError as error:
-                raise _refused(error, "task") from error
+                raise _refused(error, request.field) from error
         return found
 
 
 def _refused(error: UsageError, param: str) -> ApiError:
     """The error of a request whose texts are none of the model's."""
     message = f"{error}; {error.hint}" if error.hint else str(error)
-    if message.startswith("dimensions"):
-        return ApiError(400, f"`{message.replace(':', '`:', 1)}", param="dimensions")
+    name, _, rest = message.partition(": ")
+    if name in ("dimensions", "task"):
+        return ApiError(400, f"`{name}`: {rest}", param=name)
     code = "context_length_exceeded" if "takes up to" in message else None
     return ApiError(400, f"`{param}`: {message}", param=param, code=code)

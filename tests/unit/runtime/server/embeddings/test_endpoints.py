@@ -103,7 +103,8 @@ def test_every_form_of_an_input_is_taken(live: Live, embedder: Embedder) -> None
         ({"input": "a", "dimensions": 0}, "dimensions", "expected 1 to"),
         ({"input": "a", "dimensions": 129}, "dimensions", "expected 1 to 128"),
         ({"input": "a", "encoding_format": "int8"}, "encoding_format", "float or base64"),
-        ({"input": "a", "task": "nonsense"}, "task", "expected one of query"),
+        ({"input": "a", "task": "nonsense"}, "task", "`task`: expected one of query"),
+        ({"input": "a", "input_type": "query"}, "input_type", "by `task`"),
     ],
 )
 def test_what_is_wrong_is_named(live: Live, body: Any, param: str, words: str) -> None:
@@ -123,14 +124,19 @@ def test_a_text_that_is_too_long_is_one_of_openais_errors(live: Live) -> None:
 def test_ollamas_client_gets_the_same(live: Live, embedder: Embedder) -> None:
     ollama = pytest.importorskip("ollama")
     client = ollama.Client(f"http://{LOCAL}:{live.port}")
-    found = client.embed(NAME, TEXTS)
+    whole = client.embed(NAME, TEXTS)
     expected = embedder.embed(TEXTS)
-    np.testing.assert_array_equal(np.array(found.embeddings, np.float32), expected)
-    assert found.prompt_eval_count == sum(map(len, embedder.tokens_of(TEXTS)))
+    np.testing.assert_array_equal(np.array(whole.embeddings, np.float32), expected)
+    assert whole.prompt_eval_count == sum(map(len, embedder.tokens_of(TEXTS)))
     smaller = client.embed(NAME, TEXTS[0], dimensions=32).embeddings
     assert len(smaller[0]) == 32
     old = client.embeddings(NAME, TEXTS[1]).embedding
     np.testing.assert_array_equal(np.array(old, np.float32), expected[1])
+    asked = {"prompt": TEXTS[1], "dimensions": 32, "task": "query", "colour": "blue"}
+    answer = post(live, "/api/embeddings", **asked)[1]
+    found = np.array([answer["embedding"]], np.float32)
+    np.testing.assert_array_equal(found, embedder.embed(TEXTS[1], dimensions=32, task="query"))
+    assert "`colour` (1)" in answer["note"]
     assert client.embed(NAME, "two " * 1024).embeddings, "cut, as Ollama cuts"
     with pytest.raises(ollama.ResponseError, match="takes up to 1024"):
         client.embed(NAME, "two " * 1024, truncate=False)
