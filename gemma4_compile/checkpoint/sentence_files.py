@@ -9,6 +9,7 @@ from pathlib import Path
 from gemma4_compile.checkpoint.files import check_place, read_json, read_text
 from gemma4_compile.checkpoint.json_text import parse_object
 from gemma4_compile.errors import CheckpointError, printable
+from gemma4_compile.options.process import warn
 
 MODULES_FILE = "modules.json"
 PROMPTS_FILE = "config_sentence_transformers.json"
@@ -88,8 +89,8 @@ def _check_modules(directory: Path) -> None:
         raise CheckpointError(f"`{MODULES_FILE}` is damaged: {error}") from error
     if not isinstance(modules, list) or not all(isinstance(one, dict) for one in modules):
         raise CheckpointError(f"`{MODULES_FILE}` is damaged: expected a list of modules")
-    for module in modules:
-        kind = str(module.get("type")).rsplit(".", 1)[-1]
+    kinds = [str(module.get("type")).rsplit(".", 1)[-1] for module in modules]
+    for kind, module in zip(kinds, modules, strict=True):
         if kind not in _KNOWN:
             raise CheckpointError(
                 f"`{MODULES_FILE}`: a module `{printable(kind[:40])}` behind the encoder is not "
@@ -98,6 +99,12 @@ def _check_modules(directory: Path) -> None:
             )
         if kind == "Pooling":
             _check_pooling(directory, str(module.get("path")))
+    if "Normalize" not in kinds:
+        warn(
+            f"`{MODULES_FILE}` has no Normalize: sentence-transformers' vectors of this checkpoint "
+            "have any length, and a package's have length 1",
+            "cosines are the same; products and distances of the two are not to be mixed",
+        )
 
 
 def _check_pooling(directory: Path, folder: str) -> None:

@@ -102,3 +102,12 @@ def test_the_hubs_cache_has_links_to_its_blobs(tmp_path: Path) -> None:
     (snapshot / "1_Pooling" / "config.json").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(CheckpointError, match="leads out of"):
         read_prompts(snapshot)
+
+
+@pytest.mark.parametrize("kinds", [["Transformer"], ["Transformer", "Normalize"]])
+def test_vectors_that_had_another_length_are_told(
+    kinds: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, "modules.json", [{"type": PREFIX + kind, "path": ""} for kind in kinds])
+    assert read_prompts(tmp_path) == Prompts(PROMPTS)
+    assert ("has no Normalize" in capsys.readouterr().err) == ("Normalize" not in kinds)
