@@ -253,8 +253,9 @@ def config_digest(config: Gemma4Config) -> str:
     values = dataclasses.asdict(config)
     del values[interface.DRAFTER]  # of another checkpoint, with a digest of its own
     _drop_tied(values)
-    if config.embedding is None:
-        del values["embedding"]
+    for section in ("embedding", "gemma3n"):  # of other models than earlier versions have
+        if values[section] is None:
+            del values[section]
     if not config.rounds_activations:
         del values["rounds_activations"]
     if config.vision is None:  # of text alone, as earlier versions have it

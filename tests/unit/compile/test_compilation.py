@@ -21,6 +21,7 @@ from gemma4_compile.compile.pipeline import plan_model
 from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import ArtifactError, ConfigError, UsageError
 from gemma4_compile.kernels import lower_library
+from gemma4_compile.model_spec.config.gemma4 import Gemma4Config
 from gemma4_compile.model_spec.drafter.parameters import parameter_table
 from gemma4_compile.package.files import write_json
 from gemma4_compile.package.partial_build import PartialBuild
@@ -34,6 +35,8 @@ from tests import drafters, packages
 from tests.drafted import CHUNK, CONTEXT, Drafted, drafted_package
 from tests.marks import slow_unless
 from tests.unit.model_spec.drafter.test_parameters import drafted as config_of
+
+OTHER_MODELS = ("gemma-3n-E2B-it", "embeddinggemma-2")
 
 pytestmark = pytest.mark.package
 
@@ -65,6 +68,14 @@ def test_the_digest_of_a_config_is_the_model_s_alone() -> None:
     config = config_of("e2b")
     assert config_digest(config) == config_digest(replace(config, drafter=None))
     assert with_drafter(config, None) is config
+
+
+def test_packages_of_before_keep_the_digest_of_their_config() -> None:
+    """Noted before configs of Gemma 3n and of encoders were read."""
+    found = config_digest(Gemma4Config.from_preset("gemma-4-E2B-it"))
+    assert found == "sha256:0658da116dee9afd19af28446fe7d40b92a49e3c8be0d4dc416acd4c0a5eee18"
+    others = {config_digest(Gemma4Config.from_preset(name)) for name in OTHER_MODELS}
+    assert len(others | {found}) == 3
 
 
 def test_the_drafter_s_weights_are_in_files_that_the_model_s_list_has_not(made: Drafted) -> None:
