@@ -150,7 +150,7 @@ class Embedder:
 
     def check(self, texts: Sequence[Ids]) -> None:
         """UsageError for tokens of which no embedding is made."""
-        if not texts:
+        if not len(texts):
             raise UsageError("there are no texts to embed")
         for number, text in enumerate(texts):
             if not len(text):

@@ -70,6 +70,12 @@ def test_tokens_stand_between_bos_and_eos(embedder: Embedder) -> None:
     assert (cut[0], cut[-1]) == (2, 1)
 
 
+def test_tokens_of_one_length_may_be_an_array(embedder: Embedder) -> None:
+    ids = np.array([[2, 5, 1], [2, 6, 1]])
+    found = embedder.embed_tokens(ids)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(found, embedder.embed_tokens(ids.tolist()))
+
+
 def test_what_is_no_text_is_refused(embedder: Embedder) -> None:
     with pytest.raises(UsageError, match="no texts"):
         embedder.embed([])
