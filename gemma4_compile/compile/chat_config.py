@@ -66,8 +66,7 @@ def make_conversation(
     check_tokens(build.media, tokenizer)
     chat = ChatFiles.read(checkpoint.path)
     trial = chat.try_conversation(build.config.vocab_size)
-    for finding in token_findings(tokenizer, chat.tokenizer_config, chat.more_tokens):
-        warn(finding.message, finding.hint)
+    _report_tokens(tokenizer, chat)
     tokens = added_tokens(tokenizer)
     bos = build.config.bos_token_id
     if bos == NO_TOKEN:  # the tokenizer may know it
@@ -106,6 +105,7 @@ def make_encoder_config(
     tokenizer, left_out = _tokenizer(build, checkpoint, reporter)
     files = ChatFiles.read(checkpoint.path)
     ChatFiles(files.directory, {}, files.tokenizer_config).try_conversation(build.config.vocab_size)
+    _report_tokens(tokenizer, files)
     conversation = chat_template_config(
         vocab_size=build.config.vocab_size,
         bos_token_id=build.config.bos_token_id,
@@ -155,6 +155,12 @@ def _chat_config(
         ),
         conversation=conversation,
     ).to_json()
+
+
+def _report_tokens(tokenizer: JsonObject, files: ChatFiles) -> None:
+    """Warn where transformers makes other tokens than `tokenizer.json` alone."""
+    for finding in token_findings(tokenizer, files.tokenizer_config, files.more_tokens):
+        warn(finding.message, finding.hint)
 
 
 def _report_stops(build: Compilation, conversation: JsonObject, reporter: Reporter) -> None:

@@ -142,6 +142,20 @@ def test_tokens_that_transformers_adds_are_named(
     assert "transformers adds tokens that tokenizer.json does not have: '<end>', '<call>'" in said
 
 
+def test_of_an_encoder_they_are_named_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "model"
+    tiny.materialize_embedding(model)
+    compiled(model)
+    assert capsys.readouterr().err == ""
+    (model / "added_tokens.json").write_text(json.dumps({"<new>": 1024}))
+    compiled(model)
+    assert "transformers adds tokens that tokenizer.json does not have: '<new>'" in (
+        capsys.readouterr().err
+    )
+
+
 def set_ids(path: Path, **ids: object) -> None:
     values = {**json.loads(path.read_text()), **ids}
     path.write_text(json.dumps(values))
