@@ -22,7 +22,7 @@ PRESET = "gemma-4-26B-A4B-it"  # dense layers and experts
 MOST_BUFFERS = 31
 
 # Metal's, by the chapters of its specification.
-TYPES = {"float2", "float4", "half4", "int4", "uint2", "uint4", "long"}
+TYPES = {"float2", "float4", "half4", "int4", "uint2", "uint4", "long", "long4"}  # long4: since 2.3
 FUNCTIONS = {
     *("as_type", "clamp", "max", "min", "select"),  # common
     *("ceil", "cos", "exp", "log", "sin", "sqrt", "tanh"),  # math
