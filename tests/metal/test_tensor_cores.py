@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -111,13 +112,14 @@ def few_rows(
     request: pytest.FixtureRequest,
     metal_device: tvm.runtime.Device,
     tmp_path_factory: pytest.TempPathFactory,
-) -> EmulatedCases:
+) -> Iterator[EmulatedCases]:
     sizes = SIZES[request.param]
     tuning = replace(emulator.TENSOR_CORES.tuning, few_row_tensor_cores=sizes)
     spec = replace(emulator.TENSOR_CORES, tuning=tuning)
     cases = list(two_kernel_cases() if sizes.direct_bytes == 1 else few_row_cases())
     library = link_cases(cases, spec, tmp_path_factory.mktemp("few_rows"))
-    return EmulatedCases.load(cases, metal_device, library)
+    with emulator.memory_of_cuda():
+        yield EmulatedCases.load(cases, metal_device, library)
 
 
 @pytest.mark.slow  # a chunk's are those above
