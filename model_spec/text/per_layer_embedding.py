@@ -30,6 +30,9 @@ def per_layer_inputs(
     ids: nn.Tensor,
     embeddings: nn.Tensor,
     places: nn.Tensor | None = None,
+    *,
+    context_scale: float | None = None,
+    input_scale: float = PER_LAYER_INPUT_SCALE,
 ) -> nn.Tensor:
     """Per-layer inputs of every layer.
 
@@ -42,6 +45,8 @@ def per_layer_inputs(
     ids : (rows,) int32; the pad token where the embedding is not a token's
     embeddings : (rows, hidden_size) float32, scaled
     places : (rows,) int32, the rows of the call that `ids` are of; None for their order
+    context_scale : of the projection; None for what Gemma 4 divides it by
+    input_scale : of the sum
 
     Returns
     -------
@@ -56,9 +61,11 @@ def per_layer_inputs(
         layers=config.num_hidden_layers,
         width=config.hidden_size_per_layer_input,
         eps=config.rms_norm_eps,
-        context_scale=per_layer_projection_scale(config),
+        context_scale=per_layer_projection_scale(config)
+        if context_scale is None
+        else context_scale,
         token_scale=scale / folded_scale(scale),
-        input_scale=PER_LAYER_INPUT_SCALE,
+        input_scale=input_scale,
     )
     return emit(operator, [context, tokens, norm.weight], [(tuple(context.shape), "float32")])[0]
 
