@@ -14,6 +14,8 @@ from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.server_sent import named_event
 from gemma4_compile.types import JsonObject
 
+# Clients send thinking back as the model's answer, or leave it out, where it has no signature.
+_SIGNATURE = "dW5zaWduZWQ="  # `unsigned`, in base64 as Anthropic's are; nobody looks at it here
 _REASONS = {"context": "model_context_window_exceeded", "length": "max_tokens"}
 
 
@@ -82,7 +84,9 @@ class MessageAnswer:
             yield self._delta({"type": "text_delta", "text": event.text})
         else:
             if self._open != "thinking":
-                yield from self._start("thinking", self._block(ReasoningDelta("")))
+                yield from self._start(
+                    "thinking", self._block(ReasoningDelta("")) | {"signature": ""}
+                )
             if self._shows_thinking:
                 yield self._delta({"type": "thinking_delta", "thinking": event.text})
 
@@ -110,7 +114,7 @@ class MessageAnswer:
         if self._open is None:
             return
         if self._open == "thinking":
-            yield self._delta({"type": "signature_delta", "signature": ""})
+            yield self._delta({"type": "signature_delta", "signature": _SIGNATURE})
         self._open = None
         yield _event("content_block_stop", index=self._index)
 
@@ -122,7 +126,7 @@ class MessageAnswer:
             return {"type": "text", "text": event.text}
         if isinstance(event, ReasoningDelta):
             thought = event.text if self._shows_thinking else ""
-            return {"type": "thinking", "thinking": thought, "signature": ""}
+            return {"type": "thinking", "thinking": thought, "signature": _SIGNATURE}
         call = as_declared(event, self._tools)
         return {
             "type": "tool_use",

@@ -12,6 +12,7 @@ from gemma4_compile.runtime.reply.reply import Event, MarkIds, ReasoningDelta
 from gemma4_compile.runtime.reply.tool_calls import ToolCall
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.logprobs import ReplyLogprobs
+from gemma4_compile.runtime.server.openai_responses.reasoning import ReasoningForm
 from gemma4_compile.runtime.server.openai_responses.tools import ToolForm, custom_text
 from gemma4_compile.runtime.server.server_sent import named_event
 from gemma4_compile.types import JsonObject
@@ -34,6 +35,7 @@ class ResponseAnswer:
         forms: Mapping[str, ToolForm] | None = None,
         logprobs: ReplyLogprobs | None = None,
         marks: MarkIds | None = None,
+        reasoning: ReasoningForm | None = None,
     ) -> None:
         """Prepare.
 
@@ -45,10 +47,11 @@ class ResponseAnswer:
         forms : functions that are other tools to the client, by their names
         logprobs : of the reply's tokens, if they are to be told
         marks : by which tokens of reasoning are counted
+        reasoning : how it is given out; by default as content
         """
         self._model, self._echoed, self._keep, self._note = model, echoed, keep, note
         self._tools, self._logprobs, self._marks = tools, logprobs, marks
-        self._forms = forms or {}
+        self._forms, self._reasoning = forms or {}, reasoning or ReasoningForm()
         self._id = f"resp_{uuid.uuid4().hex}"
         self._created = int(time.time())
         self._number = 0
@@ -82,7 +85,7 @@ class ResponseAnswer:
             yield from self._start(kind)
         self._texts.append(event.text)
         told: JsonObject = {} if reasons else {"logprobs": []}
-        yield self._of_part(f"{_text_event(kind)}.delta", delta=event.text, **told)
+        yield self._of_part(f"{self._names(kind)[1]}.delta", delta=event.text, **told)
 
     def pause(self) -> Iterator[str]:
         """Once more that it is in progress: clients with a limit of silence count events alone."""
@@ -104,31 +107,42 @@ class ResponseAnswer:
         self._texts = []
         if kind == "reasoning":
             self._open = {"type": kind, "id": f"rs_{uuid.uuid4().hex}", "summary": []}
-            part = {"type": "reasoning_text", "text": ""}
+            part: JsonObject = {"type": self._reasoning.part, "text": ""}
         else:
             self._open = {"type": kind, "id": f"msg_{uuid.uuid4().hex}", "role": "assistant"}
             part = _output_text("")
         item = {**self._open, "status": "in_progress", "content": []}
         yield self._of_item("response.output_item.added", item)
-        yield self._of_part("response.content_part.added", part=part)
+        yield self._of_part(f"{self._names(kind)[0]}.added", part=part)
 
     def _close(self, status: str, generation: Generation | None = None) -> Iterator[str]:
         """End the item that is open."""
         if self._open is None:
             return
         kind, text = str(self._open["type"]), "".join(self._texts)
+        of_part, of_text = self._names(kind)
         if kind == "reasoning":
-            part: JsonObject = {"type": "reasoning_text", "text": text}
-            yield self._of_part("response.reasoning_text.done", text=text)
+            part: JsonObject = {"type": self._reasoning.part, "text": text}
+            fields = self._reasoning.fields(text)
+            yield self._of_part(f"{of_text}.done", text=text)
         else:
             told = self._told(generation)
             part = _output_text(text) | ({"logprobs": told} if self._logprobs else {})
-            yield self._of_part("response.output_text.done", text=text, logprobs=told)
-        yield self._of_part("response.content_part.done", part=part)
-        item = {**self._open, "status": status, "content": [part]}
+            fields = {"content": [part]}
+            yield self._of_part(f"{of_text}.done", text=text, logprobs=told)
+        yield self._of_part(f"{of_part}.done", part=part)
+        item = {**self._open, "status": status, **fields}
         yield self._of_item("response.output_item.done", item)
         self._done.append(item)
         self._open = None
+
+    def _names(self, kind: str) -> tuple[str, str]:
+        """What events of parts and of texts of an item are called."""
+        if kind != "reasoning":
+            return "response.content_part", "response.output_text"
+        if self._reasoning.in_summary:
+            return "response.reasoning_summary_part", "response.reasoning_summary_text"
+        return "response.content_part", "response.reasoning_text"
 
     def _told(self, generation: Generation | None) -> list[object]:
         """Log probabilities of the answer's tokens; they stand in its last text, at the end."""
@@ -225,7 +239,8 @@ class ResponseAnswer:
 
     def _of_part(self, kind: str, **fields: object) -> str:
         assert self._open is not None, "an item is open"
-        place = {"item_id": self._open["id"], "output_index": len(self._done), "content_index": 0}
+        index = "summary_index" if ".reasoning_summary" in kind else "content_index"
+        place = {"item_id": self._open["id"], "output_index": len(self._done), index: 0}
         return self._event(kind, **place, **fields)
 
     def _of_item(self, kind: str, item: JsonObject) -> str:
@@ -234,10 +249,6 @@ class ResponseAnswer:
     def _event(self, kind: str, **fields: object) -> str:
         number, self._number = self._number, self._number + 1
         return named_event(kind, {"type": kind, "sequence_number": number, **fields})
-
-
-def _text_event(kind: str) -> str:
-    return "response.reasoning_text" if kind == "reasoning" else "response.output_text"
 
 
 def _output_text(text: str) -> JsonObject:

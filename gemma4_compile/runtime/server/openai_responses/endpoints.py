@@ -58,6 +58,7 @@ class _Responses:
             forms=parsed.forms,
             logprobs=reply.logprobs,
             marks=MarkIds.of(model.tokenizer),
+            reasoning=parsed.reasoning,
         )
         if parsed.chat.stream:
             return ReplyStream(written(reply, answer), asked.replies)

@@ -16,6 +16,7 @@ from gemma4_compile.runtime.server.openai_responses.foreign_calls import (
     read_result,
     result_id,
 )
+from gemma4_compile.runtime.server.openai_responses.reasoning import unseal
 from gemma4_compile.runtime.server.openai_responses.tools import custom_arguments, name_in
 
 _ROLES = ("user", "assistant", "system", "developer")
@@ -84,7 +85,7 @@ class ItemReader:
             if self._texts and not self._calls:
                 self._end_turn()
             item.skip_unknown(_ITEM | {"content", "encrypted_content", "summary"}, {})
-            self._thoughts += self._thought(item, "content") or self._thought(item, "summary")
+            self._thoughts += _thoughts(item)
         else:
             raise item.error(
                 "type",
@@ -151,14 +152,6 @@ class ItemReader:
             self._conversation.add(message, parts)
         self._held, self._unanswered = [], set()
 
-    @staticmethod
-    def _thought(item: Fields, name: str) -> list[str]:
-        texts = []
-        for index, entry in enumerate(item.get(name, list, [])):
-            part = item.inner(f"{name}[{index}]", entry)
-            texts.append(part.get("text", str, ""))
-        return [text for text in texts if text]
-
     def _begin_turn(self) -> None:
         self._texts: list[str] = []
         self._thoughts: list[str] = []
@@ -192,6 +185,19 @@ class ItemReader:
         if self._opening:
             self._conversation.add(Message("system", ""), in_lines(self._opening))
             self._opening = []
+
+
+def _thoughts(item: Fields) -> list[str]:
+    """The reasoning of an item: of its content, else its summary, else as this server sealed it."""
+    for name in ("content", "summary"):
+        texts = []
+        for index, entry in enumerate(item.get(name, list, [])):
+            part = item.inner(f"{name}[{index}]", entry)
+            texts.append(part.get("text", str, ""))
+        if found := [text for text in texts if text]:
+            return found
+    sealed = unseal(item.get("encrypted_content", str, ""))
+    return [sealed] if sealed else []
 
 
 def _call(item: Fields, kind: str) -> ToolCall:

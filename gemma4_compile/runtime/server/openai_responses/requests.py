@@ -11,6 +11,7 @@ from gemma4_compile.runtime.server.fields import Fields, Ignored
 from gemma4_compile.runtime.server.messages import declare, read_tool_choice
 from gemma4_compile.runtime.server.openai_responses import asks
 from gemma4_compile.runtime.server.openai_responses.items import ItemReader
+from gemma4_compile.runtime.server.openai_responses.reasoning import ReasoningForm
 from gemma4_compile.runtime.server.openai_responses.tools import ToolForm, read_tools
 from gemma4_compile.runtime.server.requests import (
     MAX_TOP_LOGPROBS,
@@ -60,14 +61,15 @@ _REQUEST = {
     *SAMPLING,
 }
 _LOGPROBS = "message.output_text.logprobs"
-# Reasoning comes back in clear; of what else can be included there is nothing here.
+_SEALED = "reasoning.encrypted_content"
+# Of the others there is nothing here.
 _INCLUDABLE = (
     _LOGPROBS,
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
     "file_search_call.results",
     "message.input_image.image_url",
-    "reasoning.encrypted_content",
+    _SEALED,
     "web_search_call.action.sources",
     "web_search_call.results",
 )
@@ -90,6 +92,7 @@ class ResponseRequest:
     echoed : fields that the response repeats
     stored : whether others may go on from it
     forms : functions that are other tools to the client, by their names
+    reasoning : how the model's is given out
     """
 
     chat: ChatRequest
@@ -97,6 +100,7 @@ class ResponseRequest:
     echoed: JsonObject
     stored: bool
     forms: Mapping[str, ToolForm] = field(default_factory=dict)
+    reasoning: ReasoningForm = field(default_factory=ReasoningForm)
 
 
 def read_response_request(
@@ -165,7 +169,8 @@ def read_response_request(
     stored = fields.get("store", bool, True)
     echoed = _echoed(fields, chat, parallel=parallel)
     items = (*before, *items)
-    return ResponseRequest(chat, items, echoed | {"store": stored}, stored, given.forms)
+    form = ReasoningForm(_in_summary(fields), _SEALED in fields.get("include", list, []))
+    return ResponseRequest(chat, items, echoed | {"store": stored}, stored, given.forms, form)
 
 
 def _items(fields: Fields, previous: Previous) -> tuple[Sequence[object], Sequence[object]]:
@@ -200,10 +205,14 @@ def _resolved(fields: Fields, items: Sequence[object], referred: Referred) -> Se
 def _thinking(fields: Fields) -> bool | None:
     reasoning = fields.inner("reasoning", fields.get("reasoning", dict, {}))
     reasoning.skip_unknown({"effort", "generate_summary", "summary"}, {})
-    for name in ("generate_summary", "summary"):
-        if reasoning.get(name, str) is not None:  # there is the reasoning itself
-            reasoning.ignored.add(reasoning.name(name))
     return thinking.read_effort(reasoning, "effort")
+
+
+def _in_summary(fields: Fields) -> bool:
+    """Whether a summary is asked for, in whose place the reasoning itself stands, however long."""
+    reasoning = fields.inner("reasoning", fields.get("reasoning", dict, {}))
+    wanted = [reasoning.get(name, str) for name in ("summary", "generate_summary")]
+    return any(each not in (None, "none") for each in wanted)
 
 
 def _schema(fields: Fields) -> Mapping[str, object] | None:

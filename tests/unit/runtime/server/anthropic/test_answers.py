@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
@@ -80,6 +81,13 @@ def test_pieces_and_the_whole_say_the_same(events: list[Event], shows: bool) -> 
     kinds = [event["type"] for event in read(parts)]
     assert kinds.count("content_block_start") == kinds.count("content_block_stop")
     assert (kinds[0], kinds[-1]) == ("message_start", "message_stop")
+
+
+def test_thinking_is_signed() -> None:
+    # pi sends a block without a signature back as text, the AI SDK not at all.
+    (block,) = MessageAnswer("m", 2).whole([ReasoningDelta("hm")], generated())["content"]
+    assert (block["type"], block["thinking"]) == ("thinking", "hm")
+    assert base64.b64decode(block["signature"], validate=True)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from gemma4_compile.runtime.reply.tool_calls import ToolCall
 from gemma4_compile.runtime.sampling.sampling import Sampler, SamplingOptions
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.openai_responses.answers import ResponseAnswer
+from gemma4_compile.runtime.server.openai_responses.reasoning import ReasoningForm
 from gemma4_compile.runtime.server.streams import Joined
 from tests.scripted_engine import ScriptedEngine, encode, scripted_generator, tiny_tokenizer
 
@@ -27,6 +28,8 @@ EVENTS = st.lists(
     ),
     max_size=8,
 )
+
+FORMS = st.builds(ReasoningForm, st.booleans(), st.booleans())
 
 
 def generated(text: str = "yes", **options: Any) -> Any:
@@ -54,6 +57,11 @@ def put_together(parts: list[str]) -> list[dict[str, Any]]:
             items.append(event["item"])
         elif kind == "response.content_part.added":
             items[event["output_index"]]["content"].append(event["part"])
+        elif kind == "response.reasoning_summary_part.added":
+            items[event["output_index"]]["summary"].append(event["part"])
+        elif kind == "response.reasoning_summary_text.delta":
+            assert items[-1]["id"] == event["item_id"]
+            items[-1]["summary"][event["summary_index"]]["text"] += event["delta"]
         elif kind in ("response.output_text.delta", "response.reasoning_text.delta"):
             assert items[-1]["id"] == event["item_id"]
             items[-1]["content"][event["content_index"]]["text"] += event["delta"]
@@ -61,16 +69,18 @@ def put_together(parts: list[str]) -> list[dict[str, Any]]:
             items[-1]["arguments"] += event["delta"]
         elif kind == "response.output_item.done":
             items[-1]["status"] = event["item"]["status"]
+            if "encrypted_content" in event["item"]:  # it comes whole, at the end
+                items[-1]["encrypted_content"] = event["item"]["encrypted_content"]
             assert items[-1] == event["item"]
     return items
 
 
 @settings(max_examples=20, deadline=None)
-@given(EVENTS)
-def test_pieces_and_the_whole_say_the_same(events: list[Event]) -> None:
+@given(EVENTS, FORMS)
+def test_pieces_and_the_whole_say_the_same(events: list[Event], form: ReasoningForm) -> None:
     kept: list[Any] = []
     generation = generated()
-    of_stream = answer(kept.append)
+    of_stream = answer(kept.append, reasoning=form)
     parts = [
         *of_stream.begin(),
         *(part for event in events for part in of_stream.push(event)),
@@ -79,7 +89,7 @@ def test_pieces_and_the_whole_say_the_same(events: list[Event]) -> None:
     joined = Joined()
     for event in events:
         joined.add(event)
-    whole: Any = answer().whole(joined.close(), generation)
+    whole: Any = answer(reasoning=form).whole(joined.close(), generation)
     told = put_together(parts)
     assert told == kept[0]["output"]
     for one, other in zip(told, whole["output"], strict=True):

@@ -10,6 +10,7 @@ import pytest
 from gemma4_compile.runtime.sampling.sampling import SamplingOptions
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.fields import Ignored
+from gemma4_compile.runtime.server.openai_responses.reasoning import ReasoningForm
 from gemma4_compile.runtime.server.openai_responses.requests import (
     ResponseRequest,
     read_response_request,
@@ -103,10 +104,22 @@ def test_reasoning(effort: str | None, expected: bool | None) -> None:
 
 def test_what_is_not_done_is_noted() -> None:
     ignored = Ignored()
-    read(ignored, reasoning={"summary": "auto"}, mood="glad", user="u", service_tier="flex")
-    assert ignored.note() == (
-        "ignored, as they mean nothing here: `mood` (1), `reasoning.summary` (1)"
-    )
+    read(ignored, mood="glad", user="u", service_tier="flex")
+    assert ignored.note() == "ignored, as they mean nothing here: `mood` (1)"
+
+
+@pytest.mark.parametrize(
+    ("fields", "in_summary", "sealed"),
+    [
+        ({}, False, False),
+        ({"reasoning": {"summary": "auto"}}, True, False),
+        ({"reasoning": {"summary": "none"}}, False, False),
+        ({"reasoning": {"generate_summary": "concise"}}, True, False),
+        ({"include": ["reasoning.encrypted_content"]}, False, True),
+    ],
+)
+def test_how_reasoning_is_given_out(fields: Any, in_summary: bool, sealed: bool) -> None:
+    assert read(**fields).reasoning == ReasoningForm(in_summary, sealed)
 
 
 def test_the_form_of_a_reply() -> None:
