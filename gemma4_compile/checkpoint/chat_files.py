@@ -27,7 +27,11 @@ MAP_FILE = "special_tokens_map.json"
 MORE_TEMPLATES = "additional_chat_templates"
 ADDED_TOKENS_FILE = "added_tokens.json"  # of slow tokenizers
 OLD_TEMPLATE_FILE = "chat_template.json"  # of processors, before transformers 4.50
-CHAT_FILES = (MAP_FILE, ADDED_TOKENS_FILE, OLD_TEMPLATE_FILE, f"{MORE_TEMPLATES}/*.jinja")
+PROCESSOR_FILE = "processor_config.json"  # where some processors have it, which holds there
+CHAT_FILES = (
+    *(MAP_FILE, ADDED_TOKENS_FILE, OLD_TEMPLATE_FILE, PROCESSOR_FILE),
+    f"{MORE_TEMPLATES}/*.jinja",
+)
 MAX_TEMPLATES = 64
 
 
@@ -59,6 +63,7 @@ class ChatFiles:
         templates = (
             _jinja_files(directory)
             or templates_of(config)
+            or templates_of(_json(directory / PROCESSOR_FILE))
             or templates_of(_json(directory / OLD_TEMPLATE_FILE))
         )
         if templates and DEFAULT not in templates:
@@ -91,10 +96,11 @@ class ChatFiles:
 
     def rewritten(self) -> dict[str, JsonObject | None]:
         """Files that a package holds in another form than the checkpoint; None: not at all."""
-        here = _jinja_files(self.directory)
         config = dict(self.tokenizer_config)
         found: dict[str, JsonObject | None] = {}
-        if self.templates not in ({}, here if len(here) == 1 else templates_of(config)):
+        has_file = (self.directory / TEMPLATE_FILE).is_file()
+        copied = {DEFAULT: self.template} if has_file else templates_of(config)
+        if self.templates not in ({}, copied):
             config["chat_template"] = [
                 {"name": name, "template": text} for name, text in self.templates.items()
             ]

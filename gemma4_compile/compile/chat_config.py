@@ -20,6 +20,7 @@ from gemma4_compile.package.conversation import (
     chat_template_config,
     declared_stops,
 )
+from gemma4_compile.package.generation_options import warn_of_left_out
 from gemma4_compile.package.media import check_tokens
 from gemma4_compile.package.prompt_checks import prompt_findings
 from gemma4_compile.package.token_checks import token_findings
@@ -82,6 +83,7 @@ def make_conversation(
         generation_config=build.source.generation_config,
         form=form,
     )
+    warn_of_left_out(build.source.generation_config)
     pad = max(build.config.pad_token_id, 0)
     config = _chat_config(build, checkpoint, {**conversation, "pad_token_id": pad})
     found: list[Difference] = []

@@ -29,6 +29,7 @@ What the client cannot express:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from gemma4_compile.errors import CheckpointError
@@ -163,7 +164,7 @@ def sampling_defaults(generation_config: Mapping[str, object]) -> dict[str, floa
         if generation_config.get(name) is None:
             continue
         try:
-            values[name] = read_sampling(name, generation_config[name])
+            values[name] = read_sampling(name, _in_range(name, generation_config[name]))
         except SamplingValueError as error:
             raise CheckpointError(
                 f"generation_config.json: `{name}`: {error}",
@@ -172,6 +173,16 @@ def sampling_defaults(generation_config: Mapping[str, object]) -> dict[str, floa
     if generation_config.get("do_sample") is False:
         values["temperature"] = 0.0
     return values
+
+
+def _in_range(name: str, value: object) -> object:
+    """The neutral value for other words of no limit: `top_k` -1, and a `top_p` above 1."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    no_limit = is_number and (name, value) == ("top_k", -1)
+    if name == "top_p" and is_number:
+        assert isinstance(value, int | float)
+        no_limit = math.isfinite(value) and value > SAMPLING_RANGES[name].highest
+    return SAMPLING_RANGES[name].neutral if no_limit else value
 
 
 def tokenizer_info(tokenizer: Mapping[str, object]) -> dict[str, object]:
@@ -222,6 +233,7 @@ def declared_stops(
         declared = list(eos_token_ids)
     elif not isinstance(declared, list):
         declared = [declared]
+    declared = [int(i) if isinstance(i, float) and i.is_integer() else i for i in declared]
     if len(declared) > MAX_STOP_IDS:
         raise CheckpointError(
             f"generation_config.json: `eos_token_id` holds {len(declared)} ids; at most "

@@ -52,6 +52,11 @@ def beside(folder: Path) -> None:
     store(folder, "additional_chat_templates/tool_use.jinja", "tools")
 
 
+def beside_alone(folder: Path) -> None:
+    (folder / "chat_template.jinja").unlink()
+    store(folder, "additional_chat_templates/default.jinja", "plain")
+
+
 def file_and_config(folder: Path) -> None:
     edit(folder, lambda values: values.update(chat_template="in the config"))
 
@@ -64,6 +69,7 @@ PLACES: dict[str, Callable[[Path], None]] = {
     "a list with others": in_config([*LISTED, {"name": "rag", "template": "documents"}]),
     "names in the config": in_config({"default": "plain", "tool_use": "tools"}),
     "a file beside": beside,
+    "a file beside alone": beside_alone,
     "a file, which holds, and the config": file_and_config,
 }
 
@@ -128,9 +134,10 @@ def test_a_package_holds_them_in_one_form(name: str, folder: Path, tmp_path_fact
     assert rewritten == {} or name not in ("a file", "a text in the config", "a list in the config")
 
 
-def test_processors_have_an_older_file(folder: Path) -> None:
+@pytest.mark.parametrize("file", ["chat_template.json", "processor_config.json"])
+def test_processors_have_files_of_their_own(file: str, folder: Path) -> None:
     (folder / "chat_template.jinja").unlink()
-    store(folder, "chat_template.json", json.dumps({"chat_template": "of a processor"}))
+    store(folder, file, json.dumps({"chat_template": "of a processor"}))
     files = ChatFiles.read(folder)
     assert files.template == read_chat_template(folder) == "of a processor"
     found = files.rewritten()

@@ -11,6 +11,7 @@ from gemma4_compile.checkpoint.chat_files import (
     MAP_FILE,
     MORE_TEMPLATES,
     OLD_TEMPLATE_FILE,
+    PROCESSOR_FILE,
     ChatFiles,
 )
 from gemma4_compile.checkpoint.files import (
@@ -38,7 +39,7 @@ from gemma4_compile.types import JsonObject
 
 _COPIED = (
     *(TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, TEMPLATE_FILE, GENERATION_FILE),
-    *(MAP_FILE, ADDED_TOKENS_FILE, OLD_TEMPLATE_FILE),
+    *(MAP_FILE, ADDED_TOKENS_FILE, OLD_TEMPLATE_FILE, PROCESSOR_FILE),
 )
 _DEFAULT = "default"
 _SUPPRESSED = "suppress_tokens"

@@ -271,6 +271,10 @@ def test_sampling_defaults_are_the_generation_configs() -> None:
     assert config["repetition_penalty"] == 1.0
     assert conversation.sampling_defaults({"do_sample": False, "top_k": 5})["temperature"] == 0.0
     assert conversation.sampling_defaults({}) == conversation.NEUTRAL_SAMPLING
+    # No limit, in the words of other programs; transformers takes a top_p of 1 or more as none.
+    unlimited = {"top_k": -1, "top_p": 1.5}
+    assert conversation.sampling_defaults(unlimited) == conversation.NEUTRAL_SAMPLING
+    assert conversation.declared_stops({"eos_token_id": [1.0, 106]}, ()) == [1, 106]
     extreme = conversation.sampling_defaults({"temperature": 5e-324, "top_p": 0})
     assert extreme["temperature"] == 0.0
     assert 0 < extreme["top_p"] < 1e-6  # the client refuses 0
