@@ -187,6 +187,9 @@ class ScriptedShelf:
     def kept(self, keys: Sequence[int]) -> int:
         return 0
 
+    def reach(self, prompt: Prompt) -> int:
+        return 0
+
     def save(self, engine: TokenEngine) -> tuple[list[int], int] | None:
         assert isinstance(engine, ScriptedEngine)
         if self.copies == self.room:

@@ -9,17 +9,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.kept_prefix import measured
 from gemma4_compile.runtime import Engine
 from gemma4_compile.runtime.chat.chat import Chat
 from gemma4_compile.runtime.engine.generation import Generator
 from gemma4_compile.runtime.engine.media_prompt import Prompt
 from gemma4_compile.runtime.engine.sequence import Sequence as EngineSequence
+from gemma4_compile.runtime.engine.sequence_engine import EngineSequences, SequenceEngine
+from gemma4_compile.runtime.engine.slots import Slots
+from gemma4_compile.runtime.engine.token_engine import TokenEngine
 from gemma4_compile.runtime.package.package import Package, read_provenance
 from gemma4_compile.runtime.prefixes.kept import KeptPrefixes, PrefixCache, kept_prefixes
 from gemma4_compile.runtime.prefixes.prefix_folder import forget
 from gemma4_compile.runtime.prefixes.saved_rows import SLACK, restore, save
+from gemma4_compile.runtime.prefixes.shelf import HostShelf
 from gemma4_compile.runtime.sampling.sampling import Float32Array
 from tests.scripted_engine import greedy, tiny_tokenizer
+from tests.several_sequences import emptied
 
 RINGS = 64
 """Rows of the package's sliding layers: later positions overwrite."""
@@ -155,6 +161,67 @@ def test_a_branch_in_the_middle_of_a_conversation_is_found_again(engine: Engine)
     assert talk.kept.restored_tokens >= 10 * chunk
 
 
+def test_the_second_prompt_goes_on_exactly_where_it_parts_from_the_first(engine: Engine) -> None:
+    """Between two places that are kept: rows of both are those of the chunks that were read."""
+    talk = Talk(engine)
+    ids, chunk = ids_of(185, 19), engine.prefill_chunk
+    talk.ask(ids)
+    ends = {state.length for n in range(186) if (state := talk.kept.memory.at(ids[:n]))}
+    parting = max(ends - {185}) + chunk // 2
+    branch = [*ids[:parting], *ids_of(9, 20)]
+    found = talk.kept.memory.find(branch)
+    assert found is not None
+    assert found.before is not None, "or one of them has all"
+    engine.clear()
+    in_chunks(engine, ids[: parting - parting % chunk + chunk])
+    assert engine.pop(engine.length - parting)
+    expected = engine.prefill(branch[parting:])
+    engine.clear()
+    engine.prefill(ids_of(RINGS + 9, 0))  # what another one leaves behind
+    assert talk.generator.rewind(branch) == parting
+    np.testing.assert_array_equal(engine.prefill(branch[parting:]), expected)
+    assert Talk(engine).ask(branch)[1] == talk.ask(branch)[1]
+
+
+def test_rows_of_full_layers_come_from_a_slot_that_has_them(engine: Engine) -> None:
+    """Its rings have gone on with its reply; only what was kept of them is copied to the device."""
+    kept = kept_prefixes(emptied(engine), 2**24)
+    assert kept is not None
+    prefixes: KeptPrefixes = kept
+
+    def make(one: TokenEngine) -> Generator:
+        assert isinstance(one, SequenceEngine)
+        return Generator(one, tiny_tokenizer(), frozenset(), beginnings=prefixes.of(one))
+
+    slots = Slots(EngineSequences(engine), make, prefixes.counts, HostShelf(prefixes))
+    ids = ids_of(150, 21)
+    branch = [*ids[:140], *ids_of(9, 22)]
+    busy = slots.take(ids)
+    list(busy.generator.start(ids, lambda _: 110, max_tokens=RINGS + 5))
+    entries, dtype = engine.sequence.row_entries()
+    token, logits = 2 * np.dtype(dtype).itemsize, []
+    for copies in (True, False):
+        slot = slots.take(branch)
+        assert slot is not busy
+        before = prefixes.counts()
+        assert slots.fork(slot, branch) is copies
+        assert slot.shared(branch) == 140 * copies
+        assert slot.generator.rewind(branch) == 140
+        after = prefixes.counts()
+        rings = sum(x.heads * x.head_dim for x in entries if x.window) * token
+        full = sum(x.heads * x.head_dim for x in entries if not x.window) * token
+        copied = after.copied_bytes - before.copied_bytes - (0 if copies else 150 * full)
+        assert 31 * rings <= copied <= RINGS * rings
+        assert after.placed_tokens - before.placed_tokens == 140 * copies
+        logits.append(slot.generator.prefill(Prompt(branch[140:])))
+        assert prefixes.counts().saved == after.saved, "what another slot holds is its own to keep"
+        slot.generator.clear()
+        busy.generator.clear()  # so that the second time there is none
+        slot.is_free = True
+    np.testing.assert_array_equal(logits[0], logits[1])
+    emptied(engine)
+
+
 def test_what_is_kept_is_of_one_tenant_and_told_to_its_owner(engine: Engine) -> None:
     talk = Talk(engine)
     ids, other = ids_of(90, 8), ids_of(90, 9)
@@ -195,7 +262,7 @@ def test_sequences_share_what_is_kept(engine: Engine) -> None:
     expected = engine.decode(9)
     other = engine.sequences.add()
     try:
-        restored = talk.kept.of(Slot(other)).restore(Prompt([*ids, 9]), 0)
+        restored = talk.kept.of(Slot(other)).restore(Prompt([*ids, 9]), 0, 0)
         assert restored is not None
         engine.prefill(ids[restored.length :], other)
         found = engine.decode(9, other)
@@ -278,3 +345,23 @@ def test_a_chat_goes_on_behind_the_last_reply_of_one_before_it(
     assert after.last_reply is not None
     # The last token is not in the state that was left: nobody has asked for one after it.
     assert after.last_reply.reused_tokens == before.last_reply.prompt_tokens + count - 1
+
+
+def test_the_benchmark_counts_what_is_read_and_copied(engine: Engine) -> None:
+    """Of 180 tokens with 160 kept 20 are read; a slot that has the full layers' rows gets rings."""
+    found = measured(emptied(engine), tokens=180, own=20, memory=2**24, repeats=1)
+    entries, dtype = engine.sequence.row_entries()
+    row = {
+        is_full: 2
+        * np.dtype(dtype).itemsize
+        * sum(x.heads * x.head_dim for x in entries if (x.window == 0) is is_full)
+        for is_full in (False, True)
+    }
+    most_rings = 2 * RINGS * row[False]  # where the ends of two prefixes are near
+    for one in found["host"]["kept"]:
+        assert (one["read"], one["slot_tokens"]) == (20, 0)
+        assert 160 * row[True] <= one["copied_bytes"] <= 180 * row[True] + most_rings
+    for one in found["slot"]["kept"]:
+        assert (one["read"], one["slot_tokens"]) == (20, 160)
+        assert 31 * row[False] <= one["copied_bytes"] <= most_rings
+    emptied(engine)

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from gemma4_compile.runtime.engine.media_prompt import Prompt
 from gemma4_compile.runtime.engine.next_token import Held
 from gemma4_compile.runtime.engine.token_engine import TokenEngine
 from gemma4_compile.runtime.speculative.draft_pace import Drafting
@@ -45,6 +46,9 @@ class Shelf(Protocol):
 
     def kept(self, keys: Sequence[int]) -> int:
         """Tokens at a prompt's beginning that need not be read again, as far as can be told."""
+
+    def reach(self, prompt: Prompt) -> int:
+        """Tokens that a sequence would be given of a prompt, whatever it holds; 0 for few."""
 
     def save(self, engine: TokenEngine) -> object | None:
         """Copy all that a sequence holds; None, and nothing has changed, where there is no room."""

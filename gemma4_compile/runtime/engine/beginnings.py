@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,6 +32,8 @@ class KeptCounts:
     prefixes, nbytes, budget : that are there, their bytes, and how many these may be
     saved : prefixes that were ever kept
     hits, restored_tokens : prompts that went on from one, and the tokens that it spared them
+    copied_bytes : that came from the host's memory for these
+    placed_tokens : of these tokens, those whose rows of full layers the slot had already
     """
 
     prefixes: int
@@ -40,6 +42,8 @@ class KeptCounts:
     saved: int
     hits: int
     restored_tokens: int
+    copied_bytes: int = 0
+    placed_tokens: int = 0
 
 
 class Beginnings(Protocol):
@@ -50,12 +54,26 @@ class Beginnings(Protocol):
     called in the thread of the engine, outside a forward.
     """
 
-    def restore(self, prompt: Prompt, shared: int) -> Restored | None:
+    def restore(self, prompt: Prompt, shared: int, placed: int) -> Restored | None:
         """Put a longer beginning of `prompt` than its first `shared` tokens into the sequence.
 
         It is at most all of the prompt but the last token, whose logits are wanted. None, and the
         sequence is as it was, where nothing is kept that is worth it. After an error nothing is
         known of the sequence, and the next prompt clears it.
+
+        Parameters
+        ----------
+        placed : first tokens of the prompt that the sequence holds, `shared` of them or, where its
+            rings do not reach back to them, more: full layers have their rows
+        """
+
+    def places(self, prompt: Prompt, begin: int, turn_ends: Collection[int]) -> Sequence[int]:
+        """Numbers of tokens of a prompt after which a chunk is to end, in order, for `keep`.
+
+        Parameters
+        ----------
+        begin : tokens that are not to be read
+        turn_ends : ids of the tokens that end turns
         """
 
     def keep(self, keys: Sequence[int], rest: int, owner: Hashable) -> None:

@@ -7,13 +7,20 @@ pictures of E2B and E4B) is causal and may be cut anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from gemma4_compile import abi
 from gemma4_compile.errors import UsageError
 
 
-def chunks(modality: Sequence[int], longest: int, *, whole_images: bool) -> list[slice]:
+def chunks(
+    modality: Sequence[int],
+    longest: int,
+    *,
+    whole_images: bool,
+    begin: int = 0,
+    places: Collection[int] = (),
+) -> list[slice]:
     """Return the rows of each chunk, in order.
 
     Parameters
@@ -21,15 +28,20 @@ def chunks(modality: Sequence[int], longest: int, *, whole_images: bool) -> list
     modality : of every row of the prompt, `abi.MODALITY_TEXT` and so on
     longest : rows that one chunk may have
     whole_images : keep each run of rows of `abi.MODALITY_MEDIA` in one chunk
+    begin : rows that have no chunk
+    places : numbers of rows after which a chunk ends, too; before a picture that would be cut there
 
     Raises
     ------
     UsageError
         If a picture is longer than a chunk and has to be whole.
     """
-    found, begin = [], 0
+    found = []
+    if whole_images:
+        places = {whole_rows(modality, place) for place in places}
     while begin < len(modality):
-        end = min(begin + longest, len(modality))
+        following = (place for place in places if place > begin)
+        end = min(begin + longest, len(modality), *following)
         if whole_images:
             end = whole_rows(modality, end)
             if end <= begin:

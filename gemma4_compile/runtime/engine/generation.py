@@ -78,7 +78,6 @@ class Generator:
         self.tokenizer = tokenizer
         response = tokenizer.token_to_id(_OPEN_TOOL_RESPONSE)
         self.stop_ids = stop_ids if response is None else stop_ids | {response}
-        self._held = Held()
         self.drafting = Drafting()
         self.pace: DraftPace | None = None
         if engine.rounds is not None and engine.rounds.most_drafts:
@@ -121,7 +120,7 @@ class Generator:
         prompt = Prompt.of(prompt)
         if len(prompt) > self.engine.context_length:
             raise ContextFullError.of_prompt(len(prompt), self.engine.context_length)
-        self.cut(prompt, 0)
+        self._chunks(prompt, 0)
         parser: ReplyParser | PlainParser = PlainParser(self.tokenizer)
         if not plain:
             in_reasoning = MarkIds.of(self.tokenizer).reasoning_is_open(prompt.ids)
@@ -130,10 +129,13 @@ class Generator:
 
     def cut(self, prompt: Prompt, begin: int) -> list[slice]:
         """The chunks of a prompt from `begin` on; UsageError as of `start`."""
-        most = min(self.engine.prefill_chunk, self.engine.context_length)
-        rest = prompt.modalities()[begin:]
-        found = chunks(rest, most, whole_images=self._whole)
-        return [slice(begin + part.start, begin + part.stop) for part in found]
+        kept = self._beginnings
+        places = () if kept is None else kept.places(prompt, begin, self.stop_ids)
+        return self._chunks(prompt, begin, places)
+
+    def _chunks(self, prompt: Prompt, begin: int, places: Sequence[int] = ()) -> list[slice]:
+        most, rows = min(self.engine.prefill_chunk, self.engine.context_length), prompt.modalities()
+        return chunks(rows, most, whole_images=self._whole, begin=begin, places=places)
 
     def take(self, client: Hashable) -> bool:
         """Make the state a client's; return whether it was that before."""
@@ -151,18 +153,18 @@ class Generator:
         shared = next((i for i in range(limit) if held[i] != keys[i]), limit)
         if self._whole:
             shared = whole_rows(prompt.modalities(), shared)
-        interrupted = self.is_interrupted or self.engine.length != len(held)
+        is_known = not self.is_interrupted and self.engine.length == len(held)
         self.leave(shared)
-        if interrupted or shared == 0 or not self.engine.pop(len(held) - shared):
-            self.clear()
+        placed = shared if is_known else 0
+        if not placed or not self.engine.pop(len(held) - placed):
             shared = 0
-        self._held.keys, self._held.prompt = keys[:shared], None
-        if (kept := self._beginnings) is not None:
-            self._held.in_forward = True
-            restored = kept.restore(prompt, shared)
-            if restored is not None:
-                shared, self._client = restored.length, restored.owner
-            self._held.keys, self._held.in_forward = keys[:shared], False
+        self._held.in_forward, kept = True, self._beginnings
+        restored = None if kept is None else kept.restore(prompt, shared, placed)
+        if restored is not None:
+            shared, self._client = restored.length, restored.owner
+        elif not shared:
+            self.engine.clear()
+        self._held = Held(keys[:shared])
         return shared
 
     def keep(self, rest: int) -> float:
@@ -212,9 +214,9 @@ class Generator:
         """What the state holds, as `Prompt.keys` numbers it; nothing while that is not known."""
         return () if self.is_interrupted else self._held.keys
 
-    def adopt(self, parent: Generator, count: int) -> None:
-        """Hear that the state is a copy of the first `count` tokens of another's."""
-        self._held = Held(list(parent.held_keys[:count]))
+    def adopt(self, parent: Generator, count: int, shared: int) -> None:
+        """Hear that the state is a copy of `count` tokens of another's, for the first `shared`."""
+        self._held = Held(list(parent.held_keys[:count]), shared)  # the rest is the other's to keep
         self._client = parent._client
 
     def swap(self, known: Known) -> Known:

@@ -18,6 +18,8 @@ from gemma4_compile.runtime.engine.token_engine import TokenEngine
 
 LEAST_FORK = 32
 """Tokens that a fork must spare: fewer are as soon read."""
+WORTH_ALL = 4
+"""So many times the tokens that a prompt shares with a slot are copied at most, to have those."""
 
 _log = logging.getLogger(__name__)
 
@@ -142,29 +144,39 @@ class Slots:
 
         Where no other one has enough more of it, the slot keeps what it holds. No reply may be
         within what it launched ahead. A slot that is lent keeps its sequence, and takes no copy.
+
+        Where the rings of that one have gone on too far, and those are kept elsewhere, all that it
+        holds is copied: then full layers have their rows when the rings come (`Generator.rewind`).
         """
         if child.lent:
             return False
-        keys = Prompt.of(prompt).keys()
+        prompt = Prompt.of(prompt)
+        keys = prompt.keys()
         own, engine = child.shared(keys), child.generator.engine
         shared = {slot.number: slot.shared(keys) for slot in self.held}
+        most = 0 if self.shelf is None else self.shelf.reach(prompt)
         for parent in sorted(self.held, key=lambda slot: -shared[slot.number]):
             count = shared[parent.number]
             if count < own + LEAST_FORK:
                 break
-            if self.engines.can_fork(parent.generator.engine, engine, count):
+            whole = len(parent.generator.held_keys)
+            is_near = self.engines.can_fork(parent.generator.engine, engine, count)
+            if not is_near and (most < own + LEAST_FORK or whole > WORTH_ALL * count):
+                continue
+            copied = count if is_near else whole
+            if self.engines.can_fork(parent.generator.engine, engine, copied):
                 child.generator.leave(own)
-                return self._copy(parent, child, count)
+                return self._copy(parent, child, copied, count)
         return False
 
-    def _copy(self, parent: Slot, child: Slot, count: int) -> bool:
+    def _copy(self, parent: Slot, child: Slot, count: int, shared: int) -> bool:
         try:
             is_copied = self.engines.fork(parent.generator.engine, child.generator.engine, count)
         except BaseException:
             child.generator.clear()
             raise
         if is_copied:
-            child.generator.adopt(parent.generator, count)
+            child.generator.adopt(parent.generator, count, shared)
         else:
             child.generator.clear()
         return is_copied

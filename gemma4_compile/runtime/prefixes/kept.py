@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from collections.abc import Sequence as Keys
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +26,13 @@ from gemma4_compile.runtime.prefixes.prefix_file import Layout
 from gemma4_compile.runtime.prefixes.prefix_folder import PrefixFolder
 from gemma4_compile.runtime.prefixes.saved_rows import (
     SavedRows,
+    link,
     restore,
     ring_bytes,
     save,
     saved_bytes,
 )
-from gemma4_compile.runtime.prefixes.tree import Node
+from gemma4_compile.runtime.prefixes.tree import Cut, Node
 from gemma4_compile.system.available_memory import available_bytes
 from gemma4_compile.system.limits import machine_memory_bytes
 
@@ -43,6 +44,8 @@ CHUNKS_APART = 4
 LENGTHS_APART = 4  # a quarter of what is held
 LAST_WORDS = 128
 """Tokens of a prompt that are likely its own: a question behind what others have, too."""
+CHUNKS_A_TURN = 8
+"""Chunks of a prompt for each turn at whose end one is cut, so that it takes hardly longer."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Spacing:
     Attributes
     ----------
     least : new tokens, at the ends of prompts and replies, and where prompts part
-    chunks : tokens, at the ends of chunks, at least
+    chunks : tokens, at the ends of chunks and turns, at least
     share : the part of what is held that has to be new at the end of a chunk
     chunk : tokens of a chunk
     """
@@ -73,20 +76,62 @@ class Spacing:
         far = int(CHUNKS_APART * chunk * scale)
         return cls(min(LEAST_TOKENS, chunk), far, scale / LENGTHS_APART, chunk)
 
-    def is_due(self, length: int, new: int, rest: int, parting: int) -> bool:
+    def is_due(self, length: int, new: int, rest: int, places: Places) -> bool:
         """Return whether to keep a state of `length` tokens.
 
         Parameters
         ----------
         new : tokens since the last one that is kept
         rest : tokens of the prompt that are to come
-        parting : tokens of the prompt that another one began with, too
         """
-        if rest == 0 or length <= parting < length + min(self.chunk, rest):
+        if rest == 0 or length == places.parting:
             return new >= self.least
-        if LAST_WORDS <= rest < LAST_WORDS + self.chunk:  # the next prompt may have other ones
-            return new >= self.chunks
+        if length in places.turns or LAST_WORDS <= rest < LAST_WORDS + self.chunk:
+            return new >= self.chunks  # the next prompt may have other words from here on
         return new >= max(self.chunks, self.share * length)
+
+    def places(self, begin: int, total: int, kept: int, parting: int, turns: Keys[int]) -> Places:
+        """Where states of a prompt are to be kept besides at the ends of its chunks.
+
+        A chunk is not cut for one in the last chunk: at the prompt's end rings still reach back.
+
+        Parameters
+        ----------
+        begin : tokens that are not read
+        kept : tokens of the longest state that the prompt begins with
+        parting : tokens of the prompt that another one began with, too
+        turns : tokens up to the end of each turn, in order
+        """
+        last = total - self.chunk
+        if parting - kept < self.least:
+            parting = 0
+        able = [end for end in turns if max(begin, kept) + self.chunks <= end <= last]
+        most = self.turns(begin, total)
+        ends = able[: min(1, most)]  # of instructions, which other prompts have, too
+        if most > 1 and able[-1:] and able[-1] - able[0] >= self.chunks:
+            ends.append(able[-1])  # what is before the last question
+        cuts = {end for end in (parting, *ends) if begin < end <= last}
+        return Places(parting, frozenset(ends), tuple(sorted(cuts)))
+
+    def turns(self, begin: int, total: int) -> int:
+        """At the ends of how many turns a prompt may be cut that is read from `begin` on."""
+        return (total - begin) // (CHUNKS_A_TURN * self.chunk)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where states of a prompt are kept besides at the ends of chunks.
+
+    Attributes
+    ----------
+    parting : tokens that another prompt began with, too; 0 where a state is near
+    turns : tokens up to the ends of turns
+    cuts : tokens after which a chunk ends for it, in order
+    """
+
+    parting: int = 0
+    turns: frozenset[int] = frozenset()
+    cuts: tuple[int, ...] = ()
 
 
 class HasSequence(Protocol):
@@ -115,7 +160,8 @@ class KeptPrefixes:
     ----------
     memory : the states
     whole_images : no prefix ends within a picture
-    hits, restored_tokens, saved_states : as of `KeptCounts`, of all sequences so far
+    hits, restored_tokens, saved_states, copied_bytes, placed_tokens : as of `KeptCounts`, of all
+        sequences so far
     """
 
     def __init__(
@@ -137,11 +183,12 @@ class KeptPrefixes:
         budget : bytes of the host's memory, at least 1
         """
         self.entries, self.device, self.whole_images = entries, device, whole_images
-        self.memory: PrefixMemory[SavedRows] = PrefixMemory(budget, self._left)
+        self.memory: PrefixMemory[SavedRows] = PrefixMemory(budget, self._left, link(entries))
         self._files: PrefixFolder | None = None
         self._itemsize = np.dtype(dtype).itemsize
         self.spacing = Spacing.of(chunk, ring_bytes(entries, self._itemsize), budget)
         self.hits = self.restored_tokens = self.saved_states = 0
+        self.copied_bytes = self.placed_tokens = 0
 
     def read(self, files: PrefixFolder) -> None:
         """Add what a folder has, and have it hold what is kept from now on."""
@@ -162,7 +209,25 @@ class KeptPrefixes:
         """What there is at this moment; of any thread."""
         memory = self.memory
         done = self.saved_states, self.hits, self.restored_tokens
-        return KeptCounts(len(memory), memory.nbytes, memory.budget, *done)
+        moved = self.copied_bytes, self.placed_tokens
+        return KeptCounts(len(memory), memory.nbytes, memory.budget, *done, *moved)
+
+    def cut(self, prompt: Prompt) -> Cut:
+        """How many of a number of tokens of a prompt remain where no picture may be cut."""
+        if not (self.whole_images and prompt.runs):
+            return lambda count: count
+        modalities = prompt.modalities()
+        return lambda count: whole_rows(modalities, count)
+
+    def reach(self, prompt: Prompt) -> int:
+        """How many tokens of a prompt a sequence that holds none would be given; 0 for few."""
+        found = self.memory.reach(prompt.keys(), self.cut(prompt))
+        return found if found >= self.least_restored else 0
+
+    @property
+    def least_restored(self) -> int:
+        """Tokens that a prompt is spared, at least, where it goes on from a prefix."""
+        return max(1, self.spacing.least // 2)
 
     @property
     def lasts(self) -> bool:
@@ -196,33 +261,49 @@ class SequencePrefixes:
 
     def __init__(self, kept: KeptPrefixes, engine: HasSequence) -> None:
         """Take what has the sequence."""
-        self._kept, self._engine, self._parting = kept, engine, 0
+        self._kept, self._engine, self._places = kept, engine, Places()
 
-    def restore(self, prompt: Prompt, shared: int) -> Restored | None:
+    def restore(self, prompt: Prompt, shared: int, placed: int) -> Restored | None:
         """As `Beginnings.restore`."""
-        kept = self._kept
-        modalities = prompt.modalities() if kept.whole_images and prompt.runs else []
-
-        def cut(count: int) -> int:
-            return whole_rows(modalities, count) if modalities else count
-
-        self._parting = kept.memory.shared(prompt.keys())
-        found = kept.memory.find(prompt.keys(), cut)
-        if found is None or found.count - shared < max(1, kept.spacing.least // 2):
+        kept, sequence = self._kept, self._engine.sequence
+        found = kept.memory.find(prompt.keys(), kept.cut(prompt))
+        if found is None or found.count - shared < kept.least_restored:
             return None
-        restore(self._engine.sequence, found.state, found.count, kept.device)
+        copied, placed = restore(
+            sequence, found.state, found.count, kept.device, before=found.before, placed=placed
+        )
         kept.hits += 1
         kept.restored_tokens += found.count - shared
+        kept.copied_bytes += copied
+        kept.placed_tokens += max(0, min(placed, found.count) - shared)
         _log.info("%d tokens of a prompt of %d were kept", found.count, len(prompt))
         return Restored(found.count, found.state.owner)
 
+    def places(self, prompt: Prompt, begin: int, turn_ends: Collection[int]) -> Keys[int]:
+        """As `Beginnings.places`."""
+        kept, keys = self._kept, prompt.keys()
+        cut, base = kept.cut(prompt), kept.memory.at(keys)
+        held = 0 if base is None else base.length
+        turns: Keys[int] = ()
+        if kept.spacing.turns(begin, len(keys)):
+            turns = [place for place, one in enumerate(prompt.ids, 1) if one in turn_ends]
+        parting = cut(kept.memory.shared(keys))
+        self._places = kept.spacing.places(begin, len(keys), held, parting, turns)
+        return self._places.cuts
+
     def keep(self, keys: Keys[int], rest: int, owner: Hashable) -> None:
         """As `Beginnings.keep`."""
+        parting = self._places.parting
+        if rest == 0 and self._engine.sequence.shortest <= parting < len(keys):
+            self._keep_due(keys[:parting], 0, owner)
+        self._keep_due(keys, rest, owner)
+
+    def _keep_due(self, keys: Keys[int], rest: int, owner: Hashable) -> None:
         kept = self._kept
         base = kept.memory.at(keys)
         new = len(keys) - (0 if base is None else base.length)
-        if kept.spacing.is_due(len(keys), new, rest, self._parting):
-            self._save(keys, base, owner)
+        if kept.spacing.is_due(len(keys), new, rest, self._places):
+            self._save(keys, base, owner, 0 if rest else kept.spacing.chunk)
 
     def leave(self, keys: Keys[int], shared: int, owner: Hashable) -> None:
         """As `Beginnings.leave`."""
@@ -232,14 +313,16 @@ class SequencePrefixes:
         if len(keys) - held >= kept.spacing.least:
             self._save(keys, base, owner)
 
-    def _save(self, keys: Keys[int], base: SavedRows | None, owner: Hashable) -> None:
+    def _save(
+        self, keys: Keys[int], base: SavedRows | None, owner: Hashable, chunk: int = 0
+    ) -> None:
         kept = self._kept
         if not kept.has_room(len(keys)):
             _log.info("--prefix-memory has no room for a prefix of %d tokens", len(keys))
             return
         try:
             sequence, length = self._engine.sequence, len(keys)
-            saved = save(sequence, kept.entries, kept.device, base, owner, length)
+            saved = save(sequence, kept.entries, kept.device, base, owner, length, chunk)
         except MemoryError:  # a reply is no worse without
             _log.warning("the host has no memory for a prefix of %d tokens", len(keys))
             return

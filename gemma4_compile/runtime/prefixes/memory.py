@@ -31,10 +31,11 @@ State = TypeVar("State", bound=KeptParts)
 
 @dataclass(frozen=True)
 class Found(Generic[State]):
-    """A state to go on from, and how many of its tokens."""
+    """A state to go on from, and how many of its tokens; `before` as of `Way`."""
 
     state: State
     count: int
+    before: State | None = None
 
 
 class PrefixMemory(Generic[State]):
@@ -50,11 +51,14 @@ class PrefixMemory(Generic[State]):
     """
 
     def __init__(
-        self, budget: int, on_leave: Callable[[Node[State]], object] = lambda node: None
+        self,
+        budget: int,
+        on_leave: Callable[[Node[State]], object] = lambda node: None,
+        link: int = 0,
     ) -> None:
-        """Begin empty."""
+        """Begin empty; `link` as of `PrefixTree`."""
         self.budget, self.on_leave = budget, on_leave
-        self._tree: PrefixTree[State] = PrefixTree()
+        self._tree: PrefixTree[State] = PrefixTree(link)
         self._used: OrderedDict[Node[State], State] = OrderedDict()  # the latest last
         self._parts: Counter[int] = Counter()  # states that have it, by the part's identity
         self._part_bytes = 0
@@ -73,9 +77,13 @@ class PrefixMemory(Generic[State]):
         found = self._tree.find(keys, cut)
         if found is None:
             return None
-        node, count = found
-        self._use(node)
-        return Found(self._used[node], count)
+        self._use(found.node)
+        return Found(self._used[found.node], found.count, found.before)
+
+    def reach(self, keys: Keys, cut: Cut = lambda count: count) -> int:
+        """How many tokens `find` would find; nothing counts as used."""
+        found = self._tree.find(keys, cut)
+        return 0 if found is None else found.count
 
     def shared(self, keys: Keys) -> int:
         """As `PrefixTree.shared`."""

@@ -70,6 +70,11 @@ def ring_first(entry: RowEntry, shortest: int) -> int:
     return max(0, shortest - entry.window + 1)
 
 
+def link(entries: tuple[RowEntry, ...]) -> int:
+    """Rows before `shortest` that every ring of a prefix has: see `PrefixTree`."""
+    return min((entry.window for entry in entries if entry.window > 1), default=1) - 1
+
+
 def saved_bytes(entries: tuple[RowEntry, ...], itemsize: int, length: int) -> int:
     """Bytes of a prefix of so many tokens at most, with those of the rows that others share."""
     full = sum(
@@ -95,6 +100,7 @@ def save(
     base: SavedRows | None,
     owner: Hashable,
     length: int | None = None,
+    chunk: int = 0,
 ) -> SavedRows:
     """Copy what a sequence holds.
 
@@ -102,11 +108,19 @@ def save(
     ----------
     base : a prefix of the same tokens, whose rows are not copied again
     length : that many of its tokens, which the rings must still have; by default all
+    chunk : most tokens by which rings are to begin earlier than they need, so that there is no gap
+        between these and those of `base`: then all tokens down to the end of `base` can be left
     """
     if length is None:
         length = sequence.length
-    shortest = max(sequence.shortest, length - SLACK, 0)
+    shortest = length - SLACK
     begin = 0 if base is None else base.length
+    joined = begin + link(entries)
+    if shortest - chunk <= joined < shortest:
+        shortest = joined
+    if shortest <= link(entries):
+        shortest = 0  # the rings have all rows from the first on
+    shortest = max(sequence.shortest, shortest)
     full: list[Rows] = []
     rings: list[Rows] = []
     for index, entry in enumerate(entries):
@@ -126,17 +140,92 @@ def save(
     )
 
 
-def restore(sequence: Sequence, saved: SavedRows, count: int, device: Device) -> None:
+@dataclass(frozen=True)
+class _Pieces:
+    """Rows of a prefix that are to be written.
+
+    Attributes
+    ----------
+    rows : in this order: later ones may lie where earlier ones do not matter any more
+    end : tokens that the rings are written up to
+    """
+
+    rows: tuple[Rows, ...]
+    end: int
+
+
+def restore(
+    sequence: Sequence,
+    saved: SavedRows,
+    count: int,
+    device: Device,
+    *,
+    before: SavedRows | None = None,
+    placed: int = 0,
+) -> tuple[int, int]:
     """Have a sequence hold the first `count` tokens of a prefix, and nothing else.
 
-    An interrupted one is left without tokens.
+    An interrupted one is left without tokens. The bytes that were copied are returned, and how many
+    of the tokens in `placed` were there.
+
+    Parameters
+    ----------
+    before : a shorter prefix, with the rows of rings that `saved` has not: see `Way`
+    placed : its first tokens of which full layers have the rows already, from what it held
     """
+    entries, _ = sequence.row_entries()
+    lowest = saved.shortest if before is None else min(saved.shortest, before.shortest)
+    spare = min((entry.rows - entry.window + 1 for entry in entries if entry.window > 1), default=0)
+    floor = max(lowest, count - min(SLACK, spare), 0)
+    slot = sequence.slot
     sequence.clear()
-    for block in saved.parts:
-        for rows in block.rows:
-            sequence.write_rows(rows.entry, rows.first, rows.array)
+    if sequence.slot != slot:
+        placed = 0
+    pieces = _pieces(entries, saved, count, before, floor, placed, spare)
+    for rows in pieces.rows:
+        sequence.write_rows(rows.entry, rows.first, rows.array)
     device.wait()
-    sequence.resume(saved.length, saved.shortest)
-    if count < saved.length:
-        taken = sequence.pop(saved.length - count)
-        assert taken, "no fewer than `shortest` are asked for"
+    sequence.resume(pieces.end, floor)
+    if count < pieces.end:
+        taken = sequence.pop(pieces.end - count)
+        assert taken, "the rings have what it attends to"
+    return sum(rows.array.nbytes for rows in pieces.rows), placed
+
+
+def _pieces(
+    entries: tuple[RowEntry, ...],
+    saved: SavedRows,
+    count: int,
+    before: SavedRows | None,
+    floor: int,
+    placed: int,
+    spare: int,
+) -> _Pieces:
+    """What to write of prefixes.
+
+    Rows are written as they lie where half of them are needed: a part of them has to be copied
+    within the host's memory first. Of rings none may come to lie where a needed one does.
+    """
+    end = saved.length if saved.length - count <= spare else count
+    found: list[Rows] = []
+    for block in saved.blocks:
+        for rows in block.rows:
+            found += _needed(rows, placed, count)
+    own = {rows.entry: rows.first for rows in saved.rings.rows}
+    for rows in () if before is None else before.rings.rows:
+        found += _needed(rows, ring_first(entries[rows.entry], floor), own[rows.entry])
+    for rows in saved.rings.rows:
+        first = ring_first(entries[rows.entry], floor)
+        found += _needed(rows, first, end, whole=end == saved.length)
+    return _Pieces(tuple(found), end)
+
+
+def _needed(rows: Rows, first: int, last: int, *, whole: bool = True) -> list[Rows]:
+    """Those of positions from `first` to before `last`; all if they may be and half are needed."""
+    count = rows.array.shape[1]
+    begin, end = max(first - rows.first, 0), min(last - rows.first, count)
+    if begin >= end:
+        return []
+    if end - begin == count or (whole and 2 * (end - begin) >= count):
+        return [rows]
+    return [Rows(rows.entry, rows.first + begin, rows.array[:, begin:end])]

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence as Keys
 from dataclasses import dataclass
 
+from gemma4_compile.runtime.engine.media_prompt import Prompt
 from gemma4_compile.runtime.engine.sequence_engine import SequenceEngine
 from gemma4_compile.runtime.engine.token_engine import TokenEngine
 from gemma4_compile.runtime.prefixes.kept import KeptPrefixes
@@ -36,6 +37,10 @@ class HostShelf:
     def kept(self, keys: Keys[int]) -> int:
         """As `Shelf.kept`."""
         return self._kept.memory.shared(keys)
+
+    def reach(self, prompt: Prompt) -> int:
+        """As `Shelf.reach`."""
+        return self._kept.reach(prompt)
 
     def save(self, engine: TokenEngine) -> PutAside | None:
         """As `Shelf.save`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 Keys = Sequence[int]
@@ -51,6 +52,22 @@ class Node(Generic[State]):
             node = node.parent
 
 
+@dataclass(frozen=True)
+class Way(Generic[State]):
+    """How the first `count` tokens of a prompt can be had.
+
+    Attributes
+    ----------
+    node : of the state that has all of them
+    before : the state above it, of fewer than `count` tokens, that has the rest of what sliding
+        layers attend to there; None where that of the node has all
+    """
+
+    node: Node[State]
+    count: int
+    before: State | None = None
+
+
 class PrefixTree(Generic[State]):
     """States by the tokens that they hold.
 
@@ -61,8 +78,15 @@ class PrefixTree(Generic[State]):
     nbytes : memory of the tokens, roughly
     """
 
-    def __init__(self) -> None:
-        """Begin empty."""
+    def __init__(self, link: int = 0) -> None:
+        """Begin empty.
+
+        Parameters
+        ----------
+        link : a state has the rows of sliding layers from so many before its `shortest` tokens on,
+            so that those of a state which ends there or later go on without a gap
+        """
+        self._link = link
         self._root: Node[State] = Node(None, [], 0)
         self._slack = 0  # most tokens that could be taken back of any state
         self.nbytes = 0
@@ -103,29 +127,43 @@ class PrefixTree(Generic[State]):
         """How many of these tokens some state begins with, be it kept there or further on."""
         return self._walk(keys)[1]
 
-    def find(self, keys: Keys, cut: Cut = lambda count: count) -> tuple[Node[State], int] | None:
-        """The state that most tokens can be kept of, and how many.
+    def find(self, keys: Keys, cut: Cut = lambda count: count) -> Way[State] | None:
+        """The way to most tokens of a prompt.
 
         At least one token of the prompt is left to run. Of a state whose last tokens are not those
-        of the prompt these are taken back, as far as `shortest` lets them.
+        of the prompt these are taken back, as far as `shortest` lets them, or to the end of the
+        state above it where the two have no gap between them.
         """
         deepest, depth, below = self._walk(keys)
-        best: tuple[Node[State], int] | None = None
+        best: Way[State] | None = None
         seen: Node[State] | None = None
         starts = deepest.path() if below is None else (below, *deepest.path())
         shared = depth
         for start in starts:
             shared = min(shared, start.depth)
             count = cut(min(shared, len(keys) - 1))
-            if count <= (0 if best is None else best[1]):
+            if count <= (0 if best is None else best.count):
                 break  # further up less is shared
             for node in self._near(start, seen, count):
                 assert node.state is not None, "only such are near"
                 most = cut(min(count, node.state.length))
-                if most >= max(node.state.shortest, 1) and (best is None or most > best[1]):
-                    best = node, most
+                if most > (0 if best is None else best.count):
+                    best = self._way(node, most) or best
             seen = start
         return best
+
+    def _way(self, node: Node[State], count: int) -> Way[State] | None:
+        """How a node's state can be taken back to so many tokens, if it can."""
+        state = node.state
+        assert state is not None, "asked before"
+        if count >= state.shortest:
+            return Way(node, count)
+        above = node.path()
+        next(above)
+        before = next((one.state for one in above if one.state is not None), None)
+        if before is not None and state.shortest - self._link <= before.length < count:
+            return Way(node, count, before)
+        return None
 
     def _near(
         self, start: Node[State], seen: Node[State] | None, count: int
@@ -136,7 +174,7 @@ class PrefixTree(Generic[State]):
             node = rest.pop()
             if node.state is not None:
                 yield node
-            if node.depth - self._slack < count:  # below it all are deeper by one token or more
+            if node.depth - self._slack - self._link < count:  # below it all are deeper
                 rest += (child for child in node.children.values() if child is not seen)
 
     def _walk(self, keys: Keys) -> tuple[Node[State], int, Node[State] | None]:

@@ -187,6 +187,16 @@ _SAVED: _OfKept = (
     ("prefixes_saved", "Beginnings that were ever kept.", lambda kept: kept.saved),
     ("prefix_hits", "Prompts that went on from a kept beginning.", lambda kept: kept.hits),
     ("prefix_hit_tokens", "Tokens that these did not read.", lambda kept: kept.restored_tokens),
+    (
+        "prefix_slot_tokens",
+        "Of these tokens, those whose rows of full layers a slot still had.",
+        lambda kept: kept.placed_tokens,
+    ),
+    (
+        "prefix_copied_bytes",
+        "Bytes that came from the host's memory for these.",
+        lambda kept: kept.copied_bytes,
+    ),
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 
 import pytest
 
@@ -34,9 +34,17 @@ class Kept:
         self.engine = engine
         self.states: list[tuple[list[int], Hashable]] = []
         self.ends: list[str] = []
+        self.placed: list[int] = []
+        self.cuts: list[int] = []
 
-    def restore(self, prompt: Prompt, shared: int) -> Restored | None:
+    def places(self, prompt: Prompt, begin: int, turn_ends: Collection[int]) -> Sequence[int]:
+        assert END_OF_TURN in turn_ends
+        return [cut for cut in self.cuts if begin < cut < len(prompt)]
+
+    def restore(self, prompt: Prompt, shared: int, placed: int) -> Restored | None:
         keys = prompt.keys()
+        assert shared in (0, placed)
+        self.placed.append(placed)
         fitting = [one for one in self.states if keys[: len(one[0])] == one[0]]
         shorter = (one for one in fitting if shared < len(one[0]) < len(keys))
         longest, owner = max(shorter, key=lambda one: len(one[0]), default=([], None))
@@ -71,6 +79,19 @@ def test_a_beginning_that_is_kept_elsewhere_is_restored() -> None:
     finished(generator.start(PROMPT, greedy))  # the state forgets
     assert finished(generator.start(ids[:9], greedy)).reused_tokens == 8
     assert engine.held[:9] == ids[:9]
+
+
+def test_chunks_end_where_a_state_is_to_be_kept() -> None:
+    engine = ScriptedEngine(encode("a"), prefill_chunk=4)
+    kept = Kept(engine)
+    kept.cuts = [2, 5]
+    generator = Generator(engine, tiny_tokenizer(), frozenset({END_OF_TURN}), beginnings=kept)
+    finished(generator.start(list(range(300, 310)), greedy))
+    assert [len(keys) for keys, _ in kept.states] == [2, 5, 9, 10]
+    kept.states.clear()
+    finished(generator.start([*range(300, 303), *range(500, 507)], greedy))
+    assert [len(keys) for keys, _ in kept.states[1:]] == [5, 9, 10]  # the first one was left
+    assert kept.placed == [0, 3]
 
 
 def test_of_a_reply_in_other_words_nothing_is_kept() -> None:

@@ -49,6 +49,23 @@ def test_causal_pictures_are_cut_anywhere() -> None:
     assert cut("p" * 9, 4, whole_images=False) == ["pppp", "pppp", "p"]
 
 
+@pytest.mark.parametrize(
+    ("letters", "begin", "places", "expected"),
+    [
+        ("ttttttttt", 0, [2, 7], ["tt", "tttt", "t", "tt"]),
+        ("ttttttttt", 3, [2, 3, 7, 9, 20], ["tttt", "tt"]),
+        ("tppptttt", 0, [2, 6], ["t", "pppt", "t", "tt"]),  # before a picture, not within it
+        ("pppptttt", 0, [2], ["pppp", "tttt"]),
+        ("ttpppttt", 2, [3], ["pppt", "tt"]),
+    ],
+)
+def test_chunks_end_at_places_too(
+    letters: str, begin: int, places: list[int], expected: list[str]
+) -> None:
+    found = chunks(rows(letters), 4, whole_images=True, begin=begin, places=places)
+    assert [letters[part] for part in found] == expected
+
+
 def test_chunks_of_any_prompt_are_all_of_it_within_the_limit() -> None:
     rng = random.Random(0)
     for _ in range(300):

@@ -55,7 +55,22 @@ def test_a_state_of_other_last_tokens_is_found_as_far_as_it_can_be_taken_back() 
         ([], None),
     ]:
         found = tree.find(prompt)
-        assert (None if found is None else found[1]) == count
+        assert (None if found is None else found.count) == count
+
+
+def test_between_a_state_and_the_one_above_it_any_length_can_be_left() -> None:
+    """If the one's rows of rings begin no later than the other's end."""
+    for link, count in ((3, 4), (2, 3)):
+        tree: PrefixTree[State] = PrefixTree(link)
+        above = State(3)
+        tree.insert([1, 2, 3], above)
+        tree.insert([1, 2, 3, 4, 5, 6, 7], State(7, slack=1))
+        found = tree.find([1, 2, 3, 4, 8, 8])
+        assert found is not None
+        assert (found.count, found.before) == (count, above if count == 4 else None)
+        last = tree.find([1, 2, 3, 4, 5, 6, 8])
+        assert last is not None
+        assert (last.count, last.before) == (6, None)
 
 
 def test_memory_of_tokens_grows_with_those_that_are_not_shared() -> None:

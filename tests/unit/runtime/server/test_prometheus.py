@@ -70,7 +70,16 @@ def test_requests_are_counted_by_tokens_and_ends(live: Live) -> None:
 
 
 def test_kept_prefixes_are_counted_where_there_are_any(live: Live) -> None:
-    kept = KeptCounts(prefixes=3, nbytes=500, budget=900, saved=7, hits=4, restored_tokens=1200)
+    kept = KeptCounts(
+        prefixes=3,
+        nbytes=500,
+        budget=900,
+        saved=7,
+        hits=4,
+        restored_tokens=1200,
+        copied_bytes=800,
+        placed_tokens=1000,
+    )
     found = read(exposition(WorkerState((), 0, Counts(), kept), "")[0])
     assert {name: value for name, value in found.items() if "prefix" in name} == {
         "gemma4_prefixes": 3,
@@ -79,6 +88,8 @@ def test_kept_prefixes_are_counted_where_there_are_any(live: Live) -> None:
         "gemma4_prefixes_saved_total": 7,
         "gemma4_prefix_hits_total": 4,
         "gemma4_prefix_hit_tokens_total": 1200,
+        "gemma4_prefix_slot_tokens_total": 1000,
+        "gemma4_prefix_copied_bytes_total": 800,
     }
     assert not any("prefix" in name for name in samples(live))
 
