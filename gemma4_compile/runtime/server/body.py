@@ -12,6 +12,9 @@ from starlette.requests import Request as HttpRequest
 from gemma4_compile.runtime.server.api_error import ApiError
 
 _SMALL_BYTES = 1 << 16  # a body up to here is read at once, a longer one when its turn comes
+# What programs send that do not say what they send: litellm to Ollama's API, and `curl -d`.
+_UNTYPED = ("", "application/x-www-form-urlencoded")
+_OF_BROWSERS = ("origin", "sec-fetch-site", "sec-fetch-mode", "referer")
 _LARGE_AT_A_TIME = 4
 _HEARD = 4  # times the longest body are read, so that who writes all of it first hears why not
 _ESCAPED = 6  # bytes of JSON for one of text, as in \u0041
@@ -80,7 +83,12 @@ class BodyReader:
             long, 503 if too many long ones arrive, 400 if no prompt can be so long.
         """
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":  # a page of another origin cannot send this one unasked
+        # A page of another origin cannot send JSON's type unasked. The others it can, and then its
+        # browser says whose the request is, by the Fetch standard with every POST.
+        is_of_program = kind in _UNTYPED and not any(
+            name in request.headers for name in _OF_BROWSERS
+        )
+        if kind != "application/json" and not is_of_program:
             raise ApiError(415, f"expected a body of type application/json, found `{kind}`")
         body = bytearray()
         try:
