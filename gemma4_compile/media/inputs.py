@@ -153,6 +153,11 @@ def check_taken(kind: str, settings: MediaSettings) -> None:
         image_settings(settings, kind)
 
 
+def is_taken(kind: str, settings: MediaSettings) -> bool:
+    """Return whether the package takes `image`, `audio` or `video`."""
+    return (settings.audio if kind == "audio" else settings.image) is not None
+
+
 def image_settings(settings: MediaSettings, kind: str = "image") -> ImageSettings:
     """Settings of pictures; UsageError if the package takes none."""
     if settings.image is None:

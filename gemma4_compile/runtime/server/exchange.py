@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request as HttpRequest
@@ -14,6 +14,7 @@ from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.body import BodyReader, Limits
 from gemma4_compile.runtime.server.fields import Ignored
 from gemma4_compile.runtime.server.guard import Guard, Guarded, client_of
+from gemma4_compile.runtime.server.media import without_untaken
 from gemma4_compile.runtime.server.requests import ChatRequest, CompletionRequest
 from gemma4_compile.runtime.server.service import Reply, Service
 from gemma4_compile.runtime.server.streams import cancel, unless_gone
@@ -68,6 +69,7 @@ class Exchange:
     async def chat(self, request: HttpRequest, parsed: ChatRequest, ignored: Ignored) -> Asked:
         """Queue the replies of a chat; ApiError where it cannot be served."""
         service = self.service
+        parsed = self._taken(parsed, ignored)
         note = service.note_about(parsed, ignored)
         service.check_biases(parsed)
         with service.worker.reserve() as place:
@@ -103,6 +105,15 @@ class Exchange:
 
     async def prompt(self, request: HttpRequest, parsed: ChatRequest) -> Prompt:
         """The prompt of a chat that is not asked; it has a place in the queue meanwhile."""
+        parsed = self._taken(parsed, self.ignored())
         with self.service.worker.reserve():
             parsed = await unless_gone(request, self.service.resolve(parsed))
             return await unless_gone(request, self.service.build_chat(parsed))
+
+    def _taken(self, parsed: ChatRequest, ignored: Ignored) -> ChatRequest:
+        """The chat, words in the place of what tools found and the package does not take."""
+        if not parsed.media:
+            return parsed
+        settings = self.service.model.media
+        messages, media = without_untaken(parsed.messages, parsed.media, settings, ignored)
+        return replace(parsed, messages=messages, media=media)

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 
 from gemma4_compile.errors import Gemma4CompileError
 from gemma4_compile.media.file_kinds import is_picture, kind_of_file
-from gemma4_compile.media.inputs import Medium, Picture, Sound, check_taken, load
+from gemma4_compile.media.inputs import Medium, Picture, Sound, check_taken, is_taken, load
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.media.sizes import BUDGETS
 from gemma4_compile.runtime.prompt.prompt import Message
 from gemma4_compile.runtime.server import asks
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.fetch import Fetcher, FetchError
-from gemma4_compile.runtime.server.fields import Fields
+from gemma4_compile.runtime.server.fields import Fields, Ignored
 
 MAX_MEDIA = 64  # of a request, with those of earlier turns
 MAX_FETCHED = 8  # of them by address
@@ -109,6 +109,39 @@ def check_count(given: Sequence[GivenMedium]) -> None:
         if count > most:
             message = f"`messages`: expected at most {most} {what}, found {count}"
             raise ApiError(400, message, param="messages")
+
+
+def without_untaken(
+    messages: tuple[Message, ...],
+    given: tuple[GivenMedium, ...],
+    settings: MediaSettings,
+    ignored: Ignored,
+) -> tuple[tuple[Message, ...], tuple[GivenMedium, ...]]:
+    """The messages and media, words in the place of what tools found and the package does not take.
+
+    An agent whose tool shows a picture sends it in every request from then on: refused, the whole
+    conversation would be at its end. What a person sends stays, to be refused, and so does all of a
+    strict request.
+    """
+    if ignored.strict:
+        return messages, given
+    told = list(messages)
+    kept = []
+    for each in given:
+        message = told[each.message]
+        if message.role != "tool" or is_taken(each.kind, settings):
+            kept.append(each)
+            continue
+        what = "sound" if each.kind == "audio" else "picture"
+        ignored.add(f"{what}s of tools, which the model is told of in words")
+        words = f"(A {what}, which you cannot {'hear' if each.kind == 'audio' else 'see'}.)"
+        parts = [*message.parts[: each.part], words, *message.parts[each.part + 1 :]]
+        told[each.message] = replace(message, parts=tuple(parts))
+    left = {each.message for each in kept}
+    for index in {each.message for each in given} - left:
+        texts = [part for part in told[index].parts if isinstance(part, str)]
+        told[index] = replace(told[index], content="\n".join(filter(None, texts)), parts=())
+    return tuple(told), tuple(kept)
 
 
 class MediaReader:

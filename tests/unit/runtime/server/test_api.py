@@ -266,31 +266,6 @@ def test_bodies_that_are_no_requests(live: Live, body: bytes, kind: str, status:
     assert json.loads(answer)["error"]["message"]
 
 
-FORM = "application/x-www-form-urlencoded"  # as `curl -d` has it
-
-
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({}, 200),  # litellm's requests to Ollama's API
-        ({"Content_Type": ""}, 200),
-        ({"Content_Type": FORM}, 200),
-        ({"Origin": "null"}, 415),
-        ({"Content_Type": FORM, "Origin": "https://a.example"}, 415),
-        ({"Content_Type": FORM, "Referer": "https://a.example/"}, 415),
-        ({"Sec_Fetch_Site": "cross-site"}, 415),
-        ({"Content_Type": "text/plain"}, 415),
-        ({"Content_Type": "multipart/form-data; boundary=a"}, 415),
-    ],
-)
-def test_a_body_without_json_s_type_is_taken_from_programs_alone(
-    live: Live, engine: ScriptedEngine, headers: dict[str, str], status: int
-) -> None:
-    says(engine, "yes")
-    body = json.dumps({"messages": QUESTION}).encode()
-    assert live.request("POST", "/v1/chat/completions", body, **headers)[0] == status
-
-
 def test_paths_and_methods_that_do_not_exist(live: Live) -> None:
     for method, path, status in (("GET", "/v1/nothing", 404), ("GET", "/v1/completions", 405)):
         found, _, body = live.request(method, path)

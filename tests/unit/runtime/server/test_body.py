@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import tracemalloc
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar, cast
@@ -11,6 +12,8 @@ from starlette.requests import ClientDisconnect
 
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.body import BodyReader, Limits, parse_json
+from tests.live_server import QUESTION, TOOL_TEMPLATE, serving_script
+from tests.scripted_engine import ScriptedEngine
 
 
 def test_text_is_taken_as_it_is() -> None:
@@ -80,3 +83,28 @@ def test_a_body_that_comes_to_nothing_leaves_nothing(end: str) -> None:
     finally:
         tracemalloc.stop()
         gc.enable()
+
+
+FORM = "application/x-www-form-urlencoded"  # as `curl -d` has it
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),  # litellm's requests to Ollama's API
+        ({"Content_Type": ""}, 200),
+        ({"Content_Type": FORM}, 200),
+        ({"Origin": "null"}, 415),
+        ({"Content_Type": FORM, "Origin": "https://a.example"}, 415),
+        ({"Content_Type": FORM, "Referer": "https://a.example/"}, 415),
+        ({"Sec_Fetch_Site": "cross-site"}, 415),
+        ({"Content_Type": "text/plain"}, 415),
+        ({"Content_Type": "multipart/form-data; boundary=a"}, 415),
+    ],
+)
+def test_a_body_without_json_s_type_is_taken_from_programs_alone(
+    headers: dict[str, str], status: int
+) -> None:
+    body = json.dumps({"messages": QUESTION}).encode()
+    with serving_script(ScriptedEngine([500]), TOOL_TEMPLATE) as live:
+        assert live.request("POST", "/v1/chat/completions", body, **headers)[0] == status

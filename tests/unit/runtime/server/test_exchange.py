@@ -1,0 +1,44 @@
+"""What tools show a package that does not take it, over the API."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from gemma4_compile.tiny.checkpoint import shipped_file
+from tests.live_server import serving_script
+from tests.scripted_engine import ScriptedEngine, tiny_tokenizer
+from tests.unit.runtime.server.test_media import audio, image, text
+
+TEMPLATE = shipped_file("chat_template.jinja").decode()
+
+
+def shown_by_a_tool(*parts: Any) -> list[Any]:
+    call = {"id": "c", "function": {"name": "look", "arguments": "{}"}}
+    return [
+        {"role": "user", "content": "Look."},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": list(parts)},
+    ]
+
+
+def test_what_a_tool_shows_and_the_package_does_not_take_is_told_in_words() -> None:
+    """Agents send it in every request from then on: Codex' `view_image`, Claude Code's `Read`."""
+    engine = ScriptedEngine([500])
+    body = {"messages": shown_by_a_tool(text("Here:"), image(b"x"), audio(b"x"), text("So."))}
+    with serving_script(engine, TEMPLATE) as live:
+        status, _, answer = live.request("POST", "/v1/chat/completions", body)
+    assert status == 200, answer
+    held = tiny_tokenizer().decode(engine.held, skip_special_tokens=False)
+    words = "Here:\n(A picture, which you cannot see.)\n(A sound, which you cannot hear.)\nSo."
+    assert words in held
+    note = json.loads(answer)["note"]
+    assert "pictures of tools" in note
+    assert "sounds of tools" in note
+
+
+def test_of_a_strict_request_it_is_refused() -> None:
+    body = {"messages": shown_by_a_tool(image(b"x"))}
+    with serving_script(ScriptedEngine([]), TEMPLATE, strict_request=True) as live:
+        status, _, answer = live.request("POST", "/v1/chat/completions", body)
+    assert (status, b"takes no pictures" in answer) == (400, True)
