@@ -15,8 +15,9 @@ from gemma4_compile.runtime import Engine, Package
 from gemma4_compile.runtime.device import device as device_module
 from gemma4_compile.runtime.device import host_memory
 from gemma4_compile.runtime.device.device import Device, view
-from gemma4_compile.runtime.device.host_memory import bytes_of, empty_on_host
+from gemma4_compile.runtime.device.host_memory import bytes_of, empty_on_host, memory_for_copies
 from gemma4_compile.runtime.engine import expert_placement
+from gemma4_compile.types import Array
 from tests.cuda.launches import CUDA, PROMPT, launches_of, missing
 from tests.cuda.sequences import add, addresses, fixed_addresses
 
@@ -42,11 +43,33 @@ def page_locked(package: Path) -> None:
     del rows
     gc.collect()
     assert CUDA.host_bytes == 0
+    _is_copied(device, values, locked=values.nbytes)
     CUDA.fail("cudaMallocHost")
+    _is_copied(device, values, locked=0)
     with pytest.raises(ArtifactError, match="no room for 30 bytes of the host's memory") as told:
         empty_on_host(device, values.shape, "float16")
     assert told.value.hint is not None
     assert "--experts" in told.value.hint
+
+
+def _is_copied(device: Device, values: Array, locked: int) -> None:
+    """Memory for copies is page-locked where that can be had, and freed with its last array."""
+    memory = memory_for_copies(device, values.nbytes)
+    assert CUDA.host_bytes == locked
+    memory[:] = values.reshape(-1).view(np.uint8)
+    array = memory.view(np.float16).reshape(values.shape)[1:]
+    del memory
+    gc.collect()
+    assert CUDA.host_bytes == locked
+    assert np.array_equal(device.read(device.place(array)), values[1:])
+    assert memory_for_copies(device, 0).size == 0
+    del array
+    gc.collect()
+    assert CUDA.host_bytes == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host_memory, "available_bytes", lambda: values.nbytes)
+        assert memory_for_copies(device, values.nbytes).nbytes == values.nbytes
+        assert CUDA.host_bytes == 0
 
 
 def _records(package: Path) -> dict[int, int]:

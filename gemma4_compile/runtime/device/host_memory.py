@@ -1,16 +1,19 @@
-"""Memory of the host that a GPU's kernels read over the bus, as tensors of the GPU.
+"""Memory of the host that a GPU reaches by itself: read by its kernels, or what it copies.
 
 CUDA maps page-locked memory into the address space of every GPU, at the address that it has on the
 host. Kernels take such an address as any other, and a CUDA graph may hold it: nothing is copied,
-and nothing moves.
+and nothing moves. Copies from and to it are the GPU's own; to and from other memory the driver
+copies everything once more.
 """
 
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import tvm_ffi
 
 from gemma4_compile.device_kinds import DeviceType
@@ -20,6 +23,7 @@ from gemma4_compile.system.available_memory import available_bytes
 
 _PAGE_LOCKED = 3  # kDLCUDAHost, whose memory is `cudaMallocHost`'s
 _CAPSULE = b"dltensor"
+_log = logging.getLogger(__name__)
 
 ROOM_LEFT_BYTES = 1 << 30
 """Of the host's memory, for everything else: what is page-locked is never swapped out."""
@@ -72,6 +76,32 @@ def empty_on_host(device: Device, shape: Sequence[int], dtype: str) -> tvm_ffi.T
     return tvm_ffi.from_dlpack(_Capsule(capsule))
 
 
+class _Locked:
+    """Hands page-locked memory to NumPy, which keeps this object as long as the memory."""
+
+    def __init__(self, tensor: tvm_ffi.Tensor) -> None:
+        self._tensor = tensor
+        self.__array_interface__ = {
+            "data": (tensor.data_ptr(), False),
+            "shape": tuple(tensor.shape),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+
+def memory_for_copies(device: Device, nbytes: int) -> npt.NDArray[np.uint8]:
+    """Memory of the host (nbytes,), its values undefined, for copies from a device and to it.
+
+    Page-locked where that is quicker and the host has it; MemoryError where it has none at all.
+    """
+    if device.kind.reads_host and nbytes and _has_room(nbytes):
+        try:
+            return np.asarray(_Locked(allocate((nbytes,), "uint8", _PAGE_LOCKED)))
+        except RuntimeError as error:
+            _log.info("%d bytes of the host's memory are not page-locked: %s", nbytes, error)
+    return np.empty(nbytes, np.uint8)
+
+
 def bytes_of(tensor: tvm_ffi.Tensor) -> memoryview:
     """The bytes of a tensor of `empty_on_host`, to be written; right as long as the tensor is."""
     nbytes = tensor.numel() * tensor.dtype.itemsize
@@ -83,13 +113,17 @@ def check_room(nbytes: int) -> None:
 
     Linux would end programs to make room, this one among them.
     """
-    available = available_bytes()
-    if available is not None and nbytes + ROOM_LEFT_BYTES > available:
+    if not _has_room(nbytes):
         raise ArtifactError(
             f"experts in the host's memory need {nbytes} bytes of it, and {ROOM_LEFT_BYTES} are "
-            f"left for the rest; {available} are available",
+            f"left for the rest; {available_bytes()} are available",
             hint="close other programs, or leave more of the experts on the GPU: --experts 75%",
         )
+
+
+def _has_room(nbytes: int) -> bool:
+    available = available_bytes()
+    return available is None or nbytes + ROOM_LEFT_BYTES <= available
 
 
 def _described(capsule: object) -> _DLTensor:

@@ -153,10 +153,10 @@ class Sequence:
         """What it has rows of, and their dtype; ArtifactError as of `KvState.rows`."""
         return self._kv.rows.entries, self._kv.rows.dtype
 
-    def read_rows(self, entry: int, first: int, count: int) -> Array:
+    def read_rows(self, entry: int, first: int, rows: Array) -> None:
         """As `KvRows.read`."""
         self._check_held()
-        return self._kv.rows.read(self._number, entry, first, count)
+        self._kv.rows.read(self._number, entry, first, rows)
 
     def write_rows(self, entry: int, first: int, rows: Array) -> None:
         """As `KvRows.write`."""

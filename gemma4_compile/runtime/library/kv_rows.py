@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import tvm_ffi
 
 from gemma4_compile import abi
-from gemma4_compile.runtime.device.device import Device, usable
+from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.types import Array
 
@@ -59,22 +58,26 @@ class KvRows:
         """The fewest tokens, besides none, that can be left by taking back the last ones."""
         return int(self._shortest(self._handle, sequence))
 
-    def read(self, sequence: int, entry: int, first: int, count: int) -> Array:
-        """Keys and values (2, count, heads, head_dim) of positions from `first` on.
+    def read(self, sequence: int, entry: int, first: int, array: Array) -> None:
+        """Copy keys and values of positions from `first` on to an array.
 
         The device may not have written them yet: they are there after `Device.wait`. ValueError
         where it does not hold them.
+
+        Parameters
+        ----------
+        array : (2, n, heads, head_dim), keys first
         """
-        shape = self.entries[entry]
-        array = np.empty((2, count, shape.heads, shape.head_dim), self.dtype)
         self._read(self._handle, sequence, entry, first, tvm_ffi.from_dlpack(array))
-        return array
 
     def write(self, sequence: int, entry: int, first: int, array: Array) -> None:
-        """Put such rows into a sequence without tokens; `resume` makes them its own."""
-        source = tvm_ffi.from_dlpack(usable(array))
+        """Put such rows into a sequence without tokens; `resume` makes them its own.
+
+        The device may take them from the array's memory until `Device.wait`.
+        """
+        whole = array if array.flags.c_contiguous and array.flags.writeable else array.copy()
         self._device.expect_uploads(_UPLOADS)
-        self._write(self._handle, sequence, entry, first, source)
+        self._write(self._handle, sequence, entry, first, tvm_ffi.from_dlpack(whole))
 
     def resume(self, sequence: int, length: int, shortest: int) -> None:
         """Give a sequence the tokens whose rows were written; `shortest` can be left at least."""

@@ -9,8 +9,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Hashable
 from dataclasses import dataclass
+from math import prod
 
-from gemma4_compile.runtime.device.device import Device
+import numpy as np
+
+from gemma4_compile.runtime.device.device import ALIGNMENT_BYTES, Device
+from gemma4_compile.runtime.device.host_memory import memory_for_copies
 from gemma4_compile.runtime.engine.sequence import Sequence
 from gemma4_compile.runtime.library.kv_rows import RowEntry
 from gemma4_compile.types import Array
@@ -121,8 +125,8 @@ def save(
     if shortest <= link(entries):
         shortest = 0  # the rings have all rows from the first on
     shortest = max(sequence.shortest, shortest)
-    full: list[Rows] = []
-    rings: list[Rows] = []
+    full: list[tuple[int, int, int]] = []
+    rings: list[tuple[int, int, int]] = []
     for index, entry in enumerate(entries):
         if entry.window == 0:
             first, last = max(begin, entry.first), min(length, entry.first + entry.rows)
@@ -131,13 +135,28 @@ def save(
         else:
             continue  # a token sees itself alone
         if first < last:
-            rows = Rows(index, first, sequence.read_rows(index, first, last - first))
-            (rings if entry.window else full).append(rows)
+            (rings if entry.window else full).append((index, first, last - first))
+    own, ring_block = _read(sequence, full, device), _read(sequence, rings, device)
     device.wait()
     blocks = () if base is None else base.blocks
-    return SavedRows(
-        length, shortest, (*blocks, RowBlock(tuple(full))), RowBlock(tuple(rings)), owner
-    )
+    return SavedRows(length, shortest, (*blocks, own), ring_block, owner)
+
+
+def _read(sequence: Sequence, spans: list[tuple[int, int, int]], device: Device) -> RowBlock:
+    """Begin to copy rows: of each entry a first position and a number; into one piece of memory."""
+    entries, name = sequence.row_entries()
+    dtype, begin, places = np.dtype(name), 0, list[slice]()
+    shapes = [(2, count, entries[i].heads, entries[i].head_dim) for i, _, count in spans]
+    for shape in shapes:
+        end = begin + prod(shape) * dtype.itemsize
+        places.append(slice(begin, end))
+        begin = -(-end // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    memory, found = memory_for_copies(device, begin), list[Rows]()
+    for (index, first, _), shape, place in zip(spans, shapes, places, strict=True):
+        array = memory[place].view(dtype).reshape(shape)
+        sequence.read_rows(index, first, array)
+        found.append(Rows(index, first, array))
+    return RowBlock(tuple(found))
 
 
 @dataclass(frozen=True)
