@@ -83,6 +83,9 @@ class ReplyParser:
                 events = self._end_call()
                 self._call = []
                 return events
+            if token_id == ids.open_channel and (calls := self._read(self._call, is_whole=False)):
+                self._call = None  # nor did it end this one before it went on to reason
+                return [*calls, *self.push(token_id)]
             self._call.append(token_id)
             return []
         if token_id == ids.open_channel:
@@ -134,11 +137,39 @@ class ReplyParser:
         """The calls between two marks; where they cannot be read, the model's own words."""
         assert self._call is not None, "only called inside a call"
         ids, self._call = self._call, None
+        calls = self._read(ids, is_whole=bool(close))
+        if calls:
+            return [*calls]
+        thought, rest = self._parted(ids)
+        if thought and (calls := self._read(rest, is_whole=bool(close))):
+            return [*thought, *calls]
+        text = self._tokenizer.decode(ids, skip_special_tokens=False)
+        return [TextDelta(OPEN_CALL + text + close)]
+
+    def _read(self, ids: list[int], *, is_whole: bool) -> list[ToolCall]:
+        """The calls that these tokens are; none if they cannot be read as such."""
         try:
-            return [*parse_tool_calls(self._split(ids))]
+            return parse_tool_calls(self._split(ids), is_whole=is_whole)
         except ToolCallError:
-            text = self._tokenizer.decode(ids, skip_special_tokens=False)
-            return [TextDelta(OPEN_CALL + text + close)]
+            return []
+
+    def _parted(self, ids: list[int]) -> tuple[list[Event], list[int]]:
+        """Reasoning that stands within a call, and the tokens around it."""
+        thought: list[Event] = []
+        rest: list[int] = []
+        at = 0
+        while at < len(ids):
+            if ids[at] != self._ids.open_channel or self._ids.close_channel not in ids[at:]:
+                rest.append(ids[at])
+                at += 1
+                continue
+            assert self._ids.close_channel is not None, "it is among the tokens"
+            end = ids.index(self._ids.close_channel, at)
+            parser = ReplyParser(self._tokenizer)
+            for token_id in ids[at : end + 1]:
+                thought += parser.push(token_id)
+            at = end + 1
+        return thought, rest
 
     def _split(self, ids: list[int]) -> list[str]:
         """Texts between the quote tokens."""

@@ -13,6 +13,8 @@ const DOUBLE = /"((?:[^"\\]|\\.)*)"/sy;
 const SINGLE = /'((?:[^'\\]|\\.|(?<=[\p{L}\p{N}_])'(?=[\p{L}\p{N}_]))*)'/suy;
 // A Windows path, the name of a shared folder, or a regular expression's word boundary.
 const NO_ESCAPES = /^(?:[A-Za-z]:\\(?!\\)|\\\\\w|(?:[^\\]|\\[^bf])*\\[bf])/;
+// Backslashes before what is no escape in JSON nor in Python: they are a regular expression's.
+const NO_ESCAPE_AT_ALL = /^(?:[^\\]|\\[^"'\\/abfnrtuvxUN0-7\n])*$/;
 const NUMBER = /^-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?$/;
 const COMMENT = /(?:^|\s)(?:\/\/|\/\*|#\s)|\*\/(?:\s|$)/;
 const QUOTES_IN_A_WORD = /["`\u201c\u201d]|(?<![\p{L}\p{N}_])['\u2018\u2019]|['\u2018\u2019](?![\p{L}\p{N}_])/u;
@@ -154,6 +156,7 @@ class Reader {
     const double = this.match(DOUBLE);
     const found = double ?? this.match(SINGLE);
     if (!found) return undefined;
+    if (found[1]!.includes("\\") && NO_ESCAPE_AT_ALL.test(found[1]!)) return found[1]!;
     if (NO_ESCAPES.test(found[1]!) && !this.isJson()) throw new SyntaxError("backslashes that may be escapes or not");
     const text = double ? fromJson(found[1]!) : fromPython(found[1]!);
     if (/\p{Surrogate}/u.test(text)) throw new SyntaxError("half of a character");

@@ -136,6 +136,16 @@ def test_reasoning_that_the_prompt_opened_goes_on_without_a_head() -> None:
             "<|tool_call>call:f{a:1,a:2}<tool_call|>",
             [TextDelta("<|tool_call>call:f{a:1,a:2}<tool_call|>")],
         ),
+        (  # reasoning inside a call, and after one whose end is missing
+            "<|tool_call><|channel>thought\nhm\n<channel|>call:f{a:1}<tool_call|>b",
+            [ReasoningDelta("hm"), ToolCall("f", {"a": 1}), TextDelta("b")],
+        ),
+        (
+            "<|tool_call>call:f{a:1}<|channel>thought\nhm\n<channel|>b",
+            [ToolCall("f", {"a": 1}), ReasoningDelta("hm"), TextDelta("b")],
+        ),
+        ("<|tool_call>call:f{a:1<tool_call|>", [ToolCall("f", {"a": 1})]),
+        ("<|tool_call>call:f{a:1", [TextDelta("<|tool_call>call:f{a:1")]),
         (
             "<|channel>thought\nhm<|tool_call>call:f{}<tool_call|>b",
             [ReasoningDelta("hm"), ToolCall("f", {}), TextDelta("b")],

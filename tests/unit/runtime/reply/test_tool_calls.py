@@ -78,6 +78,81 @@ def test_drift_is_read_where_one_reading_is_certain(case: dict[str, Any]) -> Non
         ]
 
 
+# What models wrote in public reports, `"` in the place of the quote token.
+REPAIRED = {
+    "no quote token before": ('{q:weather in Tokyo"}', {"q": "weather in Tokyo"}),
+    "nor before a comma": ('{q:Paris, France",n:5}', {"q": "Paris, France", "n": 5}),
+    "no quote token behind": ('{q:"ls -la}', {"q": "ls -la"}),
+    "nor behind braces": ('{q:"echo {a}}', {"q": "echo {a}"}),
+    "nor before another string": (
+        '{a:"f() { x, y }\n,b:"z"}',
+        {"a": "f() { x, y }\n"[:-1], "b": "z"},
+    ),
+    "an apostrophe before": ("{p:':\\s*\\w+'\"}", {"p": ":\\s*\\w+"}),
+    "a backtick before": ('{p:`x y",n:1}', {"p": "x y", "n": 1}),
+    "in a list": ('{a:[x","y"]}', {"a": ["x", "y"]}),
+    "no comma after a string": ('{a:"look"b:90}', {"a": "look", "b": 90}),
+    "no last bracket": ('{a:[{b:"c:\\d",n:1}]', {"a": [{"b": "c:\\d", "n": 1}]}),
+    "no last bracket after a number": ("{a:1", {"a": 1}),
+}
+
+
+@pytest.mark.parametrize(("said", "arguments"), REPAIRED.values(), ids=REPAIRED)
+def test_a_mark_that_is_missing_is_put_where_it_alone_can_be(
+    said: str, arguments: dict[str, Any]
+) -> None:
+    found = texts("call:f" + said.replace('"', QUOTE))
+    assert parse_tool_calls(found) == [ToolCall("f", arguments)]
+    if len(found) % 2 == 0 or said[-1] != "}":
+        with pytest.raises(ToolCallError):  # the reply ended there: more may have come
+            parse_tool_calls(found, is_whole=False)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        '{q:"ls, b:2}',  # a text, or a text and a number
+        '{a:1,"b:2}',
+        '{a:"x" "y","b:1}',
+        "{a:{b:1,c:2}",  # whose pair `c` is
+        "{",
+        '{q:"' + "x, }] " * 200 + ',p:"x"}',  # too many places to try
+        "{a:[" + "1," * 2000 + '1],c:"' + "x, " * 60 + ',p:"x"}',
+        '{q:"' + "x" * 2**15 + "}",
+    ],
+)
+def test_a_mark_that_may_be_missing_in_several_places_stays_so(said: str) -> None:
+    with pytest.raises(ToolCallError):
+        parse_tool_calls(texts("call:f" + said.replace('"', QUOTE)))
+
+
+def test_quote_tokens_in_letters_are_read_as_such() -> None:
+    assert parse_tool_call(['call:f{a:<|"|>x, y<|"|>}']) == ToolCall("f", {"a": "x, y"})
+    assert parse_tool_call(['call:f{a:<|"|>x, y', "}"]) == ToolCall("f", {"a": "x, y"})
+    mark = 'say <|"|>'
+    assert parse_tool_call(["call:f{a:", mark, "}"]) == ToolCall("f", {"a": mark})
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        '```json\n{"name": "f", "arguments": {"a": 1}}\n```',
+        "`call:f{a:1}`",
+        "```\ncall:f{a:1}\n```\n",
+        '{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{\\"a\\": 1}"}',
+        '{"tool": "f", "args": {"a": 1}}',
+        '{"index": 0, "name": "f", "input": {"a": 1}}',
+    ],
+)
+def test_forms_of_other_models(said: str) -> None:
+    assert parse_tool_calls([said]) == [ToolCall("f", {"a": 1})]
+
+
+@pytest.mark.parametrize("said", ['{"name": "f"}', '{"name": "f", "arguments": null}'])
+def test_a_call_that_names_no_arguments_has_none(said: str) -> None:
+    assert parse_tool_calls([said]) == [ToolCall("f", {})]
+
+
 @pytest.mark.parametrize("number", ["1.10", "1E5", "0.1234567890123456789012", "9" * 400, "-0.0"])
 @pytest.mark.parametrize("form", ["call:f{{a:{}}}", 'call:f{{"a":{}}}'])
 def test_numbers_keep_their_digits(form: str, number: str) -> None:
@@ -133,7 +208,7 @@ def test_what_may_be_no_call_ends_the_reading(text: str) -> None:
         "call:f{a:1}}",
         "call:f{a:[1}",
         "call:f{a:1 b:[}",
-        f"call:f{{a:{QUOTE}x}}",
+        f"call:f{{a:{QUOTE}x, y:z}}",
         f"call:f{{a:{QUOTE}x{QUOTE}{QUOTE}y{QUOTE}}}",
         "call:f{a:" + "[" * 100_000,
         'call:f{"a":' + "[" * 100_000,
