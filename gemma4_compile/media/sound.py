@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import math
+import re
 from collections.abc import Mapping
 from typing import BinaryIO
 
@@ -29,6 +31,7 @@ _COUNTED = ("WAV", "WAVEX", "RF64", "FLAC", "AIFF", "AU", "CAF", "W64")  # by th
 _UNKNOWN_BYTES = 0x7FFF_0000  # from here on: of a WAV whose length its writer did not know yet
 _MISCOUNTED_BYTES = 1024  # some writers count a WAV's header, too, or a last block
 _MOST_CHUNKS = 1000
+_LONGEST_HEAD = 1 << 16
 
 
 def decode(file: BinaryIO, options: Mapping[str, object]) -> tuple[dict[str, object], bytes]:
@@ -41,6 +44,7 @@ def decode(file: BinaryIO, options: Mapping[str, object]) -> tuple[dict[str, obj
     del options
     if not file.seek(0, 2):
         raise MediaError("the sound's file is empty", hint=_FORMATS_HINT)
+    file = _with_its_length(file)
     file.seek(0)
     try:
         sound = soundfile.SoundFile(file)
@@ -95,6 +99,28 @@ def _read_otherwise(file: BinaryIO, error: soundfile.LibsndfileError) -> tuple[S
             hint=better_given(kind, "sound") or _FORMATS_HINT,
         ) from error
     return found
+
+
+def _with_its_length(file: BinaryIO) -> BinaryIO:
+    """A WAV that was written into a pipe, whose header counts no samples: with those that follow.
+
+    Not so where other chunks follow, as they do where there are none.
+    """
+    file.seek(0)
+    head = bytearray(file.read(_LONGEST_HEAD))
+    if not re.match(rb"RIFF....WAVE", head, re.DOTALL):
+        return file
+    at = 12
+    while (chunk := bytes(head[at : at + 8])) and chunk[:4] != b"data" and len(chunk) == 8:
+        length = int.from_bytes(chunk[4:], "little")
+        at += 8 + length + length % 2
+    behind = file.seek(0, 2) - at - 8
+    next_chunk = int.from_bytes(head[at + 12 : at + 16], "little") + 8
+    if chunk != b"data\0\0\0\0" or behind <= 0 or next_chunk == behind:
+        return file
+    head[at + 4 : at + 8] = min(behind, _UNKNOWN_BYTES - 1).to_bytes(4, "little")
+    file.seek(len(head))
+    return io.BytesIO(bytes(head) + file.read())
 
 
 def _check_whole(file: BinaryIO, form: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from http import HTTPStatus
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -15,6 +16,7 @@ from starlette.routing import BaseRoute, Route
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.host_names import HostGuard, HostNames
 from gemma4_compile.runtime.server.memory import MemoryReturner
+from gemma4_compile.runtime.server.paths import PathMender, where_the_api_is
 from gemma4_compile.types import JsonObject
 
 
@@ -59,17 +61,20 @@ def create_app(
             )
         )
     middleware.append(Middleware(HostGuard, names=hosts or HostNames()))
+    middleware.append(Middleware(PathMender, routes=routes))
+    served = where_the_api_is(routes)
+
+    async def http_error(request: Request, error: Exception) -> Response:
+        """Unknown paths and wrong methods, in the API's form."""
+        assert isinstance(error, HTTPException), "registered for this class"
+        where = served if error.status_code == HTTPStatus.NOT_FOUND else ""
+        message = f"{request.method} {request.url.path}: {error.detail}{where}"
+        response = ApiError(error.status_code, message).response()
+        response.headers.update(error.headers or {})
+        return response
+
     return Starlette(
         routes=[Route("/health", report, methods=["GET"]), *routes],
         middleware=middleware,
-        exception_handlers={HTTPException: _http_error},
+        exception_handlers={HTTPException: http_error},
     )
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    """Unknown paths and wrong methods, in the API's form."""
-    assert isinstance(error, HTTPException), "registered for this class"
-    message = f"{request.method} {request.url.path}: {error.detail}"
-    response = ApiError(error.status_code, message).response()
-    response.headers.update(error.headers or {})
-    return response

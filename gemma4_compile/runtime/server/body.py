@@ -79,8 +79,8 @@ class BodyReader:
         Raises
         ------
         ApiError
-            415 for another type than JSON, 408 if it does not arrive in time, 413 if it is too
-            long, 503 if too many long ones arrive, 400 if no prompt can be so long.
+            415 for another type than JSON and for a packed body, 408 if it does not arrive in time,
+            413 if it is too long, 503 if too many long ones arrive, 400 if no prompt is so long.
         """
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         # A page of another origin cannot send JSON's type unasked. The others it can, and then its
@@ -90,6 +90,10 @@ class BodyReader:
         )
         if kind != "application/json" and not is_of_program:
             raise ApiError(415, f"expected a body of type application/json, found `{kind}`")
+        packed = request.headers.get("content-encoding", "identity").strip().lower()
+        if packed not in ("", "identity"):
+            why = "bodies are not unpacked here: send it as it is, without Content-Encoding"
+            raise ApiError(415, f"the body is packed by `{packed[:40]}`; {why}")
         body = bytearray()
         try:
             return await self._read(request, body)

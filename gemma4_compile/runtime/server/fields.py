@@ -130,6 +130,10 @@ class Fields:
         """Return whether the field is there and not null."""
         return self._values.get(field) is not None
 
+    def is_null(self, field: str) -> bool:
+        """Return whether the field is there, but null."""
+        return field in self._values and self._values[field] is None
+
     @overload
     def get(self, field: str, kind: type[T]) -> T | None: ...
     @overload

@@ -18,10 +18,9 @@ from gemma4_compile.media.inputs import Medium, Picture, Sound, check_taken, is_
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.media.sizes import BUDGETS
 from gemma4_compile.runtime.prompt.prompt import Message
-from gemma4_compile.runtime.server import asks
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.fetch import Fetcher, FetchError
-from gemma4_compile.runtime.server.fields import Fields, Ignored
+from gemma4_compile.runtime.server.fields import Ignored
 
 MAX_MEDIA = 64  # of a request, with those of earlier turns
 MAX_FETCHED = 8  # of them by address
@@ -67,36 +66,6 @@ class GivenMedium:
     def error(self, message: str, code: str | None = None) -> ApiError:
         """A 400 that blames it."""
         return ApiError(400, f"`{self.name}`: {message}", param=self.name, code=code)
-
-
-def kind_of_part(part: Fields) -> str:
-    """A part's `type`; of one without, the only thing that it holds."""
-    held = [name for name in ("text", "image_url", "input_audio") if part.has(name)]
-    if part.has("type") or len(held) != 1 or part.ignored.strict:
-        return part.need("type", str)
-    return held[0]
-
-
-def read_medium(part: Fields) -> GivenMedium | None:
-    """Read a content part of a user's message; None for one of another type."""
-    kind = kind_of_part(part)
-    if kind == "image_url":
-        part.skip_unknown({"type", "image_url"}, asks.PART)
-        value = part.raw("image_url")
-        if isinstance(value, str):  # as some clients write it
-            value = {"url": value}
-        fields = part.inner("image_url", value)
-        fields.skip_unknown({"url", "detail"}, asks.IMAGE)
-        detail = fields.get("detail", str, "auto")
-        if detail not in DETAILS:
-            raise fields.error("detail", f"expected one of {', '.join(DETAILS)}")
-        return GivenMedium("image", fields.name("url"), fields.need("url", str), detail)
-    if kind == "input_audio":
-        part.skip_unknown({"type", "input_audio"}, asks.PART)
-        fields = part.inner("input_audio", part.need("input_audio", dict))
-        fields.skip_unknown({"data", "format"}, {})  # the data decide what they are, not `format`
-        return GivenMedium("audio", fields.name("data"), fields.need("data", str))
-    return None
 
 
 def check_count(given: Sequence[GivenMedium]) -> None:
@@ -224,7 +193,7 @@ class MediaReader:
             for escape, character in _ESCAPED.items():
                 text = text.replace(escape, character).replace(escape.lower(), character)
         try:
-            return _from_base64(text)
+            return from_base64(text)
         except ValueError as error:
             raise given.error(f"expected base64: {error}") from error
 
@@ -248,16 +217,16 @@ class MediaReader:
                 self._kept_bytes -= _size(oldest)
 
 
-def _from_base64(text: str) -> bytes:
+def from_base64(text: str) -> bytes:
     """Bytes of base64 as files, browsers and addresses have it; ValueError for what is none."""
-    text = text.translate(_UNFOLDED)
+    text = text.translate(_UNFOLDED).rstrip("=")  # some programs add it where there is enough
     return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
 
 
 def _bare_picture(given: GivenMedium) -> bytes:
     """A picture in base64 alone, which transformers takes as well; a path is no such thing."""
     try:
-        content = _from_base64(given.text)
+        content = from_base64(given.text)
     except ValueError:
         content = b""
     if not is_picture(kind_of_file(io.BytesIO(content))):

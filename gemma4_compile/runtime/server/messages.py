@@ -17,12 +17,8 @@ from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.begun import BEGINS
 from gemma4_compile.runtime.server.body import parse_json
 from gemma4_compile.runtime.server.fields import Fields
-from gemma4_compile.runtime.server.media import (
-    GivenMedium,
-    check_count,
-    kind_of_part,
-    read_medium,
-)
+from gemma4_compile.runtime.server.media import GivenMedium, check_count
+from gemma4_compile.runtime.server.media_parts import kind_of_part, read_medium, unserved_type
 
 MAX_TOOLS = 128
 Tools = tuple[Mapping[str, object], ...]
@@ -136,6 +132,9 @@ def _read_content(fields: Fields, role: str) -> tuple[list[str], list[GivenMediu
             continue
         part = fields.inner(f"content[{index}]", entry)
         medium = read_medium(part)
+        if isinstance(medium, str):
+            texts.append(medium)
+            continue
         if medium is not None:
             media.append(replace(medium, part=index))
             texts.append("")
@@ -147,11 +146,9 @@ def _read_content(fields: Fields, role: str) -> tuple[list[str], list[GivenMediu
             texts.append("")
             continue
         if kind not in _TEXTS:
-            raise part.error(
-                "type", "expected text, image_url or input_audio", code="unsupported_value"
-            )
+            raise part.error("type", unserved_type(part), code="unsupported_value")
         part.skip_unknown({"type", _TEXTS[kind]}, asks.PART)
-        texts.append(part.need(_TEXTS[kind], str))
+        texts.append("" if part.is_null(_TEXTS[kind]) else part.need(_TEXTS[kind], str))
     return texts, media, "".join(thoughts) or None
 
 

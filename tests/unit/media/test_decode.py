@@ -288,6 +288,14 @@ def test_a_wav_whose_length_was_not_known_is_whole(length: int) -> None:
     assert (decode_audio(announced) == decode_audio(content)).all()
 
 
+def test_a_wav_that_counts_no_samples_has_those_that_follow() -> None:
+    samples = np.arange(4000, dtype="<i2").tobytes()
+    written = wav_header(0) + samples
+    assert (decode_audio(written) == decode_audio(wav_header(0.25) + samples)).all()
+    listed = wav_header(0) + b"LIST" + struct.pack("<I", 4) + b"INFO"  # another chunk: no samples
+    refused(lambda: decode_audio(listed), "no samples")
+
+
 def test_ten_hours_are_refused_without_being_read(tmp_path: Path) -> None:
     path = tmp_path / "long.wav"
     path.write_bytes(wav_header(36_000))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gemma4_compile.runtime.server.conversation import Part
 from gemma4_compile.runtime.server.fields import Fields
-from gemma4_compile.runtime.server.media import DETAILS, GivenMedium, read_medium
+from gemma4_compile.runtime.server.media import DETAILS, GivenMedium
+from gemma4_compile.runtime.server.media_parts import read_medium
 from gemma4_compile.runtime.server.openai_responses import asks
 
 
@@ -34,7 +35,7 @@ def read_part(part: Fields, role: str) -> Part:
     if role in ("user", "tool"):
         if kind == "input_image":
             return read_image(part)
-        medium = read_medium(part) if kind == "input_audio" else None
+        medium = read_medium(part) if kind in ("input_audio", "input_file") else None
         if medium is not None:
             return medium
     raise part.error(

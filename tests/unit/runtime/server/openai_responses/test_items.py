@@ -122,7 +122,7 @@ def test_pictures_know_their_places() -> None:
         ({"type": "item_reference", "id": "x"}, "input[0].type"),
         ({"role": "critic", "content": "a"}, "input[0].role"),
         ({"role": "user"}, "input[0].content"),
-        ({"role": "user", "content": [{"type": "input_file"}]}, "input[0].content[0].type"),
+        ({"role": "user", "content": [{"type": "input_file"}]}, "input[0].content[0].file_data"),
         ({"role": "system", "content": [{"type": "input_image"}]}, "input[0].content[0].type"),
         (OUTPUT, "input[0].call_id"),
         ({**CALL, "arguments": "["}, "input[0].arguments"),

@@ -1,0 +1,117 @@
+"""Content parts that hold a picture, a sound or a file, as this API has them and as others do.
+
+vLLM's clients send `audio_url`, transformers' `image` and `audio`, those of other protocols
+`input_image` or a `source`, OpenAI's and Vercel's AI SDK a `file`: where a part holds one thing,
+there is one reading of it.
+"""
+
+from __future__ import annotations
+
+import mimetypes
+from collections.abc import Mapping
+
+from gemma4_compile.runtime.server import asks
+from gemma4_compile.runtime.server.fields import Fields
+from gemma4_compile.runtime.server.media import DETAILS, GivenMedium, from_base64
+
+_PICTURES = ("image_url", "input_image", "image", "image_base64")
+_SOUNDS = ("input_audio", "audio_url", "audio")
+_HELD = ("base64", "data", "file_data", "image_url", "source", "url")
+_TYPES_OF_FILES = ("format", "mediaType", "media_type", "mimeType", "mime_type")
+_TEXTS = ("application/json", "application/xml", "application/yaml", "application/x-yaml")
+_BESIDE = {"detail", "filename", "id", "title", "type", *_TYPES_OF_FILES}
+_NO_VIDEO = "videos are not served over the API: send pictures of it"
+
+
+def kind_of_part(part: Fields) -> str:
+    """A part's `type`; of one without, the only thing that it holds."""
+    held = [name for name in ("text", "image_url", "input_audio") if part.has(name)]
+    if part.has("type") or len(held) != 1 or part.ignored.strict:
+        return part.need("type", str)
+    return held[0]
+
+
+def read_medium(part: Fields) -> GivenMedium | str | None:
+    """Read a part of a user's message: a picture, a sound, a file's text; None for another type."""
+    kind = kind_of_part(part)
+    if kind == "input_audio" and isinstance(part.raw("input_audio"), dict):
+        part.skip_unknown({"type", "input_audio"}, asks.PART)
+        fields = part.inner("input_audio", part.need("input_audio", dict))
+        fields.skip_unknown({"data", "format"}, {})  # the data decide what they are, not `format`
+        return GivenMedium("audio", fields.name("data"), fields.need("data", str).strip())
+    if kind == "image_url":
+        part.skip_unknown({"type", "image_url"}, asks.PART)
+        value = part.raw("image_url")
+        if isinstance(value, str):  # as some clients write it
+            value = {"url": value}
+        fields = part.inner("image_url", value)
+        fields.skip_unknown({"url", "detail"}, asks.IMAGE)
+        url = fields.need("url", str).strip()
+        return GivenMedium("image", fields.name("url"), url, _detail(fields))
+    if part.ignored.strict:
+        return None
+    if kind in _PICTURES:
+        name, text = _only_thing(part, kind)
+        return GivenMedium("image", name, text, _detail(part))
+    if kind in _SOUNDS:
+        return GivenMedium("audio", *_only_thing(part, kind))
+    return _file(part) if kind in ("file", "input_file") else None
+
+
+def unserved_type(part: Fields) -> str:
+    """What to say of a part of a type that is not served."""
+    kind = kind_of_part(part)
+    why = f"; {_NO_VIDEO}" if "video" in kind else ""
+    return f"expected text, image_url or input_audio, found {kind[:60]!r}{why}"
+
+
+def _detail(fields: Fields) -> str:
+    detail = fields.get("detail", str) or "auto"
+    # `original`: as large as it is, as far as there is room.
+    known = detail if fields.ignored.strict else detail.lower().replace("original", "high")
+    if known not in DETAILS:
+        raise fields.error("detail", f"expected one of {', '.join(DETAILS)}, found {detail!r}")
+    return known
+
+
+def _only_thing(part: Fields, kind: str, *, is_inner: bool = False) -> tuple[str, str]:
+    """Name and text of the one thing that a part, or the object in it, holds."""
+    places = {kind, *_HELD}
+    part.skip_unknown(_BESIDE | places, asks.PART)
+    held = [place for place in sorted(places) if part.has(place)]
+    if len(held) != 1:
+        found = ", ".join(held) or "nothing"
+        raise part.error(kind, f"expected base64 or an address in one place, found {found}")
+    value = part.raw(held[0])
+    if isinstance(value, Mapping) and not is_inner:
+        return _only_thing(part.inner(held[0], value), "data", is_inner=True)
+    return part.name(held[0]), part.need(held[0], str).strip()
+
+
+def _file(part: Fields) -> GivenMedium | str:
+    """A file by its type: a picture, a sound or a text."""
+    part.skip_unknown(_BESIDE | {"file", "file_id", *_HELD}, {})
+    file = part.inner("file", part.raw("file")) if part.has("file") else part
+    if file.has("file_id"):
+        raise file.error("file_id", "files are not kept here: send `file_data`")
+    title = file.get("filename", str) or ""
+    name, text = _only_thing(file, "file_data")
+    head = text.partition(",")[0] if text[:5].lower() == "data:" else ""
+    said = next((file.get(each, str) for each in _TYPES_OF_FILES if file.has(each)), None)
+    kind = (
+        head[5:].partition(";")[0].strip() or said or mimetypes.guess_type(title)[0] or "unknown"
+    ).lower()
+    if kind.startswith(("image/", "audio/")):
+        return GivenMedium(kind.partition("/")[0], name, text)
+    if not kind.startswith("text/") and kind not in _TEXTS:
+        why = _NO_VIDEO if kind.startswith("video/") else "send its text, or pictures of its pages"
+        raise part.error(
+            "type",
+            f"files of type {kind[:60]!r} are not read here: {why}",
+            code="unsupported_value",
+        )
+    try:
+        words = from_base64(text.partition(",")[2] if head else text).decode("utf-8-sig")
+    except ValueError as error:  # UnicodeDecodeError, too
+        raise part.error("file", f"expected a text of UTF-8 in base64: {error}") from error
+    return f"{title}:\n{words}" if title else words

@@ -1,0 +1,52 @@
+"""Paths of requests that are one of ours but for what a client's or a proxy's settings add."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+_API = re.compile(r"/(?:v1|api)(?=/)")
+_SLASHES = re.compile(r"/{2,}")
+
+
+class PathMender:
+    """Takes `//v1/models`, `/v1/models/`, `/v1/v1/models`, `/llm/v1/models` and `/models` as meant.
+
+    Base addresses end with a slash or lack `/v1`, and proxies leave the place that they have. What
+    is a path of its own, as a page's files are, stays.
+    """
+
+    def __init__(self, app: ASGIApp, routes: Iterable[BaseRoute]) -> None:
+        """Know the paths of `routes` that are the API's and have no parameters."""
+        self._app = app
+        self._paths = {
+            route.path
+            for route in routes
+            if isinstance(route, Route) and "{" not in route.path and _API.match(route.path)
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand a request on, its path mended."""
+        if scope["type"] == "http" and scope["path"] not in self._paths:
+            path = self._meant(scope["path"])
+            if path is not None:
+                scope = {**scope, "path": path, "raw_path": path.encode()}
+        await self._app(scope, receive, send)
+
+    def _meant(self, path: str) -> str | None:
+        """The path of ours that another one must be."""
+        path = _SLASHES.sub("/", path)
+        path = path.removesuffix("/")
+        starts = [found.start() for found in _API.finditer(path)]
+        ends = [path[at:] for at in starts] + ["/v1" + path]
+        return next((end for end in ends if end in self._paths), None)
+
+
+def where_the_api_is(routes: Iterable[BaseRoute]) -> str:
+    """The API's paths, for who asks for another one."""
+    paths = [route.path for route in routes if isinstance(route, Route)]
+    shown = [path for path in paths if path.startswith("/v1/") and "{" not in path]
+    return f"; served are {', '.join(shown)} and Ollama's /api" if shown else ""
