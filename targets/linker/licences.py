@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from gemma4_compile import abi
@@ -73,6 +74,7 @@ def _section(title: str, text: str) -> str:
     return f"\n{_LINE}\n{title}\n{_LINE}\n\n{text}"
 
 
+@cache  # an index of thousands of files is read for each, a tenth of a small compilation
 def _part(package: str, name: str) -> tuple[str, str]:
     """Title and text of a file of an installed package: of its metadata, or next to its code."""
     files = importlib.metadata.files(package) or []
@@ -84,6 +86,7 @@ def _part(package: str, name: str) -> tuple[str, str]:
     return title, _read(Path(str(found[0].locate())), package)
 
 
+@cache
 def _read(path: Path, package: str) -> str:
     try:
         text = path.read_text("utf-8", errors="replace")
