@@ -68,7 +68,7 @@ node:
 	@touch $@
 
 setup: $(VENV)/dev.stamp
-	+@$(MAKE) --no-print-directory -j2 objects browsers
+	+@$(MAKE) --no-print-directory -j4 objects browsers
 
 # What every model library is linked with, which is compiled once a machine: one thread, beside downloads.
 objects: $(VENV)/dev.stamp
