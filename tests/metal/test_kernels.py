@@ -108,7 +108,8 @@ def cases() -> list[KernelCase]:
     made += few_row_experts(exact_experts()) + few_row_norms(FEW_ROW_NORMS) + few_row_routers()
     made += draws_of_rows() + windows()
     made += [case for name in list(FEW_ROWS)[1::2] for case in few_row_cases(name)]
-    for name in ("tiny heads", "padded keys"):
+    # Of several sequences: one launch of all, and one of each row.
+    for name in ("smallest heads", "tiny heads", "padded keys"):
         made += joint_cases(name) + one_row_cases(name)
     made += [case for name in OF_PARTS for case in cases_of_parts(name)]
     return [*made, *(make_case(one, seed, rows=5) for seed, one in enumerate(combinations()))]
@@ -122,25 +123,6 @@ def emulated(
 ) -> EmulatedCases:
     library = link_cases(cases, emulator.SPEC, tmp_path_factory.mktemp("kernels"))
     return EmulatedCases.load(cases, metal_device, library)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("order", ORDERS)
-def test_kernels_of_keys_in_parts(
-    order: str, metal_device: tvm.runtime.Device, tmp_path: Path
-) -> None:
-    cases = [case for name in ("decode", "few rows", "keys") for case in cases_of_parts(name)]
-    EmulatedCases.load(cases, metal_device, link_cases(cases, emulator.SPEC, tmp_path)).check(order)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("order", ORDERS)
-def test_kernels_of_several_sequences(
-    order: str, metal_device: tvm.runtime.Device, tmp_path: Path
-) -> None:
-    """A launch of each row, as libraries for Metal have it, and one of all, as on any other GPU."""
-    cases = one_row_cases("smallest heads") + joint_cases("smallest heads")
-    EmulatedCases.load(cases, metal_device, link_cases(cases, emulator.SPEC, tmp_path)).check(order)
 
 
 @pytest.mark.slow

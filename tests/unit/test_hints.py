@@ -37,6 +37,7 @@ OTHERS = {
     *("--include", "--local-dir"),  # of `hf download`
 }
 THINGS = ("MODEL", "ID_OR_DIR", "DIR_OR_ID", "DIR", "FOLDER", "FILE", "R")
+NAMING = re.compile(r"--[a-z]|gemma4-[a-z]")  # in the source of whatever the patterns below find
 NO_NAME = r"(?!(?:and|is|or|say)\b)"  # a sentence goes on
 LIMITS = {name for limits in library_options.LIMITS.values() for name in limits}
 
@@ -50,7 +51,10 @@ def texts() -> tuple[tuple[str, str], ...]:
 def _all_texts() -> Iterator[tuple[str, str]]:
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            source = path.read_text("utf-8")
+            if not NAMING.search(source):
+                continue  # nothing that is looked for
+            for node in ast.walk(ast.parse(source)):
                 if isinstance(node, ast.JoinedStr):
                     parts = (p.value if isinstance(p, ast.Constant) else "{}" for p in node.values)
                     text = "".join(map(str, parts))

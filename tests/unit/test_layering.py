@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tools.draw_packages import main as draw_packages
 from tools.imports import ROOT, SOURCE_FOLDERS, SOURCES, imports_of, parsed, part_of, statements
 
 MAX_LINES = 400
@@ -126,6 +127,10 @@ def wrong_import(part: str, imported: str) -> str | None:
     if target == "runtime":
         return None if part in MAY_RUN_PACKAGES else "but runs nothing"
     return None if layer(target) <= layer(part) else "which is a later stage"
+
+
+def test_the_committed_picture_of_the_packages_is_up_to_date() -> None:
+    assert draw_packages(["--check"]) == 0, "make docs"
 
 
 def test_imports_point_to_the_same_layer_or_one_above() -> None:
@@ -303,3 +308,16 @@ def test_folders_import_from_those_before_them(parent: str) -> None:
         if (other := below.get(imported, own)) != own and rank[other] >= rank[own]
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_calls_have_their_arguments_one_by_one() -> None:
+    """A call with too many wants a dataclass: neither `f(*(a, b))` nor `fmt: skip` hides it."""
+    packed = [
+        f"{module}:{call.lineno}"
+        for module in SOURCES
+        for call in ast.walk(parsed(module))
+        if isinstance(call, ast.Call)
+        and any(isinstance(a, ast.Starred) and isinstance(a.value, ast.Tuple) for a in call.args)
+    ]
+    skipped = [module for module, path in SOURCES.items() if "fmt: skip" in path.read_text("utf-8")]
+    assert (packed, skipped) == ([], [])

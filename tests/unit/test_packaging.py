@@ -24,6 +24,7 @@ MADE = (
     "targets/prebuilt/runtime-wasm32-1a2b/kv_state.o.sha256",
 )
 
+pytestmark = pytest.mark.slow  # test_repository.py has the list of packages, without a build
 pytest.importorskip("build", reason="the package `build` is not installed (make setup)")
 
 
@@ -78,7 +79,6 @@ def installed_name(path: str) -> str:
     return path if path.startswith("gemma4_compile/") else f"gemma4_compile/{path}"
 
 
-@pytest.mark.slow
 def test_wheel_holds_the_source_folders_and_nothing_else(built: Built) -> None:
     expected = {
         installed_name(name) for name in built.tracked if name.split("/")[0] in SOURCE_FOLDERS
@@ -120,7 +120,6 @@ def test_installed_package_imports_its_folders_from_the_wheel(built: Built) -> N
         assert Path(line).is_relative_to(built.installed), line
 
 
-@pytest.mark.slow
 def test_the_installed_server_finds_the_page_and_the_module(built: Built) -> None:
     program = (
         "from gemma4_compile.runtime.server.pages import find_module, find_page\n"

@@ -69,7 +69,6 @@ def _is_quick(kind: str, case: Case) -> bool:
 
 # Logits that are rounded twice are not clear enough to compare tokens.
 INT8 = (
-    ("heads 64, 48", Case("q4f16", "lavapipe", "int8")),
     ("dense, untied", Case("q4f16", "lavapipe", "int8", "subgroups-4")),
     ("3n e4b", Case("q4f16", "lavapipe", "int8")),
 )

@@ -149,7 +149,7 @@ def test_rows_from_the_host_change_nothing_but_the_memory(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scene", ["raced", "copied", "two", "profiled", "lost"])
+@pytest.mark.parametrize("scene", ["raced", "two", "lost"])
 def test_conversations_with_rows_from_the_host_are_the_same(play: Play, scene: str) -> None:
     """A long one, with guesses: tests/web/test_drafts.py."""
     plain = play(scene, fast=False)
