@@ -279,19 +279,28 @@ def _conversation(fields: Fields, entries: list[object]) -> tuple[Conversation, 
 
 
 def _result_of(message: Fields, conversation: Conversation) -> tuple[str | None, str | None]:
-    """The call that a result belongs to: by its id, or by the tool's name."""
+    """The call that a result belongs to: by its id, by the tool's name, or by their order.
+
+    Ollama's calls have no ids: a client that makes some (litellm) sends them with results alone.
+    """
     call_id = message.get("tool_call_id", str) or None
-    if call_id is not None and call_id not in conversation.calls:
+    if call_id is not None and call_id in conversation.calls:
+        return call_id, message.get("tool_name", str) or None
+    before = conversation.messages
+    last = next((i for i in reversed(range(len(before))) if before[i].tool_calls), None)
+    calls = () if last is None else before[last].tool_calls
+    if call_id is not None and all(call.call_id for call in calls):
         found = f"expected the id of a tool call before it, found {call_id[:60]!r}"
         raise message.error("tool_call_id", found)
     name = message.get("tool_name", str) or None
-    if call_id is None and name is None:
-        name = next(
-            (m.tool_calls[-1].name for m in reversed(conversation.messages) if m.tool_calls), None
-        )
-    if call_id is None and name is None:
-        raise message.error("tool_name", "expected the name of a tool that was called before it")
-    return call_id, name
+    if name is None:
+        if last is None:
+            raise message.error(
+                "tool_name", "expected the name of a tool that was called before it"
+            )
+        answered = sum(each.role == "tool" for each in before[last + 1 :])
+        name = calls[min(answered, len(calls) - 1)].name
+    return None, name
 
 
 def _calls(message: Fields) -> tuple[ToolCall, ...]:

@@ -18,6 +18,7 @@ from gemma4_compile.runtime.server.response_format import ANY_OBJECT
 USER = {"role": "user", "content": "a"}
 CALLS = [{"function": {"name": "f", "arguments": {"x": 1}}}]
 CALLED = {"role": "assistant", "content": "", "tool_calls": CALLS}
+NAMED = {**CALLED, "tool_calls": [{**CALLS[0], "id": "c"}]}
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}}
 
 
@@ -124,6 +125,24 @@ def test_who_asks_nothing_loads_or_lets_go(alive: Any, unloads: bool) -> None:
     assert read().model == "m"
 
 
+def test_results_are_those_of_the_calls_in_their_order_where_these_have_no_ids() -> None:
+    """As litellm sends them: an id of its own in each result, and none in the calls."""
+    calls = [{"function": {"name": name, "arguments": {}}} for name in ("f", "g")]
+    found = chat(
+        messages=[
+            USER,
+            {"role": "assistant", "content": "", "tool_calls": calls},
+            {"role": "tool", "content": "7", "tool_call_id": "call_1"},
+            {"role": "tool", "content": "8", "tool_call_id": "call_2"},
+            {"role": "assistant", "content": "", "tool_calls": calls},
+            {"role": "tool", "content": "9", "tool_call_id": "call_3"},
+            {"role": "tool", "content": "10", "tool_call_id": "call_4", "tool_name": "h"},
+        ]
+    )
+    results = [(each.name, each.content) for each in found.messages if each.role == "tool"]
+    assert results == [("f", "7"), ("g", "8"), ("f", "9"), ("h", "10")]
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -131,7 +150,8 @@ def test_who_asks_nothing_loads_or_lets_go(alive: Any, unloads: bool) -> None:
         ({"messages": [USER] * 10}, "messages"),
         ({"messages": [{"role": "critic"}]}, "messages[0].role"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_name"),
-        ({"messages": [CALLED, {"role": "tool", "tool_call_id": "x"}]}, "messages[1].tool_call_id"),
+        ({"messages": [NAMED, {"role": "tool", "tool_call_id": "x"}]}, "messages[1].tool_call_id"),
+        ({"messages": [USER, {"role": "tool", "tool_call_id": "x"}]}, "messages[1].tool_call_id"),
         ({"messages": [{**USER, "images": [1]}]}, "messages[0].images[0]"),
         ({"messages": [{**USER, "role": "system", "images": ["x"]}]}, "messages[0].images"),
         ({"messages": [USER, {"role": "assistant", "content": "I"}], "think": True}, "messages"),
