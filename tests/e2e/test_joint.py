@@ -19,6 +19,7 @@ from gemma4_compile.device_kinds import NATIVE_KINDS
 from gemma4_compile.runtime import ContextFullError, Engine, Sampler, SamplingOptions
 from gemma4_compile.runtime.device import device
 from gemma4_compile.runtime.engine.sequence import Sequence
+from gemma4_compile.runtime.engine.turns import Turns
 from gemma4_compile.runtime.library.joint_steps import JointDraws
 from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.runtime.sampling.sampling import DrawOptions, Float32Array
@@ -233,6 +234,42 @@ def test_rows_with_the_same_options_are_drawn_at_once(
                 token = by_itself(logits_of(alone, alone.sequence))
             assert step[index] == token
             alone.decode(token)
+
+
+def test_logits_that_a_draw_did_not_keep_are_made_again(
+    engine: Engine, alone: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a fork at the end, and for a step whose tokens were not read; rings have wrapped."""
+    drawing(engine, monkeypatch)
+    prompts = [ids_of(9, 1), ids_of(RINGS + 20, 2)]
+    sequences = begun(engine, prompts)
+    for seed, sequence in enumerate(sequences):
+        sequence.sampler = Sampler(SamplingOptions(0.9, top_p=0.9), seed)
+    added = [[token] for token in engine.step(sequences)]
+    after = engine.step(sequences)
+    assert [one.logits for one in sequences] == [None, None]
+    child = engine.sequences.fork(sequences[1])
+    child.sampler = Sampler(SamplingOptions(temperature=0.0))
+    expected = by_hand(alone, prompts[1], added[1])
+    assert engine.step([child]) == [int(expected.argmax())]
+    np.testing.assert_array_equal(logits_of(engine, child), expected)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Turns, "_read", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            engine.step(sequences)
+    lengths = [len(prompt) + 2 for prompt in prompts]
+    assert [one.length for one in sequences] == lengths
+    again = engine.step(sequences)
+    assert [one.length for one in sequences] == lengths
+    for seed, (prompt, own) in enumerate(zip(prompts, added, strict=True)):
+        by_itself = Sampler(SamplingOptions(0.9, top_p=0.9), seed)
+        numbers = [by_itself.random() for _ in range(4)]  # one was for tokens that nobody read
+        by_hand(alone, prompt, [*own, after[seed]])
+        assert again[seed] == alone.sampling.draw_last((0.9, 0.9), numbers[3])
 
 
 def test_a_failed_step_is_drawn_again(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,7 @@ class DeviceSampling:
         self.sequence.logits = None
 
     def _logits(self) -> tvm_ffi.Tensor:
-        logits = self.sequence.logits
+        logits = self._runner.last_logits(self.sequence)
         if logits is None:
             raise UsageError("there are no logits to draw from: add a token first")
         return logits

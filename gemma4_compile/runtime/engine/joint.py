@@ -106,5 +106,5 @@ class Joint:
             self._runner.window.put(tokens)
         Sequence.begin_step(sequences)
         logits = self.steps.forward(tokens)
-        Sequence.end_step(sequences)
+        Sequence.end_step(sequences, tokens)
         return JointRows(logits, sequences, self._runner, self._draws)

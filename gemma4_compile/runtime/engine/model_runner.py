@@ -110,6 +110,17 @@ class ModelRunner:
             self.window.put([token_id])
         return self.step(sequence, self.ids.write([[token_id]]))
 
+    def last_logits(self, sequence: Sequence) -> tvm_ffi.Tensor | None:
+        """Logits of the token that was added last; None where there are none.
+
+        A step of several sequences that draws keeps none. Who asks for them all the same, as a
+        fork or after Ctrl-C, has that token taken back and added again.
+        """
+        token_id = sequence.added
+        if sequence.logits is None and token_id is not None and sequence.pop(1):
+            self.forward_one(sequence, token_id)
+        return sequence.logits
+
     def step(self, sequence: Sequence, ids: tvm_ffi.Tensor) -> tvm_ffi.Tensor:
         """As `forward_one`, with a token on the device, int32 (1, 1), that is known to fit.
 

@@ -44,6 +44,8 @@ class Sequence:
     chosen : the token that was chosen last and is not in the state; None for none
     logits : on the device, of the token that was added last; None where a draw used them, or it was
         taken back
+    added : that token, where a step of several sequences added it, which may keep no logits: see
+        `ModelRunner.last_logits`
     version : another number after every change; who remembers something of the sequence's end
         remembers the version as well
     tentative : guesses at the end that `keep` decides about; None outside a round
@@ -56,6 +58,7 @@ class Sequence:
         self.sampler: TokenChooser | None = None
         self.chosen: int | None = None
         self.logits: tvm_ffi.Tensor | None = None
+        self.added: int | None = None
         self.version = 0
         self.tentative: int | None = None
         self._removed = False
@@ -85,6 +88,7 @@ class Sequence:
     def begin(self, count: int) -> None:
         """Make room for so many more tokens, before the call that adds them."""
         self.version += 1
+        self.added = None
         self._kv.begin((self._number,), (count,))
 
     def end(self, logits: tvm_ffi.Tensor | None = None) -> None:
@@ -101,11 +105,12 @@ class Sequence:
         state.begin(numbers, (1,) * len(numbers))
 
     @staticmethod
-    def end_step(sequences: Collection[Sequence]) -> None:
+    def end_step(sequences: Collection[Sequence], tokens: Collection[int]) -> None:
         """Finish what `begin_step` began, after the call; whose logits each gets is set after."""
         next(iter(sequences))._kv.end()
-        for sequence in sequences:
+        for sequence, token_id in zip(sequences, tokens, strict=True):
             sequence.logits = sequence.chosen = None
+            sequence.added = token_id
 
     def end_round(self, guesses: int) -> None:
         """As `end`, where so many of the tokens are guesses."""
@@ -197,7 +202,7 @@ class Sequence:
 
     def _forget_end(self) -> None:
         self.version += 1
-        self.tentative = self.chosen = self.logits = None
+        self.tentative = self.chosen = self.logits = self.added = None
 
 
 class Sequences:
@@ -257,6 +262,8 @@ class Sequences:
             logits = self._device.copied(parent.logits)
         added = parent.fork(begin, next(self._numbers))
         added.logits = logits
+        if begin == parent.length:
+            added.added = parent.added
         self._held.append(added)
         return added
 

@@ -37,6 +37,9 @@ class Turns:
             raise UsageError("step: a sequence is named twice")
         samplers = {sequence: self._check(sequence) for sequence in sequences}
         options = {one: self._options(sampler) for one, sampler in samplers.items()}
+        for sequence in sequences:
+            if sequence.chosen is None:
+                self._runner.last_logits(sequence)
         drawn = self._add(sequences, samplers, options)
         done = {sequence for group, _ in drawn for sequence in group}
         for sequence, own in options.items():
@@ -65,7 +68,7 @@ class Turns:
         """Add the tokens that wait, and launch the draws of rows that have their options in common.
 
         Their logits are not kept, unless a sampler of the host may end the step with an error: then
-        the next step draws again.
+        the next step draws again. So it does after Ctrl-C, from logits that are made again.
         """
         waiting = [(one, one.chosen) for one in sequences if one.chosen is not None]
         waiting.sort(key=lambda pair: options[pair[0]] or ())  # equal ones side by side
@@ -91,7 +94,7 @@ class Turns:
             self._runner.check(sequence, [sequence.chosen])
         elif not sequence.length:
             raise UsageError("step: a sequence has no tokens: add a prompt first")
-        elif sequence.logits is None:
+        elif sequence.logits is None and sequence.added is None:
             raise UsageError(
                 "step: a sequence has no logits of its last token, since tokens were taken back or "
                 "a draw used them: add a token first"

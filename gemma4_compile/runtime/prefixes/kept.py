@@ -221,8 +221,8 @@ class KeptPrefixes:
 
     def reach(self, prompt: Prompt) -> int:
         """How many tokens of a prompt a sequence that holds none would be given; 0 for few."""
-        found = self.memory.reach(prompt.keys(), self.cut(prompt))
-        return found if found >= self.least_restored else 0
+        found = self.memory.peek(prompt.keys(), self.cut(prompt))
+        return 0 if found is None or found.count < self.least_restored else found.count
 
     @property
     def least_restored(self) -> int:
@@ -287,7 +287,9 @@ class SequencePrefixes:
         turns: Keys[int] = ()
         if kept.spacing.turns(begin, len(keys)):
             turns = [place for place, one in enumerate(prompt.ids, 1) if one in turn_ends]
-        parting = cut(kept.memory.shared(keys))
+        parting, near = cut(kept.memory.shared(keys)), kept.memory.peek(keys, cut)
+        if near is not None and near.count >= parting and near.before is None:
+            parting = 0  # one that is kept is as good, with its last words taken back
         self._places = kept.spacing.places(begin, len(keys), held, parting, turns)
         return self._places.cuts
 

@@ -80,10 +80,12 @@ class PrefixMemory(Generic[State]):
         self._use(found.node)
         return Found(self._used[found.node], found.count, found.before)
 
-    def reach(self, keys: Keys, cut: Cut = lambda count: count) -> int:
-        """How many tokens `find` would find; nothing counts as used."""
+    def peek(self, keys: Keys, cut: Cut = lambda count: count) -> Found[State] | None:
+        """As `find`, but nothing counts as used."""
         found = self._tree.find(keys, cut)
-        return 0 if found is None else found.count
+        if found is None:
+            return None
+        return Found(self._used[found.node], found.count, found.before)
 
     def shared(self, keys: Keys) -> int:
         """As `PrefixTree.shared`."""

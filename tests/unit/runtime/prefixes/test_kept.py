@@ -246,12 +246,23 @@ def test_the_second_prompt_goes_on_where_it_parts_from_the_first_ones_end() -> N
     assert kept_before == 176
     for part in (160, 177, 185, 200, 209):
         assert found(prefixes, Prompt([*prompt[:part], *range(500, 530)])) == part
-    second = Prompt([*prompt[:190], *range(500, 506)])
+    second = Prompt([*prompt[:185], *range(500, 506)])
     sequence = Counting(range(700, 760))
     assert read(prefixes, sequence, second) == [6]
     # It is kept at the prompt's end, for it is in its last chunk: none was cut for it.
-    assert found(prefixes, Prompt([*prompt[:190], 7, 8])) == 190
-    assert [len(one) for one in _states(prefixes)][-2:] == [190, 210]
+    assert found(prefixes, Prompt([*prompt[:185], 7, 8])) == 185
+    assert [len(one) for one in _states(prefixes)][-2:] == [185, 210]
+
+
+def test_a_place_is_not_kept_to_which_a_prefix_can_be_taken_back() -> None:
+    """As of a conversation that goes on from a prompt's end but for a template's last words."""
+    prefixes, keys = kept(), list(range(200))
+    hold(prefixes, keys)
+    for turn in range(3):
+        keys = [*keys[:-4], *range(1000 * turn + 500, 1000 * turn + 530)]
+        read(prefixes, Counting(), Prompt(keys))
+    assert not {196, 222, 248} & {one.stop for one in _states(prefixes, keys)}
+    assert found(prefixes, Prompt([*keys, 7])) > 250
 
 
 def test_a_long_prompt_is_cut_where_its_first_turn_ends() -> None:
@@ -359,9 +370,10 @@ def test_nothing_is_kept_without_a_budget_or_by_a_library_that_cannot_copy() -> 
     assert kept_prefixes(Engine(Old()), BUDGET) is None
 
 
-def _states(prefixes: KeptPrefixes) -> list[range]:
-    keys = list(range(800))
-    held = {x.length for n in range(1, 801) if (x := prefixes.memory.at(keys[:n]))}
+def _states(prefixes: KeptPrefixes, keys: Iterable[int] = range(800)) -> list[range]:
+    keys = list(keys)
+    lengths = range(1, len(keys) + 1)
+    held = {x.length for n in lengths if (x := prefixes.memory.at(keys[:n]))}
     return [range(length) for length in sorted(held)]
 
 
