@@ -12,6 +12,7 @@ from gemma4_compile.device_kinds import DeviceType
 from gemma4_compile.errors import TargetError
 from gemma4_compile.targets import cpu
 from gemma4_compile.targets.linker import link as linker
+from gemma4_compile.targets.metal_intrinsics import LowerMetalIntrinsics
 from gemma4_compile.targets.spec import FLOAT, TargetSpec
 from gemma4_compile.targets.target import Target
 from gemma4_compile.targets.tuning import read_tuning
@@ -62,4 +63,4 @@ def link(
     linker.link_library(executable, output, MACOS, progress=progress)
 
 
-TARGET = Target(LIMITS, link, lambda: MACOS)
+TARGET = Target(LIMITS, link, lambda: MACOS, passes=lambda: (LowerMetalIntrinsics(),))

@@ -48,6 +48,11 @@ BODIES = {
     "exchange": """
   y[thread_.x] = simd_shuffle_xor(x[thread_.x], 5) - simd_shuffle_up(x[thread_.x], 0);
 """,
+    "reductions": """
+  float v = x[thread_.x];
+  float all[4] = {simd_sum(v), simd_max(v), simd_min(v), (float)simd_sum((half)v)};
+  y[thread_.x] = all[thread_.x % 4];
+""",
     "first_lane": """
   y[thread_.x] = simd_shuffle(x[thread_.x], 0);
 """,
@@ -153,6 +158,21 @@ def test_a_simdgroup_has_32_neighbours(kernels: ctypes.CDLL) -> None:
     np.testing.assert_allclose(y.reshape(2, 32), np.repeat(halves[:, None], 32, 1), rtol=1e-5)
     lanes = np.arange(64)
     np.testing.assert_array_equal(launch(kernels, "exchange", X), X[lanes ^ 5] - X)
+
+
+def test_a_simdgroup_reduces_in_no_promised_order(kernels: ctypes.CDLL) -> None:
+    results = [launch(kernels, "reductions", X, reverse=reverse) for reverse in (False, True)]
+    halves = X.reshape(2, 32)
+    for sums, largest, smallest, in_half in (y.reshape(16, 4).T for y in results):
+        for found, expected, allowed in (
+            (sums, halves.astype(np.float64).sum(axis=1), 32 * 2.0**-24),
+            (in_half, halves.astype(np.float64).sum(axis=1), 32 * 2.0**-11),
+        ):
+            bound = allowed * np.abs(halves).sum(axis=1)
+            assert (np.abs(found.reshape(2, 8) - expected[:, None]) <= bound[:, None]).all()
+        np.testing.assert_array_equal(largest, np.repeat(halves.max(axis=1), 8))
+        np.testing.assert_array_equal(smallest, np.repeat(halves.min(axis=1), 8))
+    assert (results[0] != results[1]).any(), "two orders of sums"
 
 
 def test_a_smaller_launch_before_it_disturbs_no_simdgroup(kernels: ctypes.CDLL) -> None:

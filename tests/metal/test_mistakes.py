@@ -60,7 +60,8 @@ MISTAKES: dict[str, tuple[int, Callable[[str], str]]] = {
         other(r"thread float (v\w*)\[1\]", r"thread half \1[1]", kernels_without="exp("),
     ),
     "scales of another group": (GEMM, other(r"q_scale0_ptr\[(.*)\];", r"q_scale0_ptr[\1 ^ 1];")),
-    "a lane too far": (NORM, other(r"(simd_shuffle_down\(.*), 2\)", r"\1, 3)")),
+    "a lane too far": (GEMV, other(r"(simd_shuffle_down\(.*), 2\)", r"\1, 3)")),
+    "the largest in a sum's place": (NORM, other(r"simd_sum\(", "simd_max(")),
     "weights without the largest maximum": (MERGE, other(r"= \((v\w*) - v\w*\);", r"= \1;")),
     "nibbles in another order": (GEMV, other(r">> \(uint\)4\)", ">> (uint)8)")),
     "15 as the code below it": (
@@ -77,6 +78,7 @@ MISTAKES: dict[str, tuple[int, Callable[[str], str]]] = {
 QUICK = (
     "no barrier before a tile is read",
     "a lane too far",
+    "the largest in a sum's place",
     "half as an integer",
     "weights without the largest maximum",
 )

@@ -11,6 +11,7 @@ from gemma4_compile.operators.types import Expr
 
 DOT4 = "dot4I8Packed"
 EXCHANGE = "subgroupShuffleXor"
+SMALLEST = "subgroupMin"
 NEAREST = "round"
 HALVES = "gemma4_halves"
 
@@ -38,3 +39,8 @@ def halves(word: Expr) -> Expr:
     WGSL has no such word that keeps the smallest numbers; wgsl_halves.py has the function.
     """
     return tirx.call_pure_extern("float32x2", HALVES, word)
+
+
+def smallest_of_subgroup(value: Expr) -> Expr:
+    """The smallest float32 of a whole subgroup's threads; each of them gets it."""
+    return tirx.call_extern("float32", SMALLEST, value)

@@ -310,6 +310,8 @@ uint32_t lanes() {
   return std::min(kSimdWidth, group().threads - begin);
 }
 
+bool is_descending() { return group().launch->descending; }
+
 bool is_own(const void* address) {
   const char* stack = group().current->stack;
   const char* place = static_cast<const char*>(address);

@@ -49,6 +49,9 @@ const char* exchange(const void* value, size_t bytes, int line);
 uint32_t lane();
 uint32_t lanes();
 
+/*! Whether the last threads go first. */
+bool is_descending();
+
 /*! Whether an address is of the calling thread's own variables. */
 bool is_own(const void* address);
 
