@@ -33,6 +33,8 @@ from gemma4_compile.targets.kernels.attention import (
     patches,
     prefill,
     qk_norm_rope_cache,
+    simdgroup_chunk,
+    simdgroup_patches,
     spans,
     subgroup_matrix_patches,
     tensor_core_chunk,
@@ -151,6 +153,8 @@ def select(operator: Operator, spec: TargetSpec) -> Factory:
                 return tensor_core_gemm.make_tensor_core_gemm
             if subgroup_matrix_gemm.fits_subgroup_matrices(operator, spec):
                 return subgroup_matrix_gemm.make_subgroup_matrix_gemm
+            if bounded_gemm.fits_simdgroups(operator, spec):
+                return bounded_gemm.make_simdgroup_bounded_gemm
             return bounded_gemm.make_bounded_gemm
         case Linear(rows=Few()):
             on_tensor_cores = few_row_tensor_cores.fits_tensor_cores(operator, spec)
@@ -187,12 +191,16 @@ def select(operator: Operator, spec: TargetSpec) -> Factory:
         case PrefillAttention():
             if tensor_core_chunk.fits_tensor_cores(operator, spec):
                 return tensor_core_chunk.make_tensor_core_chunk_attention
+            if simdgroup_chunk.fits_simdgroups(operator, spec):
+                return simdgroup_chunk.make_simdgroup_chunk_attention
             return prefill.make_prefill_attention
         case PatchAttention():
             if tensor_core_patches.fits_tensor_cores(operator, spec):
                 return tensor_core_patches.make_tensor_core_attention
             if subgroup_matrix_patches.fits_subgroup_matrices(operator, spec):
                 return subgroup_matrix_patches.make_subgroup_matrix_attention
+            if simdgroup_patches.fits_simdgroups(operator, spec):
+                return simdgroup_patches.make_simdgroup_patch_attention
             return patches.make_patch_attention
     return ONE_KERNEL[operator.kind]
 

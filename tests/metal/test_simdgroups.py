@@ -17,12 +17,14 @@ from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.minima import MinimaLayout
 from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.targets import target_spec
+from gemma4_compile.targets.kernels.linear import bounded_gemm
 from gemma4_compile.targets.kernels.linear.gemm import fits_simdgroups
 from tests.metal import emulator
 from tests.metal.emulated_kernels import ORDERS, EmulatedCases, link_cases
 from tests.metal.test_emulator import HEAD, NUMBERS, SIGNATURE, launch
 from tests.metal.test_mistakes import BARRIER, other, without, wrong_cases
 from tests.numerics.kernel_cases import KernelCase, make_case
+from tests.numerics.linear.test_bounded_kernels import OPERATORS as TOWERS
 
 # --- The emulator ---
 
@@ -175,7 +177,7 @@ def test_four_bits_are_multiplied_in_matrices(
 def test_every_kernel_computes_its_definition(
     metal_device: tvm.runtime.Device, tmp_path: Path
 ) -> None:
-    cases = [make_case(operator, seed) for seed, operator in enumerate(OPERATORS)]
+    cases = [make_case(operator, seed) for seed, operator in enumerate((*OPERATORS, *TOWERS))]
     sources = []
 
     def note(source: str) -> str:
@@ -214,5 +216,7 @@ def test_mistake_is_found(
 def test_integers_are_left_to_the_other_kernels() -> None:
     spec = target_spec("metal", "simdgroups")
     assert all(fits_simdgroups(one, spec) for one in OPERATORS if isinstance(one, Linear))
+    assert all(bounded_gemm.fits_simdgroups(one, spec) for one in TOWERS)
+    assert not bounded_gemm.fits_simdgroups(TOWERS[0], target_spec("metal"))
     assert not fits_simdgroups(OPERATORS[0], target_spec("metal"))
     assert not fits_simdgroups(OPERATORS[0], replace(spec, max_shared_memory_bytes=16 << 10))

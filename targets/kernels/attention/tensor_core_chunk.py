@@ -21,7 +21,7 @@ from gemma4_compile.operators.attention_splits import LOWEST
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, materialize, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Operation
-from gemma4_compile.targets.kernels.attention.prefill import PrefillOperands
+from gemma4_compile.targets.kernels.attention.group_rows import GroupArguments, GroupRows
 from gemma4_compile.targets.kernels.attention.tensor_core_chunk_shape import (
     TURNED,
     TensorCoreChunkShape,
@@ -79,14 +79,13 @@ class _Block:
 
     def __init__(
         self,
-        operator: PrefillAttention,
+        rows: GroupRows,
         shape: TensorCoreChunkShape,
-        args: PrefillOperands,
         thread: Expr,
         first_row: Expr,
     ) -> None:
-        self.operator, self.shape, self.args, self.thread = operator, shape, args, thread
-        self.group = operator.heads // operator.kv_heads
+        self.rows_of, self.operator, self.args = rows, rows.operator, rows.args
+        self.shape, self.thread = shape, thread
         warp = tirx.floordiv(thread, WARP)
         self.lane = bind(tirx.floormod(thread, WARP))
         self.part = bind(below(warp, shape.parts))
@@ -112,31 +111,20 @@ class _Block:
         self.weight_sums = [LocalVar("float32", f32(0.0)) for _ in range(2)]
         for index in range(shape.channels // N * SUMS):
             store(self.totals, f32(0.0), index)
-        self.seen = [self.seen_by(self.token(row)) for row in self.rows]
+        self.seen = [self.rows_of.seen_by(self.rows_of.token(row)) for row in self.rows]
         self._place_in_tiles()
         self._load_queries()
 
     # --- Rows ---
 
-    def token(self, row: Expr) -> Expr:
-        """The chunk's row that a row of the block belongs to, before the end of the chunk."""
-        return materialize(tirx.min(tirx.floordiv(row, self.group), self.args.last_token))
-
     def column(self, row: Expr) -> Expr:
         """The first of the warp's channels of a row's head."""
-        head = self.args.first_head + tirx.floormod(row, self.group)
+        head = self.rows_of.head(row)
         return bind(head * self.shape.head_dim + self.part * self.shape.channels)
-
-    def seen_by(self, token: Expr) -> tuple[Expr, Expr]:
-        """The first key that a row of the chunk sees, and the one after its last."""
-        position = materialize(self.args.position(token))
-        end = self.args.key_end(token)
-        first = materialize(self.operator.first_key(position))
-        return first, materialize(position + 1 if end is None else end)
 
     def _load_queries(self) -> None:
         """Read and round the queries, each to the thread that multiplies it."""
-        tokens = [self.token(row) for row in self.rows]
+        tokens = [self.rows_of.token(row) for row in self.rows]
         columns = [self.column(row) + tirx.floormod(self.lane, LANES) * 2 for row in self.rows]
         for step in range(self.shape.steps):
             for word in range(A_WORDS):
@@ -303,7 +291,7 @@ class _Block:
         for half, (row, total) in enumerate(zip(self.rows, self.weight_sums, strict=True)):
             _over_row(total, add)
             with when(row < end):
-                token = materialize(tirx.floordiv(row, self.group))
+                token = materialize(tirx.floordiv(row, self.rows_of.group))
                 column = self.column(row) + tirx.floormod(self.lane, LANES) * 2
                 for j in range(self.shape.channels // N):
                     for i in range(2):
@@ -325,55 +313,30 @@ def make_tensor_core_chunk_attention(operator: PrefillAttention, spec: TargetSpe
     `PrefillAttention.definition`.
     """
     shape = tensor_core_chunk_shape(operator, spec)
-    n, heads, dim = operator.rows.extent(), operator.heads, operator.head_dim
-    group = heads // operator.kv_heads
     with function(scheduled=True) as build:
-        q = build.arg("q", (n, heads * dim), "float32")
-        cache = operator.cache.shape()
-        key = build.arg("key", cache, operator.cache_dtype)
-        value = build.arg("value", cache, operator.cache_dtype)
-        positions = build.arg("positions", (4,), "int32")
-        last_rows = operator.declare_last_rows(build, n)
-        out = build.arg("out", (n, heads * dim), operator.out_dtype)
-        tiles = tirx.floordiv(n * group + (shape.rows - 1), shape.rows)
-        with launch(shape.threads, operator.kv_heads, tiles) as (g, turn, thread):
-            end_row = bind(i32(n) * group)
-            tile = tirx.floordiv(end_row + (shape.rows - 1), shape.rows) - 1 - turn
-            first_row = bind(tile * shape.rows)
-            last_token = bind(i32(n) - 1)
-            lowest = materialize(positions[0]) if operator.has_copies else None
-            offset = materialize(positions[2] - i32(n))
-            args = PrefillOperands(
-                q=q,
-                key=key,
-                value=value,
-                first_head=g * group,
-                g=g,
-                first_token=bind(tirx.floordiv(first_row, group)),
-                last_token=last_token,
-                offset=offset,
-                last_rows=last_rows,
-                lowest=lowest,
-            )
-            block = _Block(operator, shape, args, thread, first_row)
+        args = GroupArguments.declare(build, operator)
+        grid = operator.kv_heads, args.tiles(shape.rows)
+        with launch(shape.threads, *grid) as (g, turn, thread):
+            rows, first_row, end_row = args.rows_of(g, turn, shape.rows)
+            block = _Block(rows, shape, thread, first_row)
             # Neither end of what a row sees falls from one row to the next.
-            begin, seen_by_all = block.seen_by(block.token(first_row))
-            begin_of_all, end = block.seen_by(block.token(first_row + (shape.rows - 1)))
+            begin, seen_by_all = rows.seen_by(rows.token(first_row))
+            begin_of_all, end = rows.seen_by(rows.token(first_row + (shape.rows - 1)))
             last = bind(end - 1)
-            block.begin(block.keys, key, begin, last)
+            block.begin(block.keys, args.key, begin, last)
             block.end(block.keys)
             steps = tirx.floordiv(end - begin + (shape.keys - 1), shape.keys)
             with T.serial(0, steps) as step:
                 base = materialize(begin + step * shape.keys)
-                block.begin(block.values, value, base, last)
+                block.begin(block.values, args.value, base, last)
                 block.score()
                 block.end(block.values)
-                block.begin(block.keys, key, base + shape.keys, last)
+                block.begin(block.keys, args.key, base + shape.keys, last)
                 block.add_parts()
                 with when((base < begin_of_all) | (base + shape.keys > seen_by_all)):
                     block.mask(base)
                 block.weigh()
                 block.accumulate()
                 block.end(block.keys)
-            block.finish(out, end_row)
+            block.finish(args.out, end_row)
     return build.result

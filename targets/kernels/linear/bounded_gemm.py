@@ -1,22 +1,29 @@
 """Matrix times many rows between clips, in the tiles of a prefill chunk's matmul.
 
-Definition: `BoundedLinear` in operators/bounded_linear.py. Product of a tile: tiles/products.py.
+Definition: `BoundedLinear` in operators/bounded_linear.py. Product of a tile: tiles/products.py,
+tiles/simdgroup_matrices.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tvm import tirx
 
 from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.tir import bind, function, i32
-from gemma4_compile.operators.types import Expr
+from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import launch
+from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.bounded_operands import BoundedOperands
 from gemma4_compile.targets.kernels.linear.gemm import clamped, shape_of, step_count
-from gemma4_compile.targets.kernels.tiles.loaders import Change, splat
-from gemma4_compile.targets.kernels.tiles.products import FloatTileProduct
+from gemma4_compile.targets.kernels.tiles.loaders import Change, RowOf, splat
+from gemma4_compile.targets.kernels.tiles.products import FloatTileProduct, TileShape
+from gemma4_compile.targets.kernels.tiles.simdgroup_matrices import (
+    SimdgroupShape,
+    SimdgroupTileProduct,
+    has_simdgroup_matrices,
+)
 from gemma4_compile.targets.spec import TargetSpec
 
 
@@ -25,8 +32,38 @@ def make_bounded_gemm(operator: BoundedLinear, spec: TargetSpec) -> tirx.PrimFun
 
     Grid: W's rows / tile x rows / tile. Shared: both tiles. Reference: `BoundedLinear.definition`.
     """
+    shape = shape_of(spec.tuning.bounded_gemm, spec, operator.layout.rows, is_int8=False)
+    return _make(operator, shape, _of_floats)
+
+
+def fits_simdgroups(_operator: BoundedLinear, spec: TargetSpec) -> bool:
+    """Return whether a tower's matmul has `make_simdgroup_bounded_gemm`."""
+    return has_simdgroup_matrices(spec, SimdgroupShape())
+
+
+def make_simdgroup_bounded_gemm(operator: BoundedLinear, _spec: TargetSpec) -> tirx.PrimFunc:
+    """`make_bounded_gemm` with matrices of 8 x 8 that a simdgroup multiplies."""
+    return _make(operator, SimdgroupShape(), SimdgroupTileProduct)
+
+
+def _of_floats(
+    shape: TileShape,
+    x: Sequence[Buffer],
+    weights: WeightReader,
+    thread: Expr,
+    row_of_x: RowOf,
+    row_of_w: RowOf,
+    change: Change | None,
+) -> FloatTileProduct:
+    return FloatTileProduct(shape, x[0], weights, thread, row_of_x, row_of_w, change)
+
+
+def _make(
+    operator: BoundedLinear,
+    shape: TileShape | SimdgroupShape,
+    make: Callable[..., FloatTileProduct | SimdgroupTileProduct],
+) -> tirx.PrimFunc:
     rows = operator.layout.rows
-    shape = shape_of(spec.tuning.bounded_gemm, spec, rows, is_int8=False)
     with function(scheduled=True) as build:
         args = BoundedOperands.declare(build, operator)
         n = args.rows
@@ -35,15 +72,8 @@ def make_bounded_gemm(operator: BoundedLinear, spec: TargetSpec) -> tirx.PrimFun
             limits, last = args.limits(), bind(i32(n) - 1)
             first_m, first_n = bind(block_m * shape.rows), bind(block_n * shape.columns)
             row_of_w = clamped(first_n, rows - 1) if rows % shape.columns else first_n.__add__
-            product = FloatTileProduct(
-                shape,
-                args.x,
-                args.weights,
-                thread,
-                clamped(first_m, last),
-                row_of_w,
-                change=_clip(limits),
-            )
+            row_of_x = clamped(first_m, last)
+            product = make(shape, [args.x], args.weights, thread, row_of_x, row_of_w, _clip(limits))
             product.run(i32(step_count(shape, operator.cols)))
 
             def finish(i: Expr, r: Expr, sums: Sequence[Expr]) -> None:

@@ -25,13 +25,14 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import bind, i32
-from gemma4_compile.operators.types import Buffer, Expr
+from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import barrier, shared
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.tiles.loaders import (
     BANK_VECTORS,
     QUAD,
     VECTOR,
+    Change,
     DenseLoader,
     Loader,
     Move,
@@ -50,12 +51,56 @@ AS_FLOATS = "(threadgroup float*)"
 PADDING = 1  # vectors after each channel: so channels begin in different banks
 
 
-class _Matrices(Protocol):
+class Matrices(Protocol):
     """Matrices of a simdgroup, which calls name by their variable and a number."""
 
     @property
     def data(self) -> Expr:
         """The variable."""
+
+
+def matrices(count: int) -> Matrices:
+    """So many of them; NaN until something fills them."""
+    return T.alloc_buffer((count * SIDE * SIDE,), "float32", scope="metal.simdgroup")
+
+
+def clear(to: Matrices, number: int) -> None:
+    """Set a matrix to 0."""
+    T.evaluate(T.metal.make_filled_simdgroup_matrix(to.data, number, f32(0.0)))
+
+
+def load(
+    to: Matrices, number: int, memory: Buffer, place: Index, pitch: int, transposed: bool = False
+) -> None:
+    """Load a matrix from memory of float32 vectors, from vector `place` on.
+
+    Parameters
+    ----------
+    pitch : vectors from a row to the next
+    transposed : whether rows of memory are its columns
+    """
+    at = _address(memory, place)
+    T.evaluate(
+        T.metal.simdgroup_load(to.data, number, at, pitch * VECTOR, transpose_matrix=transposed)
+    )
+
+
+def save(source: Matrices, number: int, memory: Buffer, place: Index, pitch: int) -> None:
+    """Store a matrix as `load` finds it; other threads see it after a barrier."""
+    at = _address(memory, place)
+    T.evaluate(T.metal.simdgroup_store(source.data, number, at, pitch * VECTOR))
+
+
+def multiply(
+    total: tuple[Matrices, int],
+    left: tuple[Matrices, int],
+    right: tuple[Matrices, int],
+    added: tuple[Matrices, int] | None = None,
+) -> None:
+    """``total = left right + added``, added to the total itself where nothing is given."""
+    operands = (total, left, right, total if added is None else added)
+    places = [part for one, number in operands for part in (one.data, number)]
+    T.evaluate(T.metal.simdgroup_multiply_accumulate(*places))
 
 
 @dataclass(frozen=True)
@@ -138,6 +183,7 @@ class SimdgroupTileProduct:
     ----------
     x : one tensor (any, cols), the left matrix
     row_of_x, row_of_w : rows of the tensors by rows of the tile; clamped, so that all exist
+    change : of x, four channels at a time, or None
     """
 
     def __init__(
@@ -148,6 +194,7 @@ class SimdgroupTileProduct:
         thread: Expr,
         row_of_x: RowOf,
         row_of_w: RowOf,
+        change: Change | None = None,
     ) -> None:
         self._shape = shape
         self._x = _MatrixTile(0, shape.rows, shape.depth)
@@ -159,13 +206,16 @@ class SimdgroupTileProduct:
         self._first_row = bind(tirx.floordiv(simdgroup, across) * shape.part_rows)
         self._first_column = bind(tirx.floormod(simdgroup, across) * shape.part_columns)
         self._tall, self._wide = shape.part_rows // SIDE, shape.part_columns // SIDE
-        self._sums = _matrices(self._tall * self._wide)
-        self._left, self._right = _matrices(self._tall), _matrices(self._wide)
+        self._sums = matrices(self._tall * self._wide)
+        self._left, self._right = matrices(self._tall), matrices(self._wide)
         for total in range(self._tall * self._wide):
-            _call(T.metal.make_filled_simdgroup_matrix(self._sums.data, total, f32(0.0)))
+            clear(self._sums, total)
         move_x = Move(self._x, thread, shape.threads, 0, row_of_x)
         move_w = Move(self._w, thread, shape.threads, self._x.blocks, row_of_w)
-        self._loaders: Sequence[Loader] = (DenseLoader(move_x, x[0]), WeightLoader(move_w, weights))
+        self._loaders: Sequence[Loader] = (
+            DenseLoader(move_x, x[0], change),
+            WeightLoader(move_w, weights),
+        )
 
     def run(self, steps: Expr) -> None:
         """Add the products of all steps; the number is the same in the whole threadgroup."""
@@ -192,23 +242,14 @@ class SimdgroupTileProduct:
             (self._right, self._wide, self._w, first_w, False),
         )
         with T.serial(0, self._shape.depth // SIDE) as part:
-            for matrices, count, tile, first, transposed in sides:
+            for side, count, tile, first, transposed in sides:
                 for i in range(count):
-                    at = _address(self._memory, tile.matrix(part, first + i * SIDE_VECTORS))
-                    pitch = tile.pitch * VECTOR
-                    _call(
-                        T.metal.simdgroup_load(
-                            matrices.data, i, at, pitch, transpose_matrix=transposed
-                        )
-                    )
+                    place = tile.matrix(part, first + i * SIDE_VECTORS)
+                    load(side, i, self._memory, place, tile.pitch, transposed)
             for i in range(self._tall):
                 for j in range(self._wide):
-                    total = self._sums.data, i * self._wide + j
-                    _call(
-                        T.metal.simdgroup_multiply_accumulate(
-                            *total, self._left.data, i, self._right.data, j, *total
-                        )
-                    )
+                    total = self._sums, i * self._wide + j
+                    multiply(total, (self._left, i), (self._right, j))
 
     def finish(self, body: Finish) -> None:
         """Run ``body(row, first column, 4 sums)`` all over the tile; places are within it."""
@@ -218,9 +259,7 @@ class SimdgroupTileProduct:
         for i in range(self._tall):
             barrier()  # the memory may still be being read
             for j in range(self._wide):
-                at = _address(memory, base + j * SIDE_VECTORS)
-                total = self._sums.data, i * self._wide + j
-                _call(T.metal.simdgroup_store(*total, at, pitch * VECTOR))
+                save(self._sums, i * self._wide + j, memory, base + j * SIDE_VECTORS, pitch)
             barrier()
             with T.serial(0, SIDE * across // SIMDGROUP) as iteration:
                 item = bind(iteration * SIMDGROUP + self._lane)
@@ -233,15 +272,6 @@ class SimdgroupTileProduct:
                 )
 
 
-def _matrices(count: int) -> _Matrices:
-    """So many of them."""
-    return T.alloc_buffer((count * SIDE * SIDE,), "float32", scope="metal.simdgroup")
-
-
-def _address(memory: Buffer, place: Expr) -> Expr:
+def _address(memory: Buffer, place: Index) -> Expr:
     """Address of a vector's first element, by a cast of C's, which is printed as a call."""
     return tirx.call_extern("void", AS_FLOATS, T.address_of(memory[place]))
-
-
-def _call(call: Expr) -> None:
-    T.evaluate(call)

@@ -130,10 +130,13 @@ gate and up of a chunk, int8: linear/gemm
     cuda: linear/byte_tensor_core_gemm
 tower: linear/bounded_gemm
     webgpu/h200-matrices: linear/subgroup_matrix_gemm
+    metal/simdgroups: linear/simdgroup_bounded_gemm
     cuda: linear/tensor_core_gemm
 tower, float32: linear/bounded_gemm
+    metal/simdgroups: linear/simdgroup_bounded_gemm
 patches: attention/patch_attention
     webgpu/h200-matrices: attention/subgroup_matrix_attention
+    metal/simdgroups: attention/simdgroup_patch_attention
     cuda: attention/tensor_core_attention
 gate and up of experts: moe/expert_gate_up
 down of experts: moe/expert_down
@@ -151,6 +154,7 @@ norm of few rows, packed: linear/quantized_few_row_norm
 norm after experts: moe/expert_residual_norm
 norm after experts of few rows, packed: moe/expert_residual_norm
 attention of a chunk: attention/prefill_attention
+    metal/simdgroups: attention/simdgroup_chunk_attention
 attention of a chunk, rounded: attention/prefill_attention
     cuda: attention/tensor_core_chunk_attention
 attention of one row: attention/decode_attention
