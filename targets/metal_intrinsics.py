@@ -45,7 +45,8 @@ class LowerMetalIntrinsics:
 
 def _sequence(node: tirx.SeqStmt) -> tirx.Stmt:
     """The statements with each chain of exchanges as one of them."""
-    rest, kept = list(node.seq), []
+    rest = list(node.seq)
+    kept: list[tirx.Stmt] = []
     reduced: list[tirx.BufferStore] = []  # what all threads have, as nothing has changed it since
     while rest:
         first, length = rest[0], _chain(rest)

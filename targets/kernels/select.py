@@ -20,6 +20,7 @@ from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.few_row_expert_norms import QuantizedBranchNorms
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.norms import ResidualNorm
+from gemma4_compile.operators.packed_texts import SpanAttention
 from gemma4_compile.operators.rows import Chunk, Few, One
 from gemma4_compile.operators.split_attention import SplitAttention
 from gemma4_compile.operators.vision_attention import PatchAttention
@@ -35,6 +36,7 @@ from gemma4_compile.targets.kernels.attention import (
     qk_norm_rope_cache,
     simdgroup_chunk,
     simdgroup_patches,
+    simdgroup_spans,
     spans,
     subgroup_matrix_patches,
     tensor_core_chunk,
@@ -96,7 +98,6 @@ ONE_KERNEL: Mapping[str, Factory] = {
     "patch_qk_norm_rope": patches.make_patch_qk_norm_rope,
     "span_rotary": spans.make_span_rotary,
     "qkv_norm_rope": spans.make_qkv_norm_rope,
-    "span_attention": spans.make_span_attention,
     "relative_attention": relative_attention.make_relative_attention,
     # norms
     "rms_norm": norms.make_rms_norm,
@@ -202,6 +203,10 @@ def select(operator: Operator, spec: TargetSpec) -> Factory:
             if simdgroup_patches.fits_simdgroups(operator, spec):
                 return simdgroup_patches.make_simdgroup_patch_attention
             return patches.make_patch_attention
+        case SpanAttention():
+            if simdgroup_spans.fits_simdgroups(operator, spec):
+                return simdgroup_spans.make_simdgroup_span_attention
+            return spans.make_span_attention
     return ONE_KERNEL[operator.kind]
 
 

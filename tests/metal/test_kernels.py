@@ -17,6 +17,7 @@ from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.moe import RouterScores
 from gemma4_compile.operators.norms import ResidualNorm
+from gemma4_compile.operators.packed_texts import SpanAttention
 from gemma4_compile.operators.padded_rows import KeptRows, ShiftedRotary
 from gemma4_compile.operators.padded_texts import FirstRows, PackedTexts
 from gemma4_compile.operators.rows import CHUNK
@@ -148,7 +149,8 @@ def test_blocks_of_few_rows_write_their_own_alone(
 def test_every_kind_of_operator_is_among_the_cases(cases: list[KernelCase]) -> None:
     from gemma4_compile.targets.kernels.select import ONE_KERNEL
 
-    chosen = (Linear, BoundedLinear, PatchAttention, ExpertLinear, ResidualNorm, SplitAttention)
+    attentions = (PatchAttention, SpanAttention, SplitAttention)
+    chosen = (Linear, BoundedLinear, ExpertLinear, ResidualNorm, *attentions)
     missing = {*ONE_KERNEL, *(one.kind for one in chosen)} - {case.operator.kind for case in cases}
     # Metal has no kernels for vectors of packed bytes, which these make or take, and no
     # client pads pictures or texts there.

@@ -10,6 +10,7 @@ import pytest
 import tvm
 
 from gemma4_compile.operators.heads import CachePart
+from gemma4_compile.operators.packed_texts import SpanAttention
 from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.attention import simdgroup_chunk, simdgroup_patches
@@ -43,6 +44,12 @@ PATCHES = (
     PatchAttention(2, 72, 3, F32, F32),
     PatchAttention(1, 128, 1, F16, F32),
     PatchAttention(5, 24, 2, F16, F32),
+)
+
+SPANS = (
+    SpanAttention(4, 2, 256, 512, F16, F16),
+    SpanAttention(4, 1, 512, None, F32, F32),
+    SpanAttention(6, 2, 64, 3, F16, F32),
 )
 
 
@@ -88,6 +95,12 @@ def test_a_chunk_with_pictures(name: str, metal_device: tvm.runtime.Device, tmp_
 def test_patches(metal_device: tvm.runtime.Device, tmp_path: Path) -> None:
     cases = [make_case(operator, seed) for seed, operator in enumerate(PATCHES)]
     check(cases, metal_device, tmp_path)
+
+
+@pytest.mark.slow
+def test_texts(metal_device: tvm.runtime.Device, tmp_path: Path) -> None:
+    cases = [make_case(one, seed, rows=45) for seed, one in enumerate(SPANS)]
+    check([*cases, make_case(SPANS[0], 3, rows=1)], metal_device, tmp_path)
 
 
 MISTAKES: dict[str, Callable[[str], str]] = {

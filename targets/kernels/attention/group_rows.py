@@ -14,6 +14,7 @@ from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.tir import FunctionBuilder, bind, i32, materialize
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.attention.prefill import PrefillOperands
+from gemma4_compile.targets.kernels.attention.prefill_shape import ChunkOperator
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class GroupRows:
     args : of the kernel, and where the block begins in them
     """
 
-    operator: PrefillAttention
+    operator: ChunkOperator
     args: PrefillOperands
 
     @property

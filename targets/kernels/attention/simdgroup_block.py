@@ -48,6 +48,7 @@ from gemma4_compile.targets.kernels.tiles.simdgroup_matrices import (
     save,
 )
 
+Item = tuple[Expr, Expr, Expr | None]  # row, vector; whether it is there, if in doubt
 Place = tuple[Expr, Expr]
 
 
@@ -136,9 +137,10 @@ class SimdgroupAttention:
     def _iterations(self, rows: int, vec4s: int) -> int:
         return -(-rows * vec4s // self.shape.threads)
 
-    def _items(self, rows: int, vec4s: int) -> list[tuple[Expr, Expr, Expr | None]]:
-        """Row and vector of each item that the thread moves; whether it is there, if in doubt."""
-        threads, found = self.shape.threads, []
+    def _items(self, rows: int, vec4s: int) -> list[Item]:
+        """The items that the thread moves of so many rows."""
+        threads = self.shape.threads
+        found: list[Item] = []
         for iteration in range(self._iterations(rows, vec4s)):
             item = self.thread + iteration * threads
             inside = None
@@ -151,15 +153,14 @@ class SimdgroupAttention:
         return found
 
     def _find_queries(self) -> None:
-        self.queries = []
-        for row, vec4, inside in self._items(self.shape.rows, self.vec4s):
-            token, column = self.args.place(row)
-            self.queries.append((row, vec4, inside, token, column))
+        self.queries: list[tuple[Item, Place]] = []
+        for item in self._items(self.shape.rows, self.vec4s):
+            self.queries.append((item, self.args.place(item[0])))
 
     def read_scored(self, step: Expr, base: Expr, last: Expr) -> None:
         """Read the thread's share of a step of channels of queries and keys."""
         channel = bind(step * self.shape.depth)
-        for index, (_, vec4, _, token, column) in enumerate(self.queries):
+        for index, ((_, vec4, _), (token, column)) in enumerate(self.queries):
             at = T.ramp(column + channel + vec4 * VECTOR, 1, VECTOR)
             put(self.q_next, index, self.args.q[token, at])
         for index, (row, vec4, _) in enumerate(self._items(self.shape.keys, self.vec4s)):
@@ -169,7 +170,7 @@ class SimdgroupAttention:
 
     def _write_scored(self) -> None:
         pitch, rows = pitch_of(self.shape.depth), self.shape.rows
-        for index, (row, vec4, inside, _, _) in enumerate(self.queries):
+        for index, ((row, vec4, inside), _) in enumerate(self.queries):
             self._write(self.q_next, index, row * pitch + vec4, inside)
         for index, (row, vec4, inside) in enumerate(self._items(self.shape.keys, self.vec4s)):
             self._write(self.k_next, index, (row + rows) * pitch + vec4, inside)
@@ -182,7 +183,7 @@ class SimdgroupAttention:
             with when(inside):
                 store(self.stage, value, place)
 
-    def _value_items(self) -> list[tuple[Expr, Expr, Expr | None]]:
+    def _value_items(self) -> list[Item]:
         return self._items(self.shape.keys_at_once, self.shape.dim // VECTOR)
 
     def _read_values(self, first: Expr, last: Expr) -> None:

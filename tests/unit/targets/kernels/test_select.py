@@ -25,6 +25,7 @@ from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import ResidualNorm, RmsNorm
+from gemma4_compile.operators.packed_texts import SpanAttention
 from gemma4_compile.operators.prologues import Combine, Norm
 from gemma4_compile.operators.rows import CHUNK, ONE, Few, Joint, OneOf
 from gemma4_compile.operators.split_attention import SplitAttention
@@ -87,6 +88,7 @@ OPERATORS: Mapping[str, Operator] = {
     ),
     "attention of a chunk": OF_CHUNK,
     "attention of a chunk, rounded": replace(OF_CHUNK, rounds_to_halves=True),
+    "attention of texts": SpanAttention(4, 2, 256, 512, F16, F16),
     "attention of one row": ATTENTION,
     "attention of few rows": replace(ATTENTION, rows=Few(MOST)),
     "attention of several sequences": replace(ATTENTION, rows=Joint(MOST)),
@@ -157,6 +159,8 @@ attention of a chunk: attention/prefill_attention
     metal/simdgroups: attention/simdgroup_chunk_attention
 attention of a chunk, rounded: attention/prefill_attention
     cuda: attention/tensor_core_chunk_attention
+attention of texts: attention/span_attention
+    metal/simdgroups: attention/simdgroup_span_attention
 attention of one row: attention/decode_attention
 attention of few rows: attention/few_row_attention
 attention of several sequences: attention/decode_attention
