@@ -22,7 +22,7 @@ from gemma4_compile.model_spec.config.variants import (
 )
 from gemma4_compile.options.process import warn
 
-_FLOATS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
+_FLOATS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float32"}
 
 
 def loaded_dtype(path: Path, declared: str, option: str = "") -> str:

@@ -25,6 +25,7 @@ from gemma4_compile.checkpoint.files import (
     read_json,
 )
 from gemma4_compile.checkpoint.json_text import MAX_VALUES
+from gemma4_compile.checkpoint.leftovers import without_leftovers
 from gemma4_compile.checkpoint.quantised.read import dequantised
 from gemma4_compile.checkpoint.safetensors_file import (
     FLOAT_DTYPES,
@@ -107,7 +108,7 @@ class Checkpoint:
                 hint="give a directory with config.json and safetensors files, or a hub id",
             )
         config = read_json(path / CONFIG_FILE)
-        tensors = dequantised(config, open_tensors(path), option=option)
+        tensors = dequantised(config, without_leftovers(open_tensors(path), option), option=option)
         return cls(path, config, read_generation_config(path), tensors)
 
     def tokenizer(self, vocab_size: int) -> tuple[dict[str, object], list[str]]:

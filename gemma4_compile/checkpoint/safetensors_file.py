@@ -32,7 +32,8 @@ _MAX_HEADER_VALUES = 16 * MAX_TENSORS
 Stamp = tuple[int, int, int, int]
 """Device, number, size and time of a file: what changes when it is replaced or written to."""
 
-FLOAT_DTYPES = ("BF16", "F16", "F32")
+FLOAT_DTYPES = ("BF16", "F16", "F32", "F64")
+"""Of weights; those of 64 bits are rounded to float32."""
 ID_DTYPES = ("I32", "I64")
 """Of tables of token ids, which float32 holds."""
 _STORED_AS = {

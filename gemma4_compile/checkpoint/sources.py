@@ -80,6 +80,13 @@ def _read_config(path: Path, modalities: Modalities) -> Gemma4Config:
     values = read_json(path / CONFIG_FILE)
     config = Gemma4Config.from_dict(values, warn_of_unknown, modalities)
     check_config(values)
+    if values.get("auto_map"):
+        warn(
+            "the checkpoint brings code of its own (`auto_map` of config.json), which is not run: "
+            "it is compiled as transformers loads it without trust_remote_code",
+            "if that code computes something else, replies differ from those with it: read it, or "
+            "ask who published it",
+        )
     return config
 
 

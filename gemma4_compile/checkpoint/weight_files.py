@@ -8,6 +8,7 @@ from pathlib import Path
 from gemma4_compile.checkpoint.files import INDEX_FILE, SINGLE_FILE, check_place, read_json
 from gemma4_compile.checkpoint.kinds import Listing, folder_names, no_weights
 from gemma4_compile.checkpoint.safetensors_file import MAX_TENSORS, TensorInfo, read_header
+from gemma4_compile.checkpoint.same_weights import holds_same
 from gemma4_compile.errors import CheckpointError
 
 MAX_SHARDS = 4096
@@ -42,7 +43,7 @@ def shard_files(index: Path) -> dict[str, str]:
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"`{INDEX_FILE}` is damaged: no weight_map")
     for name, file in weight_map.items():
-        if not isinstance(file, str) or not _RELATIVE.fullmatch(file):
+        if not isinstance(file, str) or not _RELATIVE.fullmatch(file.removeprefix("./")):
             raise CheckpointError(
                 f"`{INDEX_FILE}` places tensor `{name}` in {file!r}: not a plain file name"
             )
@@ -53,7 +54,7 @@ def shard_files(index: Path) -> dict[str, str]:
     count = len(set(weight_map.values()))
     if count > MAX_SHARDS:
         raise CheckpointError(f"`{INDEX_FILE}` names {count} shards, at most {MAX_SHARDS}")
-    return weight_map
+    return {name: file.removeprefix("./") for name, file in weight_map.items()}
 
 
 def _open_shards(path: Path) -> dict[str, TensorInfo]:
@@ -73,11 +74,17 @@ def _open_shards(path: Path) -> dict[str, TensorInfo]:
         count += len(shards[file])
         if count > MAX_TENSORS:
             raise CheckpointError(f"`{path}` lists more than {MAX_TENSORS} tensors")
-    for file, tensors in shards.items():
-        for name in tensors:
-            placed = weight_map.get(name)
-            if placed != file:
-                where = "does not list it" if placed is None else f"places it in `{placed}`"
-                raise CheckpointError(f"tensor `{name}` is in `{file}`, and `{INDEX_FILE}` {where}")
-    # What is listed and not there, such as a tied head, is missed only where a model needs it.
-    return {name: shards[file][name] for name, file in weight_map.items() if name in shards[file]}
+    # As in transformers the files say what is in them. What is listed and not there, such as a tied
+    # head, is missed only where a model needs it.
+    found: dict[str, TensorInfo] = {}
+    for tensors in shards.values():
+        for name, tensor in tensors.items():
+            if name in found and not holds_same(found[name], tensor):
+                raise CheckpointError(
+                    f"tensor `{name}` is in `{found[name].path.name}` and in `{tensor.path.name}`, "
+                    "with different values",
+                    hint=f"remove the shards of the older of two saved models, with {INDEX_FILE} "
+                    "of the newer one",
+                )
+            found.setdefault(name, tensor)
+    return found

@@ -6,6 +6,7 @@ The text decoder's and a drafter's config say it in the same words.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -15,6 +16,21 @@ from gemma4_compile.model_spec.config.keys import FULL_ATTENTION_EVERY
 
 MAX_HEADS = 1 << 10
 MAX_HEAD_DIM = 1 << 12
+_ROPE_KEYS: Mapping[str, str] = {
+    name: "of other kinds of rotary embeddings; transformers reads it for those alone"
+    for name in (
+        *("rope_type", "type", "rope_theta", "factor", "partial_rotary_factor"),
+        *("original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow"),
+        *("short_factor", "long_factor", "low_freq_factor", "high_freq_factor"),
+        *("mscale", "mscale_all_dim", "truncate", "mrope_section"),
+    )
+}
+
+
+_UNSCALED = (
+    "take `rope_parameters` from the config.json of the model that was trained: rotary embeddings "
+    "that are scaled for longer texts are not compiled"
+)
 
 
 class AttentionKind(str, Enum):
@@ -33,21 +49,58 @@ class RopeParameters:
     partial_rotary_factor: float
 
 
-def read_rope(parent: ConfigFields, kind: AttentionKind) -> RopeParameters:
-    """The rotary embedding of one attention kind."""
+def read_ropes(text: ConfigFields) -> tuple[RopeParameters, RopeParameters]:
+    """The rotary embeddings of sliding and of full layers, of the section that says both.
+
+    `rope_scaling`, the older name of `rope_parameters`, holds where there are both.
+
+    Raises
+    ------
+    ConfigError
+        Naming a rotary embedding that is scaled in another way than Gemma 4's.
+    """
+    for name in ("rope_parameters", "rope_theta", "partial_rotary_factor"):
+        text.get(name)  # known keys, whichever holds
+    parent = text.fields("rope_scaling" if text.get("rope_scaling") else "rope_parameters")
+    kinds = (AttentionKind.SLIDING, AttentionKind.FULL)
+    if not any(kind.value in parent.names() for kind in kinds):
+        raise ConfigError(
+            f"config key `{parent.key(kinds[0].value)}` is missing: Gemma 4 has an entry for each "
+            "kind of layers there, and transformers does not load this either",
+            hint="take `rope_parameters`, and no `rope_scaling`, from the config.json of the model "
+            "that was trained",
+        )
+    sliding, full = (_read_rope(text, parent, kind) for kind in kinds)
+    parent.refuse_unknown(_ROPE_KEYS)
+    return sliding, full
+
+
+def _read_rope(text: ConfigFields, parent: ConfigFields, kind: AttentionKind) -> RopeParameters:
     fields = parent.fields(kind.value)
-    sliding = kind is AttentionKind.SLIDING
-    known = ("default",) if sliding else ("default", "proportional")
-    given = fields.get("rope_type") is not None  # transformers' default is `default`
-    rope_type = fields.one_of("rope_type", known) if given else "default"
+    known = ("default",) if kind is AttentionKind.SLIDING else ("default", "proportional")
+    rope_type = next(
+        (fields.get(name) for name in ("rope_type", "type") if fields.get(name) is not None),
+        "default",
+    )
+    if not isinstance(rope_type, str) or rope_type not in known:
+        raise ConfigError(
+            f"config key `{fields.key('rope_type')}`: expected one of {', '.join(known)}, found "
+            f"{str(rope_type)[:40]!r}",
+            hint=_UNSCALED,
+        )
     theta = fields.number("rope_theta", 1.0, 1e12)
-    factor = 1.0
-    if rope_type == "proportional" and fields.get("partial_rotary_factor") is not None:
-        factor = fields.number("partial_rotary_factor", 0.0, 1.0)
-    else:
-        fields.fixed("partial_rotary_factor", 1.0)
-    fields.refuse_unknown({})
-    return RopeParameters(rope_type, theta, factor)
+    share, name = 1.0, "partial_rotary_factor"
+    if rope_type == "proportional":
+        given = [place for place in (fields, text) if place.get(name) is not None]
+        share = given[0].number(name, 0.0, 1.0) if given else share
+        if fields.get("factor") not in (None, 1):
+            raise ConfigError(
+                f"config key `{fields.key('factor')}`: expected 1, found "
+                f"{str(fields.get('factor'))[:40]!r}",
+                hint=_UNSCALED,
+            )
+    fields.refuse_unknown(_ROPE_KEYS)
+    return RopeParameters(rope_type, theta, share)
 
 
 def read_layer_types(

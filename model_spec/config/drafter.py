@@ -17,7 +17,7 @@ from gemma4_compile.model_spec.config.attention import (
     RopeParameters,
     read_heads,
     read_layer_types,
-    read_rope,
+    read_ropes,
 )
 from gemma4_compile.model_spec.config.fields import ConfigFields
 from gemma4_compile.model_spec.config.keys import IGNORED_KEYS, TEXT_DEFAULTS, TOP_DEFAULTS
@@ -176,10 +176,7 @@ def _read(model_type: str, top: ConfigFields, text: ConfigFields) -> DrafterConf
                 f"config key `{text.key('num_key_value_heads')}`: {count} of layer {index} does "
                 f"not divide num_attention_heads = {heads}"
             )
-    rope = text.fields("rope_parameters")
-    sliding_rope = read_rope(rope, AttentionKind.SLIDING)
-    full_rope = read_rope(rope, AttentionKind.FULL)
-    rope.refuse_unknown({})
+    sliding_rope, full_rope = read_ropes(text)
     centroids, chosen = _clusters(top, vocab)
     return DrafterConfig(
         model_type=model_type,

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from gemma4_compile.errors import ConfigError
 from gemma4_compile.model_spec.config.attention import (
     MAX_HEADS,
-    AttentionKind,
     read_heads,
     read_layer_types,
-    read_rope,
+    read_ropes,
 )
 from gemma4_compile.model_spec.config.fields import ConfigFields
 from gemma4_compile.model_spec.config.text import (
@@ -67,7 +66,7 @@ def read_encoder(top: ConfigFields, text: ConfigFields) -> TextConfig:
         pattern = text.integer("sliding_window_pattern", 1, MAX_LAYERS)
     kinds = read_layer_types(text, layers, pattern)
     kv_heads, head_dim = read_heads(text, kinds, True)
-    rope = text.fields("rope_parameters")
+    sliding_rope, full_rope = read_ropes(text)
     if rounds_activations(quantization(top, text)):
         raise ConfigError(
             f"config key `{top.key('quantization_config')}`: an encoder whose activations are "
@@ -86,8 +85,8 @@ def read_encoder(top: ConfigFields, text: ConfigFields) -> TextConfig:
         sliding_window=text.integer("sliding_window", 0, MAX_POSITIONS),
         max_position_embeddings=text.integer("max_position_embeddings", 1, MAX_POSITIONS),
         rms_norm_eps=text.number("rms_norm_eps", 0.0, 0.1),
-        sliding_rope=read_rope(rope, AttentionKind.SLIDING),
-        full_rope=read_rope(rope, AttentionKind.FULL),
+        sliding_rope=sliding_rope,
+        full_rope=full_rope,
         hidden_size_per_layer_input=text.integer("hidden_size_per_layer_input", 1, MAX_WIDTH),
         vocab_size_per_layer_input=0,
         num_kv_shared_layers=0,
@@ -105,7 +104,6 @@ def read_encoder(top: ConfigFields, text: ConfigFields) -> TextConfig:
     )
     for fields in (top, text):
         fields.get("tie_word_embeddings")  # there is no head
-    rope.refuse_unknown({})
     check_heads(config)
     return config
 

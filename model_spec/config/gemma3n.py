@@ -100,6 +100,7 @@ def _sparsities(text: ConfigFields, count: int) -> tuple[float, ...]:
 
 def _rope(text: ConfigFields, kind: AttentionKind) -> RopeParameters:
     """The rotary embedding of a kind: in `rope_parameters`, or older files' keys beside it."""
+    text.fixed("rope_scaling", None)
     name, default = _THETA[kind]
     theta = default if text.get(name) is None else text.number(name, 1.0, 1e12)
     if text.get("rope_parameters") is None:

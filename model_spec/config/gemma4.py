@@ -41,6 +41,7 @@ from gemma4_compile.model_spec.modality import TEXT_ONLY, Modality
 PRESETS_DIR = Path(__file__).parents[1] / "presets"
 ENCODERS_FOLDER = "encoders"  # of the presets
 
+_SHOWN_LETTERS = 40
 _SECTIONS = {Modality.IMAGE: "vision_config", Modality.AUDIO: "audio_config"}
 
 
@@ -103,7 +104,11 @@ class Gemma4Config(TextConfig):
         text_type = TEXT_TYPES.get(model_type, model_type)
         if model_type in TEXT_TYPES:
             text = top.fields("text_config", TEXT_DEFAULTS[text_type])
-            text.fixed("model_type", text_type)
+            named = text.get("model_type")
+            if named in TEXT_TYPES.values():
+                text.fixed("model_type", text_type)
+            elif named is not None:  # transformers reads the section whatever it says
+                unknown([f"{text.key('model_type')}: {str(named)[:_SHOWN_LETTERS]}"])
         elif model_type in TEXT_TYPES.values():
             top = text = ConfigFields(values, "", TEXT_DEFAULTS[model_type])
             text.get("model_type")

@@ -113,6 +113,7 @@ IGNORED_KEYS: Mapping[str, str] = {
     "altup_lr_multiplier": "training only",
     "architectures": "class name in transformers; model_type decides",
     "attention_dropout": "training only",
+    "auto_map": "code of the checkpoint's own, which transformers runs only where it is trusted",
     "attn_implementation": "kernel choice of transformers",
     "cache_implementation": "runtime option of transformers",
     "chunk_size_feed_forward": "memory option of transformers",
@@ -176,7 +177,5 @@ IGNORED_TOP_KEYS: Mapping[str, str] = {
 # Keys that no config class declares and that change what transformers computes all the same, with
 # the only value that changes nothing.
 ONLY_VALUES: Mapping[str, object] = {
-    "auto_map": None,  # code of the checkpoint's own
     "is_causal": True,  # read by transformers' masks
-    "rope_scaling": None,  # another name of rope_parameters
 }

@@ -11,7 +11,7 @@ from gemma4_compile.model_spec.config.attention import (
     RopeParameters,
     read_heads,
     read_layer_types,
-    read_rope,
+    read_ropes,
 )
 from gemma4_compile.model_spec.config.fields import ConfigFields
 from gemma4_compile.model_spec.config.kv_sharing import first_shared_layer, kv_sources
@@ -160,7 +160,7 @@ def read_text(top: ConfigFields, text: ConfigFields) -> TextConfig:
     kinds = read_layer_types(text, layers)
     k_eq_v = text.boolean("attention_k_eq_v")
     kv_heads, head_dim = read_heads(text, kinds, k_eq_v)
-    rope = text.fields("rope_parameters")
+    sliding_rope, full_rope = read_ropes(text)
     ple = 0
     if not text.is_null("hidden_size_per_layer_input"):
         ple = text.integer("hidden_size_per_layer_input", 0, MAX_WIDTH)
@@ -199,8 +199,8 @@ def read_text(top: ConfigFields, text: ConfigFields) -> TextConfig:
         sliding_window=text.integer("sliding_window", 1, MAX_POSITIONS),
         max_position_embeddings=text.integer("max_position_embeddings", 1, MAX_POSITIONS),
         rms_norm_eps=text.number("rms_norm_eps", 0.0, 0.1),
-        sliding_rope=read_rope(rope, AttentionKind.SLIDING),
-        full_rope=read_rope(rope, AttentionKind.FULL),
+        sliding_rope=sliding_rope,
+        full_rope=full_rope,
         hidden_size_per_layer_input=ple,
         vocab_size_per_layer_input=ple_vocab if ple else 0,
         num_kv_shared_layers=text.integer("num_kv_shared_layers", 0, layers - 1),
@@ -220,7 +220,6 @@ def read_text(top: ConfigFields, text: ConfigFields) -> TextConfig:
     )
     if config.rounds_activations:
         _check_rounding(config, is_for_phones=is_for_phones)
-    rope.refuse_unknown({})
     check_heads(config)
     check_sharing(config)
     return config

@@ -94,7 +94,7 @@ def refuse_quantised(fields: ConfigFields) -> None:
     """Raise ConfigError for a config of weights that are quantised in a way that is not read."""
     for key in ("quantization_config", "quantization"):  # MLX has the second, or both
         found = fields.get(key)
-        if found is None:
+        if found is None or found == {}:
             continue
         who = ""
         if isinstance(found, Mapping):
@@ -141,6 +141,16 @@ def _is_static(group: Mapping[object, object]) -> bool:
     return inputs.get("type", "int") == "int" and inputs.get("dynamic") in (None, False)
 
 
+_TANH_GELU = (*("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_python_tanh", "gelu_accurate"),)
+"""transformers' names of one function."""
+
+
+def check_activation(fields: ConfigFields) -> None:
+    """Raise ConfigError for another activation than GELU by tanh, under any of its names."""
+    if fields.get("hidden_activation") not in _TANH_GELU:
+        fields.fixed("hidden_activation", _TANH_GELU[0])
+
+
 def refuse_variants(top: ConfigFields, text: ConfigFields) -> None:
     """Raise ConfigError for a key whose value means another architecture or another storage."""
     for fields in (top, text):
@@ -153,7 +163,7 @@ def refuse_variants(top: ConfigFields, text: ConfigFields) -> None:
             f"expected null or 'vision', found {text.get('use_bidirectional_attention')!r}"
         )
     text.fixed("attention_bias", False)
-    text.fixed("hidden_activation", "gelu_pytorch_tanh")
+    check_activation(text)
 
 
 def ties_head(top: ConfigFields, text: ConfigFields) -> bool:
@@ -176,11 +186,26 @@ DEFAULT_DTYPE = "bfloat16"
 """The dtype of all released checkpoints."""
 DTYPES = (DEFAULT_DTYPE, "float16", "float32")
 _DTYPE_KEYS = ("dtype", "torch_dtype")
+_SAME_DTYPES: Mapping[str, str] = {
+    **{name: name for name in DTYPES},
+    **{"half": "float16", "fp16": "float16", "bf16": "bfloat16"},
+    **dict.fromkeys(("float", "fp32", "double", "float64"), "float32"),
+}
+"""Names of dtypes in torch and elsewhere; of 64 bits, half is computed."""
+_OF_WEIGHTS = (None, "auto")
 
 
 def names_dtype(values: Mapping[str, object]) -> bool:
     """Return whether a `config.json` says which dtype transformers loads in."""
-    return any(values.get(name) is not None for name in _DTYPE_KEYS)
+    return any(values.get(name) not in _OF_WEIGHTS for name in _DTYPE_KEYS)
+
+
+def _dtype(fields: ConfigFields, name: str) -> str:
+    value = fields.get(name)
+    if isinstance(value, Mapping):  # by section; the model's own is its empty name's
+        value = value.get("", "float32")
+    found = _SAME_DTYPES.get(value.removeprefix("torch.")) if isinstance(value, str) else None
+    return fields.one_of(name, DTYPES) if found is None else found
 
 
 def stored_dtype(top: ConfigFields, text: ConfigFields) -> str:
@@ -191,8 +216,8 @@ def stored_dtype(top: ConfigFields, text: ConfigFields) -> str:
     for name in _DTYPE_KEYS:
         text.get(name), top.get(name)  # known keys
     for name in _DTYPE_KEYS:
-        if top.get(name) is not None:
-            return top.one_of(name, DTYPES)
+        if top.get(name) not in _OF_WEIGHTS:
+            return _dtype(top, name)
     return DEFAULT_DTYPE
 
 

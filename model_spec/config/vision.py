@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from gemma4_compile.errors import ConfigError
 from gemma4_compile.model_spec.config.fields import ConfigFields
 from gemma4_compile.model_spec.config.keys import IGNORED_TOWER_KEYS
+from gemma4_compile.model_spec.config.variants import check_activation
 
 CHANNELS = 3  # of a pixel: red, green, blue
 MAX_LAYERS = 256
@@ -174,7 +175,7 @@ def _read_unified(fields: ConfigFields, tokens: ImageTokens) -> UnifiedVisionCon
 def _read_tower(fields: ConfigFields, tokens: ImageTokens) -> VisionConfig:
     fields.fixed("model_type", "gemma4_vision")
     fields.fixed("attention_bias", False)
-    fields.fixed("hidden_activation", "gelu_pytorch_tanh")
+    check_activation(fields)
     fields.get("max_position_embeddings")  # of no effect: position_embedding_size is what counts
     heads = fields.integer("num_attention_heads", 1, MAX_HEADS)
     fields.fixed("num_key_value_heads", heads)

@@ -127,7 +127,6 @@ def test_the_defaults_are_those_of_transformers() -> None:
     [
         ("rope_scaling", {"full_attention": {"rope_theta": 5.0}}),
         ("is_causal", False),
-        ("auto_map", {"AutoModel": "code.Model"}),
         ("use_bidirectional_attention", "all"),
         ("attention_bias", True),
     ],

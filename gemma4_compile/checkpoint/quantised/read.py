@@ -28,7 +28,7 @@ def quantization_of(config: Mapping[str, object]) -> object:
     """What a `config.json` says of how its weights were quantised; None if it says nothing."""
     text = config.get("text_config")
     places = (config, text if isinstance(text, Mapping) else {})  # in transformers' order
-    given = (place[key] for place in places for key in KEYS if place.get(key) is not None)
+    given = (place[key] for place in places for key in KEYS if place.get(key) not in (None, {}))
     return next(given, None)
 
 

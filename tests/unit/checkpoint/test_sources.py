@@ -213,3 +213,19 @@ def test_a_package_is_no_checkpoint(tmp_path: Path) -> None:
         open_source(str(tmp_path), None, weights=True),
     ):
         pytest.fail("must not open")
+
+
+def test_code_of_the_checkpoint_s_own_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """transformers loads its own classes where it knows them, unless the code is trusted."""
+    tiny.materialize(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text("utf-8"))
+    config["auto_map"] = {"AutoConfig": "configuration_own.OwnConfig"}
+    config["text_config"]["model_type"] = "my_gemma"
+    (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
+    with open_source(str(tmp_path), None, weights=False) as source:
+        assert source.config.num_hidden_layers == config["text_config"]["num_hidden_layers"]
+    said = capsys.readouterr().err
+    assert "`auto_map` of config.json" in said
+    assert "`text_config.model_type: my_gemma`" in said

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from gemma4_compile.checkpoint.match import Checkpoint, row_reader
+from gemma4_compile.checkpoint.weight_files import open_tensors
 from gemma4_compile.errors import CheckpointError
+from gemma4_compile.tiny.safetensors_file import write_safetensors
 from tests.models import E2B_LIKE, write_checkpoint
 from tests.unit.checkpoint.test_match import matched, split_into_shards, write_index
 
@@ -31,6 +33,20 @@ def test_shards_have_any_name_and_folder_that_the_index_lists(directory: Path) -
     write_index(directory, {name: moved[file] for name, file in weight_map.items()})
     read = row_reader(matched(Checkpoint.open(directory)))
     assert all(np.array_equal(read(name, 0, 1), rows) for name, rows in whole.items())
+
+
+def test_a_tensor_in_two_shards_is_read_where_they_agree(tmp_path: Path) -> None:
+    rows = np.arange(6, dtype=np.float32).reshape(2, 3)
+    files = [f"model-{i}.safetensors" for i in (1, 2)]
+    write_safetensors(tmp_path / files[0], {"a": rows, "b": rows}, "float32")
+    write_index(tmp_path, {"a": files[0], "b": files[1]})
+    write_safetensors(tmp_path / files[1], {"b": rows}, "float32")
+    found = open_tensors(tmp_path)
+    assert found.keys() == {"a", "b"}
+    write_safetensors(tmp_path / files[1], {"b": rows + 1}, "float32")
+    with pytest.raises(CheckpointError, match=r"`b` is in .* with different values") as raised:
+        open_tensors(tmp_path)
+    assert raised.value.hint
 
 
 def test_a_shard_in_a_folder_is_no_link_out_of_the_checkpoint(

@@ -9,7 +9,7 @@ from gemma4_compile.model_spec.config.attention import (
     AttentionKind,
     read_heads,
     read_layer_types,
-    read_rope,
+    read_ropes,
 )
 from gemma4_compile.model_spec.config.fields import ConfigFields
 from tests.unit.model_spec.configs import F, S, text_config
@@ -34,4 +34,4 @@ def test_global_heads_count_only_where_values_are_keys() -> None:
 def test_a_rope_of_another_kind_is_refused_by_its_key() -> None:
     changed = {**text_config()["rope_parameters"], F: {"rope_type": "yarn", "rope_theta": 1e6}}
     with pytest.raises(ConfigError, match=r"rope_parameters\.full_attention\.rope_type"):
-        read_rope(fields(rope_parameters=changed).fields("rope_parameters"), AttentionKind.FULL)
+        read_ropes(fields(rope_parameters=changed))

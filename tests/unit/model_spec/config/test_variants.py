@@ -46,9 +46,7 @@ def test_another_model_type_is_named(model_type: object, words: str) -> None:
     ("key", "value"),
     [
         ("quantization_config", {"bits": 4}),
-        ("auto_map", {"AutoConfig": "x"}),
         ("is_causal", False),
-        ("rope_scaling", {"type": "linear"}),
     ],
 )
 def test_what_means_another_architecture_is_refused_in_both_places(key: str, value: object) -> None:
@@ -81,7 +79,9 @@ def test_the_released_values_and_absent_ones_are_taken(attention: str | None) ->
         "attention_bias": False,
         "hidden_activation": "gelu_pytorch_tanh",
     }
-    refuse_variants(fields({"auto_map": None}), fields(text))
+    refuse_variants(fields({"quantization_config": {}}), fields(text))
+    for name in ("gelu_new", "gelu_fast", "gelu_python_tanh", "gelu_accurate"):
+        refuse_variants(fields({}), fields({**text, "hidden_activation": name}))
 
 
 @pytest.mark.parametrize(
@@ -124,6 +124,12 @@ def test_the_first_place_with_a_value_counts() -> None:
         ({"torch_dtype": "float16"}, {"dtype": "bfloat16"}, "float16"),
         ({"dtype": None}, {"torch_dtype": "float32"}, "bfloat16"),
         ({"dtype": "bfloat16", "torch_dtype": "float16"}, {}, "bfloat16"),
+        ({"dtype": "torch.float16"}, {}, "float16"),
+        ({"dtype": "auto", "torch_dtype": "half"}, {}, "float16"),
+        ({"dtype": "auto"}, {}, "bfloat16"),
+        ({"dtype": {"": "float16", "vision_config": "float32"}}, {}, "float16"),
+        ({"dtype": {"text_config": "float16"}}, {}, "float32"),
+        ({"torch_dtype": "float64"}, {}, "float32"),
     ],
 )
 def test_the_dtype_is_that_of_the_top_level(
