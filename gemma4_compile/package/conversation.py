@@ -228,11 +228,10 @@ def declared_stops(
     CheckpointError
         If they are no ids, or too many.
     """
-    declared = generation_config.get("eos_token_id")
-    if declared is None:
-        declared = list(eos_token_ids)
-    elif not isinstance(declared, list):
-        declared = [declared]
+    given = generation_config.get("eos_token_id")
+    if given is None:
+        given = list(eos_token_ids)
+    declared = given if isinstance(given, list) else [given]
     declared = [int(i) if isinstance(i, float) and i.is_integer() else i for i in declared]
     if len(declared) > MAX_STOP_IDS:
         raise CheckpointError(

@@ -79,7 +79,7 @@ def test_rotary_embeddings_are_those_of_transformers(case: str) -> None:
     for kind, rope, layer in ((SLIDING, ours.sliding_rope, 0), (FULL, ours.full_rope, -1)):
         expected = getattr(theirs, f"{kind}_inv_freq").numpy()
         found = frequencies(rope, ours.head_dim[layer])
-        np.testing.assert_allclose(found, expected, rtol=4 * np.finfo(np.float32).eps)
+        np.testing.assert_allclose(found, expected, rtol=4 * float(np.finfo(np.float32).eps))
     assert not unknown
 
 
