@@ -8,6 +8,7 @@ from pathlib import Path
 from gemma4_compile.errors import UsageError
 from gemma4_compile.options.serve import ServeOptions
 from gemma4_compile.runtime.device.device import Device, release_pools
+from gemma4_compile.runtime.embedding.settings import embedding_settings
 from gemma4_compile.runtime.engine.slot_room import loaded_bytes
 from gemma4_compile.runtime.listening import limits_of, listen, warn_of_strangers, wish_of
 from gemma4_compile.runtime.package.integrity import Check
@@ -43,7 +44,8 @@ def serve_several(options: ServeOptions, key: str | None) -> None:
         one = offered[model.card.name]
         provenance = read_provenance(one.directory)
         if model.card.embeds:
-            embedder = load_embedder(options, one.directory, model.card.name)
+            own = replace(options, context_length=model.card.context_length)
+            embedder = load_embedder(own, one.directory, model.card.name)
             embedder.answer(limits, key)
             return embedder
         own = options
@@ -142,6 +144,8 @@ def _offered(options: ServeOptions, name: str, directory: Path, *, serves_page: 
         console.note(notice)
     compiled = package.chat_config.context_window_size
     length = options.context_length or compiled
+    if embedding_settings(package.chat_config) is not None:  # the option is meant for replies
+        length = min(length, compiled)
     if length > compiled:
         raise UsageError(
             f"--context-length: `{name}` was compiled for {compiled} tokens, found {length}",

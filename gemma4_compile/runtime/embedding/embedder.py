@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -123,6 +124,12 @@ class Embedder:
         for number, text in enumerate(texts):
             if not isinstance(text, str):
                 raise UsageError(f"text {number}: expected a string, found {type(text).__name__}")
+            if re.search("[\ud800-\udfff]", text):
+                raise UsageError(
+                    f"text {number}: half of a character is no text",
+                    hint="it was cut within a character, or read with `surrogateescape`: "
+                    "`text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace')` mends it",
+                )
         prompt = self.settings.prompt(task)
         most = self.max_tokens if truncate else None
         letters = (self.max_tokens + 1) * self.texts.longest

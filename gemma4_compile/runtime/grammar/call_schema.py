@@ -31,7 +31,7 @@ _FAR = 10**15  # how far an integer goes where one of its bounds is missing
 _FARTHEST = 10**18
 _BARE_KEY = re.compile(r"[^\s{}\[\](),:=;'\"`<>|\\]+")
 # Formats that the library knows; others say nothing about the text.
-_FORMATS = tuple("date date-time duration email hostname ipv4 ipv6 time uri uuid".split())  # noqa: SIM905
+FORMATS = tuple("date date-time duration email hostname ipv4 ipv6 time uri uuid".split())  # noqa: SIM905
 _UNFOLLOWED = (
     *("contains", "dependencies", "dependentRequired", "dependentSchemas", "else", "if"),
     *("maxContains", "minContains", "not", "then", "$dynamicRef", "$recursiveRef"),
@@ -177,7 +177,7 @@ class CallRules:
 
     def _text(self, schema: Schema, where: str) -> str:
         # A pattern that looks ahead is more than the library takes beside a format.
-        known = schema.get("format") in _FORMATS and not looks_ahead(schema.get("pattern"))
+        known = schema.get("format") in FORMATS and not looks_ahead(schema.get("pattern"))
         keys = ("minLength", "maxLength", "pattern")
         asked = {key: schema[key] for key in (*keys, "format") if key in schema}
         if known:

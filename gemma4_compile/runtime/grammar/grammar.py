@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from gemma4_compile.confined import schemas
 from gemma4_compile.errors import Gemma4CompileError, UsageError
 from gemma4_compile.runtime.grammar.call_grammar import call_grammar
+from gemma4_compile.runtime.grammar.call_schema import FORMATS
 from gemma4_compile.runtime.grammar.schema_process import (
     SchemaProcess,
     SchemaRefused,
@@ -34,6 +35,7 @@ MAX_DIVISOR = 1_000_000  # the library counts remainders: one state of a machine
 MIN_ARGUMENT, MAX_ARGUMENT = 16, 4096  # characters of a string among a call's arguments
 _ARGUMENTS = 8  # of the longest kind have room in a reply
 _PLAIN_HINT = "leave out what it names, or ask for the same in plainer words of JSON schema"
+_NAMED_KEYS = ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
 _DATA_KEYS = ("const", "default", "enum", "examples")  # what they hold is no schema
 
 
@@ -67,7 +69,9 @@ class Grammars:
         """
         self._check_end()
         _find_library("JSON schemas")
-        return JsonGrammar(self._server, _checked(schema), schemas.SCHEMA, self._marks)
+        _checked(schema)
+        plain = json.dumps(_of_known_formats(schema)).encode()
+        return JsonGrammar(self._server, plain, schemas.SCHEMA, self._marks)
 
     def compile_calls(
         self,
@@ -92,6 +96,7 @@ class Grammars:
             _checked(tool, "the tools' declarations")
         if answer is not None:
             _checked(answer)
+            answer = _of_known_formats(answer)
         longest = None if room is None else max(MIN_ARGUMENT, min(MAX_ARGUMENT, room // _ARGUMENTS))
         grammar = call_grammar(
             tools, self._marks, several=several, longest_text=longest, answer=answer
@@ -154,6 +159,39 @@ def _checked(schema: Mapping[str, object], what: str = "the JSON schema") -> byt
                     what,
                 )
     return text
+
+
+def _of_known_formats(schema: Mapping[str, object]) -> dict[str, object]:
+    """A schema without formats that the library does not know, which say nothing that it checks.
+
+    pydantic writes `password` and `binary`, OpenAPI `byte`: they are notes for people.
+
+    Raises
+    ------
+    UsageError
+        If it is nested too deep for that.
+    """
+
+    def plain(value: object) -> object:
+        if isinstance(value, list):
+            return [plain(each) for each in value]
+        return whole(value) if isinstance(value, Mapping) else value
+
+    def whole(part: Mapping[str, object]) -> dict[str, object]:
+        kept: dict[str, object] = {}
+        for key, value in part.items():
+            if key in _DATA_KEYS:
+                kept[key] = value
+            elif key in _NAMED_KEYS and isinstance(value, Mapping):
+                kept[key] = {name: plain(inner) for name, inner in value.items()}
+            elif key != "format" or not isinstance(value, str) or value in FORMATS:
+                kept[key] = plain(value)
+        return kept
+
+    try:
+        return whole(schema)
+    except RecursionError as error:
+        raise _refused("it is nested too deep") from error
 
 
 def _shown(value: float) -> str:

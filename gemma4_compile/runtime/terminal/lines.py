@@ -20,6 +20,7 @@ from gemma4_compile.options.process import Terminated
 
 QUOTES = '"""'
 PROMPT, CONTINUED = "> ", ". "
+_BYTE_ORDER_MARK = "\ufeff"
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,18 @@ class Lines(Protocol):
 
 
 class PipedLines:
-    """Lines of stdin."""
+    """Lines of stdin; the mark that PowerShell and some editors begin a text with is none of it."""
+
+    def __init__(self) -> None:
+        self._is_first = True
 
     def read(self, prompt: str, *, kept: bool = True) -> str:
         """Return the next one, or the beginning of one that is too long; `prompt` is not shown."""
         line = sys.stdin.readline(MAX_TEXT_BYTES + 1)
         if not line:
             raise EOFError
+        if self._is_first:
+            line, self._is_first = line.removeprefix(_BYTE_ORDER_MARK), False
         return line.removesuffix("\n")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.options.serve import COMMAND
-from gemma4_compile.runtime import Embedder
+from gemma4_compile.runtime import Embedder, serve_several
 from gemma4_compile.runtime.served_embedder import load_embedder
 from tests.serving import serving
 from tests.tiny_embedder import embedder_package
@@ -33,6 +33,14 @@ def test_its_memory_and_its_texts_are_those_of_the_package(package: Path) -> Non
     loaded.close()
     with pytest.raises(UsageError, match="compiled for 1024 tokens, found 2048"):
         load_embedder(COMMAND.parse([str(package), "--context-length", "2048"]), package, "e")
+
+
+def test_beside_others_it_takes_no_longer_texts_than_it_was_compiled_for(package: Path) -> None:
+    """The option is meant for the replies of the models beside it."""
+    for wanted, found in ((2048, 1024), (64, 64)):
+        options = COMMAND.parse(["--model", f"e={package}", "--context-length", str(wanted)])
+        offered = serve_several._offered(options, "e", package, serves_page=False)
+        assert offered.model.card.context_length == found
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["alone", "beside a chat"])

@@ -9,7 +9,7 @@ import { inWords, UserError } from "./user_error";
 
 export const MODELS = "models.json";
 const MOST_BYTES = 2 ** 18;
-const MOST_MODELS = 64;
+const MOST_MODELS = 1000;
 const LONGEST_NAME = 80;
 const LONGEST_ADDRESS = 500;
 const MODALITIES = ["text", "image", "audio"];

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import json
 import time
+from collections.abc import Iterable
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -29,6 +32,7 @@ from gemma4_compile.runtime.server.ollama.fixed import fixed_routes
 from gemma4_compile.runtime.server.ollama.fixed import refusal as of_ollama
 from gemma4_compile.runtime.server.ollama.lists import asked_name, processes, shown, tags
 from gemma4_compile.runtime.server.streams import unless_gone
+from gemma4_compile.types import JsonObject
 
 OF_REPLIES: dict[str, Refusal] = {
     "/v1/chat/completions": ApiError.response,
@@ -82,40 +86,37 @@ class _Embeddings:
         ignored = self._ignored()
         parsed = read_openai(await self._bodies.read(request), ignored)
         found = await self._embedded(request, parsed)
-        listed = [
+        listed = (
             {"object": "embedding", "index": index, "embedding": _written(parsed, vector)}
             for index, vector in enumerate(found.vectors)
-        ]
+        )
         usage = {"prompt_tokens": found.tokens, "total_tokens": found.tokens}
         note = self._note(parsed, ignored)
-        return JSONResponse(
-            {
-                "object": "list",
-                "data": listed,
-                "model": self._service.card.name,
-                "usage": usage,
-                **({} if note is None else {"note": note}),
-            }
-        )
+        answer = {
+            "object": "list",
+            "model": self._service.card.name,
+            "usage": usage,
+            **({} if note is None else {"note": note}),
+        }
+        return await run_in_threadpool(_with_list, answer, "data", listed)
 
     async def embed(self, request: HttpRequest) -> Response:
         begin, ignored = time.monotonic(), self._ignored()
         parsed = read_embed(await self._bodies.read(request), ignored)
-        name, vectors, tokens = self._service.card.name, [], 0
-        if parsed.texts:  # without, it is asked to load the model alone
-            found = await self._embedded(request, parsed)
-            vectors, tokens = found.vectors.tolist(), found.tokens
         note = self._note(parsed, ignored)
-        return JSONResponse(
-            {
-                "model": name,
-                "embeddings": vectors,
-                "total_duration": int((time.monotonic() - begin) * 1e9),
-                "load_duration": 0,
-                "prompt_eval_count": tokens,
-                **({} if note is None else {"note": note}),
-            }
-        )
+        if not parsed.texts:  # it is asked to load the model alone
+            loaded = without_texts("/api/embed", self._service.card.name)
+            return JSONResponse({**loaded, **({} if note is None else {"note": note})})
+        found = await self._embedded(request, parsed)
+        answer = {
+            "model": self._service.card.name,
+            "total_duration": int((time.monotonic() - begin) * 1e9),
+            "load_duration": 0,
+            "prompt_eval_count": found.tokens,
+            **({} if note is None else {"note": note}),
+        }
+        numbers = (vector.tolist() for vector in found.vectors)
+        return await run_in_threadpool(_with_list, answer, "embeddings", numbers)
 
     async def embeddings(self, request: HttpRequest) -> Response:
         ignored = self._ignored()
@@ -168,6 +169,24 @@ class _Embeddings:
     def _note(self, parsed: EmbeddingRequest, ignored: Ignored) -> str | None:
         notes = (self._service.note_about(parsed.model), ignored.note())
         return "; ".join(note for note in notes if note is not None) or None
+
+
+def without_texts(path: str, model: str) -> JsonObject:
+    """What Ollama's API answers where there is nothing to embed."""
+    if path == "/api/embeddings":
+        return {"embedding": []}
+    counts = dict.fromkeys(("total_duration", "load_duration", "prompt_eval_count"), 0)
+    return {"model": model, "embeddings": [], **counts}
+
+
+def _with_list(answer: JsonObject, name: str, entries: Iterable[object]) -> Response:
+    """An answer with a list of many numbers; runs in a thread, and lets others between entries.
+
+    Encoded in one piece it would hold the interpreter, and with it the event loop, for seconds.
+    """
+    listed = ",".join(json.dumps(entry, separators=(",", ":")) for entry in entries)
+    begin = json.dumps(answer, separators=(",", ":")).removesuffix("}")
+    return Response(f'{begin},"{name}":[{listed}]}}', media_type="application/json")
 
 
 def _written(request: EmbeddingRequest, vector: Float32Array) -> str | list[float]:

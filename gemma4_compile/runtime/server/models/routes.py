@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from typing import TypeGuard
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
@@ -23,6 +24,7 @@ from gemma4_compile.runtime.server.cards import (
     no_replies,
     unknown_model,
 )
+from gemma4_compile.runtime.server.embeddings.endpoints import without_texts
 from gemma4_compile.runtime.server.fields import Ignored
 from gemma4_compile.runtime.server.guard import Guard, Refusal
 from gemma4_compile.runtime.server.metrics import slots_object
@@ -153,17 +155,22 @@ class _Front:
         body = await self._bodies.written(request)
         asked = self._bodies.parse(body)
         path, name = request.url.path, _named(asked)
-        unloads = path in _OF_OLLAMA and _only_unloads(asked)
+        is_last = path.startswith("/api/") and _lets_go(asked)
+        unloads = is_last and not any(asked.get(word) for word in ("prompt", "messages", "input"))
         if unloads and name is not None:  # an encoder, too
             card = self._card(name)
         else:
             card = self._able(name, embeds=path in _OF_ENCODERS)
         if unloads:
             await self._pool.unload(card.name)
+            if path in _OF_ENCODERS:
+                return JSONResponse(without_texts(path, card.name))
             answer = OllamaAnswer(card.name, _OF_OLLAMA[path])
             return JSONResponse(answer.without_reply("unload"))
         del asked
         async with AsyncExitStack() as stack:
+            if is_last:  # once it has answered, and nobody else uses it
+                stack.push_async_callback(self._pool.unload, card.name)
             app = await unless_gone(request, self._loaded(card.name, stack))
             return _Passed(app, body, stack.pop_all())
 
@@ -246,8 +253,6 @@ def _named(body: object) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _only_unloads(body: object) -> bool:
-    """Return whether a request of Ollama's clients lets a model go, and asks for nothing."""
-    if not isinstance(body, dict) or body.get("keep_alive") not in LETS_GO:
-        return False
-    return not body.get("prompt") and not body.get("messages")
+def _lets_go(body: object) -> TypeGuard[dict[str, object]]:
+    """Return whether a request of Ollama's clients lets its model go."""
+    return isinstance(body, dict) and body.get("keep_alive") in LETS_GO

@@ -117,3 +117,10 @@ def test_a_package_of_replies_and_one_of_embeddings_are_told_apart(package: Path
         Engine(Package.open(package))
     with pytest.raises(ArtifactError, match="makes embeddings of texts, and no replies"):
         Chat.open(package)
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\udfffb"])
+def test_half_of_a_character_is_no_text(embedder: Embedder, text: str) -> None:
+    with pytest.raises(UsageError, match="text 1: half of a character") as caught:
+        embedder.embed(["a", text])
+    assert caught.value.hint

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import Any
 
@@ -52,6 +53,30 @@ def test_any_model_s_reply_follows_the_schema(grammars: Grammars, seed: int) -> 
     assert set(person) == {"name", "age"}
     assert isinstance(person["name"], str)
     assert isinstance(person["age"], int)
+
+
+@pytest.mark.parametrize("form", ["password", "binary", "x-phone"])
+def test_formats_that_nothing_checks_are_notes(grammars: Grammars, form: str) -> None:
+    text = {"type": "string", "format": form, "maxLength": 2}
+    schema = {
+        "type": "object",
+        "properties": {"format": {"anyOf": [text]}, "a": {"const": {"format": form}}},
+        "required": ["format", "a"],
+        "additionalProperties": False,
+    }
+    ids = reply(grammars.compile(schema).constrain(Sampler(SamplingOptions(temperature=1), 1)), 1)
+    found = json.loads(TOKENIZER.decode(ids, skip_special_tokens=False))
+    assert found["a"] == {"format": form}
+    assert len(found["format"]) <= 2
+    with pytest.raises(UsageError):  # what says more than a note
+        grammars.compile({**schema, "properties": {"a": {**text, "format": 5}}})
+
+
+def test_known_formats_are_followed(grammars: Grammars) -> None:
+    schema = {"type": "string", "format": "date"}
+    ids = reply(grammars.compile(schema).constrain(Sampler(SamplingOptions(temperature=1), 2)), 2)
+    found = json.loads(TOKENIZER.decode(ids, skip_special_tokens=False))
+    assert re.fullmatch(r"\d{4}-\d{2}-\d{2}", found)
 
 
 SPELLED = [

@@ -67,3 +67,17 @@ def test_text_without_end_is_an_error(beginning: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr("sys.stdin", Endless())
     with pytest.raises(UsageError, match="a message of more than"):
         read_typed(PipedLines())
+
+
+@pytest.mark.parametrize("typed", ["/exit\nHi", "/exit", "\ufeff/exit"])
+def test_a_byte_order_mark_is_no_part_of_the_first_line(
+    typed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("\ufeff" + typed))
+    lines = PipedLines()
+    first, _, rest = typed.partition("\n")
+    assert read_typed(lines) == Typed(first, command=True)
+    if rest:
+        assert read_typed(lines) == Typed(rest, command=True)
+    with pytest.raises(EOFError):
+        read_typed(lines)

@@ -229,6 +229,12 @@ def test_beside_a_chat_each_request_goes_to_who_can(
             status, answer = post(live, "/api/generate", model=NAME, keep_alive=0)
             assert (status, answer.get("done_reason")) == (200, "unload"), answer
             assert [one.status for one in pool.statuses()] == ["unloaded", "unloaded"]
+            # after an answer, as programs do that need the room for a chat; and without a text
+            for given in (TEXTS[0], ""):
+                status, answer = post(live, "/api/embed", model=NAME, input=given, keep_alive="0s")
+                assert (status, len(answer["embeddings"])) == (200, 1 if given else 0)
+                assert [one.status for one in pool.statuses()] == ["unloaded", "unloaded"]
+            assert loaded == [NAME, NAME]
     finally:
         pool.close()
 

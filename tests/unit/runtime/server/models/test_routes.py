@@ -250,6 +250,13 @@ def test_ollamas_clients_let_a_model_go(live: Live) -> None:
     assert statuses(live)["first"] == "unloaded"
 
 
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
+def test_a_model_goes_once_it_has_answered(live: Live, path: str) -> None:
+    status, answer = asked(live, path, {"model": "first", "keep_alive": 0, **BODIES[path]})
+    assert (status, answer["done"], answer["done_reason"]) == (200, True, "stop")
+    assert statuses(live)["first"] == "unloaded"
+
+
 @pytest.mark.parametrize(
     ("path", "status"), [("/v1/embeddings", 400), ("/v1/messages/batches", 404), ("/api/pull", 400)]
 )
