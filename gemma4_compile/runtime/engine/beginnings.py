@@ -85,3 +85,15 @@ class Beginnings(Protocol):
 
     def leave(self, keys: Sequence[int], shared: int, owner: Hashable) -> None:
         """Hear that all of these but the first `shared` are about to go, mostly with a reply."""
+
+
+def beginning(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many values two sequences of one type begin with alike."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:  # whole parts at a time: of long prompts it is asked for every slot
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

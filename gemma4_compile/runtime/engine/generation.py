@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.runtime.engine.aside import Known
-from gemma4_compile.runtime.engine.beginnings import Beginnings
+from gemma4_compile.runtime.engine.beginnings import Beginnings, beginning
 from gemma4_compile.runtime.engine.chunks import chunks, whole_rows
 from gemma4_compile.runtime.engine.media_prompt import Prompt, Tokens
 from gemma4_compile.runtime.engine.next_token import Guessing, Held, NextToken, next_token
@@ -149,8 +149,7 @@ class Generator:
         """
         prompt = Prompt.of(prompt)
         keys, held = prompt.keys(), self._held.keys
-        limit = min(len(held), len(keys) - 1)
-        shared = next((i for i in range(limit) if held[i] != keys[i]), limit)
+        shared = beginning(held, keys[:-1])
         if self._whole:
             shared = whole_rows(prompt.modalities(), shared)
         is_known = not self.is_interrupted and self.engine.length == len(held)

@@ -9,7 +9,7 @@ from itertools import count
 
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.runtime.engine.aside import Aside, Known, Shelf
-from gemma4_compile.runtime.engine.beginnings import KeptCounts
+from gemma4_compile.runtime.engine.beginnings import KeptCounts, beginning
 from gemma4_compile.runtime.engine.generation import Generator
 from gemma4_compile.runtime.engine.media_prompt import Prompt, Tokens
 from gemma4_compile.runtime.engine.sequence_engine import SeveralEngines
@@ -233,15 +233,3 @@ class Slots:
         tokens = self.engines.step(engines, last, [due.chooser for due in waiting])
         for due, token_id in zip(waiting, tokens, strict=True):
             due.give(token_id)
-
-
-def beginning(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many values two sequences of one type begin with alike."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:  # whole parts at a time: of long prompts it is asked for every slot
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from gemma4_compile.runtime.engine.aside import Aside
+from gemma4_compile.runtime.engine.beginnings import beginning
 from gemma4_compile.runtime.engine.generation import Generator
 from gemma4_compile.runtime.engine.media_prompt import Prompt
 from gemma4_compile.runtime.engine.prompt_reading import PromptProgress
-from gemma4_compile.runtime.engine.slots import LEAST_FORK, Slot, beginning
+from gemma4_compile.runtime.engine.slots import LEAST_FORK, Slot
 from gemma4_compile.runtime.engine.token_due import TokenDue
 from gemma4_compile.runtime.reply.reply import Event
 from gemma4_compile.runtime.server.counts import Counts

@@ -12,8 +12,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from gemma4_compile.runtime.engine.beginnings import beginning
 from gemma4_compile.runtime.engine.media_prompt import Prompt
-from gemma4_compile.runtime.engine.slots import Slot, Slots, beginning
+from gemma4_compile.runtime.engine.slots import Slot, Slots
 from gemma4_compile.runtime.engine.token_due import TokenDue
 from gemma4_compile.runtime.server.asides import Asides
 from gemma4_compile.runtime.server.counts import Counts

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gemma4_compile.runtime.engine.beginnings import Restored
+from gemma4_compile.runtime.engine.beginnings import Restored, beginning
 from gemma4_compile.runtime.engine.generation import Generation, Generator
 from gemma4_compile.runtime.engine.media_prompt import Prompt
 from gemma4_compile.runtime.reply.reply import TextDelta
@@ -173,3 +175,11 @@ def test_of_a_state_that_is_not_known_nothing_is_kept() -> None:
     generator.leave(0)
     assert finished(generator.start(PROMPT, greedy)).reused_tokens == 0
     assert kept.ends == [*before, *before[-1:]]
+
+
+@given(st.lists(st.integers(0, 1)), st.lists(st.integers(0, 1)), st.lists(st.integers(0, 1)))
+def test_how_much_two_begin_with_alike(shared: list[int], one: list[int], other: list[int]) -> None:
+    first, second = shared + one, shared + other
+    pairs = [left == right for left, right in zip(first, second, strict=False)]
+    count = pairs.index(False) if False in pairs else len(pairs)
+    assert beginning(first, second) == beginning(second, first) == count

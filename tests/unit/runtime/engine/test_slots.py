@@ -5,12 +5,10 @@ from __future__ import annotations
 import logging
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.runtime.engine.media_prompt import Prompt
-from gemma4_compile.runtime.engine.slots import LEAST_FORK, Slots, beginning
+from gemma4_compile.runtime.engine.slots import LEAST_FORK, Slots
 from gemma4_compile.runtime.engine.token_engine import TokenEngine
 from tests.scripted_engine import (
     GuessingEngine,
@@ -152,11 +150,3 @@ def test_what_can_be_copied_goes_where_a_copy_can_be_made() -> None:
         busy.generator.prefill(Prompt(long[begin : begin + 10]))
     assert slots.take(long).number == 2
     assert slots.take(long).number == 0  # there is no other one
-
-
-@given(st.lists(st.integers(0, 1)), st.lists(st.integers(0, 1)), st.lists(st.integers(0, 1)))
-def test_beginnings(shared: list[int], one: list[int], other: list[int]) -> None:
-    first, second = shared + one, shared + other
-    pairs = [left == right for left, right in zip(first, second, strict=False)]
-    count = pairs.index(False) if False in pairs else len(pairs)
-    assert beginning(first, second) == beginning(second, first) == count
