@@ -92,7 +92,7 @@ describe("readModels", () => {
   );
 
   it("refuses a list without end", () => {
-    expect(() => read({ models: Array.from({ length: 1001 }, () => ENTRY) })).toThrow(/at most 1000/);
+    expect(() => read({ models: Array.from({ length: 1001 }, () => ENTRY) })).toThrow(/at most 1,000/);
   });
 });
 
