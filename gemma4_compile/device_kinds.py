@@ -49,6 +49,7 @@ class DeviceKind:
     draws : the next token is faster drawn there than from logits that the host reads
     reads_host : kernels read memory of the host over a bus, beside its own
     stages_uploads : TVM's runtime keeps what is uploaded apart for so many uploads without a wait
+    has_launcher : libraries bring what drives it, in the place of TVM's runtime
     """
 
     type: DeviceType
@@ -61,10 +62,15 @@ class DeviceKind:
     draws: bool = False
     reads_host: bool = False
     stages_uploads: bool = False
+    has_launcher: bool = False
 
 
 CPU = DeviceKind(DeviceType.CPU, is_host=True)
 METAL = DeviceKind(DeviceType.METAL, is_of_macs=True, stages_uploads=True)
+METAL_LAUNCHER = DeviceKind(
+    DeviceType.METAL, is_of_macs=True, reads_beside=True, draws=True, has_launcher=True
+)
+"""The same with the launcher of its libraries."""
 CUDA = DeviceKind(
     DeviceType.CUDA,
     has_driver=True,
@@ -76,3 +82,5 @@ CUDA = DeviceKind(
 )
 NATIVE_KINDS: Mapping[str, DeviceKind] = {"cuda": CUDA, "metal": METAL, "cpu": CPU}
 """By DLPack's names of the devices; fastest first."""
+WITH_LAUNCHER: Mapping[str, DeviceKind] = {"metal": METAL_LAUNCHER}
+"""What they are with the launcher of their libraries, those that have one."""

@@ -12,6 +12,7 @@ from gemma4_compile.device_kinds import DeviceType
 from gemma4_compile.errors import TargetError
 from gemma4_compile.targets import cpu
 from gemma4_compile.targets.linker import link as linker
+from gemma4_compile.targets.linker.runtime_objects import Platform
 from gemma4_compile.targets.metal_intrinsics import LowerMetalIntrinsics
 from gemma4_compile.targets.spec import FLOAT, TargetSpec
 from gemma4_compile.targets.target import Target
@@ -48,7 +49,16 @@ LIMITS = {spec.limits: spec for spec in (DEFAULT, SIMDGROUPS)}
 
 # --- Library ---
 
-MACOS = cpu.native_platform("darwin", "arm64")
+LAUNCHER = tuple(f"metal/{name}.cc" for name in ("objc", "written", "launcher", "device"))
+"""What drives Metal where TVM's runtime is not to."""
+
+
+def with_launcher(platform: Platform) -> Platform:
+    """The platform of libraries that hold the launcher."""
+    return replace(platform, units=(*platform.units, *LAUNCHER))
+
+
+MACOS = with_launcher(cpu.native_platform("darwin", "arm64"))
 
 
 def link(

@@ -51,12 +51,13 @@ def prebuild(output: Path, platforms: tuple[Platform, ...] = PLATFORMS) -> None:
 
 def tested_platforms() -> tuple[Platform, ...]:
     """The platforms that tests link for on this machine."""
-    return (webgpu.WASM, cpu.this_machine(), metal.MACOS)
+    here = cpu.this_machine()
+    return (webgpu.WASM, here, metal.MACOS, metal.with_launcher(here))
 
 
 def compiled(target: Platform) -> Iterator[Path]:
     """The folders with a platform's objects and with its archives, compiled where they are not."""
-    yield runtime_objects(target, print)[0].parent
+    yield from dict.fromkeys(path.parent for path in runtime_objects(target, print))
     yield next(iter(cpp_library(target, print).values())).parent
 
 

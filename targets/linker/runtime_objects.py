@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gemma4_compile.errors import TargetError
@@ -65,13 +65,25 @@ class Platform:
 def runtime_objects(target: Platform, progress: Progress | None = None) -> list[Path]:
     """Return the compiled objects of our C++ for a platform, compiling them if there are none.
 
-    The entry's name holds a hash of every source, flag and version that goes into it.
+    Units of each folder are an entry. Its name holds a hash of every source, flag and version that
+    goes into it.
 
     Raises
     ------
     TargetError
         If zig or a source is missing, zig fails, or the cache directory cannot be written.
     """
+    return [path for part in parts(target) for path in _entry(part, progress)]
+
+
+def parts(target: Platform) -> list[Platform]:
+    """A platform with the units of each folder of ours: what all have in common is first."""
+    folders = sorted(_folders(target))
+    of = {folder: [unit for unit in target.units if _folder(unit) == folder] for folder in folders}
+    return [replace(target, units=tuple(units)) for units in of.values() if units]
+
+
+def _entry(target: Platform, progress: Progress | None) -> list[Path]:
     sources = collect_sources(target)
 
     def make(scratch: Path, objects: Path) -> None:
@@ -142,11 +154,22 @@ def collect_sources(target: Platform) -> dict[str, bytes]:
             )
         for path in _cpp_files(directory):
             relative = path.relative_to(directory).as_posix()
-            if directory == NATIVE and "/" in relative:
-                continue  # the shims have their own root
+            folder = relative.partition("/")[0] if "/" in relative else ""
+            if directory == NATIVE and folder not in _folders(target):
+                continue  # of another platform, or the shims, which have their own root
             sources[relative if prefix == "." else f"{prefix}/{relative}"] = path.read_bytes()
     sources.update(dict.fromkeys(target.left_out, b""))
     return sources
+
+
+def _folders(target: Platform) -> set[str]:
+    """Folders of ours that a platform's units are in; "" for files beside them."""
+    return {"", *(_folder(unit) for unit in target.units)}
+
+
+def _folder(unit: str) -> str:
+    """The folder of ours that a unit is in; "" for TVM's, and for files beside them."""
+    return unit.rpartition("/")[0] if (NATIVE / unit).is_file() else ""
 
 
 def _cpp_files(directory: Path) -> Iterator[Path]:

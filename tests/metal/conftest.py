@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import tvm
 
 from gemma4_compile.runtime.device import device
 from gemma4_compile.targets import TARGETS, Target, cpu
+from tests import packages
 
 
 @pytest.fixture(scope="session")
@@ -22,12 +25,10 @@ def metal_device() -> tvm.runtime.Device:
     return emulator.install()
 
 
-@pytest.fixture(scope="module")
-def metal_packages(metal_device: tvm.runtime.Device) -> Iterator[None]:
-    """Packages as `--target metal` makes them, but for their host code, which is this machine's."""
+@contextmanager
+def _packages() -> Iterator[None]:
     from tests.metal import emulator
 
-    del metal_device  # stands where a Mac's process loads TVM's library for Metal
     load = device._load_tvm
 
     def load_others(name: str, mode: int) -> None:
@@ -39,3 +40,22 @@ def metal_packages(metal_device: tvm.runtime.Device) -> Iterator[None]:
         patch.setitem(TARGETS, "metal", here)
         patch.setattr(device, "_load_tvm", load_others)
         yield
+
+
+@pytest.fixture(scope="module")
+def metal_packages(metal_device: tvm.runtime.Device) -> Iterator[None]:
+    """Packages as `--target metal` makes them, but for their host code, which is this machine's."""
+    del metal_device  # stands where a Mac's process loads TVM's library for Metal
+    with _packages():
+        yield
+
+
+@pytest.fixture(scope="session")
+def tiny_package(
+    metal_device: tvm.runtime.Device, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """`tiny`, compiled as `metal_packages` does; to be opened under that."""
+    del metal_device
+    folder = tmp_path_factory.mktemp("tiny") / "package"
+    with _packages():
+        return packages.compile_package("tiny", "q4f16", folder, context_length=256, target="metal")

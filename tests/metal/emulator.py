@@ -152,6 +152,9 @@ def _unit(sources: Mapping[str, str], folder: Path) -> str:
     return str(path)
 
 
+kernel_libraries: dict[str, str] = {}
+"""Paths of what was compiled, by a kernel's text."""
+
 _mistake: Callable[[str], str] | None = None
 _flags: tuple[str, ...] = ()
 
@@ -161,7 +164,9 @@ def _compile(sources: Mapping[str, str]) -> tuple[str, str]:
     change = _mistake or str
     try:
         texts = {str(name): change(str(text)) for name, text in sources.items()}
-        return str(compile_kernels(texts, _flags)), ""
+        path = str(compile_kernels(texts, _flags))
+        kernel_libraries.update(dict.fromkeys(texts.values(), path))
+        return path, ""
     except KernelError as error:
         return "", str(error)
 
@@ -222,7 +227,8 @@ def link(
     progress: Callable[[str], None] | None = None,
 ) -> None:
     """Link kernels for Metal with host code for this machine, into a shared library."""
-    linker.link_library(executable, output, cpu.this_machine(), progress=progress)
+    here = metal.with_launcher(cpu.this_machine())
+    linker.link_library(executable, output, here, progress=progress)
 
 
 @contextmanager

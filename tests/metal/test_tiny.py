@@ -16,9 +16,10 @@ from gemma4_compile.package.artifacts import read_artifact
 from gemma4_compile.runtime import Chat, Engine, Sampler, SamplingOptions
 from gemma4_compile.runtime.check.kernel_check import check_kernels, kernels_of
 from gemma4_compile.runtime.device import device
+from gemma4_compile.runtime.device.staged_uploads import StagedUploads
 from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.runtime.package.package import Package
-from tests import packages, tolerances
+from tests import tolerances
 from tests.marks import slow_unless
 from tests.metal import emulator
 from tests.tiny_answers import CONVERSATIONS
@@ -31,9 +32,8 @@ ASKED = {"sum": 1, "brief": 1, "memory": 2}
 
 
 @pytest.fixture(scope="module")
-def package(metal_packages: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tiny") / "package"
-    return packages.compile_package("tiny", "q4f16", folder, context_length=256, target="metal")
+def package(metal_packages: None, tiny_package: Path) -> Path:
+    return tiny_package
 
 
 def test_it_is_a_package_for_metal(package: Path) -> None:
@@ -137,7 +137,7 @@ def test_the_device_refuses_what_staging_memory_does_not_keep_apart(
         engine.device.expect_uploads(2)  # as of a library's function, which here makes none
         feed.write([number, number + 1])
     engine.decode(107)
-    monkeypatch.setattr(device.StagedUploads, "expect", lambda self, count: None)
+    monkeypatch.setattr(StagedUploads, "expect", lambda self, count: None)
     for number in range(65):
         feed.write([number, number + 1])
     with pytest.raises(RuntimeError, match="uploads since the last wait"):

@@ -7,11 +7,9 @@ the compiler loaded already, nothing changes.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import importlib.util
 import os
-import platform
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -23,20 +21,22 @@ import numpy as np
 import numpy.typing as npt
 import tvm_ffi
 
-from gemma4_compile.device_kinds import NATIVE_KINDS, DeviceKind
+from gemma4_compile.device_kinds import NATIVE_KINDS, WITH_LAUNCHER, DeviceKind
 from gemma4_compile.errors import ArtifactError
+from gemma4_compile.runtime.device import metal_launcher
 from gemma4_compile.runtime.device.cuda_runtime import LIBRARY as CUDA_RUNTIME
 from gemma4_compile.runtime.device.cuda_runtime import CudaError, CudaRuntime
 from gemma4_compile.runtime.device.metal_memory import metal_free_bytes
+from gemma4_compile.runtime.device.staged_uploads import StagedUploads
 from gemma4_compile.system.files import find_libraries_in
 from gemma4_compile.system.nvidia import INSTALL, OLDEST_DRIVER, OLDEST_GPU, wheel_folders
+from gemma4_compile.system.processor import cpu_name
 from gemma4_compile.types import Array
 
 ALIGNMENT_BYTES = 64
 """Alignment that compiled kernels assume of a buffer's address."""
 
 _EXISTS, _COMPUTE_VERSION, _NAME = 0, 4, 5  # TVM's numbers of questions about a device
-_CPU_LIST = Path("/proc/cpuinfo")
 _METAL_RUNTIME = "tvm_runtime_metal"
 _REINSTALL = "reinstall apache-tvm in the version that pyproject.toml names"
 
@@ -118,41 +118,7 @@ def _check_gpu(version: str) -> None:
         )
 
 
-def cpu_name() -> str:
-    """The processor's name, as far as the system tells it."""
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        for line in _CPU_LIST.read_text("utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-class StagedUploads:
-    """Uploads to Metal since the last wait, of which there are never more than TVM keeps apart.
-
-    Its runtime copies the bytes of an upload to a staging buffer at once, from where the GPU takes
-    them in the order of its work. It has 64; from the 65th upload since a wait on it fills the
-    first ones again, whether or not the GPU has read them.
-    """
-
-    MOST = 64
-
-    def __init__(self) -> None:
-        """None yet."""
-        self._count = 0
-
-    def expect(self, count: int) -> None:
-        """Wait for the device where so many more, at most `MOST`, would be too many."""
-        if self._count + count > self.MOST:
-            Device("metal").wait()
-        self._count += count
-
-    def begin_anew(self) -> None:
-        """Note that the device has read all."""
-        self._count = 0
-
-
-_uploads = StagedUploads()
+_uploads = StagedUploads(lambda: Device("metal").wait())
 
 
 @dataclass(frozen=True)
@@ -184,6 +150,8 @@ class Device:
         device = cls(name)
         if device.is_cpu:
             return device
+        if device.kind.has_launcher and metal_launcher.has_metal():
+            return device  # a library brings the rest
         if device.kind.has_driver:
             _load_cuda()
         _load_tvm(f"tvm_runtime_{name}", ctypes.RTLD_LOCAL)
@@ -198,19 +166,26 @@ class Device:
         return device
 
     def ask(self, attribute: int) -> object:
-        """What TVM knows of a device, by its number of the question; of CPUs that is nothing."""
+        """What TVM knows of a device, by its number of the question; of CPUs that is nothing.
+
+        Of a device whose launcher no library has brought yet, it is nothing either.
+        """
+        if self.kind.has_launcher and not metal_launcher.is_installed():
+            return None
         return _function("runtime.GetDeviceAttr")(self.type, 0, attribute)
 
     def describe(self) -> str:
         """Name and kind of the device, by which another one is told from it."""
         if self.is_cpu:
             return f"{cpu_name()}, {os.cpu_count()} processors"
+        if self.kind.has_launcher:  # whether or not a library has brought it yet
+            return "Metal, by the launcher of its libraries"
         return f"{self.ask(_NAME)}, {self.ask(_COMPUTE_VERSION)}"
 
     @property
     def kind(self) -> DeviceKind:
         """What can be done on it."""
-        return NATIVE_KINDS[self.name]
+        return _kind(self.name)
 
     @property
     def type(self) -> int:
@@ -238,7 +213,10 @@ class Device:
     def empty(self, shape: Sequence[int], dtype: str) -> tvm_ffi.Tensor:
         """A tensor on the device, its values undefined; ArtifactError if there is no room."""
         try:
-            return allocate(shape, dtype, self.name)
+            tensor = allocate(shape, dtype, self.name)
+            if self.kind.has_launcher:
+                metal_launcher.check()
+            return tensor
         except RuntimeError as error:
             nbytes = int(np.prod(shape)) * tvm_ffi.dtype(dtype).itemsize
             raise ArtifactError(
@@ -268,11 +246,22 @@ class Device:
         """A copy of a tensor's values; waits for the kernels that make them."""
         array = np.empty(tuple(tensor.shape), str(tensor.dtype))
         copy(tensor, tvm_ffi.from_dlpack(array))
-        self.wait()
+        if self.kind.has_launcher:
+            metal_launcher.check()  # the copy has waited for what makes them, and for no more
+        else:
+            self.wait()
         return array
+
+    def submit(self) -> None:
+        """Let the device begin what it was given, where that gathers, without a wait."""
+        if self.kind.has_launcher:
+            metal_launcher.submit()
 
     def wait(self) -> None:
         """Return when the device has done everything that it was given."""
+        if self.kind.has_launcher:
+            metal_launcher.wait()
+            return
         _function("runtime.Device_StreamSync")(tvm_ffi.device(self.name, 0), 0)
         if self.kind.stages_uploads:
             _uploads.begin_anew()
@@ -293,6 +282,12 @@ class Device:
             tvm_ffi.device(self.name, 0), handle
         )
         return context
+
+
+def _kind(name: str) -> DeviceKind:
+    """What can be done on a device by its name, as the environment has it driven."""
+    launched = WITH_LAUNCHER.get(name)
+    return launched if launched is not None and metal_launcher.is_chosen() else NATIVE_KINDS[name]
 
 
 def allocate(shape: Sequence[int], dtype: str, kind: str | int) -> tvm_ffi.Tensor:
@@ -372,9 +367,13 @@ def copy(source: tvm_ffi.Tensor, target: tvm_ffi.Tensor) -> None:
 
     Memory of the host may be overwritten at once: what it held is on its way.
     """
-    # `get`: memory of the host that a GPU reads has a type of its own.
-    to, origin = (NATIVE_KINDS.get(one.device.type) for one in (target, source))
-    if to is not None and to.stages_uploads and origin is not None and origin.is_host:
+    to, origin = target.device.type, source.device.type
+    # Memory of the host that a GPU reads has a type of its own.
+    if (
+        to in NATIVE_KINDS
+        and origin in NATIVE_KINDS
+        and (_kind(to).stages_uploads and _kind(origin).is_host)
+    ):
         _uploads.expect(1)
     _function("runtime.TVMTensorCopyFromTo")(source, target)
 

@@ -11,6 +11,7 @@ import tvm_ffi
 
 from gemma4_compile.device_kinds import DeviceType
 from gemma4_compile.errors import ArtifactError
+from gemma4_compile.runtime.device import metal_launcher
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.library.library_file import (
     is_for_another_machine,
@@ -37,6 +38,8 @@ class NativeLibrary:
             machine = machine_of(path)
             if is_for_another_machine(machine):
                 raise OSError(f"it is for {machine}, and this machine is {this_machine()}")
+            if device.kind.has_launcher:
+                metal_launcher.install(path)
             self._module = tvm_ffi.load_module(_path_for_tvm(path))
             self._machine = _machine(self._module, device)
         except (OSError, RuntimeError, AttributeError) as error:

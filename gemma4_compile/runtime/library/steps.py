@@ -184,8 +184,33 @@ def token_steps(
     return PlainSteps(library, device, state, params, vocab_size)
 
 
-def token_readback(device: Device) -> Readback | None:
-    """A way for tokens to the host that the next step needs not wait for; on CUDA only."""
+class SubmittedToken:
+    """A token of a device that begins what it was given when it is told to.
+
+    What it is given after `queue` is not waited for.
+    """
+
+    def __init__(self, device: Device) -> None:
+        """Take a device whose reads wait for what they read alone."""
+        self._device = device
+        self._token: tvm_ffi.Tensor | None = None
+
+    def queue(self, tensor: tvm_ffi.Tensor) -> None:
+        """Let the device begin, up to what writes a tensor."""
+        self._token = tensor
+        self._device.submit()
+
+    def wait(self) -> int:
+        """The first number of the tensor that was queued last."""
+        assert self._token is not None, "a token is queued before it is waited for"
+        self._device.submit()  # the step after it, so that the device need not wait for the host
+        return int(self._device.read(self._token)[0])
+
+
+def token_readback(device: Device) -> Readback | SubmittedToken | None:
+    """A way for tokens to the host that the next step needs not wait for, where there is one."""
+    if device.kind.has_launcher:
+        return SubmittedToken(device)
     if not device.kind.reads_beside:
         return None
     try:

@@ -19,6 +19,10 @@ OF_LIBSYSTEM = {
     *("_bzero", "_cos", "_free", "_malloc", "_memcpy", "_memmove", "_memset", "_pow", "_sin"),
     *("_strlen", "___cxa_atexit", "__Unwind_Resume", "dyld_stub_binder"),
     "___sincos_stret",  # since macOS 10.9: sine and cosine of one angle
+    # Of the launcher, which looks everything else up when it is asked for.
+    *("_calloc", "_dlopen", "_dlsym", "_memchr", "_memcmp", "_memset_pattern16", "_snprintf"),
+    *("_pthread_mutex_lock", "_pthread_mutex_unlock", "_strcmp", "_strdup", "_strncmp"),
+    *("_strstr", "_vsnprintf"),
 }
 # Exported by libc++ of macOS 13, and used by nothing in the wheels, which are for macOS 11: string
 # streams, which its headers instantiate there since macOS 12, and a few that they take by other
