@@ -15,7 +15,7 @@ from tvm.tirx.buffer import is_buffer_var
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.passes.lowering import tir_pipeline
 from gemma4_compile.targets import cpu
-from gemma4_compile.targets.schedules import schedule_rules
+from gemma4_compile.targets.schedules.plain_loops import ParallelSpatialLoops
 from gemma4_compile.types import Array
 
 _LITTLE_BYTES = 512 << 10
@@ -29,7 +29,7 @@ def _compiled(operator: Operator, level: int) -> tvm_ffi.Function:
     module = tvm.IRModule({"kernel": func})
     options = {**cpu.DEFAULT.tvm_target().export(), "opt-level": level}
     with tvm.target.Target(options) as target:
-        scheduled = dlight.ApplyDefaultSchedule(*schedule_rules(cpu.DEFAULT))(module)
+        scheduled = dlight.ApplyDefaultSchedule(ParallelSpatialLoops())(module)
         pipeline = tir_pipeline(cpu.DEFAULT)
         return tvm.compile(scheduled, target=target, tir_pipeline=pipeline)["kernel"]
 

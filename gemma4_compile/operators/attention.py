@@ -18,6 +18,7 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.attention_splits import LOWEST
 from gemma4_compile.operators.base import Operator
+from gemma4_compile.operators.dots import Dot, plain_dot
 from gemma4_compile.operators.examples import (
     ATTENTION_F32,
     HALF_ULP_F16,
@@ -255,6 +256,7 @@ class OverCache(Operator):
         begin: Expr,
         end: Expr,
         carried: Carried | None = None,
+        dot: Dot = plain_dot,
     ) -> tuple[Buffer, LocalVar, LocalVar]:
         """Softmax-weighted sum over keys [begin, end): unnormalised, maximum, weight sum.
 
@@ -268,14 +270,13 @@ class OverCache(Operator):
             store(total, f32(0.0) if carried is None else carried.total(d), d)
         with T.serial(begin, end) as t:
             slot = bind(self.cache.row(t))
-            score = LocalVar("float32", f32(0.0))
-            with T.serial(0, dim) as d:
-                score.add(self.operand(q[i, h * dim + d]) * as_f32(key[slot, g, d]))
-            higher = bind(tirx.max(highest.value, score.value))
-            keep, weight = (
-                bind(tirx.exp(highest.value - higher)),
-                bind(tirx.exp(score.value - higher)),
+            score = dot(
+                dim,
+                lambda d: self.operand(q[i, h * dim + d]),
+                lambda d: as_f32(key[slot, g, d]),
             )
+            higher = bind(tirx.max(highest.value, score))
+            keep, weight = bind(tirx.exp(highest.value - higher)), bind(tirx.exp(score - higher))
             with T.serial(0, dim) as d:
                 store(total, total[d] * keep + weight * as_f32(value[slot, g, d]), d)
             weights.set(weights.value * keep + weight)
@@ -362,6 +363,10 @@ class PrefillAttention(OverCache):
         return build.arg("split_lse", (rows, self.heads, 2), "float32")
 
     def definition(self) -> tirx.PrimFunc:
+        return self.with_dot(plain_dot)
+
+    def with_dot(self, dot: Dot) -> tirx.PrimFunc:
+        """The function of the definition, whose scores `dot` makes."""
         rows, dim, part = self.rows.extent(), self.head_dim, self.part
         with function(scheduled=False) as build:
             q = build.arg("q", (rows, self.heads * dim), "float32")
@@ -372,7 +377,7 @@ class PrefillAttention(OverCache):
             last_rows = self.declare_last_rows(build, rows)
             out = build.arg("out", (rows, self.heads * dim), self.out_dtype)
             split_lse = self.declare_lse(build, rows)
-            with T.serial(0, rows) as i, T.serial(0, self.heads) as h:
+            with T.parallel(0, rows) as i, T.serial(0, self.heads) as h:
                 position = bind(self.position(positions, positions[2] - i32(rows) + i32(i)))
                 last = position
                 if last_rows is not None:
@@ -383,7 +388,8 @@ class PrefillAttention(OverCache):
                     carried = Carried(lambda d: out[i, h * dim + d], *lse)
                 end = part.end(part.own(last + 1, key), key)
                 begin = self.first_key(position)
-                total, highest, weights = self.online(q, key, value, i, h, begin, end, carried)
+                found = self.online(q, key, value, i, h, begin, end, carried, dot)
+                total, highest, weights = found
                 with T.serial(0, dim) as d:
                     store(out, (total[d] / weights.value).astype(self.out_dtype), i, h * dim + d)
                 if split_lse is not None:

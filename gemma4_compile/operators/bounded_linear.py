@@ -12,7 +12,7 @@ from tvm import te, tirx
 from gemma4_compile.operators.base import te_prim_func
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.examples import OPERANDS_F16, Sizes
-from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.linear import Linear, Product
 from gemma4_compile.operators.math import as_f32, f32, gelu_tanh
 from gemma4_compile.operators.types import Expr
 from gemma4_compile.types import Array
@@ -82,19 +82,17 @@ class BoundedLinear(Linear):
             return super().tolerance(result)
         return OPERANDS_F16 * (max(1.0, sqrt(self.cols) / 4) if self.clipped else 1.0)
 
-    def definition(self) -> tirx.PrimFunc:
+    def with_product(self, product: Product) -> tirx.PrimFunc:
+        """See `Linear`."""
         rows, layout = self.rows.extent(), self.layout
         bounds = te.placeholder((CLIPS,), "float32", name="bounds")
         x = te.placeholder((rows, self.cols), self.in_dtype, name="x")
         weights = layout.placeholders()
-        k = te.reduce_axis((0, self.cols), name="k")
-        sums = te.compute(
-            (rows, layout.rows),
-            lambda i, j: te.sum(
-                self.clip(as_f32(x[i, k]), bounds, 0) * layout.value(weights, j, k), axis=k
-            ),
-            name="sums",
-        )
+        left = x
+        if self.clipped:
+            held = lambda i, k: self.clip(as_f32(x[i, k]), bounds, 0)  # noqa: E731
+            left = te.compute(x.shape, held, name="held")
+        sums = product(left, layout, weights)
         if self.clipped:
             sums = te.compute(sums.shape, lambda i, j: self.clip(sums[i, j], bounds, 2), name="cut")
         shape = (rows, self.outputs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -55,6 +55,19 @@ from gemma4_compile.operators.weight_layout import DENSE as DENSE
 from gemma4_compile.operators.weight_layout import INTEGERS as INTEGERS
 from gemma4_compile.operators.weight_layout import WeightLayout as WeightLayout
 from gemma4_compile.types import Array
+
+Product = Callable[[te.Tensor, WeightLayout, Sequence[te.Tensor]], te.Tensor]
+"""Makes sums (rows, weight rows) float32 of x and the tensors of a weight."""
+
+
+def plain_product(x: te.Tensor, layout: WeightLayout, weights: Sequence[te.Tensor]) -> te.Tensor:
+    """``sums[i, j] = sum_k x[i, k] W[j, k]``, the channels in their order."""
+    k = te.reduce_axis((0, layout.cols), name="k")
+    return te.compute(
+        (x.shape[0], layout.rows),
+        lambda i, j: te.sum(as_f32(x[i, k]) * layout.value(weights, j, k), axis=k),
+        name="sums",
+    )
 
 
 def cast(x: te.Tensor, dtype: str) -> te.Tensor:
@@ -233,15 +246,20 @@ class Linear(Operator):
         return is_capped and name.startswith("q_scale") and self.layout.packing.exceeds_caps
 
     def definition(self) -> tirx.PrimFunc:
+        return self.with_product(plain_product)
+
+    def with_product(self, product: Product) -> tirx.PrimFunc:
+        """The function of the definition, whose sums `product` makes."""
         steps: list[te.Tensor] = []
         if self.stepped_out is not None:
             steps = [te.placeholder((self.stepped_out.step_count,), "float32", name=STEPS)]
         if self.is_plain:
             args, x = self.left(steps)
-            return self.multiply(args, x, steps)
+            return self.multiply(product, args, x, steps)
         assert isinstance(self.rows, One), "only one position has its vector made"
         made = self.prologue.make(self.cols, self.in_dtype)
-        return self.multiply(made.args, self.rounded(made, steps), steps, made.results)
+        x = self.rounded(made, steps)
+        return self.multiply(product, made.args, x, steps, made.results)
 
     def left(self, steps: Sequence[te.Tensor]) -> tuple[list[te.Tensor], te.Tensor]:
         """The arguments of x where it comes as it is, and x."""
@@ -266,20 +284,15 @@ class Linear(Operator):
 
     def multiply(
         self,
+        product: Product,
         args: Sequence[te.Tensor],
         x: te.Tensor,
         steps: Sequence[te.Tensor],
         results: Sequence[te.Tensor] = (),
     ) -> tirx.PrimFunc:
         """The function that multiplies x, which was made from `args`, and also has `results`."""
-        layout = self.layout
-        weights = layout.placeholders()
-        k = te.reduce_axis((0, self.cols), name="k")
-        sums = te.compute(
-            (x.shape[0], layout.rows),
-            lambda i, j: te.sum(as_f32(x[i, k]) * layout.value(weights, j, k), axis=k),
-            name="sums",
-        )
+        weights = self.layout.placeholders()
+        sums = product(x, self.layout, weights)
         readers: list[te.Tensor] = []
         if self.stepped_out is not None:
             sums = rounded_sums(self.stepped_out, self.is_paired, steps[0], sums)

@@ -17,6 +17,7 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.attention_splits import LOWEST
 from gemma4_compile.operators.base import Operator, symbolic_rows, te_prim_func
+from gemma4_compile.operators.dots import Dot, plain_dot
 from gemma4_compile.operators.examples import ATTENTION_F32, Sizes, rotary_table
 from gemma4_compile.operators.heads import CacheShape, Head, Put, QkvColumns, norm_and_rotate
 from gemma4_compile.operators.math import as_f32, exact_f32, f32
@@ -229,6 +230,10 @@ class SpanAttention(Operator):
         return ATTENTION_F32
 
     def definition(self) -> tirx.PrimFunc:
+        return self.with_dot(plain_dot)
+
+    def with_dot(self, dot: Dot) -> tirx.PrimFunc:
+        """The function of the definition, whose scores `dot` makes."""
         n, dim = symbolic_rows(None), self.head_dim
         with function(scheduled=False) as build:
             spans = build.arg("spans", (n, 2), "int32")
@@ -246,12 +251,14 @@ class SpanAttention(Operator):
                     store(total, f32(0.0), d)
                 begin, end = (bind(bound) for bound in self.seen(spans, i))
                 with T.serial(begin, end) as t:
-                    score = LocalVar("float32", f32(0.0))
-                    with T.serial(0, dim) as d:
-                        score.add(q[i, h * dim + d] * as_f32(key[t, g, d]))
-                    higher = bind(tirx.max(highest.value, score.value))
+                    score = dot(
+                        dim,
+                        lambda d: q[i, h * dim + d],
+                        lambda d: as_f32(key[t, g, d]),
+                    )
+                    higher = bind(tirx.max(highest.value, score))
                     keep = bind(tirx.exp(highest.value - higher))
-                    weight = bind(tirx.exp(score.value - higher))
+                    weight = bind(tirx.exp(score - higher))
                     with T.serial(0, dim) as d:
                         store(total, total[d] * keep + weight * as_f32(value[t, g, d]), d)
                     weights.set(weights.value * keep + weight)

@@ -13,6 +13,7 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.operators.attention import OverCache
 from gemma4_compile.operators.attention_splits import declare_splits
 from gemma4_compile.operators.base import TensorSpec
+from gemma4_compile.operators.dots import Dot, plain_dot
 from gemma4_compile.operators.examples import Sizes
 from gemma4_compile.operators.heads import Carried, Head, QkvColumns, norm_and_rotate
 from gemma4_compile.operators.math import f32
@@ -264,6 +265,10 @@ class SplitAttention(OverCache):
                 yield args.row
 
     def definition(self) -> tirx.PrimFunc:
+        return self.with_dot(plain_dot)
+
+    def with_dot(self, dot: Dot) -> tirx.PrimFunc:
+        """The function of the definition, whose scores `dot` makes."""
         with function(scheduled=False) as build:
             args = whole = self.declare(build)
             if self.owns_kv and not self.is_of_several:
@@ -278,7 +283,8 @@ class SplitAttention(OverCache):
                     place, goes_on = (*self.rows.lead(i), s, h), not self.part.is_first
                     carried = self._carried(args, place) if goes_on else None
                     with when(begin < end) if goes_on else nullcontext():
-                        found = self.online(q, args.key, args.value, row, h, begin, end, carried)
+                        cache = args.key, args.value
+                        found = self.online(q, *cache, row, h, begin, end, carried, dot)
                         self._store_split(args, place, *found)
         return build.result
 

@@ -14,6 +14,7 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.attention_splits import LOWEST
 from gemma4_compile.operators.base import Operator, symbolic_rows, te_prim_func
+from gemma4_compile.operators.dots import Dot, plain_dot
 from gemma4_compile.operators.examples import ATTENTION_F16, ATTENTION_F32, Sizes, rotary_table
 from gemma4_compile.operators.heads import CacheShape
 from gemma4_compile.operators.math import as_f32, f32
@@ -158,6 +159,10 @@ class PatchAttention(Operator):
         return ATTENTION_F16 if self.cache_dtype == "float16" else ATTENTION_F32
 
     def definition(self) -> tirx.PrimFunc:
+        return self.with_dot(plain_dot)
+
+    def with_dot(self, dot: Dot) -> tirx.PrimFunc:
+        """The function of the definition, whose scores `dot` makes."""
         n, dim, count = symbolic_rows(None), self.head_dim, self.pooling**2
         rows: Index = n * count
         with function(scheduled=False) as build:
@@ -172,12 +177,14 @@ class PatchAttention(Operator):
                 with T.serial(0, dim) as d:
                     store(total, f32(0.0), d)
                 with T.serial(0, rows) as t, T.If(positions[t // count, 0] >= 0), T.Then():
-                    score = LocalVar("float32", f32(0.0))
-                    with T.serial(0, dim) as d:
-                        score.add(q[i, h * dim + d] * as_f32(key[t, h, d]))
-                    higher = bind(tirx.max(highest.value, score.value))
+                    score = dot(
+                        dim,
+                        lambda d: q[i, h * dim + d],
+                        lambda d: as_f32(key[t, h, d]),
+                    )
+                    higher = bind(tirx.max(highest.value, score))
                     keep = bind(tirx.exp(highest.value - higher))
-                    weight = bind(tirx.exp(score.value - higher))
+                    weight = bind(tirx.exp(score - higher))
                     with T.serial(0, dim) as d:
                         store(total, total[d] * keep + weight * as_f32(value[t, h, d]), d)
                     weights.set(weights.value * keep + weight)

@@ -1,4 +1,4 @@
-"""GPU kernels of the operators, each with the signature of its operator's definition."""
+"""Kernels of the operators, each with the signature of its operator's definition."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tvm import tirx
 
 from gemma4_compile.errors import LoweringError
 from gemma4_compile.operators.base import Operator
-from gemma4_compile.targets.kernels.select import select
+from gemma4_compile.targets.kernels.select import select, select_host
 from gemma4_compile.targets.spec import TargetSpec
 
 _log = logging.getLogger(__name__)
@@ -31,3 +31,9 @@ def make_kernel(operator: Operator, spec: TargetSpec) -> tirx.PrimFunc:
         raise LoweringError(message) from None
     _log.debug("%s, %s: %s for %s", spec.name, spec.limits, factory.__name__, operator.kind)
     return factory(operator, spec)
+
+
+def make_host_kernel(operator: Operator) -> tirx.PrimFunc | None:
+    """The kernel of an operator on a CPU; None where its definition runs there."""
+    factory = select_host(operator)
+    return None if factory is None else factory()

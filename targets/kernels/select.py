@@ -8,6 +8,7 @@ capabilities in `TargetSpec`), by sizes. What comes out: tests/unit/targets/kern
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from tvm import tirx
@@ -28,6 +29,7 @@ from gemma4_compile.targets.kernels.attention import (
     combine,
     decode,
     few_rows,
+    host_attention,
     last_visible_rows,
     padded_rows,
     padded_texts,
@@ -52,6 +54,7 @@ from gemma4_compile.targets.kernels.linear import (
     few_row_tensor_cores,
     gemm,
     gemv,
+    host_matmul,
     quantize_rows,
     sparse_gate,
     subgroup_matrix_gemm,
@@ -73,6 +76,9 @@ from gemma4_compile.targets.spec import TargetSpec
 
 Factory = Callable[[Any, TargetSpec], tirx.PrimFunc]
 """Makes the kernel of one class of operators, or of several; it knows which it is given."""
+
+HostFactory = Callable[[], tirx.PrimFunc]
+"""Makes the kernel of an operator on a CPU, where kernels ask for no limits."""
 
 ONE_KERNEL: Mapping[str, Factory] = {
     # linear
@@ -233,3 +239,13 @@ def _of_experts(operator: ExpertLinear, spec: TargetSpec) -> Factory:
                 else int8_experts.make_int8_expert_down
             )
     return experts.make_expert_gate_up if operator.is_gate_up else experts.make_expert_down
+
+
+def select_host(operator: Operator) -> HostFactory | None:
+    """The function that makes an operator's kernel for a CPU; None where its definition runs."""
+    match operator:
+        case Linear():
+            return partial(host_matmul.make_host_matmul, operator)
+        case PrefillAttention() | SplitAttention() | SpanAttention() | PatchAttention():
+            return partial(host_attention.make_host_attention, operator)
+    return None

@@ -1,4 +1,4 @@
-"""CPU: run the definitions as they are, the outermost spatial loop of each block in parallel."""
+"""CPU: operators' own kernels, or definitions as they are; loops around each block in parallel."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from tvm.s_tir.dlight.analysis import normalize_prim_func
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
+from gemma4_compile.operators.base import operator_of
+from gemma4_compile.targets.kernels import make_host_kernel
+
+_LLVM = "llvm"
+
 
 class ParallelSpatialLoops(ScheduleRule):
     """Fuse and parallelise the spatial loops in front of each block's reduction."""
 
     def apply(self, func: tirx.PrimFunc, target: Target, _tunable: bool) -> s_tir.Schedule | None:
         """Schedule any function of sblocks for a CPU target; None for opaque loops and for GPUs."""
-        if target.kind.name != "llvm":
+        if target.kind.name != _LLVM:
             return None
         schedule = s_tir.Schedule(func)
         blocks = normalize_prim_func(schedule)
@@ -25,5 +30,32 @@ class ParallelSpatialLoops(ScheduleRule):
                 loop for loop, kind in zip(loops, block.dom_kind(), strict=True) if kind == "S"
             ]
             if spatial and loops[: len(spatial)] == spatial:
+                schedule.parallel(schedule.fuse(*spatial))
+        return schedule
+
+
+class HostKernels(ScheduleRule):
+    """Take the operators that have a kernel for CPUs, no other.
+
+    What a kernel leaves of the definition is blocks, whose spatial loops are as of
+    `ParallelSpatialLoops`; loops of its own are no blocks and stay.
+    """
+
+    def apply(self, func: tirx.PrimFunc, target: Target, _tunable: bool) -> s_tir.Schedule | None:
+        """The kernel as a finished schedule, or None."""
+        operator = operator_of(func) if target.kind.name == _LLVM else None
+        kernel = None if operator is None else make_host_kernel(operator)
+        if kernel is None:
+            return None
+        schedule = s_tir.Schedule(kernel.with_attr("global_symbol", "main"))
+        root = schedule.get_sblock(kernel.body.block.name_hint)
+        for block in schedule.get_child_blocks(root):
+            spatial = []
+            loops = schedule.get_loops(block)
+            for loop, var in zip(loops, schedule.get(block).iter_vars, strict=False):
+                if var.iter_type != tirx.IterVar.DataPar:
+                    break
+                spatial.append(loop)
+            if spatial:
                 schedule.parallel(schedule.fuse(*spatial))
         return schedule

@@ -34,7 +34,7 @@ from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.quantization.rows import RowScheme
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.kernels import make_kernel
-from gemma4_compile.targets.kernels.select import ONE_KERNEL, select
+from gemma4_compile.targets.kernels.select import ONE_KERNEL, select, select_host
 from tests.matmuls import int8_linear
 
 F16, MOST = "float16", 9
@@ -195,6 +195,15 @@ def test_every_kind_has_one_place() -> None:
         by_table = ONE_KERNEL.get(operator.kind)
         assert by_table is None or select(operator, TARGETS["cuda"]) is by_table
     assert {"linear", "bounded_linear", "patch_attention", "expert_linear"} <= chosen
+
+
+def test_cpus_have_kernels_of_matmuls_and_attention() -> None:
+    made = {name: select_host(operator) for name, operator in OPERATORS.items()}
+    own = {name for name, factory in made.items() if factory is not None}
+    kinds = {OPERATORS[name].kind for name in own}
+    assert {"linear", "bounded_linear", "prefill_attention", "split_attention"} <= kinds
+    assert all(name in own for name, one in OPERATORS.items() if one.kind in kinds)
+    assert "experts" not in " ".join(own), "their definitions run"
 
 
 def test_an_operator_without_a_kernel_is_refused() -> None:
