@@ -25,7 +25,7 @@ from gemma4_compile.planning.fit_report import fit_rows, run_options
 from gemma4_compile.planning.plan_report import plan_json, plan_text
 from gemma4_compile.reports.quantization_report import report_json, report_model, report_text
 from gemma4_compile.targets import TARGETS, Target, target_spec
-from gemma4_compile.verification.numerics_report import check_tools, verify_package
+from gemma4_compile.verification.numerics_report import check_tools
 from gemma4_compile.verification.publish import (
     PublishRequest,
     check_name,
@@ -33,8 +33,8 @@ from gemma4_compile.verification.publish import (
     publish,
 )
 from gemma4_compile.verification.rebuild import RebuildRequest, rebuild
-from gemma4_compile.verification.report import table
 from gemma4_compile.verification.subject import VerifyRequest
+from gemma4_compile.verification.verify import shown, verify
 from gemma4_compile.verification.weights_licence import licence_of
 
 
@@ -157,8 +157,8 @@ def _verify(request: CompileRequest, node_modules: Path | None) -> None:
         drafter=request.drafter,
         adapters=request.adapters,
     )
-    found = verify_package(asked, Terminal())
-    print(table(found.to_json(), layers=False))
+    found = verify(asked, Terminal())
+    print(shown(found.to_json(), layers=False))
     found.check(request.output)
 
 

@@ -17,10 +17,9 @@ from gemma4_compile.verification.fit import FitRequest, fit_bits
 from gemma4_compile.verification.fit_table import fit_table
 from gemma4_compile.verification.frontier import FrontierRequest, compare_recipes
 from gemma4_compile.verification.frontier_table import frontier_table
-from gemma4_compile.verification.numerics_report import verify_package
-from gemma4_compile.verification.report import table
 from gemma4_compile.verification.report_file import check_output, write_output
 from gemma4_compile.verification.subject import VerifyRequest
+from gemma4_compile.verification.verify import shown, verify
 
 Request = TypeVar("Request")
 
@@ -62,9 +61,9 @@ def _verify(options: VerifyOptions) -> None:
         drafter=options.drafter,
         library=options.library,
     )
-    report = verify_package(request, Terminal())
+    report = verify(request, Terminal())
     content = report.to_json()
-    print(json.dumps(content, indent=2) if options.json else table(content))
+    print(json.dumps(content, indent=2) if options.json else shown(content))
     report.check(request.package)
 
 

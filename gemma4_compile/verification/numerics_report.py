@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -192,8 +191,8 @@ def verify_package(request: VerifyRequest, reporter: Reporter) -> NumericsReport
     built = provenance_of(request.package, request.library).build
     if embeds(built):
         raise UsageError(
-            f"`{request.package}` makes embeddings, and gemma4-verify compares replies",
-            hint="docs/embeddings.md has how an encoder is held against transformers",
+            f"`{request.package}` makes embeddings, and this compares replies",
+            hint="call `verification.verify.verify`, as gemma4-verify does",
         )
     check_writable(request.package)
     check_tools(device_of(built), request.node_modules)
@@ -339,7 +338,7 @@ def _report(
             "recipe": build["recipe"],
             "activations": build["activations"],
             "device": devices[0] if devices else build["target"],
-            **_sizes(opened),
+            **opened.sizes,
         },
         "reference": {**reference, NONFINITE: build.get(NONFINITE)},
         "text": {
@@ -353,12 +352,6 @@ def _report(
     }
     found = (arithmetic, whole, consistency, tuple(failures), measured.media, measured.drafter)
     return NumericsReport(subject, *found, forms)
-
-
-def _sizes(opened: Subject) -> JsonObject:
-    weights = sum(prod(one.parameter.shape) for one in opened.plan)
-    stored = sum(tensor.nbytes for one in opened.plan for tensor in one.tensors)
-    return {"weights": weights, "weights_bytes": stored, "bits_per_weight": 8 * stored / weights}
 
 
 def _kl(found: Float32Array, expected: Float32Array) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from math import prod
 from pathlib import Path
 
 from gemma4_compile import abi
@@ -42,6 +43,7 @@ from gemma4_compile.runtime.package.integrity import ByteCount, Check, check_fil
 from gemma4_compile.runtime.package.package import check_whole, read_provenance
 from gemma4_compile.system.files import point_to
 from gemma4_compile.targets.spec import NATIVE
+from gemma4_compile.types import JsonObject
 from gemma4_compile.verification.adapters import adapters_of, check_adapters
 from gemma4_compile.verification.build_fields import check_build, check_fits
 from gemma4_compile.verification.named_library import with_main
@@ -100,6 +102,17 @@ class Subject:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of the checkpoint's tensors."""
         return {source.name: source.shape for s in self.plan for source in s.parameter.sources}
+
+    @property
+    def sizes(self) -> JsonObject:
+        """How many weights there are, and what they take."""
+        weights = sum(prod(one.parameter.shape) for one in self.plan)
+        stored = sum(tensor.nbytes for one in self.plan for tensor in one.tensors)
+        return {
+            "weights": weights,
+            "weights_bytes": stored,
+            "bits_per_weight": 8 * stored / weights,
+        }
 
 
 def provenance_of(package: Path, library: str | None = None) -> Provenance:

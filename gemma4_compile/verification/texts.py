@@ -36,6 +36,11 @@ _PLAIN = {
 }
 
 
+def plain_text(name: str) -> str:
+    """A text that is no conversation."""
+    return "\n".join(path.read_text("utf-8") for path in _PLAIN[name])
+
+
 @dataclass(frozen=True)
 class FormText:
     """A text as tokens.
@@ -103,11 +108,7 @@ class Reader:
     def read(self, names: Sequence[str]) -> Iterator[FormText]:
         """The texts of these names, in their order; those that cannot be made are left out."""
         for name in names:
-            if name == CHAT:
-                found = self.conversation()
-            else:
-                parts = [path.read_text("utf-8") for path in _PLAIN[name]]
-                found = self.text(name, "\n".join(parts))
+            found = self.conversation() if name == CHAT else self.text(name, plain_text(name))
             if found is not None:
                 yield found
 

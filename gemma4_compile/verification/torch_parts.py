@@ -39,6 +39,15 @@ def load_forms() -> ModuleType:
     return form_measures
 
 
+def load_encoder() -> ModuleType:
+    """The module `encoder_reference`."""
+    try:
+        from gemma4_compile.verification import encoder_reference
+    except ImportError as error:
+        raise _missing(error) from error
+    return encoder_reference
+
+
 def _missing(error: ImportError) -> UsageError:
     return UsageError(f"verifying needs torch and transformers: {error}", hint=_INSTALL_HINT)
 

@@ -113,7 +113,7 @@ def fill(module: torch.nn.Module, prefix: str, weights: Weights) -> None:
     streams.fill_scales(module)
 
 
-def _rounded(scale: float, dtype: str) -> float:
+def rounded_scale(scale: float, dtype: str) -> float:
     """A constant scale as transformers has it when the model runs in the checkpoint's dtype."""
     return float(torch.tensor(scale).to(getattr(torch, dtype)).to(torch.float32))
 
@@ -137,7 +137,7 @@ def fill_ends(model: Untyped, dtype: str, weights: Weights) -> None:
         table = getattr(model, name, None)
         if table is not None:
             scale = table.scale if isinstance(table, _RowEmbedding) else table.scalar_embed_scale
-            rows = _RowEmbedding(f"{name}.weight", weights.read, _rounded(scale, dtype))
+            rows = _RowEmbedding(f"{name}.weight", weights.read, rounded_scale(scale, dtype))
             setattr(model, name, rows)
     streams.round_scales(model, dtype)
     for name in ("per_layer_model_projection", "per_layer_projection_norm", *streams.ENDS):
