@@ -97,6 +97,10 @@ class Scheduler:
 
     def turn(self) -> None:
         """A chunk of a prompt, then a token of each reply that is being written."""
+        if len(self.runs) == 1 and self._is_alone(self.runs[0]):
+            self.runs[0].advance()
+            self._release()
+            return
         for run in self.runs:
             if run.ticket.is_cancelled and not run.has_ended:
                 run.cancel()
@@ -121,6 +125,15 @@ class Scheduler:
             self._take_rounds([run for run, _ in waiting])
         elif waiting:
             self._step(waiting)
+        self._release()
+
+    def _is_alone(self, run: Run) -> bool:
+        """Return whether its next token is all there is to do; looked at before each one."""
+        writes = run.due is not None and not run.ticket.is_cancelled
+        return writes and not run.slot.lent and not self.asides.runs
+
+    def _release(self) -> None:
+        """Free the slots of replies that have ended."""
         for run in [run for run in self.runs if run.has_ended]:
             self.runs.remove(run)
             run.slot.is_free = True

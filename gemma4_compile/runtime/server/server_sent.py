@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 # Clients that part a stream by Unicode's line ends would cut an event at these; JSON escapes the
 # others, below U+0020, by itself.
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
 _LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 
 
@@ -22,4 +23,5 @@ def named_event(name: str, content: Mapping[str, object]) -> str:
 
 def one_line(content: Mapping[str, object]) -> str:
     """JSON without a line end of any kind."""
-    return json.dumps(content, ensure_ascii=False).translate(_LINE_ENDS)
+    line = _ENCODER.encode(content)
+    return line if line.isascii() else line.translate(_LINE_ENDS)

@@ -121,7 +121,7 @@ async def collected(http: HttpRequest, reply: Reply) -> list[Event]:
     joined = Joined()
 
     async def finish() -> None:
-        async for event in reply.ticket.events():
+        async for event in reply.ticket.collected():
             joined.add(event)
 
     try:
@@ -136,7 +136,7 @@ async def ended(http: HttpRequest, replies: Sequence[Reply]) -> None:
 
     async def finish() -> None:
         for reply in replies:
-            async for _ in reply.ticket.events():
+            async for _ in reply.ticket.collected():
                 pass
 
     try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Generic, TypeVar
 
@@ -20,22 +20,43 @@ _Item = TypeVar("_Item")
 
 
 class _Channel(Generic[_Item]):
-    """Items from the worker's thread to the event loop, in order."""
+    """Items from the worker's thread to one reader in the event loop, in order.
+
+    Waking the loop costs both threads more than an item does: it is done once for all that have
+    come since its last turn, and not at all for items that can wait for the next one.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._queue: asyncio.Queue[_Item] = asyncio.Queue()
+        self._items: deque[_Item] = deque()
+        self._reader: asyncio.Future[None] | None = None
+        self._is_waking = False
 
-    def put(self, item: _Item) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody reads any more
-            self._loop.call_soon_threadsafe(self._queue.put_nowait, item)
+    def put(self, item: _Item, *, wakes: bool = True) -> None:
+        self._items.append(item)  # before the look at the flag: whoever resets it reads afterwards
+        if wakes and not self._is_waking:
+            self._is_waking = True
+            with contextlib.suppress(RuntimeError):  # the loop has ended: nobody reads any more
+                self._loop.call_soon_threadsafe(self._wake)
 
     def put_here(self, item: _Item) -> None:
         """Put it from the event loop itself."""
-        self._queue.put_nowait(item)
+        self._items.append(item)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._is_waking = False
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
 
     async def get(self) -> _Item:
-        return await self._queue.get()
+        while not self._items:
+            self._reader = self._loop.create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+        return self._items.popleft()
 
 
 class _Pause:
@@ -53,6 +74,7 @@ class Ticket:
     prompt : what it begins with
     queued_s : when it was made, as `time.perf_counter` tells it
     generation : the finished generation, once the events have ended
+    is_cancelled : whether `cancel` was called
     pause_s : seconds without a word after which a stream says that it is alive: clients and proxies
         give up on silence, while a long prompt is read or a long call written
     """
@@ -73,15 +95,11 @@ class Ticket:
         self.queued_s = time.perf_counter()
         self._start = start
         self._leave = leave
-        self._cancelled = threading.Event()
+        self.is_cancelled = False
         self._cause: Exception | None = None
+        self._is_collected = False
         self._channel: _Channel[tuple[Event, int] | BaseException | _Pause | None] = _Channel()
         self.generation: Generation | None = None
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Return whether `cancel` was called."""
-        return self._cancelled.is_set()
 
     def cancel(self, cause: Exception | None = None) -> None:
         """End it after the step that runs now: a token of all replies, and a chunk of a prompt.
@@ -89,8 +107,14 @@ class Ticket:
         Its reader gets `cause`; without one the events just end, for a reader who is gone.
         """
         self._cause = cause
-        self._cancelled.set()
+        self.is_cancelled = True
         self._leave(self)
+
+    async def collected(self) -> AsyncIterator[Event]:
+        """As `events`, which may come late: for who has nothing to do before the end."""
+        self._is_collected = True
+        async for event in self.events():
+            yield event
 
     async def events(self) -> AsyncIterator[Event]:
         """Yield the reply's events as they come; raise what the generation raised."""
@@ -141,7 +165,8 @@ class Ticket:
     def tell(self, event: Event) -> None:
         """Pass an event on."""
         assert self.generation is not None, "it has begun"
-        self._channel.put((event, len(self.generation.token_ids)))
+        told = (event, len(self.generation.token_ids))
+        self._channel.put(told, wakes=not self._is_collected)
 
     def finish(self) -> None:
         """End it after its last event."""

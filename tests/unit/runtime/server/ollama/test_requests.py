@@ -127,7 +127,7 @@ def test_who_asks_nothing_loads_or_lets_go(alive: Any, unloads: bool) -> None:
 
 def test_results_are_those_of_the_calls_in_their_order_where_these_have_no_ids() -> None:
     """As litellm sends them: an id of its own in each result, and none in the calls."""
-    calls = [{"function": {"name": name, "arguments": {}}} for name in ("f", "g")]
+    calls: list[Any] = [{"function": {"name": name, "arguments": {}}} for name in ("f", "g")]
     found = chat(
         messages=[
             USER,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gemma4_compile.runtime.reply.reply import ReasoningDelta
+from gemma4_compile.runtime.reply.reply import Event, ReasoningDelta
 from gemma4_compile.runtime.reply.tool_calls import ToolCall
 from gemma4_compile.runtime.server.fields import Fields
 from gemma4_compile.runtime.server.openai_responses.items import ItemReader
@@ -27,7 +27,7 @@ def test_reasoning_comes_back_by_what_a_client_keeps_of_it(
     form: ReasoningForm, kept: tuple[str, ...]
 ) -> None:
     thought = "hm,\n\u00e9 so"
-    events = [ReasoningDelta(thought), ToolCall("f", {}, "c")]
+    events: list[Event] = [ReasoningDelta(thought), ToolCall("f", {}, "c")]
     response: Any = answer(reasoning=form).whole(events, generated())
     item, call = response["output"]
     items = [{"type": "reasoning", "id": item["id"], **{name: item[name] for name in kept}}, call]
