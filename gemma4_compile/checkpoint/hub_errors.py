@@ -17,6 +17,7 @@ from gemma4_compile.options.process import warn
 _SHOWN_LETTERS = 200
 _CHANGED = (409, 412)
 """Answers to a commit on one that is not the last any more."""
+_LEGAL = 451  # for legal reasons
 _AGAIN = "run the same command again: finished files are kept"
 # Of a network's error, and what to look at.
 _NETWORK = (
@@ -126,6 +127,11 @@ def _access(error: Exception, model: str, *, uploads: bool = False) -> Checkpoin
             "HF_TOKEN to a token of that account",
         )
     status, said = http_status(error), _server_message(error)
+    if status == _LEGAL or isinstance(error, hub_errors.DisabledRepoError):
+        return CheckpointError(
+            f"the hub has taken `{model}` away{said}",
+            hint="give another copy of that model, or a local directory that holds it",
+        )
     if status == 401 and not isinstance(error, hub_errors.RepositoryNotFoundError):
         return CheckpointError(
             f"the hub does not take the token that is set, for `{model}`{said}",

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemma4_compile.checkpoint.torch_files import conversion
+from gemma4_compile.checkpoint.file_kinds import FILE_KINDS
+from gemma4_compile.checkpoint.hub_id import hint_of_id
 from gemma4_compile.errors import CheckpointError, printable
-from gemma4_compile.options.package import DEFAULT_MODEL
 
 CONFIG_FILE = "config.json"
 INDEX_FILE = "model.safetensors.index.json"
@@ -69,102 +69,6 @@ def _walk(path: Path) -> Iterator[str]:
                 yield from (f"{folder}/{entry.name}" for entry in entries if not entry.is_dir())
         except OSError:  # somebody else's: it is only looked at for a message
             continue
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """Files of another program or purpose, by their names; `hint` is what to do about them."""
-
-    pattern: str
-    what: str
-    hint: str
-
-    def first(self, listing: Listing) -> str | None:
-        """The first file of this kind, the nearest one before those in folders."""
-        found = (n for n in listing.names if re.fullmatch(self.pattern, n, re.IGNORECASE))
-        return min(found, key=lambda name: (name.count("/"), name), default=None)
-
-
-_ONLY = "; only safetensors are read"
-_TAKE_SOURCE = (
-    "take the original checkpoint that it was made from, by its hub id "
-    f"(such as {DEFAULT_MODEL}) or its directory: your own training is in the folder that was "
-    "converted"
-)
-_KINDS = (
-    _Kind(r"(.*/)?[^/]+\.onnx(_data.*)?", f"an ONNX file{_ONLY}", _TAKE_SOURCE),
-    _Kind(
-        r"(.*/)?[^/]+\.(tflite|task|litertlm)",
-        f"a file of LiteRT and MediaPipe{_ONLY}",
-        _TAKE_SOURCE,
-    ),
-    _Kind(
-        r"(.*/)?openvino_\w+\.(xml|bin)",
-        f"a file of OpenVINO{_ONLY}",
-        _TAKE_SOURCE,
-    ),
-    _Kind(
-        r"(.*/)?[^/]+\.(mlpackage|mlmodel|mlmodelc)(/.*)?|(.*/)?[^/]+\.pte",
-        f"a file of Core ML or ExecuTorch{_ONLY}",
-        _TAKE_SOURCE,
-    ),
-    _Kind(
-        r"(mlc-chat-config|ndarray-cache|tensor-cache)\.json",
-        "of a model that is compiled already, for MLC-LLM or WebLLM",
-        _TAKE_SOURCE,
-    ),
-    _Kind(
-        r"(.*/)?([^/]+\.distcp|__\d+_\d+\.distcp)",
-        f"a shard that FSDP wrote while training{_ONLY}",
-        "put the shards together: `accelerate merge-weights FOLDER NEW_FOLDER`, then copy "
-        "config.json and the tokenizer files into the new folder",
-    ),
-    _Kind(
-        r"(.*/)?(zero_to_fp32\.py|mp_rank_\d+_model_states\.pt|\w+_optim_states\.pt)",
-        f"of a checkpoint that DeepSpeed wrote while training{_ONLY}",
-        "put its shards together: `python zero_to_fp32.py . NEW_FOLDER --safe_serialization` in "
-        "that folder, then copy config.json and the tokenizer files into the new folder",
-    ),
-    _Kind(
-        r"(.*/)?(_METADATA|_CHECKPOINT_METADATA|manifest\.ocdbt|flax_model.*\.msgpack)",
-        f"of a checkpoint of JAX (Orbax or Flax){_ONLY}",
-        "take the checkpoint in the format of transformers; Google has one beside each of these",
-    ),
-    _Kind(
-        r"(.*/)?([^/]+\.(keras|h5)|tf_model.*)",
-        f"a file of Keras or TensorFlow{_ONLY}",
-        "export it in the format of transformers (keras_hub has `export_to_transformers`)",
-    ),
-    _Kind(r"[^/]+\.npz", f"a file of old versions of MLX{_ONLY}", _TAKE_SOURCE),
-    _Kind(
-        r"model_index\.json",
-        "of a pipeline of diffusers, which is no language model",
-        f"give the hub id or the directory of a Gemma 4, such as {DEFAULT_MODEL}",
-    ),
-    _Kind(
-        r"(.*/)?pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?",
-        "not read: only safetensors, for a pickle may run any code",
-        conversion("pytorch_model"),
-    ),
-    _Kind(
-        r"(.*/)?adapter_model\.bin",
-        "not read: only safetensors, for a pickle may run any code",
-        conversion("adapter_model"),
-    ),
-    _Kind(
-        r"(?!optimizer|scheduler|training_args|rng_state|scaler|random_states)"
-        r"[^/]+\.(bin|pt|pth|ckpt|pkl)",
-        "not read: only safetensors, for a pickle may run any code",
-        "load the folder with transformers, if you trust it, and save it with save_pretrained",
-    ),
-    _Kind(
-        r"(optimizer|scheduler|training_args|rng_state.*|scaler|random_states.*)"
-        r"\.(bin|pt|pth|pkl|safetensors)",
-        "what training goes on from, without the weights of a model",
-        "give the folder that the trainer saved the model to, or save it there: "
-        "trainer.save_model(FOLDER)",
-    ),
-)
 
 
 _ADAPTER = re.compile(
@@ -264,7 +168,8 @@ def _gguf(listing: Listing) -> CheckpointError | None:
 def no_config(listing: Listing) -> CheckpointError:
     """The error for a folder or a repository without a config.json, by what it holds."""
     return (
-        _in_folder(listing, CONFIG_FILE)
+        _of_cache(listing)
+        or _in_folder(listing, CONFIG_FILE)
         or _adapter_in_folder(listing)
         or _gguf(listing)
         or _other_kind(listing)
@@ -278,11 +183,29 @@ def no_config(listing: Listing) -> CheckpointError:
     )
 
 
+def _of_cache(listing: Listing) -> CheckpointError | None:
+    """The error for a repository's folder in the hub's cache, whose files are a folder deeper."""
+    refs = sorted(name for name in listing.names if name.startswith("refs/"))
+    if not refs or listing.is_hub:
+        return None
+    return CheckpointError(
+        f"`{listing.where}` is a folder of the hub's cache, not a checkpoint itself",
+        hint=f"{hint_of_id(listing.where) or 'give its hub id'}; or give the folder of a commit "
+        f"below `{listing.where}/snapshots`",
+    )
+
+
 _OTHER_INDEX = re.compile(r"[^/]+\.index(\.[^/]+)?\.json")
 
 
 def no_weights(listing: Listing) -> CheckpointError:
     """The error for a config without weights beside it, by what there is."""
+    lost = next((name for name in (SINGLE_FILE, INDEX_FILE) if name in listing.names), None)
+    if lost is not None:  # listed, and not there
+        return CheckpointError(
+            f"`{lost}` of `{listing.where}` is a link to a file that is not there",
+            hint="download the checkpoint again, or correct the link",
+        )
     others = sorted(n for n in listing.names if n.endswith(".safetensors") and "/" not in n)
     others = [name for name in others if not name.startswith(("optimizer", "adapter"))]
     if others:
@@ -316,13 +239,13 @@ def no_weights(listing: Listing) -> CheckpointError:
 def other_file(path: Path) -> CheckpointError | None:
     """The error for a file that is given in place of a checkpoint; None if it says nothing."""
     listing = Listing(str(path), frozenset({path.name}), lambda name: {})
-    kind = next((kind for kind in _KINDS if kind.first(listing)), None)
+    kind = next((kind for kind in FILE_KINDS if kind.first(listing.names)), None)
     return None if kind is None else CheckpointError(f"`{path}` is {kind.what}", hint=kind.hint)
 
 
 def _other_kind(listing: Listing) -> CheckpointError | None:
-    for kind in _KINDS:
-        name = kind.first(listing)
+    for kind in FILE_KINDS:
+        name = kind.first(listing.names)
         if name is not None:
             shown = printable(name[:_SHOWN_LETTERS])
             return CheckpointError(f"`{shown}` of `{listing.where}` is {kind.what}", hint=kind.hint)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,7 +27,7 @@ from gemma4_compile.checkpoint.gguf.opening import (
     open_gguf,
 )
 from gemma4_compile.checkpoint.head import with_head
-from gemma4_compile.checkpoint.hub_id import is_hub_id
+from gemma4_compile.checkpoint.hub_id import hint_of_id, is_hub_id
 from gemma4_compile.checkpoint.input_files import Files, checkpoint_files
 from gemma4_compile.checkpoint.loaded_dtype import loaded_dtype
 from gemma4_compile.checkpoint.local_path import local_path
@@ -53,7 +52,6 @@ SHIPPED = {TINY: tiny.materialize, TINY_EMBEDDING: tiny.materialize_embedding}
 """Models that ship, which provenance has as their own kinds, and what copies each to a folder."""
 Modalities = Collection[Modality] | None
 _SHOWN_NAMES, _SHOWN_LETTERS = 8, 80  # of unknown keys
-_HUB_PAGE = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)")
 
 
 @dataclass(frozen=True)
@@ -303,10 +301,8 @@ def open_source(
         )
         yield _with_adapters(fetched, opened)
     else:
-        page = _HUB_PAGE.match(model)
         raise CheckpointError(
             f"there is no model `{model}`: no such directory, and no hub id",
-            hint=f"the hub id of that page is {page[1]}"
-            if page
-            else f"give a directory, a hub id like {DEFAULT_MODEL}, or `{TINY}`",
+            hint=hint_of_id(model)
+            or f"give a directory, a hub id like {DEFAULT_MODEL}, or `{TINY}`",
         )

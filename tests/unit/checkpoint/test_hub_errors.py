@@ -82,3 +82,11 @@ def test_a_token_that_an_answer_repeats_is_not_shown(
     shown = told(error)
     assert "no right for (the token)" in str(shown)
     assert "hf_secret" not in f"{shown} {shown.hint}"
+
+
+def test_a_model_that_was_taken_away_is_no_matter_of_tokens_or_networks() -> None:
+    for status, kind in ((403, hub_errors.DisabledRepoError), (451, hub_errors.HfHubHTTPError)):
+        error = kind.__new__(kind)
+        Exception.__init__(error, "x")
+        vars(error).update(response=SimpleNamespace(status_code=status, url=""))
+        assert "has taken `a/b` away" in str(told(error))

@@ -4,7 +4,7 @@ import pytest
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils._validators import validate_repo_id
 
-from gemma4_compile.checkpoint.hub_id import is_hub_id
+from gemma4_compile.checkpoint.hub_id import hint_of_id, is_hub_id
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,42 @@ def test_names_that_the_hub_does_not_take(name: str) -> None:
 )
 def test_no_hub_ids(name: str) -> None:
     assert not is_hub_id(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("https://huggingface.co/a/b", "page is a/b"),
+        ("https://huggingface.co/a/b/tree/main?x=1", "page is a/b"),
+        ("https://huggingface.co/a/b/blob/v1.0/config.json", "page is a/b --revision v1.0"),
+        ("hf.co/a/b:Q4_0", "page is a/b"),
+        ("hf://a/b", "page is a/b"),
+        ("hf://models/a/b", "page is a/b"),
+        ("a/b/", "hub id is a/b"),
+        ("a/b@v2", "a/b --revision v2"),
+        ("a/b/checkpoint-5/", '--include "checkpoint-5/*"'),
+        ("models--google--gemma-4-E2B-it", "google/gemma-4-E2B-it"),
+        ("/data/hub/models--a--b", "is a/b"),
+    ],
+)
+def test_what_is_nearly_a_hub_id_is_answered_with_it(name: str, hint: str) -> None:
+    assert hint in str(hint_of_id(name))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "gemma4:e2b",
+            "",
+            "a",
+            "./a/b/c",
+            "/a/b/c",
+            "C:\\models\\gemma",
+            "https://example.org/a/b",
+        ),
+        *("~/models/gemma", "models--a", "s3://bucket/a/b"),
+    ],
+)
+def test_other_names_get_no_hub_id(name: str) -> None:
+    assert hint_of_id(name) is None

@@ -279,3 +279,28 @@ def test_of_a_repository_of_gguf_a_file_that_is_read_is_proposed(
         assert f"`hf download a/b {whole} --local-dir FOLDER`" in str(error.hint)
         assert f"FOLDER/{proposed}" in str(error.hint)
         assert ("Q8_0" in str(error.hint)) is ("Q8_0" in proposed or "K_S" in proposed)
+
+
+def test_a_folder_of_the_hub_s_cache_is_called_by_its_name(tmp_path: Path) -> None:
+    cached = tmp_path / "models--google--gemma-4-E2B-it"
+    tiny.materialize(cached / "snapshots" / ("0" * 40))
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text("0" * 40)
+    error = refused(cached)
+    assert "a folder of the hub's cache" in str(error)
+    assert "google/gemma-4-E2B-it" in str(error.hint)
+    assert f"{cached}/snapshots" in str(error.hint)
+
+
+def test_weights_that_are_a_link_to_nothing_are_named(tmp_path: Path) -> None:
+    model = without_weights(tmp_path / "model")
+    (model / "model.safetensors").symlink_to(tmp_path / "blob")
+    assert "a link to a file that is not there" in str(refused(model))
+
+
+def test_a_download_that_has_not_ended_is_named(tmp_path: Path) -> None:
+    model = without_weights(tmp_path / "model")
+    (model / "model.safetensors.incomplete").write_bytes(b"x")
+    error = refused(model)
+    assert "a download that has not ended" in str(error)
+    assert "hf download" in str(error.hint)
