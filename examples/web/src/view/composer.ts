@@ -2,6 +2,7 @@
 import type { Session } from "../chat/session";
 import { Attachments } from "./attachments";
 import { byId } from "./dom";
+import { isComposing } from "./keys";
 import { showError } from "./notices";
 import { sampleFile, type Suggestion } from "./suggestions";
 
@@ -88,7 +89,7 @@ export class Composer {
   }
 
   private onKey(event: KeyboardEvent): void {
-    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+    if (event.key === "Enter" && !event.shiftKey && !isComposing(event)) {
       event.preventDefault();
       this.submit();
     } else if (event.key === "ArrowUp" && !this.field.value) {

@@ -5,6 +5,7 @@ import type { AssistantMessage, Message, ReplyState, UserMessage } from "../chat
 import { formatCount, formatShort } from "../package/units";
 import { copyText, h, iconButton, patchChildren } from "./dom";
 import { icon } from "./icons";
+import { isComposing } from "./keys";
 import { renderMarkdown } from "./markdown";
 
 export interface MessageActions {
@@ -183,7 +184,7 @@ export class MessageView {
       if (event.key === "Escape") {
         event.stopPropagation();
         close();
-      } else if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      } else if (event.key === "Enter" && !event.shiftKey && !isComposing(event)) {
         event.preventDefault();
         send();
       }

@@ -6,6 +6,7 @@ import { formatCount } from "../package/units";
 import { ChatMenu } from "./chat_menu";
 import { byId, h, iconButton, placeChildren } from "./dom";
 import { icon } from "./icons";
+import { isComposing } from "./keys";
 
 /** So many are shown; older ones are found by searching. */
 const MOST_ROWS = 300;
@@ -166,7 +167,7 @@ class Row {
       if (hadFocus) this.open.focus();
     };
     field.addEventListener("keydown", (event) => {
-      if (event.isComposing) return;
+      if (isComposing(event)) return;
       if (event.key === "Enter") end(true);
       else if (event.key === "Escape") {
         event.preventDefault();
