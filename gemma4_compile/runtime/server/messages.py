@@ -62,7 +62,8 @@ def read_messages(fields: Fields, most: int) -> tuple[tuple[Message, ...], tuple
     media: list[GivenMedium] = []
     calls: set[str] = set()
     for index, entry in enumerate(entries):
-        message, given = _read_message(fields.inner(f"messages[{index}]", entry), calls)
+        only = _only_call(messages)
+        message, given = _read_message(fields.inner(f"messages[{index}]", entry), calls, only)
         media += [replace(each, message=index) for each in given]
         calls |= {call.call_id for call in message.tool_calls if call.call_id}
         messages.append(message)
@@ -70,7 +71,15 @@ def read_messages(fields: Fields, most: int) -> tuple[tuple[Message, ...], tuple
     return tuple(messages), tuple(media)
 
 
-def _read_message(fields: Fields, calls: set[str]) -> tuple[Message, list[GivenMedium]]:
+def _only_call(messages: list[Message]) -> ToolCall | None:
+    """The call that a result right behind these messages must belong to, if there is but one."""
+    calls = messages[-1].tool_calls if messages else ()
+    return calls[0] if len(calls) == 1 else None
+
+
+def _read_message(
+    fields: Fields, calls: set[str], only: ToolCall | None
+) -> tuple[Message, list[GivenMedium]]:
     fields = fields.with_synonyms(_OTHERS)
     role = fields.need("role", str)
     known = _MESSAGE
@@ -84,13 +93,18 @@ def _read_message(fields: Fields, calls: set[str]) -> tuple[Message, list[GivenM
     tool_calls = _read_calls(fields) if role == "assistant" else ()
     call_id, name = fields.get("tool_call_id", str) or None, None
     if role == "tool":
-        # Without an id a result belongs to the calls before it by its tool's name, as in Ollama.
-        if call_id not in calls and (call_id is not None or not fields.has("name")):
+        # Without an id a result belongs to the calls before it by its tool's name, as in Ollama,
+        # and without either to the one call before it.
+        is_of_only = call_id is None and not fields.has("name") and not fields.ignored.strict
+        if only is not None and is_of_only:
+            call_id, name = only.call_id or None, only.name
+        elif call_id not in calls and (call_id is not None or not fields.has("name")):
             raise fields.error(
                 "tool_call_id", f"expected the id of a tool call before it, found {call_id!r}"
             )
-        name = fields.get("name", str) if call_id is not None else called_name(fields)
-    elif not fields.has("content") and role != "assistant":
+        else:
+            name = fields.get("name", str) if call_id is not None else called_name(fields)
+    elif not (fields.has("content") or role == "assistant" or _says_nothing(fields, role)):
         raise fields.error("content", "is missing", code="missing_field")
     parts, media, thoughts = _read_content(fields, role)
     if media and role not in ("user", "tool"):
@@ -107,6 +121,11 @@ def _read_message(fields: Fields, calls: set[str]) -> tuple[Message, list[GivenM
         name=name,
     )
     return message, media
+
+
+def _says_nothing(fields: Fields, role: str) -> bool:
+    """Return whether these are instructions that are none; a person's null is a fault."""
+    return role != "user" and fields.is_null("content") and not fields.ignored.strict
 
 
 def _read_content(fields: Fields, role: str) -> tuple[list[str], list[GivenMedium], str | None]:

@@ -67,16 +67,22 @@ def test_a_reply_is_taken_as_it_was_given() -> None:
 
 
 def test_a_result_belongs_to_a_call_before_it() -> None:
-    asked = {"role": "assistant", "tool_calls": [call()]}
+    asked: dict[str, Any] = {"role": "assistant", "tool_calls": [call()]}
     result = {"role": "tool", "tool_call_id": "c1", "content": "r", "name": "f"}
     assert read(asked, result)[1] == Message("tool", "r", tool_call_id="c1", name="f")
     refused("messages[0].tool_call_id", result, asked)
     refused("messages[1].tool_call_id", asked, {**result, "tool_call_id": "c2"})
-    refused("messages[1].tool_call_id", asked, {"role": "tool", "content": "r"})
+    bare = {"role": "tool", "content": "r"}
+    assert read(asked, bare) == read(asked, {**bare, "tool_call_id": "c1", "name": "f"})
+    with pytest.raises(ApiError, match="tool_call_id"):
+        read_messages(Fields({"messages": [asked, bare]}, ignored=Ignored(strict=True)), 10)
+    refused("messages[2].tool_call_id", asked, bare, bare)  # of none
+    calls = [*asked["tool_calls"], {**asked["tool_calls"][0], "id": "c9"}]
+    refused("messages[1].tool_call_id", {**asked, "tool_calls": calls}, bare)  # of either
 
 
 def test_a_result_without_an_id_is_its_tool_s() -> None:
-    asked = {
+    asked: dict[str, Any] = {
         "role": "assistant",
         "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}],
     }
@@ -86,7 +92,19 @@ def test_a_result_without_an_id_is_its_tool_s() -> None:
             Message("assistant", "", tool_calls=(ToolCall("f", {"a": 1}),)),
             Message("tool", "r", name="f"),
         )
-    refused("messages[1].tool_call_id", asked, result)
+    assert read(asked, result) == read(asked, {**result, "name": "f"})
+    other = {"function": {"name": "g", "arguments": {}}}
+    refused(
+        "messages[1].tool_call_id",
+        {**asked, "tool_calls": [*asked["tool_calls"], other]},
+        result,
+    )
+
+
+def test_instructions_may_be_none_and_a_question_may_not() -> None:
+    assert read({"role": "system", "content": None}, user())[0] == Message("system", "")
+    refused("messages[0].content", user(None))
+    refused("messages[0].content", {"role": "system"})
 
 
 @pytest.mark.parametrize(
