@@ -17,6 +17,7 @@ from gemma4_compile.runtime.device import host_memory
 from gemma4_compile.runtime.device.device import Device, view
 from gemma4_compile.runtime.device.host_memory import bytes_of, empty_on_host, memory_for_copies
 from gemma4_compile.runtime.engine import expert_placement
+from gemma4_compile.runtime.prefixes.saved_rows import restore, save
 from gemma4_compile.types import Array
 from tests.cuda.launches import CUDA, PROMPT, launches_of, missing
 from tests.cuda.sequences import add, addresses, fixed_addresses
@@ -26,8 +27,7 @@ READBACK_BYTES = 4
 
 
 def page_locked(package: Path) -> None:
-    """A tensor of the GPU in the host's memory, freed with the last view of it."""
-    del package
+    """A tensor of the GPU in the host's memory, freed with the last view of it; and prefixes."""
     device = Device.open("cuda")
     values = np.random.default_rng(1).standard_normal((3, 5)).astype(np.float16)
     tensor = empty_on_host(device, values.shape, "float16")
@@ -50,6 +50,32 @@ def page_locked(package: Path) -> None:
         empty_on_host(device, values.shape, "float16")
     assert told.value.hint is not None
     assert "--experts" in told.value.hint
+    CUDA.fail("")
+    _prefixes_are_kept(Engine.open(package))
+
+
+def _prefixes_are_kept(engine: Engine) -> None:
+    """Rows go to page-locked memory and come back from it: a piece of full layers, one of rings."""
+    engine.prefill(PROMPT)
+    entries, dtype = engine.sequence.row_entries()
+    before, draws = CUDA.host_bytes, np.random.default_rng(2)
+    saved = save(engine.sequence, entries, engine.device, None, None)
+    locked = CUDA.host_bytes - before
+    assert saved.length == len(PROMPT)
+    assert 0 <= locked - sum(part.nbytes for part in saved.parts) < 64 * len(entries)
+    written = [rows.array for part in saved.parts for rows in part.rows]
+    for array in written:
+        array[:] = draws.standard_normal(array.shape).astype(dtype)
+    engine.sequence.clear()
+    copied, _ = restore(engine.sequence, saved, saved.length, engine.device)
+    assert copied == sum(array.nbytes for array in written)
+    again = save(engine.sequence, entries, engine.device, None, None)
+    assert CUDA.host_bytes - before == 2 * locked
+    for one, array in zip((r for part in again.parts for r in part.rows), written, strict=True):
+        assert np.array_equal(one.array, array)
+    del saved, again, written, one, array
+    gc.collect()
+    assert CUDA.host_bytes == before
 
 
 def _is_copied(device: Device, values: Array, locked: int) -> None:

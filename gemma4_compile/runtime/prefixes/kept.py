@@ -6,6 +6,7 @@ import logging
 from collections.abc import Collection, Hashable
 from collections.abc import Sequence as Keys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +17,7 @@ from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.options.prefixes import default_memory
 from gemma4_compile.package.artifacts import Provenance, digest
 from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.device.host_memory import memory_for_copies
 from gemma4_compile.runtime.engine.beginnings import KeptCounts, Restored
 from gemma4_compile.runtime.engine.chunks import whole_rows
 from gemma4_compile.runtime.engine.media_prompt import Prompt
@@ -365,10 +367,11 @@ def kept_prefixes(
     except ArtifactError as error:
         _log.info("no beginnings of prompts are kept: %s", error)
         return None
-    chunk, whole = engine.prefill_chunk, engine.media.whole_images
-    kept = KeptPrefixes(entries, dtype, engine.device, chunk, budget, whole_images=whole)
+    chunk, whole, device = engine.prefill_chunk, engine.media.whole_images, engine.device
+    kept = KeptPrefixes(entries, dtype, device, chunk, budget, whole_images=whole)
     if cache is not None:
-        kept.read(PrefixFolder(cache.path, Layout(cache.package, entries, dtype)))
+        layout, memory = Layout(cache.package, entries, dtype), partial(memory_for_copies, device)
+        kept.read(PrefixFolder(cache.path, layout, memory=memory))
     return kept
 
 

@@ -19,9 +19,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime.prefixes.prefix_file import (
     MOST_HEADER,
+    Content,
     DamagedPrefixError,
     Layout,
     PrefixHeader,
@@ -61,20 +65,25 @@ class PrefixFolder:
     """Files of kept prefixes, read once and written behind."""
 
     def __init__(
-        self, path: Path, layout: Layout, note: Callable[[str], object] = _log.warning
+        self,
+        path: Path,
+        layout: Layout,
+        note: Callable[[str], object] = _log.warning,
+        memory: Callable[[int], npt.NDArray[np.uint8]] = lambda nbytes: np.empty(nbytes, np.uint8),
     ) -> None:
         """Open a folder, which is made where there is none.
 
         Parameters
         ----------
         note : is told of files that are not read, and of what cannot be written
+        memory : makes room for so many bytes of a file
 
         Raises
         ------
         UsageError
             If it is no folder of this user's alone, or another process has it.
         """
-        self._path, self._layout, self._note = path, layout, note
+        self._path, self._layout, self._note, self._memory = path, layout, note, memory
         check_folder(path, make=True)
         self._open = contextlib.ExitStack()
         try:
@@ -222,7 +231,7 @@ class PrefixFolder:
             raise DamagedPrefixError("it is of another kind than its name says")
         return block, header
 
-    def _read_file(self, name: str, room: int, budget: int) -> bytearray:
+    def _read_file(self, name: str, room: int, budget: int) -> Content:
         descriptor = self._folder.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         with os.fdopen(descriptor, "rb", buffering=0) as file:
             status = os.fstat(file.fileno())
@@ -233,8 +242,8 @@ class PrefixFolder:
                 raise DamagedPrefixError("it is larger than --prefix-memory")
             if status.st_size > room + MOST_HEADER:
                 raise _NoMoreRoomError
-            content, done = bytearray(status.st_size), 0
-            while count := file.readinto(memoryview(content)[done:]):
+            content, done = self._memory(status.st_size), 0
+            while count := file.readinto(content[done:].data):
                 done += count
         return content[:done]
 
