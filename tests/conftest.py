@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from tests.shared import made_once, shared_folder
 
 if TYPE_CHECKING:
+    from gemma4_compile.confined.conversation import Trial
     from tests.web.compiled import Compiler
 
 # A machine that is busy with other work fails no test: what is random stays as it is by default.
@@ -32,6 +34,39 @@ def tiny_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
         packages.compile_package("tiny", "f32", folder, context_length=256)
 
     return made_once(shared_folder(tmp_path_factory) / "tiny-f32-256", make)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _conversations_tried_once() -> Iterator[None]:
+    """Compilations in this process try a tokenizer and a template once, if they hold.
+
+    Nearly all tests compile with the same ones, and a process for each takes a tenth of a small
+    compilation. `tests/unit/confined` has its own tries.
+    """
+    from gemma4_compile.checkpoint import chat_files
+
+    held: dict[tuple[object, ...], Trial] = {}
+    try_anew = chat_files.try_conversation
+
+    def try_once(
+        tokenizer: Path,
+        template: str | None,
+        special_tokens: Mapping[str, str],
+        vocab_size: int,
+        tool_use: str | None = None,
+    ) -> Trial:
+        if not tokenizer.is_file():
+            return try_anew(tokenizer, template, special_tokens, vocab_size, tool_use)
+        content = hashlib.sha256(tokenizer.read_bytes()).digest()
+        others = (template, *sorted(special_tokens.items()), vocab_size, tool_use)
+        if (content, others) not in held:
+            found = try_anew(tokenizer, template, special_tokens, vocab_size, tool_use)
+            held[content, others] = found
+        return held[content, others]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chat_files, "try_conversation", try_once)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -113,7 +148,6 @@ def pytest_collection() -> Generator[None, object, object]:
     try:
         return (yield)
     finally:
-        gc.collect()
         gc.freeze()
         gc.enable()
 
