@@ -23,9 +23,12 @@ from pathlib import Path
 import numpy as np
 
 from gemma4_compile import __version__, abi
+from gemma4_compile.device_kinds import WITH_LAUNCHER
 from gemma4_compile.errors import Gemma4CompileError, UsageError
 from gemma4_compile.runtime.check.bench import measure, table
 from gemma4_compile.runtime.check.kernel_check import KernelResult, check_kernels, kernels_of
+from gemma4_compile.runtime.check.launcher_check import WORDS, comparison, measured_apart
+from gemma4_compile.runtime.device import metal_launcher
 from gemma4_compile.runtime.device.cuda_graph import SWITCH as CUDA_GRAPHS
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.embedding.embedder import Embedder
@@ -40,6 +43,8 @@ _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ziglang", "numpy", "tokenizers", "
 _VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
     CUDA_GRAPHS,
+    metal_launcher.SWITCH,
+    metal_launcher.LAUNCHES,
     "MTL_DEBUG_LAYER",
     "OMP_NUM_THREADS",
     "TVM_NUM_THREADS",
@@ -122,6 +127,7 @@ def diagnose(
             ("device", lambda: _device(report, directory, device)),
             ("kernels", lambda: _kernels(report, directory, device, outcome)),
             ("model", lambda: _model(report, directory, device)),
+            ("launchers", lambda: _launchers(report, directory, device)),
         ]
         for title, part in parts:
             report.section(title)
@@ -214,6 +220,20 @@ def _kernel_line(result: KernelResult) -> str:
         return f"FAULT {result.name} ({result.kind}): {result.problem}"
     share = f"{100 * result.error_share:.1f} % of the allowed error"
     return f"ok {result.name} ({result.kind}): {share}, {1e3 * result.seconds:.2f} ms"
+
+
+def _launchers(report: _Report, directory: Path, named: str | None) -> None:
+    """Both that can drive the device; how an experiment ends is no fault of the package."""
+    package = Package.open(directory, device=named)
+    if package.device not in WITH_LAUNCHER or package.embeds:
+        report.line("there is one way to drive this device")
+        return
+    found = {}
+    for word in WORDS:
+        report.line(f"trying {metal_launcher.SWITCH}={word}")
+        found[word] = measured_apart(directory, named, word)
+    for line in comparison(found):
+        report.line(line)
 
 
 def _encoder(report: _Report, package: Package) -> None:

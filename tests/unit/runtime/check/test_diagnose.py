@@ -26,7 +26,7 @@ def test_a_diagnosis_holds_what_a_report_needs(
     assert (status, out) == (0, f"{path}\n")
     assert "no faults" in err
     text = path.read_text("utf-8")
-    for section in ("system", "package", "device", "kernels", "model"):
+    for section in ("system", "package", "device", "kernels", "model", "launchers"):
         assert f"\n== {section}\n" in text
     for fact in ("apache-tvm: 0.", "target: cpu", '"recipe": "f32"', "file model.so: ", "python: "):
         assert fact in text
