@@ -154,20 +154,23 @@ class Slots:
         keys = prompt.keys()
         own, engine = child.shared(keys), child.generator.engine
         shared = {slot.number: slot.shared(keys) for slot in self.held}
-        most = 0 if self.shelf is None else self.shelf.reach(prompt)
         for parent in sorted(self.held, key=lambda slot: -shared[slot.number]):
             count = shared[parent.number]
             if count < own + LEAST_FORK:
                 break
             whole = len(parent.generator.held_keys)
             is_near = self.engines.can_fork(parent.generator.engine, engine, count)
-            if not is_near and (most < own + LEAST_FORK or whole > WORTH_ALL * count):
+            if not (is_near or (whole <= WORTH_ALL * count and self._reaches(prompt, own))):
                 continue
             copied = count if is_near else whole
             if self.engines.can_fork(parent.generator.engine, engine, copied):
                 child.generator.leave(own)
                 return self._copy(parent, child, copied, count)
         return False
+
+    def _reaches(self, prompt: Prompt, own: int) -> bool:
+        """Return whether rings are kept of enough more than `own` tokens of a prompt."""
+        return self.shelf is not None and self.shelf.reach(prompt) >= own + LEAST_FORK
 
     def _copy(self, parent: Slot, child: Slot, count: int, shared: int) -> bool:
         try:

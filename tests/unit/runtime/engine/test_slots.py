@@ -14,6 +14,7 @@ from tests.scripted_engine import (
     GuessingEngine,
     ScriptedEngine,
     ScriptedSequences,
+    ScriptedShelf,
     greedy,
     scripted_slots,
     slots_of,
@@ -134,6 +135,42 @@ def test_where_no_copy_can_be_made_a_slot_keeps_what_it_holds() -> None:
     assert first.generator.rewind(LONG) == 40
     assert slots.fork(last, LONG)
     assert sequences.forks == [(1, 3, 80)]
+
+
+class Reaching(ScriptedShelf):
+    """Keeps rings of so many tokens of any prompt."""
+
+    tokens = 0
+
+    def reach(self, prompt: Prompt) -> int:
+        return self.tokens
+
+
+class NearTheEnd(ScriptedSequences):
+    """Rings hold the end alone."""
+
+    def can_fork(self, parent: TokenEngine, child: TokenEngine, count: int) -> bool:
+        return count in (0, parent.length)
+
+
+@pytest.mark.parametrize(
+    ("reach", "behind", "expected"),
+    [(40, 100, (0, 1, 140)), (31, 100, None), (40, 120, (0, 1, 160)), (40, 121, None)],
+)
+def test_all_of_a_slot_is_copied_where_what_its_rings_lost_is_kept(
+    reach: int, behind: int, expected: tuple[int, int, int] | None
+) -> None:
+    """If that is enough of a prompt, and no more than four times what they share."""
+    sequences, shelf = NearTheEnd([ScriptedEngine([500]) for _ in range(2)]), Reaching()
+    slots = slots_of(sequences, shelf=shelf)
+    shelf.tokens = reach
+    parent, child = slots.take(LONG), slots.take(LONG)
+    for begin in range(0, 40 + behind, 10):
+        held = [*LONG[:40], *range(600, 600 + behind)]
+        parent.generator.prefill(Prompt(held[begin : begin + 10]))
+    assert slots.fork(child, [*LONG[:40], 7]) is (expected is not None)
+    assert sequences.forks == ([expected] if expected else [])
+    assert len(child.generator.held_keys) == (expected[2] if expected else 0)
 
 
 def test_what_can_be_copied_goes_where_a_copy_can_be_made() -> None:
