@@ -10,6 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import torch
+from transformers.models.embedding_gemma2.configuration_embedding_gemma2 import (
+    EmbeddingGemma2TextConfig,
+)
 from transformers.models.embedding_gemma2.modeling_embedding_gemma2 import (
     EmbeddingGemma2TextModel,
 )
@@ -39,7 +42,7 @@ def embedded(
     text : the text encoder's part of `config.json`
     dtype : of the checkpoint, in which transformers has the factor of the token embedding
     """
-    model: Untyped = EmbeddingGemma2TextModel(EmbeddingGemma2TextModel.config_class(**text))
+    model: Untyped = EmbeddingGemma2TextModel(EmbeddingGemma2TextConfig(**text))
     model.config._attn_implementation = "eager"
     fill(model, "", Weights(read, shapes))
     table = model.embed_tokens

@@ -71,7 +71,7 @@ def test_vectors_of_other_weights_fail(
     right = encoder_reference.embedded
 
     def turned(*args: object) -> object:
-        return right(*args)[::-1]  # type: ignore[arg-type, index]
+        return right(*args)[::-1]  # type: ignore[arg-type]
 
     monkeypatch.setattr(encoder_reference, "embedded", turned)
     assert verified(package) == 1
