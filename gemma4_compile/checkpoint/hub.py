@@ -271,12 +271,13 @@ def _snapshot(
     )
 
 
-def fetch(model: str, revision: str | None) -> Path:
+def fetch(model: str, revision: str | None, *, has_texts: bool = False) -> Path:
     """Fetch config, tokenizer and safetensors files; returns their directory.
 
     Its name is the commit that `revision` (a branch, a tag, a commit; the main branch by default)
     named. Where the hub cannot be reached or serves nothing, the local cache does, if it holds all
-    of it. Errors as :func:`fetch_config`; also for a repository that holds no weights to read.
+    of it. Errors as :func:`fetch_config`; also for a repository that holds no weights to read, and
+    where a model `has_texts`, for one without `tokenizer.json`.
     """
     with clear_errors(model, revision):
         try:
@@ -290,4 +291,7 @@ def fetch(model: str, revision: str | None) -> Path:
         if reason is not None:
             return _from_cache(model, revision, reason)
         _check_files(model, files)
-        return _snapshot(model, revision, _wanted_weights(model, revision, files))
+        weights = _wanted_weights(model, revision, files)
+        if has_texts and TOKENIZER_FILE not in files:
+            raise kinds.no_tokenizer(_listing(model, revision, files))
+        return _snapshot(model, revision, weights)

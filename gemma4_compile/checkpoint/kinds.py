@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemma4_compile.checkpoint.file_kinds import FILE_KINDS
+from gemma4_compile.checkpoint.files import TOKENIZER_FILE
 from gemma4_compile.checkpoint.hub_id import hint_of_id
 from gemma4_compile.errors import CheckpointError, printable
 
@@ -233,6 +234,35 @@ def no_weights(listing: Listing) -> CheckpointError:
             f"`{listing.where}` has no weights: neither {SINGLE_FILE} nor {INDEX_FILE}",
             hint="save the model with transformers' save_pretrained",
         )
+    )
+
+
+_SLOW_TOKENIZERS = ("tokenizer.model", "spiece.model", "tokenizer.model.v3")
+
+
+def no_tokenizer(listing: Listing) -> CheckpointError:
+    """The error for a checkpoint without a tokenizer.json, by what else there is."""
+    slow = next((name for name in _SLOW_TOKENIZERS if name in listing.names), None)
+    inner = _last_folder(listing, lambda name: name == TOKENIZER_FILE)
+    missing = f"`{TOKENIZER_FILE}` is missing from `{listing.where}`"
+    folder = "FOLDER" if listing.is_hub else listing.where
+    download = f"`hf download {listing.where} --local-dir FOLDER`, then " if listing.is_hub else ""
+    if inner is not None:
+        return CheckpointError(
+            f"{missing}; its folder `{inner[0]}` holds one",
+            hint=f"{download}copy the files of `{inner[0]}` beside config.json",
+        )
+    if slow is not None:
+        return CheckpointError(
+            f"{missing}, which has `{slow}` alone",
+            hint=f'{download}make it, with transformers and sentencepiece: `python -c "from '
+            f"transformers import AutoTokenizer as A; A.from_pretrained('{folder}')"
+            f".save_pretrained('{folder}')\"`",
+        )
+    return CheckpointError(
+        missing,
+        hint=f"{download}save the tokenizer that the model was trained with there, whole: of a "
+        "fine-tune it is that of the model that it was trained from",
     )
 
 

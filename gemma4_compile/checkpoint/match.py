@@ -35,7 +35,7 @@ from gemma4_compile.checkpoint.safetensors_file import (
     read_rows,
 )
 from gemma4_compile.checkpoint.spellings import usual_tensors
-from gemma4_compile.checkpoint.weight_files import open_tensors
+from gemma4_compile.checkpoint.weight_files import listing, open_tensors
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.model_spec.component import Component
 from gemma4_compile.model_spec.components import COMPONENTS
@@ -122,6 +122,7 @@ class Checkpoint:
         CheckpointError
             If its vocabulary has ids that the model does not.
         """
+        self._check_tokenizer()
         parsed = read_json(
             self.path / TOKENIZER_FILE,
             min(MAX_TOKENIZER_BYTES, MAX_JSON_BYTES + _TOKENIZER_BYTES * vocab_size),
@@ -139,13 +140,13 @@ class Checkpoint:
             )
         return {**parsed, "added_tokens": added}, [str(token.get("content")) for token in beyond]
 
+    def _check_tokenizer(self) -> None:
+        if not (self.path / TOKENIZER_FILE).exists():
+            raise kinds.no_tokenizer(listing(self.path))
+
     def tokenizer_files(self) -> tuple[Path, ...]:
         """The files that a package takes over: `tokenizer.json` and what explains it."""
-        if not (self.path / TOKENIZER_FILE).is_file():
-            raise CheckpointError(
-                f"`{TOKENIZER_FILE}` is missing from `{self.path}`",
-                hint="save the tokenizer that the model was trained with there, whole",
-            )
+        self._check_tokenizer()
         names = (TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, TEMPLATE_FILE, GENERATION_FILE)
         files = tuple(self.path / name for name in names if (self.path / name).is_file())
         for file in files:

@@ -208,7 +208,7 @@ def _from_hub(
     path = hub.fetch_config(model, revision)
     config = _read_config(path, modalities)  # before gigabytes are downloaded
     if weights:
-        path = hub.fetch(model, path.name)
+        path = hub.fetch(model, path.name, has_texts=True)
     elif generation_config:
         hub.fetch_generation_config(model, path.name)
     origin = {"kind": "hub", "model": model, "revision": path.name}

@@ -304,3 +304,31 @@ def test_a_download_that_has_not_ended_is_named(tmp_path: Path) -> None:
     error = refused(model)
     assert "a download that has not ended" in str(error)
     assert "hf download" in str(error.hint)
+
+
+@pytest.mark.parametrize("is_hub", [False, True])
+@pytest.mark.parametrize(
+    ("names", "words", "way_out"),
+    [
+        ((), "`tokenizer.json` is missing from `a/b`", "of the model that it was trained from"),
+        (("tokenizer.model",), "which has `tokenizer.model` alone", "sentencepiece"),
+        (("tokenizer/tokenizer.json",), "its folder `tokenizer` holds one", "beside config.json"),
+    ],
+)
+def test_a_checkpoint_without_a_tokenizer_is_told_where_to_take_one(
+    names: tuple[str, ...], words: str, way_out: str, is_hub: bool
+) -> None:
+    found = Listing("a/b", frozenset({"config.json", *names}), lambda name: {}, is_hub)
+    error = kinds.no_tokenizer(found)
+    assert words in str(error)
+    assert way_out in str(error.hint)
+    assert ("hf download a/b" in str(error.hint)) is is_hub
+
+
+def test_the_tokenizer_is_missed_where_it_is_needed(tmp_path: Path) -> None:
+    tiny.materialize(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    checkpoint = Checkpoint.open(tmp_path)
+    for need in (checkpoint.tokenizer_files, lambda: checkpoint.tokenizer(1024)):
+        with pytest.raises(CheckpointError, match=r"`tokenizer\.json` is missing"):
+            need()

@@ -86,7 +86,8 @@ def test_hub_model_is_pinned_to_the_commit_of_its_config(
     asked: list[str | None] = []
     monkeypatch.setattr(hub, "fetch_config", lambda model, revision: snapshot)
 
-    def fetch(model: str, revision: str | None) -> Path:
+    def fetch(model: str, revision: str | None, *, has_texts: bool) -> Path:
+        assert has_texts
         asked.append(revision)
         return snapshot
 
@@ -116,7 +117,7 @@ def test_unsupported_model_is_refused_before_its_weights_are_downloaded(
 ) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "gemma4_assistant"}')
     monkeypatch.setattr(hub, "fetch_config", lambda model, revision: tmp_path)
-    monkeypatch.setattr(hub, "fetch", lambda *_: pytest.fail("downloaded"))
+    monkeypatch.setattr(hub, "fetch", lambda *_, **__: pytest.fail("downloaded"))
     with (
         pytest.raises(ConfigError, match="drafter"),
         open_source(options.DEFAULT_MODEL, None, weights=True),
