@@ -159,7 +159,6 @@ BAD_MODELS: dict[str, tuple[Change, str]] = {
         "top_k_experts",
     ),
     "both directions": (edit_config(use_bidirectional_attention="all"), "use_bidirectional"),
-    "code of its own": (edit_config(auto_map={"AutoModel": "x.Y"}), "`text_config.auto_map`"),
     "NaN in config": (edit_config(rms_norm_eps=float("nan")), "rms_norm_eps"),
     "huge size": (edit_config(hidden_size=10**30), "hidden_size"),
     "negative size": (edit_config(num_hidden_layers=-1), "num_hidden_layers"),
