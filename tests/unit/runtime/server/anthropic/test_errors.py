@@ -26,8 +26,19 @@ def test_the_kind_follows_from_the_status(status: int, kind: str) -> None:
     assert body == {"type": "error", "error": {"type": kind, "message": "no"}}
 
 
-def test_clients_find_the_words_that_they_look_for() -> None:
-    body = error_body(ApiError(400, "takes 600 tokens", code="context_length_exceeded"))
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("takes 600 tokens", ""),
+        ("this conversation takes 600 tokens, and the context holds 512", "600 tokens > 512"),
+        ("it takes more than 600 tokens, and the context holds 512 tokens", "600 tokens > 512"),
+        ("it takes 600 tokens or more, and the context holds 512 tokens", "600 tokens > 512"),
+        ("it has 9 characters or more, and the context holds 512 tokens", ""),
+    ],
+)
+def test_clients_find_the_words_that_they_look_for(message: str, told: str) -> None:
+    body = error_body(ApiError(400, message, code="context_length_exceeded"))
     error = body["error"]
     assert isinstance(error, dict)
-    assert error["message"] == "prompt is too long: takes 600 tokens"
+    told = f"{told} maximum: " if told else ""
+    assert error["message"] == f"prompt is too long: {told}{message}"
