@@ -54,6 +54,7 @@ _OF_OPENAI = (
 )
 _OF_ANTHROPIC = ("/v1/messages", "/v1/messages/count_tokens")
 _OF_OLLAMA = {"/api/chat": of_chat, "/api/generate": of_generate}
+_ASKING = ("prompt", "messages", "input")
 _OF_ENCODERS: dict[str, Refusal] = {
     "/v1/embeddings": ApiError.response,
     "/api/embed": of_ollama,
@@ -155,8 +156,8 @@ class _Front:
         body = await self._bodies.written(request)
         asked = self._bodies.parse(body)
         path, name = request.url.path, _named(asked)
-        is_last = path.startswith("/api/") and _lets_go(asked)
-        unloads = is_last and not any(asked.get(word) for word in ("prompt", "messages", "input"))
+        last = asked if path.startswith("/api/") and _lets_go(asked) else None
+        unloads = last is not None and not any(last.get(word) for word in _ASKING)
         if unloads and name is not None:  # an encoder, too
             card = self._card(name)
         else:
@@ -169,7 +170,7 @@ class _Front:
             return JSONResponse(answer.without_reply("unload"))
         del asked
         async with AsyncExitStack() as stack:
-            if is_last:  # once it has answered, and nobody else uses it
+            if last is not None:  # once it has answered, and nobody else uses it
                 stack.push_async_callback(self._pool.unload, card.name)
             app = await unless_gone(request, self._loaded(card.name, stack))
             return _Passed(app, body, stack.pop_all())
