@@ -194,8 +194,11 @@ export function keepBeginnings(bytes: number): void {
 
 /** What is kept of prompts beyond the page's end. */
 export interface LastingBeginnings {
-  /** Brings back to the device what there is room for; what is damaged is removed. Rejects where there is no storage any more. */
-  restore(): Promise<void>;
+  /**
+   * Brings back to the device what there is room for; what is damaged is removed. Rejects where there is no storage any more.
+   * `onBytes` hears how much is back, what was used last coming first: replies may begin before all is.
+   */
+  restore(onBytes?: (bytes: number) => void): Promise<void>;
   /** A reply to this owner begins: a conversation, say. */
   begin(owner: string): void;
   /** Writes what its prompts have used since; returns, once, why nothing is written any more. */

@@ -80,12 +80,15 @@ export class StoredChunks {
 
   // --- From the browser's storage to the device ---
 
-  /** Brings back what there is room for; removes what is damaged, or was of other files, libraries or contexts. */
-  restore(): Promise<void> {
-    return alone(() => this.restoreAll());
+  /**
+   * Brings back what there is room for; removes what is damaged, or was of other files, libraries or contexts.
+   * `onBytes` hears how much is back after each chunk, those of the latest prompts first.
+   */
+  restore(onBytes: (bytes: number) => void = () => undefined): Promise<void> {
+    return alone(() => this.restoreAll(onBytes));
   }
 
-  private async restoreAll(): Promise<void> {
+  private async restoreAll(onBytes: (bytes: number) => void): Promise<void> {
     const names = byBase(await this.files.names());
     const used = await this.usedTimes();
     const found = new Map<string, Facts>();
@@ -96,6 +99,7 @@ export class StoredChunks {
       else await removeChunk(this.files, own);
     }
     const done = new Map<string, Chunk>();
+    let bytes = 0;
     // Each behind the one that it follows, and the latest first, which has room sooner.
     const timeOf = ({ key }: Facts) => used[baseOf(this.package_, key)]?.[0] ?? 0;
     const wanted = new Map<string, Facts>();
@@ -121,6 +125,8 @@ export class StoredChunks {
         done.set(facts.key, chunk);
         this.keys.set(chunk, { chunk, base, key: facts.key, depth: facts.depth });
         counts.keptBytesRead += facts.bytes;
+        bytes += facts.bytes;
+        onBytes(bytes);
       } catch {
         await removeChunk(this.files, names.get(base)!);
         found.delete(facts.key);

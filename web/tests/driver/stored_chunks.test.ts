@@ -207,6 +207,13 @@ it("forgets all, other packages, and others than the chats that there are", asyn
   expect([...stored.keys()]).toEqual([]);
 });
 
+it("tells how much is back, so that a reply may begin before all is", async () => {
+  await twoChats();
+  const heard: number[] = [];
+  await (await open(new Kept())).restore((bytes) => heard.push(bytes));
+  expect(heard).toEqual([100, 200, 300]);
+});
+
 it("removes what is of other files, another library or another context", async () => {
   await twoChats();
   expect((await restored("3")).all).toEqual({});

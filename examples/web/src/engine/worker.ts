@@ -19,9 +19,11 @@ import type { FromWorker, StoredDrafter, ToWorker } from "./protocol";
 import { now } from "./speed";
 
 const PROFILED_TOKENS = 24;
+/** Of beginnings that the first reply waits for: some thousand tokens, the last conversation's. All may take seconds. */
+const AWAITED_BYTES = 128 << 20;
 const engine = new MLCEngine({ logLevel: "WARN" });
 
-/** Beginnings of prompts in the browser's storage, and when those of earlier visits are on the device again. */
+/** Beginnings of prompts in the browser's storage, and when enough of those of earlier visits is on the device again. */
 let lasting: LastingBeginnings | undefined;
 let restored: Promise<void> | undefined;
 
@@ -73,10 +75,14 @@ async function start(message: Extract<ToWorker, { kind: "start" }>): Promise<voi
   }
 }
 
-/** Begins to bring back what earlier visits have read; the first reply waits for the rest. */
+/** Begins to bring back what earlier visits have read; the first reply waits for what was used last. */
 async function restore(url: string, version: string): Promise<void> {
   lasting = await lastingBeginnings(url, { version });
-  restored = lasting?.restore().catch((error) => console.warn("beginnings of conversations stay in storage:", error));
+  restored = new Promise<void>((enough) => {
+    const all = lasting?.restore((bytes) => bytes >= AWAITED_BYTES && enough());
+    const late = (error: unknown) => console.warn("beginnings of conversations stay in storage:", error);
+    void Promise.resolve(all).catch(late).finally(enough);
+  });
 }
 
 async function store(chat: string): Promise<void> {
