@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from gemma4_compile.checkpoint.quantised import bitsandbytes, compressed, fp8, gptq, mlx, phones
+from gemma4_compile.checkpoint.quantised import (
+    bitsandbytes,
+    cast,
+    compressed,
+    fp8,
+    gptq,
+    mlx,
+    phones,
+)
 from gemma4_compile.checkpoint.quantised.modules import Weights
 from gemma4_compile.checkpoint.quantised.steps import StepTable, complete_steps
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo
@@ -94,7 +102,8 @@ def _read(
 ) -> tuple[str, Weights] | None:
     values = quantization_of(config)
     if not isinstance(values, Mapping):
-        return None
+        weights = cast.read_weights(tensors)
+        return None if weights is None else (cast.METHOD, weights)
     method = quantised_by(values)
     if method == PHONE_METHOD:
         return method, phones.read_weights(values, tensors, config)
