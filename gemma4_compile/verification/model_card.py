@@ -256,6 +256,9 @@ def _library(library: LibraryRecord) -> str:
 def _numerics(numerics: Mapping[str, object] | None) -> list[tuple[str, str]]:
     """How far the package is from its checkpoint in float32, as `gemma4-verify` found it."""
     whole = numerics.get("whole") if numerics is not None else None
+    cosine = whole.get("cosine_mean") if isinstance(whole, Mapping) else None
+    if isinstance(cosine, (int, float)):  # of an encoder
+        return [("mean cosine with the checkpoint's vectors in float32", f"{cosine:.5f}")]
     logits = whole.get("logits") if isinstance(whole, Mapping) else None
     kl = logits.get("kl_mean") if isinstance(logits, Mapping) else None
     top1 = logits.get("top1") if isinstance(logits, Mapping) else None

@@ -83,6 +83,12 @@ def test_a_package_that_was_not_measured_claims_nothing() -> None:
     assert "KL" not in model_card(replace(published("model.so"), numerics=None))
 
 
+def test_an_encoders_vectors_are_told() -> None:
+    numerics = {"whole": {"cosine_mean": 0.99876, "max_error": 0.1}}
+    card = model_card(replace(published("model.so"), numerics=numerics))
+    assert "| mean cosine with the checkpoint's vectors in float32 | 0.99876 |" in card
+
+
 def test_what_was_merged_calibrated_or_added_is_named() -> None:
     lora = {"kind": "hub", "model": "someone/lora", "revision": "1" * 40}
     source = {**HUB, "adapters": [lora, {"kind": "directory"}]}
