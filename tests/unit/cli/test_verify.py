@@ -52,7 +52,7 @@ def test_status_and_output(
         asked.append(request)
         return made
 
-    monkeypatch.setattr(cli, "verify_package", verify)
+    monkeypatch.setattr(cli, "verify", verify)
     assert cli.main(["out", "--reference", "tiny", "--steps", "3", "--json"]) == status
     captured = capsys.readouterr()
     assert json.loads(captured.out) == json.loads(json.dumps(made.to_json()))
