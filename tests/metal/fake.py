@@ -19,7 +19,7 @@ from tests.metal import emulator
 
 SOURCES = Path(__file__).parent / "launcher"
 LAUNCHER = runtime_objects.NATIVE / "metal"
-UNITS = ("fake_objc", "fake_metal")
+UNITS = ("fake_objc", "fake_archive", "fake_metal")
 ENDS = (".h", ".cc")
 FAULT = 86
 

@@ -28,6 +28,7 @@ def _answer(asked: Asked) -> dict[str, Any]:
     return {
         "logits": digests,
         "drawn": tokens,
+        "pipelines": {name: after[f"{name} pipelines"] for name in ("kept", "new")},
         "counts": {name: after[name] - before[name] for name in after},
     }
 

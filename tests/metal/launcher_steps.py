@@ -13,10 +13,14 @@ from typing import Any
 Asked = Mapping[str, Any]
 
 VALUES = 8  # floats of a buffer
-COUNTS = ("launches", "command buffers", "barriers", "waits", "staged uploads")
+COUNTS = (
+    *("launches", "command buffers", "barriers", "waits", "staged uploads"),
+    *("kept pipelines", "new pipelines"),
+)
 ALIVE = (
     *("MTLCommandBuffer", "MTLComputeCommandEncoder", "MTLBlitCommandEncoder", "MTLLibrary"),
-    *("MTLFunction", "MTLComputePipelineState", "MTLCompileOptions"),
+    *("MTLFunction", "MTLComputePipelineState", "MTLCompileOptions", "NSURL", "NSArray"),
+    "MTLBinaryArchiveDescriptor",
     *("MTLComputePipelineDescriptor", "NSString", "NSError"),
 )
 
@@ -56,6 +60,8 @@ class Launcher:
         calls.plant(asked.get("mistake", 0))
         self._self = ctypes.c_void_p(calls.launcher_new())
         self.error(calls.launcher_open(self._self, ctypes.c_size_t(asked.get("launches", 64))))
+        if "archive" in asked:
+            calls.launcher_open_archive(self._self, asked["archive"].encode())
         self._kernels = {
             name.removesuffix("_kernel"): self._kernel(name, source)
             for name, source in {**asked["names"], "unknown_kernel": "none"}.items()
@@ -107,6 +113,10 @@ class Launcher:
     def free(self, *buffers: ctypes.c_void_p) -> None:
         for buffer in buffers:
             self.calls.launcher_free(self._self, buffer)
+
+    def save(self, path: str) -> bool:
+        self.calls.launcher_save_archive.restype = ctypes.c_bool
+        return bool(self.calls.launcher_save_archive(self._self, path.encode()))
 
     def submit(self) -> None:
         self.calls.launcher_submit(self._self)
@@ -267,6 +277,10 @@ def main() -> None:
         launcher.begin()
         STEPS[name](launcher)
         launcher.wait()
+    if "archive" in asked:
+        names = ("kept pipelines", "new pipelines")
+        counted = {name: launcher.counts()[name] for name in names}
+        answer["archive"] = {**counted, "saved": launcher.save(asked["save"])}
     if asked.get("fail"):
         answer["errors"] = fail(launcher, fake)
     launcher.end()

@@ -34,14 +34,26 @@ def expected(metal_packages: None, tiny_package: Path) -> dict[str, object]:
 
 @pytest.mark.parametrize("at_once", slow_unless(lambda at_once: not at_once, [False, True]))
 def test_a_package_gives_the_same_bits_by_it(
-    at_once: bool, expected: dict[str, object], tiny_package: Path
+    at_once: bool, expected: dict[str, object], tiny_package: Path, tmp_path: Path
 ) -> None:
-    asked = {"prompt": PROMPT, "tokens": TOKENS, "uniform": UNIFORM, "at once": at_once}
-    found = fake.run("tests.metal.launched", {"package": str(tiny_package), **asked}, OWN).answer()
+    asked: dict[str, object] = {
+        "prompt": PROMPT,
+        "tokens": TOKENS,
+        "uniform": UNIFORM,
+        "at once": at_once,
+    }
+    asked["package"] = str(tiny_package)
+    own = {**OWN, "XDG_CACHE_HOME": str(tmp_path)}
+    found = fake.run("tests.metal.launched", asked, own).answer()
     counts = found.pop("counts")
+    assert found.pop("pipelines") == {"kept": 0, "new": len(kept(tmp_path))}
     alive = found.pop("alive")
     assert isinstance(alive, list)
     assert found == expected
+    assert len(kept(tmp_path)) > 30
+    if at_once:  # the next run has nothing to compile
+        again = fake.run("tests.metal.launched", asked, own).answer()
+        assert again.pop("pipelines") == {"kept": len(kept(tmp_path)), "new": 0}
     assert isinstance(counts, dict)
     if not at_once:  # a token is waited for, the step after it is not
         assert counts["waits"] == len(UNIFORM)
@@ -54,3 +66,9 @@ def test_a_process_has_one_device_for_metal(metal_packages: None, tiny_package: 
         metal_launcher.install(tiny_package / "model.dylib")
     assert metal_launcher.SWITCH in str(caught.value.hint)
     assert not metal_launcher.is_installed()
+
+
+def kept(folder: Path) -> list[str]:
+    """Names of the kernels that are kept in a cache."""
+    (path,) = (folder / "gemma4_compile" / "metal-pipelines").iterdir()
+    return path.read_text().splitlines()[1:]

@@ -237,3 +237,24 @@ def test_of_emitted_kernels_what_stands_before_an_assignment_is_written(
         assigned = " ".join(re.findall(r"^ *(.*?) = ", body, re.MULTILINE))
         expected = {i for i, name in enumerate(names) if re.search(rf"\b{name}\b", assigned)}
         assert written(library, source, len(names)) == expected, source
+
+
+def test_pipelines_are_kept_in_a_file(library: Path, tmp_path: Path) -> None:
+    first, second = str(tmp_path / "first"), str(tmp_path / "second")
+
+    def found(archive: str, save: str) -> object:
+        answer = steps(library, "depend", archive=archive, save=save).answer()
+        assert answer["alive"] == []
+        return answer["archive"]
+
+    new = {"kept pipelines": 0, "new pipelines": 2, "saved": True}
+    assert found("", first) == new
+    assert found(first, second) == {"kept pipelines": 2, "new pipelines": 0, "saved": False}
+    assert not Path(second).exists()
+    # Of another GPU or macOS, or none at all: it is made anew.
+    Path(first).write_text("pipelines of another Metal\n")
+    assert found(first, second) == new
+    assert found(str(tmp_path / "none"), str(tmp_path / "no folder" / "file")) == {
+        **new,
+        "saved": False,
+    }

@@ -6,14 +6,17 @@ library of a process that is loaded for it.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import importlib.metadata
+import logging
 import os
 from pathlib import Path
 
 import tvm_ffi
 
 from gemma4_compile.errors import ArtifactError, UsageError
+from gemma4_compile.runtime.device.metal_pipelines import KeptPipelines
 
 SWITCH = "GEMMA4_METAL"
 """Environment variable; `own` takes the launcher, `tvm` TVM's runtime."""
@@ -25,7 +28,11 @@ _DEFAULT_LAUNCHES = 64
 _MOST_LAUNCHES = 4096
 _FRAMEWORK = "/System/Library/Frameworks/Metal.framework/Metal"
 _INSTALL = "__tvm_ffi_gemma4_metal_install"
-_COUNTS = ("launches", "command buffers", "barriers", "waits", "staged uploads")
+_COUNTS = (
+    *("launches", "command buffers", "barriers", "waits", "staged uploads"),
+    *("kept pipelines", "new pipelines"),
+)
+_log = logging.getLogger("gemma4_compile.metal")
 
 
 def is_chosen() -> bool:
@@ -70,13 +77,17 @@ def install(library: Path) -> None:
         ) from error
     # The library stays loaded: it is the process' device from now on.
     begin = tvm_ffi.Function.__from_extern_c__(address, keep_alive_object=loaded)
+    kept, found = _kept_pipelines(library)
+    version = importlib.metadata.version("apache-tvm").partition(".post")[0]
     try:
-        begin(launches(), importlib.metadata.version("apache-tvm").partition(".post")[0])
+        begin(launches(), version, "" if found is None else str(found))
     except RuntimeError as error:
         raise ArtifactError(
             f"the launcher for Metal cannot be used: {_first_line(error)}",
             hint=f"run without {SWITCH}, by TVM's runtime",
         ) from error
+    if kept is not None:
+        atexit.register(_save, kept)
 
 
 def is_installed() -> bool:
@@ -102,6 +113,23 @@ def check() -> None:
 def counts() -> dict[str, int]:
     """What was done since the process began, by name."""
     return dict(zip(_COUNTS, map(int, _function("counts")()), strict=True))
+
+
+def _kept_pipelines(library: Path) -> tuple[KeptPipelines | None, Path | None]:
+    """Where compiled kernels are kept, and those of earlier runs; None where there are none."""
+    try:
+        kept = KeptPipelines(library)
+        return kept, kept.find()
+    except OSError as error:
+        _log.warning("kernels are compiled anew in every run: %s", error.strerror or error)
+        return None, None
+
+
+def _save(kept: KeptPipelines) -> None:
+    try:
+        kept.save(_function("save"))
+    except OSError as error:
+        _log.warning("compiled kernels are not kept: %s", error.strerror or error)
 
 
 def _function(name: str) -> tvm_ffi.Function:

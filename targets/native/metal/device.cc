@@ -238,21 +238,27 @@ void Check() {
   Raise(error);
 }
 
-/*! Launches, command buffers, barriers, waits and staged uploads since the beginning. */
+/*! Write compiled pipelines to a file; false where there is nothing new to write. */
+bool SaveArchive(ffi::String path) {
+  const Launcher::Lock lock(launcher);
+  return launcher->SaveArchive(path.c_str());
+}
+
+/*! What was done since the beginning, in the order of `Counts`. */
 ffi::Array<int64_t> CountsOf() {
   const Launcher::Lock lock(launcher);
   const Counts& counts = launcher->counts();
-  return {counts.launches, counts.command_buffers, counts.barriers, counts.waits,
-          counts.staged_uploads};
+  return {counts.launches,       counts.command_buffers, counts.barriers,     counts.waits,
+          counts.staged_uploads, counts.kept_pipelines,  counts.new_pipelines};
 }
 
 /*!
  * Make the launcher the process' device for Metal, once.
  *
  * launches: of a command buffer, at most; version: of the TVM that runs here, whose classes this
- * was compiled with.
+ * was compiled with; archive: a file of compiled pipelines, "" for none yet.
  */
-void Install(int64_t launches, ffi::String version) {
+void Install(int64_t launches, ffi::String version, ffi::String archive) {
   if (version != TVM_VERSION) {
     TVM_FFI_THROW(RuntimeError) << "the library was made with TVM " << TVM_VERSION
                                 << ", and this process runs " << version;
@@ -267,6 +273,7 @@ void Install(int64_t launches, ffi::String version) {
     delete opened;
     Raise(error);
   }
+  opened->OpenArchive(archive.c_str());
   launcher = opened;
   namespace refl = tvm::ffi::reflection;
   refl::GlobalDef()
@@ -275,6 +282,7 @@ void Install(int64_t launches, ffi::String version) {
       .def("gemma4_metal.submit", Submit)
       .def("gemma4_metal.check", Check)
       .def("gemma4_metal.counts", CountsOf)
+      .def("gemma4_metal.save", SaveArchive)
       .def("gemma4_metal.wait", Wait);
 }
 

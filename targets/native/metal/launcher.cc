@@ -19,6 +19,7 @@ namespace {
 constexpr unsigned long kShared = 0;             // MTLResourceStorageModeShared
 constexpr unsigned long kConcurrent = 1;         // MTLDispatchTypeConcurrent
 constexpr unsigned long kOfBuffers = 1;          // MTLBarrierScopeBuffers
+constexpr unsigned long kOnlyKept = 4;           // MTLPipelineOptionFailOnBinaryArchiveMiss
 constexpr unsigned long kDone = 4, kFailed = 5;  // MTLCommandBufferStatus
 
 constexpr size_t kStageBytes = 16 * 1024;  // a page
@@ -208,8 +209,7 @@ void Launcher::Compile(Kernel* kernel, Error* error) {
   const Owned description(New("MTLComputePipelineDescriptor"));
   Send<void>(description.get(), objc.set_function, function.get());
   Send<void>(description.get(), objc.set_label, String(kernel->name));
-  kernel->pipeline = Send(device_, objc.new_pipeline, description.get(), 0ul,
-                          static_cast<Id*>(nullptr), static_cast<Id*>(&problem));
+  kernel->pipeline = MakePipeline(description.get(), &problem);
   if (kernel->pipeline == nullptr) {
     error->Set("kernel `%s` is refused by the GPU's compiler: %s", kernel->name,
                Text(Send(problem, objc.description)));
@@ -217,6 +217,44 @@ void Launcher::Compile(Kernel* kernel, Error* error) {
   }
   kernel->max_threads = Send<unsigned long>(kernel->pipeline, objc.max_threads);
   kernel->written = WrittenBuffers(kernel->source, kernel->buffers);
+}
+
+Id Launcher::MakePipeline(Id description, Id* problem) {
+  const auto make = [this, description, problem](unsigned long options) {
+    return Send(device_, objc.new_pipeline, description, options, static_cast<Id*>(nullptr),
+                problem);
+  };
+  if (archive_ != nullptr) {
+    const Id archives = Send(objc.get_class("NSArray"), objc.array, archive_);
+    Send<void>(description, objc.set_archives, archives);
+    const Id kept = make(kOnlyKept);
+    if (kept != nullptr) ++counts_.kept_pipelines;
+    if (kept != nullptr) return kept;
+    // What cannot be added is made all the same.
+    Send<bool>(archive_, objc.add_functions, description, problem);
+  }
+  ++counts_.new_pipelines;
+  return make(0);
+}
+
+void Launcher::OpenArchive(const char* path) {
+  const Pool pool;
+  const Owned description(New("MTLBinaryArchiveDescriptor"));
+  Id problem = nullptr;
+  if (path[0] != '\0') {
+    Send<void>(description.get(), objc.set_url, FileUrl(path));
+    archive_ = Send(device_, objc.new_archive, description.get(), static_cast<Id*>(&problem));
+  }
+  if (archive_ != nullptr) return;
+  Send<void>(description.get(), objc.set_url, static_cast<Id>(nullptr));
+  archive_ = Send(device_, objc.new_archive, description.get(), static_cast<Id*>(&problem));
+}
+
+bool Launcher::SaveArchive(const char* path) {
+  if (archive_ == nullptr || counts_.new_pipelines == 0) return false;
+  const Pool pool;
+  Id problem = nullptr;
+  return Send<bool>(archive_, objc.serialize, FileUrl(path), static_cast<Id*>(&problem));
 }
 
 void Launcher::Forget(Kernel* kernel) {

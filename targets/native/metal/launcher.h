@@ -56,12 +56,20 @@ struct Kernel {
 
 struct Counts {
   int64_t launches = 0, command_buffers = 0, barriers = 0, waits = 0, staged_uploads = 0;
+  int64_t kept_pipelines = 0, new_pipelines = 0;
 };
 
 class Launcher {
  public:
   /*! Open the first device. `launches`: of a command buffer. */
   Error Open(size_t launches);
+  /*!
+   * Take compiled pipelines from a file, and collect those that are not in it. One that Metal does
+   * not take, or "", is as an empty one.
+   */
+  void OpenArchive(const char* path);
+  /*! Write the pipelines of the archive to a file; false where none is new, or it fails. */
+  bool SaveArchive(const char* path);
   /*! The device's name. */
   const char* name() const { return name_; }
   const Counts& counts() const { return counts_; }
@@ -123,6 +131,7 @@ class Launcher {
   void Use(Buffer* buffer, bool writes);
   void Order(const Kernel& kernel, Buffer* const* buffers);
   void Compile(Kernel* kernel, Error* error);
+  Id MakePipeline(Id description, Id* problem);
   Stage* FreeStage();
   const char* Interned(const char* name);
   /*! Note which command buffers are done, without a wait. */
@@ -132,7 +141,7 @@ class Launcher {
   void Retire(size_t count);
 
   pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
-  Id device_ = nullptr, queue_ = nullptr;
+  Id device_ = nullptr, queue_ = nullptr, archive_ = nullptr;
   char name_[128] = "";
   unsigned long language_ = 0;
   size_t launches_ = 0;  // of a command buffer

@@ -37,6 +37,13 @@ struct Size {
   X(new_function, "newFunctionWithName:")                                            \
   X(set_function, "setComputeFunction:")                                             \
   X(set_label, "setLabel:")                                                          \
+  X(set_archives, "setBinaryArchives:")                                              \
+  X(set_url, "setUrl:")                                                              \
+  X(file_url, "fileURLWithPath:")                                                    \
+  X(array, "arrayWithObject:")                                                       \
+  X(new_archive, "newBinaryArchiveWithDescriptor:error:")                            \
+  X(add_functions, "addComputePipelineFunctionsWithDescriptor:error:")               \
+  X(serialize, "serializeToURL:error:")                                              \
   X(new_pipeline, "newComputePipelineStateWithDescriptor:options:reflection:error:") \
   X(max_threads, "maxTotalThreadsPerThreadgroup")                                    \
   X(commands, "commandBuffer")                                                       \
@@ -114,6 +121,11 @@ class Owned {
 
 /*! An NSString; the pool owns it. */
 inline Id String(const char* text) { return Send(objc.get_class("NSString"), objc.string, text); }
+
+/*! An NSURL of a file; the pool owns it. */
+inline Id FileUrl(const char* path) {
+  return Send(objc.get_class("NSURL"), objc.file_url, String(path));
+}
 
 /*! A string's text, right until the pool ends; "" of nil. */
 inline const char* Text(Id string) {

@@ -34,8 +34,24 @@ struct CompileOptions final : Object {
 
 struct Description final : Object {
   Description() : Object("MTLComputePipelineDescriptor") {}
-  ~Description() override { release(function); }
+  ~Description() override {
+    release(function);
+    release(archive);
+  }
   Object* function = nullptr;
+  Object* archive = nullptr;
+};
+
+/*! A file of pipelines: a line for this Metal, and one for the name of each function. */
+struct Archive final : Object {
+  Archive() : Object("MTLBinaryArchive") {}
+  std::set<std::string> names;
+};
+
+struct ArchiveDescription final : Object {
+  ArchiveDescription() : Object("MTLBinaryArchiveDescriptor") {}
+  ~ArchiveDescription() override { release(url); }
+  Object* url = nullptr;
 };
 
 struct Pipeline final : Object {

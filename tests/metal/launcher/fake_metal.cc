@@ -29,6 +29,7 @@ namespace {
 
 constexpr unsigned long kMaxThreads = 1024;
 constexpr unsigned long kNewestLanguage = (3 << 16) + 2;  // of the macOS that sysctlbyname names
+constexpr unsigned long kOnlyKept = 4;  // MTLPipelineOptionFailOnBinaryArchiveMiss
 constexpr unsigned long kMostBuffers = 31, kMostBytes = 4096;
 
 struct MetalSize {
@@ -218,6 +219,17 @@ Object* new_function(Object* self, const char*, Object* name) {
   return function;
 }
 
+Object* new_pipeline(Object*, const char*, Object* object, unsigned long options, Object**,
+                     Object** error) {
+  auto* description = static_cast<Description*>(object);
+  auto* function = static_cast<Function*>(description->function);
+  auto* archive = static_cast<Archive*>(description->archive);
+  const bool is_kept = archive != nullptr && archive->names.count(function->name) != 0;
+  if ((options & kOnlyKept) == 0 || is_kept) return new Pipeline(function);
+  *error = fake::error("no archive has it");
+  return nullptr;
+}
+
 const bool defined = [] {
   struct sigaction action = {};
   action.sa_sigaction = on_signal;
@@ -255,12 +267,8 @@ const bool defined = [] {
         return new Buffer(length);
       });
   add_method("MTLDevice", "newLibraryWithSource:options:error:", new_library);
-  add_method(
-      "MTLDevice", "newComputePipelineStateWithDescriptor:options:reflection:error:",
-      +[](Object*, const char*, Object* description, unsigned long, Object**, Object**) -> Object* {
-        Object* function = static_cast<Description*>(description)->function;
-        return new Pipeline(static_cast<Function*>(function));
-      });
+  add_method("MTLDevice",
+             "newComputePipelineStateWithDescriptor:options:reflection:error:", new_pipeline);
   add_method(
       "MTLBuffer", "contents",
       +[](Object* self, const char*) { return static_cast<Buffer*>(self)->data; });

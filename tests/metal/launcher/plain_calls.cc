@@ -29,6 +29,10 @@ Launcher* launcher_new() { return new Launcher; }
 const char* launcher_open(Launcher* launcher, size_t launches) {
   return text(launcher->Open(launches));
 }
+void launcher_open_archive(Launcher* launcher, const char* path) { launcher->OpenArchive(path); }
+bool launcher_save_archive(Launcher* launcher, const char* path) {
+  return launcher->SaveArchive(path);
+}
 Buffer* launcher_allocate(Launcher* launcher, size_t bytes) { return launcher->Allocate(bytes); }
 void launcher_free(Launcher* launcher, Buffer* buffer) { launcher->Free(buffer); }
 void launcher_upload(Launcher* launcher, const void* source, Buffer* buffer, size_t offset,
@@ -61,8 +65,9 @@ void launcher_wait(Launcher* launcher) { launcher->Wait(); }
 const char* launcher_error(Launcher* launcher) { return text(launcher->TakeError()); }
 int64_t launcher_count(Launcher* launcher, int which) {
   const auto& counts = launcher->counts();
-  const int64_t all[] = {counts.launches, counts.command_buffers, counts.barriers, counts.waits,
-                         counts.staged_uploads};
+  const int64_t all[] = {counts.launches,     counts.command_buffers, counts.barriers,
+                         counts.waits,        counts.staged_uploads,  counts.kept_pipelines,
+                         counts.new_pipelines};
   return all[which];
 }
 }

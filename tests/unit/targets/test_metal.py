@@ -87,6 +87,7 @@ def test_every_page_is_signed(library_path: Path, tmp_path: Path) -> None:
 
 def test_it_exports_what_tvm_looks_up_and_nothing_else(library: MacosLibrary) -> None:
     assert {"___tvm_ffi__library_bin", "___tvm_ffi_gemma4_kv_create"} <= library.exports
+    assert "___tvm_ffi_gemma4_metal_install" in library.exports
     others = {name for name in library.exports if not name.startswith(("___tvm_ffi_", "___TVM"))}
     assert others == {"__mh_dylib_header", "___dso_handle"}
 
