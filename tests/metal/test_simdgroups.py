@@ -24,7 +24,7 @@ from tests.metal.emulated_kernels import ORDERS, EmulatedCases, link_cases
 from tests.metal.test_emulator import HEAD, NUMBERS, SIGNATURE, launch
 from tests.metal.test_mistakes import BARRIER, other, without, wrong_cases
 from tests.numerics.kernel_cases import KernelCase, make_case
-from tests.numerics.linear.test_bounded_kernels import OPERATORS as TOWERS
+from tests.numerics.linear.test_bounded_kernels import OPERATORS as BOUNDED
 
 # --- The emulator ---
 
@@ -154,6 +154,8 @@ OPERATORS = (
     Linear(CHUNK, WeightLayout(0, "float16", 0, 70, (9,)), "float16"),
     ExpertLinear(WeightLayout(4, "float16", 32, 96, (40 * 6,)), 40, 6, 3, "float16", rows=CHUNK),
 )
+
+TOWERS = BOUNDED[:4]  # eight bits and dense, both types, with and without a gate
 
 
 @pytest.fixture(scope="module")

@@ -51,7 +51,9 @@ def test_it_answers_as_the_cpu_build_does(name: str, package: Path) -> None:
         assert "".join(chat.stream(question, GREEDY, max_tokens=50)) == answer
 
 
-def test_the_order_of_threads_changes_no_bit(package: Path) -> None:
+def test_the_order_of_threads_changes_no_more_than_the_order_of_sums(package: Path) -> None:
+    """Sums over a simdgroup are in an order that Metal does not promise."""
+
     def logits() -> list[np.ndarray]:
         engine = Engine.open(package)
         return [engine.prefill(PROMPT), engine.decode(5), engine.decode(6)]
@@ -61,7 +63,7 @@ def test_the_order_of_threads_changes_no_bit(package: Path) -> None:
         found = logits()
     for before, after in zip(expected, found, strict=True):
         assert np.isfinite(before).all()
-        np.testing.assert_array_equal(before, after)
+        assert np.abs(before - after).max() <= tolerances.LOGITS_F16
 
 
 def test_a_step_of_several_sequences_is_one_forward_with_what_each_has_alone(
