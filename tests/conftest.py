@@ -44,9 +44,9 @@ def _conversations_tried_once() -> Iterator[None]:
     compilation. `tests/unit/confined` has its own tries.
     """
     from gemma4_compile.checkpoint import chat_files
+    from gemma4_compile.confined.conversation import try_conversation as try_anew
 
     held: dict[tuple[object, ...], Trial] = {}
-    try_anew = chat_files.try_conversation
 
     def try_once(
         tokenizer: Path,
