@@ -59,15 +59,20 @@ describe("the notation of tools", () => {
     "call",
     "call:f",
     "call:f{a:}",
-    "call:f{a:1",
+    "call:f{a:[1",
     "call:f{a:1}x",
-    'call:f{a:<|"|>x}',
+    'call:f{a:<|"|>x, y:z}',
     "call:f{a:1}call:g{}",
   ])("takes `%s` for no call", (text) => expect(parseCall(text)).toBeUndefined());
 
   it.each(cases as { why: string; text: string; arguments: object | null }[])("drift: $why", (drift) => {
     const expected = drift.arguments === null ? undefined : { name: "f", args: drift.arguments };
     expect(parseCall(drift.text)).toEqual(expected);
+  });
+
+  it("looks for no missing mark in a text that is too long", () => {
+    expect(parseCall(`call:f{q:<|"|>${"x".repeat(2 ** 15)}}`)).toBeUndefined();
+    expect(parseCall(`call:f{q:<|"|>${"x, }] ".repeat(200)},p:<|"|>x<|"|>}`)).toBeUndefined();
   });
 
   it("reads no number that would become another one", () => {

@@ -5,6 +5,9 @@ import { QUOTE, type ToolCall, type Value } from "./tool_syntax";
 type Fields = { [key: string]: Value };
 
 const MAX_DEPTH = 32;
+/** What the search for a missing quote token may take. */
+const [MOST_LETTERS, MOST_PLACES, MOST_VALUES] = [2 ** 15, 256, 20_000];
+const KEY_FOLLOWS = /\s*[A-Za-z_$@][\w.$@-]*\s*(?::(?!=)|=(?![=>]))/y;
 const HEAD = /\s*call\s*:\s*([^\s{}()[\],'"=]+)\s*(?=[{(])/y;
 const HEAD_WITHOUT_CALL = /\s*(?!call\b)([A-Za-z_][\w./-]*)\s*(?=[{(])/y;
 const KEY = /[^\s{}[\],:='"]+(?: +[^\s{}[\],:='"]+)*/y;
@@ -31,15 +34,57 @@ const WORDS = new Map<string, Value>([
 
 /** Reads the text between the call's markers; undefined if it is no call, or not certain what it says. */
 export function parseCall(text: string): ToolCall | undefined {
+  return read(new Reader(text)) ?? withQuoteMore(text);
+}
+
+function read(reader: Reader): ToolCall | undefined {
   try {
-    return new Reader(text).whole();
+    return reader.whole();
   } catch (error) {
     if (error instanceof SyntaxError) return undefined;
     throw error;
   }
 }
 
+/** The one reading that a quote token more gives, at the beginning or the end of a string. */
+function withQuoteMore(text: string): ToolCall | undefined {
+  const pieces = text.split(QUOTE);
+  if (pieces.length % 2 === 1 || text.length > MOST_LETTERS) return undefined;
+  const reader = new Reader(text + QUOTE);
+  read(reader);
+  const places = [...reader.starts, ...reader.strings.flatMap(([from, to]) => endsWithin(text, from, to))];
+  if (places.length > MOST_PLACES || places.length * reader.starts.length > MOST_VALUES) return undefined;
+  const found = new Map<string, ToolCall>();
+  for (const place of places) {
+    const before = text.slice(0, place).split(QUOTE);
+    const after = text.slice(place).split(QUOTE);
+    if (before.length % 2) after[0] = unquoted(after[0]!);
+    else before.push(unquoted(before.pop()!));
+    const call = read(new Reader([...before, ...after].join(QUOTE)));
+    if (call) found.set(JSON.stringify([call.name, call.args]), call);
+  }
+  return found.size === 1 ? [...found.values()][0] : undefined;
+}
+
+function endsWithin(text: string, from: number, to: number): number[] {
+  return [...text.slice(from, to).matchAll(/\s*[,:=}\])]/g)].map(({ index }) => from + index);
+}
+
+/** A string of which one end alone is a quote token, without other quotes in that place. */
+function unquoted(text: string): string {
+  for (const quote of ['"', "'", "`"]) {
+    const isFirst = text.startsWith(quote);
+    const isLast = text.endsWith(quote);
+    if (text.length > 1 && isFirst && isLast) return text.slice(1, -1);
+    if (text.split(quote).length === 2 && (isFirst || isLast)) return text.replace(quote, "");
+  }
+  return text;
+}
+
 class Reader {
+  /** Where values begin, and between which places strings of quote tokens lie. */
+  readonly starts: number[] = [];
+  readonly strings: [from: number, to: number][] = [];
   private at = 0;
   private depth = 0;
   private begin = 0;
@@ -103,6 +148,8 @@ class Reader {
   private value(parent: string): Value {
     if (++this.depth > MAX_DEPTH) throw new SyntaxError("too deeply nested");
     try {
+      this.skip();
+      this.starts.push(this.at);
       const text = this.string();
       if (text !== undefined) return text;
       if (this.take("{")) return this.fields("}");
@@ -126,11 +173,25 @@ class Reader {
       separators.add(separator);
       if (key in fields || separators.size > 1) throw new SyntaxError("not certain what belongs to a key");
       fields[key] = this.value(close);
-      if (this.take(",")) continue;
-      this.expect(close);
+      const isAfterQuote = this.text.endsWith(QUOTE, this.at) && this.at === this.strings.at(-1)![1] + QUOTE.length;
+      if (this.take(",") || (isAfterQuote && this.follows(KEY_FOLLOWS))) continue;
+      if (this.depth || !this.lacksItsEnd(fields[key])) this.expect(close);
       break;
     }
     return fields;
+  }
+
+  /** Whether the call's own bracket alone is missing, after its last value: of an object, one pair. */
+  private lacksItsEnd(last: Value): boolean {
+    const isOne = !(isFields(last) && Object.keys(last).length > 1);
+    return isOne && this.at === this.text.length;
+  }
+
+  private follows(pattern: RegExp): boolean {
+    const { at } = this;
+    const found = this.match(pattern);
+    this.at = at;
+    return found !== null;
   }
 
   private items(): Value[] {
@@ -150,6 +211,7 @@ class Reader {
       const stop = this.text.indexOf(QUOTE, this.at);
       if (stop < 0) throw new SyntaxError("a string does not end");
       const text = this.text.slice(this.at, stop);
+      this.strings.push([this.at, stop]);
       this.at = stop + QUOTE.length;
       return text;
     }
