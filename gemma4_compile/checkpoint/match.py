@@ -230,7 +230,9 @@ def _stranger(tensor: TensorInfo) -> CheckpointError:
         )
     return CheckpointError(
         f"tensor `{tensor.name}` in `{tensor.path.name}` belongs to no part of the model",
-        hint="the checkpoint and its config.json do not fit together",
+        hint="the checkpoint and its config.json do not fit together; where transformers loads it, "
+        "it leaves that tensor out: if that is right, save the model from there again, with "
+        "save_pretrained",
     )
 
 
