@@ -27,13 +27,20 @@ from gemma4_compile.cli.compile import main
 sys.exit(main(sys.argv[1:]))
 """
 ENVIRONMENTS = {
-    "first": {"PYTHONHASHSEED": "1", "TZ": "UTC", "LC_ALL": "C", "PYTHONUTF8": "0"},
+    "first": {
+        "PYTHONHASHSEED": "1",
+        "TZ": "UTC",
+        "LC_ALL": "C",
+        "PYTHONUTF8": "0",
+        "OPENBLAS_NUM_THREADS": "2",
+    },
     "second": {
         "PYTHONHASHSEED": "271828",
         "TZ": "Pacific/Auckland",
         "LC_ALL": "C.UTF-8",
         "COLUMNS": "40",
         "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
         "TVM_NUM_THREADS": "1",
     },
 }
