@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import tvm
 
 from gemma4_compile.runtime.device import device
-from gemma4_compile.targets import TARGETS, Target, cpu
+from gemma4_compile.targets import TARGETS, cpu
 from tests import packages
 
 
@@ -35,7 +36,12 @@ def _packages() -> Iterator[None]:
         if name != "tvm_runtime_metal":
             load(name, mode)
 
-    here = Target({"default": emulator.SPEC}, emulator.link, cpu.this_machine)
+    here = replace(
+        TARGETS["metal"],
+        limits={"default": emulator.SPEC},
+        link=emulator.link,
+        platform=cpu.this_machine,
+    )
     with pytest.MonkeyPatch.context() as patch, emulator.fast_math():
         patch.setitem(TARGETS, "metal", here)
         patch.setattr(device, "_load_tvm", load_others)
