@@ -14,7 +14,8 @@ from gemma4_compile.runtime.server.api_error import ApiError
 _SMALL_BYTES = 1 << 16  # a body up to here is read at once, a longer one when its turn comes
 # What programs send that do not say what they send: litellm to Ollama's API, and `curl -d`.
 _UNTYPED = ("", "application/x-www-form-urlencoded")
-_OF_BROWSERS = ("origin", "sec-fetch-site", "sec-fetch-mode", "referer")
+# Node's fetch says its `sec-fetch-mode`, too; a browser that does so says `sec-fetch-site` as well.
+_OF_BROWSERS = ("origin", "sec-fetch-site", "referer")
 _LARGE_AT_A_TIME = 4
 _HEARD = 4  # times the longest body are read, so that who writes all of it first hears why not
 _ESCAPED = 6  # bytes of JSON for one of text, as in \u0041
@@ -85,10 +86,7 @@ class BodyReader:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         # A page of another origin cannot send JSON's type unasked. The others it can, and then its
         # browser says whose the request is, by the Fetch standard with every POST.
-        is_of_program = kind in _UNTYPED and not any(
-            name in request.headers for name in _OF_BROWSERS
-        )
-        if kind != "application/json" and not is_of_program:
+        if kind != "application/json" and not (kind in _UNTYPED and _is_of_program(request)):
             raise ApiError(415, f"expected a body of type application/json, found `{kind}`")
         packed = request.headers.get("content-encoding", "identity").strip().lower()
         if packed not in ("", "identity"):
@@ -169,6 +167,18 @@ class BodyReader:
             + ("" if self._media else ", and this package takes no pictures and no sounds"),
             code="context_length_exceeded",
         )
+
+
+def _is_of_program(request: HttpRequest) -> bool:
+    """Whether no browser can have sent a request, nor one that is older than the Fetch standard.
+
+    Firefox before 70 names no origin with a form, and no referrer where the page asks for that; a
+    page cannot change how its browser calls itself. Windows PowerShell calls itself nearly so.
+    """
+    agent = request.headers.get("user-agent", "").lower()
+    if agent.startswith(("mozilla/", "opera/")) and "powershell/" not in agent:
+        return False
+    return not any(name in request.headers for name in _OF_BROWSERS)
 
 
 def parse_json(body: bytes) -> object:

@@ -86,6 +86,8 @@ def test_a_body_that_comes_to_nothing_leaves_nothing(end: str) -> None:
 
 
 FORM = "application/x-www-form-urlencoded"  # as `curl -d` has it
+OLD_FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:60.0) Gecko/20100101 Firefox/60.0"
+POWERSHELL = "Mozilla/5.0 (Windows NT; Windows NT 10.0; en-US) WindowsPowerShell/5.1.22621.4391"
 
 
 @pytest.mark.parametrize(
@@ -94,6 +96,9 @@ FORM = "application/x-www-form-urlencoded"  # as `curl -d` has it
         ({}, 200),  # litellm's requests to Ollama's API
         ({"Content_Type": ""}, 200),
         ({"Content_Type": FORM}, 200),
+        ({"Sec_Fetch_Mode": "cors", "User_Agent": "node"}, 200),  # Node's fetch of bytes
+        ({"Content_Type": FORM, "User_Agent": POWERSHELL}, 200),  # Invoke-RestMethod -Body
+        ({"Content_Type": FORM, "User_Agent": OLD_FIREFOX}, 415),  # without a referrer
         ({"Origin": "null"}, 415),
         ({"Content_Type": FORM, "Origin": "https://a.example"}, 415),
         ({"Content_Type": FORM, "Referer": "https://a.example/"}, 415),
