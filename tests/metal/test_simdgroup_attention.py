@@ -128,8 +128,8 @@ MISTAKES: dict[str, Callable[[str], str]] = {
 @pytest.fixture(scope="module")
 def first() -> list[KernelCase]:
     """Two tiles of keys, in a window that some of the first ones are before."""
-    shape = {"heads": 2, "kv_heads": 1, "window": 70, "cache_rows": 140}
-    return [make_case(replace(CHUNKS["groups of three"], **shape), 1, 1200)]
+    chunk = replace(CHUNKS["groups of three"], heads=2, kv_heads=1, window=70, cache_rows=140)
+    return [make_case(chunk, 1, 1200)]
 
 
 @pytest.fixture(scope="module")
