@@ -27,6 +27,7 @@ from gemma4_compile.targets.linker.cpp_library import cpp_library
 NATIVE = Path(__file__).parent / "native"
 FLAGS = ("-std=c++17", "-g0", "-fPIC", "-fno-sanitize=all", "-Wall", "-Werror")
 KERNEL_FLAGS = (
+    "-O1",  # without it kernels run twenty times as long, more than it takes to compile them
     "-mcpu=native",
     # A half is rounded after every operation, also where a CPU could add a product in one.
     *("-Xclang", "-ffloat16-excess-precision=none", "-ffp-contract=off"),
@@ -107,20 +108,11 @@ def compile_kernels(sources: Mapping[str, str], flags: Sequence[str] = ()) -> Pa
 
     def make(scratch: Path, output: Path) -> None:
         unit = _unit(sources, scratch)
-        _zig([*FLAGS, *KERNEL_FLAGS, *_effort(flags), "-c", unit, "-o", f"{unit}.o"])
+        _zig([*FLAGS, *KERNEL_FLAGS, *flags, "-c", unit, "-o", f"{unit}.o"])
         _link([str(_threadgroup(flags)), f"{unit}.o"], output)
 
     texts = [f"{name}\0{source}" for name, source in sorted(sources.items())]
-    return _cached("kernels", [*_own_sources(), *_effort(flags), *texts], make)
-
-
-def _effort(flags: Sequence[str]) -> tuple[str, ...]:
-    """The flags, and how much a compiler optimises.
-
-    Small kernels that run twice take a seventh of the time to compile without, and as long to run.
-    Larger ones come with flags: whole models with fast math, tiles with CUDA's memory.
-    """
-    return ("-O1" if flags else "-O0", *flags)
+    return _cached("kernels", [*_own_sources(), *flags, *texts], make)
 
 
 def _threadgroup(flags: Sequence[str]) -> Path:
@@ -128,9 +120,9 @@ def _threadgroup(flags: Sequence[str]) -> Path:
     unit = str(NATIVE / "threadgroup.cc")
 
     def make(_scratch: Path, output: Path) -> None:
-        _zig([*FLAGS, *KERNEL_FLAGS, *_effort(flags), "-c", unit, "-o", str(output)])
+        _zig([*FLAGS, *KERNEL_FLAGS, *flags, "-c", unit, "-o", str(output)])
 
-    return _cached("threadgroup", [*_own_sources(), *_effort(flags)], make, ".o")
+    return _cached("threadgroup", [*_own_sources(), *flags], make, ".o")
 
 
 def check_kernels(sources: Mapping[str, str]) -> None:
