@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Route
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.host_names import HostGuard, HostNames
 from gemma4_compile.runtime.server.memory import MemoryReturner
-from gemma4_compile.runtime.server.paths import PathMender, where_the_api_is
+from gemma4_compile.runtime.server.paths import PathMender, methods_of, where_the_api_is
 from gemma4_compile.types import JsonObject
 
 
@@ -62,11 +62,16 @@ def create_app(
         )
     middleware.append(Middleware(HostGuard, names=hosts or HostNames()))
     middleware.append(Middleware(PathMender, routes=routes))
-    served = where_the_api_is(routes)
+    served, methods = where_the_api_is(routes), methods_of(routes)
 
     async def http_error(request: Request, error: Exception) -> Response:
         """Unknown paths and wrong methods, in the API's form."""
         assert isinstance(error, HTTPException), "registered for this class"
+        taken = methods.get(request.url.path)
+        if error.status_code == HTTPStatus.NOT_FOUND and taken and request.method not in taken:
+            # What a folder next to the API has no file of.
+            allowed = {"Allow": ", ".join(sorted(taken))}
+            error = HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, headers=allowed)
         where = served if error.status_code == HTTPStatus.NOT_FOUND else ""
         message = f"{request.method} {request.url.path}: {error.detail}{where}"
         response = ApiError(error.status_code, message).response()

@@ -249,6 +249,13 @@ class _Compressed:
         self._files = files
         self._compressing = GZipMiddleware(files, compresslevel=_COMPRESSION_LEVEL)
 
+    def has(self, path: str) -> bool:
+        """Return whether there is a file or a folder of this path."""
+        try:
+            return self._files.lookup_path(path.strip("/"))[1] is not None
+        except (OSError, ValueError):  # too long, or with a zero byte
+            return False
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._files(scope, receive, send)

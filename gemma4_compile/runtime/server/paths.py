@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Protocol, runtime_checkable
 
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 _API = re.compile(r"/(?:v1|api)(?=/)")
 _SLASHES = re.compile(r"/{2,}")
+
+
+@runtime_checkable
+class Folder(Protocol):
+    """Files below a place."""
+
+    def has(self, path: str) -> bool:
+        """Return whether there is a file or a folder of this path."""
 
 
 class PathMender:
@@ -20,19 +29,22 @@ class PathMender:
     """
 
     def __init__(self, app: ASGIApp, routes: Iterable[BaseRoute]) -> None:
-        """Know the paths of `routes` that are the API's and have no parameters."""
+        """Know the paths of `routes` that are the API's, up to their parameters."""
         self._app = app
-        self._paths = {
-            route.path
+        paths = [route.path.partition("{") for route in routes if isinstance(route, Route)]
+        self._paths = {path for path, mark, _ in paths if not mark and _API.match(path)}
+        self._above = tuple({path for path, mark, _ in paths if mark and _API.match(path)})
+        self._folders = [
+            (route.path, route.app)
             for route in routes
-            if isinstance(route, Route) and "{" not in route.path and _API.match(route.path)
-        }
+            if isinstance(route, Mount) and isinstance(route.app, Folder)
+        ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Hand a request on, its path mended."""
         if scope["type"] == "http" and scope["path"] not in self._paths:
             path = self._meant(scope["path"])
-            if path is not None:
+            if path is not None and not self._is_of_folder(scope["path"]):
                 scope = {**scope, "path": path, "raw_path": path.encode()}
         await self._app(scope, receive, send)
 
@@ -42,7 +54,25 @@ class PathMender:
         path = path.removesuffix("/")
         starts = [found.start() for found in _API.finditer(path)]
         ends = [path[at:] for at in starts] + ["/v1" + path]
-        return next((end for end in ends if end in self._paths), None)
+        return next(
+            (end for end in ends if end in self._paths or end.startswith(self._above)), None
+        )
+
+    def _is_of_folder(self, path: str) -> bool:
+        """Return whether a folder has this path: a page may have `models/` of its own."""
+        return any(
+            path.startswith(f"{place}/") and folder.has(path[len(place) :])
+            for place, folder in self._folders
+        )
+
+
+def methods_of(routes: Iterable[BaseRoute]) -> Mapping[str, set[str]]:
+    """The methods that the API's paths take, which a page's folder hides."""
+    found: dict[str, set[str]] = {}
+    for route in routes:
+        if isinstance(route, Route) and _API.match(route.path):
+            found.setdefault(route.path, set()).update(route.methods or ())
+    return found
 
 
 def where_the_api_is(routes: Iterable[BaseRoute]) -> str:

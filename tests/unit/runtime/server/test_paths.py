@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from gemma4_compile.runtime.server.pages import folder_routes
 from tests.live_server import Live, serving
 
 
@@ -42,6 +44,10 @@ def live() -> Iterator[Live]:
         ("/api/v1/models", "/v1/models"),
         ("/v1/api/chat/", "/api/chat"),
         ("/v1/models/owner/name", "/v1/models/owner/name"),
+        ("/v1/models/owner/name/", "/v1/models/owner/name"),
+        ("/v1/v1/models/owner/name", "/v1/models/owner/name"),
+        ("/llm/v1/models/name", "/v1/models/name"),
+        ("/models/name", "/v1/models/name"),
         ("/models.json", "/models.json"),
     ],
 )
@@ -55,6 +61,22 @@ def test_other_paths_are_told_where_the_api_is(live: Live, path: str) -> None:
     status, _, body = live.request("GET", path)
     assert status == 404
     assert b"served are /v1/models, /v1/chat/completions and Ollama's /api" in body
+
+
+def test_a_page_has_paths_of_its_own_and_hides_no_method(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    for name in ("index.html", "models/index.html", "chat"):
+        (tmp_path / name).write_text(name)
+    own = ("/v1/models", "/v1/models/{name:path}", "/v1/chat", "/v1/completions")
+    routes = [Route(path, echo, methods=["POST"]) for path in own]
+    with serving([*routes, *folder_routes(tmp_path, None)]) as live:
+        assert live.request("GET", "/models/")[2] == b"models/index.html"
+        assert live.request("GET", "/models/index.html")[2] == b"models/index.html"
+        assert live.request("GET", "/chat")[2] == b"chat"
+        assert live.request("POST", "/completions", {})[2] == b"/v1/completions"
+        status, headers, _ = live.request("GET", "/v1/completions")
+        assert (status, headers["allow"]) == (405, "POST")
+        assert live.request("GET", "/a%00/v1/models")[0] == 405
 
 
 def test_a_wrong_method_stays_one(live: Live) -> None:
