@@ -29,6 +29,8 @@ from gemma4_compile.model_spec.parameters import Role
 from gemma4_compile.package import interface
 from gemma4_compile.package.digest import package_digest
 from gemma4_compile.package.libraries import LibraryRecord
+from gemma4_compile.package.step_work import StepWork
+from gemma4_compile.planning.step_work import count_step_work
 from gemma4_compile.progress import Reporter
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter
 from gemma4_compile.targets import TargetSpec, link
@@ -193,7 +195,15 @@ def _metadata(build: Compilation) -> JsonObject:
         table=_row_table(build),
         embedding=build.embedding,
         client_texts=_client_texts(build),
+        work=_step_work(build),
     )
+
+
+def _step_work(build: Compilation) -> StepWork | None:
+    """What a step does at least; None for an encoder, which has no steps."""
+    if build.embedding is not None:
+        return None
+    return count_step_work(build.config, build.own_storage, build.numbers.layout.dtype)
 
 
 def _client_texts(build: Compilation) -> int | None:

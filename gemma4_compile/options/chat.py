@@ -263,7 +263,9 @@ class ChatOptions(CommandOptions):
         "--no-history", "neither read nor keep the lines that are typed in a terminal"
     )
     check: str = check_option()
-    bench: bool = _TOOLS.switch("--bench", "measure speed and memory")
+    bench: bool = _TOOLS.switch(
+        "--bench", "measure speed, its share of what the GPU could do, and memory"
+    )
     profile: bool = _TOOLS.switch(
         "--profile",
         "show which kernels the time of a prompt and of a token goes to; after --bench, too",

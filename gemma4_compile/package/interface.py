@@ -11,6 +11,7 @@ from gemma4_compile.media.settings import AudioSettings, ImageSettings, MediaSet
 from gemma4_compile.media.sizes import client_size
 from gemma4_compile.package.artifacts import NamedTensor, digest, parameter_schema_id
 from gemma4_compile.package.fields import Fields
+from gemma4_compile.package.step_work import STEP_WORK, StepWork
 from gemma4_compile.types import JsonObject
 
 TEXT_ONLY = MediaSettings()
@@ -208,6 +209,7 @@ def library_metadata(
     table: RowTable | None = None,
     embedding: JsonObject | None = None,
     client_texts: int | None = None,
+    work: StepWork | None = None,
 ) -> JsonObject:
     """Result of the library's `_metadata`, which the client and our runtime call.
 
@@ -233,6 +235,7 @@ def library_metadata(
         **({DRAFTER: {"params": _params(drafter)}} if drafter else {}),
         **({TABLE: table.to_json()} if table is not None else {}),
         **({} if embedding is None else {EMBEDDING: embedding}),
+        **({} if work is None else {STEP_WORK: work.to_json()}),
         **({} if client_texts is None else {"max_batch_size": client_texts}),
         "artifact": {
             "schema": "mlc.compiled-program",

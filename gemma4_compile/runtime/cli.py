@@ -21,6 +21,7 @@ from gemma4_compile.runtime.chat.completion import TextCompletion
 from gemma4_compile.runtime.check.bench import measure, table
 from gemma4_compile.runtime.check.diagnose import diagnose
 from gemma4_compile.runtime.check.profile import profile, profile_table
+from gemma4_compile.runtime.check.shares import Yardstick
 from gemma4_compile.runtime.check.tune import tune, tuning_table
 from gemma4_compile.runtime.check.tune_run import Sizes
 from gemma4_compile.runtime.engine.engine import Engine
@@ -111,7 +112,7 @@ def _bench(options: ChatOptions, package: Package, console: Console) -> None:
     for measurement in measure(engine, engine.vocab_size):
         console.note(f"{measurement.context} tokens: done")
         measurements.append(measurement)
-    print(table(measurements))
+    print(table(measurements, Yardstick.of(engine)))
     peak = peak_memory_bytes()
     if peak is not None:
         print(f"peak memory of the process: {peak / 2**20:,.0f} MiB")

@@ -58,6 +58,7 @@ RUNTIME_MAY_IMPORT = {
     "package.fields",
     "package.interface",
     "package.libraries",
+    "package.step_work",
     "runtime",
     "system",
     "template",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gemma4_compile.errors import UsageError
+from gemma4_compile.runtime.check.shares import Yardstick
 from gemma4_compile.runtime.engine.token_engine import TokenEngine
 from gemma4_compile.runtime.sampling.sampling import Float32Array
 from gemma4_compile.runtime.speculative.draft_pace import Drafting, DraftPace
@@ -147,15 +148,46 @@ def _decode(
     return drafting
 
 
-def table(measurements: list[Measurement]) -> str:
-    """The measurements for people."""
+def shares(measured: Measurement, yardstick: Yardstick) -> tuple[float | None, float | None]:
+    """Shares of the arithmetic's peak by the prompt, of the bandwidth by the tokens after it."""
+    return (
+        yardstick.of_arithmetic(measured.context, measured.first_token_s),
+        yardstick.of_bandwidth(
+            measured.context + DECODED / 2,
+            measured.decode_tokens_per_s / (measured.tokens_per_step or 1),
+        ),
+    )
+
+
+def table(measurements: list[Measurement], yardstick: Yardstick | None = None) -> str:
+    """The measurements for people.
+
+    `yardstick` : shares of it are columns, where there are any, and a line says what of
+    """
     drafts = any(m.tokens_per_step is not None for m in measurements)
-    head = "prompt tokens   prefill tok/s   first token   decode tok/s   repeats"
-    lines = [f"{head}   tokens a step" if drafts else head]
-    lines += [
-        f"{m.context:>13,}   {m.prefill_tokens_per_s:>13,.1f}   {m.first_token_s:>9.3f} s"
-        f"   {m.decode_tokens_per_s:>12,.1f}   {m.repeats:>7}"
-        + (f"   {m.tokens_per_step:>13.2f}" if m.tokens_per_step is not None else "")
-        for m in measurements
+    found = [(None, None) if yardstick is None else shares(m, yardstick) for m in measurements]
+    shown = any(share is not None for both in found for share in both)
+    lines = [
+        "prompt tokens   prefill tok/s"
+        + ("   of peak" if shown else "")
+        + "   first token   decode tok/s"
+        + ("   of bandwidth" if shown else "")
+        + "   repeats"
+        + ("   tokens a step" if drafts else "")
     ]
+    for m, (arithmetic, bandwidth) in zip(measurements, found, strict=True):
+        lines.append(
+            f"{m.context:>13,}   {m.prefill_tokens_per_s:>13,.1f}"
+            + (f"   {_percent(arithmetic):>7}" if shown else "")
+            + f"   {m.first_token_s:>9.3f} s   {m.decode_tokens_per_s:>12,.1f}"
+            + (f"   {_percent(bandwidth):>12}" if shown else "")
+            + f"   {m.repeats:>7}"
+            + (f"   {m.tokens_per_step:>13.2f}" if m.tokens_per_step is not None else "")
+        )
+    if yardstick is not None:
+        lines.append(yardstick.describe())
     return "\n".join(lines)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"

@@ -28,6 +28,7 @@ from gemma4_compile.errors import Gemma4CompileError, UsageError
 from gemma4_compile.runtime.check.bench import measure, table
 from gemma4_compile.runtime.check.kernel_check import KernelResult, check_kernels, kernels_of
 from gemma4_compile.runtime.check.launcher_check import WORDS, comparison, measured_apart
+from gemma4_compile.runtime.check.shares import Yardstick
 from gemma4_compile.runtime.device import metal_launcher
 from gemma4_compile.runtime.device.cuda_graph import SWITCH as CUDA_GRAPHS
 from gemma4_compile.runtime.device.device import Device
@@ -272,5 +273,6 @@ def _model(report: _Report, directory: Path, named: str | None) -> None:
         logits = engine.decode(said[-1])
     report.line(f"greedy tokens after {ids}: {said}")
     report.line(f"largest logit: {np.nanmax(logits):.6f}")
-    report.line(table(list(measure(engine, engine.vocab_size))))
+    measured = list(measure(engine, engine.vocab_size))
+    report.line(table(measured, Yardstick.of(engine)))
     report.line(f"peak memory of this process: {peak_memory_bytes()} bytes")

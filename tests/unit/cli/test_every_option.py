@@ -191,8 +191,8 @@ CASES = {
         chat_cli,
         chat.COMMAND,
         "DIR",
-        "Console Engine Chat TextCompletion Dialogue measure profile profile_table tune "
-        "tuning_table table diagnose read_provenance make_sampler replace Grammars check_modality "
+        "Console Engine Chat TextCompletion Dialogue measure table Yardstick profile profile_table "
+        "tune tuning_table diagnose read_provenance make_sampler replace Grammars check_modality "
         "check_readable check_drafts check_free digest TerminalLines KeptHistory is_terminal",
         CHAT,
         (kept,),

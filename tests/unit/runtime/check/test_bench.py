@@ -1,9 +1,21 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gemma4_compile.errors import UsageError
-from gemma4_compile.runtime.check.bench import DECODED, REPEATS, measure, table
+from gemma4_compile.package.step_work import AttentionWork, StepWork
+from gemma4_compile.runtime.check.bench import (
+    DECODED,
+    REPEATS,
+    Measurement,
+    measure,
+    shares,
+    table,
+)
+from gemma4_compile.runtime.check.peaks import Peaks
+from gemma4_compile.runtime.check.shares import Yardstick
 from gemma4_compile.runtime.engine.media_prompt import Tokens
 from gemma4_compile.runtime.sampling.sampling import Float32Array
 from gemma4_compile.system.limits import peak_memory_bytes
@@ -56,6 +68,41 @@ def test_the_table_has_a_line_for_each_length() -> None:
     engine = TimedEngine([], context_length=600)
     lines = table(list(measure(engine, VOCABULARY, lambda: engine.now))).splitlines()
     assert [line.split()[0] for line in lines] == ["prompt", "128", "512"]
+
+
+WORK = StepWork(1_000_000, 2_000, 300, (AttentionWork(2, 1, 64, 128, 100),))
+PEAKS = Peaks("shares of a device", 1e9, 1e6)
+
+
+def test_shares_are_of_what_the_package_reads_and_does() -> None:
+    measured = Measurement(
+        context=200,
+        prefill_tokens_per_s=100.0,
+        decode_tokens_per_s=500.0,
+        first_token_s=2.0,
+        repeats=3,
+    )
+    pairs = sum(min(row, 100) for row in range(1, 201))
+    operations = 2 * (2_000 * 200 + 300 * 4 + 2 * 64 * pairs)  # in chunks of 64
+    bandwidth = 500.0 * (1_000_000 + 2 * 128 * 100) / 1e9
+    yardstick = Yardstick(WORK, PEAKS, 64)
+    assert shares(measured, yardstick) == pytest.approx((operations / 2.0 / 1e6, bandwidth))
+    head, row, source = table([measured], yardstick).splitlines()
+    assert (head.count("of peak"), head.count("of bandwidth"), source) == (1, 1, PEAKS.source)
+    assert f"{100 * bandwidth:.1f} %" in row
+    guessed = replace(measured, tokens_per_step=2.0)  # weights are read half as often
+    assert shares(guessed, yardstick)[1] == pytest.approx(bandwidth / 2)
+
+
+def test_what_is_not_known_has_no_share_and_a_reason() -> None:
+    measured = Measurement(200, 100.0, 500.0, 2.0, 3)
+    older = table([measured], Yardstick(None, PEAKS, 64)).splitlines()
+    assert "of peak" not in older[0]
+    assert "compile the package again" in older[-1]
+    on_host = Yardstick(WORK, PEAKS, 64, experts_on_host=True)
+    assert shares(measured, on_host)[1] is None
+    assert "-" in table([measured], on_host).splitlines()[1].split()
+    assert "over the bus" in on_host.describe()
 
 
 def test_memory_is_more_than_nothing() -> None:

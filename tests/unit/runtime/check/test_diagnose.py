@@ -89,7 +89,8 @@ def test_bench_prints_a_table_and_nothing_else(
 ) -> None:
     status, out, err = run(capsys, tiny_package, "--bench", "--quiet")
     assert (status, err) == (0, "")
-    head, row, memory = out.splitlines()
+    head, row, shares, memory = out.splitlines()
     assert head.startswith("prompt tokens")
     assert row.split()[0] == "128"
+    assert shares == "no shares: the tables have GPUs, and this is a processor"
     assert memory.startswith("peak memory of the process: ")
