@@ -34,8 +34,10 @@ class PathMender:
         paths = [route.path.partition("{") for route in routes if isinstance(route, Route)]
         self._paths = {path for path, mark, _ in paths if not mark and _API.match(path)}
         self._above = tuple({path for path, mark, _ in paths if mark and _API.match(path)})
-        mounts = [route for route in routes if isinstance(route, Mount)]
-        self._folders = [(each.path, each.app) for each in mounts if isinstance(each.app, Folder)]
+        mounts: list[tuple[str, object]] = [
+            (route.path, route.app) for route in routes if isinstance(route, Mount)
+        ]
+        self._folders = [(path, app) for path, app in mounts if isinstance(app, Folder)]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Hand a request on, its path mended."""

@@ -74,7 +74,7 @@ COMPILE = {
     "--revision": ("--revision r", "revision='r'"),
     "--force": ("--force", "force=True"),
     "--allow-nonfinite": ("--allow-nonfinite", "allow_nonfinite=True"),
-    "--verify": ("--verify", "verify_package(VerifyRequest(package=PosixPath('out')"),
+    "--verify": ("--verify", "verify(VerifyRequest(package=PosixPath('out')"),
     "--node-modules": ("--verify --node-modules m", "node_modules=PosixPath('m')"),
     "--dump-ir": ("--dump-ir each:ir", "dump_ir=DumpOption(folder=PosixPath('ir'), each=True)"),
     "--shard-size": ("--shard-size 1MiB", "shard_bytes=1048576"),
@@ -173,8 +173,8 @@ CASES = {
         compile_cli,
         compile.COMMAND,
         "tiny -o out",
-        "compile_model fit_model plan_model report_model rebuild publish verify_package "
-        "calibrating table check_tools licence_of check_place check_output _print_summary "
+        "compile_model fit_model plan_model report_model rebuild publish verify shown "
+        "calibrating check_tools licence_of check_place check_output _print_summary "
         "plan_json plan_text json report_json report_text needs_of check_plans "
         "_warn_of_large_files",
         COMPILE,
@@ -183,7 +183,7 @@ CASES = {
         verify_cli,
         verify.COMMAND,
         "DIR --reference tiny",
-        "verify_package compare_recipes fit_bits json table frontier_table fit_table check_output "
+        "verify shown compare_recipes fit_bits json frontier_table fit_table check_output "
         "write_output",
         VERIFY,
     ),
@@ -247,6 +247,7 @@ def calls(case: Case, line: str, monkeypatch: pytest.MonkeyPatch) -> str:
     everything.plan_model.return_value = ([everything.plan], {})
     everything.Model.of.return_value = Served()
     everything.Package.open.return_value.chat_config.context_window_size = 512
+    everything.Package.open.return_value.embeds = False
     everything.Worker.side_effect = lambda load, queue: (load(), everything.worker)[1]
     everything.calibrating.return_value.__enter__.return_value = None
     assert case.module.main([*shlex.split(line), "--debug"]) == 0
