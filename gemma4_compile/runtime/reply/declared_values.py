@@ -69,6 +69,7 @@ class _Declaration:
 
     def __init__(self, root: object) -> None:
         self._root = root
+        self._known: dict[int, frozenset[str]] = {}  # kinds of its parts by their `id`
 
     def value(self, value: object, schema: object, depth: int) -> object:
         """A value with the type that a schema wants, if it has one reading in it."""
@@ -137,6 +138,14 @@ class _Declaration:
         schema = self._followed(schema)
         if not isinstance(schema, Mapping) or depth > _MOST_STEPS:
             return _KINDS
+        # Once each: choices that lead to the same, or back to where they stand, would double.
+        found = self._known.get(id(schema))
+        if found is None:
+            self._known[id(schema)] = _KINDS
+            found = self._known[id(schema)] = self._own_kinds(schema, depth)
+        return found
+
+    def _own_kinds(self, schema: Mapping[str, object], depth: int) -> frozenset[str]:
         kinds = _KINDS
         said = schema.get("type")
         if isinstance(said, str):
@@ -154,7 +163,8 @@ class _Declaration:
             choices = schema.get(word)
             if isinstance(choices, list) and choices:
                 kinds &= frozenset().union(*(self._kinds(each, depth + 1) for each in choices))
-        for each in schema["allOf"] if isinstance(schema.get("allOf"), list) else ():
+        every = schema.get("allOf")
+        for each in every if isinstance(every, list) else ():
             kinds &= self._kinds(each, depth + 1)
         return kinds or _KINDS
 

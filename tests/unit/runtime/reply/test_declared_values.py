@@ -121,6 +121,27 @@ def test_references_lead_to_types() -> None:
     assert found.arguments == {"a": "90210", "b": ["1.10"]}
 
 
+class Read(dict[str, Any]):
+    """A schema that is not looked at without end."""
+
+    left = 1000
+
+    def get(self, key: str, default: Any = None) -> Any:
+        Read.left -= 1
+        assert Read.left, "the same choices are followed again and again"
+        return super().get(key, default)
+
+
+def test_choices_that_lead_to_the_same_are_followed_once() -> None:
+    last: dict[str, Any] = Read(TEXT)
+    for _ in range(30):
+        last = Read(anyOf=[last, last])
+    itself = Read(oneOf=[Read({"$ref": "#/$defs/I"}), Read({"$ref": "#/$defs/I"})])
+    parameters = {"properties": {"a": last, "b": itself}, "$defs": {"I": itself}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    assert as_declared(ToolCall("f", {"a": 12, "b": 1}), [tool]).arguments == {"a": "12", "b": 1}
+
+
 @pytest.mark.parametrize(
     ("said", "declared", "name"),
     [
