@@ -368,9 +368,10 @@ class _Merging:
         if self._not_targets:
             shown = printable(self._not_targets[0])
             warn(
-                f"{self.adapter.name}: `{shown}` ({len(self._not_targets)} in all) is none of the "
-                "`target_modules` of adapter_config.json, and left out, as PEFT does",
-                "if it was trained, add it there",
+                f"{self.adapter.name}: `{shown}` ({len(self._not_targets)} in all) is left out, as "
+                "PEFT does: adapter_config.json does not name it in `target_modules`, or excludes "
+                "it by `exclude_modules` or `layers_to_transform`",
+                "if it was trained, correct that file",
             )
         if self._left_out:
             kinds = " and ".join(sorted(set(self._left_out)))

@@ -62,6 +62,7 @@ _WITHOUT_EFFECT = frozenset(
     )
 )
 _NARROWING = ("exclude_modules", "layers_to_transform")
+_LAYER = re.compile(r"(?:^|\.)layers\.([0-9]{1,9})\.")
 _READ = frozenset(
     (
         *("alpha_pattern", "ensure_weight_tying", "lora_alpha", "modules_to_save", "r"),
@@ -144,6 +145,8 @@ class AdapterConfig:
     tokens : by name of an embedding, its rows that were trained
     base : the model's name
     ties : what changes the embedding changes a tied head
+    excluded : names of modules that were not trained, even where `targets` has them
+    layers : numbers of the layers that were trained; None: all that `targets` names
     is_partial : not all modules that `targets` name were trained
     """
 
@@ -158,6 +161,8 @@ class AdapterConfig:
     tokens: Mapping[str, tuple[int, ...]]
     base: str | None
     ties: bool
+    excluded: frozenset[str]
+    layers: frozenset[int] | None
     is_partial: bool
 
     def rank_of(self, module: str) -> int:
@@ -171,7 +176,16 @@ class AdapterConfig:
 
     def is_target(self, module: str) -> bool:
         """Return whether PEFT would load an adapter of this module."""
-        return self.targets is None or ends_with_one(module, self.targets)
+        if ends_with_one(module, self.excluded):
+            return False
+        if self.targets is None:
+            return True
+        if not ends_with_one(module, self.targets):
+            return False
+        if self.layers is None:
+            return True
+        number = _LAYER.search(module)
+        return number is not None and int(number[1]) in self.layers
 
     def is_saved(self, module: str) -> bool:
         """Return whether a module was trained as a copy of its own."""
@@ -222,6 +236,13 @@ def read_adapter_config(path: Path) -> AdapterConfig:
         tokens=_tokens(read),
         base=base if isinstance(base, str) and base else None,
         ties=read.flag("ensure_weight_tying"),
+        # A pattern is left to the tensors, as that of `target_modules` is.
+        excluded=frozenset(
+            ()
+            if isinstance(values.get("exclude_modules"), str)
+            else read.names("exclude_modules") or ()
+        ),
+        layers=_layers(read),
         is_partial=any(values.get(name) not in (None, [], "") for name in _NARROWING),
     )
 
@@ -265,6 +286,19 @@ def _targets(read: _Reader) -> frozenset[str] | None:
     if modules is None or parameters:
         return None
     return frozenset(modules)
+
+
+def _layers(read: _Reader) -> frozenset[int] | None:
+    """The layers of `layers_to_transform`; None where it names none, or the tensors say it."""
+    given = read.values.get("layers_to_transform")
+    layers = [given] if type(given) is int else given
+    if not layers:
+        return None
+    if not isinstance(layers, list) or not all(type(one) is int for one in layers):
+        raise read.wrong("layers_to_transform", "a layer's number, or a list of them")
+    # Under another name than `layers` it is a number of something else that PEFT looks for.
+    named = read.names("layers_pattern") or ["layers"]
+    return frozenset(layers) if "layers" in named else None
 
 
 def _tokens(read: _Reader) -> dict[str, tuple[int, ...]]:

@@ -51,9 +51,13 @@ def opened(base: Path, *adapters: str, weights: bool = True) -> ModelSource:
 
 
 def q_proj(source: ModelSource) -> Any:
+    return first_rows(source, Q_PROJ, ROWS)
+
+
+def first_rows(source: ModelSource, name: str, rows: int = 4) -> Any:
     assert source.checkpoint is not None
     matched = match(source.checkpoint.tensors, source.config)
-    return row_reader(matched)(Q_PROJ, 0, ROWS)
+    return row_reader(matched)(name, 0, rows)
 
 
 def refused(base: Path, *adapters: str) -> CheckpointError:
@@ -232,6 +236,30 @@ def test_what_is_left_out_is_warned_of(
     other = {name.replace("q_proj", "o_proj"): t for name, t in PAIR.items()}
     opened(base, write(tmp_path / "c", {**PAIR, **other}, target_modules=["q_proj"]))
     assert "`target_modules`" in capsys.readouterr().err
+
+
+NARROWED: dict[str, dict[str, Any]] = {
+    "excluded": {"target_modules": ["q_proj", "o_proj"], "exclude_modules": ["self_attn.o_proj"]},
+    "excluded from a pattern": {"target_modules": ".*_proj", "exclude_modules": ["o_proj"]},
+    "other layers": {"target_modules": ["q_proj"], "layers_to_transform": [0, 3]},
+    "another layer": {"target_modules": ["q_proj"], "layers_to_transform": 0},
+}
+
+
+@pytest.mark.parametrize("case", NARROWED)
+def test_what_the_config_excludes_is_left_out_as_in_peft(
+    case: str, base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    instead = ("layers.0", "layers.1") if "layer" in case else ("q_proj", "o_proj")
+    more = {name.replace(*instead): tensor for name, tensor in PAIR.items()}
+    found = opened(base, write(tmp_path / "a", {**PAIR, **more}, **NARROWED[case]))
+    warned = capsys.readouterr().err
+    assert f"{instead[1]}." in warned or f"{instead[1]}`" in warned
+    assert "(1 in all) is left out" in warned
+    plain = opened(base, write(tmp_path / "b", PAIR))
+    assert np.array_equal(q_proj(found), q_proj(plain))
+    other = Q_PROJ.replace(*instead)
+    assert np.array_equal(first_rows(found, other), first_rows(opened(base), other))
 
 
 def test_another_base_model_is_warned_of(
