@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Protocol, runtime_checkable
 
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 _API = re.compile(r"/(?:v1|api)(?=/)")
+_MOST_STARTS = 8  # of a path that says `/v1` again and again, each as long as the rest of it
 _SLASHES = re.compile(r"/{2,}")
 
 
@@ -51,7 +53,7 @@ class PathMender:
         """The path of ours that another one must be."""
         path = _SLASHES.sub("/", path)
         path = path.removesuffix("/")
-        starts = [found.start() for found in _API.finditer(path)]
+        starts = [found.start() for found in islice(_API.finditer(path), _MOST_STARTS)]
         ends = [path[at:] for at in starts] + ["/v1" + path]
         return next(
             (end for end in ends if end in self._paths or end.startswith(self._above)), None

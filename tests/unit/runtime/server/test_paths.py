@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from gemma4_compile.runtime.server.pages import folder_routes
+from gemma4_compile.runtime.server.paths import PathMender
 from tests.live_server import Live, serving
 
 
@@ -77,6 +82,26 @@ def test_a_page_has_paths_of_its_own_and_hides_no_method(tmp_path: Path) -> None
         status, headers, _ = live.request("GET", "/v1/completions")
         assert (status, headers["allow"]) == (405, "POST")
         assert live.request("GET", "/a%00/v1/models")[0] == 405
+
+
+def test_a_path_of_many_parts_takes_no_memory() -> None:
+    passed: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        passed.append(scope["path"])
+
+    async def nothing(*_: object) -> Any:
+        """Neither is there more of a request, nor is anything sent."""
+
+    path = "/v1" * 20_000
+    mender = PathMender(app, [Route("/v1/models", echo)])
+    tracemalloc.start()
+    try:
+        asyncio.run(mender({"type": "http", "path": path}, nothing, nothing))
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20  # 600 MB with the rest from each part
+    finally:
+        tracemalloc.stop()
+    assert passed == [path]
 
 
 def test_a_wrong_method_stays_one(live: Live) -> None:
