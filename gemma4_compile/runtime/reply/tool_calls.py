@@ -42,7 +42,7 @@ __all__ = ["Number", "ToolCall", "ToolCallError", "parse_tool_call", "parse_tool
 _HEAD = re.compile(r"\s*call\s*:\s*([^\s{}()\[\],'\"=]+)\s*(?=[{(])")
 _HEAD_WITHOUT_CALL = re.compile(r"\s*(?!call\b)([A-Za-z_][\w./-]*)\s*(?=[{(])")
 _FENCE = re.compile(r"\s*(`{1,3})(?:\w+(?=\n))?")
-_ENDS = re.compile(r"\s*[,:=}\])]")
+_ENDS = re.compile(r"(?<!\s)\s*[,:=}\])]")  # white space is gone through once
 _SPELLED_QUOTE = '<|"|>'
 # What the search for a missing quote token may take: 32 Ki letters, some tenths of a second.
 _MOST_LETTERS, _MOST_PLACES, _MOST_VALUES = 2**15, 256, 20_000

@@ -67,7 +67,7 @@ function withQuoteMore(text: string): ToolCall | undefined {
 }
 
 function endsWithin(text: string, from: number, to: number): number[] {
-  return [...text.slice(from, to).matchAll(/\s*[,:=}\])]/g)].map(({ index }) => from + index);
+  return [...text.slice(from, to).matchAll(/(?<!\s)\s*[,:=}\])]/g)].map(({ index }) => from + index);
 }
 
 /** A string of which one end alone is a quote token, without other quotes in that place. */
