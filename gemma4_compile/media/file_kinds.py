@@ -61,6 +61,11 @@ def is_picture(kind: str | None) -> bool:
     return kind in _PICTURES
 
 
+def is_sound(kind: str | None) -> bool:
+    """Return whether a kind is of sounds, be they read here or not."""
+    return kind in _SOUNDS
+
+
 def is_still(kind: str | None) -> bool:
     """Return whether a kind is of pictures that are no video; a GIF may be both."""
     return is_picture(kind) and kind != "GIF"

@@ -7,9 +7,11 @@ there is one reading of it.
 
 from __future__ import annotations
 
+import io
 import mimetypes
 from collections.abc import Mapping
 
+from gemma4_compile.media.file_kinds import is_picture, is_sound, kind_of_file
 from gemma4_compile.runtime.server import asks
 from gemma4_compile.runtime.server.fields import Fields
 from gemma4_compile.runtime.server.media import DETAILS, GivenMedium, from_base64
@@ -18,7 +20,7 @@ _PICTURES = ("image_url", "input_image", "image", "image_base64")
 _SOUNDS = ("input_audio", "audio_url", "audio")
 _HELD = ("base64", "data", "file_data", "image_url", "source", "url")
 _TYPES_OF_FILES = ("format", "mediaType", "media_type", "mimeType", "mime_type")
-_TEXTS = ("application/json", "application/xml", "application/yaml", "application/x-yaml")
+_TEXTS = ("application/json", "application/xml", "application/yaml", "image/svg+xml")
 _BESIDE = {"detail", "filename", "id", "title", "type", *_TYPES_OF_FILES}
 _NO_VIDEO = "videos are not served over the API: send pictures of it"
 
@@ -39,7 +41,7 @@ def read_medium(part: Fields) -> GivenMedium | str | None:
         fields = part.inner("input_audio", part.need("input_audio", dict))
         fields.skip_unknown({"data", "format"}, {})  # the data decide what they are, not `format`
         return GivenMedium("audio", fields.name("data"), fields.need("data", str).strip())
-    if kind == "image_url":
+    if kind == "image_url" and (part.has("image_url") or part.ignored.strict):
         part.skip_unknown({"type", "image_url"}, asks.PART)
         value = part.raw("image_url")
         if isinstance(value, str):  # as some clients write it
@@ -79,6 +81,10 @@ def _only_thing(part: Fields, kind: str, *, is_inner: bool = False) -> tuple[str
     places = {kind, *_HELD}
     part.skip_unknown(_BESIDE | places, asks.PART)
     held = [place for place in sorted(places) if part.has(place)]
+    if not held and (part.has("file_id") or part.has("file_url")):
+        other = "file_id" if part.has("file_id") else "file_url"
+        why = "files are neither kept nor fetched here: send what it holds, as base64"
+        raise part.error(other, why, code="unsupported_value")
     if len(held) != 1:
         found = ", ".join(held) or "nothing"
         raise part.error(kind, f"expected base64 or an address in one place, found {found}")
@@ -89,29 +95,38 @@ def _only_thing(part: Fields, kind: str, *, is_inner: bool = False) -> tuple[str
 
 
 def _file(part: Fields) -> GivenMedium | str:
-    """A file by its type: a picture, a sound or a text."""
+    """A file by its type, or by its contents where that says neither: a picture, a sound, a text.
+
+    Machines differ in which names of files have a type, and browsers in what they send.
+    """
     part.skip_unknown(_BESIDE | {"file", "file_id", *_HELD}, {})
     file = part.inner("file", part.raw("file")) if part.has("file") else part
-    if file.has("file_id"):
-        raise file.error("file_id", "files are not kept here: send `file_data`")
     title = file.get("filename", str) or ""
     name, text = _only_thing(file, "file_data")
     head = text.partition(",")[0] if text[:5].lower() == "data:" else ""
     said = next((file.get(each, str) for each in _TYPES_OF_FILES if file.has(each)), None)
-    kind = (
-        head[5:].partition(";")[0].strip() or said or mimetypes.guess_type(title)[0] or "unknown"
-    ).lower()
-    if kind.startswith(("image/", "audio/")):
+    guess, _ = mimetypes.guess_type(title)
+    kind = (head[5:].partition(";")[0].strip() or said or guess or "unknown").lower()
+    is_text = kind.startswith("text/") or kind in _TEXTS
+    if not is_text and kind.startswith(("image/", "audio/")):
         return GivenMedium(kind.partition("/")[0], name, text)
-    if not kind.startswith("text/") and kind not in _TEXTS:
-        why = _NO_VIDEO if kind.startswith("video/") else "send its text, or pictures of its pages"
-        raise part.error(
-            "type",
-            f"files of type {kind[:60]!r} are not read here: {why}",
-            code="unsupported_value",
-        )
+    refused: ValueError
     try:
-        words = from_base64(text.partition(",")[2] if head else text).decode("utf-8-sig")
-    except ValueError as error:  # UnicodeDecodeError, too
-        raise part.error("file", f"expected a text of UTF-8 in base64: {error}") from error
-    return f"{title}:\n{words}" if title else words
+        content = from_base64(text.partition(",")[2] if head else text)
+        words = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        found, refused = kind_of_file(io.BytesIO(content)), error
+    except ValueError as error:
+        found, refused = None, error
+    else:  # whatever its type is called: for some, machines have no name, or a video's (`a.ts`)
+        found = kind_of_file(io.BytesIO(content))
+        if is_text or ("\0" not in words and found != "PDF" and kind != "application/pdf"):
+            return f"{title}:\n{words}" if title else words
+    if is_text:
+        raise part.error("file", f"expected a text of UTF-8 in base64: {refused}") from refused
+    if is_picture(found) or is_sound(found):
+        return GivenMedium("image" if is_picture(found) else "audio", name, text)
+    why = _NO_VIDEO if kind.startswith("video/") else "send its text, or pictures of its pages"
+    raise part.error(
+        "type", f"files of type {kind[:60]!r} are not read here: {why}", code="unsupported_value"
+    )

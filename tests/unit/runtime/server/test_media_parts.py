@@ -29,6 +29,7 @@ SPELLINGS: list[tuple[dict[str, Any], str, str, str]] = [
     ),
     ({"type": "image_url", "image_url": PICTURE}, "image", "image_url.url", PICTURE),
     ({"type": "input_image", "image_url": PICTURE}, "image", "image_url", PICTURE),
+    ({"type": "image_url", "url": PICTURE}, "image", "url", PICTURE),
     ({"type": "input_image", "image_url": {"url": PICTURE}}, "image", "image_url.url", PICTURE),
     ({"type": "image", "image": PICTURE, "mediaType": "x"}, "image", "image", PICTURE),
     ({"type": "image", "url": PICTURE}, "image", "url", PICTURE),
@@ -68,10 +69,24 @@ def test_a_part_that_holds_one_thing(part: dict[str, Any], kind: str, name: str,
         ({"filename": "a.md", "file_data": "data:text/markdown;base64,77u/w6k="}, "a.md:\né"),
         ({"file_data": "data:application/json;base64,e30="}, "{}"),
         ({"filename": "a.txt", "file_data": "aGk="}, "a.txt:\nhi"),
+        ({"filename": "a.toml", "file_data": "aGk="}, "a.toml:\nhi"),
+        ({"filename": "Makefile", "file_data": "aGk="}, "Makefile:\nhi"),
+        ({"filename": "a.ts", "file_data": "data:video/mp2t;base64,aGk="}, "a.ts:\nhi"),
+        ({"filename": "a.svg", "file_data": "PHN2Zy8+"}, "a.svg:\n<svg/>"),
+        ({"file_data": "data:application/octet-stream;base64,aGk="}, "hi"),
     ],
 )
 def test_a_file_of_text_is_its_text(file: dict[str, Any], text: str) -> None:
     assert read({"type": "file", "file": file}) == text
+
+
+@pytest.mark.parametrize(
+    ("begin", "kind"), [(b"RIFF\xff\xff\xff\xffWEBP", "image"), (b"OggS\0\x02\xff", "audio")]
+)
+def test_a_file_of_no_known_name_is_what_it_begins_as(begin: bytes, kind: str) -> None:
+    data = base64.b64encode(begin).decode()
+    found = read({"type": "file", "file": {"filename": "a.unheard", "file_data": data}})
+    assert found == GivenMedium(kind, "part.file.file_data", data)
 
 
 @pytest.mark.parametrize(("said", "detail"), [("", "auto"), ("HIGH", "high"), ("original", "high")])
@@ -88,7 +103,8 @@ def test_how_closely_to_look(said: str, detail: str) -> None:
         ({"type": "image", "image": {"data": {"data": "x"}}}, "expected a string"),
         ({"type": "image", "image": PICTURE, "max_pixels": 5}, "max_pixels"),
         ({"type": "audio", "audio": SOUND, "image": PICTURE}, "holds one thing"),
-        ({"type": "file", "file": {"file_id": "f"}}, "not kept here"),
+        ({"type": "file", "file": {"file_id": "f"}}, "neither kept"),
+        ({"type": "input_file", "file_url": "https://a.example/a.pdf"}, "nor fetched"),
         ({"type": "file", "file": {"filename": "a.pdf", "file_data": "JVBE"}}, "application/pdf"),
         ({"type": "file", "file": {"file_data": "data:video/mp4;base64,AA"}}, "videos"),
         ({"type": "file", "file": {"filename": "a", "file_data": "AAAA"}}, "'unknown'"),
