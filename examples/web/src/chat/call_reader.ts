@@ -34,7 +34,7 @@ const WORDS = new Map<string, Value>([
 
 /** Reads the text between the call's markers; undefined if it is no call, or not certain what it says. */
 export function parseCall(text: string): ToolCall | undefined {
-  return read(new Reader(text)) ?? withQuoteMore(text);
+  return read(new Reader(text, true)) ?? withQuoteMore(text);
 }
 
 function read(reader: Reader): ToolCall | undefined {
@@ -90,7 +90,11 @@ class Reader {
   private begin = 0;
   private json: boolean | undefined; // whether what begins there is, once it is asked for
 
-  constructor(private readonly text: string) {}
+  /** With `mayLackEnd` the call's last bracket may be missing, if nothing else is. */
+  constructor(
+    private readonly text: string,
+    private readonly mayLackEnd = false,
+  ) {}
 
   whole(): ToolCall {
     const head = this.match(HEAD) ?? this.match(HEAD_WITHOUT_CALL);
@@ -184,7 +188,7 @@ class Reader {
   /** Whether the call's own bracket alone is missing, after its last value: of an object, one pair. */
   private lacksItsEnd(last: Value): boolean {
     const isOne = !(isFields(last) && Object.keys(last).length > 1);
-    return isOne && this.at === this.text.length;
+    return this.mayLackEnd && isOne && this.at === this.text.length;
   }
 
   private follows(pattern: RegExp): boolean {
