@@ -40,7 +40,7 @@ from gemma4_compile.runtime.server.ollama.lists import (
     shown,
     tags,
 )
-from gemma4_compile.runtime.server.ollama.requests import LETS_GO
+from gemma4_compile.runtime.server.ollama.requests import lets_go
 from gemma4_compile.runtime.server.openai_responses.store import ResponseStore
 from gemma4_compile.runtime.server.openai_responses.stored import stored_routes
 from gemma4_compile.runtime.server.streams import unless_gone
@@ -256,4 +256,4 @@ def _named(body: object) -> str | None:
 
 def _lets_go(body: object) -> TypeGuard[dict[str, object]]:
     """Return whether a request of Ollama's clients lets its model go."""
-    return isinstance(body, dict) and body.get("keep_alive") in LETS_GO
+    return isinstance(body, dict) and lets_go(body.get("keep_alive"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -76,8 +77,15 @@ _SILENT_OPTIONS = {
 }
 _MESSAGE = {"content", "images", "role", "thinking", "tool_call_id", "tool_calls", "tool_name"}
 _ROLES = ("system", "user", "assistant", "tool")
-LETS_GO = (0, "0", "0s", "0m")
-"""Values of `keep_alive` with which a client lets a model go."""
+_ZERO = r"0+(?:\.0*)?"
+_NO_TIME = re.compile(rf"[+-]?(?:{_ZERO}|(?:{_ZERO}(?:[num\u00b5\u03bc]?s|m|h))+)")
+
+
+def lets_go(keep_alive: object) -> bool:
+    """Return whether a client lets a model go by this `keep_alive`: no seconds, or `0m0s`."""
+    if isinstance(keep_alive, str):
+        return _NO_TIME.fullmatch(keep_alive) is not None
+    return not isinstance(keep_alive, bool) and keep_alive == 0
 
 
 @dataclass(frozen=True)
@@ -155,7 +163,7 @@ def _request(fields: Fields, asked: ChatRequest | CompletionRequest | None) -> O
     return OllamaRequest(
         asked,
         _model(fields),
-        unloads=fields.raw("keep_alive") in LETS_GO,
+        unloads=lets_go(fields.raw("keep_alive")),
         stream=fields.get("stream", bool, True),
     )
 

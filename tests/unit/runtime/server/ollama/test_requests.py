@@ -118,7 +118,13 @@ def test_a_prompt_is_a_message_or_a_text() -> None:
     assert (raw.prompt, raw.settings.max_tokens) == ("a", 3)
 
 
-@pytest.mark.parametrize(("alive", "unloads"), [(None, False), ("5m", False), (0, True)])
+KEPT: list[Any] = [None, "5m", "10m0s", -1, "-1", "", "s", False, [], "0.5s", "0" * 50 + "x"]
+LET_GO: list[Any] = [0, 0.0, "0", "0s", "0h", "0ms", "0.0s", "0m0s"]
+
+
+@pytest.mark.parametrize(
+    ("alive", "unloads"), [*((each, False) for each in KEPT), *((each, True) for each in LET_GO)]
+)
 def test_who_asks_nothing_loads_or_lets_go(alive: Any, unloads: bool) -> None:
     for found in (read(messages=[], keep_alive=alive), generate(prompt="", keep_alive=alive)):
         assert (found.asked, found.unloads) == (None, unloads)
