@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import unquote
 
 _HUB_ID = re.compile(r"\w[\w.\-]*\b/\b\w[\w.\-]{0,95}\b", re.ASCII)
-
-
 _PAGE = re.compile(r"(?:(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/|hf://)(?:models/)?(.+)")
 _CACHED = re.compile(r"(?:.*[/\\])?models--([\w.\-]+?)--([\w.\-]+)[/\\]?", re.ASCII)
-_OF_REVISION = re.compile(r"/(?:tree|blob|resolve)/([\w.\-]+)")
+_OF_REVISION = re.compile(r"/(?:tree|blob|resolve|commit)/([\w.\-%]+)")
+_OTHERS = {"datasets": "a data set", "spaces": "a space", "collections": "a collection"}
 
 
 def is_hub_id(model: str) -> bool:
@@ -32,17 +32,23 @@ def hint_of_id(model: str) -> str | None:
     name, _, revision = rest.partition("@")
     owner, _, last = name.partition("/")
     last, slash, folder = last.partition("/")
-    hub_id = f"{owner}/{last.partition(':')[0]}"
+    if page is not None and owner in _OTHERS:
+        return f"that page is of {_OTHERS[owner]}: give the hub id of a model"
+    last, colon, _ = last.removesuffix(".git").partition(":")
+    hub_id = f"{owner}/{last}"
     if not is_hub_id(hub_id):
         return None
-    if page is not None:
-        of = _OF_REVISION.match(slash + folder)
-        at = f" --revision {of[1]}" if of is not None and of[1] != "main" else ""
+    of = _OF_REVISION.match(slash + folder)
+    if page is not None or of is not None:
+        found = "main" if of is None else unquote(of[1])
+        at = "" if found == "main" else f" --revision {found}"
         return f"the hub id of that page is {hub_id}{at}"
+    if owner.endswith((".com", ".co", ".org", ".net", ".ai", ".cn")) or ".." in folder.split("/"):
+        return None  # another site's page, or a path
     if revision and not folder:
         return f"give the revision as an option: {hub_id} --revision {revision}"
     if folder.strip("/"):
         folder = folder.strip("/")
         get = f'hf download {hub_id} --include "{folder}/*" --local-dir FOLDER'
         return f"check the directory's name; for a folder on the hub: `{get}`, then FOLDER/{folder}"
-    return f"the hub id is {hub_id}" if slash else None
+    return f"the hub id is {hub_id}" if slash or colon or model.endswith(".git") else None

@@ -40,6 +40,12 @@ def test_no_hub_ids(name: str) -> None:
         ("hf.co/a/b:Q4_0", "page is a/b"),
         ("hf://a/b", "page is a/b"),
         ("hf://models/a/b", "page is a/b"),
+        ("https://huggingface.co/a/b.git", "page is a/b"),
+        ("https://huggingface.co/a/b/commit/1f2e", "page is a/b --revision 1f2e"),
+        ("https://huggingface.co/a/b/tree/refs%2Fpr%2F3", "page is a/b --revision refs/pr/3"),
+        ("https://huggingface.co/datasets/a/b", "is of a data set"),
+        ("a/b/tree/main", "page is a/b"),
+        ("a/b:Q4_K_M", "hub id is a/b"),
         ("a/b/", "hub id is a/b"),
         ("a/b@v2", "a/b --revision v2"),
         ("a/b/checkpoint-5/", '--include "checkpoint-5/*"'),
@@ -63,7 +69,7 @@ def test_what_is_nearly_a_hub_id_is_answered_with_it(name: str, hint: str) -> No
             "C:\\models\\gemma",
             "https://example.org/a/b",
         ),
-        *("~/models/gemma", "models--a", "s3://bucket/a/b"),
+        *("~/models/gemma", "models--a", "s3://bucket/a/b", "ollama.com/library/b", "a/b/../c"),
     ],
 )
 def test_other_names_get_no_hub_id(name: str) -> None:
