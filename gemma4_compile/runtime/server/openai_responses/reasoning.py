@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import zlib
 from dataclasses import dataclass
 
 from gemma4_compile.types import JsonObject
@@ -39,14 +40,18 @@ class ReasoningForm:
 
 def seal(text: str) -> str:
     """The reasoning itself, in letters that nobody takes for an answer; no secret is made of it."""
-    return _OURS + base64.b64encode(text.encode()).decode()
+    content = text.encode()
+    return f"{_OURS}{zlib.crc32(content):08x}:{base64.b64encode(content).decode()}"
 
 
 def unseal(content: str) -> str:
     """The reasoning of `seal`; an empty text for what another server wrote, or what is damaged."""
     if not content.startswith(_OURS):
         return ""
+    check, _, sealed = content.removeprefix(_OURS).partition(":")
     try:
-        return base64.b64decode(content.removeprefix(_OURS), validate=True).decode()
+        found = base64.b64decode(sealed, validate=True)
+        text = found.decode()
     except ValueError:  # no base64, or no text in it
         return ""
+    return text if check == f"{zlib.crc32(found):08x}" else ""  # one that was cut is base64, too

@@ -36,6 +36,9 @@ def test_reasoning_comes_back_by_what_a_client_keeps_of_it(
     assert [message.reasoning for message in reader.close().messages] == [None, thought]
 
 
-@pytest.mark.parametrize("content", ["", "gAAAAABo", seal("hm")[:-1], seal("hm") + "\u00e9"])
+@pytest.mark.parametrize(
+    "content",
+    ["", "gAAAAABo", seal("hm")[:-1], seal("hm") + "\u00e9", seal("some more")[:-4], seal("")[:18]],
+)
 def test_what_was_sealed_elsewhere_or_is_damaged_says_nothing(content: str) -> None:
     assert unseal(content) == ""
