@@ -307,9 +307,10 @@ function toNumber(word: string): number {
 }
 
 function fromJson(text: string): string {
-  const controls = (letter: string) => `\\u${letter.charCodeAt(0).toString(16).padStart(4, "0")}`;
+  const controls = (letter: string) =>
+    letter[0] === "\\" ? letter : `\\u${letter.charCodeAt(0).toString(16).padStart(4, "0")}`;
   // biome-ignore lint/suspicious/noControlCharactersInRegex: JSON has them escaped, models do not
-  return JSON.parse(`"${text.replace(/[\u0000-\u001f]/g, controls)}"`) as string;
+  return JSON.parse(`"${text.replace(/\\.|[\u0000-\u001f]/gs, controls)}"`) as string;
 }
 
 function fromPython(text: string): string {
