@@ -60,6 +60,7 @@ def read_json(
     try:
         return parse_object(read_text(path, limit), max_values=max_values)
     except ValueError as error:
-        raise CheckpointError(
-            f"`{path.name}` is damaged: {error}", hint="download the file again"
-        ) from error
+        hint = "download the file again; where it was edited, correct that place"
+        if "BOM" in str(error):  # as editors of Windows write; transformers does not read it either
+            hint = "save it as UTF-8 without a byte order mark"
+        raise CheckpointError(f"`{path.name}` is damaged: {error}", hint=hint) from error

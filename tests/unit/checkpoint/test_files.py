@@ -33,6 +33,16 @@ def test_json_is_an_object(tmp_path: Path) -> None:
             read_json(path)
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"), [("{,}", "correct that place"), ("\ufeff{}", "without a byte order mark")]
+)
+def test_what_an_editor_has_done_to_json_is_told(tmp_path: Path, text: str, hint: str) -> None:
+    (tmp_path / "a.json").write_text(text, "utf-8")
+    with pytest.raises(CheckpointError) as raised:
+        read_json(tmp_path / "a.json")
+    assert hint in str(raised.value.hint)
+
+
 def test_a_link_stays_below_the_root_that_is_given(tmp_path: Path) -> None:
     (tmp_path / "root" / "in").mkdir(parents=True)
     (tmp_path / "root" / "real").touch()
