@@ -190,6 +190,13 @@ def open_runs(
         adapters=subject.adapters,
     ) as source:
         assert source.checkpoint is not None, "asked for"
+        if source.config.embedding is not None:
+            raise UsageError(
+                f"`{subject.model}` makes embeddings of texts, and no tokens whose distributions "
+                "could be compared",
+                hint="compile a package of each recipe, and compare its vectors: gemma4-compile "
+                "... --quant RECIPE --verify",
+            )
         table = model_parameters(source.config, COMPONENTS)
         check(source.config, table)
         texts = _texts(subject, source.checkpoint, source.config)

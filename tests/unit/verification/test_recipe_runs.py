@@ -53,3 +53,11 @@ def test_what_is_wrong_with_recipes_is_said_before_texts_are_read(tmp_path: Path
         open_runs(Subject(str(tmp_path)), Silent(), refuse),
     ):
         pass
+
+
+def test_an_encoder_has_no_distributions_to_compare() -> None:
+    with (
+        pytest.raises(UsageError, match="embeddings of texts, and no tokens"),
+        open_runs(Subject("tiny-embedding"), Silent(), anything),
+    ):
+        pass
