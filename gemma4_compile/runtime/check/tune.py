@@ -91,7 +91,8 @@ def tune(
     Raises
     ------
     ArtifactError
-        If the package is damaged, or none of its libraries runs here and computes right.
+        If the package is damaged or an encoder's, or none of its libraries runs here and computes
+        right.
     """
     provenance = read_provenance(directory)
     check_whole(directory, provenance)
@@ -104,7 +105,8 @@ def tune(
             hint=no_native_hint(provenance),
         )
     with console.checking(directory) as progress:  # what the libraries share, once for all
-        Package.open(directory, check=check, progress=progress, drafter=False)
+        package = Package.open(directory, check=check, progress=progress, drafter=False)
+    package.check_replies()
 
     def attempt(name: str) -> tuple[Timing, Float32Array | None]:
         console.note(f"timing `{name}` ({devices[name]}), at most {limit_s:.0f} s")

@@ -10,6 +10,9 @@ import pytest
 
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.runtime import Chat, Embedder, Engine, Package
+from gemma4_compile.runtime.check.tune import tune
+from gemma4_compile.runtime.package.integrity import Check
+from gemma4_compile.runtime.terminal.console import Console
 
 TEXTS = ["Ann has two apples.", "a", "What is two and two?", "Ann has two apples. " * 30]
 
@@ -117,6 +120,8 @@ def test_a_package_of_replies_and_one_of_embeddings_are_told_apart(package: Path
         Engine(Package.open(package))
     with pytest.raises(ArtifactError, match="makes embeddings of texts, and no replies"):
         Chat.open(package)
+    with pytest.raises(ArtifactError, match=r"^`.*` makes embeddings of texts, and no replies"):
+        tune(package, Check.ONCE, Console())
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\udfffb"])
