@@ -67,7 +67,7 @@ def install(library: Path) -> None:
     """
     if is_installed():
         return
-    loaded = ctypes.CDLL(str(library))
+    loaded = ctypes.CDLL(str(library.absolute()))  # a name alone is looked for elsewhere
     try:
         address = ctypes.cast(getattr(loaded, _INSTALL), ctypes.c_void_p).value or 0
     except AttributeError as error:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
+from numpy.random import mtrand
 
 from gemma4_compile.device_kinds import METAL, METAL_LAUNCHER
 from gemma4_compile.errors import ArtifactError, UsageError
@@ -41,3 +45,14 @@ def test_a_system_without_metal_is_told_so(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(metal_launcher, "has_metal", lambda: False)
     with pytest.raises(ArtifactError):
         Device.open("metal")
+
+
+def test_a_library_of_the_folder_that_one_is_in_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of `gemma4-chat .`; what it has besides no launcher does not matter."""
+    shutil.copy(mtrand.__file__, tmp_path / "model.dylib")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(metal_launcher, "is_installed", lambda: False)
+    with pytest.raises(ArtifactError, match=r"`model\.dylib` has no launcher for Metal"):
+        metal_launcher.install(Path("model.dylib"))
