@@ -37,9 +37,10 @@ class KeptPipelines:
     def find(self) -> Path | None:
         """The file, if there is one that is as it was written."""
         for path in self._folder.glob(f"{self._name}-*"):
-            if path == self._path_of(path):
-                return path
-            path.unlink()  # half-written, or damaged
+            with contextlib.suppress(FileNotFoundError):  # another process has replaced it
+                if path == self._path_of(path):
+                    return path
+                path.unlink()  # half-written, or damaged
         return None
 
     def save(self, write: Callable[[str], bool]) -> None:
@@ -50,13 +51,19 @@ class KeptPipelines:
                 return
             kept = self._path_of(new)
             for path in self._folder.glob(f"{self._name}-*"):
-                path.unlink()
+                path.unlink(missing_ok=True)  # another process may be faster
             os.replace(new, kept)
-        files = sorted(self._folder.glob("[0-9a-f]*-*"), key=lambda path: path.stat().st_mtime)
+        files = sorted(self._folder.glob("[0-9a-f]*-*"), key=_changed_ns)
         for path in files[:-MOST_FILES]:
-            with contextlib.suppress(FileNotFoundError):  # another process was faster
-                path.unlink()
+            path.unlink(missing_ok=True)
 
     def _path_of(self, file: Path) -> Path:
         content = hashlib.sha256(file.read_bytes()).hexdigest()[:_DIGITS]
         return self._folder / f"{self._name}-{content}"
+
+
+def _changed_ns(path: Path) -> int:
+    """When a file was written; 0 for one that is gone by now."""
+    with contextlib.suppress(FileNotFoundError):
+        return path.stat().st_mtime_ns
+    return 0

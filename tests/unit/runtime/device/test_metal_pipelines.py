@@ -64,6 +64,25 @@ def test_a_damaged_file_is_removed(tmp_path: Path, cache: Path) -> None:
     assert list(cache.iterdir()) == []
 
 
+def test_files_that_another_process_takes_away_meanwhile_are_no_error(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = KeptPipelines(library(tmp_path))
+    save(kept, b"kernels")
+    glob = Path.glob
+
+    def listed(folder: Path, pattern: str) -> list[Path]:
+        """Each file, and one that is gone when it is looked at."""
+        return [folder / "gone-gone", *glob(folder, pattern)]
+
+    monkeypatch.setattr(Path, "glob", listed)
+    found = kept.find()
+    assert found is not None
+    assert found.read_bytes() == b"kernels"
+    save(kept, b"others")
+    assert [path.read_bytes() for path in cache.iterdir()] == [b"others"]
+
+
 def test_nothing_is_changed_where_nothing_is_new(tmp_path: Path, cache: Path) -> None:
     kept = KeptPipelines(library(tmp_path))
     save(kept, b"kernels")
