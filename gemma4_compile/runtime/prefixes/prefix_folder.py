@@ -120,7 +120,7 @@ class PrefixFolder:
             except _NoMoreRoomError:
                 self._note(f"`{self._path}` has more than --prefix-memory: the oldest ones go")
                 break
-            except (DamagedPrefixError, OSError) as error:
+            except (DamagedPrefixError, OSError, MemoryError) as error:
                 self._note(f"`{self._path / name}` is not gone on from: {_why(error)}")
         for stem, header, saved in reversed(found):
             node = add(header.keys, saved)
@@ -267,7 +267,10 @@ class _Reading:
         self._blocks: dict[str, RowBlock] = {}
 
     def prefix(self, name: str) -> tuple[PrefixHeader, SavedRows]:
-        """One of them; DamagedPrefixError and OSError for what is none, or lacks a block."""
+        """One of them; DamagedPrefixError and OSError for what is none, or lacks a block.
+
+        MemoryError where the host has none for it.
+        """
         rings, header = self._take(name)
         assert header is not None, "of a prefix"
         blocks = [self._block(block + _ROWS) for block in header.blocks]

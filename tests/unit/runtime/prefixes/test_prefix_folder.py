@@ -173,6 +173,23 @@ def test_a_file_that_is_larger_than_the_budget_is_not_read(tmp_path: Path) -> No
     assert not huge.exists()
 
 
+def test_what_the_host_has_no_memory_for_does_not_end_a_start(tmp_path: Path) -> None:
+    path = tmp_path / "kept"
+    filled(path)
+
+    def none(nbytes: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+        raise MemoryError
+
+    notes: list[str] = []
+    kept: PrefixMemory[SavedRows] = PrefixMemory(10**6)
+    files = PrefixFolder(path, LAYOUT, notes.append, none)
+    files.read(kept.add, 10**6)
+    files.close()
+    assert len(kept) == 0
+    assert len(notes) == 2
+    assert all(note.endswith("is not gone on from: no memory") for note in notes)
+
+
 def test_a_prefix_that_went_before_its_turn_is_not_written(tmp_path: Path) -> None:
     server = Server(tmp_path / "kept")
     state = saved(40)
