@@ -24,8 +24,7 @@ from gemma4_compile.package.partial_build import FIT
 from gemma4_compile.planning.fit_report import fit_rows, run_options
 from gemma4_compile.planning.plan_report import plan_json, plan_text
 from gemma4_compile.reports.quantization_report import report_json, report_model, report_text
-from gemma4_compile.targets import TARGETS, Target, target_spec
-from gemma4_compile.verification.numerics_report import check_tools
+from gemma4_compile.targets import TARGETS, Target
 from gemma4_compile.verification.publish import (
     PublishRequest,
     check_name,
@@ -34,7 +33,7 @@ from gemma4_compile.verification.publish import (
 )
 from gemma4_compile.verification.rebuild import RebuildRequest, rebuild
 from gemma4_compile.verification.subject import VerifyRequest
-from gemma4_compile.verification.verify import shown, verify
+from gemma4_compile.verification.verify import check_verify, shown, verify
 from gemma4_compile.verification.weights_licence import licence_of
 
 
@@ -99,7 +98,7 @@ def run(options: CompileOptions) -> None:
         check_name(options.publish)
         licence_of(planned_build(request), request.model, options.license_file)
     if options.verify:
-        check_tools(target_spec(request.target).device, options.node_modules)
+        check_verify(request, options.node_modules)
     _print_summary(_compile(request, options.calibrate), request)
     if options.verify:
         _verify(request, options.node_modules)

@@ -238,14 +238,19 @@ def verify_encoder(request: VerifyRequest, reporter: Reporter) -> EncoderReport:
 
 def _check(request: VerifyRequest, build: Build) -> None:
     """Raise UsageError for what there is not of an encoder."""
-    if is_of_pages(device_of(build)):
-        raise UsageError(
-            f"gemma4-verify runs encoders natively, and this library is for `{build['target']}`",
-            hint="add one for this machine, which reads the same weights (`gemma4-compile ... "
-            "--target webgpu,cpu`), and name it: --library cpu",
-        )
+    check_native(device_of(build), build["target"])
     if request.drafter is not None:
         raise UsageError("an encoder has no drafter", hint="leave --drafter out")
+
+
+def check_native(device: str, target: str) -> None:
+    """UsageError for an encoder's library that runs in pages alone, by its device and target."""
+    if is_of_pages(device):
+        raise UsageError(
+            f"gemma4-verify runs encoders natively, and this library is for `{target}`",
+            hint="add one for this machine, which reads the same weights (`gemma4-compile ... "
+            "--target webgpu,cpu`), and name it: gemma4-verify ... --library cpu",
+        )
 
 
 def _comparison(

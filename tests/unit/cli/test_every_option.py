@@ -174,7 +174,7 @@ CASES = {
         compile.COMMAND,
         "tiny -o out",
         "compile_model fit_model plan_model report_model rebuild publish verify shown "
-        "calibrating check_tools licence_of check_place check_output _print_summary "
+        "calibrating check_verify licence_of check_place check_output _print_summary "
         "plan_json plan_text json report_json report_text needs_of check_plans "
         "_warn_of_large_files",
         COMPILE,

@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("transformers")
 
 from gemma4_compile import abi
+from gemma4_compile.cli import compile as compile_cli
 from gemma4_compile.cli.verify import main
 from gemma4_compile.errors import UsageError
 from gemma4_compile.package.artifacts import Provenance
@@ -116,3 +117,12 @@ def test_libraries_of_browsers_are_refused_by_name(package: Path) -> None:
     path.write_text(json.dumps(values))
     with pytest.raises(UsageError, match="natively"):
         verify_encoder(VerifyRequest(package, "tiny-embedding"), Silent())
+
+
+def test_what_cannot_be_verified_is_refused_before_it_is_compiled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["tiny-embedding", "--target", "webgpu,cpu", "-o", str(tmp_path / "p"), "--verify"]
+    assert compile_cli.main(asked) == 2
+    assert "runs encoders natively" in capsys.readouterr().err
+    assert not (tmp_path / "p").exists()
