@@ -201,6 +201,7 @@ READS = (
     "if (a_ptr[0] == 3 && a_ptr[1] <= 2) { v = v - a_ptr[2]; }",
     "v = b_ptr[a_ptr[3]].x * *(device float*)(a_ptr + 1) + a_ptr[(b_ptr[0] & 3)];",
     "v = (x_ptr ? a_ptr[0] : -a_ptr[1]);",
+    "v = w & a_ptr[0]; v = w & (a_ptr[1]); v = f(a_ptr[2]);",
 )
 WRITES = (
     "a_ptr[(((int)blockIdx) * 4)] = v;",
@@ -215,6 +216,8 @@ WRITES = (
     "simdgroup_store(v, a_ptr + 4, 8);",
     "atomic_fetch_add_explicit((device atomic_uint*)(a_ptr + 4), 1, memory_order_relaxed);",
     "atomic_store(&a_ptr[0], 1);",
+    "store((&(a_ptr[0])), 1);",
+    "store((device uint*)&a_ptr[0], 1);",
     "device float* q = a_ptr;",
     "v = (device float4*)(a_ptr);",
 )

@@ -50,10 +50,11 @@ bool IsTaken(const char* begin, const char* at) {
     while (at > begin && (at[-1] == ' ' || at[-1] == '\n')) --at;
     return at > begin ? *--at : '\0';
   };
-  const char last = before();
+  char last = before();
+  while (last == '(') last = before();  // of an address the generator writes (&(name[...]))
   if (last == '&') {
-    const char other = before();
-    return !(IsWord(other) || other == ')' || other == ']' || other == '&');
+    const char other = before();  // behind a bracket it may be a cast's
+    return !(IsWord(other) || other == ']' || other == '&');
   }
   return (last == '+' || last == '-') && at > begin && at[-1] == last;
 }
