@@ -26,7 +26,8 @@ TYPES = {"float2", "float4", "half4", "int4", "uint2", "uint4", "long", "long4"}
 FUNCTIONS = {
     *("as_type", "clamp", "max", "min", "select"),  # common
     *("ceil", "cos", "exp", "log", "sin", "sqrt", "tanh"),  # math
-    *("simd_shuffle", "simd_shuffle_down", "simd_sum", "threadgroup_barrier"),  # threads
+    *("simd_max", "simd_min", "simd_shuffle", "simd_shuffle_down", "simd_shuffle_xor", "simd_sum"),
+    "threadgroup_barrier",  # threads
 }
 WORDS = {"buffer", "for", "if", "kernel"}
 
