@@ -40,7 +40,12 @@ def target() -> Target:
         max_shared_memory_bytes=emulator.SPEC.max_shared_memory_bytes,
         tuning=tuning,
     )
-    return Target({"default": spec, LIMITS: spec}, emulator.link, cpu.this_machine)
+    return replace(
+        TARGETS["metal"],
+        limits={"default": spec, LIMITS: spec},
+        link=emulator.link,
+        platform=cpu.this_machine,
+    )
 
 
 def tiled_kinds(package: Package) -> set[str]:

@@ -114,7 +114,6 @@ def test_a_dtype_that_is_none_is_refused() -> None:
         (hub_config(use_bidirectional_attention="all"), "use_bidirectional_attention"),
         (hub_config(quantization_config={"bits": 4}), "quantization_config"),
         ({**hub_config(), "text_config": None}, "text_config"),
-        ({**hub_config(), "text_config": {**text_config(), "model_type": "x"}}, "model_type"),
     ],
 )
 def test_unsupported_variant_is_named(values: dict[str, Any], word: str) -> None:

@@ -13,6 +13,7 @@ from gemma4_compile.verification.rounds import DRAFTS, plan_rounds, rounds_here
 from tests import models
 from tests.drafted import CHUNK, drafted_package
 from tests.hf import Float32Array
+from tests.tolerances import LOGITS_F32
 
 pytestmark = pytest.mark.package
 
@@ -36,7 +37,9 @@ def test_every_row_is_of_the_text_whatever_is_drafted(package: Path) -> None:
     for one in found:
         assert len(one.logits) == len(one.states) == len(one.drafts) + 1
         for row, logits in enumerate(one.logits):
-            np.testing.assert_allclose(logits, expected[one.position + row], atol=1e-4)
+            np.testing.assert_allclose(
+                logits, expected[one.position + row], rtol=0, atol=LOGITS_F32
+            )
             seen.add(one.position + row)
         sizes.add(len(one.drafts))
     assert seen == {position for run in runs for position in run}

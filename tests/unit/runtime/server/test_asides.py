@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from itertools import count
 
 import numpy as np
 import pytest
@@ -237,7 +238,14 @@ def test_replies_are_what_they_are_alone_whoever_is_put_aside(
 def test_a_worker_puts_a_reply_aside_for_another_request_and_for_none_of_its_own() -> None:
     async def body() -> None:
         engine, queued = ScriptedEngine([500] * 400), threading.Event()
-        engine.before_step = lambda: queued.wait(60)
+        answered, steps = threading.Event(), count()
+
+        def wait_for_readers() -> None:  # steps take no time here: both ends would be read at once
+            queued.wait(60)
+            if next(steps) == 2 * QUANTUM:
+                answered.wait(60)
+
+        engine.before_step = wait_for_readers
         worker = Worker(lambda: slots_of(ScriptedSequences([engine]), shelf=ScriptedShelf()), 8)
         worker.start()
 
@@ -253,6 +261,8 @@ def test_a_worker_puts_a_reply_aside_for_another_request_and_for_none_of_its_own
             async for _ in ticket.events():
                 pass
             ended.append(name)
+            if name == "other":
+                answered.set()
 
         long, own = worker.reserve().submit(of(None), of(3), prompt=ids(5, 0))  # type: ignore[arg-type]
         other = worker.submit(of(2))  # type: ignore[arg-type]
