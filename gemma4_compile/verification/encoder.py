@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from math import sqrt
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from gemma4_compile import abi
 from gemma4_compile.device_kinds import is_of_pages
-from gemma4_compile.errors import UsageError, VerificationError
+from gemma4_compile.errors import UsageError
 from gemma4_compile.options.verify import CHAT
-from gemma4_compile.package import files
-from gemma4_compile.package.artifacts import Build, Provenance
+from gemma4_compile.package.artifacts import Build
 from gemma4_compile.package.interface import device_of
 from gemma4_compile.package.libraries import numerics_files
-from gemma4_compile.package.output_directory import check_writable, output_directory
+from gemma4_compile.package.output_directory import check_writable
 from gemma4_compile.package.partial_build import NONFINITE
 from gemma4_compile.progress import Reporter
 from gemma4_compile.runtime.embedding.embedder import Embedder
 from gemma4_compile.targets.spec import INT8
 from gemma4_compile.types import JsonObject
 from gemma4_compile.verification.build_fields import reads_words
+from gemma4_compile.verification.package_report import (
+    PackageReport,
+    write_report,
+)
 from gemma4_compile.verification.prompt import read_text
 from gemma4_compile.verification.references import CHECKPOINT, PACKAGE
+from gemma4_compile.verification.report import LINES
 from gemma4_compile.verification.subject import (
-    Subject,
     VerifyRequest,
     open_subject,
     provenance_of,
@@ -112,60 +113,12 @@ class VectorComparison:
         return {**asdict(self.measures), "thresholds": {"cosine_mean": self.bound}}
 
 
-@dataclass(frozen=True)
-class EncoderReport:
-    """Findings; `to_json` is the content of numerics.json.
-
-    Attributes
-    ----------
-    arithmetic, whole : next to the package's own weights, and to the checkpoint's
-    neighbours : the largest distance of a text's vector from the one that it has in a call of its
-        own
-    name : of the report's file in the package
-    """
-
-    subject: JsonObject
-    arithmetic: VectorComparison
-    whole: VectorComparison
-    neighbours: float
-    name: str = abi.NUMERICS_FILE
-
-    @property
-    def failures(self) -> tuple[str, ...]:
-        """Measures beyond their bounds, as text."""
-        found = [f"arithmetic: {text}" for text in self.arithmetic.failures]
-        found += [f"against the checkpoint: {text}" for text in self.whole.failures]
-        most = sqrt(2 * (1 - self.arithmetic.bound))
-        if not self.neighbours <= most:
-            found.append(
-                f"a text among others: {self.neighbours:.3g} from itself alone, at most "
-                f"{most:.3g} is allowed"
-            )
-        return tuple(found)
-
-    @property
-    def passed(self) -> bool:
-        """Return whether every measure is within its bound."""
-        return not self.failures
-
-    def check(self, package: Path) -> None:
-        """Raise VerificationError with the first failure, if there is one."""
-        if self.failures:
-            hint = f"all measures are in {package / self.name}"
-            raise VerificationError(self.failures[0], hint=hint)
+class EncoderReport(PackageReport):
+    """Findings of an encoder's comparison."""
 
     def to_json(self) -> JsonObject:
-        """Content of numerics.json: no times, no paths."""
-        return {
-            "schema": SCHEMA,
-            "schema_version": SCHEMA_VERSION,
-            "passed": self.passed,
-            "failures": list(self.failures),
-            **self.subject,
-            "arithmetic": self.arithmetic.to_json(),
-            "whole": self.whole.to_json(),
-            "consistency": {"neighbours_max_error": self.neighbours},
-        }
+        """Content of numerics.json."""
+        return self.content(SCHEMA, SCHEMA_VERSION)
 
 
 def encoder_texts(request: VerifyRequest) -> list[str]:
@@ -221,18 +174,21 @@ def verify_encoder(request: VerifyRequest, reporter: Reporter) -> EncoderReport:
         exact = encoder.embedded(opened.read, *run)
         origin = {"source": dict(source.origin), "versions": transformer.VERSIONS}
     subject = {
-        "package": _package(opened, build),
+        "package": {**opened.compiled, **opened.sizes},
         "reference": {**origin, NONFINITE: build.get(NONFINITE)},
         "texts": {"count": len(texts), "tokens": tokens, "longest": max(map(len, texts))},
     }
+    arithmetic = _comparison(found, own, build, PACKAGE)
+    apart = float(np.linalg.norm(found - alone, axis=1).max())
     report = EncoderReport(
         subject,
-        _comparison(found, own, build, PACKAGE),
+        arithmetic,
         _comparison(found, exact, build, CHECKPOINT),
-        float(np.linalg.norm(found - alone, axis=1).max()),
-        numerics_files(library.name, main=library.file == asked.library)[0],
+        consistency={"neighbours_max_error": apart},
+        others=tuple(_apart_failures(apart, arithmetic.bound)),
+        names=numerics_files(library.name, main=library.file == asked.library)[:1],
     )
-    _write(request, asked, report)
+    write_report(request.package, asked, {report.names[0]: report.to_json()})
     return report
 
 
@@ -253,6 +209,13 @@ def check_native(device: str, target: str) -> None:
         )
 
 
+def _apart_failures(apart: float, bound: float) -> Iterator[str]:
+    """Of the largest distance of a text's vector from the one that it has in a call of its own."""
+    most = sqrt(2 * (1 - bound))
+    if not apart <= most:
+        yield (f"a text among others: {apart:.3g} from itself alone, at most {most:.3g} is allowed")
+
+
 def _comparison(
     found: Float32Array, expected: Float32Array, build: Build, weights: str
 ) -> VectorComparison:
@@ -266,28 +229,6 @@ def _comparison(
     return VectorComparison(compare_vectors(found, expected, clear), bounds.cosine)
 
 
-def _package(opened: Subject, build: Build) -> Mapping[str, object]:
-    library = opened.provenance.libraries[0]
-    return {
-        "library": library.name,
-        "library_sha256": opened.provenance.files[str(opened.provenance.library)][1],
-        "target": build["target"],
-        "recipe": build["recipe"],
-        "activations": build["activations"],
-        **opened.sizes,
-    }
-
-
-def _write(request: VerifyRequest, provenance: Provenance, report: EncoderReport) -> None:
-    """Put the report into the package: all of it, or nothing."""
-    kept = {name: provenance.listed(name) for name in provenance.files if name != report.name}
-    with output_directory(request.package, force=False, weights=False) as directory:
-        files.take_over(request.package, kept, directory)
-        files.write_json(directory / report.name, report.to_json())
-        build, libraries = dict(provenance.build), provenance.libraries
-        files.finish(directory, provenance.library, build, kept, libraries)
-
-
 def encoder_table(content: JsonObject) -> str:
     """The report as text."""
     package, texts = content["package"], content["texts"]
@@ -298,10 +239,7 @@ def encoder_table(content: JsonObject) -> str:
         f"against transformers {versions['transformers']} in float32 (torch {versions['torch']})",
         f"{texts['count']} texts, {texts['tokens']} tokens, the longest {texts['longest']}",
     ]
-    for key, name in (
-        ("arithmetic", "the package's own weights (its arithmetic)"),
-        ("whole", "the checkpoint's weights (arithmetic and recipe)"),
-    ):
+    for key, _, name in LINES:
         found = content[key]
         bound = found["thresholds"]["cosine_mean"]
         lines += [

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from gemma4_compile import abi
-from gemma4_compile.errors import UsageError, VerificationError
+from gemma4_compile.errors import UsageError
 from gemma4_compile.media.settings import media_settings
 from gemma4_compile.options.verify import DEFAULT_STEPS
-from gemma4_compile.package import files
-from gemma4_compile.package.artifacts import Provenance
 from gemma4_compile.package.interface import device_of, embeds
 from gemma4_compile.package.libraries import numerics_files
-from gemma4_compile.package.output_directory import check_writable, output_directory
+from gemma4_compile.package.output_directory import check_writable
 from gemma4_compile.package.partial_build import NONFINITE
 from gemma4_compile.progress import Reporter
 from gemma4_compile.quantization.quality import Thresholds
@@ -41,6 +38,10 @@ from gemma4_compile.verification.measures import (
     divergence,
 )
 from gemma4_compile.verification.media import NAMES, MediumReport, compare_media
+from gemma4_compile.verification.package_report import (
+    PackageReport,
+    write_report,
+)
 from gemma4_compile.verification.prompt import Prompt as Text
 from gemma4_compile.verification.prompt import other_chunk, read_prompt, read_text
 from gemma4_compile.verification.references import (
@@ -99,48 +100,16 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class NumericsReport:
-    """Findings of a comparison; `to_json` is the content of numerics.json.
+class NumericsReport(PackageReport):
+    """Findings of a decoder's comparison; its second file is a picture."""
 
-    Attributes
-    ----------
-    names : of its file in the package, and of its picture's
-    """
-
-    subject: JsonObject
-    arithmetic: Comparison
-    whole: Comparison
-    consistency: Mapping[str, float]
-    failures: tuple[str, ...]
     media: tuple[MediumReport, ...] = ()
     drafter: DrafterReport | None = None
     forms: tuple[FormReport, ...] = ()
-    names: tuple[str, str] = abi.NUMERICS_FILES
-
-    @property
-    def passed(self) -> bool:
-        """Return whether every measure is within its bound."""
-        return not self.failures
-
-    def check(self, package: Path) -> None:
-        """Raise VerificationError with the first failure, if there is one."""
-        if self.failures:
-            hint = f"all measures are in {package / self.names[0]}"
-            raise VerificationError(self.failures[0], hint=hint)
 
     def to_json(self) -> JsonObject:
-        """Content of numerics.json: no times, no paths."""
-        return {
-            "schema": SCHEMA,
-            "schema_version": SCHEMA_VERSION,
-            "passed": self.passed,
-            "failures": list(self.failures),
-            **self.subject,
-            "arithmetic": self.arithmetic.to_json(),
-            "whole": self.whole.to_json(),
-            "consistency": dict(self.consistency),
-            **self._parts_json(),
-        }
+        """Content of numerics.json."""
+        return {**self.content(SCHEMA, SCHEMA_VERSION), **self._parts_json()}
 
     def _parts_json(self) -> JsonObject:
         """Texts by form; nothing of media or a drafter where the package has none."""
@@ -244,11 +213,12 @@ def verify_package(request: VerifyRequest, reporter: Reporter) -> NumericsReport
         reference = {"source": dict(source.origin), "versions": transformer.VERSIONS}
     results = (found[0], probed, references, tuple(media), drafted)
     measured = _Measured(opened, prompt, odd, *results, forms, found[1 : 1 + len(forms)])
-    report = _report(measured, _hash(text), reference, devices)
     library, *_ = opened.provenance.libraries
     names = numerics_files(library.name, main=library.file == asked.library)
-    report = replace(report, names=names)
-    _write(request.package, asked, report)
+    report = _report(measured, _hash(text), reference, devices, names)
+    content = report.to_json()
+    written = dict(zip(names, (content, picture(content)), strict=True))
+    write_report(request.package, asked, written)
     return report
 
 
@@ -279,7 +249,11 @@ class _Measured:
 
 
 def _report(
-    measured: _Measured, text: str, reference: JsonObject, devices: Sequence[str]
+    measured: _Measured,
+    text: str,
+    reference: JsonObject,
+    devices: Sequence[str],
+    names: tuple[str, str],
 ) -> NumericsReport:
     opened, prompt = measured.opened, measured.prompt
     build = opened.provenance.build
@@ -315,9 +289,7 @@ def _report(
         "probe_kl": float(divergence(probe_logits, logits).max()),
         "probe_max_error": _largest(probe_logits, logits),
     }
-    failures = [f"arithmetic: {text}" for text in arithmetic.failures]
-    failures += [f"against the checkpoint: {text}" for text in whole.failures]
-    failures += _inconsistencies(consistency, arithmetic.bounds)
+    others = _inconsistencies(consistency, arithmetic.bounds)
     logits_of = measured.references.forms
     forms = compare_trials(
         measured.forms,
@@ -329,14 +301,10 @@ def _report(
         masked,
     )
     parts = (*forms, *measured.media, *((measured.drafter,) if measured.drafter else ()))
-    failures += [text for part in parts for text in part.failures]
+    others += [text for part in parts for text in part.failures]
     subject = {
         "package": {
-            "library": opened.provenance.libraries[0].name,
-            "library_sha256": opened.provenance.files[str(opened.provenance.library)][1],
-            "target": build["target"],
-            "recipe": build["recipe"],
-            "activations": build["activations"],
+            **opened.compiled,
             "device": devices[0] if devices else build["target"],
             **opened.sizes,
         },
@@ -350,8 +318,8 @@ def _report(
             "decoded": prompt.steps,
         },
     }
-    found = (arithmetic, whole, consistency, tuple(failures), measured.media, measured.drafter)
-    return NumericsReport(subject, *found, forms)
+    found = (arithmetic, whole, consistency, tuple(others), names)
+    return NumericsReport(subject, *found, measured.media, measured.drafter, forms)
 
 
 def _kl(found: Float32Array, expected: Float32Array) -> float:
@@ -374,17 +342,3 @@ def _inconsistencies(consistency: Mapping[str, float], bounds: Thresholds) -> li
         for key, what in names.items()
         if not consistency[key] <= 2 * bounds.kl_mean
     ]
-
-
-def _write(package: Path, provenance: Provenance, report: NumericsReport) -> None:
-    """Put the report into the package: all of it, or nothing."""
-    content = report.to_json()
-    report_file, report_picture = report.names
-    others = (name for name in provenance.files if name not in report.names)
-    kept = {name: provenance.listed(name) for name in others}
-    with output_directory(package, force=False, weights=False) as directory:
-        files.take_over(package, kept, directory)
-        files.write_json(directory / report_file, content)
-        files.write_text(directory / report_picture, picture(content))
-        build, libraries = dict(provenance.build), provenance.libraries
-        files.finish(directory, provenance.library, build, kept, libraries)

@@ -104,6 +104,18 @@ class Subject:
         return {source.name: source.shape for s in self.plan for source in s.parameter.sources}
 
     @property
+    def compiled(self) -> JsonObject:
+        """The library, and what it was compiled for."""
+        build = self.provenance.build
+        return {
+            "library": self.provenance.libraries[0].name,
+            "library_sha256": self.provenance.files[str(self.provenance.library)][1],
+            "target": build["target"],
+            "recipe": build["recipe"],
+            "activations": build["activations"],
+        }
+
+    @property
     def sizes(self) -> JsonObject:
         """How many weights there are, and what they take."""
         weights = sum(prod(one.parameter.shape) for one in self.plan)

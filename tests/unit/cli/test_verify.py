@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gemma4_compile.abi import NUMERICS_FILES
 from gemma4_compile.cli import compile as compile_cli
 from gemma4_compile.cli import verify as cli
 from gemma4_compile.verification.measures import LayerMeasures, LogitMeasures
@@ -45,7 +46,7 @@ def test_status_and_output(
     measures = LogitMeasures(1, 0.0, 0.0, 1.0, 1.0, 0.0, 2.0, 2.0)
     bounds = thresholds("f32", int8=False, whole=False)
     comparison = Comparison(measures, (LayerMeasures(1.0, 1.0, 0.0, 0.0),), bounds)
-    made = NumericsReport({}, comparison, comparison, {}, failures)
+    made = NumericsReport({}, comparison, comparison, {}, failures, NUMERICS_FILES)
     asked = []
 
     def verify(request: VerifyRequest, _: object) -> NumericsReport:
