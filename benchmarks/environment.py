@@ -10,6 +10,8 @@ import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
+from gemma4_compile.system.processor import cpu_name
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("gemma4-compile", "apache-tvm", "apache-tvm-ffi", "ziglang", "numpy")
 
@@ -20,15 +22,6 @@ def _git(*arguments: str) -> str:
     except OSError:  # a measured machine may have none
         return ""
     return done.stdout.strip()
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def _version(package: str) -> str | None:
@@ -45,7 +38,7 @@ def environment() -> dict[str, object]:
         "date": datetime.now(timezone.utc).date().isoformat(),
         "commit": _git("rev-parse", "--short=12", "HEAD"),
         "uncommitted_changes": bool(_git("status", "--porcelain", "--untracked-files=no")),
-        "processor": _processor(),
+        "processor": cpu_name(),
         "cores": os.cpu_count(),
         "load": _load(),
         "system": f"{platform.system()} {platform.machine()}",
