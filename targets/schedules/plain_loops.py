@@ -25,12 +25,7 @@ class ParallelSpatialLoops(ScheduleRule):
         if blocks is None:
             return None
         for block in blocks:
-            loops = schedule.get_loops(block.block_rv)
-            spatial = [
-                loop for loop, kind in zip(loops, block.dom_kind(), strict=True) if kind == "S"
-            ]
-            if spatial and loops[: len(spatial)] == spatial:
-                schedule.parallel(schedule.fuse(*spatial))
+            _run_in_parallel(schedule, block.block_rv)
         return schedule
 
 
@@ -50,12 +45,17 @@ class HostKernels(ScheduleRule):
         schedule = s_tir.Schedule(kernel.with_attr("global_symbol", "main"))
         root = schedule.get_sblock(kernel.body.block.name_hint)
         for block in schedule.get_child_blocks(root):
-            spatial = []
-            loops = schedule.get_loops(block)
-            for loop, var in zip(loops, schedule.get(block).iter_vars, strict=False):
-                if var.iter_type != tirx.IterVar.DataPar:
-                    break
-                spatial.append(loop)
-            if spatial:
-                schedule.parallel(schedule.fuse(*spatial))
+            _run_in_parallel(schedule, block)
         return schedule
+
+
+def _run_in_parallel(schedule: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None:
+    """Fuse and parallelise a block's spatial loops, if they are in front of its others."""
+    loops, variables = schedule.get_loops(block), schedule.get(block).iter_vars
+    spatial = [
+        loop
+        for loop, variable in zip(loops, variables, strict=True)
+        if variable.iter_type == tirx.IterVar.DataPar
+    ]
+    if spatial and loops[: len(spatial)] == spatial:
+        schedule.parallel(schedule.fuse(*spatial))
