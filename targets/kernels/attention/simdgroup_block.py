@@ -358,5 +358,12 @@ class SimdgroupAttention:
                 barrier()  # the memory has been read
 
 
+def hide_unless(seen: Sequence[Expr], own: Buffer, index: int) -> None:
+    """Lower those scores of a vector in `own` whose keys are not seen."""
+    four = vector(own, index)
+    kept = [tirx.Select(one, lane_of(four, c), f32(LOWEST)) for c, one in enumerate(seen)]
+    put(own, index, joined(kept))
+
+
 def _weight(score: Expr, highest: Expr) -> Expr:
     return tirx.Select(score > f32(LOWEST), tirx.exp(score - highest), f32(0.0))

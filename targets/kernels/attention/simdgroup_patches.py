@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.operators.attention_splits import LOWEST
-from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import bind, function, i32, materialize, store, when
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.operators.vision_attention import PatchAttention
@@ -20,10 +18,11 @@ from gemma4_compile.targets.kernels.attention.patch_operands import patch_operan
 from gemma4_compile.targets.kernels.attention.simdgroup_block import (
     AttentionOperands,
     SimdgroupAttention,
+    hide_unless,
 )
 from gemma4_compile.targets.kernels.attention.simdgroup_shape import head_division
 from gemma4_compile.targets.kernels.common.blocks import launch, shared
-from gemma4_compile.targets.kernels.tiles.loaders import VECTOR, joined, lane_of, put, vector
+from gemma4_compile.targets.kernels.tiles.loaders import VECTOR
 from gemma4_compile.targets.spec import TargetSpec
 
 
@@ -51,12 +50,8 @@ class _Padding:
     def hide(self, base: Expr, numbers: Sequence[Expr], own: Buffer) -> None:
         """See `Mask`."""
         for index, number in enumerate(numbers):
-            four = vector(own, index)
-            kept = [
-                tirx.Select(self._seen[number * VECTOR + c] > 0, lane_of(four, c), f32(LOWEST))
-                for c in range(VECTOR)
-            ]
-            put(own, index, joined(kept))
+            seen = [self._seen[number * VECTOR + c] > 0 for c in range(VECTOR)]
+            hide_unless(seen, own, index)
 
 
 def make_simdgroup_patch_attention(operator: PatchAttention, _spec: TargetSpec) -> tirx.PrimFunc:

@@ -10,12 +10,10 @@ from collections.abc import Callable, Sequence
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.operators.attention_splits import LOWEST
-from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import bind, i32, materialize, when
 from gemma4_compile.operators.types import Buffer, Expr
-from gemma4_compile.targets.kernels.attention.simdgroup_block import SimdgroupAttention
-from gemma4_compile.targets.kernels.tiles.loaders import VECTOR, joined, lane_of, put, vector
+from gemma4_compile.targets.kernels.attention.simdgroup_block import SimdgroupAttention, hide_unless
+from gemma4_compile.targets.kernels.tiles.loaders import VECTOR
 
 Run = tuple[Expr, Expr]  # the first key, and the one after the last
 
@@ -49,12 +47,8 @@ class _Runs:
         with when((base < self._begin_of_all) | (base + self._keys > self._end_of_all)):
             for index, number in enumerate(numbers):
                 key = bind(base + number * VECTOR)
-                four = vector(own, index)
-                kept = [
-                    tirx.Select((key + c >= first) & (key + c < end), lane_of(four, c), f32(LOWEST))
-                    for c in range(VECTOR)
-                ]
-                put(own, index, joined(kept))
+                seen = [(key + c >= first) & (key + c < end) for c in range(VECTOR)]
+                hide_unless(seen, own, index)
 
 
 def attend_to_runs(
