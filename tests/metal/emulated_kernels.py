@@ -59,3 +59,20 @@ class EmulatedCases:
     def check(self, order: str = ORDERS[0]) -> None:
         """Hold the results against the definitions."""
         assert not (wrong := differences(self.cases, self.run(order))), "\n".join(wrong)
+
+
+def check_both_orders(
+    cases: Sequence[KernelCase], spec: TargetSpec, device: tvm.runtime.Device, folder: Path
+) -> list[str]:
+    """Hold kernels' results against the definitions; the texts that were compiled."""
+    sources: list[str] = []
+
+    def note(source: str) -> str:
+        sources.append(source)
+        return source
+
+    with emulator.mistake(note):
+        emulated = EmulatedCases.load(cases, device, link_cases(cases, spec, folder))
+        for order in ORDERS:
+            emulated.check(order)
+    return sources

@@ -20,8 +20,7 @@ from gemma4_compile.targets.kernels.attention.simdgroup_shape import (
     pitch_of,
 )
 from tests.marks import slow_unless
-from tests.metal import emulator
-from tests.metal.emulated_kernels import ORDERS, EmulatedCases, link_cases
+from tests.metal.emulated_kernels import check_both_orders, link_cases
 from tests.metal.test_mistakes import BARRIER, other, without, wrong_cases
 from tests.metal.test_simdgroups import SPEC
 from tests.numerics.attention.test_picture_attention_kernels import CHUNKS as MODALITIES
@@ -65,17 +64,8 @@ def chunk_cases(name: str) -> list[KernelCase]:
 
 
 def check(cases: list[KernelCase], device: tvm.runtime.Device, folder: Path) -> None:
-    """Hold results against the definitions, in both orders of threads."""
-    sources: list[str] = []
-
-    def note(source: str) -> str:
-        sources.append(source)
-        return source
-
-    with emulator.mistake(note):
-        emulated = EmulatedCases.load(cases, device, link_cases(cases, SPEC, folder))
-        for order in ORDERS:
-            emulated.check(order)
+    """Hold results against the definitions, all of kernels with matrices."""
+    sources = check_both_orders(cases, SPEC, device, folder)
     assert sources
     assert all("simdgroup_multiply_accumulate(" in source for source in sources)
 

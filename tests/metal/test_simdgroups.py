@@ -20,7 +20,7 @@ from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.linear import bounded_gemm
 from gemma4_compile.targets.kernels.linear.gemm import fits_simdgroups
 from tests.metal import emulator
-from tests.metal.emulated_kernels import ORDERS, EmulatedCases, link_cases
+from tests.metal.emulated_kernels import ORDERS, EmulatedCases, check_both_orders, link_cases
 from tests.metal.test_emulator import HEAD, NUMBERS, SIGNATURE, launch
 from tests.metal.test_mistakes import BARRIER, other, without, wrong_cases
 from tests.numerics.kernel_cases import KernelCase, make_case
@@ -180,16 +180,7 @@ def test_every_kernel_computes_its_definition(
     metal_device: tvm.runtime.Device, tmp_path: Path
 ) -> None:
     cases = [make_case(operator, seed) for seed, operator in enumerate((*OPERATORS, *TOWERS))]
-    sources = []
-
-    def note(source: str) -> str:
-        sources.append(source)
-        return source
-
-    with emulator.mistake(note):
-        emulated = EmulatedCases.load(cases, metal_device, link_cases(cases, SPEC, tmp_path))
-        for order in ORDERS:
-            emulated.check(order)
+    sources = check_both_orders(cases, SPEC, metal_device, tmp_path)
     assert len(sources) == len(cases)
     assert all("simdgroup_multiply_accumulate(" in source for source in sources)
 
