@@ -12,10 +12,8 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 from math import prod
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.package.artifacts import digest
@@ -26,8 +24,6 @@ _FORMAT = "gemma4_compile.prefix"
 _VERSION = 1
 _ALIGNMENT = 64  # of the rows; the header's length, which is first, has 8 bytes
 MOST_HEADER = 64 << 20
-Content: TypeAlias = "bytearray | npt.NDArray[np.uint8]"
-"""What a file has, in memory that may be written to."""
 
 
 class DamagedPrefixError(ArtifactError):
@@ -91,13 +87,12 @@ def name_of(pieces: Iterable[memoryview]) -> str:
     return hashed.hexdigest()
 
 
-def decode(layout: Layout, name: str, content: Content) -> tuple[RowBlock, PrefixHeader | None]:
+def decode(layout: Layout, name: str, content: memoryview) -> tuple[RowBlock, PrefixHeader | None]:
     """Read a file, whose rows use its content's memory; DamagedPrefixError for what is none."""
-    whole = content if isinstance(content, bytearray) else content.data
-    if hashlib.sha256(whole).hexdigest() != name:
+    if name_of([content]) != name:
         raise DamagedPrefixError("its content is not what was written")
     try:
-        length = int.from_bytes(bytes(content[:8]), "little")
+        length = int.from_bytes(content[:8], "little")
         if length > min(MOST_HEADER, len(content) - 8):
             raise ValueError("the header is longer than the file")
         described = json.loads(bytes(content[8 : 8 + length]))
@@ -143,7 +138,7 @@ def _described(rows: Iterable[Rows]) -> list[list[int]]:
 
 
 def _rows(
-    layout: Layout, described: Listed[Listed[int]], content: Content, begin: int
+    layout: Layout, described: Listed[Listed[int]], content: memoryview, begin: int
 ) -> tuple[RowBlock, int]:
     dtype, found = np.dtype(layout.dtype), []
     for entry, first, count in described:

@@ -25,7 +25,6 @@ import numpy.typing as npt
 from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime.prefixes.prefix_file import (
     MOST_HEADER,
-    Content,
     DamagedPrefixError,
     Layout,
     PrefixHeader,
@@ -231,7 +230,7 @@ class PrefixFolder:
             raise DamagedPrefixError("it is of another kind than its name says")
         return block, header
 
-    def _read_file(self, name: str, room: int, budget: int) -> Content:
+    def _read_file(self, name: str, room: int, budget: int) -> memoryview:
         descriptor = self._folder.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         with os.fdopen(descriptor, "rb", buffering=0) as file:
             status = os.fstat(file.fileno())
@@ -242,8 +241,8 @@ class PrefixFolder:
                 raise DamagedPrefixError("it is larger than --prefix-memory")
             if status.st_size > room + MOST_HEADER:
                 raise _NoMoreRoomError
-            content, done = self._memory(status.st_size), 0
-            while count := file.readinto(content[done:].data):
+            content, done = self._memory(status.st_size).data, 0
+            while count := file.readinto(content[done:]):
                 done += count
         return content[:done]
 

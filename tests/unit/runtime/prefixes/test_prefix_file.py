@@ -38,12 +38,13 @@ def content_of(header: dict[str, Any], size: int = 32) -> bytearray:
 
 
 def read(content: bytearray) -> object:
-    return decode(LAYOUT, name_of([memoryview(content)]), content)
+    whole = memoryview(content)
+    return decode(LAYOUT, name_of([whole]), whole)
 
 
 def test_there_and_back() -> None:
-    content = bytearray(b"".join(encode(LAYOUT, RINGS, HEADER)))
-    block, header = decode(LAYOUT, name_of([memoryview(content)]), content)
+    content = memoryview(bytearray(b"".join(encode(LAYOUT, RINGS, HEADER))))
+    block, header = decode(LAYOUT, name_of([content]), content)
     assert header == HEADER
     np.testing.assert_array_equal(block.rows[0].array, RINGS.rows[0].array)
     state = joined(LAYOUT, header, [FULL], block)
@@ -84,7 +85,7 @@ def test_what_is_no_file_of_a_prefix_is_refused(content: bytearray) -> None:
 
 def test_another_content_than_the_name_says_is_refused() -> None:
     with pytest.raises(DamagedPrefixError, match="not what was written"):
-        decode(LAYOUT, "0" * 64, content_of({}))
+        decode(LAYOUT, "0" * 64, memoryview(content_of({})))
 
 
 @pytest.mark.parametrize(
