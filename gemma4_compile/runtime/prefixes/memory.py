@@ -7,7 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from gemma4_compile.runtime.prefixes.tree import Cut, KeptState, Keys, Node, PrefixTree, token_bytes
+from gemma4_compile.runtime.prefixes.tree import (
+    Cut,
+    KeptState,
+    Keys,
+    Node,
+    PrefixTree,
+    Way,
+    token_bytes,
+)
 
 
 class Part(Protocol):
@@ -74,18 +82,14 @@ class PrefixMemory(Generic[State]):
 
     def find(self, keys: Keys, cut: Cut = lambda count: count) -> Found[State] | None:
         """As `PrefixTree.find`; what is found counts as used."""
-        found = self._tree.find(keys, cut)
-        if found is None:
-            return None
-        self._use(found.node)
-        return Found(self._used[found.node], found.count, found.before)
+        way = self._tree.find(keys, cut)
+        if way is not None:
+            self._use(way.node)
+        return self._found(way)
 
     def peek(self, keys: Keys, cut: Cut = lambda count: count) -> Found[State] | None:
         """As `find`, but nothing counts as used."""
-        found = self._tree.find(keys, cut)
-        if found is None:
-            return None
-        return Found(self._used[found.node], found.count, found.before)
+        return self._found(self._tree.find(keys, cut))
 
     def shared(self, keys: Keys) -> int:
         """As `PrefixTree.shared`."""
@@ -151,6 +155,9 @@ class PrefixMemory(Generic[State]):
                 self._part_bytes -= part.nbytes
         self._tree.remove(node)
         self.on_leave(node)
+
+    def _found(self, way: Way[State] | None) -> Found[State] | None:
+        return None if way is None else Found(self._used[way.node], way.count, way.before)
 
     def _use(self, node: Node[State]) -> None:
         for one in node.path():
