@@ -159,20 +159,6 @@ def _read(sequence: Sequence, spans: list[tuple[int, int, int]], device: Device)
     return RowBlock(tuple(found))
 
 
-@dataclass(frozen=True)
-class _Pieces:
-    """Rows of a prefix that are to be written.
-
-    Attributes
-    ----------
-    rows : in this order: later ones may lie where earlier ones do not matter any more
-    end : tokens that the rings are written up to
-    """
-
-    rows: tuple[Rows, ...]
-    end: int
-
-
 def restore(
     sequence: Sequence,
     saved: SavedRows,
@@ -200,47 +186,47 @@ def restore(
     sequence.clear()
     if sequence.slot != slot:
         placed = 0
-    pieces = _pieces(entries, saved, count, before, floor, placed, spare)
-    for rows in pieces.rows:
+    end = saved.length if saved.length - count <= spare else count
+    full = (rows for block in saved.blocks for rows in block.rows)
+    pieces = [piece for rows in full for piece in _needed(rows, placed, count)]
+    pieces += _rings(entries, saved, before, floor, end)
+    for rows in pieces:
         sequence.write_rows(rows.entry, rows.first, rows.array)
     device.wait()
-    sequence.resume(pieces.end, floor)
-    if count < pieces.end:
-        taken = sequence.pop(pieces.end - count)
+    sequence.resume(end, floor)
+    if count < end:
+        taken = sequence.pop(end - count)
         assert taken, "the rings have what it attends to"
-    return sum(rows.array.nbytes for rows in pieces.rows), placed
+    return sum(rows.array.nbytes for rows in pieces), placed
 
 
-def _pieces(
+def _rings(
     entries: tuple[RowEntry, ...],
     saved: SavedRows,
-    count: int,
     before: SavedRows | None,
     floor: int,
-    placed: int,
-    spare: int,
-) -> _Pieces:
-    """What to write of prefixes.
+    end: int,
+) -> list[Rows]:
+    """Rows of rings to write, in this order: a later one may lie where an earlier one is done with.
 
-    Rows are written as they lie where half of them are needed: a part of them has to be copied
-    within the host's memory first. Of rings none may come to lie where a needed one does.
+    They are those that the token at `floor` attends to, and all up to `end`. None may come to lie
+    where a needed one does.
     """
-    end = saved.length if saved.length - count <= spare else count
     found: list[Rows] = []
-    for block in saved.blocks:
-        for rows in block.rows:
-            found += _needed(rows, placed, count)
     own = {rows.entry: rows.first for rows in saved.rings.rows}
     for rows in () if before is None else before.rings.rows:
         found += _needed(rows, ring_first(entries[rows.entry], floor), own[rows.entry])
     for rows in saved.rings.rows:
         first = ring_first(entries[rows.entry], floor)
         found += _needed(rows, first, end, whole=end == saved.length)
-    return _Pieces(tuple(found), end)
+    return found
 
 
 def _needed(rows: Rows, first: int, last: int, *, whole: bool = True) -> list[Rows]:
-    """Those of positions from `first` to before `last`; all if they may be and half are needed."""
+    """Those of positions from `first` to before `last`; all if they may be and half are needed.
+
+    A part of them has to be copied within the host's memory first.
+    """
     count = rows.array.shape[1]
     begin, end = max(first - rows.first, 0), min(last - rows.first, count)
     if begin >= end:
