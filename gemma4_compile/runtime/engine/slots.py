@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from itertools import count
 
 from gemma4_compile.errors import ArtifactError
@@ -154,18 +155,21 @@ class Slots:
         keys = prompt.keys()
         own, engine = child.shared(keys), child.generator.engine
         shared = {slot.number: slot.shared(keys) for slot in self.held}
+        are_kept = cache(partial(self._reaches, prompt, own))  # the same for every slot
         for parent in sorted(self.held, key=lambda slot: -shared[slot.number]):
             count = shared[parent.number]
             if count < own + LEAST_FORK:
                 break
-            whole = len(parent.generator.held_keys)
-            is_near = self.engines.can_fork(parent.generator.engine, engine, count)
-            if not (is_near or (whole <= WORTH_ALL * count and self._reaches(prompt, own))):
-                continue
-            copied = count if is_near else whole
-            if self.engines.can_fork(parent.generator.engine, engine, copied):
-                child.generator.leave(own)
-                return self._copy(parent, child, copied, count)
+            copied, can_fork = (
+                count,
+                partial(self.engines.can_fork, parent.generator.engine, engine),
+            )
+            if not can_fork(count):
+                copied = len(parent.generator.held_keys)
+                if copied > WORTH_ALL * count or not can_fork(copied) or not are_kept():
+                    continue
+            child.generator.leave(own)
+            return self._copy(parent, child, copied, count)
         return False
 
     def _reaches(self, prompt: Prompt, own: int) -> bool:
