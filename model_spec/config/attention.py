@@ -16,20 +16,14 @@ from gemma4_compile.model_spec.config.keys import FULL_ATTENTION_EVERY
 
 MAX_HEADS = 1 << 10
 MAX_HEAD_DIM = 1 << 12
-_ROPE_KEYS: Mapping[str, str] = {
-    name: "of other kinds of rotary embeddings; transformers reads it for those alone"
-    for name in (
+_ROPE_KEYS: Mapping[str, str] = dict.fromkeys(
+    (
         *("rope_type", "type", "rope_theta", "factor", "partial_rotary_factor"),
         *("original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow"),
         *("short_factor", "long_factor", "low_freq_factor", "high_freq_factor"),
         *("mscale", "mscale_all_dim", "truncate", "mrope_section"),
-    )
-}
-
-
-_UNSCALED = (
-    "take `rope_parameters` from the config.json of the model that was trained: rotary embeddings "
-    "that are scaled for longer texts are not compiled"
+    ),
+    "of other kinds of rotary embeddings; transformers reads it for those alone",
 )
 
 
@@ -78,29 +72,27 @@ def read_ropes(text: ConfigFields) -> tuple[RopeParameters, RopeParameters]:
 def _read_rope(text: ConfigFields, parent: ConfigFields, kind: AttentionKind) -> RopeParameters:
     fields = parent.fields(kind.value)
     known = ("default",) if kind is AttentionKind.SLIDING else ("default", "proportional")
-    rope_type = next(
-        (fields.get(name) for name in ("rope_type", "type") if fields.get(name) is not None),
-        "default",
-    )
+    given = [found for key in ("rope_type", "type") if (found := fields.get(key)) is not None]
+    rope_type = given[0] if given else "default"
     if not isinstance(rope_type, str) or rope_type not in known:
-        raise ConfigError(
-            f"config key `{fields.key('rope_type')}`: expected one of {', '.join(known)}, found "
-            f"{str(rope_type)[:40]!r}",
-            hint=_UNSCALED,
-        )
+        raise _scaled(fields, "rope_type", f"one of {', '.join(known)}", rope_type)
     theta = fields.number("rope_theta", 1.0, 1e12)
     share, name = 1.0, "partial_rotary_factor"
     if rope_type == "proportional":
-        given = [place for place in (fields, text) if place.get(name) is not None]
-        share = given[0].number(name, 0.0, 1.0) if given else share
+        places = [place for place in (fields, text) if place.get(name) is not None]
+        share = places[0].number(name, 0.0, 1.0) if places else share
         if fields.get("factor") not in (None, 1):
-            raise ConfigError(
-                f"config key `{fields.key('factor')}`: expected 1, found "
-                f"{str(fields.get('factor'))[:40]!r}",
-                hint=_UNSCALED,
-            )
+            raise _scaled(fields, "factor", "1", fields.get("factor"))
     fields.refuse_unknown(_ROPE_KEYS)
     return RopeParameters(rope_type, theta, share)
+
+
+def _scaled(fields: ConfigFields, name: str, expected: str, found: object) -> ConfigError:
+    return ConfigError(
+        f"config key `{fields.key(name)}`: expected {expected}, found {str(found)[:40]!r}",
+        hint="take `rope_parameters` from the config.json of the model that was trained: rotary "
+        "embeddings that are scaled for longer texts are not compiled",
+    )
 
 
 def read_layer_types(
