@@ -116,6 +116,15 @@ def test_a_prompts_end_is_kept_although_a_token_was_begun_ahead(engine: Engine, 
     np.testing.assert_array_equal(engine.decode(77), expected)
 
 
+def row_bytes(engine: Engine) -> tuple[int, int]:
+    """Bytes of a token's rows: of full layers, and of rings."""
+    entries, dtype = engine.sequence.row_entries()
+    value = 2 * np.dtype(dtype).itemsize  # of keys, and of values
+    full = sum(x.heads * x.head_dim for x in entries if x.window == 0)
+    rings = sum(x.heads * x.head_dim for x in entries if x.window)
+    return value * full, value * rings
+
+
 @dataclass
 class Slot:
     sequence: EngineSequence
@@ -198,8 +207,8 @@ def test_rows_of_full_layers_come_from_a_slot_that_has_them(engine: Engine) -> N
     branch = [*ids[:140], *ids_of(9, 22)]
     busy = slots.take(ids)
     list(busy.generator.start(ids, lambda _: 110, max_tokens=RINGS + 5))
-    entries, dtype = engine.sequence.row_entries()
-    token, logits = 2 * np.dtype(dtype).itemsize, []
+    full, rings = row_bytes(engine)
+    logits = []
     for copies in (True, False):
         slot = slots.take(branch)
         assert slot is not busy
@@ -208,8 +217,6 @@ def test_rows_of_full_layers_come_from_a_slot_that_has_them(engine: Engine) -> N
         assert slot.shared(branch) == 140 * copies
         assert slot.generator.rewind(branch) == 140
         after = prefixes.counts()
-        rings = sum(x.heads * x.head_dim for x in entries if x.window) * token
-        full = sum(x.heads * x.head_dim for x in entries if not x.window) * token
         copied = after.copied_bytes - before.copied_bytes - (0 if copies else 150 * full)
         assert 31 * rings <= copied <= RINGS * rings
         assert after.placed_tokens - before.placed_tokens == 140 * copies
@@ -350,18 +357,12 @@ def test_a_chat_goes_on_behind_the_last_reply_of_one_before_it(
 def test_the_benchmark_counts_what_is_read_and_copied(engine: Engine) -> None:
     """Of 180 tokens with 160 kept 20 are read; a slot that has the full layers' rows gets rings."""
     found = measured(emptied(engine), tokens=180, own=20, memory=2**24, repeats=1)
-    entries, dtype = engine.sequence.row_entries()
-    row = {
-        is_full: 2
-        * np.dtype(dtype).itemsize
-        * sum(x.heads * x.head_dim for x in entries if (x.window == 0) is is_full)
-        for is_full in (False, True)
-    }
-    most_rings = 2 * RINGS * row[False]  # where the ends of two prefixes are near
+    full, rings = row_bytes(engine)
+    most_rings = 2 * RINGS * rings  # where the ends of two prefixes are near
     for one in found["host"]["kept"]:
         assert (one["read"], one["slot_tokens"]) == (20, 0)
-        assert 160 * row[True] <= one["copied_bytes"] <= 180 * row[True] + most_rings
+        assert 160 * full <= one["copied_bytes"] <= 180 * full + most_rings
     for one in found["slot"]["kept"]:
         assert (one["read"], one["slot_tokens"]) == (20, 160)
-        assert 31 * row[False] <= one["copied_bytes"] <= most_rings
+        assert 31 * rings <= one["copied_bytes"] <= most_rings
     emptied(engine)
