@@ -186,8 +186,7 @@ def no_config(listing: Listing) -> CheckpointError:
 
 def _of_cache(listing: Listing) -> CheckpointError | None:
     """The error for a repository's folder in the hub's cache, whose files are a folder deeper."""
-    refs = sorted(name for name in listing.names if name.startswith("refs/"))
-    if not refs or listing.is_hub:
+    if listing.is_hub or not any(name.startswith("refs/") for name in listing.names):
         return None
     return CheckpointError(
         f"`{listing.where}` is a folder of the hub's cache, not a checkpoint itself",

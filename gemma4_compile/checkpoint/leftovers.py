@@ -41,6 +41,4 @@ def without_leftovers(
             "one that it was trained from",
         )
     left = {*heads, *(name for name in tensors if _BUFFER.fullmatch(name))}
-    return (
-        {name: tensor for name, tensor in tensors.items() if name not in left} if left else tensors
-    )
+    return {name: tensor for name, tensor in tensors.items() if name not in left}

@@ -66,18 +66,18 @@ def _open_shards(path: Path) -> dict[str, TensorInfo]:
             f"shard `{missing[0]}` is missing ({len(missing)} of {len(files)} are)",
             hint="download the whole checkpoint again",
         )
-    shards: dict[str, dict[str, TensorInfo]] = {}
+    shards: list[dict[str, TensorInfo]] = []
     count = 0
     for file in files:
         check_place(path / file, path)
-        shards[file] = read_header(path / file)
-        count += len(shards[file])
+        shards.append(read_header(path / file))
+        count += len(shards[-1])
         if count > MAX_TENSORS:
             raise CheckpointError(f"`{path}` lists more than {MAX_TENSORS} tensors")
     # As in transformers the files say what is in them. What is listed and not there, such as a tied
     # head, is missed only where a model needs it.
     found: dict[str, TensorInfo] = {}
-    for tensors in shards.values():
+    for tensors in shards:
         for name, tensor in tensors.items():
             if name in found and not holds_same(found[name], tensor):
                 raise CheckpointError(
