@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from itertools import count
 
 import tvm_ffi
@@ -20,8 +21,33 @@ CONTEXT_HINT = (
 )
 
 
+@dataclass(frozen=True)
+class Overflow:
+    """A prompt that is too long.
+
+    Attributes
+    ----------
+    tokens : that it has; of one that was not read to its end, so many at least
+    most : that it may have
+    """
+
+    tokens: int
+    most: int
+
+
 class ContextFullError(Gemma4CompileError):
-    """The conversation does not fit into the context that the state was made for."""
+    """The conversation does not fit into the context that the state was made for.
+
+    Attributes
+    ----------
+    overflow : of a prompt whose tokens were counted; else None
+    """
+
+    def __init__(
+        self, message: str, *, hint: str | None = None, overflow: Overflow | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.overflow = overflow
 
     @classmethod
     def of_prompt(cls, tokens: int, context_length: int) -> ContextFullError:
@@ -30,6 +56,7 @@ class ContextFullError(Gemma4CompileError):
             f"the context is full: this conversation takes {tokens} tokens, and the context holds "
             f"{context_length}",
             hint=CONTEXT_HINT,
+            overflow=Overflow(tokens, context_length),
         )
 
 

@@ -20,7 +20,7 @@ from gemma4_compile.errors import UsageError, is_panic
 from gemma4_compile.media.inputs import Medium, kind_of
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.runtime.engine.media_prompt import Prompt, Rows, Spread
-from gemma4_compile.runtime.engine.sequence import CONTEXT_HINT, ContextFullError
+from gemma4_compile.runtime.engine.sequence import CONTEXT_HINT, ContextFullError, Overflow
 from gemma4_compile.runtime.prompt.literal_specials import Hider
 from gemma4_compile.runtime.prompt.prompt_room import FEW, Fewest, Holds, TokenCount
 from gemma4_compile.runtime.reply.reply import MarkIds
@@ -184,7 +184,7 @@ class PromptBuilder:
             self._check_pieces(text, self._context_length)
         encoding = self._encode(text)
         if self._context_length is not None and len(encoding) > self._context_length:
-            raise self._too_long(f"takes {len(encoding)} tokens")
+            raise self._too_long(f"takes {len(encoding)} tokens", len(encoding))
         ids: list[int] = encoding.ids
         return ids
 
@@ -307,7 +307,7 @@ class PromptBuilder:
         for piece in _cut(text):
             count += max(len(self._encode(piece)) - _TOKENS_OF_A_CUT, 0)
             if count > context_length:
-                raise self._too_long(f"takes more than {count} tokens")
+                raise self._too_long(f"takes more than {count} tokens", count)
 
     def _check_counts(self, messages: Sequence[Message], template: ChatTemplate) -> None:
         """Refuse what has more messages, calls and results than the context has tokens for them."""
@@ -318,7 +318,7 @@ class PromptBuilder:
             self._fewest = Fewest.of(template, lambda text: len(self._encode(text)))
         tokens = self._fewest.tokens(holds)
         if tokens > self._context_length:
-            raise self._too_long(f"takes {tokens} tokens or more")
+            raise self._too_long(f"takes {tokens} tokens or more", tokens)
 
     def _new_text(self) -> Callable[[str], None]:
         """What counts the tokens of a text that is rendered, and refuses it when they are many."""
@@ -329,7 +329,7 @@ class PromptBuilder:
 
         def take(piece: str) -> None:
             if count.add(piece) > room:
-                raise self._too_long(f"takes more than {count.tokens} tokens")
+                raise self._too_long(f"takes more than {count.tokens} tokens", count.tokens)
 
         return take
 
@@ -337,11 +337,13 @@ class PromptBuilder:
         """Tokens of a part of a rendered text; a reply in the place of a mark may have none."""
         return len(self._encode_hidden(_MARKS.sub("", text)))
 
-    def _too_long(self, what: str) -> ContextFullError:
+    def _too_long(self, what: str, tokens: int | None = None) -> ContextFullError:
+        assert self._context_length is not None, "else nothing is too long"
         return ContextFullError(
             f"the context is full: this conversation {what}, and the context holds "
             f"{self._context_length} tokens",
             hint=CONTEXT_HINT,
+            overflow=None if tokens is None else Overflow(tokens, self._context_length),
         )
 
 

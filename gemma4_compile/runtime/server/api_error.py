@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from starlette.responses import JSONResponse
 
 from gemma4_compile.errors import UsageError, printable
-from gemma4_compile.runtime.engine.sequence import ContextFullError
+from gemma4_compile.runtime.engine.sequence import ContextFullError, Overflow
 from gemma4_compile.runtime.grammar.grammar import GrammarError
 
 _log = logging.getLogger("gemma4_compile.serve")
@@ -23,12 +23,20 @@ class ApiError(Exception):
     message : what was wrong, expected and found, and what to do
     param : the request's field that is to blame, or None
     code : a word for programs, or None
+    overflow : how long a prompt is that is too long, if that is known
     """
 
     def __init__(
-        self, status: int, message: str, *, param: str | None = None, code: str | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        overflow: Overflow | None = None,
     ) -> None:
         super().__init__(message)
+        self.overflow = overflow
         self.status, self.message, self.code = status, printable(message), code
         self.param = None if param is None else printable(param)
 
@@ -67,12 +75,18 @@ def stopping() -> ApiError:
     return ApiError(503, "the server is stopping")
 
 
+def does_not_fit(error: ContextFullError, param: str | None = None) -> ApiError:
+    """The error of a request whose prompt, or whose reply, is too long for the context."""
+    code = "context_length_exceeded"
+    return ApiError(400, str(error), param=param, code=code, overflow=error.overflow)
+
+
 def as_api_error(error: BaseException) -> ApiError:
     """Answer to the client about an error; one that should not happen is logged."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ContextFullError):
-        return ApiError(400, str(error), code="context_length_exceeded")
+        return does_not_fit(error)
     if isinstance(error, UsageError):  # a picture that must be whole, and is too long for a chunk
         return ApiError(400, f"{error}; {error.hint}" if error.hint else str(error))
     if isinstance(error, GrammarError):

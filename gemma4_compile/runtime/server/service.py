@@ -12,13 +12,13 @@ from gemma4_compile.errors import Gemma4CompileError
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.runtime.engine.logprobs import AnswerTokens
 from gemma4_compile.runtime.engine.media_prompt import Prompt
-from gemma4_compile.runtime.engine.sequence import ContextFullError
+from gemma4_compile.runtime.engine.sequence import ContextFullError, Overflow
 from gemma4_compile.runtime.grammar.grammar import Grammars
 from gemma4_compile.runtime.package.package import Package
 from gemma4_compile.runtime.prompt.prompt import NO_TEMPLATE, PromptBuilder
 from gemma4_compile.runtime.reply.reply import MarkIds
 from gemma4_compile.runtime.sampling.sampling import SamplingOptions
-from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.api_error import ApiError, does_not_fit
 from gemma4_compile.runtime.server.cards import ModelCard, is_called, unknown_model
 from gemma4_compile.runtime.server.fields import Ignored
 from gemma4_compile.runtime.server.guard import Client
@@ -241,7 +241,7 @@ class Service:
         except SlowRenderingError:
             raise
         except ContextFullError as error:
-            raise _does_not_fit(error, "messages") from error
+            raise does_not_fit(error, "messages") from error
         except Gemma4CompileError as error:
             raise ApiError(400, str(error), param="messages") from error
         return self._fitting(prompt, "messages")
@@ -252,7 +252,7 @@ class Service:
             try:
                 ids = self._prompts.encode_prompt(request.prompt)
             except ContextFullError as error:
-                raise _does_not_fit(error, "prompt") from error
+                raise does_not_fit(error, "prompt") from error
         else:
             ids = self._fitting(Prompt.of(request.prompt), "prompt").ids
             wrong = next((i for i in ids if not 0 <= i < self.model.vocab_size), None)
@@ -377,14 +377,8 @@ class Service:
     def _fitting(self, prompt: Prompt, param: str) -> Prompt:
         if not prompt.ids:
             raise ApiError(400, f"`{param}`: this tokenizer makes no tokens of it", param=param)
-        if len(prompt) > self.model.context_length:
-            raise _does_not_fit(
-                f"this prompt takes {len(prompt)} tokens, and the context holds "
-                f"{self.model.context_length}",
-                param,
-            )
+        tokens, most = len(prompt), self.model.context_length
+        if tokens > most:
+            why = f"this prompt takes {tokens} tokens, and the context holds {most}"
+            raise does_not_fit(ContextFullError(why, overflow=Overflow(tokens, most)), param)
         return prompt
-
-
-def _does_not_fit(why: object, param: str | None) -> ApiError:
-    return ApiError(400, str(why), param=param, code="context_length_exceeded")

@@ -11,6 +11,7 @@ import pytest
 from gemma4_compile.runtime import ContextFullError, Sampler, SamplingOptions
 from gemma4_compile.runtime.engine.generation import Generation
 from gemma4_compile.runtime.engine.prompt_reading import PromptProgress
+from gemma4_compile.runtime.engine.sequence import Overflow
 from gemma4_compile.runtime.engine.token_engine import DeviceSampling
 from gemma4_compile.runtime.reply.reply import TextDelta
 from tests.scripted_engine import (
@@ -95,8 +96,9 @@ def test_a_prompt_that_does_not_fit_is_refused_before_anything_changes() -> None
     generator = scripted_generator(engine)
     finished(generator.start(PROMPT[:5], greedy))
     held = list(engine.held)
-    with pytest.raises(ContextFullError, match=rf"takes {len(PROMPT)} tokens"):
+    with pytest.raises(ContextFullError, match=rf"takes {len(PROMPT)} tokens") as raised:
         generator.start(PROMPT, greedy)
+    assert raised.value.overflow == Overflow(len(PROMPT), len(PROMPT) - 1)
     assert engine.held == held
 
 

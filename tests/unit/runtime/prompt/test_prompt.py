@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import cast
 
@@ -7,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from gemma4_compile.errors import ArtifactError, UsageError
-from gemma4_compile.runtime.engine.sequence import ContextFullError
+from gemma4_compile.runtime.engine.sequence import ContextFullError, Overflow
 from gemma4_compile.runtime.prompt.prompt import Message, PromptBuilder
 from gemma4_compile.runtime.reply.tool_calls import ToolCall
 from gemma4_compile.template.chat_template import ChatTemplate
@@ -209,10 +210,14 @@ def test_a_text_that_cannot_fit_is_not_encoded(
 
     monkeypatch.setattr(builder, "_encode", record)
     for text in ("a" * (builder.max_bytes + 1), "a" * builder.max_bytes):
-        with pytest.raises(ContextFullError, match="the context holds 20000"):
+        with pytest.raises(ContextFullError, match="the context holds 20000") as of_text:
             builder.encode(text)
-        with pytest.raises(ContextFullError, match="the context holds 20000"):
+        with pytest.raises(ContextFullError, match="the context holds 20000") as of_chat:
             builder.build([Message("user", text)])
+        for error in (of_text.value, of_chat.value):
+            counted = re.search("takes (?:more than )?([0-9]+) tokens", str(error))
+            assert error.overflow == (counted and Overflow(int(counted[1]), 20_000))
+    assert of_text.value.overflow is not None
     with pytest.raises(ContextFullError):
         builder.build([Message("user", "x")], tools=[{"description": "a" * 10**6}])
     assert encoded
@@ -225,5 +230,6 @@ def test_a_long_text_that_fits_has_the_ids_of_the_whole(
     text = "What is eight plus nineteen? " * 12_000
     ids = tokenizer.encode(text, add_special_tokens=False).ids
     assert PromptBuilder(tokenizer, template, len(ids)).encode(text) == ids
-    with pytest.raises(ContextFullError):
+    with pytest.raises(ContextFullError) as raised:
         PromptBuilder(tokenizer, template, len(ids) - 1).encode(text)
+    assert raised.value.overflow == Overflow(len(ids), len(ids) - 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tokenizers import Tokenizer
 
-from gemma4_compile.runtime.engine.sequence import ContextFullError
+from gemma4_compile.runtime.engine.sequence import ContextFullError, Overflow
 from gemma4_compile.runtime.prompt import prompt_room
 from gemma4_compile.runtime.prompt.prompt import Message, PromptBuilder
 from gemma4_compile.runtime.prompt.prompt_room import FEW, Fewest, Holds, TokenCount
@@ -68,8 +68,10 @@ def test_what_cannot_fit_is_not_rendered(
         builder.build(turns(10_000))
     monkeypatch.setattr(ChatTemplate, "render", lambda *_, **__: pytest.fail("rendered"))
     for name, conversation in CONVERSATIONS.items():
-        with pytest.raises(ContextFullError, match="tokens or more"):
+        with pytest.raises(ContextFullError, match="tokens or more") as raised:
             builder.build(conversation(1000))
+        tokens = int(str(raised.value).partition(" takes ")[2].split()[0])
+        assert raised.value.overflow == Overflow(tokens, 1024)
         assert name
 
 

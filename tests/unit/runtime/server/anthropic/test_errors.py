@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gemma4_compile.runtime.engine.sequence import Overflow
 from gemma4_compile.runtime.server.anthropic.errors import error_body
 from gemma4_compile.runtime.server.api_error import ApiError
 
@@ -27,18 +28,11 @@ def test_the_kind_follows_from_the_status(status: int, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "told"),
-    [
-        ("takes 600 tokens", ""),
-        ("this conversation takes 600 tokens, and the context holds 512", "600 tokens > 512"),
-        ("it takes more than 600 tokens, and the context holds 512 tokens", "600 tokens > 512"),
-        ("it takes 600 tokens or more, and the context holds 512 tokens", "600 tokens > 512"),
-        ("it has 9 characters or more, and the context holds 512 tokens", ""),
-    ],
+    ("overflow", "told"), [(None, ""), (Overflow(600, 512), "600 tokens > 512 maximum: ")]
 )
-def test_clients_find_the_words_that_they_look_for(message: str, told: str) -> None:
-    body = error_body(ApiError(400, message, code="context_length_exceeded"))
-    error = body["error"]
+def test_clients_find_the_words_that_they_look_for(overflow: Overflow | None, told: str) -> None:
+    message = "it takes 600 tokens or more, and the context holds 512 tokens"
+    given = ApiError(400, message, code="context_length_exceeded", overflow=overflow)
+    error = error_body(given)["error"]
     assert isinstance(error, dict)
-    told = f"{told} maximum: " if told else ""
     assert error["message"] == f"prompt is too long: {told}{message}"
