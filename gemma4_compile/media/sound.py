@@ -107,20 +107,21 @@ def _with_its_length(file: BinaryIO) -> BinaryIO:
     Not so where other chunks follow, as they do where there are none.
     """
     file.seek(0)
-    head = bytearray(file.read(_LONGEST_HEAD))
-    if not re.match(rb"RIFF....WAVE", head, re.DOTALL):
+    if not re.match(rb"RIFF....WAVE", file.read(12), re.DOTALL):
         return file
-    at = 12
-    while (chunk := bytes(head[at : at + 8])) and chunk[:4] != b"data" and len(chunk) == 8:
-        length = int.from_bytes(chunk[4:], "little")
-        at += 8 + length + length % 2
-    behind = file.seek(0, 2) - at - 8
-    next_chunk = int.from_bytes(head[at + 12 : at + 16], "little") + 8
-    if chunk != b"data\0\0\0\0" or behind <= 0 or next_chunk == behind:
+    at, announced = _data_chunk(file) or (0, 0)
+    if announced or not 0 < at <= _LONGEST_HEAD:
         return file
-    head[at + 4 : at + 8] = min(behind, _UNKNOWN_BYTES - 1).to_bytes(4, "little")
-    file.seek(len(head))
-    return io.BytesIO(bytes(head) + file.read())
+    file.seek(at + 4)
+    next_chunk = int.from_bytes(file.read(4), "little") + 8
+    behind = file.seek(0, 2) - at
+    if behind <= 0 or next_chunk == behind:
+        return file
+    file.seek(0)
+    counted = io.BytesIO(file.read())
+    counted.seek(at - 4)
+    counted.write(min(behind, _UNKNOWN_BYTES - 1).to_bytes(4, "little"))
+    return counted
 
 
 def _check_whole(file: BinaryIO, form: str) -> None:
@@ -135,14 +136,21 @@ def _check_whole(file: BinaryIO, form: str) -> None:
 
 def _missing_bytes(file: BinaryIO) -> int:
     """Bytes that a WAV announces and does not have: libsndfile takes what there is, silently."""
-    size = file.seek(0, 2)
+    found = _data_chunk(file)
+    if found is None or found[1] >= _UNKNOWN_BYTES:
+        return 0
+    return max(0, sum(found) - file.seek(0, 2))
+
+
+def _data_chunk(file: BinaryIO) -> tuple[int, int] | None:
+    """Where a WAV's samples begin, and how many bytes of them it announces; None if it has none."""
     file.seek(12)
     for _ in range(_MOST_CHUNKS):
         head = file.read(8)
         length = int.from_bytes(head[4:], "little")
-        if head[:4] == b"data" and length < _UNKNOWN_BYTES:
-            return max(0, file.tell() + length - size)
-        if len(head) < 8 or head[:4] == b"data":
+        if head[:4] == b"data":
+            return file.tell(), length
+        if len(head) < 8:
             break
         file.seek(length + length % 2, 1)
-    return 0
+    return None
