@@ -34,6 +34,11 @@ _TYPES = {
 Schema = Mapping[str, object]
 
 
+def type_of(value: object) -> str:
+    """The word that a schema has for a value of JSON."""
+    return _TYPES.get(type(value), "object")
+
+
 class SchemaWriter:
     """Writes the schemas of one request out.
 
@@ -171,7 +176,7 @@ def _plain(schema: Schema) -> Schema:
         plain["enum"] = values = [value for value in values if value is not None]
         plain.setdefault("nullable", True)
     if kinds is None and isinstance(values, list) and values:
-        kinds = list(dict.fromkeys(_TYPES.get(type(value), "object") for value in values))
+        kinds = list(dict.fromkeys(map(type_of, values)))
     if isinstance(kinds, list):
         named = [kind for kind in kinds if kind != "null"]
         if len(named) < len(kinds) and named:

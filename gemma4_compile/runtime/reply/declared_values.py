@@ -13,12 +13,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from gemma4_compile.runtime.reply.tool_call import (
-    DECODER,
-    ToolCall,
-    ToolCallError,
-    check,
-)
+from gemma4_compile.runtime.reply.declarations import type_of
+from gemma4_compile.runtime.reply.tool_call import DECODER, ToolCall, ToolCallError, check
 
 _KINDS = frozenset(("string", "number", "integer", "boolean", "null", "array", "object"))
 _MOST_STEPS = 32  # references and choices inside each other that are followed
@@ -156,9 +152,8 @@ class _Declaration:
             kinds |= {"null"}
         values = [schema["const"]] if "const" in schema else schema.get("enum")
         if isinstance(values, list):
-            kinds &= {_kind(each) for each in values} | (
-                {"number"} if any(_kind(each) == "integer" for each in values) else set()
-            )
+            taken = set(map(type_of, values))
+            kinds &= taken | ({"number"} if "integer" in taken else set())
         for word in ("anyOf", "oneOf"):
             choices = schema.get(word)
             if isinstance(choices, list) and choices:
@@ -167,20 +162,6 @@ class _Declaration:
         for each in every if isinstance(every, list) else ():
             kinds &= self._kinds(each, depth + 1)
         return kinds or _KINDS
-
-
-def _kind(value: object) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, int):
-        return "integer"
-    if isinstance(value, float):
-        return "number"
-    if isinstance(value, str):
-        return "string"
-    return "array" if isinstance(value, list) else "object"
 
 
 def _json(word: str, text: str) -> object:
