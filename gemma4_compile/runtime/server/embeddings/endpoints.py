@@ -91,29 +91,27 @@ class _Embeddings:
             for index, vector in enumerate(found.vectors)
         )
         usage = {"prompt_tokens": found.tokens, "total_tokens": found.tokens}
-        note = self._note(parsed, ignored)
         answer = {
             "object": "list",
             "model": self._service.card.name,
             "usage": usage,
-            **({} if note is None else {"note": note}),
+            **self._noted(parsed, ignored),
         }
         return await run_in_threadpool(_with_list, answer, "data", listed)
 
     async def embed(self, request: HttpRequest) -> Response:
         begin, ignored = time.monotonic(), self._ignored()
         parsed = read_embed(await self._bodies.read(request), ignored)
-        note = self._note(parsed, ignored)
+        noted = self._noted(parsed, ignored)
         if not parsed.texts:  # it is asked to load the model alone
-            loaded = without_texts("/api/embed", self._service.card.name)
-            return JSONResponse({**loaded, **({} if note is None else {"note": note})})
+            return JSONResponse(without_texts("/api/embed", self._service.card.name) | noted)
         found = await self._embedded(request, parsed)
         answer = {
             "model": self._service.card.name,
             "total_duration": int((time.monotonic() - begin) * 1e9),
             "load_duration": 0,
             "prompt_eval_count": found.tokens,
-            **({} if note is None else {"note": note}),
+            **noted,
         }
         numbers = (vector.tolist() for vector in found.vectors)
         return await run_in_threadpool(_with_list, answer, "embeddings", numbers)
@@ -125,8 +123,7 @@ class _Embeddings:
         if parsed.texts:
             found = await self._embedded(request, parsed)
             vector = found.vectors[0].tolist()
-        note = self._note(parsed, ignored)
-        return JSONResponse({"embedding": vector, **({} if note is None else {"note": note})})
+        return JSONResponse({"embedding": vector, **self._noted(parsed, ignored)})
 
     async def refuse(self, _: HttpRequest) -> Response:
         raise no_replies(self._service.card.name)
@@ -166,9 +163,11 @@ class _Embeddings:
     def _ignored(self) -> Ignored:
         return Ignored(strict=self._service.strict_request)
 
-    def _note(self, parsed: EmbeddingRequest, ignored: Ignored) -> str | None:
+    def _noted(self, parsed: EmbeddingRequest, ignored: Ignored) -> JsonObject:
+        """The field that says what is not as it was asked for, if there is anything."""
         notes = (self._service.note_about(parsed.model), ignored.note())
-        return "; ".join(note for note in notes if note is not None) or None
+        note = "; ".join(note for note in notes if note is not None)
+        return {"note": note} if note else {}
 
 
 def without_texts(path: str, model: str) -> JsonObject:
