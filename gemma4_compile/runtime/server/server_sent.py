@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
 # Clients that part a stream by Unicode's line ends would cut an event at these; JSON escapes the
 # others, below U+0020, by itself.
-_ENCODER = json.JSONEncoder(ensure_ascii=False)
 _LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 
 

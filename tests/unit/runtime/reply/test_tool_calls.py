@@ -86,7 +86,7 @@ REPAIRED = {
     "nor behind braces": ('{q:"echo {a}}', {"q": "echo {a}"}),
     "nor before another string": (
         '{a:"f() { x, y }\n,b:"z"}',
-        {"a": "f() { x, y }\n"[:-1], "b": "z"},
+        {"a": "f() { x, y }", "b": "z"},
     ),
     "an apostrophe before": ("{p:':\\s*\\w+'\"}", {"p": ":\\s*\\w+"}),
     "a backtick before": ('{p:`x y",n:1}', {"p": "x y", "n": 1}),

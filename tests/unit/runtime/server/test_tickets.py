@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from contextlib import AbstractContextManager
+from unittest import mock
 
 import pytest
 
@@ -31,20 +32,20 @@ def test_events_come_with_the_number_of_tokens_and_then_the_end() -> None:
     asyncio.run(body())
 
 
+def wakes_counted() -> AbstractContextManager[mock.Mock]:
+    """Count how often the loop is woken meanwhile."""
+    loop = asyncio.get_running_loop()
+    return mock.patch.object(loop, "call_soon_threadsafe", wraps=loop.call_soon_threadsafe)
+
+
 @pytest.mark.parametrize(("is_collected", "wakes"), [(False, 5), (True, 1)])
 def test_a_reader_of_the_whole_is_woken_at_its_end_alone(is_collected: bool, wakes: int) -> None:
     """Tokens come from another thread; the reader waits for each of a stream."""
 
     async def body() -> None:
-        loop = asyncio.get_running_loop()
         ticket = Ticket(lambda g: g.start(encode("one"), greedy), lambda _: None)
         ticket.begin(scripted_generator(ScriptedEngine([])))
         read: list[str] = []
-        calls, real = [], loop.call_soon_threadsafe
-
-        def counted(*given: Any, **named: Any) -> asyncio.Handle:
-            calls.append(given)
-            return real(*given, **named)
 
         async def reader() -> None:
             events = ticket.collected() if is_collected else ticket.events()
@@ -54,8 +55,7 @@ def test_a_reader_of_the_whole_is_woken_at_its_end_alone(is_collected: bool, wak
 
         reading = asyncio.ensure_future(reader())
         await asyncio.sleep(0)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(loop, "call_soon_threadsafe", counted)
+        with wakes_counted() as wake:
             for number in range(4):
                 ticket.tell(TextDelta(str(number)))
                 if not is_collected:
@@ -63,28 +63,20 @@ def test_a_reader_of_the_whole_is_woken_at_its_end_alone(is_collected: bool, wak
                         await asyncio.sleep(0)
             ticket.finish()
             await reading
-        assert ("".join(read), len(calls)) == ("0123", wakes)
+        assert ("".join(read), wake.call_count) == ("0123", wakes)
 
     asyncio.run(body())
 
 
 def test_what_comes_before_the_loop_s_turn_wakes_it_once() -> None:
     async def body() -> None:
-        loop = asyncio.get_running_loop()
         ticket = Ticket(lambda g: g.start(encode("one"), greedy), lambda _: None)
         ticket.begin(scripted_generator(ScriptedEngine([])))
-        calls, real = [], loop.call_soon_threadsafe
-
-        def counted(*given: Any, **named: Any) -> asyncio.Handle:
-            calls.append(given)
-            return real(*given, **named)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(loop, "call_soon_threadsafe", counted)
+        with wakes_counted() as wake:
             for number in range(4):
                 ticket.tell(TextDelta(str(number)))
             ticket.finish()
-        assert len(calls) == 1
+        assert wake.call_count == 1
         assert [text for text, _ in await events(ticket)] == list("0123")
 
     asyncio.run(body())
