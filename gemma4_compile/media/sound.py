@@ -109,7 +109,7 @@ def _with_its_length(file: BinaryIO) -> BinaryIO:
     file.seek(0)
     if not re.match(rb"RIFF....WAVE", file.read(12), re.DOTALL):
         return file
-    at, announced = _data_chunk(file) or (0, 0)
+    at, announced = _data_chunk(file, _LONGEST_HEAD // 8) or (0, 0)
     if announced or not 0 < at <= _LONGEST_HEAD:
         return file
     file.seek(at + 4)
@@ -136,16 +136,19 @@ def _check_whole(file: BinaryIO, form: str) -> None:
 
 def _missing_bytes(file: BinaryIO) -> int:
     """Bytes that a WAV announces and does not have: libsndfile takes what there is, silently."""
-    found = _data_chunk(file)
+    found = _data_chunk(file, _MOST_CHUNKS)
     if found is None or found[1] >= _UNKNOWN_BYTES:
         return 0
     return max(0, sum(found) - file.seek(0, 2))
 
 
-def _data_chunk(file: BinaryIO) -> tuple[int, int] | None:
-    """Where a WAV's samples begin, and how many bytes of them it announces; None if it has none."""
+def _data_chunk(file: BinaryIO, most: int) -> tuple[int, int] | None:
+    """Where a WAV's samples begin, and how many bytes of them it announces.
+
+    None where none of the first `most` chunks has any.
+    """
     file.seek(12)
-    for _ in range(_MOST_CHUNKS):
+    for _ in range(most):
         head = file.read(8)
         length = int.from_bytes(head[4:], "little")
         if head[:4] == b"data":
