@@ -12,13 +12,12 @@ from tvm import tirx
 
 from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.tir import bind, function, i32
-from gemma4_compile.operators.types import Buffer, Expr
+from gemma4_compile.operators.types import Expr
 from gemma4_compile.targets.kernels.common.blocks import launch
-from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.bounded_operands import BoundedOperands
-from gemma4_compile.targets.kernels.linear.gemm import clamped, shape_of, step_count
-from gemma4_compile.targets.kernels.tiles.loaders import Change, RowOf, splat
-from gemma4_compile.targets.kernels.tiles.products import FloatTileProduct, TileShape
+from gemma4_compile.targets.kernels.linear.gemm import clamped, shape_of, step_count, tile_product
+from gemma4_compile.targets.kernels.tiles.loaders import Change, splat
+from gemma4_compile.targets.kernels.tiles.products import TileProduct, TileShape
 from gemma4_compile.targets.kernels.tiles.simdgroup_matrices import (
     SimdgroupShape,
     SimdgroupTileProduct,
@@ -33,7 +32,7 @@ def make_bounded_gemm(operator: BoundedLinear, spec: TargetSpec) -> tirx.PrimFun
     Grid: W's rows / tile x rows / tile. Shared: both tiles. Reference: `BoundedLinear.definition`.
     """
     shape = shape_of(spec.tuning.bounded_gemm, spec, operator.layout.rows, is_int8=False)
-    return _make(operator, shape, _of_floats)
+    return _make(operator, shape, tile_product)
 
 
 def fits_simdgroups(_operator: BoundedLinear, spec: TargetSpec) -> bool:
@@ -46,22 +45,10 @@ def make_simdgroup_bounded_gemm(operator: BoundedLinear, _spec: TargetSpec) -> t
     return _make(operator, SimdgroupShape(), SimdgroupTileProduct)
 
 
-def _of_floats(
-    shape: TileShape,
-    x: Sequence[Buffer],
-    weights: WeightReader,
-    thread: Expr,
-    row_of_x: RowOf,
-    row_of_w: RowOf,
-    change: Change | None,
-) -> FloatTileProduct:
-    return FloatTileProduct(shape, x[0], weights, thread, row_of_x, row_of_w, change)
-
-
 def _make(
     operator: BoundedLinear,
     shape: TileShape | SimdgroupShape,
-    make: Callable[..., FloatTileProduct | SimdgroupTileProduct],
+    make: Callable[..., TileProduct | SimdgroupTileProduct],
 ) -> tirx.PrimFunc:
     rows = operator.layout.rows
     with function(scheduled=True) as build:

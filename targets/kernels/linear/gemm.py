@@ -32,7 +32,7 @@ from gemma4_compile.targets.kernels.tiles.byte_tiles import (
     WarpTileProduct,
 )
 from gemma4_compile.targets.kernels.tiles.int8_products import GROUP_WORDS, Int8TileProduct
-from gemma4_compile.targets.kernels.tiles.loaders import VECTOR, RowOf
+from gemma4_compile.targets.kernels.tiles.loaders import VECTOR, Change, RowOf
 from gemma4_compile.targets.kernels.tiles.products import (
     FloatTileProduct,
     TileProduct,
@@ -163,10 +163,12 @@ def tile_product(
     thread: Expr,
     row_of_x: RowOf,
     row_of_w: RowOf,
+    change: Change | None = None,
 ) -> TileProduct:
-    """The product for what `left_args` declared."""
+    """The product for what `left_args` declared; `change` is of values, which packed rows lack."""
     if len(x) == 1:
-        return FloatTileProduct(shape, x[0], weights, thread, row_of_x, row_of_w)
+        return FloatTileProduct(shape, x[0], weights, thread, row_of_x, row_of_w, change)
+    assert change is None, "packed rows"
     return Int8TileProduct(shape, x[0], x[1], weights, thread, row_of_x, row_of_w)
 
 
