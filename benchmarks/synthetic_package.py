@@ -21,7 +21,7 @@ def library_metadata(directory: Path, target: str) -> dict[str, Any]:
     provenance = Provenance.from_json(read_artifact(directory / abi.PROVENANCE_FILE))
     assert provenance.library is not None, "compiled with --only library"
     library = NativeLibrary(directory / provenance.library, Device.open(target))
-    metadata: dict[str, Any] = json.loads(str(library.compiled_function(abi.METADATA)()))
+    metadata: dict[str, Any] = json.loads(library.metadata())
     return metadata
 
 

@@ -141,7 +141,7 @@ class Towers:
         self.cuda = CudaRuntime()
         self.stopwatch = Stopwatch(self.cuda)
         self._library = NativeLibrary(directory / library, self.device)
-        metadata = str(self._library.compiled_function(abi.METADATA)())
+        metadata = self._library.metadata()
         self.metadata: dict[str, Any] = json.loads(metadata)
         self._params = parameters(self.metadata, self.device)
         self._random = np.random.default_rng(0)

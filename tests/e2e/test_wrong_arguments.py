@@ -41,7 +41,7 @@ def model(tiny_package: Path) -> Model:
     package = Package.open(tiny_package)
     device = Device.open(package.device)
     library = NativeLibrary(package.library_path, device)
-    metadata = str(library.compiled_function(abi.METADATA)())
+    metadata = library.metadata()
     weights = list(package.load_parameters(metadata, Uploads(device)))
     embedded = library.compiled_function(abi.EMBED)(_ids([1]), tvm_ffi.Array(weights))
     return Model(library, weights, embedded.shape[1])

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gemma4_compile import abi
 from gemma4_compile.runtime import Engine, Package
 from gemma4_compile.runtime.check.kernel_check import kernels_of
 from gemma4_compile.runtime.device.device import Device
@@ -51,7 +50,7 @@ def target() -> Target:
 def tiled_kinds(package: Package) -> set[str]:
     """Kinds of the operators that read or write tiles."""
     library = NativeLibrary(package.library_path, Device.open(package.target))
-    kernels = kernels_of(str(library.compiled_function(abi.METADATA)()))
+    kernels = kernels_of(library.metadata())
     described = [json.loads(operator) for operator in kernels.values()]
     return {one["kind"] for one in described if one.get("tiled") or _is_tiled(one)}
 

@@ -156,7 +156,7 @@ def test_the_self_test_of_its_kernels_finds_no_fault(package: Path) -> None:
     opened = Package.open(package)
     where = device.Device.open(opened.target)
     library = NativeLibrary(opened.library_path, where)
-    kernels = kernels_of(str(library.compiled_function(abi.METADATA)()))
+    kernels = kernels_of(library.metadata())
     one_of_a_kind = {json.loads(operator)["kind"]: name for name, operator in kernels.items()}
     chosen = {name: kernels[name] for name in one_of_a_kind.values()}
     chunk = opened.chat_config.prefill_chunk_size

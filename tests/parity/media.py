@@ -149,7 +149,7 @@ def _exchange_library(
     package: Path, config: Gemma4Config, recipe: Recipe, spec: TargetSpec
 ) -> None:
     library = Package.open(package).library_path
-    metadata = str(NativeLibrary(library).compiled_function(abi.METADATA)())
+    metadata = NativeLibrary(library).metadata()
     plan = storage_plan(parameter_table(config), recipe, spec.max_binding_bytes)
     options = decoder_options(recipe, spec, PREFILL_CHUNK)
     module = lower(build_module(config, recipe, spec, options, plan, (TEXT,)), spec)

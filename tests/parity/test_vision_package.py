@@ -60,7 +60,7 @@ def test_its_rows_are_those_of_its_checkpoint(kind: str, tmp_path: Path) -> None
 
     package, device = Package.open(tmp_path / "package"), Device.open("cpu")
     library = NativeLibrary(package.library_path, device)
-    metadata = str(library.compiled_function(abi.METADATA)())
+    metadata = library.metadata()
     params = tvm_ffi.Array(package.load_parameters(metadata, Uploads(device)))
     picture = random_picture(4, 3, compiled(kind, "q8f16").block)
     args = [device.place(values) for values in picture.cells(picture.block)]

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gemma4_compile import __version__, abi
+from gemma4_compile import __version__
 from gemma4_compile.device_kinds import WITH_LAUNCHER
 from gemma4_compile.errors import Gemma4CompileError, UsageError
 from gemma4_compile.runtime.check.bench import measure, table
@@ -202,7 +202,7 @@ def _kernels(report: _Report, directory: Path, named: str | None, outcome: Outco
     package = Package.open(directory, device=named)
     device = Device.open(package.device)
     library = NativeLibrary(package.library_path, device)
-    kernels = kernels_of(str(library.compiled_function(abi.METADATA)()))
+    kernels = kernels_of(library.metadata())
     names = sorted(kernels)
     report.line(f"{len(names)} kernels with a definition; each line is written when it is done")
     report.line(f"first: {names[0]}")

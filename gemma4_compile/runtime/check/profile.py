@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gemma4_compile import abi
 from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime.check.kernel_times import KernelTime, StepTimes
 from gemma4_compile.runtime.device.kernel_clock import kernel_clock
@@ -82,7 +81,7 @@ def profile(
         ple=ple,
     )
     model, device, plain = engine.model, engine.device, engine.runner
-    described = json.loads(str(model.library.compiled_function(abi.METADATA)()))
+    described = json.loads(model.library.metadata())
     names = [one["name"] for one in described["params"]]
     weights = {one.data_ptr(): name for one, name in zip(model.params, names, strict=True)}
     ids = np.random.default_rng(_SEED).integers(chat.vocab_size, size=prompt).tolist()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from gemma4_compile import abi
 from gemma4_compile.package.fields import COMPILE_AGAIN
 from gemma4_compile.package.step_work import StepWork, step_work
 from gemma4_compile.runtime.check.peaks import Peaks, peaks_of
@@ -32,7 +31,7 @@ class Yardstick:
     @classmethod
     def of(cls, engine: Engine) -> Yardstick:
         """That of a package and its device; ArtifactError for damaged metadata."""
-        metadata = json.loads(str(engine.model.library.compiled_function(abi.METADATA)()))
+        metadata = json.loads(engine.model.library.metadata())
         return cls(
             step_work(metadata),
             peaks_of(engine.device),

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 
-from gemma4_compile import abi
 from gemma4_compile.errors import Gemma4CompileError
 from gemma4_compile.runtime.check.bench import measure
 from gemma4_compile.runtime.check.kernel_check import (
@@ -76,7 +75,7 @@ def _wrong_kernel(package: Package, seconds: float) -> tuple[str, int]:
     """The first kernel that is wrong, if any, and how many were right in so many seconds."""
     device = Device.open(package.device)
     library = NativeLibrary(package.library_path, device)
-    kernels = kernels_of(str(library.compiled_function(abi.METADATA)()))
+    kernels = kernels_of(library.metadata())
     begin, right = time.monotonic(), 0
     chunk = package.chat_config.prefill_chunk_size
     try:

@@ -67,7 +67,7 @@ class Embedder:
         self.device = Device.open(package.device)
         check_room(package, self.device, Wish(None, self.max_tokens, False, Placement()))
         library = NativeLibrary(package.library_path, self.device)
-        metadata = str(library.compiled_function(abi.METADATA)())
+        metadata = library.metadata()
         uploads = Uploads(self.device)
         self._params = tvm_ffi.Array(package.load_parameters(metadata, uploads, progress))
         self._embed = library.compiled_function(abi.EMBED_TEXTS)

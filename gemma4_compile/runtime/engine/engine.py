@@ -8,7 +8,6 @@ from pathlib import Path
 
 import tvm_ffi
 
-from gemma4_compile import abi
 from gemma4_compile.errors import UsageError
 from gemma4_compile.media.settings import MediaSettings, media_settings
 from gemma4_compile.options.chat import ON_GPU, ON_HOST
@@ -116,7 +115,7 @@ class Engine:
             raise UsageError(f"sequences: expected 1 to {MOST_SEQUENCES}, found {sequences}")
         self.device = Device.open(package.device)
         library = NativeLibrary(package.library_path, self.device)
-        metadata = str(library.compiled_function(abi.METADATA)())
+        metadata = library.metadata()
         self.prefill_chunk = package.chat_config.prefill_chunk_size
         chunk = min(self.prefill_chunk, self.context_length)
         described = json.loads(metadata)

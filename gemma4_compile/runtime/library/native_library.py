@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import tvm_ffi
 
+from gemma4_compile import abi
 from gemma4_compile.device_kinds import DeviceType
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.runtime.device import metal_launcher
@@ -69,6 +70,10 @@ class NativeLibrary:
             If the library has no such function.
         """
         return _find(self._machine, name)
+
+    def metadata(self) -> str:
+        """What the library says of itself, as JSON; ArtifactError if it says nothing."""
+        return str(self.compiled_function(abi.METADATA)())
 
     def has(self, name: str) -> bool:
         """Whether `compiled_function` gives one: those of earlier versions have fewer."""

@@ -10,7 +10,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from gemma4_compile import abi
 from gemma4_compile.device_check.definitions import run
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.operators.activations import PACKED
@@ -43,7 +42,7 @@ def library(tiny_package: Path, device: Device) -> NativeLibrary:
 
 @pytest.fixture(scope="module")
 def kernels(library: NativeLibrary) -> Mapping[str, str]:
-    return kernels_of(str(library.compiled_function(abi.METADATA)()))
+    return kernels_of(library.metadata())
 
 
 def add_to(array: Any, value: float) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile import abi
 from gemma4_compile.runtime.check.peaks import Peaks
 from gemma4_compile.runtime.check.shares import Yardstick
 from gemma4_compile.runtime.engine.engine import Engine
@@ -19,7 +18,7 @@ PEAKS = Peaks("shares of a device", 1e9, 1e12)
 def test_a_package_tells_what_its_steps_do(tiny_package: Path) -> None:
     """All matrices but the table of per-layer embeddings, each once a token, in float32."""
     engine = Engine.open(tiny_package)
-    metadata = json.loads(str(engine.model.library.compiled_function(abi.METADATA)()))
+    metadata = json.loads(engine.model.library.metadata())
     matrices = sum(
         one["shape"][0] * one["shape"][1]
         for one in metadata["params"]

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.engine.table_place import table_window
@@ -29,7 +28,7 @@ class Bounded(Device):
 def opened(tiny_package: Path) -> tuple[Package, dict[str, Any]]:
     package = Package.open(tiny_package)
     library = NativeLibrary(package.library_path)
-    return package, json.loads(str(library.compiled_function(abi.METADATA)()))
+    return package, json.loads(library.metadata())
 
 
 def is_on_host(

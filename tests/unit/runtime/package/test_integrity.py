@@ -276,7 +276,7 @@ def test_hostile_metadata_is_refused_whatever_is_checked(name: str, package: Pat
 def test_a_library_of_another_build_is_refused(package: Path) -> None:
     opened = Package.open(package)
     library = NativeLibrary(opened.library_path)
-    metadata = json.loads(str(library.compiled_function(abi.METADATA)()))
+    metadata = json.loads(library.metadata())
     chat, cache = opened.chat_config, opened.tensor_cache
 
     def refused(change: Change, message: str) -> None:
