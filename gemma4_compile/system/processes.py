@@ -38,6 +38,14 @@ def kill_tree(process: subprocess.Popen[str], run: Callable[..., object] = subpr
     process.kill()  # what taskkill could not, and nothing where it has ended
 
 
+def signal_name(number: int) -> str:
+    """The name of a signal, `SIGKILL`; its number where it has none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)
+
+
 def terminate_main_thread() -> None:
     """Have the handler of SIGTERM run in the main thread; on POSIX also where that one waits."""
     if sys.platform == "win32":

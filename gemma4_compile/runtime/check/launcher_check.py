@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from gemma4_compile.runtime.device import metal_launcher
 from gemma4_compile.runtime.engine.engine import Engine
 from gemma4_compile.runtime.package.package import Package
 from gemma4_compile.system.log_lines import process_noted
+from gemma4_compile.system.processes import signal_name
 
 WORDS = ("tvm", "own")
 """Values of `GEMMA4_METAL`, in the order in which they are tried."""
@@ -133,7 +133,7 @@ def measured_apart(
             return [f"its answer is none: {done.stdout[:200]!r}"]
     how = f"exit code {done.returncode}"
     if done.returncode < 0:
-        how = f"signal {_signal_name(-done.returncode)}"
+        how = f"signal {signal_name(-done.returncode)}"
     return [f"ended with {how}:", *done.stderr.strip().splitlines()[-_SHOWN_LINES:]]
 
 
@@ -148,13 +148,6 @@ def comparison(found: Mapping[str, Steps | list[str]]) -> list[str]:
         same = both[0].tokens == both[1].tokens
         lines.append("both give the same tokens" if same else "they give different tokens")
     return lines
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return str(number)
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -35,6 +34,7 @@ from gemma4_compile.runtime.sampling.sampling import Float32Array
 from gemma4_compile.runtime.terminal.console import Console
 from gemma4_compile.system.files import scratch_folder
 from gemma4_compile.system.log_lines import process_noted
+from gemma4_compile.system.processes import signal_name
 
 _CHILD = "gemma4_compile.runtime.check.tune_run"
 LIMIT_S = 240.0
@@ -213,7 +213,7 @@ def _attempt(
 def _ending(status: int, said: bytes) -> str:
     """What is known of a process that left no result."""
     if status < 0:
-        return f"signal {signal.Signals(-status).name}"
+        return f"signal {signal_name(-status)}"
     last = said.decode("utf-8", errors="replace").strip().splitlines()
     return f"status {status}" + (f": {last[-1]}" if last else "")
 

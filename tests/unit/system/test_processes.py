@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
 import pytest
 
-from gemma4_compile.system.processes import OWN_GROUP, kill_group, kill_tree
+from gemma4_compile.system.processes import OWN_GROUP, kill_group, kill_tree, signal_name
 
 PARENT = """
 import subprocess, sys
@@ -58,3 +59,8 @@ threading.Timer(0.1, terminate_main_thread).start()
 queue.SimpleQueue().get()
 """
     assert subprocess.run([sys.executable, "-c", code], timeout=120, check=False).returncode == 7
+
+
+def test_a_signal_without_a_name_has_its_number() -> None:
+    assert signal_name(signal.SIGTERM) == "SIGTERM"
+    assert signal_name(35) == "35", "of the real-time signals only the first and the last are named"
