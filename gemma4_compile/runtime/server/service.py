@@ -12,7 +12,7 @@ from gemma4_compile.errors import Gemma4CompileError
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.runtime.engine.logprobs import AnswerTokens
 from gemma4_compile.runtime.engine.media_prompt import Prompt
-from gemma4_compile.runtime.engine.sequence import ContextFullError, Overflow
+from gemma4_compile.runtime.engine.sequence import CONTEXT_HINT, ContextFullError, Overflow
 from gemma4_compile.runtime.grammar.grammar import Grammars
 from gemma4_compile.runtime.package.package import Package
 from gemma4_compile.runtime.prompt.prompt import NO_TEMPLATE, PromptBuilder
@@ -380,5 +380,6 @@ class Service:
         tokens, most = len(prompt), self.model.context_length
         if tokens > most:
             why = f"this prompt takes {tokens} tokens, and the context holds {most}"
-            raise does_not_fit(ContextFullError(why, overflow=Overflow(tokens, most)), param)
+            overflow = Overflow(tokens, most)
+            raise does_not_fit(ContextFullError(why, hint=CONTEXT_HINT, overflow=overflow), param)
         return prompt
