@@ -19,8 +19,9 @@ from gemma4_compile.package.conversation import (
     added_tokens,
     chat_template_config,
     declared_stops,
+    sampling_defaults,
 )
-from gemma4_compile.package.generation_options import warn_of_left_out
+from gemma4_compile.package.generation_options import warn_of_left_out, warn_of_unsaid_sampling
 from gemma4_compile.package.media import check_tokens
 from gemma4_compile.package.prompt_checks import prompt_findings
 from gemma4_compile.package.token_checks import token_findings
@@ -84,6 +85,9 @@ def make_conversation(
         form=form,
     )
     warn_of_left_out(build.source.generation_config)
+    warn_of_unsaid_sampling(
+        build.source.generation_config, sampling_defaults(build.source.generation_config)
+    )
     pad = max(build.config.pad_token_id, 0)
     config = _chat_config(build, checkpoint, {**conversation, "pad_token_id": pad})
     found: list[Difference] = []

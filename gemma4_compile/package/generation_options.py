@@ -42,6 +42,33 @@ def left_out(generation_config: Mapping[str, object]) -> list[str]:
     return [name for name in names if generation_config[name] not in LEFT_OUT[name]]
 
 
+def warn_of_unsaid_sampling(
+    generation_config: Mapping[str, object], defaults: Mapping[str, float]
+) -> None:
+    """Say that a package samples where the file does not say whether to.
+
+    transformers writes the most probable token there; other programs that serve models sample, as
+    all of Google's files say with `do_sample: true`.
+
+    Parameters
+    ----------
+    defaults : what the package samples with, by name
+    """
+    given = generation_config.get("do_sample")
+    if isinstance(given, bool) or defaults["temperature"] == 0:
+        return
+    is_missing = (
+        "is missing" if given is None else f"is {str(given)[:40]!r}, expected true or false"
+    )
+    temperature = defaults["temperature"]
+    warn(
+        f"generation_config.json: `do_sample` {is_missing}: transformers takes the most probable "
+        f"token there, and the package samples (temperature {temperature:g})",
+        'write `"do_sample": true` or `false` into it; --greedy, or `temperature: 0` in a request, '
+        "takes the most probable token",
+    )
+
+
 def warn_of_left_out(generation_config: Mapping[str, object]) -> None:
     """Name what transformers does with these options and a package does not."""
     names = left_out(generation_config)

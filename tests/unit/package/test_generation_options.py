@@ -5,7 +5,14 @@ from typing import Any
 import pytest
 from transformers import GenerationConfig
 
-from gemma4_compile.package.generation_options import LEFT_OUT, READ, left_out, warn_of_left_out
+from gemma4_compile.package.conversation import sampling_defaults
+from gemma4_compile.package.generation_options import (
+    LEFT_OUT,
+    READ,
+    left_out,
+    warn_of_left_out,
+    warn_of_unsaid_sampling,
+)
 
 # Of transformers' options, those that change no reply of one sequence, by their kind.
 WITHOUT_EFFECT = {
@@ -61,3 +68,27 @@ def test_an_option_is_named_where_it_changes_replies(
 def test_sampling_is_not_named_where_nothing_is_sampled() -> None:
     values = {"min_p": 0.1, "typical_p": 0.9, "num_beams": 4}
     assert left_out({**values, "do_sample": False}) == left_out(values) == ["num_beams"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "`do_sample` is missing"),
+        ({"temperature": 0.7}, "samples (temperature 0.7)"),
+        ({"do_sample": None, "top_k": 64}, "`do_sample` is missing"),
+        ({"do_sample": "true"}, "`do_sample` is 'true', expected true or false"),
+        ({"do_sample": True, "temperature": 0.7}, ""),
+        ({"do_sample": False, "temperature": 0.7}, ""),
+        ({"temperature": 0}, ""),
+    ],
+)
+def test_a_package_that_samples_where_transformers_does_not_says_so(
+    given: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    warn_of_unsaid_sampling(given, sampling_defaults(given))
+    found = capsys.readouterr().err
+    assert said in found
+    assert bool(found) == bool(said)
+    config: Any = GenerationConfig
+    if said:
+        assert config(**given).get_generation_mode() == "greedy_search"
