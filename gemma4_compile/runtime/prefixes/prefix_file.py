@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 
 import numpy as np
 
@@ -24,6 +25,7 @@ _FORMAT = "gemma4_compile.prefix"
 _VERSION = 1
 _ALIGNMENT = 64  # of the rows; the header's length, which is first, has 8 bytes
 MOST_HEADER = 64 << 20
+_SHOWN = 3  # reasons in a line
 
 
 class DamagedPrefixError(ArtifactError):
@@ -131,6 +133,22 @@ def joined(
         if at != max(begin, end):
             raise DamagedPrefixError(f"entry {index}: it ends at {at}, expected {end}")
     return SavedRows(length, header.shortest, tuple(blocks), rings)
+
+
+def unread_note(path: Path, unread: Mapping[str, Listed[str]]) -> str:
+    """One line for all files of a folder that are not gone on from, however many there are.
+
+    Parameters
+    ----------
+    unread : names of files by why they are not read; one at least
+    """
+    names = [name for each in unread.values() for name in each]
+    if len(names) == 1:
+        return f"`{path / names[0]}` is not gone on from: {next(iter(unread))}"
+    reasons = [f"{len(each)}: {why}" for why, each in unread.items()]
+    more = ["..."] if len(reasons) > _SHOWN else []
+    shown = "; ".join([*reasons[:_SHOWN], *more])
+    return f"`{path}`: {len(names)} prefixes are not gone on from ({shown})"
 
 
 def _described(rows: Iterable[Rows]) -> list[list[int]]:

@@ -32,6 +32,7 @@ from gemma4_compile.runtime.prefixes.prefix_file import (
     encode,
     joined,
     name_of,
+    unread_note,
 )
 from gemma4_compile.runtime.prefixes.saved_rows import RowBlock, SavedRows
 from gemma4_compile.runtime.prefixes.tree import Node
@@ -113,6 +114,7 @@ class PrefixFolder:
         changed = {name: self._folder.changed_ns(name) for name in names if name.endswith(_PREFIX)}
         reading = _Reading(self._decoded, self._layout, frozenset(names), budget)
         found: list[tuple[str, PrefixHeader, SavedRows]] = []
+        unread: dict[str, list[str]] = {}  # names of files by why they are not
         for name in sorted(changed, key=changed.__getitem__, reverse=True):
             try:
                 found.append((name.removesuffix(_PREFIX), *reading.prefix(name)))
@@ -120,7 +122,9 @@ class PrefixFolder:
                 self._note(f"`{self._path}` has more than --prefix-memory: the oldest ones go")
                 break
             except (DamagedPrefixError, OSError, MemoryError) as error:
-                self._note(f"`{self._path / name}` is not gone on from: {_why(error)}")
+                unread.setdefault(_why(error), []).append(name)
+        if unread:
+            self._note(unread_note(self._path, unread))
         for stem, header, saved in reversed(found):
             node = add(header.keys, saved)
             if node is not None and node.state is saved:

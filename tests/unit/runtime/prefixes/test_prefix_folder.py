@@ -15,7 +15,7 @@ import pytest
 from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime.library.kv_rows import RowEntry
 from gemma4_compile.runtime.prefixes.memory import PrefixMemory
-from gemma4_compile.runtime.prefixes.prefix_file import Layout
+from gemma4_compile.runtime.prefixes.prefix_file import Layout, unread_note
 from gemma4_compile.runtime.prefixes.prefix_folder import (
     FolderInUseError,
     PrefixFolder,
@@ -186,8 +186,7 @@ def test_what_the_host_has_no_memory_for_does_not_end_a_start(tmp_path: Path) ->
     files.read(kept.add, 10**6)
     files.close()
     assert len(kept) == 0
-    assert len(notes) == 2
-    assert all(note.endswith("is not gone on from: no memory") for note in notes)
+    assert notes == [f"`{path}`: 2 prefixes are not gone on from (2: no memory)"]
 
 
 def test_a_prefix_that_went_before_its_turn_is_not_written(tmp_path: Path) -> None:
@@ -273,7 +272,8 @@ def test_a_damaged_file_is_ignored_with_a_note(
     server = Server(path)
     assert len(server.memory) == 0
     if (damage, kind) != (Path.unlink, ".prefix"):
-        assert "is not gone on from" in server.notes[0]
+        (note,) = server.notes
+        assert "not gone on from" in note
     server.add(KEYS[:40], saved(40))
     server.end()
     if damage is not folder:  # nothing of ours takes its place
@@ -296,9 +296,18 @@ def test_what_another_package_or_context_left_is_not_gone_on_from(
     filled(path)
     server = Server(path, other)
     assert len(server.memory) == 0
-    assert all("it is of another package, version or context" in note for note in server.notes[:4])
+    why = "it is of another package, version or context length"
+    assert server.notes == [f"`{path}`: 2 prefixes are not gone on from (2: {why})"]
     server.end()
     assert names(path) == []
+
+
+def test_many_reasons_are_one_line() -> None:
+    unread = {f"reason {i}": [f"{i}.prefix"] * i for i in range(1, 6)}
+    said = unread_note(Path("kept"), unread)
+    assert said == (
+        "`kept`: 15 prefixes are not gone on from (1: reason 1; 2: reason 2; 3: reason 3; ...)"
+    )
 
 
 def test_a_write_that_was_interrupted_leaves_nothing(tmp_path: Path) -> None:
