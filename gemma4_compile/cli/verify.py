@@ -6,13 +6,13 @@ chooses one.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from gemma4_compile.cli.terminal import Terminal
 from gemma4_compile.options.verify import COMMAND, VerifyOptions
+from gemma4_compile.package.files import json_text
 from gemma4_compile.verification.fit import FitRequest, fit_bits
 from gemma4_compile.verification.fit_table import fit_table
 from gemma4_compile.verification.frontier import FrontierRequest, compare_recipes
@@ -63,7 +63,7 @@ def _verify(options: VerifyOptions) -> None:
     )
     report = verify(request, Terminal())
     content = report.to_json()
-    print(json.dumps(content, indent=2) if options.json else shown(content))
+    print(json_text(content, indent=2, ascii_only=True) if options.json else shown(content))
     report.check(request.package)
 
 
@@ -74,7 +74,7 @@ def _compare(options: VerifyOptions) -> None:
         options, FrontierRequest, model=model, tokenizer=options.tokenizer, recipes=recipes
     )
     content = compare_recipes(request, Terminal()).to_json()
-    shown = json.dumps(content, indent=1)
+    shown = json_text(content, indent=1, ascii_only=True)
     if options.output is not None:
         write_output(options.output, f"{shown}\n")
     print(shown if options.json else frontier_table(content))
@@ -86,8 +86,9 @@ def _fit(options: VerifyOptions) -> None:
     request = _asked(options, FitRequest, model=model, tokenizer=options.tokenizer, bits=bits)
     content = fit_bits(request, Terminal()).to_json()
     if options.output is not None:
-        write_output(options.output, f"{json.dumps(content['recipe'], indent=1)}\n")
-    shown = json.dumps(content, indent=1)
+        recipe = json_text(content["recipe"], indent=1, ascii_only=True)
+        write_output(options.output, f"{recipe}\n")
+    shown = json_text(content, indent=1, ascii_only=True)
     print(shown if options.json else fit_table(content, request.model, options.output))
 
 

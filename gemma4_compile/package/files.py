@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -75,9 +77,27 @@ def check_pieces(package: Path, provenance: Provenance) -> None:
 
 def write_json(path: Path, values: object, *, compact: bool = False) -> None:
     """Write a JSON file of the package; compact is one line, for what nobody reads."""
-    indent, separators = (None, (",", ":")) if compact else (1, None)
-    text = json.dumps(values, ensure_ascii=False, indent=indent, separators=separators)
-    write_text(path, text + "\n")
+    write_text(path, json_text(values, indent=None if compact else 1) + "\n")
+
+
+def json_text(values: object, *, indent: int | None, ascii_only: bool = False) -> str:
+    """JSON of values; NaN and infinities, which JSON has not, are null. Without `indent` a line."""
+    separators = (",", ":") if indent is None else None
+    as_text = partial(
+        json.dumps, ensure_ascii=ascii_only, indent=indent, separators=separators, allow_nan=False
+    )
+    try:
+        return as_text(values)
+    except ValueError:  # a measure of numbers that ran over
+        return as_text(_finite(values))
+
+
+def _finite(values: object) -> object:
+    if isinstance(values, float):
+        return values if math.isfinite(values) else None
+    if isinstance(values, Mapping):
+        return {name: _finite(value) for name, value in values.items()}
+    return [_finite(value) for value in values] if isinstance(values, list | tuple) else values
 
 
 def write_text(path: Path, text: str) -> None:

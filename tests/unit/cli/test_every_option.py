@@ -101,7 +101,7 @@ VERIFY = {
     "--device": ("--device cpu", "device='cpu'"),
     "--output": (f"{COMPARED} --output o", "write_output(PosixPath('o')"),
     "--node-modules": ("--node-modules m", "node_modules=PosixPath('m')"),
-    "--json": ("| DIR --reference tiny --json", "dumps("),
+    "--json": ("| DIR --reference tiny --json", "json_text("),
 }
 CHAT = {
     POSITIONAL: ("| other", "locate(PosixPath('other')"),
@@ -183,7 +183,7 @@ CASES = {
         verify_cli,
         verify.COMMAND,
         "DIR --reference tiny",
-        "verify shown compare_recipes fit_bits json frontier_table fit_table check_output "
+        "verify shown compare_recipes fit_bits json_text frontier_table fit_table check_output "
         "write_output",
         VERIFY,
     ),

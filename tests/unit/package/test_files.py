@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -252,3 +253,15 @@ def test_a_finished_package_is_readable_and_lists_all_but_the_run_s_own(tmp_path
     values = json.loads((tmp_path / abi.PROVENANCE_FILE).read_text())
     assert Provenance.from_json(values) == made
     assert finish(tmp_path, None, {"recipe": "f32"}, known) == made, "and again"
+
+
+def test_numbers_that_json_has_not_are_null(tmp_path: Path) -> None:
+    measures = {"cosine": math.nan, "errors": [math.inf, (-math.inf, 0.5)], "name": "NaN"}
+    path = tmp_path / "numerics.json"
+    write_json(path, measures)
+
+    def refused(text: str) -> float:
+        raise AssertionError(text)
+
+    expected = {"cosine": None, "errors": [None, [None, 0.5]], "name": "NaN"}
+    assert json.loads(path.read_text(), parse_constant=refused) == expected
