@@ -14,10 +14,12 @@ from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.device.upload import Uploads
+from gemma4_compile.runtime.embedding.errors import TextTooLongError
 from gemma4_compile.runtime.embedding.settings import embedding_settings
 from gemma4_compile.runtime.embedding.text_tokens import TextTokens
 from gemma4_compile.runtime.embedding.texts import Ids, calls, cut, packed
 from gemma4_compile.runtime.engine.engine import check_room
+from gemma4_compile.runtime.engine.sequence import Overflow
 from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.runtime.package.integrity import ByteCount
 from gemma4_compile.runtime.package.package import Package
@@ -163,11 +165,7 @@ class Embedder:
             if not len(text):
                 raise UsageError(f"text {number} has no token")
             if len(text) > self.max_tokens:
-                raise UsageError(
-                    f"text {number} has {len(text)} tokens, and this package takes up to "
-                    f"{self.max_tokens}",
-                    hint="cut it into passages, or compile with a larger --context",
-                )
+                raise TextTooLongError(number, Overflow(len(text), self.max_tokens))
             wrong = next((one for one in text if not 0 <= one < self.texts.vocab_size), None)
             if wrong is not None:
                 raise UsageError(

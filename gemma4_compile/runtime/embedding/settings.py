@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gemma4_compile import abi
-from gemma4_compile.errors import UsageError, printable
+from gemma4_compile.errors import printable
 from gemma4_compile.package.artifacts import ChatConfig
 from gemma4_compile.package.fields import Fields
 from gemma4_compile.package.interface import EMBEDDING
+from gemma4_compile.runtime.embedding.errors import SettingError
 
 _SHOWN = 40  # characters of a task's name
 _LETTERS = str.maketrans("", "", "-_ ")
@@ -34,7 +35,7 @@ class EmbeddingSettings:
         """What is put in front of a text of a task; None for the default.
 
         Case, hyphens, underlines and spaces of its name are not looked at, where no other has the
-        very name. UsageError for an unknown one.
+        very name. SettingError for an unknown one.
         """
         name = self.default_prompt if task is None else task
         if name is None:
@@ -43,21 +44,20 @@ class EmbeddingSettings:
             return self.prompts[name]
         known = {_plain(one): text for one, text in self.prompts.items()}
         if _plain(name) not in known:
-            raise UsageError(
-                f"task: expected one of {', '.join(self.prompts)}; found "
-                f"{printable(name[:_SHOWN])!r}",
+            raise SettingError(
+                "task",
+                f"expected one of {', '.join(self.prompts)}; found {printable(name[:_SHOWN])!r}",
                 hint="leave it out, and put a prompt of your own in front of the texts",
             )
         return known[_plain(name)]
 
     def check_dimensions(self, wanted: int | None) -> int:
-        """The wanted size of an embedding, by default all of it; UsageError for what is none."""
+        """The wanted size of an embedding, by default all of it; SettingError for what is none."""
         if wanted is None:
             return self.dimensions
         if type(wanted) is not int or not 1 <= wanted <= self.dimensions:
-            raise UsageError(
-                f"dimensions: expected 1 to {self.dimensions}, found {str(wanted)[:_SHOWN]}"
-            )
+            why = f"expected 1 to {self.dimensions}, found {str(wanted)[:_SHOWN]}"
+            raise SettingError("dimensions", why)
         return wanted
 
 

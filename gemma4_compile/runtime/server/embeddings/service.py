@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime.embedding.embedder import Embedder, Float32Array
+from gemma4_compile.runtime.embedding.errors import SettingError, TextTooLongError
 from gemma4_compile.runtime.server.api_error import ApiError, stopping
 from gemma4_compile.runtime.server.cards import ModelCard, is_called, unknown_model
 from gemma4_compile.runtime.server.counts import Counts
@@ -163,9 +164,11 @@ class EmbeddingService:
 
 def _refused(error: UsageError, param: str) -> ApiError:
     """The error of a request whose texts are none of the model's."""
-    message = f"{error}; {error.hint}" if error.hint else str(error)
-    name, _, rest = message.partition(": ")
-    if name in ("dimensions", "task"):
-        return ApiError(400, f"`{name}`: {rest}", param=name)
-    code = "context_length_exceeded" if "takes up to" in message else None
-    return ApiError(400, f"`{param}`: {message}", param=param, code=code)
+    hint = f"; {error.hint}" if error.hint else ""
+    if isinstance(error, SettingError):
+        return ApiError(400, f"`{error.name}`: {error.why}{hint}", param=error.name)
+    why = f"`{param}`: {error}{hint}"
+    if isinstance(error, TextTooLongError):
+        code = "context_length_exceeded"
+        return ApiError(400, why, param=param, code=code, overflow=error.overflow)
+    return ApiError(400, why, param=param)

@@ -11,6 +11,8 @@ import pytest
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.runtime import Chat, Embedder, Engine, Package
 from gemma4_compile.runtime.check.tune import tune
+from gemma4_compile.runtime.embedding.errors import TextTooLongError
+from gemma4_compile.runtime.engine.sequence import Overflow
 from gemma4_compile.runtime.package.integrity import Check
 from gemma4_compile.runtime.terminal.console import Console
 
@@ -82,6 +84,11 @@ def test_tokens_of_one_length_may_be_an_array(embedder: Embedder) -> None:
 def test_what_is_no_text_is_refused(embedder: Embedder) -> None:
     with pytest.raises(UsageError, match="no texts"):
         embedder.embed([])
+    with pytest.raises(TextTooLongError, match=f"takes up to {embedder.max_tokens}") as caught:
+        embedder.embed_tokens([[1], [1] * (embedder.max_tokens + 3)])
+    most = embedder.max_tokens
+    assert caught.value.overflow == Overflow(most + 3, most)
+    assert caught.value.hint
     with pytest.raises(UsageError, match=f"takes up to {embedder.max_tokens}"):
         embedder.embed(["short", "two " * embedder.max_tokens])
     with pytest.raises(UsageError, match="text 1 has no token"):
