@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tokenizers import Tokenizer
 
-_REPLACEMENT = "\ufffd"  # what the tokenizer gives for bytes that are no whole character
+REPLACEMENT = "\ufffd"  # what the tokenizer gives for bytes that are no whole character
 _MAX_HELD = 4  # bytes of the longest UTF-8 character
 
 
@@ -19,7 +19,7 @@ class StreamingDetokenizer:
         """Text that this token completes; empty while a character is incomplete."""
         self._held.append(token_id)
         text = self._decode()
-        if text.endswith(_REPLACEMENT) and len(self._held) < _MAX_HELD:
+        if text.endswith(REPLACEMENT) and len(self._held) < _MAX_HELD:
             return ""
         self._held.clear()
         return text

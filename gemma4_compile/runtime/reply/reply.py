@@ -11,13 +11,16 @@ from dataclasses import dataclass
 
 from tokenizers import Tokenizer
 
-from gemma4_compile.runtime.reply.detokenizer import StreamingDetokenizer
+from gemma4_compile.runtime.reply.detokenizer import REPLACEMENT, StreamingDetokenizer
 from gemma4_compile.runtime.reply.tool_calls import ToolCall, ToolCallError, parse_tool_calls
 
 OPEN_CHANNEL, CLOSE_CHANNEL = "<|channel>", "<channel|>"
 OPEN_CALL, CLOSE_CALL = "<|tool_call>", "<tool_call|>"
 QUOTE = '<|"|>'
 _REASONING_HEAD = "thought\n"
+# A call ends with a bracket, and maybe with what stands between two calls, or a mark of Markdown.
+_ENDS_OF_CALLS = frozenset("}]),;`")
+_MOST_READS = 64  # of a call that has no end, each of which goes through all of it
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ class ReplyParser:
         self._head_done = in_reasoning
         self._held = ""  # of reasoning: its first line in part, or what may be its last newline
         self._call: list[int] | None = None
+        self._reads = 0  # of this call, before it ended
 
     def push(self, token_id: int) -> list[Event]:
         """Events that this token completes."""
@@ -81,9 +85,9 @@ class ReplyParser:
                 return self._end_call(CLOSE_CALL)
             if token_id == ids.open_call:  # the model left the end of the one before out
                 events = self._end_call()
-                self._call = []
+                self._begin_call()
                 return events
-            if token_id == ids.open_channel and (calls := self._read(self._call, is_whole=False)):
+            if token_id == ids.open_channel and (calls := self._unended(self._call)):
                 self._call = None  # nor did it end this one before it went on to reason
                 return [*calls, *self.push(token_id)]
             self._call.append(token_id)
@@ -98,7 +102,8 @@ class ReplyParser:
             return events
         if token_id == ids.open_call:
             events = self._end_part()
-            self._in_reasoning, self._call = False, []
+            self._in_reasoning = False
+            self._begin_call()
             return events
         return self._text(self._decoder.push(token_id))
 
@@ -133,6 +138,31 @@ class ReplyParser:
                 events.append(ReasoningDelta(rest))
         return events
 
+    def _begin_call(self) -> None:
+        self._call, self._reads = [], 0
+
+    def _unended(self, ids: list[int]) -> list[ToolCall]:
+        """The calls that these tokens are, if the model left their end out; else none.
+
+        A model that opens channel after channel within a call is not to cost the square of its
+        length: what cannot be the end of a call is not read, nor all of it again and again.
+        """
+        if self._reads == _MOST_READS or not self._may_end(ids):
+            return []
+        self._reads += 1
+        return self._read(ids, is_whole=False)
+
+    def _may_end(self, ids: list[int]) -> bool:
+        """Return whether the last letter of a call is one that a call ends with.
+
+        What was read before ends with a channel's token at the latest, which is none.
+        """
+        for token_id in reversed(ids):
+            text = self._tokenizer.decode([token_id], skip_special_tokens=False).rstrip()
+            if text:  # a part of a character may be of a space
+                return text[-1] in _ENDS_OF_CALLS or text[-1] == REPLACEMENT
+        return False
+
     def _end_call(self, close: str = "") -> list[Event]:
         """The calls between two marks; where they cannot be read, the model's own words."""
         assert self._call is not None, "only called inside a call"
@@ -157,14 +187,16 @@ class ReplyParser:
         """Reasoning that stands within a call, and the tokens around it."""
         thought: list[Event] = []
         rest: list[int] = []
+        close = self._ids.close_channel
+        last = max((i for i, token_id in enumerate(ids) if token_id == close), default=-1)
         at = 0
         while at < len(ids):
-            if ids[at] != self._ids.open_channel or self._ids.close_channel not in ids[at:]:
+            if ids[at] != self._ids.open_channel or at > last:
                 rest.append(ids[at])
                 at += 1
                 continue
-            assert self._ids.close_channel is not None, "it is among the tokens"
-            end = ids.index(self._ids.close_channel, at)
+            assert close is not None, "it is among the tokens"
+            end = ids.index(close, at)
             parser = ReplyParser(self._tokenizer)
             for token_id in ids[at : end + 1]:
                 thought += parser.push(token_id)

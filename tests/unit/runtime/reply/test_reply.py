@@ -16,7 +16,7 @@ from gemma4_compile.runtime.reply.reply import (
     ReplyParser,
     TextDelta,
 )
-from gemma4_compile.runtime.reply.tool_calls import ToolCall
+from gemma4_compile.runtime.reply.tool_calls import ToolCall, parse_tool_calls
 from tests.scripted_engine import encode, tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
@@ -167,3 +167,43 @@ def test_the_parser_without_marks_returns_everything_as_text() -> None:
     ids = encode("a<|channel>thought\n€", TOKENIZER)
     events = [event for token_id in ids for event in parser.push(token_id)] + parser.finish()
     assert joined(events) == [TextDelta("athought\n€")]
+
+
+class Patient(ReplyParser):
+    """Reads a call again before every channel, as the form says."""
+
+    def _unended(self, ids: list[int]) -> list[ToolCall]:
+        return self._read(ids, is_whole=False)
+
+
+MARKED = [
+    *("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", '<|"|>', "thought\n"),
+    *("call:f{", "a:1", "a:[", "]", "}", "x(", ")", ",", ";", " ", "\u3000", "\n", '"', "`"),
+]
+
+
+@given(st.lists(st.sampled_from([encode(text) for text in MARKED]), max_size=24))
+@settings(max_examples=150, deadline=None)
+def test_calls_without_an_end_are_those_of_reading_before_every_channel(
+    pieces: list[list[int]],
+) -> None:
+    ids = [*encode("<|tool_call>call:f{"), *(one for piece in pieces for one in piece)]
+    patient = Patient(TOKENIZER)
+    expected = [event for token_id in ids for event in patient.push(token_id)] + patient.finish()
+    assert parse(ids) == expected
+
+
+@pytest.mark.parametrize("step", ["<|channel>", "<|channel>}", "<|channel>thought\nx<channel|>"])
+def test_channels_within_a_call_do_not_cost_its_square(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+
+    def counted(texts: list[str], *, is_whole: bool) -> list[ToolCall]:
+        read.append(sum(map(len, texts)))
+        return parse_tool_calls(texts, is_whole=is_whole)
+
+    monkeypatch.setattr("gemma4_compile.runtime.reply.reply.parse_tool_calls", counted)
+    ids = encode("<|tool_call>call:f{a:[") + encode(step) * 400
+    assert joined(parse(ids))[-1] == TextDelta(TOKENIZER.decode(ids, skip_special_tokens=False))
+    assert len(read) <= 66
