@@ -192,6 +192,8 @@ class TensorCoreTuning:
     warp_rows: int = 64
     warp_columns: int = 64
 
+    group: ClassVar[int] = 0  # no scales lie beside the tiles
+
     @property
     def threads(self) -> int:
         """Threads of a block."""

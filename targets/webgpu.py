@@ -84,10 +84,10 @@ H200 = replace(SUBGROUPS, limits="h200", tuning=read_tuning("h200"), activations
 """Tuned on an NVIDIA H200: for large discrete GPUs."""
 
 H200_MATRICES = replace(H200, limits="h200-matrices", features=("subgroups", FEATURE))
-"""`h200` with subgroup matrices in the towers of pictures and float sounds: Dawn's experiment.
+"""`h200` with subgroup matrices in prompts and the towers of pictures and float sounds.
 
-A device has them only where its browser was started with unsafe WebGPU. Subgroups have exactly 32
-threads here.
+They are Dawn's experiment: a device has them only where its browser was started with unsafe WebGPU.
+Subgroups have exactly 32 threads here.
 """
 
 LIMITS = {

@@ -2,7 +2,8 @@
 
 The base classes are those of floats. The rounding to int8: activation_quantization.py, by groups,
 and static_rounding.py, by the steps of a checkpoint. Definitions multiply the rounded vector in
-float32; kernels sum products of integers, within a group or over a row, exactly.
+float32; kernels sum products of integers, within a group or over a row, exactly; those of
+`HalvedInt8` round both operands to float16 instead.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ class Activations:
     @classmethod
     def from_description(cls, values: Mapping[str, object]) -> type[Activations]:
         """Return the class of activations from their fields."""
-        forms = {vars(one)["form"]: one for one in cls.__subclasses__()}
+        kinds = (*cls.__subclasses__(), *Int8.__subclasses__())
+        forms = {vars(one)["form"]: one for one in kinds}
         return forms.get(values.get("form"), cls)
 
 
@@ -37,6 +39,13 @@ class Int8(Activations):
 
     tiled: bool = False
     form: str = "int8"
+
+
+@dataclass(frozen=True)
+class HalvedInt8(Int8):
+    """Packed groups of int8 whose kernel multiplies them, and the weights, as float16."""
+
+    form: str = "int8_as_float16"
 
 
 @dataclass(frozen=True)
@@ -110,6 +119,6 @@ def packed_of(output: Output) -> PackedOutput:
     return output
 
 
-FLOATS, INT8 = Activations(), Int8()
+FLOATS, INT8, HALVED_INT8 = Activations(), Int8(), HalvedInt8()
 STEPPED, STEPPED_INT8 = Stepped(), Stepped(as_int8=True)
 FLOAT32 = Output()

@@ -21,6 +21,7 @@ from gemma4_compile.operators.activations import (
     FLOATS,
     PACKED,
     Activations,
+    HalvedInt8,
     Int8,
     Output,
     PackedOutput,
@@ -28,6 +29,7 @@ from gemma4_compile.operators.activations import (
 from gemma4_compile.operators.base import Operator, te_prim_func
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.examples import (
+    OPERANDS_F16,
     Sizes,
     chosen_experts,
     expert_order,
@@ -108,6 +110,11 @@ class ExpertLinear(Operator):
         return isinstance(self.activations, Int8)
 
     @property
+    def in_halves(self) -> bool:
+        """Whether those and the weights are multiplied as float16."""
+        return isinstance(self.activations, HalvedInt8)
+
+    @property
     def is_gate_up(self) -> bool:
         """Return whether this is the first of the two matmuls."""
         return self.epilogue == Epilogue.GELU_PAIRS.value
@@ -152,7 +159,8 @@ class ExpertLinear(Operator):
         return n if self.is_gate_up else n * self.top_k, n * self.top_k
 
     def tolerance(self, result: str) -> float:
-        return super().tolerance(result) + self._own_error
+        halves = OPERANDS_F16 if self.in_halves else 0.0
+        return super().tolerance(result) + self._own_error + halves
 
     def moved_share(self) -> float:
         return moved_share(self._own_error)

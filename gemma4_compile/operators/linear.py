@@ -24,6 +24,7 @@ from gemma4_compile.operators.activations import (
     INTERLEAVED,
     PACKED,
     Activations,
+    HalvedInt8,
     Int8,
     Output,
     PackedOutput,
@@ -32,7 +33,7 @@ from gemma4_compile.operators.activations import (
 )
 from gemma4_compile.operators.base import Operator, TensorSpec, te_prim_func
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.examples import Sizes, own_vector_error
+from gemma4_compile.operators.examples import OPERANDS_F16, Sizes, own_vector_error
 from gemma4_compile.operators.math import as_f32, f32, gelu_tanh, softcap
 from gemma4_compile.operators.prologues import PLAIN, MadeVector, Prologue
 from gemma4_compile.operators.rows import One, Rows
@@ -131,6 +132,11 @@ class Linear(Operator):
         return isinstance(self.activations, Int8)
 
     @property
+    def in_halves(self) -> bool:
+        """Whether those and the weights are multiplied as float16."""
+        return isinstance(self.activations, HalvedInt8)
+
+    @property
     def steps_in(self) -> bool:
         """Whether they are whole steps of the checkpoint, by the kernel or by what packs them."""
         return isinstance(self.activations, Stepped)
@@ -225,7 +231,7 @@ class Linear(Operator):
     def tolerance(self, result: str) -> float:
         # The new residual and the router's scores are made in float32.
         own = 0.0 if result in ("out", "routed") else self._vector_error
-        return super().tolerance(result) + own
+        return super().tolerance(result) + own + (OPERANDS_F16 if self.in_halves else 0.0)
 
     @property
     def _vector_error(self) -> float:

@@ -16,6 +16,7 @@ from gemma4_compile.passes.fuse_norm_linear import fuse_norm_linear
 from gemma4_compile.passes.fuse_residual_norm import fuse_residual_norm
 from gemma4_compile.passes.fuse_router import fuse_router
 from gemma4_compile.passes.fusion_limits import FusionLimits, fusion_limits
+from gemma4_compile.passes.multiply_halves import multiply_halves
 from gemma4_compile.passes.operator_graph import OperatorGraph, rewrite
 from gemma4_compile.passes.quantize_activations import quantize_activations, quantize_unfused
 from gemma4_compile.passes.round_by_steps import round_by_steps
@@ -40,6 +41,7 @@ FUSIONS: Sequence[Fusion] = (
     few_row_experts,
     tile_rows,
     split_matmuls,
+    multiply_halves,
 )
 
 

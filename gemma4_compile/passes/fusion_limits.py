@@ -15,6 +15,8 @@ from gemma4_compile.passes.operator_graph import OperatorCall
 from gemma4_compile.targets.kernels.attention.tensor_core_chunk_shape import LARGEST_HEAD
 from gemma4_compile.targets.kernels.linear.float_gemv import fused_width
 from gemma4_compile.targets.kernels.tiles.few_row_shape import reads_tiles
+from gemma4_compile.targets.kernels.tiles.subgroup_chunk_products import takes_halves
+from gemma4_compile.targets.kernels.tiles.subgroup_matrices import has_subgroup_matrices
 from gemma4_compile.targets.spec import INT8, UNLIMITED, TargetSpec
 from gemma4_compile.targets.tuning import FusionTuning
 
@@ -34,6 +36,8 @@ class FusionLimits:
     few_rows : splits of the keys of a few rows; None where few rows have no kernels of their own
     reads_tiles : whether a matmul of a few rows has a kernel that reads them in tiles, by its
         matrix; None where none has
+    takes_halves : whether a chunk's matmul on packed rows has a kernel that multiplies float16, by
+        its matrix; None where none has
     folds_steps : kernels of floats round to a checkpoint's steps what they read and what they make
     """
 
@@ -43,6 +47,7 @@ class FusionLimits:
     tuning: FusionTuning = field(default_factory=FusionTuning)
     few_rows: AttentionOptions | None = None
     reads_tiles: Callable[[WeightLayout], bool] | None = None
+    takes_halves: Callable[[WeightLayout], bool] | None = None
     folds_steps: bool = True
 
     def binds(self, tensors: Sequence[relax.Expr], results: int) -> bool:
@@ -63,7 +68,8 @@ def fusion_limits(target: TargetSpec) -> FusionLimits:
         return FusionLimits(None, UNLIMITED, int8, tuning, folds_steps=False)
     width, splits = fused_width(target), few_row_options(target)
     tiles = partial(reads_tiles, spec=target) if target.tensor_cores else None
-    return FusionLimits(target.max_storage_buffers, width, int8, tuning, splits, tiles)
+    halves = takes_halves if has_subgroup_matrices(target) else None
+    return FusionLimits(target.max_storage_buffers, width, int8, tuning, splits, tiles, halves)
 
 
 def attention_options(target: TargetSpec) -> AttentionOptions:

@@ -171,6 +171,8 @@ def select(operator: Operator, spec: TargetSpec) -> Factory:
                 else few_row_gemv.make_few_row_gemv
             )
         case Linear(rows=Chunk()):
+            if operator.in_halves:
+                return gemm.make_subgroup_matrix_chunk
             if gemm.fits_byte_tensor_cores(operator, spec):
                 return gemm.make_byte_tensor_core_gemm
             on_simdgroups = gemm.fits_simdgroups(operator, spec)
@@ -226,6 +228,8 @@ def _of_experts(operator: ExpertLinear, spec: TargetSpec) -> Factory:
                 else few_row_experts.make_few_row_experts
             )
         case ExpertLinear(rows=Chunk()):
+            if operator.in_halves:
+                return experts.make_subgroup_matrix_experts
             on_tensor_cores = experts.fits_byte_tensor_cores(operator, spec)
             return (
                 experts.make_byte_tensor_core_experts

@@ -9,6 +9,7 @@ from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.passes.kernel_sources import kernel_source
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels import make_kernel
+from tests.numerics.linear.test_subgroup_matrix_chunk import OPERATORS as OF_CHUNKS
 from tests.numerics.tensor_cores import OPERATORS
 from tests.web.dawn import HERE, VulkanDriver, run_node
 
@@ -32,8 +33,9 @@ def source(operator: Operator) -> str:
 
 
 def test_every_kernel_is_valid_wgsl(lavapipe: VulkanDriver, tmp_path: Path) -> None:
-    texts = [source(operator) for operator in OPERATORS]
-    attention = [text for op, text in zip(OPERATORS, texts, strict=True)
+    every = [*OPERATORS, OF_CHUNKS[0]]
+    texts = [source(operator) for operator in every]
+    attention = [text for op, text in zip(every, texts, strict=True)
                  if isinstance(op, PatchAttention)]  # fmt: skip
     assert all("subgroupMatrixMultiplyAccumulate" in text for text in texts)
     # A barrier in a branch is valid only because the whole block takes it.
@@ -43,6 +45,14 @@ def test_every_kernel_is_valid_wgsl(lavapipe: VulkanDriver, tmp_path: Path) -> N
 
     assert found == [""] * len(texts)
     assert "uniform control flow" in wrong
+
+
+@pytest.mark.slow
+def test_every_form_of_weights_is_valid_wgsl(lavapipe: VulkanDriver, tmp_path: Path) -> None:
+    texts = [source(operator) for operator in OF_CHUNKS[1:]]
+    assert all("subgroupMatrixMultiplyAccumulate" in text for text in texts)
+    found = errors(lavapipe, tmp_path, *texts)
+    assert found == [""] * len(texts)
 
 
 def test_every_shape_of_the_trial_is_valid_wgsl(lavapipe: VulkanDriver, tmp_path: Path) -> None:

@@ -48,8 +48,12 @@ from gemma4_compile.targets.kernels.tiles.stepped_products import (
     SteppedTileProduct,
     scaled_levels,
 )
+from gemma4_compile.targets.kernels.tiles.subgroup_chunk_products import SubgroupTileProduct
 from gemma4_compile.targets.spec import TargetSpec
-from gemma4_compile.targets.tuning import GemmTuning
+from gemma4_compile.targets.tuning import GemmTuning, TensorCoreTuning
+
+Shape = TileShape | SimdgroupShape | ByteTileShape | TensorCoreTuning
+"""Division of a block's work, of each product of tiles."""
 
 
 def make_gemm(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
@@ -91,6 +95,12 @@ def make_byte_tensor_core_gemm(operator: Linear, spec: TargetSpec) -> tirx.PrimF
     return _make(operator, _byte_shape(operator, spec), make)
 
 
+def make_subgroup_matrix_chunk(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
+    """`make_gemm` with matrices of float16 that a subgroup multiplies."""
+    size = spec.tuning.subgroup_matrices.tile(operator.layout.rows)
+    return _make(operator, size, SubgroupTileProduct)
+
+
 def _byte_shape(operator: Linear, spec: TargetSpec) -> ByteTileShape:
     layout = operator.layout
     size = spec.tuning.byte_tiles.tile(layout.rows)
@@ -100,8 +110,8 @@ def _byte_shape(operator: Linear, spec: TargetSpec) -> ByteTileShape:
 
 def _make(
     operator: Linear,
-    shape: TileShape | SimdgroupShape | ByteTileShape,
-    make: Callable[..., TileProduct | SimdgroupTileProduct | WarpTileProduct],
+    shape: Shape,
+    make: Callable[..., TileProduct | SimdgroupTileProduct | WarpTileProduct | SubgroupTileProduct],
 ) -> tirx.PrimFunc:
     n, rows, cols = operator.rows.extent(), operator.layout.rows, operator.cols
     is_int8 = operator.is_int8
@@ -172,9 +182,7 @@ def tile_product(
     return Int8TileProduct(shape, x[0], x[1], weights, thread, row_of_x, row_of_w)
 
 
-def step_count(
-    shape: TileShape | SimdgroupShape | ByteTileShape, cols: int, in_words: bool = False
-) -> int:
+def step_count(shape: Shape, cols: int, in_words: bool = False) -> int:
     """Steps for so many channels, which are in words where a shape has groups."""
     return -(-cols // (shape.depth * (WORD if shape.group or in_words else 1)))
 

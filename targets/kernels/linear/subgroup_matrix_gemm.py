@@ -2,7 +2,7 @@
 
 Definition: `BoundedLinear` in operators/bounded_linear.py. As in tensor_core_gemm.py both tiles lie
 in shared memory row by row as halves, weights are decoded on their way there, and what the next
-step needs is read before a step's products. At the end the sums go through the tiles' memory.
+step needs is read before a step's products. Tiles and sums: tiles/subgroup_products.py.
 """
 
 from __future__ import annotations
@@ -30,30 +30,25 @@ from gemma4_compile.targets.kernels.tiles.loaders import (
     vector,
 )
 from gemma4_compile.targets.kernels.tiles.subgroup_matrices import (
-    SIDE,
-    SIDE_PIECES,
-    SIDE_SUM_PIECES,
-    SUBGROUP,
-    SUM_PIECE,
-    clear,
     halves_of,
     has_subgroup_matrices,
-    load_left,
-    load_right,
-    multiply_add,
     piece_of,
     read_piece,
-    store_sums,
+)
+from gemma4_compile.targets.kernels.tiles.subgroup_products import (
+    COUNTED,
+    COUNTING,
+    FLOATS,
+    WEIGHTS,
+    PieceLoader,
+    SubgroupSums,
+    tile_pieces,
 )
 from gemma4_compile.targets.kernels.tiles.tensor_cores import PIECE, shared_pieces
 from gemma4_compile.targets.spec import TargetSpec
 from gemma4_compile.targets.tuning import TensorCoreTuning
 
-HALF, FLOATS = "float16", f"float32x{VECTOR}"
-WEIGHTS = 16  # of a row, that a thread reads at a time: four words of bytes
-SUM_PADDING = 2  # pieces after each row of sums: so rows begin in different banks
-# As a half, 0x6400 is 1024, whose last ten bits count ones.
-COUNTING, COUNTED = 0x64006400, 1024
+HALF = "float16"
 
 
 def fits_subgroup_matrices(operator: BoundedLinear, spec: TargetSpec) -> bool:
@@ -66,55 +61,7 @@ def fits_subgroup_matrices(operator: BoundedLinear, spec: TargetSpec) -> bool:
     return has_subgroup_matrices(spec) and halves and forms and operator.cols % WEIGHTS == 0
 
 
-class _Loader:
-    """Moves rows of a matrix into a tile of halves; a thread moves `unit` channels at a time.
-
-    Parameters
-    ----------
-    memory, first : the tile begins in this piece
-    rows : of the tile
-    row_of : from a row of the tile to one of the matrix; clamped, so that it exists
-    """
-
-    def __init__(
-        self,
-        size: TensorCoreTuning,
-        unit: int,
-        cols: int,
-        memory: Buffer,
-        first: int,
-        rows: int,
-        thread: Expr,
-        row_of: RowOf,
-    ) -> None:
-        self.size, self.unit, self.cols, self._memory = size, unit, cols, memory
-        self._units = size.depth // unit
-        self.count = rows * self._units // size.threads
-        assert self.count * size.threads == rows * self._units, "every thread has as many units"
-        self._unit = bind(tirx.floormod(thread, self._units))  # threads: a multiple of the units
-        tile_rows = [
-            bind(tirx.floordiv(thread + index * size.threads, self._units))
-            for index in range(self.count)
-        ]
-        self.rows = [bind(row_of(row)) for row in tile_rows]
-        self._places = [
-            bind(row * size.row_pieces + self._unit * (unit // PIECE) + first) for row in tile_rows
-        ]
-
-    def at(self, step: Expr) -> Expr:
-        """The thread's unit of a row in a step, the last one beyond the end."""
-        return bind(tirx.min(step * self._units + self._unit, self.cols // self.unit - 1))
-
-    def inside(self, step: Expr) -> Expr:
-        """Return whether the row has the thread's unit in a step."""
-        return bind(step * self._units + self._unit) < self.cols // self.unit
-
-    def put(self, index: int, piece: int, value: Expr) -> None:
-        """Write a piece of a unit into the tile."""
-        store(self._memory, value, self._places[index] + piece)
-
-
-class _RowsLoader(_Loader):
+class _RowsLoader(PieceLoader):
     """Rows of x within bounds; 0 beyond the last channel."""
 
     def __init__(
@@ -153,7 +100,7 @@ class _RowsLoader(_Loader):
         return materialize(wide.astype(f"{HALF}x{VECTOR}"), f"{HALF}x{VECTOR}")
 
 
-class _WeightsLoader(_Loader):
+class _WeightsLoader(PieceLoader):
     """Rows of a stored matrix; beyond the last channel some of its values."""
 
     def __init__(
@@ -231,107 +178,6 @@ def _bits(value: int) -> Expr:
     return tirx.const(value, "uint32")
 
 
-class _SubgroupSums:
-    """The sums of one subgroup's part of the tile: matrix i * wide + j is row i, column j."""
-
-    def __init__(self, size: TensorCoreTuning, thread: Expr) -> None:
-        self.size = size
-        self.lane = bind(tirx.floormod(thread, SUBGROUP))
-        self.subgroup = bind(tirx.floordiv(thread, SUBGROUP))
-        across = size.columns // size.warp_columns
-        self.first_row = bind(tirx.floordiv(self.subgroup, across) * size.warp_rows)
-        self.first_column = bind(tirx.floormod(self.subgroup, across) * size.warp_columns)
-        self.tall, self.wide = size.warp_rows // SIDE, size.warp_columns // SIDE
-        for total in range(self.tall * self.wide):
-            clear(total)
-
-    def multiply(self, memory: Buffer) -> None:
-        """Add the products of a step's tiles."""
-        size, pitch = self.size, self.size.row_pieces
-        x = bind(self.first_row * pitch)
-        w = bind(self.first_column * pitch + size.rows * pitch)
-        for part in range(size.depth // SIDE):
-            for i in range(self.tall):
-                load_left(i, memory, x + (i * SIDE * pitch + part * SIDE_PIECES), pitch)
-            for j in range(self.wide):
-                load_right(j, memory, w + (j * SIDE * pitch + part * SIDE_PIECES), pitch)
-            for i in range(self.tall):
-                for j in range(self.wide):
-                    multiply_add(i * self.wide + j, i, j)
-
-    def finish(
-        self,
-        memory: Buffer,
-        args: BoundedOperands,
-        first: tuple[Expr, Expr],
-        limits: Sequence[Expr],
-        last: Expr,
-    ) -> None:
-        """Store the epilogue of all sums; `first` is the tile's first row and weight row.
-
-        As many matrices at a time as the tiles' memory holds of every subgroup.
-        """
-        at_once = _matrices_at_once(self.size)
-        pitch = at_once * SIDE_SUM_PIECES + SUM_PADDING
-        base = bind(self.subgroup * (SIDE * pitch))
-        for i in range(self.tall):
-            for j in range(0, self.wide, at_once):
-                barrier()  # the memory may still be being read
-                for k in range(at_once):
-                    store_sums(i * self.wide + j + k, memory, base + k * SIDE_SUM_PIECES, pitch)
-                barrier()
-                row = bind(first[0] + self.first_row + i * SIDE)
-                column = bind(first[1] + self.first_column + j * SIDE)
-                self._store(memory, base, at_once, pitch, args, (row, column), limits, last)
-
-    def _store(
-        self,
-        memory: Buffer,
-        base: Expr,
-        matrices: int,
-        pitch: int,
-        args: BoundedOperands,
-        first: tuple[Expr, Expr],
-        limits: Sequence[Expr],
-        last: Expr,
-    ) -> None:
-        """Neighbouring threads store neighbouring vectors of a row."""
-        together = args.vectors_at_once
-        groups = matrices * SIDE_SUM_PIECES // together  # of a row
-        with T.serial(0, SIDE * groups // SUBGROUP) as iteration:
-            item = bind(iteration * SUBGROUP + self.lane)
-            row, group = bind(tirx.floordiv(item, groups)), bind(tirx.floormod(item, groups))
-            place = bind(base + row * pitch + group * together)
-            vectors = [
-                materialize(tirx.reinterpret(FLOATS, memory[place + i]), FLOATS)
-                for i in range(together)
-            ]
-            to = bind(first[0] + row), bind(first[1] + group * (together * SUM_PIECE))
-            if args.stores_vectors:
-                args.store_vectors(*to, vectors, limits, last)
-            else:
-                sums = [bind(lane_of(four, i)) for four in vectors for i in range(SUM_PIECE)]
-                args.store_sums(*to, sums, limits, last)
-
-
-def _tile_pieces(size: TensorCoreTuning) -> int:
-    """Pieces of both tiles."""
-    return (size.rows + size.columns) * size.row_pieces
-
-
-def _matrices_at_once(size: TensorCoreTuning) -> int:
-    """Matrices of sums in a row of a subgroup's that fit into the tiles' memory."""
-    subgroups, wide = size.threads // SUBGROUP, size.warp_columns // SIDE
-    fitting = [
-        count
-        for count in range(1, wide + 1)
-        if wide % count == 0
-        and subgroups * SIDE * (count * SIDE_SUM_PIECES + SUM_PADDING) <= _tile_pieces(size)
-    ]
-    assert fitting, "memory for a matrix of sums of every subgroup"
-    return max(fitting)
-
-
 def make_subgroup_matrix_gemm(operator: BoundedLinear, spec: TargetSpec) -> tirx.PrimFunc:
     """Clip x on its way to shared memory, sums before the epilogue.
 
@@ -347,14 +193,14 @@ def make_subgroup_matrix_gemm(operator: BoundedLinear, spec: TargetSpec) -> tirx
             block_m = bind(i32(tile))
             limits, last = args.limits(), bind(i32(n) - 1)
             first_m, first_n = bind(block_m * size.rows), bind(block_n * size.columns)
-            memory = shared_pieces(_tile_pieces(size))
+            memory = shared_pieces(tile_pieces(size))
             left = _RowsLoader(
                 size, x, memory, thread, lambda i: tirx.min(first_m + i, last), limits
             )
             right = _WeightsLoader(
                 size, weights, memory, thread, lambda i: tirx.min(first_n + i, rows - 1)
             )
-            sums, steps = _SubgroupSums(size, thread), -(-cols // size.depth)
+            sums, steps = SubgroupSums(size, thread), -(-cols // size.depth)
             left.read(i32(0))
             right.read(i32(0))
             with T.serial(0, steps) as step:
@@ -366,5 +212,13 @@ def make_subgroup_matrix_gemm(operator: BoundedLinear, spec: TargetSpec) -> tirx
                 left.read(following)
                 right.read(following)
                 sums.multiply(memory)
-            sums.finish(memory, args, (first_m, first_n), limits, last)
+
+            def finish(row: Expr, column: Expr, vectors: Sequence[Expr]) -> None:
+                if args.stores_vectors:
+                    args.store_vectors(row, column, vectors, limits, last)
+                else:
+                    values = [bind(lane_of(four, i)) for four in vectors for i in range(VECTOR)]
+                    args.store_sums(row, column, values, limits, last)
+
+            sums.finish(memory, (first_m, first_n), args.vectors_at_once, finish)
     return build.result

@@ -21,6 +21,7 @@ from gemma4_compile.targets.kernels.common.blocks import Block, launch, resident
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.float_gemv import LaneRows, gemv_shape
 from gemma4_compile.targets.kernels.linear.gemm import (
+    Shape,
     left_args,
     shape_of,
     step_count,
@@ -28,15 +29,18 @@ from gemma4_compile.targets.kernels.linear.gemm import (
 )
 from gemma4_compile.targets.kernels.tiles.byte_tile_shape import ByteTileShape
 from gemma4_compile.targets.kernels.tiles.byte_tiles import ByteTileProduct, WarpTileProduct
-from gemma4_compile.targets.kernels.tiles.products import TileProduct, TileShape
+from gemma4_compile.targets.kernels.tiles.products import TileProduct
 from gemma4_compile.targets.kernels.tiles.simdgroup_matrices import (
     SimdgroupShape,
     SimdgroupTileProduct,
     has_simdgroup_matrices,
 )
+from gemma4_compile.targets.kernels.tiles.subgroup_chunk_products import SubgroupTileProduct
 from gemma4_compile.targets.spec import UNLIMITED, TargetSpec
+from gemma4_compile.targets.tuning import TensorCoreTuning
 
 SIMDGROUP_COLUMNS = 128  # rows of W of a threadgroup of four simdgroups
+SUBGROUP_COLUMNS = 32  # of them, a subgroup's
 EXPERT_THREAD_M = 8  # rows of x that a thread sums, of a tile of one expert
 
 
@@ -148,6 +152,13 @@ def make_byte_tensor_core_experts(operator: ExpertLinear, spec: TargetSpec) -> t
     return _make_tiles(operator, _byte_shape(operator, spec), ByteTileProduct)
 
 
+def make_subgroup_matrix_experts(operator: ExpertLinear, _spec: TargetSpec) -> tirx.PrimFunc:
+    """`make_expert_gemm` with matrices of float16 that a subgroup multiplies."""
+    # One subgroup has all rows of an expert's tile, which are few.
+    size = TensorCoreTuning(operator.tile, warp_rows=operator.tile, warp_columns=SUBGROUP_COLUMNS)
+    return _make_tiles(operator, size, SubgroupTileProduct)
+
+
 def _byte_shape(operator: ExpertLinear, spec: TargetSpec) -> ByteTileShape:
     size = replace(spec.tuning.byte_tiles.experts, rows=operator.tile)
     limit, minima = spec.max_shared_memory_bytes, isinstance(operator.layout, MinimaLayout)
@@ -156,8 +167,8 @@ def _byte_shape(operator: ExpertLinear, spec: TargetSpec) -> ByteTileShape:
 
 def _make_tiles(
     operator: ExpertLinear,
-    shape: TileShape | SimdgroupShape | ByteTileShape,
-    make: Callable[..., TileProduct | SimdgroupTileProduct | WarpTileProduct],
+    shape: Shape,
+    make: Callable[..., TileProduct | SimdgroupTileProduct | WarpTileProduct | SubgroupTileProduct],
 ) -> tirx.PrimFunc:
     (rows, pairs), cols, expert_rows = operator.row_counts(), operator.cols, operator.expert_rows
     tile_count, is_int8 = operator.tile_count(pairs), operator.is_int8

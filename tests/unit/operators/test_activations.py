@@ -7,6 +7,7 @@ import pytest
 from gemma4_compile.operators.activations import (
     FLOAT32,
     FLOATS,
+    HALVED_INT8,
     INT8,
     PACKED,
     Activations,
@@ -17,12 +18,12 @@ from gemma4_compile.operators.activations import (
 from gemma4_compile.operators.base import operator_of
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import Linear, WeightLayout
-from gemma4_compile.operators.rows import Few
+from gemma4_compile.operators.rows import CHUNK, Few
 
 LAYOUT = WeightLayout(4, "float16", 32, 64, (64,))
 
 
-@pytest.mark.parametrize("activations", [FLOATS, INT8, Int8(tiled=True)])
+@pytest.mark.parametrize("activations", [FLOATS, INT8, Int8(tiled=True), HALVED_INT8])
 @pytest.mark.parametrize("output", [FLOAT32, PackedOutput(interleaved=True)])
 def test_they_travel_with_their_matmul(activations: Activations, output: Output) -> None:
     dtype = "float16" if activations == FLOATS else PACKED
@@ -49,3 +50,10 @@ def test_a_vector_that_the_kernel_rounds_has_its_error() -> None:
     assert packed.tolerance("sums") == plain.tolerance("sums") < own.tolerance("sums")
     assert own.moved_share() > packed.moved_share()
     assert (packed.packs, plain.packs) == (True, False)
+
+
+def test_operands_in_float16_have_their_rounding() -> None:
+    packed = Linear(CHUNK, LAYOUT, PACKED, activations=INT8)
+    halved = Linear(CHUNK, LAYOUT, PACKED, activations=HALVED_INT8)
+    assert halved.tolerance("y") == packed.tolerance("y") + 2 * 2.0**-11
+    assert halved.is_int8

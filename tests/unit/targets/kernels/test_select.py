@@ -12,6 +12,7 @@ import pytest
 
 from gemma4_compile.errors import LoweringError
 from gemma4_compile.operators.activations import (
+    HALVED_INT8,
     IN_ORDER,
     INT8,
     PACKED,
@@ -68,6 +69,7 @@ OPERATORS: Mapping[str, Operator] = {
     "rounding to steps": RoundToStep(1536, "float32", 2, IN_ORDER),
     "chunk, int8": int8_linear(CHUNK, LAYOUT, PACKED),
     "gate and up of a chunk, int8": int8_linear(CHUNK, LAYOUT, PACKED, "gelu_pairs"),
+    "chunk, int8 as float16": Linear(CHUNK, LAYOUT, PACKED, activations=HALVED_INT8),
     "tower": BoundedLinear(CHUNK, BYTES, F16),
     "tower, float32": BoundedLinear(CHUNK, replace(BYTES, dtype="float32"), "float32"),
     "patches": PatchAttention(12, 64, 3, F16, F16),
@@ -79,6 +81,9 @@ OPERATORS: Mapping[str, Operator] = {
     "experts of few rows, int8": replace(EXPERTS, rows=Few(MOST), activations=INT8),
     "experts of a chunk": replace(EXPERTS, rows=CHUNK),
     "experts of a chunk, int8": replace(EXPERTS, rows=CHUNK, in_dtype=PACKED, activations=INT8),
+    "experts of a chunk, int8 as float16": replace(
+        EXPERTS, rows=CHUNK, in_dtype=PACKED, activations=HALVED_INT8
+    ),
     "norm": NORM,
     "norm, packed": replace(NORM, rows=ONE, output=PackedOutput()),
     "norm of few rows, packed": replace(NORM, rows=Few(MOST), output=PackedOutput()),
@@ -130,6 +135,7 @@ chunk, int8: linear/gemm
     cuda: linear/byte_tensor_core_gemm
 gate and up of a chunk, int8: linear/gemm
     cuda: linear/byte_tensor_core_gemm
+chunk, int8 as float16: linear/subgroup_matrix_chunk
 tower: linear/bounded_gemm
     webgpu/h200-matrices: linear/subgroup_matrix_gemm
     metal/simdgroups: linear/simdgroup_bounded_gemm
@@ -150,6 +156,7 @@ experts of few rows, int8: moe/few_row_experts
 experts of a chunk: moe/expert_gemm
 experts of a chunk, int8: moe/expert_gemm
     cuda: moe/byte_tensor_core_experts
+experts of a chunk, int8 as float16: moe/subgroup_matrix_experts
 norm: norms/residual_norm
 norm, packed: linear/quantized_norm
 norm of few rows, packed: linear/quantized_few_row_norm

@@ -1,0 +1,116 @@
+"""A chunk's matmuls and experts in subgroup matrices, emulated, against the definition, on Dawn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gemma4_compile.operators.activations import HALVED_INT8, PACKED
+from gemma4_compile.operators.base import Operator
+from gemma4_compile.operators.epilogue import Epilogue
+from gemma4_compile.operators.expert_linear import ExpertLinear
+from gemma4_compile.operators.linear import Linear, WeightLayout
+from gemma4_compile.operators.minima import MinimaLayout
+from gemma4_compile.operators.rows import CHUNK
+from gemma4_compile.targets.tuning import SubgroupMatrixTuning, TensorCoreTuning
+from tests.marks import shares
+from tests.numerics.dawn_kernels import run_on_dawn
+from tests.numerics.definitions import run
+from tests.numerics.emulated_matrices import emulated_spec
+from tests.numerics.kernel_cases import KernelCase, differences, make_case
+from tests.web.dawn import VulkanDriver
+
+pytestmark = pytest.mark.dawn
+
+GROUP = 32
+PAIRS, GATE, CAPPED, DOWN = (
+    one.value for one in (Epilogue.GELU_PAIRS, Epilogue.GELU_GATE, Epilogue.SOFTCAP, Epilogue.NONE)
+)
+
+
+def groups(bits: int, cols: int, *rows: int) -> WeightLayout:
+    return WeightLayout(bits, "float16", GROUP, cols, rows)
+
+
+def minima(cols: int, *rows: int) -> MinimaLayout:
+    return MinimaLayout(4, "uint32", GROUP, cols, rows)
+
+
+def halved(layout: WeightLayout, epilogue: str = DOWN, **fields: Any) -> Linear:
+    return Linear(CHUNK, layout, PACKED, epilogue, activations=HALVED_INT8, **fields)
+
+
+def experts(layout: WeightLayout, rows: int, **fields: Any) -> ExpertLinear:
+    return ExpertLinear(layout, rows, 6, 3, PACKED, activations=HALVED_INT8, rows=CHUNK, **fields)
+
+
+OPERATORS: tuple[Operator, ...] = (
+    # Rows that end within a tile, a tile in two parts; one group, odd numbers of them.
+    halved(groups(4, 96, 64, 64, 40)),
+    halved(groups(8, 160, 200), PAIRS),
+    experts(groups(4, 96, 80 * 4, 80 * 2), 80),
+    halved(groups(6, 96, 64, 40), GATE, ple_width=5 * 104),
+    halved(minima(288, 64, 64, 40)),
+    halved(groups(4, 32, 70), CAPPED, cap=30.0, suppressed=(3, 69)),
+    experts(groups(8, 32, 24 * 6), 24, epilogue=DOWN),
+    experts(minima(96, 40 * 4), 40, epilogue=DOWN, expert_begin=2, accumulate=True),
+    experts(groups(6, 96, 40 * 6), 40),
+)
+TILES = {
+    "64x64": TensorCoreTuning(64, 64, 32, 32, 32),
+    "wide": SubgroupMatrixTuning().wide,
+    "narrow": SubgroupMatrixTuning().narrow,
+    "medium": SubgroupMatrixTuning().medium,
+}
+
+
+def one_tile(name: str) -> SubgroupMatrixTuning:
+    return SubgroupMatrixTuning(wide=TILES[name], narrow_to=0, medium_to=0)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["64x64", *(pytest.param(name, marks=pytest.mark.slow) for name in list(TILES)[1:])],
+)
+@pytest.mark.parametrize("share", shares(OPERATORS, 5))
+def test_tiles_compute_the_definition(
+    share: list[tuple[int, Operator]], name: str, lavapipe: VulkanDriver, tmp_path: Path
+) -> None:
+    spec = emulated_spec(subgroup_matrices=one_tile(name))
+    cases = [make_case(operator, seed) for seed, operator in share]
+    results = run_on_dawn(cases, spec, lavapipe, tmp_path)
+    assert not (wrong := differences(cases, results)), "\n".join(wrong)
+
+
+def scaled_case(operator: Linear, factors: np.ndarray[Any, Any]) -> KernelCase:
+    """A case whose row i of x is `factors[i]` times as large."""
+    case = make_case(operator, 7, rows=len(factors))
+    args = tuple(arg if isinstance(arg, int) else arg.copy() for arg in case.args)
+    names = [param.name for param in operator.prim_func().params]
+    scales = args[names.index("scales")]
+    assert not isinstance(scales, int)
+    scales *= factors[:, None].astype(np.float32)
+    after = tuple(arg if isinstance(arg, int) else arg.copy() for arg in args)
+    run(operator, *after)
+    arrays = tuple(one for i in case.changed if not isinstance(one := after[i], int))
+    return replace(case, args=args, expected=arrays)
+
+
+@pytest.mark.slow
+def test_rows_beyond_float16_keep_their_accuracy(lavapipe: VulkanDriver, tmp_path: Path) -> None:
+    operator = halved(groups(4, 96, 64))
+    factors = np.array([1e-20, 1e-7, 1e-3, 1.0, 1e5, 1e12, 0.0])
+    case = scaled_case(operator, factors)
+    spec = emulated_spec(subgroup_matrices=one_tile("64x64"))
+
+    ((found,),) = run_on_dawn([case], spec, lavapipe, tmp_path)
+
+    (expected,) = case.expected
+    largest = np.abs(expected.astype(np.float64)).max(axis=1)
+    error = np.abs(found.astype(np.float64) - expected).max(axis=1)
+    assert (error <= operator.tolerance("y") * largest).all(), error / largest
+    assert largest[-1] == 0 < largest[:-1].min()

@@ -1,0 +1,88 @@
+"""Before and Expected of a chunk's matmuls whose kernels multiply float16."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+from tvm import tirx
+from tvm.relax.frontend import nn
+
+from gemma4_compile.operators.activation_quantization import quantized_specs
+from gemma4_compile.operators.activations import HALVED_INT8, INT8, PACKED, Activations
+from gemma4_compile.operators.expert_linear import ExpertLinear
+from gemma4_compile.operators.linear import Linear, WeightLayout
+from gemma4_compile.operators.minima import MinimaLayout
+from gemma4_compile.operators.rows import CHUNK, Few, Rows
+from gemma4_compile.passes.fusion_limits import FusionLimits, fusion_limits
+from gemma4_compile.passes.multiply_halves import multiply_halves
+from gemma4_compile.targets import target_spec
+from tests.passes.operator_modules import F32, Tensors, assert_same, call, module, rewritten
+from tests.passes.operator_modules import weights as weights_of
+
+N = tirx.Var("n", "int64")
+WIDTH, ROWS, EXPERTS, TOP_K = 64, 48, 4, 2
+GROUPS = WeightLayout(4, "float16", 32, WIDTH, (ROWS,))
+WIDE_GROUPS = WeightLayout(4, "float32", 32, WIDTH, (ROWS,))
+MINIMA = MinimaLayout(4, "uint32", 32, WIDTH, (ROWS,))
+LIMITS = fusion_limits(target_spec("webgpu", "h200-matrices"))
+WORDS, SCALES = quantized_specs(WIDTH, N)
+
+
+def matmul(
+    layout: WeightLayout, activations: Activations, rows: Rows = CHUNK, *, halves: bool = True
+) -> tvm.IRModule:
+    """A module of one matmul on packed rows; beside it a norm's weights, of float16 or not."""
+    inputs = {"words": WORDS, "scales": SCALES, **weights_of(layout)}
+    inputs["other"] = ((WIDTH, WIDTH), "float16" if halves else F32)
+
+    def body(x: Tensors) -> list[nn.Tensor]:
+        operator = Linear(rows, layout, PACKED, activations=activations)
+        tensors = [x[name] for name, _, _ in layout.shapes()]
+        result = call(operator, [x["words"], x["scales"], *tensors], ((N, ROWS), F32))
+        dtype = str(x["other"].dtype)
+        other = Linear(CHUNK, WeightLayout(0, dtype, 0, WIDTH, (WIDTH,)), F32)
+        return [*result, *call(other, [x["wide"], x["other"]], ((N, WIDTH), F32))]
+
+    return module({**inputs, "wide": ((N, WIDTH), F32)}, body)
+
+
+@pytest.mark.parametrize("layout", [GROUPS, MINIMA], ids=["groups", "minima"])
+def test_a_chunks_matmul_multiplies_float16(layout: WeightLayout) -> None:
+    after = rewritten(matmul(layout, INT8), LIMITS, multiply_halves)
+    assert_same(after, matmul(layout, HALVED_INT8))
+
+
+@pytest.mark.parametrize(
+    ("layout", "rows", "halves", "limits"),
+    [
+        (GROUPS, CHUNK, True, fusion_limits(target_spec("webgpu", "h200"))),
+        (GROUPS, CHUNK, True, FusionLimits(None)),
+        (GROUPS, Few(9), True, LIMITS),
+        (WIDE_GROUPS, CHUNK, True, LIMITS),
+        (MINIMA, CHUNK, False, LIMITS),
+    ],
+    ids=["no matrices", "a CPU", "few rows", "scales in float32", "nothing in float16"],
+)
+def test_others_stay(layout: WeightLayout, rows: Rows, halves: bool, limits: FusionLimits) -> None:
+    before = matmul(layout, INT8, rows, halves=halves)
+    assert_same(rewritten(before, limits, multiply_halves), before)
+
+
+def test_experts_of_a_chunk_multiply_float16() -> None:
+    layout = WeightLayout(4, "float16", 32, WIDTH, (ROWS * EXPERTS,))
+    inputs = {
+        "words": WORDS,
+        "scales": SCALES,
+        "order": ((N * TOP_K,), "int32"),
+        "tiles": ((N * TOP_K // 32 + EXPERTS, 3), "int32"),
+        **weights_of(layout),
+    }
+
+    def made(activations: Activations) -> tvm.IRModule:
+        operator = ExpertLinear(
+            layout, ROWS, EXPERTS, TOP_K, PACKED, CHUNK, activations=activations
+        )
+        result = ((N * TOP_K, ROWS // 2), F32)
+        return module(inputs, lambda x: call(operator, list(x.values()), result))
+
+    assert_same(rewritten(made(INT8), LIMITS, multiply_halves), made(HALVED_INT8))
