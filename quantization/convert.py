@@ -5,10 +5,11 @@ Steps share nothing, so that several can run at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
+from types import MappingProxyType
 
 import numpy as np
 
@@ -20,6 +21,10 @@ from gemma4_compile.types import Array
 
 RowReader = Callable[[str, int, int], Float32Array]
 """Reads rows [begin, end) of the checkpoint tensor of that name (elements, of a vector)."""
+
+StoredReaders = Mapping[str, tuple[Callable[[int, int], Array], ...]]
+"""Checkpoint tensors that a scheme holds already: readers of rows [begin, end) of what it stores,
+one a stored tensor."""
 
 BLOCK_BYTES = 4 << 20  # float32 bytes of one row block: a core's share of the cache
 
@@ -37,46 +42,63 @@ def read_parameter_rows(
     parameter: Parameter, read_rows: RowReader, begin: int, end: int
 ) -> Float32Array:
     """Rows [begin, end) of a parameter, arranged from its sources and multiplied by its scale."""
-    rows: Float32Array
+    rows: Float32Array = _arranged_rows(parameter, read_rows, begin, end)
+    return rows if parameter.scale == 1.0 else rows * np.float32(parameter.scale)
+
+
+def _arranged_rows(
+    parameter: Parameter, read_rows: Callable[[str, int, int], Array], begin: int, end: int
+) -> Array:
+    """Rows [begin, end) of a parameter, of any dtype and width, arranged from its sources'."""
     if parameter.arrangement is Arrangement.COPY:
-        rows = read_rows(parameter.sources[0].name, begin, end)
-    elif parameter.arrangement is Arrangement.CONCAT_ROWS:
+        return read_rows(parameter.sources[0].name, begin, end)
+    if parameter.arrangement is Arrangement.CONCAT_ROWS:
         pieces, first = [], 0
         for source in parameter.sources:
             low, high = max(begin - first, 0), min(end - first, source.shape[0])
             if low < high:
                 pieces.append(read_rows(source.name, low, high))
             first += source.shape[0]
-        rows = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-    elif parameter.arrangement is Arrangement.INTERLEAVE_ROWS:
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+    if parameter.arrangement is Arrangement.INTERLEAVE_ROWS:
         even, odd = parameter.sources
-        rows = np.empty((end - begin, *parameter.shape[1:]), np.float32)
-        rows[begin % 2 :: 2] = read_rows(even.name, (begin + 1) // 2, (end + 1) // 2)
-        rows[(begin + 1) % 2 :: 2] = read_rows(odd.name, begin // 2, end // 2)
-    elif parameter.arrangement is Arrangement.STACK:
+        return _interleaved(
+            read_rows(even.name, (begin + 1) // 2, (end + 1) // 2),
+            read_rows(odd.name, begin // 2, end // 2),
+            begin % 2,
+        )
+    if parameter.arrangement is Arrangement.STACK:
         taken = parameter.sources[begin:end]
-        rows = np.stack([read_rows(source.name, 0, *source.shape) for source in taken])
-    elif parameter.arrangement is Arrangement.SCALARS:
+        return np.stack([read_rows(source.name, 0, *source.shape) for source in taken])
+    if parameter.arrangement is Arrangement.SCALARS:
         taken = parameter.sources[begin:end]
-        rows = np.concatenate([read_rows(source.name, 0, 1).reshape(1) for source in taken])
-    else:
-        rows = _interleave_halves(parameter, read_rows, begin, end)
-    return rows if parameter.scale == 1.0 else rows * np.float32(parameter.scale)
+        return np.concatenate([read_rows(source.name, 0, 1).reshape(1) for source in taken])
+    return _interleave_halves(parameter, read_rows, begin, end)
 
 
 def _interleave_halves(
-    parameter: Parameter, read_rows: RowReader, begin: int, end: int
-) -> Float32Array:
+    parameter: Parameter, read_rows: Callable[[str, int, int], Array], begin: int, end: int
+) -> Array:
     """Rows of a stack of matrices: row 2r of each is its row r, row 2r + 1 the other half's."""
     (source,) = parameter.sources
-    size = parameter.row_group
-    rows = np.empty((end - begin, *parameter.shape[1:]), np.float32)
+    size, pieces = parameter.row_group, []
     for first in range(begin // size * size, end, size):
         low, high = max(begin, first) - first, min(end, first + size) - first
-        out = rows[first + low - begin : first + high - begin]
         second = first + size // 2
-        out[low % 2 :: 2] = read_rows(source.name, first + (low + 1) // 2, first + (high + 1) // 2)
-        out[(low + 1) % 2 :: 2] = read_rows(source.name, second + low // 2, second + high // 2)
+        pieces.append(
+            _interleaved(
+                read_rows(source.name, first + (low + 1) // 2, first + (high + 1) // 2),
+                read_rows(source.name, second + low // 2, second + high // 2),
+                low % 2,
+            )
+        )
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
+def _interleaved(even: Array, odd: Array, first: int) -> Array:
+    """Rows that take turns; row `first`, 0 or 1, is an even one."""
+    rows = np.empty((len(even) + len(odd), *even.shape[1:]), even.dtype)
+    rows[first::2], rows[1 - first :: 2] = even, odd
     return rows
 
 
@@ -89,8 +111,14 @@ class ConversionStep:
     row_begin: int
     row_end: int
 
-    def run(self, read_rows: RowReader) -> tuple[StoredBlock, ...]:
+    def run(
+        self, read_rows: RowReader, held: StoredReaders = MappingProxyType({})
+    ) -> tuple[StoredBlock, ...]:
         """Read and store the rows: a block of each tensor of the split.
+
+        Parameters
+        ----------
+        held : sources that the scheme holds already; of a parameter all or none
 
         Raises
         ------
@@ -98,14 +126,26 @@ class ConversionStep:
             If a weight is not finite, or too large for the scheme.
         """
         parameter, begin = self.stored.parameter, self.row_begin
-        rows = read_parameter_rows(parameter, read_rows, begin, self.row_end)
-        with named_by_checkpoint(parameter, read_rows):
-            arrays = self.stored.scheme.store(rows, name=parameter.name, first_row=begin)
+        if any(source.name in held for source in parameter.sources):
+            assert parameter.scale == 1.0, "stored values are not multiplied"
+            arrays = tuple(self._held(held, index) for index in range(len(self.split.tensors)))
+        else:
+            rows = read_parameter_rows(parameter, read_rows, begin, self.row_end)
+            with named_by_checkpoint(parameter, read_rows):
+                arrays = self.stored.scheme.store(rows, name=parameter.name, first_row=begin)
         before = begin - self.split.row_begin
         return tuple(
             StoredBlock(tensor, before * (tensor.nbytes // self.split.rows), array)
             for tensor, array in zip(self.split.tensors, arrays, strict=True)
         )
+
+    def _held(self, held: StoredReaders, index: int) -> Array:
+        """The rows of one stored tensor."""
+
+        def read(name: str, begin: int, end: int) -> Array:
+            return held[name][index](begin, end)
+
+        return _arranged_rows(self.stored.parameter, read, self.row_begin, self.row_end)
 
 
 @contextmanager

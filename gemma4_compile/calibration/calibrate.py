@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from gemma4_compile.calibration import spool
+from gemma4_compile.calibration.schemes import CalibratedScheme, calibrated
 from gemma4_compile.calibration.text import OPTION, Rows, TextReader, read_file
 from gemma4_compile.checkpoint.files import TOKENIZER_FILE
 from gemma4_compile.checkpoint.match import Checkpoint, row_reader
@@ -32,16 +33,14 @@ from gemma4_compile.compile.compilation import (
 )
 from gemma4_compile.errors import UsageError
 from gemma4_compile.model_spec.parameters import Role
-from gemma4_compile.operators.packings import NIBBLES
 from gemma4_compile.package import artifacts
 from gemma4_compile.package.files import hash_file
 from gemma4_compile.progress import Reporter
-from gemma4_compile.quantization.groups import GroupScheme
 
 if TYPE_CHECKING:  # it needs torch and transformers
     from gemma4_compile.calibration.streaming import StreamedModel
 
-METHOD = "gptq-2"  # another number where other codes would be chosen
+METHOD = "gptq-3"  # another number where other codes would be chosen
 INSTALL_HINT = "pip install 'gemma4-compile[verify]'"
 _ROLES = (Role.LINEAR, Role.PER_LAYER_LINEAR, Role.EXPERTS)
 _PREFIXES = ("layers.", "per_layer_model_projection.")  # of the text decoder
@@ -50,19 +49,17 @@ _TOKENS = 96  # that it writes each time
 _SEED = 0
 
 
-def calibrated_schemes(build: Compilation) -> dict[str, GroupScheme]:
+def calibrated_schemes(build: Compilation) -> dict[str, CalibratedScheme]:
     """Schemes of the tensors whose integers are chosen: what the decoder's layers hold in 4 bits.
 
     Tables are read by row, and the head has 8 bits; towers and drafters take no part in the text.
     """
     return {
-        source.name: one.scheme
+        source.name: scheme
         for one in build.own_storage
+        for scheme in [calibrated(one.scheme)]
         for source in one.parameter.sources
-        if isinstance(one.scheme, GroupScheme)
-        and one.scheme.packing == NIBBLES
-        and one.parameter.role in _ROLES
-        and source.name.startswith(_PREFIXES)
+        if scheme is not None and one.parameter.role in _ROLES and source.name.startswith(_PREFIXES)
     }
 
 
@@ -105,9 +102,8 @@ class Calibrator:
         schemes = calibrated_schemes(build)
         if not schemes:
             raise UsageError(
-                f"{OPTION}: recipe `{build.recipe.name}` stores no matrix of the layers in 4 bits "
-                "with a scale alone",
-                hint=f"leave out {OPTION}, or choose --quant q4f16",
+                f"{OPTION}: recipe `{build.recipe.name}` stores no matrix of the layers in 4 bits",
+                hint=f"leave out {OPTION}, or choose --quant q4f16 or q4kf16",
             )
         matched = matched_tensors(build)
         model = self._model(build, matched)
@@ -129,7 +125,9 @@ class Calibrator:
             **({"seed": _SEED} if self.file is None else {}),
             **self._machine(model),
         }
-        return replace(build, calibration=Calibration(entry, tensors))
+        return replace(
+            build, calibration=Calibration(entry, tensors, spool.stored_readers(tensors))
+        )
 
     def _model(self, build: Compilation, matched: Mapping[str, TensorInfo]) -> StreamedModel:
         read = row_reader(matched)

@@ -1,9 +1,9 @@
 """GPTQ: integers of a matrix chosen one input channel after the other.
 
 A channel's rounding error is passed on to the channels that are not rounded yet, as far as the
-inputs of some text say that these can make up for it (Frantar et al., 2022). The grid is the one of
-`quantization.groups` with 4 bits: ``(q - 7) * scale`` with a signed scale and 16 codes for 32
-neighbouring channels. Channels go by the strength of their inputs; their scales are chosen before.
+inputs of some text say that these can make up for it (Frantar et al., 2022). The grid is that of
+the scheme's form (`form`), 16 levels of each group of 32 neighbouring channels. Channels go by the
+strength of their inputs; the terms of their groups are chosen before.
 
 Very wide matrices are cut into blocks of channels that know nothing of one another: the statistics
 of a block of MAX_BLOCK channels, squared, are what memory has to hold.
@@ -17,16 +17,22 @@ import numpy as np
 import torch
 
 from gemma4_compile.calibration.finite import check_finite
-from gemma4_compile.quantization.groups import GroupScheme, exact_groups
-from gemma4_compile.types import Array
+from gemma4_compile.calibration.form import Form, Pair, Terms, joined, nearest
+from gemma4_compile.calibration.group_form import GroupForm
+from gemma4_compile.calibration.minima_form import MinimaForm
+from gemma4_compile.calibration.schemes import CalibratedScheme
+from gemma4_compile.quantization.groups import exact_groups
+from gemma4_compile.quantization.minima import MinimaScheme
 
 MAX_BLOCK = 6144  # channels; hidden sizes are below it
-LOW, HIGH = -7, 8  # steps of codes 0 and 15
 _DAMPING = 0.05  # of the mean strength: directions that the text never takes
 _LAZY = 128  # channels whose errors are passed on to the rest at once
 _ROWS = 4096  # that are searched, or summed up, at once
-_RATIOS = torch.linspace(6.6, 10.2, 10).tolist()  # of a group's largest weight to its step
-_FITS = 2
+
+
+def form_of(scheme: CalibratedScheme) -> Form:
+    """The form of a scheme."""
+    return MinimaForm(scheme) if isinstance(scheme, MinimaScheme) else GroupForm(scheme)
 
 
 @dataclass(frozen=True)
@@ -36,11 +42,11 @@ class InputStatistics:
     blocks: tuple[torch.Tensor, ...]
 
     @classmethod
-    def of(cls, rows: torch.Tensor, group_size: int) -> InputStatistics:
-        """Of inputs (positions, channels)."""
+    def of(cls, rows: torch.Tensor, block_size: int) -> InputStatistics:
+        """Of inputs (positions, channels), cut where blocks of a form begin."""
         cols = rows.shape[1]
         count = -(-cols // MAX_BLOCK)
-        size = -(-cols // (count * group_size)) * group_size
+        size = -(-cols // (count * block_size)) * block_size
         return cls(
             tuple(_products(rows[:, begin : begin + size]) for begin in range(0, cols, size))
         )
@@ -55,76 +61,110 @@ def _products(rows: torch.Tensor) -> torch.Tensor:
 
 
 def choose_codes(
-    weight: torch.Tensor, statistics: InputStatistics, scheme: GroupScheme, name: str = "weight"
-) -> tuple[Array, Array]:
-    """Stored tensors of a matrix (rows, cols): words and scales, as `scheme` has them.
+    weight: torch.Tensor, statistics: InputStatistics, form: Form, name: str = "weight"
+) -> Pair:
+    """Stored tensors of a matrix (rows, cols).
 
-    Groups that the plain search holds exactly, as those of weights that were trained for 4 bits,
-    keep its scales, and have no error that others could make up for.
+    Blocks of the form that the plain search holds exactly, as those of weights that were trained
+    for 4 bits, keep its terms, and have no error that others could make up for.
 
     Raises
     ------
     QuantizationError
-        As `GroupScheme.store`, and if the inputs are not finite; `name` is that of the matrix.
+        As `Form.plain`, and if the inputs are not finite; `name` is that of the matrix.
     """
     for products in statistics.blocks:
         check_finite(products, f"`{name}`")
     given = weight.cpu().numpy()
-    plain = scheme.store(given, name=name, first_row=0)
-    restored = scheme.load(plain)
-    exact = exact_groups(given, restored, scheme.group_size).reshape(len(given), -1)
+    plain = form.plain(given, name)
+    restored = form.load(plain)
+    exact = exact_groups(given, restored, form.group_size).reshape(len(given), -1)
     if exact.all():
-        return plain[0], plain[1]
-    size, device = scheme.group_size, weight.device
-    is_exact = torch.from_numpy(exact.repeat(size, axis=1)).to(device)
-    weight = torch.where(is_exact, torch.from_numpy(restored).to(device), weight)
-    known = torch.from_numpy(np.where(exact, plain[1].astype(np.float64), np.nan)).to(device)
-    codes, scales, begin = [], [], 0
+        return plain
+    size, device = form.block_size, weight.device
+    short = -exact.shape[1] % form.block_groups
+    padded = np.pad(exact, ((0, 0), (0, short)), constant_values=True)
+    whole = padded.reshape(len(padded), -1, form.block_groups).all(axis=2)
+    is_exact = torch.from_numpy(np.asarray(whole)).to(device)
+    channels = is_exact.repeat_interleave(size, 1)[:, : weight.shape[1]]
+    weight = torch.where(channels, torch.from_numpy(restored).to(device), weight)
+    terms = tuple(term.to(device) for term in form.terms_of(plain))
+    codes, found, begin = [], [], 0
     for products in statistics.blocks:
         end = begin + len(products)
-        part = weight[:, begin:end].to(torch.float64)
-        found = _choose(part, products, known[:, begin // size : end // size], scheme)
-        codes.append(found[0])
-        scales.append(found[1])
+        blocks = slice(begin // size, -(-end // size))
+        part = _Part(
+            weight[:, begin:end].to(torch.float64),
+            tuple(term[:, blocks] for term in terms),
+            is_exact[:, blocks],
+        )
+        chosen = part.choose(products, form)
+        codes.append(chosen[0])
+        found.append(chosen[1])
         begin = end
-    words = scheme.packing.pack(np.concatenate([one.cpu().numpy() for one in codes], axis=1))
-    stored = np.concatenate([one.cpu().numpy() for one in scales], axis=1)
-    return words, stored.astype(scheme.scale_dtype)
+    every = tuple(torch.cat(pieces, 1) for pieces in zip(*found, strict=True))
+    return form.stored(torch.cat(codes, 1).cpu().numpy(), every)
 
 
-def _choose(
-    weight: torch.Tensor, products: torch.Tensor, known: torch.Tensor, scheme: GroupScheme
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Codes and scales of a block; `known` scales are NaN where they are to be searched."""
-    rows, cols = weight.shape
-    strength = products.diagonal().clone()
-    if not bool(strength.any()):  # no input but zeros: every channel counts the same
-        strength.fill_(1.0)
-    scales = torch.cat(
-        [
-            search_scales(part, strength, scheme)
-            for part in torch.split(weight, max(1, _ROWS * 512 // cols))
+@dataclass(frozen=True)
+class _Part:
+    """Neighbouring blocks of a matrix.
+
+    Attributes
+    ----------
+    weight : (rows, cols), float64
+    plain : terms of the plain search
+    kept : (rows, blocks), where these are not searched again
+    """
+
+    weight: torch.Tensor
+    plain: Terms
+    kept: torch.Tensor
+
+    def choose(self, products: torch.Tensor, form: Form) -> tuple[torch.Tensor, Terms]:
+        """Codes (rows, cols) uint8 and terms."""
+        rows, cols = self.weight.shape
+        strength = products.diagonal().clone()
+        if not bool(strength.any()):  # no input but zeros: every channel counts the same
+            strength.fill_(1.0)
+        terms = self._terms(strength, form)
+        grid = form.grid(terms, cols // form.group_size)
+        order = torch.argsort(strength, descending=True, stable=True)
+        factor = _factor(products[order][:, order])
+        steps, offsets = (
+            one.repeat_interleave(form.group_size, 1)[:, order]
+            for one in (grid.steps, grid.offsets)
+        )
+        left = self.weight[:, order].clone()
+        codes = torch.empty_like(left)
+        for begin in range(0, cols, _LAZY):
+            end = min(begin + _LAZY, cols)
+            errors = torch.empty((rows, end - begin), dtype=left.dtype, device=left.device)
+            for channel in range(begin, end):
+                step, offset, row = steps[:, channel], offsets[:, channel], factor[channel]
+                level = nearest(left[:, channel], step, offset, grid.low, grid.high)
+                codes[:, channel] = level
+                value = level * step - offset
+                errors[:, channel - begin] = (left[:, channel] - value) / row[channel]
+                left[:, channel:end] -= errors[:, channel - begin, None] * row[channel:end]
+            left[:, end:] -= errors @ factor[begin:end, end:]
+        unordered = torch.empty_like(codes)
+        unordered[:, order] = codes - form.low
+        return unordered.to(torch.uint8), terms
+
+    def _terms(self, strength: torch.Tensor, form: Form) -> Terms:
+        """Searched ones, some rows after the others, and those that are kept."""
+        count = max(1, _ROWS * 512 // self.weight.shape[1])
+        pieces = [
+            form.search(
+                self.weight[begin : begin + count],
+                strength,
+                tuple(term[begin : begin + count] for term in self.plain),
+            )
+            for begin in range(0, len(self.weight), count)
         ]
-    )
-    scales = torch.where(known.isnan(), scales, known)
-    order = torch.argsort(strength, descending=True, stable=True)
-    factor = _factor(products[order][:, order])
-    steps = scales.repeat_interleave(scheme.group_size, 1)[:, order]
-    left = weight[:, order].clone()
-    codes = torch.empty_like(left)
-    for begin in range(0, cols, _LAZY):
-        end = min(begin + _LAZY, cols)
-        errors = torch.empty((rows, end - begin), dtype=left.dtype, device=left.device)
-        for channel in range(begin, end):
-            step, row = steps[:, channel], factor[channel]
-            level = _levels(left[:, channel], step)
-            codes[:, channel] = level
-            errors[:, channel - begin] = (left[:, channel] - level * step) / row[channel]
-            left[:, channel:end] -= errors[:, channel - begin, None] * row[channel:end]
-        left[:, end:] -= errors @ factor[begin:end, end:]
-    unordered = torch.empty_like(codes)
-    unordered[:, order] = codes - LOW
-    return unordered.to(torch.uint8), scales
+        found = tuple(torch.cat(term) for term in zip(*pieces, strict=True))
+        return joined(self.kept, self.plain, found)
 
 
 def _factor(products: torch.Tensor) -> torch.Tensor:
@@ -135,36 +175,3 @@ def _factor(products: torch.Tensor) -> torch.Tensor:
     diagonal += _DAMPING * diagonal.mean()
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(damped))
     return torch.linalg.cholesky(inverse, upper=True)
-
-
-def _levels(weight: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-    divisor = torch.where(steps == 0, torch.ones_like(steps), steps)
-    return (weight / divisor).round_().clamp_(LOW, HIGH)
-
-
-def search_scales(
-    weight: torch.Tensor, strength: torch.Tensor, scheme: GroupScheme
-) -> torch.Tensor:
-    """Signed scales (rows, groups) of the least error, weighted by the strength of the inputs.
-
-    They are values of the scale's dtype, in float64.
-    """
-    size, dtype = scheme.group_size, getattr(torch, scheme.scale_dtype)
-    groups = weight.reshape(len(weight), -1, size)
-    importance = strength.reshape(1, -1, size) + 1e-6 * strength.mean()
-    largest = groups.gather(2, groups.abs().argmax(2, keepdim=True))
-    best = torch.zeros_like(largest)
-    least = (importance * groups * groups).sum(2, keepdim=True)
-    for ratio in (*_RATIOS, *(-ratio for ratio in _RATIOS)):
-        steps = (largest / ratio).to(dtype).to(weight.dtype)
-        for _ in range(_FITS):
-            levels = _levels(groups, steps)
-            weighted = importance * levels
-            squares = (weighted * levels).sum(2, keepdim=True).clamp_min_(1e-30)
-            steps = ((weighted * groups).sum(2, keepdim=True) / squares).to(dtype)
-            steps = steps.to(weight.dtype)
-        levels = _levels(groups, steps)
-        error = (importance * (levels * steps - groups) ** 2).sum(2, keepdim=True)
-        better = error < least
-        least, best = torch.where(better, error, least), torch.where(better, steps, best)
-    return best[:, :, 0]

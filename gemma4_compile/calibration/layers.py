@@ -12,13 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gemma4_compile.calibration.gptq import InputStatistics, choose_codes
+from gemma4_compile.calibration.form import Form, Pair
+from gemma4_compile.calibration.gptq import InputStatistics, choose_codes, form_of
+from gemma4_compile.calibration.schemes import CalibratedScheme
 from gemma4_compile.calibration.spool import Spool
 from gemma4_compile.calibration.streaming import BEFORE_LAYERS, Layer, Rows, StreamedModel
-from gemma4_compile.quantization.groups import GroupScheme
-from gemma4_compile.types import Array
-
-Pair = tuple[Array, Array]
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class LayerCalibration:
     """
 
     spool: Spool
-    schemes: Mapping[str, GroupScheme]
+    schemes: Mapping[str, CalibratedScheme]
     advance: Callable[[int], None]
 
     def run(self, model: StreamedModel, rows: Rows) -> None:
@@ -56,15 +54,15 @@ class LayerCalibration:
 
     def _stored(self, layer: Layer, own: Mapping[str, torch.Tensor]) -> dict[str, Pair]:
         found: dict[str, Pair] = {}
-        known: dict[int, InputStatistics] = {}
+        known: dict[tuple[int, int], InputStatistics] = {}
         for name, weight in own.items():
-            rows, scheme = layer.inputs.get(name), self.schemes[name]
+            rows, form = layer.inputs.get(name), form_of(self.schemes[name])
             if rows is None:
                 continue
-            key = id(rows)
+            key = id(rows), form.block_size
             if key not in known:
-                known[key] = InputStatistics.of(rows, scheme.group_size)
-            found[name] = choose_codes(weight, known[key], scheme, name)
+                known[key] = InputStatistics.of(rows, form.block_size)
+            found[name] = choose_codes(weight, known[key], form, name)
         return found | self._experts(layer, own)
 
     def _experts(self, layer: Layer, own: Mapping[str, torch.Tensor]) -> dict[str, Pair]:
@@ -81,14 +79,8 @@ class LayerCalibration:
             gate, up = (given @ module.gate_up_proj[expert].T).chunk(2, dim=-1)
             inputs = dict(zip(names, (given, module.act_fn(gate) * up), strict=True))
             for name in wanted:
-                matrix, scheme = own[name][expert], self.schemes[name]
-                pieces[name].append(
-                    choose_codes(
-                        matrix, InputStatistics.of(inputs[name], scheme.group_size), scheme, name
-                    )
-                    if len(given)
-                    else _plain(matrix, scheme, name)
-                )
+                form = form_of(self.schemes[name])
+                pieces[name].append(_of_expert(own[name][expert], inputs[name], form, name))
         return {
             name: (np.concatenate(words), np.concatenate(scales))
             for name, made in pieces.items()
@@ -96,9 +88,10 @@ class LayerCalibration:
         }
 
 
-def _plain(matrix: torch.Tensor, scheme: GroupScheme, name: str) -> Pair:
-    words, scales = scheme.store(matrix.cpu().numpy(), name=name, first_row=0)
-    return words, scales
+def _of_expert(matrix: torch.Tensor, inputs: torch.Tensor, form: Form, name: str) -> Pair:
+    if not len(inputs):
+        return form.plain(matrix.cpu().numpy(), name)
+    return choose_codes(matrix, InputStatistics.of(inputs, form.block_size), form, name)
 
 
 def part_of(name: str) -> str:

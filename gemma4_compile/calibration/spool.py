@@ -13,11 +13,13 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import save
 
+from gemma4_compile.calibration.schemes import CalibratedScheme
 from gemma4_compile.checkpoint.safetensors_file import (
     Float32Array,
     TensorInfo,
@@ -26,7 +28,7 @@ from gemma4_compile.checkpoint.safetensors_file import (
 )
 from gemma4_compile.errors import ArtifactError, CheckpointError, InterruptedRunError
 from gemma4_compile.package.output_directory import is_locked, write_errors
-from gemma4_compile.quantization.groups import GroupScheme
+from gemma4_compile.quantization.convert import StoredReaders
 from gemma4_compile.system import regular_files
 from gemma4_compile.types import Array
 
@@ -53,15 +55,24 @@ class _ChosenCodes:
     original: TensorInfo
     words: TensorInfo
     scales: TensorInfo
-    scheme: GroupScheme
+    scheme: CalibratedScheme
 
     @property
     def tensors(self) -> tuple[TensorInfo, ...]:
         return (self.original,)
 
     def read_rows(self, begin: int, end: int) -> Float32Array:
-        rows = [_rows(tensor, begin, end) for tensor in (self.words, self.scales)]
-        return self.scheme.load(rows)
+        return self.scheme.load([_rows(one, begin, end) for one in (self.words, self.scales)])
+
+
+def stored_readers(tensors: Mapping[str, TensorInfo]) -> StoredReaders:
+    """Readers of tensors of `Spool.tensors` as their schemes store them."""
+    decoders = {name: tensor.decoder for name, tensor in tensors.items()}
+    return {
+        name: tuple(partial(_rows, one) for one in (decoder.words, decoder.scales))
+        for name, decoder in decoders.items()
+        if isinstance(decoder, _ChosenCodes)
+    }
 
 
 def _digest(arrays: Mapping[str, Array]) -> bytes:
@@ -134,7 +145,10 @@ class Spool:
             self._write(self._path(part).name, save(arrays))
 
     def tensors(
-        self, part: str, originals: Mapping[str, TensorInfo], schemes: Mapping[str, GroupScheme]
+        self,
+        part: str,
+        originals: Mapping[str, TensorInfo],
+        schemes: Mapping[str, CalibratedScheme],
     ) -> dict[str, TensorInfo]:
         """Tensors of a finished part, in place of the checkpoint's."""
         header = read_header(self._path(part))

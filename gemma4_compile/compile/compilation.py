@@ -38,6 +38,7 @@ from gemma4_compile.package.partial_build import (
 )
 from gemma4_compile.planning.memory_parts import memory_parts
 from gemma4_compile.planning.plan import BuildPlan
+from gemma4_compile.quantization.convert import StoredReaders
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter
 from gemma4_compile.quantization.scheme import StoredTensor
 from gemma4_compile.targets import TargetSpec
@@ -67,10 +68,12 @@ class Calibration:
     ----------
     entry : in provenance
     tensors : by their names in the checkpoint; their values lie on the grids of their schemes
+    stored : the same as their schemes store them
     """
 
     entry: JsonObject
     tensors: Mapping[str, TensorInfo]
+    stored: StoredReaders
 
 
 @dataclass(frozen=True)
@@ -196,7 +199,7 @@ def with_kept_calibration(build: Compilation, entry: object) -> Compilation:
     """The compilation of a library for weights that an earlier run has calibrated, if it has."""
     if build.calibration is not None or not isinstance(entry, dict):
         return build
-    return replace(build, calibration=Calibration(entry, {}))
+    return replace(build, calibration=Calibration(entry, {}, {}))
 
 
 def with_origins(build: Compilation, lock: Lock) -> Compilation:

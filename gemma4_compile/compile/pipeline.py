@@ -148,6 +148,7 @@ def _write_weights(
             advance,
             build.drafter_storage,
             build.shard_bytes or SHARD_BYTES,
+            {} if build.calibration is None else build.calibration.stored,
         )
     check_unchanged(matched.values())
     manifest = interface.manifest_json(

@@ -17,6 +17,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError, UsageError
@@ -33,6 +34,7 @@ from gemma4_compile.quantization.convert import (
     ConversionStep,
     RowReader,
     StoredBlock,
+    StoredReaders,
     conversion_steps,
 )
 from gemma4_compile.quantization.recipe import RowSplit, StoredParameter
@@ -199,6 +201,7 @@ def write_weights(
     progress: ByteProgress,
     drafter: Sequence[StoredParameter] = (),
     shard_bytes: int = SHARD_BYTES,
+    held: StoredReaders = MappingProxyType({}),
 ) -> WrittenWeights:
     """Convert all parameters on all cores, and write their shards.
 
@@ -210,6 +213,7 @@ def write_weights(
     progress : is given the stored bytes as they are written (or found finished)
     drafter : parameters with shards and a list of their own
     shard_bytes : of a shard at most, but of one with a single larger tensor
+    held : what is written as it is, see `ConversionStep.run`
 
     Raises
     ------
@@ -236,7 +240,7 @@ def write_weights(
         return any(tensor.name in open_tensors for tensor in part.tensors)
 
     def run(step: ConversionStep) -> tuple[StoredBlock, ...]:
-        return step.run(read_rows)
+        return step.run(read_rows, held)
 
     steps = (step for stored in plan_of_all for step in conversion_steps(stored, is_open))
     try:

@@ -40,12 +40,12 @@ def compiled(
     request = replace(request, allow_nonfinite=allow_nonfinite)
     with calibrating(folder / "out", folder / "text") as calibrator:
         compile_model(request, Silent(), calibrator)
-    return stored(made, folder / "out")
+    return stored(made, folder / "out", quant)
 
 
-def stored(made: models.Checkpoint, package: Path) -> StoredWeights:
+def stored(made: models.Checkpoint, package: Path, quant: str = "q4f16") -> StoredWeights:
     values = json.loads((made.path / "config.json").read_text())
-    plan = storage_plan(parameter_table(Gemma4Config.from_dict(values)), RECIPES["q4f16"], None)
+    plan = storage_plan(parameter_table(Gemma4Config.from_dict(values)), RECIPES[quant], None)
     cache = TensorCache.from_json(read_artifact(package / abi.TENSOR_CACHE_FILE))
     return StoredWeights(package, cache, plan)
 

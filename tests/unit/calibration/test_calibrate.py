@@ -6,6 +6,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,12 +18,15 @@ from gemma4_compile.compile.pipeline import compile_model
 from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.errors import QuantizationError, UsageError
 from gemma4_compile.package.partial_build import NONFINITE
+from gemma4_compile.quantization.schemes import SCHEMES
 from tests import models
 from tests.marks import slow_unless
 from tests.packages import Silent
 from tests.unit.calibration.calibrated import TEXT, checkpoint, compiled, plain
 
 pytestmark = pytest.mark.parity
+
+from gemma4_compile.calibration import gptq, layers  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -47,10 +51,40 @@ def test_every_matrix_of_the_layers_is_chosen_and_near_its_weights(
     assert changed >= 7
     build = json.loads((tmp_path / "out" / abi.PROVENANCE_FILE).read_text())["build"]
     entry = build["calibration"]
-    assert entry["method"] == "gptq-2"
+    assert entry["method"] == "gptq-3"
     assert entry["text"] == "given"
     assert set(entry["versions"]) == {"torch", "transformers"}
     assert not (tmp_path / ".out.calibration").exists()
+
+
+def test_what_was_chosen_with_minima_is_stored_as_it_was_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not searched again: of matrices whose rows take turns, and of experts, too."""
+    made, choose = checkpoint(tmp_path, "moe"), gptq.choose_codes
+    found: dict[str, list[np.ndarray]] = {}
+
+    def noted(*given: Any) -> Any:
+        pair = choose(*given)
+        found.setdefault(given[3], []).append(SCHEMES["q4_k"].load(pair))
+        return pair
+
+    monkeypatch.setattr(layers, "choose_codes", noted)
+    package = compiled(made, tmp_path, "q4kf16")
+    changed = 0
+    for name, pieces in found.items():
+        values = np.concatenate(pieces)
+        if "experts" not in name:  # one that no position chose is not among them
+            np.testing.assert_array_equal(package.read(name, 0, len(values)), values)
+        else:
+            count = made.weights[name].shape[1]
+            whole = package.read(name, 0, count * len(made.weights[name]))
+            stored = {rows.tobytes() for rows in whole.reshape(-1, count, values.shape[1])}
+            assert {piece.tobytes() for piece in pieces} <= stored
+        again = SCHEMES["q4_k"].store(values, name=name, first_row=0)
+        changed += bool((SCHEMES["q4_k"].load(again) != values).any())
+    assert {name.rpartition(".")[2] for name in found} >= {"gate_up_proj", "down_proj", "weight"}
+    assert changed, "the plain search would have given others"
 
 
 def test_a_recipe_without_four_bits_is_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gemma4_compile.quantization.groups import GroupScheme
+from gemma4_compile.quantization.minima import MinimaScheme
 from gemma4_compile.tiny.safetensors_file import rounded
 
 pytestmark = pytest.mark.parity
@@ -13,9 +14,16 @@ pytestmark = pytest.mark.parity
 import torch  # noqa: E402
 
 from gemma4_compile.calibration import gptq  # noqa: E402
-from gemma4_compile.calibration.gptq import InputStatistics, choose_codes  # noqa: E402
+from gemma4_compile.calibration.gptq import (  # noqa: E402
+    InputStatistics,
+    choose_codes,
+    form_of,
+)
+from gemma4_compile.calibration.schemes import CalibratedScheme  # noqa: E402
 
 SCHEME = GroupScheme(4, "float16")
+MINIMA = MinimaScheme()
+EITHER = pytest.mark.parametrize("scheme", [SCHEME, MINIMA], ids=["scale", "minima"])
 
 
 def example(cols: int = 128, rows: int = 48) -> tuple[np.ndarray, np.ndarray]:
@@ -26,30 +34,38 @@ def example(cols: int = 128, rows: int = 48) -> tuple[np.ndarray, np.ndarray]:
     return weight, (mixed + 0.1 * random.standard_normal(mixed.shape)).astype(np.float32)
 
 
-def chosen(weight: np.ndarray, inputs: np.ndarray) -> np.ndarray:
-    statistics = InputStatistics.of(torch.from_numpy(inputs), 32)
-    return SCHEME.load(choose_codes(torch.from_numpy(weight), statistics, SCHEME))
+def chosen(weight: np.ndarray, inputs: np.ndarray, scheme: CalibratedScheme = SCHEME) -> np.ndarray:
+    form = form_of(scheme)
+    statistics = InputStatistics.of(torch.from_numpy(inputs), form.block_size)
+    return scheme.load(choose_codes(torch.from_numpy(weight), statistics, form))
 
 
 def loss(weight: np.ndarray, stored: np.ndarray, inputs: np.ndarray) -> float:
     return float((((weight - stored) @ inputs.T) ** 2).sum())
 
 
-def plain(weight: np.ndarray) -> np.ndarray:
-    return SCHEME.load(SCHEME.store(weight, name="weight", first_row=0))
+def plain(weight: np.ndarray, scheme: CalibratedScheme = SCHEME) -> np.ndarray:
+    return scheme.load(scheme.store(weight, name="weight", first_row=0))
 
 
-@pytest.mark.parametrize("block", [gptq.MAX_BLOCK, 64])
-def test_results_of_the_inputs_are_closer(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gptq, "MAX_BLOCK", block)
-    weight, inputs = example()
-    assert loss(weight, chosen(weight, inputs), inputs) < 0.5 * loss(weight, plain(weight), inputs)
+@EITHER
+@pytest.mark.parametrize("cut", [False, True])
+def test_results_of_the_inputs_are_closer(
+    cut: bool, scheme: CalibratedScheme, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where statistics are cut, and the last block of eight groups with minima is short."""
+    monkeypatch.setattr(gptq, "MAX_BLOCK", 160 if cut else gptq.MAX_BLOCK)
+    weight, inputs = example(320)
+    before = loss(weight, plain(weight, scheme), inputs)
+    assert loss(weight, chosen(weight, inputs, scheme), inputs) < 0.5 * before
 
 
-def test_independent_inputs_are_as_good_as_the_plain_search() -> None:
+@EITHER
+def test_independent_inputs_are_as_good_as_the_plain_search(scheme: CalibratedScheme) -> None:
     weight, _ = example()
     inputs = np.eye(128, dtype=np.float32)
-    assert loss(weight, chosen(weight, inputs), inputs) < 1.02 * loss(weight, plain(weight), inputs)
+    before = loss(weight, plain(weight, scheme), inputs)
+    assert loss(weight, chosen(weight, inputs, scheme), inputs) < 1.02 * before
 
 
 def test_storing_the_chosen_values_changes_nothing() -> None:
@@ -59,15 +75,16 @@ def test_storing_the_chosen_values_changes_nothing() -> None:
     np.testing.assert_array_equal(plain(stored), stored)
 
 
+@EITHER
 @pytest.mark.parametrize("kind", ["zeros", "one position", "a channel of zeros"])
-def test_inputs_that_say_little_are_taken(kind: str) -> None:
+def test_inputs_that_say_little_are_taken(kind: str, scheme: CalibratedScheme) -> None:
     weight, inputs = example()
-    given = {
+    few = {
         "zeros": np.zeros_like(inputs),
         "one position": inputs[:1],
         "a channel of zeros": inputs * (np.arange(128) != 5).astype(np.float32),
     }[kind]
-    error = np.linalg.norm(chosen(weight, given) - weight) / np.linalg.norm(weight)
+    error = np.linalg.norm(chosen(weight, few, scheme) - weight) / np.linalg.norm(weight)
     assert error < 0.3
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 import pytest
 
@@ -58,15 +60,15 @@ def parameter(arrangement: Arrangement, scale: float = 1.0) -> Parameter:
     return Parameter("p", Role.LINEAR, shape, sources, arrangement, scale)
 
 
-def expected(arrangement: Arrangement) -> np.ndarray:
-    a, b = TENSORS["a"], TENSORS["b"]
+def expected(arrangement: Arrangement, tensors: Mapping[str, np.ndarray] = TENSORS) -> np.ndarray:
     if arrangement is Arrangement.COPY:
-        return a
+        return tensors["a"]
     if arrangement is Arrangement.CONCAT_ROWS:
-        return np.concatenate([a, b])
+        return np.concatenate([tensors["a"], tensors["b"]])
     if arrangement is Arrangement.INTERLEAVE_HALVES:
-        return TENSORS["e"].reshape(4, 2, 48, COLS).swapaxes(1, 2).reshape(-1, COLS)
-    return np.array([row for pair in zip(a, b, strict=True) for row in pair])
+        e = tensors["e"]
+        return e.reshape(4, 2, 48, e.shape[-1]).swapaxes(1, 2).reshape(-1, e.shape[-1])
+    return np.array([row for pair in zip(tensors["a"], tensors["b"], strict=True) for row in pair])
 
 
 def collect(
@@ -117,6 +119,35 @@ def test_result_does_not_depend_on_blocks(recipe: str, arrangement: Arrangement)
         name: array.tobytes() for name, array in large.items()
     }
     assert max(sizes) <= 4 * COLS  # memory is bounded by the block
+
+
+@pytest.mark.parametrize("arrangement", OF_ROWS)
+def test_sources_that_a_scheme_holds_are_arranged_and_not_stored_again(
+    arrangement: Arrangement,
+) -> None:
+    """Words of another width than rows of values."""
+    param = parameter(arrangement)
+    words = {
+        source.name: RNG.integers(0, 2**32, (int(np.prod(source.shape[:-1])), 8), np.uint32)
+        for source in param.sources
+    }
+    scales = {name: (rows[:, :2] & 1023).astype(np.float16) for name, rows in words.items()}
+    (stored,) = storage_plan([param], RECIPES["q4f16s"], None)
+    held = {name: (slice_of(words[name]), slice_of(scales[name])) for name in words}
+    steps = conversion_steps(stored, block_bytes=7 * 4 * COLS)
+    blocks = [step.run(refused, held) for step in steps]
+    for index, arrays in enumerate((words, scales)):
+        found = np.concatenate([block[index].data for block in blocks])
+        expected_rows = expected(arrangement, arrays)
+        np.testing.assert_array_equal(found, expected_rows)
+
+
+def slice_of(array: np.ndarray) -> Callable[[int, int], np.ndarray]:
+    return lambda begin, end: array[begin:end]
+
+
+def refused(name: str, begin: int, end: int) -> np.ndarray:
+    raise AssertionError(f"`{name}` is held")
 
 
 def test_parts_hold_the_rows_that_they_name() -> None:
