@@ -32,8 +32,12 @@ class LibraryForm:
     float16: str
 
 
+AUTO = "auto"  # activations: those of the limits
+ABOUT = ("use", "named")
+"""Entries for people; what has the second one is made only where it is named."""
+
 LIBRARIES: dict[str, LibraryForm] = {
-    name: LibraryForm(name, **{key: value for key, value in entry.items() if key != "use"})
+    name: LibraryForm(name, **{key: value for key, value in entry.items() if key not in ABOUT})
     for name, entry in json.loads(
         Path(__file__).with_name("libraries.json").read_text("utf-8")
     ).items()
@@ -47,12 +51,12 @@ def form_name(target: str, limits: str, activations: str, float16: str | None) -
     ----------
     float16 : None where the recipe has none
     """
-    is_browser = any(one.target == target and one.name != target for one in LIBRARIES.values())
-    if not is_browser:
+    forms = [one for one in LIBRARIES.values() if one.target == target]
+    if len(forms) <= 1:
         return target
-    for one in LIBRARIES.values():
-        found = one.target, one.limits, one.activations
-        if found == (target, limits, activations) and float16 in (one.float16, None):
+    for one in forms:
+        is_same = one.limits == limits and one.activations in (activations, AUTO)
+        if is_same and float16 in (one.float16, None):
             return one.name
     is_taken = limits in LIBRARIES  # by another form of these limits
     form = (INT8,) if activations == INT8 else (FLOAT,) if is_taken else ()

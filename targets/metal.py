@@ -45,7 +45,22 @@ DEFAULT = TargetSpec(
 SIMDGROUPS = replace(DEFAULT, limits="simdgroups", simdgroup_matrices=True)
 """With matrices of simdgroups, which every Apple silicon GPU has, and no Mac has shown here yet."""
 
-LIMITS = {spec.limits: spec for spec in (DEFAULT, SIMDGROUPS)}
+TILES = {
+    # Twice the rows of W for the same rows of x, which are then read half as often.
+    "wide": read_tuning("metal-wide"),
+    # Half of the rows, and of the memory: more threadgroups for short prompts, and more of a core.
+    "small": read_tuning("metal-small"),
+    # Half of the channels a step, so that two threadgroups' tiles take as much memory as one's.
+    "shallow": read_tuning("metal-shallow"),
+}
+"""Other tiles by what their limits are called after; `gemma4-chat --tune` chooses among them."""
+
+
+def _tiled(name: str) -> TargetSpec:
+    return replace(SIMDGROUPS, limits=f"{SIMDGROUPS.limits}-{name}", tuning=TILES[name])
+
+
+LIMITS = {spec.limits: spec for spec in (DEFAULT, SIMDGROUPS, *map(_tiled, TILES))}
 
 # --- Library ---
 

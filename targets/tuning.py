@@ -331,6 +331,27 @@ class FusionTuning:
 
 
 @dataclass(frozen=True)
+class SimdgroupTuning:
+    """Tiles of Metal's simdgroup matrices; all are multiples of 8.
+
+    Attributes
+    ----------
+    rows, columns, depth : rows of x, rows of W and channels of a threadgroup's step
+    part_rows, part_columns : of them, one simdgroup's
+    expert_columns : rows of W of a threadgroup, of a chunk's experts
+    keys : of a tile of a chunk's attention
+    """
+
+    rows: int = 64
+    columns: int = 64
+    depth: int = 32
+    part_rows: int = 32
+    part_columns: ClassVar[int] = 32
+    expert_columns: int = 128
+    keys: int = 64
+
+
+@dataclass(frozen=True)
 class Tuning:
     """All kernels' sizes under one set of limits."""
 
@@ -344,6 +365,7 @@ class Tuning:
     tensor_cores: TensorCoreTuning = field(default_factory=TensorCoreTuning)
     byte_tiles: ByteTileTuning = field(default_factory=ByteTileTuning)
     subgroup_matrices: SubgroupMatrixTuning = field(default_factory=SubgroupMatrixTuning)
+    simdgroups: SimdgroupTuning = field(default_factory=SimdgroupTuning)
     few_row_tensor_cores: FewRowTensorCoreTuning = field(default_factory=FewRowTensorCoreTuning)
     decode_attention: DecodeAttentionTuning = field(default_factory=DecodeAttentionTuning)
     prefill_attention: PrefillAttentionTuning = field(default_factory=PrefillAttentionTuning)

@@ -15,6 +15,8 @@ from gemma4_compile.options.process import check_known
 
 ALL = "all"
 DEFAULT_LIMITS = "default"
+NAMED = "named"
+"""Entry of libraries that are made only where they are named."""
 
 
 def registered(package: str, file: str) -> dict[str, dict[str, str]]:
@@ -49,7 +51,13 @@ def libraries_help() -> str:
     named = ", ".join(
         f"{name} ({entry['use']})" for name, entry in LIBRARIES.items() if "use" in entry
     )
-    return f"fewer libraries for browsers, with commas (default: {ALL}): {named}"
+    more = ", ".join(
+        f"{name} ({entry[NAMED]})" for name, entry in LIBRARIES.items() if NAMED in entry
+    )
+    return (
+        f"fewer libraries for browsers, with commas (default: all): {named}; or more for metal, of "
+        f"which gemma4-chat --tune chooses one on a Mac ({ALL}: all): {more}"
+    )
 
 
 def targets(text: str) -> tuple[str, ...]:
@@ -127,8 +135,10 @@ def libraries_of(named: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
     of_targets = [
         name for target in named for name, one in LIBRARIES.items() if one["target"] == target
     ]
-    if not asked or ALL in asked:
+    if ALL in asked:
         return tuple(of_targets)
+    if not asked:
+        return tuple(name for name in of_targets if NAMED not in LIBRARIES[name])
     for name in asked:
         if name not in of_targets:
             target = LIBRARIES[name]["target"]

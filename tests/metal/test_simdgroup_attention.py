@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,13 @@ from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.attention import simdgroup_chunk, simdgroup_patches
 from gemma4_compile.targets.kernels.attention.simdgroup_shape import (
+    SimdgroupAttentionShape,
     chunk_division,
     head_division,
     pitch_of,
 )
+from gemma4_compile.targets.metal import LIMITS, TILES
+from gemma4_compile.targets.spec import TargetSpec
 from tests.marks import slow_unless
 from tests.metal.emulated_kernels import check_both_orders, link_cases
 from tests.metal.test_mistakes import BARRIER, other, without, wrong_cases
@@ -63,9 +67,11 @@ def chunk_cases(name: str) -> list[KernelCase]:
     return [make_case(operator, len(name), before, rows=rows) for before in befores]
 
 
-def check(cases: list[KernelCase], device: tvm.runtime.Device, folder: Path) -> None:
+def check(
+    cases: list[KernelCase], device: tvm.runtime.Device, folder: Path, spec: TargetSpec = SPEC
+) -> None:
     """Hold results against the definitions, all of kernels with matrices."""
-    sources = check_both_orders(cases, SPEC, device, folder)
+    sources = check_both_orders(cases, spec, device, folder)
     assert sources
     assert all("simdgroup_multiply_accumulate(" in source for source in sources)
 
@@ -73,6 +79,20 @@ def check(cases: list[KernelCase], device: tvm.runtime.Device, folder: Path) -> 
 @pytest.mark.parametrize("name", slow_unless(QUICK.__eq__, EMULATED))
 def test_a_chunk(name: str, metal_device: tvm.runtime.Device, tmp_path: Path) -> None:
     check(chunk_cases(name), metal_device, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [QUICK, "E2B full", "E2B sliding"])
+def test_a_chunk_in_tiles_of_fewer_keys(
+    name: str, metal_device: tvm.runtime.Device, tmp_path: Path
+) -> None:
+    usual = SPEC.tuning.simdgroups.keys
+    tunings = {size: one for one in TILES.values() if (size := one.simdgroups.keys) != usual}
+    assert tunings
+    for keys, tuning in tunings.items():
+        (tmp_path / str(keys)).mkdir()
+        spec = replace(SPEC, tuning=tuning)
+        check(chunk_cases(name), metal_device, tmp_path / str(keys), spec)
 
 
 @pytest.mark.slow
@@ -135,12 +155,16 @@ def test_mistake_is_found(
     assert wrong_cases(first, library, metal_device, MISTAKES[name]) == {0}
 
 
+METAL = [one for one in LIMITS.values() if one.simdgroup_matrices]
+
+
 def test_divisions_fit() -> None:
     spec = target_spec("metal", "simdgroups")
-    for division, dims in (
-        (chunk_division, range(16, 513, 16)),
+    divisions: tuple[tuple[Callable[[int], SimdgroupAttentionShape], range], ...] = (
+        *((partial(chunk_division, spec=one), range(16, 513, 16)) for one in METAL),
         (head_division, range(16, 129, 8)),
-    ):
+    )
+    for division, dims in divisions:
         for dim in dims:
             shape = division(dim)
             if not shape.fits(spec):
@@ -150,7 +174,9 @@ def test_divisions_fit() -> None:
             assert shape.wide * shape.parts * 8 == dim
             assert shape.keys % shape.keys_at_once == 0
             assert pitch_of(dim) % 4 == 2, "neighbouring rows in other banks"
-    assert all(chunk_division(dim).fits(spec) for dim in (16, 64, 128, 256, 512))
+    assert all(
+        chunk_division(dim, one).fits(one) for dim in (16, 64, 128, 256, 512) for one in METAL
+    )
     assert all(head_division(dim).fits(spec) for dim in (64, 72))
     assert not head_division(256).fits(spec), "more sums than registers"
 

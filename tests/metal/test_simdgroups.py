@@ -19,6 +19,7 @@ from gemma4_compile.operators.rows import CHUNK
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.linear import bounded_gemm
 from gemma4_compile.targets.kernels.linear.gemm import fits_simdgroups
+from gemma4_compile.targets.metal import LIMITS, TILES
 from tests.metal import emulator
 from tests.metal.emulated_kernels import ORDERS, EmulatedCases, check_both_orders, link_cases
 from tests.metal.test_emulator import HEAD, NUMBERS, SIGNATURE, launch
@@ -185,6 +186,19 @@ def test_every_kernel_computes_its_definition(
     assert all("simdgroup_multiply_accumulate(" in source for source in sources)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TILES)
+def test_every_tile_computes_the_definition(
+    name: str, metal_device: tvm.runtime.Device, tmp_path: Path
+) -> None:
+    """Also of more rows than one tile has."""
+    spec = replace(SPEC, tuning=TILES[name])
+    cases = [make_case(operator, seed) for seed, operator in enumerate((*OPERATORS, TOWERS[0]))]
+    cases.append(make_case(OPERATORS[1], 9, rows=spec.tuning.simdgroups.rows + 5))
+    sources = check_both_orders(cases, spec, metal_device, tmp_path)
+    assert all("simdgroup_multiply_accumulate(" in source for source in sources)
+
+
 MISTAKES: dict[str, Callable[[str], str]] = {
     "no barrier before a tile is written": without(BARRIER, 0),
     "no barrier before a tile is read": without(BARRIER, 1),
@@ -210,6 +224,11 @@ def test_integers_are_left_to_the_other_kernels() -> None:
     spec = target_spec("metal", "simdgroups")
     assert all(fits_simdgroups(one, spec) for one in OPERATORS if isinstance(one, Linear))
     assert all(bounded_gemm.fits_simdgroups(one, spec) for one in TOWERS)
+    assert {f"simdgroups-{name}" for name in TILES} | {"default", "simdgroups"} == set(LIMITS)
+    for name in TILES:
+        tiled = target_spec("metal", f"simdgroups-{name}")
+        assert fits_simdgroups(OPERATORS[0], tiled)
+        assert bounded_gemm.fits_simdgroups(TOWERS[0], tiled)
     assert not bounded_gemm.fits_simdgroups(TOWERS[0], target_spec("metal"))
     assert not fits_simdgroups(OPERATORS[0], target_spec("metal"))
     assert not fits_simdgroups(OPERATORS[0], replace(spec, max_shared_memory_bytes=16 << 10))

@@ -14,6 +14,7 @@ import numpy as np
 
 from gemma4_compile.device_kinds import NATIVE_KINDS
 from gemma4_compile.errors import ArtifactError
+from gemma4_compile.runtime.check.trials import Trials
 from gemma4_compile.runtime.check.tune_run import (
     LOGITS_FILE,
     PROMPT_TOKENS,
@@ -29,7 +30,7 @@ from gemma4_compile.runtime.package.choice import (
 )
 from gemma4_compile.runtime.package.integrity import Check
 from gemma4_compile.runtime.package.package import Package, check_whole, read_provenance
-from gemma4_compile.runtime.package.tuned import keep_choice
+from gemma4_compile.runtime.package.tuned import choice_name, keep_choice
 from gemma4_compile.runtime.sampling.sampling import Float32Array
 from gemma4_compile.runtime.terminal.console import Console
 from gemma4_compile.system.files import scratch_folder
@@ -48,6 +49,10 @@ MOST_DIVERGENCE = 0.5
 
 Rounding of vectors to int8 gives some hundredths, other weights or a wrong kernel several.
 """
+_MORE_TILES = (
+    "the package has one library for Macs; `gemma4-compile MODEL --target metal --libraries all "
+    "--only library -o DIR` adds those with other tiles"
+)
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,8 @@ def tune(
 ) -> list[Tuned]:
     """Time every library that runs here, and keep the fastest right one for later runs.
 
-    What was kept before stays until all are timed.
+    What was kept before stays until all are timed. One that is ended goes on within a day: the
+    libraries that it has timed are not timed again.
 
     Parameters
     ----------
@@ -108,11 +114,23 @@ def tune(
         package = Package.open(directory, check=check, progress=progress, drafter=False)
     package.check_replies()
 
+    loaded = sizes or Sizes()
+    trials = Trials(choice_name(directory, provenance, devices), loaded)
+
     def attempt(name: str) -> tuple[Timing, Float32Array | None]:
+        found = trials.find(name)
+        if found is not None:
+            console.note(f"`{name}` was timed before: the last --tune was ended")
+            return found
         console.note(f"timing `{name}` ({devices[name]}), at most {limit_s:.0f} s")
-        return _attempt(directory, name, check, sizes or Sizes(), limit_s)
+        timing, logits = _attempt(directory, name, check, loaded, limit_s)
+        if not timing.problem and logits is not None:
+            trials.keep(name, timing, logits)
+        return timing, logits
 
     results = compare(tried, devices, attempt)
+    for name in devices:
+        trials.forget(name)
     chosen = next((one.name for one in results if one.chosen), None)
     if chosen is None:
         raise ArtifactError(
@@ -121,6 +139,9 @@ def tune(
             hint=f"write down what is wrong: gemma4-chat {directory} --diagnose",
         )
     keep_choice(directory, provenance, devices, chosen)
+    here = [one for one in provenance.libraries if one.name in devices]
+    if [NATIVE_KINDS[one.device].is_of_macs for one in here].count(True) == 1:
+        console.note(_MORE_TILES)
     return results
 
 

@@ -60,6 +60,12 @@ def write_note(kind: str, name: str, content: bytes, most_notes: int) -> None:
         _forget_old(folder, most_notes)
 
 
+def forget_note(kind: str, name: str) -> None:
+    """Remove a note, where there is one; errors are those of `read_note`."""
+    with contextlib.suppress(OSError), _opened(kind) as folder:
+        folder.remove(name)
+
+
 @contextlib.contextmanager
 def _opened(kind: str) -> Iterator[Folder]:
     """A kind's folder, which is made where it is not."""

@@ -22,7 +22,7 @@ def kept_choice(directory: Path, provenance: Provenance, devices: Mapping[str, s
     ----------
     devices : what each library that runs here runs on, by the library's name
     """
-    found = read_note(_NOTES, _name(directory, provenance, devices), _MOST_BYTES)
+    found = read_note(_NOTES, choice_name(directory, provenance, devices), _MOST_BYTES)
     return None if found is None else found.decode("utf-8", errors="replace")
 
 
@@ -30,11 +30,11 @@ def keep_choice(
     directory: Path, provenance: Provenance, devices: Mapping[str, str], name: str
 ) -> None:
     """Keep a choice until the package or the devices change; parameters as of `kept_choice`."""
-    note = _name(directory, provenance, devices)
+    note = choice_name(directory, provenance, devices)
     write_note(_NOTES, note, name.encode("utf-8"), _MOST_NOTES)
 
 
-def _name(directory: Path, provenance: Provenance, devices: Mapping[str, str]) -> str:
+def choice_name(directory: Path, provenance: Provenance, devices: Mapping[str, str]) -> str:
     """A digest of the package, its usable libraries and their devices."""
     files = {one.name: provenance.files[one.file] for one in provenance.libraries}
     known = {name: (devices[name], files[name]) for name in sorted(devices)}

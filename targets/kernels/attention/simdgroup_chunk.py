@@ -28,17 +28,17 @@ def fits_simdgroups(operator: PrefillAttention, spec: TargetSpec) -> bool:
     Keys in parts are left to the other kernel, which takes up the sums of the part before.
     """
     is_exact = not operator.rounds_to_halves and operator.part.is_whole
-    return is_exact and chunk_division(operator.head_dim).fits(spec)
+    return is_exact and chunk_division(operator.head_dim, spec).fits(spec)
 
 
-def make_simdgroup_chunk_attention(operator: PrefillAttention, _spec: TargetSpec) -> tirx.PrimFunc:
+def make_simdgroup_chunk_attention(operator: PrefillAttention, spec: TargetSpec) -> tirx.PrimFunc:
     """Causal (and sliding) attention of all positions of a chunk, and that of pictures.
 
     Grid: KV heads x rows of a KV head / rows of a block; those with the most keys begin first.
     Shared: scores of a tile, a step of queries and keys or one of values, diagonal matrices.
     Reference: `PrefillAttention.definition`.
     """
-    shape, dim = chunk_division(operator.head_dim), operator.head_dim
+    shape, dim = chunk_division(operator.head_dim, spec), operator.head_dim
     with function(scheduled=True) as build:
         args = GroupArguments.declare(build, operator)
         grid = operator.kv_heads, args.tiles(shape.rows)

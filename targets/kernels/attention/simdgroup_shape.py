@@ -125,11 +125,12 @@ def pitch_of(width: int) -> int:
     return (width if width % (2 * SIDE) else width + SIDE) // VECTOR
 
 
-def chunk_division(dim: int) -> SimdgroupAttentionShape:
+def chunk_division(dim: int, spec: TargetSpec) -> SimdgroupAttentionShape:
     """Of heads whose channels several simdgroups share, so that a row has many keys in memory."""
     parts = _power_of_two_in(dim // SIDE)
     bands = min(4, MOST_SIMDGROUPS // parts)
-    return SimdgroupAttentionShape(dim, 32, 64, bands, parts, score_bands=2)
+    keys = spec.tuning.simdgroups.keys
+    return SimdgroupAttentionShape(dim, 32, keys, bands, parts, score_bands=2)
 
 
 def head_division(dim: int) -> SimdgroupAttentionShape:

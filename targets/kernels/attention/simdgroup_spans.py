@@ -26,15 +26,15 @@ from gemma4_compile.targets.spec import TargetSpec
 
 def fits_simdgroups(operator: SpanAttention, spec: TargetSpec) -> bool:
     """Return whether an encoder's attention has `make_simdgroup_span_attention`."""
-    return chunk_division(operator.head_dim).fits(spec)
+    return chunk_division(operator.head_dim, spec).fits(spec)
 
 
-def make_simdgroup_span_attention(operator: SpanAttention, _spec: TargetSpec) -> tirx.PrimFunc:
+def make_simdgroup_span_attention(operator: SpanAttention, spec: TargetSpec) -> tirx.PrimFunc:
     """Grid: KV heads x rows of a KV head / rows of a block. Shared: as a chunk's.
 
     Reference: `SpanAttention.definition`.
     """
-    shape, dim = chunk_division(operator.head_dim), operator.head_dim
+    shape, dim = chunk_division(operator.head_dim, spec), operator.head_dim
     n, width, group = (
         symbolic_rows(None),
         operator.heads * dim,

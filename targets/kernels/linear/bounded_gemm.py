@@ -37,12 +37,12 @@ def make_bounded_gemm(operator: BoundedLinear, spec: TargetSpec) -> tirx.PrimFun
 
 def fits_simdgroups(_operator: BoundedLinear, spec: TargetSpec) -> bool:
     """Return whether a tower's matmul has `make_simdgroup_bounded_gemm`."""
-    return has_simdgroup_matrices(spec, SimdgroupShape())
+    return has_simdgroup_matrices(spec, SimdgroupShape.of(spec.tuning.simdgroups))
 
 
-def make_simdgroup_bounded_gemm(operator: BoundedLinear, _spec: TargetSpec) -> tirx.PrimFunc:
+def make_simdgroup_bounded_gemm(operator: BoundedLinear, spec: TargetSpec) -> tirx.PrimFunc:
     """`make_bounded_gemm` with matrices of 8 x 8 that a simdgroup multiplies."""
-    return _make(operator, SimdgroupShape(), SimdgroupTileProduct)
+    return _make(operator, SimdgroupShape.of(spec.tuning.simdgroups), SimdgroupTileProduct)
 
 
 def _make(

@@ -72,12 +72,12 @@ def make_gemm(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
 def fits_simdgroups(operator: Linear, spec: TargetSpec) -> bool:
     """Return whether a chunk's matmul has `make_simdgroup_gemm`."""
     is_float = not (operator.is_int8 or operator.steps_in)
-    return is_float and has_simdgroup_matrices(spec, SimdgroupShape())
+    return is_float and has_simdgroup_matrices(spec, SimdgroupShape.of(spec.tuning.simdgroups))
 
 
 def make_simdgroup_gemm(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
     """`make_gemm` with matrices of 8 x 8 that a simdgroup multiplies."""
-    return _make(operator, SimdgroupShape(), SimdgroupTileProduct)
+    return _make(operator, SimdgroupShape.of(spec.tuning.simdgroups), SimdgroupTileProduct)
 
 
 def fits_byte_tensor_cores(operator: Linear, spec: TargetSpec) -> bool:

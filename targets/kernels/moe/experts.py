@@ -39,8 +39,7 @@ from gemma4_compile.targets.kernels.tiles.subgroup_chunk_products import Subgrou
 from gemma4_compile.targets.spec import UNLIMITED, TargetSpec
 from gemma4_compile.targets.tuning import TensorCoreTuning
 
-SIMDGROUP_COLUMNS = 128  # rows of W of a threadgroup of four simdgroups
-SUBGROUP_COLUMNS = 32  # of them, a subgroup's
+SUBGROUP_COLUMNS = 32  # rows of W of a subgroup
 EXPERT_THREAD_M = 8  # rows of x that a thread sums, of a tile of one expert
 
 
@@ -131,7 +130,12 @@ def make_expert_gemm(operator: ExpertLinear, spec: TargetSpec) -> tirx.PrimFunc:
     )
     has_minima = isinstance(operator.layout, MinimaLayout)
     # One simdgroup has all rows of an expert's tile, which are few.
-    on_simdgroups = SimdgroupShape(operator.tile, SIMDGROUP_COLUMNS, part_rows=operator.tile)
+    on_simdgroups = replace(
+        SimdgroupShape.of(spec.tuning.simdgroups),
+        rows=operator.tile,
+        columns=spec.tuning.simdgroups.expert_columns,
+        part_rows=operator.tile,
+    )
     if not is_int8 and has_simdgroup_matrices(spec, on_simdgroups):
         return _make_tiles(operator, on_simdgroups, SimdgroupTileProduct)
     shape = shape_of(size, spec, operator.expert_rows, is_int8, has_minima=has_minima)

@@ -43,6 +43,7 @@ from gemma4_compile.targets.kernels.tiles.loaders import (
 )
 from gemma4_compile.targets.kernels.tiles.products import ITEM_BYTES, Finish
 from gemma4_compile.targets.spec import TargetSpec
+from gemma4_compile.targets.tuning import SimdgroupTuning
 
 SIMDGROUP = 32  # threads
 SIDE = 8  # rows, columns and channels of a matrix
@@ -113,13 +114,18 @@ class SimdgroupShape:
     part_rows, part_columns : of them, one simdgroup's
     """
 
-    rows: int = 64
-    columns: int = 64
-    depth: int = 32
-    part_rows: int = 32
-    part_columns: int = 32
+    rows: int
+    columns: int
+    depth: int
+    part_rows: int
+    part_columns: int
 
     group: ClassVar[int] = 0  # no scales lie beside the tiles
+
+    @classmethod
+    def of(cls, size: SimdgroupTuning) -> SimdgroupShape:
+        """The division by some sizes."""
+        return cls(size.rows, size.columns, size.depth, size.part_rows, size.part_columns)
 
     @property
     def threads(self) -> int:

@@ -9,7 +9,7 @@ import pytest
 from gemma4_compile.cli import compile as cli
 from gemma4_compile.errors import UsageError
 from gemma4_compile.options.compile import COMMAND
-from gemma4_compile.options.libraries import LIBRARIES, LIMITS, libraries_help, targets
+from gemma4_compile.options.libraries import LIBRARIES, LIMITS, NAMED, libraries_help, targets
 from gemma4_compile.targets import libraries as registry
 
 
@@ -26,6 +26,16 @@ def test_every_library_for_browsers_is_made_by_default() -> None:
 
 def test_targets_come_in_their_order() -> None:
     assert targets("cuda, webgpu") == ("cuda", "webgpu")
+
+
+def test_tiles_for_tuning_are_made_where_they_are_named() -> None:
+    tiles = [name for name, one in LIBRARIES.items() if NAMED in one]
+    assert tiles
+    assert all(name in libraries_help() for name in tiles)
+    assert made("--target", "metal") == ("metal",)
+    assert made("--target", "metal", "--libraries", "all") == ("metal", *tiles)
+    asked = ("--libraries", "metal-simdgroups")
+    assert made("--target", "metal", *asked) == ("metal", "metal-simdgroups")
 
 
 def made(*given: str) -> tuple[str, ...]:

@@ -28,9 +28,14 @@ def test_every_form_can_be_made(name: str) -> None:
 
 def test_every_target_has_a_form() -> None:
     assert {form.target for form in LIBRARIES.values()} == set(TARGETS)
-    assert [name for name, form in LIBRARIES.items() if form.target != "webgpu"] == [
-        name for name in TARGETS if name != "webgpu"
-    ]
+    others = {name: form for name, form in LIBRARIES.items() if form.target != "webgpu"}
+    firsts = {form.target: name for name, form in reversed(others.items())}
+    assert all(target == name for target, name in firsts.items())
+
+
+def test_every_limit_of_metal_has_a_library() -> None:
+    found = [form.limits for form in LIBRARIES.values() if form.target == "metal"]
+    assert found == list(TARGETS["metal"].limits)
 
 
 def test_the_first_form_of_browsers_asks_for_nothing() -> None:
@@ -86,6 +91,9 @@ def test_names_are_checked(names: list[str]) -> None:
         (("webgpu", "compat", FLOAT, NATIVE), "compat"),
         (("webgpu", "subgroups", INT8, WORDS), "subgroups-int8-words"),
         (("cuda", "default", FLOAT, NATIVE), "cuda"),
+        (("metal", "default", FLOAT, NATIVE), "metal"),
+        (("metal", "simdgroups", FLOAT, None), "metal-simdgroups"),
+        (("metal", "simdgroups-small", FLOAT, NATIVE), "metal-simdgroups-small"),
     ],
 )
 def test_a_single_library_has_a_name(form: tuple[str, str, str, str | None], name: str) -> None:

@@ -16,10 +16,12 @@ from gemma4_compile.runtime.check import tune
 from gemma4_compile.runtime.check.tune import compare, divergence, tuning_table
 from gemma4_compile.runtime.check.tune_run import Sizes, Timing
 from gemma4_compile.runtime.device.device import Device
-from gemma4_compile.runtime.package.choice import Candidate, choose_library
+from gemma4_compile.runtime.package.choice import Candidate, choose_library, native_libraries
 from gemma4_compile.runtime.package.integrity import Check
 from gemma4_compile.runtime.package.package import read_provenance
+from gemma4_compile.runtime.package.tuned import kept_choice
 from gemma4_compile.runtime.terminal.console import Console
+from gemma4_compile.targets.libraries import LIBRARIES
 from tests.commands import CHAT
 from tests.libraries import ELF_X86, MACH_O_ARM, record, with_libraries
 
@@ -135,6 +137,61 @@ def test_libraries_are_timed_and_the_choice_is_kept(
     assert "timing `cpu-int8`" in told.err
     assert len(list(memory.iterdir())) == 1
     assert choose_library(folder, read_provenance(folder)).library.name == "cpu-int8"
+
+
+TILES = [name for name, form in LIBRARIES.items() if form.target == "metal"]
+
+
+def test_tiles_of_a_mac_are_timed_and_a_search_that_was_ended_goes_on(
+    tiny_package: Path,
+    tmp_path: Path,
+    memory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """With played times: the last tiles are the fastest and wrong."""
+    tiles = [(record(name, "metal"), MACH_O_ARM) for name in TILES]
+    libraries = [(record("cpu", "cpu"), None), *tiles]
+    folder = with_libraries(tiny_package, tmp_path / "p", libraries)
+    provenance = read_provenance(folder)
+    tried = [Candidate(one, Device(one.device)) for one in native_libraries(provenance)[:-1]]
+    devices = dict.fromkeys(TILES, "Apple M9")
+    monkeypatch.setattr(tune, "candidates", lambda *_: tried)
+    monkeypatch.setattr(tune, "usable_devices", lambda _: devices)
+    timed: list[str] = []
+    ends_at = TILES[2]
+
+    def play(_folder: Path, name: str, *_rest: object) -> tuple[Timing, np.ndarray]:
+        timed.append(name)
+        if name == ends_at:
+            raise KeyboardInterrupt
+        wrong = name == TILES[-1]
+        return Timing("", 9, 100.0 * (1 + TILES.index(name)), 20.0), OTHER if wrong else LOGITS
+
+    def search() -> list[str]:
+        timed.clear()
+        results = tune.tune(folder, Check.OFF, Console())
+        assert [one.name for one in results] == TILES
+        return [one.name for one in results if one.chosen]
+
+    monkeypatch.setattr(tune, "_attempt", play)
+    with pytest.raises(KeyboardInterrupt):
+        search()
+    assert (timed, list(memory.glob("*"))) == (TILES[:3], [])
+
+    ends_at = ""
+    capsys.readouterr()
+    assert search() == [TILES[-2]]
+    assert timed == TILES[2:]
+    assert f"`{TILES[1]}` was timed before" in capsys.readouterr().err
+    assert kept_choice(folder, provenance, devices) == TILES[-2]
+    assert kept_choice(folder, provenance, dict.fromkeys(TILES, "Apple M10")) is None
+    assert search() == [TILES[-2]]
+    assert timed == TILES, "a search that came to its end is made anew"
+    assert "--libraries all" not in capsys.readouterr().err
+    devices = {TILES[0]: "Apple M9"}
+    assert [one.name for one in tune.tune(folder, Check.OFF, Console()) if one.chosen] == TILES[:1]
+    assert "--target metal --libraries all --only library" in capsys.readouterr().err
 
 
 def test_where_none_is_right_nothing_is_kept(
