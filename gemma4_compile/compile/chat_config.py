@@ -9,6 +9,7 @@ from gemma4_compile.checkpoint.chat_files import ChatFiles
 from gemma4_compile.checkpoint.match import Checkpoint
 from gemma4_compile.checkpoint.sentence_files import read_prompts
 from gemma4_compile.compile.compilation import Compilation
+from gemma4_compile.compile.processor_config import warn_of_processor
 from gemma4_compile.confined.conversation import Trial
 from gemma4_compile.model_spec.config.variants import NO_TOKEN
 from gemma4_compile.options.process import warn
@@ -66,6 +67,7 @@ def make_conversation(
     """
     tokenizer, left_out = _tokenizer(build, checkpoint, reporter)
     check_tokens(build.media, tokenizer)
+    warn_of_processor(checkpoint.path, build.media)
     chat = ChatFiles.read(checkpoint.path)
     trial = chat.try_conversation(build.config.vocab_size)
     _report_tokens(tokenizer, chat)
