@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemma4_compile import abi
+from gemma4_compile.checkpoint.chat_files import PROCESSOR_FILE
 from gemma4_compile.checkpoint.files import CONFIG_FILE, GENERATION_FILE
 from gemma4_compile.checkpoint.hub import NEEDED_FILES
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo
@@ -28,6 +29,7 @@ INPUTS = "inputs"
 """The field of provenance."""
 OF_LIBRARY = (CONFIG_FILE, GENERATION_FILE)
 """What a library alone is made from."""
+_READ_SINCE = (PROCESSOR_FILE,)  # packages that were made before name no digest of it
 _BLOCK_BYTES = 1 << 20
 _SHOWN, _SHOWN_DIGITS = 8, 16
 
@@ -129,6 +131,21 @@ class Lock:
 
     origins: Mapping[str, Mapping[str, object]]
     inputs: Digests
+
+    def of_then(self, found: Digests) -> Digests:
+        """The files but those that the version which made the package did not read yet.
+
+        Whether they matter shows in what is made.
+        """
+        known = self.inputs.get("model", {})
+        return {
+            role: {
+                name: digest
+                for name, digest in named.items()
+                if role != "model" or name in known or name not in _READ_SINCE
+            }
+            for role, named in found.items()
+        }
 
     def check(self, found: Digests, *, whole: bool) -> None:
         """Compare the files that are there; not `whole`: those of a library are enough.

@@ -303,6 +303,7 @@ def compile_model(
                 check_shard_size(stored, build.shard_bytes)
         inputs = digest_files(build.input_files, reporter)
         if request.lock is not None:
+            inputs = request.lock.of_then(inputs)
             request.lock.check(inputs, whole=weights)
             build = with_origins(build, request.lock)
         if calibrate is not None and weights:

@@ -67,6 +67,16 @@ def test_digests_are_of_whole_files(tmp_path: Path) -> None:
         digest_files({"x": {"c": tmp_path / "c"}}, Silent())
 
 
+def test_what_earlier_versions_did_not_read_is_no_difference() -> None:
+    then = {"model": {"a": OLD}}
+    now = {"model": {"a": OLD, "processor_config.json": NEW, "b": NEW}}
+    found = Lock({}, then).of_then(now)
+    assert found == {"model": {"a": OLD, "b": NEW}}
+    with pytest.raises(CheckpointError, match="`b` of the model was not there"):
+        Lock({}, then).check(found, whole=True)
+    assert Lock({}, now).of_then(now) == now
+
+
 def test_every_difference_is_named() -> None:
     lock = Lock({}, {"model": {"a": OLD, "b": OLD, "c": OLD}, "drafter": {"a": OLD}})
     lock.check({"model": {"a": OLD, "b": OLD, "c": OLD}, "drafter": {"a": OLD}}, whole=True)

@@ -258,6 +258,7 @@ def test_a_directory_is_asked_for_and_may_be_another(
         rebuild(RebuildRequest(package), Silent())
     assert caught.value.hint == f"give it: gemma4-compile DIR --rebuild {package}"
     copy = shutil.copytree(model, tmp_path / "elsewhere")
+    (copy / "processor_config.json").write_text("{}")  # which earlier versions did not read
     assert rebuild(RebuildRequest(package, str(copy)), Silent()).differences == ()
 
 
