@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 import tvm
 
+from gemma4_compile.operators.conformer import RelativeAttention
 from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.minima import MinimaLayout
@@ -197,6 +198,27 @@ def test_every_tile_computes_the_definition(
     cases.append(make_case(OPERATORS[1], 9, rows=spec.tuning.simdgroups.rows + 5))
     sources = check_both_orders(cases, spec, metal_device, tmp_path)
     assert all("simdgroup_multiply_accumulate(" in source for source in sources)
+
+
+SOUNDS = (
+    RelativeAttention(8, 128, 12, 50.0, True),
+    RelativeAttention(2, 24, 5, 2.0, False),
+    RelativeAttention(1, 512, 13, 50.0, False),
+)
+
+
+@pytest.mark.slow
+def test_attention_of_sounds_has_no_barriers(
+    metal_device: tvm.runtime.Device, tmp_path: Path
+) -> None:
+    """A simdgroup has a row of a head; a longer head keeps several."""
+    cases = [make_case(operator, seed, rows=17) for seed, operator in enumerate(SOUNDS)]
+    sources = check_both_orders(cases, SPEC, metal_device, tmp_path)
+    assert all("simd_sum(" in one and "barrier(" not in one for one in sources)
+    (tmp_path / "long").mkdir()
+    long = [make_case(RelativeAttention(1, 600, 40, 50.0, True), 3, rows=43)]
+    (source,) = check_both_orders(long, SPEC, metal_device, tmp_path / "long")
+    assert "barrier(" in source
 
 
 MISTAKES: dict[str, Callable[[str], str]] = {

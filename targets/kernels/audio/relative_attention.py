@@ -25,14 +25,24 @@ from gemma4_compile.targets.kernels.common.blocks import (
 )
 from gemma4_compile.targets.spec import TargetSpec
 
+SIMDGROUP_CHANNELS = 512  # of a head that one simdgroup has, at most: 16 of a thread
+
+
+def _threads(dim: int, spec: TargetSpec) -> int:
+    """Threads of a block: with simdgroups one of them, which sums without a barrier."""
+    if spec.simdgroup_matrices and dim <= SIMDGROUP_CHANNELS:
+        return spec.simd_width
+    return row_threads(dim, spec.max_threads_per_block)
+
 
 def make_relative_attention(operator: RelativeAttention, spec: TargetSpec) -> tirx.PrimFunc:
     """A thread has every `threads`-th channel of the head; the softmax is an online one.
 
-    Grid: heads x rows. Shared: one float32 a thread. Reference: `RelativeAttention.definition`.
+    Grid: heads x rows. Shared: one float32 a thread, of several simdgroups. Reference:
+    `RelativeAttention.definition`.
     """
     rows, dim, width = symbolic_rows(None), operator.head_dim, operator.width
-    threads = row_threads(dim, spec.max_threads_per_block)
+    threads = _threads(dim, spec)
     with function(scheduled=True) as build:
         args = {name: build.arg(name, *tensor) for name, tensor in operator.arguments(rows)}
         y = build.arg("y", (rows, width), "float32")
