@@ -33,15 +33,17 @@ class LibraryForm:
 
 
 AUTO = "auto"  # activations: those of the limits
-ABOUT = ("use", "named")
-"""Entries for people; what has the second one is made only where it is named."""
+ABOUT = ("use", "named", "experiment")
+"""Entries for people; what has the second one is made only where it is named or all are, what has
+the third one where it is named."""
 
+_ENTRIES = json.loads(Path(__file__).with_name("libraries.json").read_text("utf-8"))
 LIBRARIES: dict[str, LibraryForm] = {
     name: LibraryForm(name, **{key: value for key, value in entry.items() if key not in ABOUT})
-    for name, entry in json.loads(
-        Path(__file__).with_name("libraries.json").read_text("utf-8")
-    ).items()
+    for name, entry in _ENTRIES.items()
 }
+EXPERIMENTS = frozenset(name for name, entry in _ENTRIES.items() if "experiment" in entry)
+"""Those that no package has unless they are named."""
 
 
 def form_name(target: str, limits: str, activations: str, float16: str | None) -> str:

@@ -15,8 +15,8 @@ from gemma4_compile.options.process import check_known
 
 ALL = "all"
 DEFAULT_LIMITS = "default"
-NAMED = "named"
-"""Entry of libraries that are made only where they are named."""
+NAMED, EXPERIMENT = "named", "experiment"
+"""Entries of libraries that are made only where they are named, or all are; only where they are."""
 
 
 def registered(package: str, file: str) -> dict[str, dict[str, str]]:
@@ -54,9 +54,13 @@ def libraries_help() -> str:
     more = ", ".join(
         f"{name} ({entry[NAMED]})" for name, entry in LIBRARIES.items() if NAMED in entry
     )
+    experiments = ", ".join(
+        f"{name} ({entry[EXPERIMENT]})" for name, entry in LIBRARIES.items() if EXPERIMENT in entry
+    )
     return (
-        f"fewer libraries for browsers, with commas (default: all): {named}; or more for metal, of "
-        f"which gemma4-chat --tune chooses one on a Mac ({ALL}: all): {more}"
+        f"fewer libraries for browsers, with commas (default: all): {named}; experiments, by name "
+        f"alone: {experiments}; or more for metal, of which "
+        f"gemma4-chat --tune chooses one on a Mac ({ALL}: all): {more}"
     )
 
 
@@ -135,10 +139,11 @@ def libraries_of(named: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
     of_targets = [
         name for target in named for name, one in LIBRARIES.items() if one["target"] == target
     ]
-    if ALL in asked:
-        return tuple(of_targets)
-    if not asked:
-        return tuple(name for name in of_targets if NAMED not in LIBRARIES[name])
+    if not asked or ALL in asked:
+        left_out = (EXPERIMENT,) if asked else (EXPERIMENT, NAMED)
+        return tuple(
+            name for name in of_targets if not any(key in LIBRARIES[name] for key in left_out)
+        )
     for name in asked:
         if name not in of_targets:
             target = LIBRARIES[name]["target"]

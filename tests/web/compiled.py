@@ -10,7 +10,7 @@ from gemma4_compile.compile.pipeline import compile_model
 from gemma4_compile.compile.request import CompileRequest
 from gemma4_compile.model_spec.modality import TEXT_ONLY
 from gemma4_compile.quantization.schemes import RECIPES
-from gemma4_compile.targets.libraries import LIBRARIES, fitting_forms
+from gemma4_compile.targets.libraries import EXPERIMENTS, LIBRARIES, fitting_forms
 from gemma4_compile.targets.spec import NATIVE
 from tests import gemma3n, models, routing
 from tests.packages import Silent, compile_small
@@ -23,7 +23,9 @@ SEEING = "tiny-seeing"
 """The same with its towers."""
 EMBEDDING = "tiny-embedding"
 """The embedder that ships."""
-EVERY = tuple(name for name, form in LIBRARIES.items() if form.target == "webgpu")
+EVERY = tuple(
+    name for name, form in LIBRARIES.items() if form.target == "webgpu" and name not in EXPERIMENTS
+)
 """Libraries of a package for every browser, as `gemma4-compile` makes one."""
 USUAL = ("float", "default", NATIVE)
 """How decoding takes its vectors, the device's limits and float16, where a test names none."""

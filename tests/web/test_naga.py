@@ -26,7 +26,7 @@ from gemma4_compile.passes.kernel_sources import kernel_sources
 from gemma4_compile.passes.lowering import generate, lower
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import target_spec
-from gemma4_compile.targets.libraries import LIBRARIES
+from gemma4_compile.targets.libraries import EXPERIMENTS, LIBRARIES
 from gemma4_compile.targets.spec import WORDS, TargetSpec
 from tests.child import run_within
 from tests.presets import GEMMA4
@@ -38,7 +38,9 @@ pytestmark = [pytest.mark.dawn, pytest.mark.package]
 ROOT = Path(__file__).parents[2]
 RECIPE, CHUNK = "q4f16", 512
 IS_WHOLE = bool(os.environ.get("EVERY_WGSL"))
-FORMS = [name for name, form in LIBRARIES.items() if form.target == "webgpu"]
+FORMS = [
+    name for name, form in LIBRARIES.items() if form.target == "webgpu" and name not in EXPERIMENTS
+]
 SIZES = GEMMA4
 EVERY = [(size, form) for form in FORMS for size in SIZES]
 # Firefox takes these three: towers of every kind, and experts. Every form of a library is tried

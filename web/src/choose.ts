@@ -8,6 +8,7 @@ import type { WebLibrary } from "./choose/provenance";
 
 export {
   canSetSubgroups,
+  isAlways,
   CLIENT_LIMITS,
   clientLimit,
   lacking,

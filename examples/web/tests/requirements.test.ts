@@ -136,7 +136,7 @@ describe("judge", () => {
 
   it("says how an experiment of Chrome's is switched on", () => {
     const features = ["shader-f16", SUBGROUP_MATRICES];
-    const pack = { ...PACK, requirements: { ...PACK.requirements, features } };
+    const pack = { ...PACK, requirements: { ...PACK.requirements, features, subgroupSize: 8 } };
     const [finding, ...others] = blocks(pack, DEVICE);
     expect(finding).toMatchObject({ kind: "blocks", text: expect.stringContaining(SUBGROUP_MATRICES) });
     expect(finding?.hint).toMatch(/Unsafe WebGPU Support.*without --limits/);
@@ -146,7 +146,7 @@ describe("judge", () => {
 
   it("refuses subgroup matrices of other sizes or types than the kernels'", () => {
     const features = ["shader-f16", SUBGROUP_MATRICES];
-    const pack = { ...PACK, requirements: { ...PACK.requirements, features } };
+    const pack = { ...PACK, requirements: { ...PACK.requirements, features, subgroupSize: 8 } };
     const device = { ...DEVICE, features: new Set(features) };
     const config = { componentType: "f16", resultComponentType: "f32", M: 16, N: 16, K: 16 };
     const others = [
@@ -158,6 +158,17 @@ describe("judge", () => {
       { kind: "blocks", text: expect.stringContaining("16 x 16"), hint: expect.stringContaining("without --limits") },
     ]);
     expect(blocks(PACK, { ...device, matrixConfigs: others })).toEqual([]);
+  });
+
+  it("refuses subgroup matrices where subgroups may be larger, unless their size is set", () => {
+    const features = ["shader-f16", "subgroups", SUBGROUP_MATRICES];
+    const pack = { ...PACK, requirements: { ...PACK.requirements, features, subgroupSize: 32 } };
+    const device = { ...DEVICE, features: new Set(features), subgroupMinSize: 32, subgroupMaxSize: 64 };
+    expect(blocks(pack, device)).toMatchObject([
+      { kind: "blocks", text: expect.stringMatching(/exactly 32.*have 64/) },
+    ]);
+    expect(blocks(pack, { ...device, subgroupMaxSize: 32 })).toEqual([]);
+    expect(blocks(pack, { ...device, features: new Set([...features, "subgroup-size-control"]) })).toEqual([]);
   });
 
   it("refuses subgroups that are too small, and warns of unknown ones", () => {

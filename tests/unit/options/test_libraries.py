@@ -18,10 +18,13 @@ def test_the_compiler_knows_the_same_names() -> None:
     assert {one["target"] for one in LIBRARIES.values()} == set(LIMITS)
 
 
-def test_every_library_for_browsers_is_made_by_default() -> None:
+def test_every_library_for_browsers_is_made_by_default_but_experiments() -> None:
     browsers = [name for name, one in LIBRARIES.items() if one["target"] == "webgpu"]
-    assert list(made()) == browsers
+    assert list(made()) == [name for name in browsers if name not in registry.EXPERIMENTS]
+    assert made() == made("--libraries", "all")
     assert all(name in libraries_help() for name in browsers)
+    assert made("--libraries", "h200-matrices,h200,f16") == ("f16", "h200", "h200-matrices")
+    assert set(registry.EXPERIMENTS) == {"h200-matrices"}
 
 
 def test_targets_come_in_their_order() -> None:

@@ -89,6 +89,7 @@ def test_names_are_checked(names: list[str]) -> None:
         (("webgpu", "h200", INT8, None), "h200"),
         (("webgpu", "h200", FLOAT, NATIVE), "h200-float"),
         (("webgpu", "compat", FLOAT, NATIVE), "compat"),
+        (("webgpu", "h200-matrices", INT8, NATIVE), "h200-matrices"),
         (("webgpu", "subgroups", INT8, WORDS), "subgroups-int8-words"),
         (("cuda", "default", FLOAT, NATIVE), "cuda"),
         (("metal", "default", FLOAT, NATIVE), "metal"),

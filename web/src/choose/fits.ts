@@ -133,9 +133,18 @@ function lackingSubgroups({ features, subgroupSize }: Needs, traits: Traits): st
       : "this browser does not say how many they have";
     missing.push(`subgroups of ${subgroupSize} threads or more (${here})`);
   }
-  if (features.includes(SUBGROUP_MATRICES) && traits.features.has(SUBGROUP_MATRICES) && !multiplies(traits))
-    missing.push("subgroup matrices of 16 x 16 16-bit floats");
+  if (features.includes(SUBGROUP_MATRICES) && traits.features.has(SUBGROUP_MATRICES)) {
+    if (!multiplies(traits)) missing.push("subgroup matrices of 16 x 16 16-bit floats");
+    if (!missing.length && !isAlways(subgroupSize, traits))
+      missing.push(`subgroups of exactly ${subgroupSize} threads (here they may have ${traits.subgroupMaxSize})`);
+  }
   return missing;
+}
+
+/** Whether all subgroups of a kernel have this size: a matrix of a larger one is another kernel's. */
+export function isAlways(size: number, traits: Traits): boolean {
+  const { subgroupMinSize, subgroupMaxSize } = traits;
+  return (subgroupMinSize === size && subgroupMaxSize === size) || canSetSubgroups(size, traits);
 }
 
 /** Whether the device may have the matrices that kernels use: 16 x 16 float16 operands, float32 sums. */

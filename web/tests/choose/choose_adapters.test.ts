@@ -1,6 +1,7 @@
 // Adapters as browsers and devices have them, and the library that each of them gets.
 import { describe, expect, it } from "vitest";
 import { choose, type Surroundings } from "../../src/choose/choose";
+import { SUBGROUP_MATRICES } from "../../src/choose/fits";
 import { FakeBrowser, FakePackage, SET, type FakeHardware } from "../fake_choice";
 
 const AT = "https://example.org/model/resolve/main/";
@@ -39,6 +40,62 @@ describe("subgroups of", () => {
   ])("a size that is %s may be the least there is", async (_, info) => {
     expect(await name({ features: SUBGROUPS, languageFeatures: PACKED, info })).toBe("subgroups-4");
     expect(await name({ features: SIZED, info }, true)).toBe("subgroups-4");
+  });
+});
+
+describe("a package with a library of subgroup matrices", () => {
+  const MATRICES = [...SUBGROUPS, SUBGROUP_MATRICES];
+  const CONFIG = { componentType: "f16", resultComponentType: "f32", M: 16, N: 16, K: 16 };
+  const OTHERS = [
+    { ...CONFIG, M: 8, N: 8, K: 8 },
+    { ...CONFIG, resultComponentType: "f16" },
+  ];
+  const LIBRARIES = [
+    ...SET,
+    { name: "h200-matrices", features: MATRICES, language_features: PACKED, subgroup_size: 32, activations: "int8" },
+  ];
+
+  async function chosen(hardware: FakeHardware, { fast = true, measure = false } = {}) {
+    const pack = await FakePackage.of(LIBRARIES);
+    const { around } = new FakeBrowser({ languageFeatures: PACKED, subgroups: [32, 32], ...hardware });
+    return choose(AT, undefined, { fetch: pack.fetch, measure, fast }, around);
+  }
+  const info = (subgroupMatrixConfigs: object[], most = 32) => ({
+    subgroupMinSize: 32,
+    subgroupMaxSize: most,
+    subgroupMatrixConfigs,
+  });
+
+  it.each<[string, FakeHardware, boolean, string]>([
+    ["offered with the right matrices", { features: MATRICES, info: info([...OTHERS, CONFIG]) }, true, "h200-matrices"],
+    ["offered, and nobody tells which", { features: MATRICES }, true, "h200-matrices"],
+    ["offered, and the client alone does not ask", { features: MATRICES, info: info([CONFIG]) }, false, "h200"],
+    ["not offered", { features: SUBGROUPS }, true, "h200"],
+    ["offered with other matrices", { features: MATRICES, info: info(OTHERS) }, true, "h200"],
+    ["offered with subgroups that may be larger", { features: MATRICES, info: info([CONFIG], 64) }, true, "h200"],
+    [
+      "offered with a size that can be set",
+      { features: [...MATRICES, "subgroup-size-control"], info: info([CONFIG], 64) },
+      true,
+      "h200-matrices",
+    ],
+    ["offered without int8 products", { features: MATRICES, languageFeatures: [] }, true, "subgroups"],
+    ["offered with small subgroups", { features: MATRICES, subgroups: [8, 8] }, true, "subgroups-8"],
+  ])("takes the best one that runs where they are %s", async (_, hardware, fast, expected) => {
+    expect((await chosen(hardware, { fast })).name).toBe(expected);
+  });
+
+  it("takes it of two that decode alike, and the next one where it is wrong or its kernels are not made", async () => {
+    const speed = { "h200-matrices": 51, h200: 50, subgroups: 90, int8: 99 };
+    const right = await chosen({ features: MATRICES, speed }, { measure: true });
+    expect(right.name).toBe("h200-matrices");
+    expect(right.required_features).toContain(SUBGROUP_MATRICES);
+    for (const fault of [
+      { wrong: { "h200-matrices": ["prompt_kernel"] } },
+      { wrong: { "h200-matrices": ["decode_kernel"] } },
+      { refuses: { "h200-matrices": "no such matrices" } },
+    ])
+      expect((await chosen({ features: MATRICES, speed, ...fault }, { measure: true })).name).toBe("h200");
   });
 });
 

@@ -1,6 +1,7 @@
 // Whether this browser can run a package: asked before the download, the client asks after it.
 import {
   canSetSubgroups,
+  isAlways,
   CLIENT_LIMITS,
   clientLimit,
   lacking,
@@ -119,6 +120,15 @@ function judgeFeatures(pack: Package, device: Device): Finding[] {
       {
         kind: "blocks",
         text: "The library multiplies 16 x 16 matrices of 16-bit floats, and this graphics device has only other subgroup matrices.",
+        hint: sentence(other(pack, device)),
+      },
+    ];
+  }
+  if (!missing.length && features.includes(SUBGROUP_MATRICES) && !isAlways(subgroupSize, device)) {
+    return [
+      {
+        kind: "blocks",
+        text: `The library multiplies matrices of subgroups of exactly ${subgroupSize} threads, and here they may have ${device.subgroupMaxSize}.`,
         hint: sentence(other(pack, device)),
       },
     ];
