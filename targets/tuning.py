@@ -321,6 +321,7 @@ class FusionTuning:
     max_combine_bytes : attention splits that every block reads, on a GPU
     max_combined_splits : splits, whose loads are all in the kernel's text, on a GPU
     few_row_product_width : channels of a few rows whose gate and up round their product
+    max_paired_weights : of a matrix that goes into another one's launch; none larger is measured
     """
 
     max_weights: int = 40 << 20
@@ -328,6 +329,7 @@ class FusionTuning:
     max_combine_bytes: int = 64 << 10
     max_combined_splits: int = 16
     few_row_product_width: int = 1536
+    max_paired_weights: int = 256 << 10
 
 
 @dataclass(frozen=True)

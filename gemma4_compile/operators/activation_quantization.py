@@ -133,9 +133,11 @@ def pack(x: te.Tensor, interleaved: bool, tiled: bool = False) -> list[te.Tensor
     return [words, scales]
 
 
-def packed_placeholders(width: int, rows: Index = 1, tiled: bool = False) -> list[te.Tensor]:
-    """TE inputs of the packed form."""
-    names = ("words", "scales")
+def packed_placeholders(
+    width: int, rows: Index = 1, tiled: bool = False, prefix: str = ""
+) -> list[te.Tensor]:
+    """TE inputs of the packed form, whose names begin with `prefix`."""
+    names = (f"{prefix}words", f"{prefix}scales")
     specs = quantized_specs(width, rows, tiled)
     return [
         te.placeholder(shape, dtype, name=name)

@@ -302,15 +302,37 @@ class AltupInject(Streams):
     """The per-layer input, normed, on every stream but the first.
 
     Arguments: injected (rows, width) f32, y (rows, streams * width) f32, vectors. Result: x (rows,
-    streams * width) f32.
+    streams * width) f32, or with `apart` each of its streams (rows, width) f32.
     """
 
     kind: ClassVar[str] = "altup_inject"
     eps: float
+    apart: bool = False
 
     def definition(self) -> tirx.PrimFunc:
         args, out = injection(self, self.rows.extent())
-        return te_prim_func([*args, out])
+        return te_prim_func([*args, *(streams_of(self, out) if self.apart else [out])])
+
+
+def streams_of(operator: Streams, x: te.Tensor) -> list[te.Tensor]:
+    """Each stream of x by itself."""
+
+    def stream(begin: int, name: str) -> te.Tensor:
+        shape = x.shape[0], operator.width
+        return te.compute(shape, lambda i, j: x[i, begin + j], name=name)
+
+    return [stream(s * operator.width, f"stream{s}") for s in range(operator.streams)]
+
+
+@dataclass(frozen=True)
+class SplitStreams(Streams):
+    """Each stream by itself: x (rows, streams * width) f32 -> `streams` times (rows, width) f32."""
+
+    kind: ClassVar[str] = "split_streams"
+
+    def definition(self) -> tirx.PrimFunc:
+        x = self.all_streams(self.rows.extent(), "x")
+        return te_prim_func([x, *streams_of(self, x)])
 
 
 @dataclass(frozen=True)
@@ -331,15 +353,15 @@ class TakeStream(Streams):
 class AltupCollapse(Streams):
     """The mean of the first stream and of the projected others at its size.
 
-    Arguments: x (rows, streams * width) f32, and the projection (rows, width) f32 of each stream
-    but the first. Result: (rows, width) f32.
+    Arguments: x (rows, width) f32, the first stream, and the projection (rows, width) f32 of each
+    other one. Result: (rows, width) f32.
     """
 
     kind: ClassVar[str] = "altup_collapse"
 
     def definition(self) -> tirx.PrimFunc:
         rows, width = self.rows.extent(), self.width
-        x = self.all_streams(rows, "x")
+        x = self.one_stream(rows, "x")
         projected = [self.one_stream(rows, f"p{s}") for s in range(1, self.streams)]
         size = mean_square(lambda i, k: x[i, k], rows, width, "x")
         scales = [self._scale(size, p) for p in projected]

@@ -60,14 +60,19 @@ from gemma4_compile.types import Array
 Product = Callable[[te.Tensor, WeightLayout, Sequence[te.Tensor]], te.Tensor]
 """Makes sums (rows, weight rows) float32 of x and the tensors of a weight."""
 
+Tensors = tuple[list[Expr | Buffer | te.Tensor], list[te.Tensor]]
+"""Inputs of a definition and its results."""
 
-def plain_product(x: te.Tensor, layout: WeightLayout, weights: Sequence[te.Tensor]) -> te.Tensor:
+
+def plain_product(
+    x: te.Tensor, layout: WeightLayout, weights: Sequence[te.Tensor], name: str = "sums"
+) -> te.Tensor:
     """``sums[i, j] = sum_k x[i, k] W[j, k]``, the channels in their order."""
     k = te.reduce_axis((0, layout.cols), name="k")
     return te.compute(
         (x.shape[0], layout.rows),
         lambda i, j: te.sum(as_f32(x[i, k]) * layout.value(weights, j, k), axis=k),
-        name="sums",
+        name=name,
     )
 
 
@@ -256,6 +261,11 @@ class Linear(Operator):
 
     def with_product(self, product: Product) -> tirx.PrimFunc:
         """The function of the definition, whose sums `product` makes."""
+        inputs, results = self.tensors(product)
+        return te_prim_func([*inputs, *results])
+
+    def tensors(self, product: Product) -> Tensors:
+        """The definition's inputs, scalars among them, and its results."""
         steps: list[te.Tensor] = []
         if self.stepped_out is not None:
             steps = [te.placeholder((self.stepped_out.step_count,), "float32", name=STEPS)]
@@ -267,19 +277,27 @@ class Linear(Operator):
         x = self.rounded(made, steps)
         return self.multiply(product, made.args, x, steps, made.results)
 
-    def left(self, steps: Sequence[te.Tensor]) -> tuple[list[te.Tensor], te.Tensor]:
-        """The arguments of x where it comes as it is, and x."""
+    def left(
+        self, steps: Sequence[te.Tensor], prefix: str = ""
+    ) -> tuple[list[te.Tensor], te.Tensor]:
+        """The arguments of x where it comes as it is, their names with `prefix`, and x."""
         rows = self.rows.extent()
         if self.in_dtype == PACKED and self.steps_in:
-            words = te.placeholder(*words_spec(self.cols, rows), name="words")
+            words = te.placeholder(*words_spec(self.cols, rows), name=f"{prefix}words")
             return [words], steps_of_words(words, steps[0][0], self.interleaved)
         if self.in_dtype == PACKED:
-            words, scales = packed_placeholders(self.cols, rows, self.tiled)
-            return [words, scales], unpack(words, scales, self.interleaved)
-        x = te.placeholder((rows, self.cols), self.in_dtype, name="x")
+            words, scales = packed_placeholders(self.cols, rows, self.tiled, prefix)
+            return [words, scales], self.vector_of([words, scales])
+        x = te.placeholder((rows, self.cols), self.in_dtype, name=f"{prefix}x")
         if self.steps_in:
             return [x], rounded_to(x, steps[0][0])
-        return [x], rounded(x) if self.is_int8 else x
+        return [x], self.vector_of([x])
+
+    def vector_of(self, args: Sequence[te.Tensor]) -> te.Tensor:
+        """What is multiplied, of the arguments of x where they are of no checkpoint's steps."""
+        if self.in_dtype == PACKED:
+            return unpack(args[0], args[1], self.interleaved)
+        return rounded(args[0]) if self.is_int8 else args[0]
 
     def rounded(self, made: MadeVector, steps: Sequence[te.Tensor]) -> te.Tensor:
         """A vector as it is multiplied."""
@@ -295,8 +313,8 @@ class Linear(Operator):
         x: te.Tensor,
         steps: Sequence[te.Tensor],
         results: Sequence[te.Tensor] = (),
-    ) -> tirx.PrimFunc:
-        """The function that multiplies x, which was made from `args`, and also has `results`."""
+    ) -> Tensors:
+        """Inputs and results of the product of x, which was made from `args`, behind `results`."""
         weights = self.layout.placeholders()
         sums = product(x, self.layout, weights)
         readers: list[te.Tensor] = []
@@ -308,7 +326,7 @@ class Linear(Operator):
         epilogue_args, y = self.apply_epilogue(sums)
         stored = self.stored(y, readers)
         own = [*weights, *steps, *readers, *epilogue_args]
-        return te_prim_func([*args, *own, *results, *stored])
+        return [*args, *own], [*results, *stored]
 
     def stored(self, y: te.Tensor, readers: Sequence[te.Tensor]) -> list[te.Tensor]:
         """The tensors that hold the result."""

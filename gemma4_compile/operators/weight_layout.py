@@ -137,9 +137,11 @@ class WeightLayout:
             for name, shape, dtype in self.split_shapes(rows)
         ]
 
-    def placeholders(self) -> list[te.Tensor]:
-        """TE inputs for all row splits."""
-        return [te.placeholder(shape, dtype, name=name) for name, shape, dtype in self.shapes()]
+    def placeholders(self, prefix: str = "") -> list[te.Tensor]:
+        """TE inputs for all row splits, whose names begin with `prefix`."""
+        return [
+            te.placeholder(shape, dtype, name=prefix + name) for name, shape, dtype in self.shapes()
+        ]
 
     def element(self, split: Sequence[te.Tensor | Buffer], row: Expr, col: Expr) -> Expr:
         """The weight at (row, col) of one row split as float32."""

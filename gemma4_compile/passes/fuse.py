@@ -12,6 +12,7 @@ from gemma4_compile.passes.few_rows import few_rows
 from gemma4_compile.passes.fuse_altup import fuse_altup
 from gemma4_compile.passes.fuse_attention_combine import fuse_attention_combine
 from gemma4_compile.passes.fuse_clips import fuse_clips
+from gemma4_compile.passes.fuse_linear_pairs import fuse_linear_pairs
 from gemma4_compile.passes.fuse_norm_linear import fuse_norm_linear
 from gemma4_compile.passes.fuse_residual_norm import fuse_residual_norm
 from gemma4_compile.passes.fuse_router import fuse_router
@@ -40,6 +41,7 @@ FUSIONS: Sequence[Fusion] = (
     few_rows,
     few_row_experts,
     tile_rows,
+    fuse_linear_pairs,  # as those before it have left them
     split_matmuls,
     multiply_halves,
 )

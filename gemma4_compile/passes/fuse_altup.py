@@ -8,19 +8,23 @@ Before::
 After::
 
     predicted, hidden = altup_predict(injected, corrected, vectors, next_vectors, router, coefs)
+
+Behind the last layer, where each stream is read by itself, the injection writes them so::
+
+    first, second, ... = altup_inject(injected, corrected, vectors)
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from gemma4_compile.operators.altup import AltupInject, AltupPredict
+from gemma4_compile.operators.altup import AltupInject, AltupPredict, SplitStreams
 from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.passes.operator_graph import OperatorCall, OperatorGraph
 
 
 def fuse_altup(graph: OperatorGraph, limits: FusionLimits) -> None:
-    """Fuse each prediction with the injection that only it reads."""
+    """Fuse each prediction, and the end, with the injection that only it reads."""
     for predict in graph.calls(AltupPredict):
         inject = graph.only_producer(predict.args[0], AltupInject)
         if inject is None or inject.operator.rows != predict.operator.rows:
@@ -30,3 +34,9 @@ def fuse_altup(graph: OperatorGraph, limits: FusionLimits) -> None:
         if not limits.binds(args, len(predict.results)):
             continue
         graph.replace([inject, predict], [OperatorCall(operator, args, predict.results)])
+    for split in graph.calls(SplitStreams):
+        inject = graph.only_producer(split.args[0], AltupInject)
+        if inject is None or not limits.binds(inject.args, len(split.results)):
+            continue
+        apart = replace(inject.operator, apart=True)
+        graph.replace([inject, split], [OperatorCall(apart, inject.args, split.results)])

@@ -14,6 +14,7 @@ from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.passes.operator_graph import OperatorCall
 from gemma4_compile.targets.kernels.attention.tensor_core_chunk_shape import LARGEST_HEAD
 from gemma4_compile.targets.kernels.linear.float_gemv import fused_width
+from gemma4_compile.targets.kernels.linear.gemv_pair import fits_one_launch
 from gemma4_compile.targets.kernels.tiles.few_row_shape import reads_tiles
 from gemma4_compile.targets.kernels.tiles.subgroup_chunk_products import takes_halves
 from gemma4_compile.targets.kernels.tiles.subgroup_matrices import has_subgroup_matrices
@@ -38,6 +39,8 @@ class FusionLimits:
         matrix; None where none has
     takes_halves : whether a chunk's matmul on packed rows has a kernel that multiplies float16, by
         its matrix; None where none has
+    fits_one_launch : whether two matmuls of one position may be one launch; None where a launch
+        costs nothing
     folds_steps : kernels of floats round to a checkpoint's steps what they read and what they make
     """
 
@@ -48,6 +51,7 @@ class FusionLimits:
     few_rows: AttentionOptions | None = None
     reads_tiles: Callable[[WeightLayout], bool] | None = None
     takes_halves: Callable[[WeightLayout], bool] | None = None
+    fits_one_launch: Callable[[Linear, Linear], bool] | None = None
     folds_steps: bool = True
 
     def binds(self, tensors: Sequence[relax.Expr], results: int) -> bool:
@@ -69,7 +73,16 @@ def fusion_limits(target: TargetSpec) -> FusionLimits:
     width, splits = fused_width(target), few_row_options(target)
     tiles = partial(reads_tiles, spec=target) if target.tensor_cores else None
     halves = takes_halves if has_subgroup_matrices(target) else None
-    return FusionLimits(target.max_storage_buffers, width, int8, tuning, splits, tiles, halves)
+    return FusionLimits(
+        target.max_storage_buffers,
+        width,
+        int8,
+        tuning,
+        splits,
+        tiles,
+        halves,
+        fits_one_launch=partial(fits_one_launch, spec=target),
+    )
 
 
 def attention_options(target: TargetSpec) -> AttentionOptions:

@@ -35,6 +35,7 @@ from gemma4_compile.operators.altup import (
     AltupExpand,
     AltupInject,
     AltupPredict,
+    SplitStreams,
     TakeStream,
 )
 from gemma4_compile.operators.base import TensorSpec, emit
@@ -246,13 +247,15 @@ class Gemma3nForCausalLM(Gemma4ForCausalLM):
     def _collapse(self, streams: nn.Tensor) -> nn.Tensor:
         """One stream of all: (rows, hidden_size) float32."""
         sizes, rows = self._sizes, rows_of_extent(streams.shape[0])
+        spec: TensorSpec = ((streams.shape[0], sizes.width), "float32")
+        apart = SplitStreams(rows, sizes.streams, sizes.width)
+        first, *others = emit(apart, [streams], [spec] * sizes.streams)
+        matrices = self.altup_unembed_projections
         projected = [
-            matrix.matmul(self._take(streams, index), rows)
-            for index, matrix in enumerate(self.altup_unembed_projections, 1)
+            matrix.matmul(other, rows) for matrix, other in zip(matrices, others, strict=True)
         ]
         operator = AltupCollapse(rows, sizes.streams, sizes.width)
-        spec: TensorSpec = ((streams.shape[0], sizes.width), "float32")
-        return emit(operator, [streams, *projected], [spec])[0]
+        return emit(operator, [first, *projected], [spec])[0]
 
     def _take(self, streams: nn.Tensor, index: int) -> nn.Tensor:
         sizes, rows = self._sizes, rows_of_extent(streams.shape[0])

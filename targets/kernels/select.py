@@ -54,6 +54,7 @@ from gemma4_compile.targets.kernels.linear import (
     few_row_tensor_cores,
     gemm,
     gemv,
+    gemv_pair,
     host_matmul,
     quantize_rows,
     sparse_gate,
@@ -83,6 +84,7 @@ HostFactory = Callable[[], tirx.PrimFunc]
 ONE_KERNEL: Mapping[str, Factory] = {
     # linear
     "embedding": embedding.make_embedding,
+    "linear_pair": gemv_pair.make_gemv_pair,
     "sparse_gate": sparse_gate.make_sparse_gate,
     # rounding to int8
     "quantize_rows": quantize_rows.make_quantize_rows,
@@ -119,6 +121,7 @@ ONE_KERNEL: Mapping[str, Factory] = {
     "altup_correct": altup.make_altup_correct,
     "altup_inject": altup.make_altup_inject,
     "altup_collapse": altup.make_altup_collapse,
+    "split_streams": altup.make_split_streams,
     "take_stream": altup.make_take_stream,
     # sampling and drafting
     "bitmask": logits.make_bitmask,

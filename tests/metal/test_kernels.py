@@ -45,6 +45,7 @@ from tests.numerics.kernel_cases import KernelCase, make_case, operators
 from tests.numerics.linear.test_bounded_kernels import OPERATORS as BOUNDED
 from tests.numerics.linear.test_few_row_linear import MOST, exact, exact_operators, quantized
 from tests.numerics.linear.test_few_row_linear import cases_of as few_row_matmuls
+from tests.numerics.linear.test_linear_pair import OPERATORS as PAIRS
 from tests.numerics.linear.test_minima_kernels import floats as with_minima
 from tests.numerics.linear.test_six_bit_kernels import floats as six_bits
 from tests.numerics.linear.test_static_rounding import OPERATORS as STEPPED
@@ -89,6 +90,7 @@ def all_operators() -> tuple[Operator, ...]:
     found.update(dict.fromkeys(AUDIO))
     found.update(dict.fromkeys([*STEPPED, *six_bits(), *with_minima()]))
     found.update(dict.fromkeys(op for op in ROUNDING if not op.packs))
+    found.update(dict.fromkeys(PAIRS))
     found.update(dict.fromkeys(altup_operators(CHUNK, 3, 64, "float16")))
     # Vocabularies of a size that an emulated device goes through in seconds.
     found.update(dict.fromkeys(op for op in DRAFTING if _is_small(op)))

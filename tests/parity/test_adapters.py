@@ -70,6 +70,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "e2b, untied",
         {"target_modules": ["q_proj"], "trainable_token_indices": {"lm_head": [3, 4]}},
     ),
+    "every linear of Gemma 3n": ("3n e2b", {"target_modules": "all-linear", **HALF}),
     "EVA and its like": (
         "dense",
         {"target_modules": ["q_proj"], "init_lora_weights": "orthogonal"},

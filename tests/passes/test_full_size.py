@@ -97,10 +97,13 @@ def test_kernels_of_a_drafter_and_of_few_rows_are_within_the_limits(preset: str)
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", GEMMA3N)
 def test_streams_cost_few_launches(preset: str) -> None:
-    """13 a layer, one more where gates are cut off or a combine is not fused, and the ends."""
+    """10 a layer, one more where gates are cut off or a combine is not fused, and the ends."""
     config = Gemma4Config.from_preset(preset)
+    assert config.gemma3n is not None
     report = library_report(lowered(config, "q4f16"))
-    assert report.launches_per_token <= 13 * config.num_hidden_layers + 30
+    cut_off = sum(share > 0 for share in config.gemma3n.sparsities)
+    combines = config.layer_types.count("full_attention")
+    assert report.launches_per_token <= 10 * config.num_hidden_layers + cut_off + combines + 20
     assert TARGET.max_binding_bytes is not None
     assert report.largest_binding_bytes <= TARGET.max_binding_bytes
 

@@ -86,13 +86,38 @@ def write_texts(size: str, form: str, folder: Path) -> None:
     Without its towers where Firefox takes none of the kernels, unless every form is tried: they are
     most of the work.
     """
-    spec, recipe = spec_of(form), RECIPES[RECIPE]
-    if spec.float16 == WORDS:
-        recipe = recipe.computed_in("float32")
+    spec = spec_of(form)
     modalities = TEXT_ONLY if spec.simd_width and not IS_WHOLE else None
     config = Gemma4Config.from_preset(size, modalities)
     assert (config.vision is None) == (modalities is TEXT_ONLY)
-    config = replace(config, drafter=read_drafter(drafter_values(size)))
+    write_kernels(replace(config, drafter=read_drafter(drafter_values(size))), spec, folder)
+
+
+def gemma3n_of_six_layers() -> Gemma4Config:
+    """E2B's layers 9 to 14: of both kinds, the first cuts gates off, the last three share keys."""
+    config = Gemma4Config.from_preset("gemma-3n-E2B-it")
+    assert config.gemma3n is not None
+    middle = slice(9, 15)
+    return replace(
+        config,
+        num_hidden_layers=6,
+        num_kv_shared_layers=3,
+        layer_types=config.layer_types[middle],
+        num_key_value_heads=config.num_key_value_heads[middle],
+        head_dim=config.head_dim[middle],
+        gemma3n=replace(
+            config.gemma3n,
+            intermediate_sizes=config.gemma3n.intermediate_sizes[middle],
+            sparsities=config.gemma3n.sparsities[middle],
+        ),
+    )
+
+
+def write_kernels(config: Gemma4Config, spec: TargetSpec, folder: Path) -> None:
+    """The text of every kernel of a library, a file each."""
+    recipe = RECIPES[RECIPE]
+    if spec.float16 == WORDS:
+        recipe = recipe.computed_in("float32")
     options = replace(
         decoder_options(recipe, spec, CHUNK),
         image_rows=DEFAULT_BUDGET,
@@ -120,6 +145,18 @@ def test_every_kernel_becomes_a_pipeline(
     assert found.wrong == {}
     # Firefox has no subgroups: such a library is for other browsers.
     assert bool(found.refused) == (spec_of(form).simd_width > 0)
+
+
+@pytest.mark.slow
+def test_every_kernel_of_gemma3n_becomes_a_pipeline(lavapipe: VulkanDriver, tmp_path: Path) -> None:
+    config = gemma3n_of_six_layers()
+    write_kernels(config, spec_of("default"), tmp_path)
+    names = " ".join(path.name for path in tmp_path.iterdir())
+    for kernel in ("altup_predict", "sparse_gate", "beside"):
+        assert kernel in names
+    found = naga(tmp_path, lavapipe)
+    assert found.tried > 50
+    assert (found.wrong, found.refused) == ({}, [])
 
 
 def test_the_browser_module_s_own_kernels_become_pipelines(

@@ -7,17 +7,22 @@ product's: of floats (float_gemv.py) or of int8 groups (int8_gemv.py). Definitio
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.tir import function
+from gemma4_compile.operators.types import Expr
 from gemma4_compile.targets.kernels.common.blocks import Block, launch
 from gemma4_compile.targets.kernels.linear.float_gemv import FloatProduct
 from gemma4_compile.targets.kernels.linear.gemv_args import GemvArguments
 from gemma4_compile.targets.kernels.linear.int8_gemv import Int8Product
 from gemma4_compile.targets.kernels.prologues.router_blocks import behind_router, routing_blocks
 from gemma4_compile.targets.spec import TargetSpec
+
+Product: TypeAlias = "FloatProduct | Int8Product"
 
 
 def make_gemv(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
@@ -29,20 +34,34 @@ def make_gemv(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
     """
     with function(scheduled=True) as build:
         args = GemvArguments.declare(build, operator)
-        form = Int8Product if operator.is_int8 else FloatProduct
-        product: Int8Product | FloatProduct = form(operator, args, spec)
-        threads, iterations = product.threads, product.iterations
-        grid = -(-product.tiles // iterations) + routing_blocks(args.router)
+        product = product_of(operator, args, spec)
+        threads, grid = product.threads, blocks_of(product) + routing_blocks(args.router)
         with (
             launch(threads, grid) as (launched, _, thread),
             behind_router(
                 args.router, args.routed, launched, Block(thread, threads, spec.simd_width)
             ) as (index, block),
         ):
-            product.begin(index, block)
-            if iterations == 1:
-                product.run(0)
-            else:
-                with T.serial(0, iterations) as iteration:
-                    product.run(iteration)
+            run(product, index, block)
     return build.result
+
+
+def product_of(operator: Linear, args: GemvArguments, spec: TargetSpec) -> Product:
+    """The product of a matmul."""
+    form = Int8Product if operator.is_int8 else FloatProduct
+    return form(operator, args, spec)
+
+
+def blocks_of(product: Product) -> int:
+    """Blocks that it takes."""
+    return -(-product.tiles // product.iterations)
+
+
+def run(product: Product, index: Expr, block: Block) -> None:
+    """What the block of this index does."""
+    product.begin(index, block)
+    if product.iterations == 1:
+        product.run(0)
+    else:
+        with T.serial(0, product.iterations) as iteration:
+            product.run(iteration)

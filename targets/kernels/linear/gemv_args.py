@@ -46,42 +46,66 @@ Vector: TypeAlias = (
 
 
 @dataclass(frozen=True)
-class GemvArguments:
-    """The arguments of a kernel, in call order.
+class GemvInputs:
+    """The arguments of a kernel in front of its results, in call order.
 
     Attributes
     ----------
     router : what routes in the same launch, with its arguments, or None
     after : what the epilogue reads
-    out : where the new residual goes; None without a norm
-    results : of the matmul
-    routed : the router's result
     """
 
     router: RoutedNormArguments | None
     vector: Vector
     weights: WeightReader
     after: EpilogueArguments
+
+    @classmethod
+    def declare(
+        cls, build: FunctionBuilder, operator: Linear, vector: Vector | None = None
+    ) -> GemvInputs:
+        """Declare them, but for a `vector` that is an argument already."""
+        router = declare_router(build, operator)
+        if vector is None:
+            vector = router.norm_arguments if router else _declare_vector(build, operator)
+        weights = WeightReader(build, operator.layout)
+        return cls(router, vector, weights, EpilogueArguments.declare(build, operator, 1))
+
+
+@dataclass(frozen=True)
+class GemvArguments(GemvInputs):
+    """All arguments of a kernel.
+
+    Attributes
+    ----------
+    out : where the new residual goes; None without a norm
+    results : of the matmul
+    routed : the router's result
+    """
+
     out: Buffer | None
     results: Sequence[Buffer]
     routed: Buffer | None
 
     @classmethod
-    def declare(cls, build: FunctionBuilder, operator: Linear) -> GemvArguments:
+    def declare(
+        cls, build: FunctionBuilder, operator: Linear, vector: Vector | None = None
+    ) -> GemvArguments:
         """Declare them."""
-        router = declare_router(build, operator)
-        vector: Vector = router.norm_arguments if router else _declare_vector(build, operator)
-        weights = WeightReader(build, operator.layout)
-        after = EpilogueArguments.declare(build, operator, 1)
+        return cls.of(build, operator, GemvInputs.declare(build, operator, vector))
+
+    @classmethod
+    def of(cls, build: FunctionBuilder, operator: Linear, inputs: GemvInputs) -> GemvArguments:
+        """Declare the results."""
         norms = operator.prologue.writes_residual
         out = build.arg("out", (1, operator.cols), "float32") if norms else None
         specs = operator.result_specs
         names = [f"y{index}" for index in range(len(specs))]
         if not operator.is_int8:
-            names = ["routed", "y"] if router else ["y"]
+            names = ["routed", "y"] if inputs.router else ["y"]
         results = [build.arg(name, *spec) for name, spec in zip(names, specs, strict=True)]
-        routed = results.pop(0) if router else None
-        return cls(router, vector, weights, after, out, results, routed)
+        routed = results.pop(0) if inputs.router else None
+        return cls(**vars(inputs), out=out, results=results, routed=routed)
 
 
 def _declare_vector(build: FunctionBuilder, operator: Linear) -> Vector:

@@ -28,6 +28,7 @@ from gemma4_compile.operators.altup import (
     AltupInject,
     AltupPredict,
     Routed,
+    SplitStreams,
     Streams,
     TakeStream,
     size_ratio,
@@ -129,6 +130,10 @@ class _Arguments:
     def one(self, name: str, dtype: str = "float32") -> Buffer:
         """One stream."""
         return self.build.arg(name, (self.rows, self.operator.width), dtype)
+
+    def apart(self) -> list[Buffer]:
+        """Each stream by itself."""
+        return [self.one(f"stream{index}") for index in range(self.operator.streams)]
 
     def vectors(self, name: str = "vectors") -> Buffer:
         """The vectors of a layer."""
@@ -293,11 +298,27 @@ def make_altup_inject(operator: AltupInject, spec: TargetSpec) -> tirx.PrimFunc:
     with function(scheduled=True) as build:
         args = _Arguments(build, operator, rows)
         injected, y, vectors = args.one("injected"), args.streams("y"), args.vectors()
-        x = args.streams("x")
+        apart = args.apart() if operator.apart else []
+        x = args.streams("x") if not operator.apart else None
         with _row(operator, rows, spec) as row:
             found = _injected(row, injected, row.streams(y), vectors, operator.eps)
             for index, value in enumerate(found):
-                row.put(x, value, index)
+                if x is None:
+                    row.put(apart[index], value)
+                else:
+                    row.put(x, value, index)
+    return build.result
+
+
+def make_split_streams(operator: SplitStreams, spec: TargetSpec) -> tirx.PrimFunc:
+    """Grid: rows. Reference: `SplitStreams.definition`."""
+    rows = operator.rows.extent()
+    with function(scheduled=True) as build:
+        args = _Arguments(build, operator, rows)
+        x, apart = args.streams("x"), args.apart()
+        with _row(operator, rows, spec) as row:
+            for index, buffer in enumerate(apart):
+                row.put(buffer, row.stream(x, index))
     return build.result
 
 
@@ -306,11 +327,11 @@ def make_altup_collapse(operator: AltupCollapse, spec: TargetSpec) -> tirx.PrimF
     rows, width = operator.rows.extent(), operator.width
     with function(scheduled=True) as build:
         args = _Arguments(build, operator, rows)
-        x = args.streams("x")
+        x = args.one("x")
         projected = [args.one(f"p{index}") for index in range(1, operator.streams)]
         out = args.one("out")
         with _row(operator, rows, spec) as row:
-            share, total = row.share, row.stream(x, 0)
+            share, total = row.share, row.one(x)
             others = [row.one(one) for one in projected]
             size, *found = row.squares(total, *others)
             for other, squares in zip(others, found, strict=True):

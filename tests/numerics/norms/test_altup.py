@@ -15,6 +15,7 @@ from gemma4_compile.operators.altup import (
     AltupExpand,
     AltupInject,
     AltupPredict,
+    SplitStreams,
     TakeStream,
 )
 from gemma4_compile.operators.base import Operator
@@ -43,6 +44,8 @@ def altup_operators(rows: Rows, streams: int, width: int, dtype: str) -> list[Op
         AltupCorrect(*sizes, active, EPS, scaled=True),
         AltupCorrect(*sizes, 0, EPS, scaled=False),
         AltupInject(*sizes, EPS),
+        AltupInject(*sizes, EPS, apart=True),
+        SplitStreams(*sizes),
         TakeStream(*sizes, streams - 1),
         AltupCollapse(*sizes),
         SparseGate(rows, 2 * width + 5, deviations(0.95)),

@@ -25,6 +25,7 @@ from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.expert_linear import ExpertLinear
 from gemma4_compile.operators.linear import Linear, WeightLayout
+from gemma4_compile.operators.linear_pair import LinearPair
 from gemma4_compile.operators.norms import ResidualNorm, RmsNorm
 from gemma4_compile.operators.packed_texts import SpanAttention
 from gemma4_compile.operators.prologues import Combine, Norm
@@ -52,6 +53,7 @@ OPERATORS: Mapping[str, Operator] = {
     "one row": Linear(ONE, LAYOUT, F16),
     "one row, normed": Linear(ONE, LAYOUT, F16, prologue=Norm(eps=1e-6)),
     "one row, combined": Linear(ONE, LAYOUT, F16, prologue=Combine(8, 256, 4)),
+    "one row, beside another": LinearPair(Linear(ONE, LAYOUT, F16), Linear(ONE, BYTES, F16), False),
     "few rows": Linear(Few(MOST), LAYOUT, F16),
     "chunk": Linear(CHUNK, LAYOUT, F16),
     "one row, int8": int8_linear(ONE, LAYOUT, PACKED),
@@ -115,6 +117,7 @@ TABLE = """
 one row: linear/gemv
 one row, normed: linear/gemv
 one row, combined: linear/gemv
+one row, beside another: linear/gemv_pair
 few rows: linear/few_row_gemv
 chunk: linear/gemm
     metal/simdgroups: linear/simdgroup_gemm
