@@ -47,7 +47,7 @@ export const BEGINNINGS = {
     const { first, other, stored, again } = job.answers.beginnings;
     const isStored = async (count) => {
       const root = await navigator.storage.getDirectory();
-      const folder = await root.getDirectoryHandle("gemma4-web-beginnings", { create: true });
+      const folder = await root.getDirectoryHandle("gemma4-web-beginnings-4f2a393f4d0caf98", { create: true }); // of "gemma4-chat"
       const names = await Array.fromAsync(folder.keys());
       return names.filter((name) => name.endsWith(".json")).length === count;
     };

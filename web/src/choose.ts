@@ -74,7 +74,7 @@ export async function forgetTables(but: readonly string[] = []): Promise<void> {
 
 /**
  * Removes beginnings of prompts that `lastingBeginnings` of gemma4-web/fast has written: those that no others than `owners` have
- * used; or those of other packages than at these addresses, and of other owners than these; or all.
+ * used; or those of other packages than at these addresses, and of other owners than these; or all. Of one application alone.
  */
 export async function forgetBeginnings({ butPackages, ...others }: Forgotten = {}): Promise<void> {
   const packages = butPackages && { butPackages: await Promise.all(butPackages.map((url) => short(packageOf(url)))) };

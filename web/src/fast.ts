@@ -208,6 +208,11 @@ export interface LastingBeginnings {
 }
 
 export interface LastingOptions {
+  /**
+   * Whose they are, where an origin has several applications: each keeps, bounds and forgets its own. Those that name none are
+   * one.
+   */
+  readonly application?: string;
   /** Changes with the package's files, its library and the length of the context; by default by `provenance.json`. */
   readonly version?: string;
   /** Of the browser's storage; by default what `keepBeginnings` was given. */
@@ -222,7 +227,7 @@ export interface LastingOptions {
  */
 export async function lastingBeginnings(
   packageUrl: string,
-  { version, mostBytes = beginningsBytes, fetch: get = (url) => fetch(url) }: LastingOptions = {},
+  { application, version, mostBytes = beginningsBytes, fetch: get = (url) => fetch(url) }: LastingOptions = {},
 ): Promise<LastingBeginnings | undefined> {
   const library = liveLibraries()
     .reverse()
@@ -232,7 +237,7 @@ export async function lastingBeginnings(
   const { vendor, architecture, device, description } = library.device!.adapter;
   const files = version ?? (await keptProvenance(`${folderOf(packageUrl)}provenance.json`, get, store)).text;
   const identity = [files, counts.library, vendor, architecture, device, description, userAgent];
-  return StoredChunks.open(library.kept, packageOf(packageUrl), identity, mostBytes);
+  return StoredChunks.open(library.kept, packageOf(packageUrl), identity, mostBytes, application);
 }
 
 /** What the module has done so far, for all engines of this thread. */

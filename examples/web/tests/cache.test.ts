@@ -66,6 +66,14 @@ describe("the entries of a package", () => {
     expect(files.size).toBe(0);
   });
 
+  it("are not those of another application of the origin, which stay", async () => {
+    const foreign = ["https://x.y/other/model/params_shard_0.bin", "https://hub.example/resolve/main/config.json"];
+    for (const url of foreign) put("webllm/model", url);
+    expect(await storedPackages()).toEqual([OUTER, ...INNER].sort());
+    await removeAllPackages();
+    expect(all()).toEqual([...foreign].sort());
+  });
+
   it("of another version go, and those of packages below its folder stay", async () => {
     await dropOtherVersions(pack(OUTER, "f".repeat(16)));
     expect(await storedPackages()).toEqual([...INNER].sort());

@@ -10,6 +10,7 @@ import {
   type Files,
   openFiles,
   ownerMark,
+  placeOf,
   removeChunk,
   short,
   USED,
@@ -42,7 +43,7 @@ interface Facts {
   readonly pieces: readonly string[];
 }
 
-/** When a chunk was used last, its bytes, and how many chunks it follows: of all packages. */
+/** When a chunk was used last, its bytes, and how many chunks it follows: of all packages of an application. */
 type Used = Record<string, readonly [at: number, bytes: number, depth: number]>;
 
 interface Place {
@@ -59,6 +60,7 @@ export class StoredChunks {
   private isOver = false;
 
   private constructor(
+    private readonly place: string,
     private readonly files: Files,
     private readonly kept: KeptChunks,
     private readonly package_: string,
@@ -66,16 +68,21 @@ export class StoredChunks {
     private readonly mostBytes: number,
   ) {}
 
-  /** `folder` stands for the package in names, `identity` for all that a chunk depends on; undefined without storage. */
+  /**
+   * `folder` stands for the package in names, `identity` for all that a chunk depends on, `application` for whose they are;
+   * undefined without storage.
+   */
   static async open(
     kept: KeptChunks,
     folder: string,
     identity: readonly unknown[],
     mostBytes: number,
+    application?: string,
   ): Promise<StoredChunks | undefined> {
-    const files = await openFiles();
+    const place = await placeOf(application);
+    const files = await openFiles(place);
     const digest = await hexDigest(JSON.stringify([FORMAT, ...identity]));
-    return files && new StoredChunks(files, kept, await short(folder), digest, mostBytes);
+    return files && new StoredChunks(place, files, kept, await short(folder), digest, mostBytes);
   }
 
   // --- From the browser's storage to the device ---
@@ -85,7 +92,7 @@ export class StoredChunks {
    * `onBytes` hears how much is back after each chunk, those of the latest prompts first.
    */
   restore(onBytes: (bytes: number) => void = () => undefined): Promise<void> {
-    return alone(() => this.restoreAll(onBytes));
+    return alone(this.place, () => this.restoreAll(onBytes));
   }
 
   private async restoreAll(onBytes: (bytes: number) => void): Promise<void> {
@@ -201,7 +208,7 @@ export class StoredChunks {
     const chunks = this.kept.takeUsed();
     if (chunks.length === 0 || this.isOver || this.problem !== undefined) return undefined;
     try {
-      await alone(() => this.saveAll(chunks, owner));
+      await alone(this.place, () => this.saveAll(chunks, owner));
     } catch (error) {
       if (this.kept.isLost) return undefined; // of which others tell
       this.problem = (error as Error)?.message ?? String(error);
@@ -284,7 +291,7 @@ export class StoredChunks {
     return false;
   }
 
-  /** Removes what was used longest ago, of any package, but none of `held`; false where that is not enough. */
+  /** Removes what was used longest ago, of any package of the application, but none of `held`; false where that is not enough. */
   private async makeRoom(size: number, used: Used, names: Set<string>, held: readonly Place[]): Promise<boolean> {
     const stored = [...byBase([...names])].filter(([base]) => names.has(base + FACTS));
     const bytesOf = (base: string) => used[base]?.[1] ?? 0;

@@ -21,23 +21,31 @@ const ADDRESS = "https://beginnings.invalid/";
 /** Of a digest, in names: enough to tell packages and owners apart. */
 const SHORT = 16;
 
-/** Runs `action` while no other thread of the origin reads or changes the files. */
-export async function alone<T>(action: () => Promise<T>): Promise<T> {
-  const locks = (navigator as { locks?: LockManager }).locks;
-  return locks ? locks.request(FOLDER, action) : action();
+/**
+ * Where an application's files are, by its name: an origin may have several, which know nothing of each other's chats, and
+ * each has its own budget. Those without a name are one.
+ */
+export async function placeOf(application?: string): Promise<string> {
+  return application === undefined ? FOLDER : `${FOLDER}-${await short(application)}`;
 }
 
-/** The files of this origin; undefined where the browser keeps none. */
-export async function openFiles(): Promise<Files | undefined> {
+/** Runs `action` while no other thread of the origin reads or changes the files of a place. */
+export async function alone<T>(place: string, action: () => Promise<T>): Promise<T> {
+  const locks = (navigator as { locks?: LockManager }).locks;
+  return locks ? locks.request(place, action) : action();
+}
+
+/** The files of a place; undefined where the browser keeps none. */
+export async function openFiles(place: string): Promise<Files | undefined> {
   try {
     const storage = (navigator as { storage?: StorageManager }).storage;
     const root = await storage?.getDirectory?.();
-    if (root) return new FolderFiles(await root.getDirectoryHandle(FOLDER, { create: true }));
+    if (root) return new FolderFiles(await root.getDirectoryHandle(place, { create: true }));
   } catch {
     // In private windows, say.
   }
   try {
-    return new CachedFiles(await caches.open(FOLDER));
+    return new CachedFiles(await caches.open(place));
   } catch {
     return undefined;
   }
@@ -153,8 +161,10 @@ export async function removeChunk(files: Files, names: readonly string[]): Promi
     await files.remove(name);
 }
 
-/** What is to be removed; all where neither is given. */
+/** What is to be removed; all of the application where no owners or packages are given. */
 export interface Forgotten {
+  /** As `lastingBeginnings` was told; others' are not touched. */
+  readonly application?: string;
   /** What these alone have used. */
   readonly owners?: readonly string[];
   /** What is of none of these packages, by `short`, and of none of these owners. */
@@ -163,12 +173,13 @@ export interface Forgotten {
 }
 
 /** Removes chunks from the browser's storage, in any thread of the origin. */
-export async function removeBeginnings({ owners, butPackages, butOwners }: Forgotten): Promise<void> {
+export async function removeBeginnings({ application, owners, butPackages, butOwners }: Forgotten): Promise<void> {
+  const place = await placeOf(application);
   const leaving = owners && new Set(await Promise.all(owners.map(ownerMark)));
   const staying = butOwners && new Set(await Promise.all(butOwners.map(ownerMark)));
   const isAll = !leaving && !staying && !butPackages;
-  await alone(async () => {
-    const files = await openFiles();
+  await alone(place, async () => {
+    const files = await openFiles(place);
     if (!files) return;
     for (const [base, names] of byBase(await files.names())) {
       if (base === USED && !isAll) continue;

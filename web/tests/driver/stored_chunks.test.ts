@@ -6,7 +6,7 @@ import { StoredChunks } from "../../src/driver/stored_chunks";
 const FOLDER = "https://example.org/model/";
 const full = () => new DOMException("no room", "QuotaExceededError");
 
-/** What the browser has stored: bytes by name, whichever way they come there. */
+/** What the browser has stored: bytes by name, whichever way they come there; behind a place's name where it has another. */
 let stored: Map<string, Uint8Array>;
 /** Bytes that may be written yet. */
 let room: number;
@@ -24,8 +24,15 @@ async function take(name: string, parts: AsyncIterable<Uint8Array> | Iterable<Ui
 
 const blobOf = (name: string) => new Blob([stored.get(name)! as Uint8Array<ArrayBuffer>]);
 
+const PLACE = "gemma4-web-beginnings";
+const prefixOf = (place: string) => (place === PLACE ? "" : `${place}/`);
+const namesAt = (prefix: string) =>
+  [...stored.keys()]
+    .filter((name) => name.startsWith(prefix) && !name.slice(prefix.length).includes("/"))
+    .map((name) => name.slice(prefix.length));
+
 /** The origin's private file system; without `isSync` as a page has it. */
-function folder(isSync: boolean) {
+function folder(isSync: boolean, prefix: string) {
   const handleOf = (name: string) => {
     const parts: Uint8Array[] = [];
     const file = {
@@ -51,39 +58,40 @@ function folder(isSync: boolean) {
     return isSync ? { ...file, createSyncAccessHandle } : file;
   };
   return {
-    getFileHandle: async (name: string, { create = false } = {}) => {
+    getFileHandle: async (own: string, { create = false } = {}) => {
+      const name = prefix + own;
       if (!stored.has(name) && !create) throw new DOMException(name, "NotFoundError");
       if (!stored.has(name)) stored.set(name, new Uint8Array());
       return handleOf(name);
     },
-    removeEntry: async (name: string) => void stored.delete(name),
+    removeEntry: async (name: string) => void stored.delete(prefix + name),
     async *keys() {
-      yield* [...stored.keys()];
+      yield* namesAt(prefix);
     },
   };
 }
 
 const ADDRESS = "https://beginnings.invalid/";
-const cache = {
-  keys: async () => [...stored.keys()].map((name) => ({ url: ADDRESS + name })),
+const cache = (prefix: string) => ({
+  keys: async () => namesAt(prefix).map((name) => ({ url: ADDRESS + name })),
   match: async (url: string) => {
-    const name = url.slice(ADDRESS.length);
+    const name = prefix + url.slice(ADDRESS.length);
     return stored.has(name) ? new Response(blobOf(name)) : undefined;
   },
   put: async (url: string, response: Response) =>
-    take(url.slice(ADDRESS.length), response.body as unknown as AsyncIterable<Uint8Array>),
-  delete: async (url: string) => stored.delete(url.slice(ADDRESS.length)),
-};
+    take(prefix + url.slice(ADDRESS.length), response.body as unknown as AsyncIterable<Uint8Array>),
+  delete: async (url: string) => stored.delete(prefix + url.slice(ADDRESS.length)),
+});
 
 type Form = "in a worker" | "in a page" | "without a file system";
 function stub(form: Form) {
   const getDirectory = async () => {
     if (form === "without a file system") throw new DOMException("a private window", "SecurityError");
-    return { getDirectoryHandle: async () => folder(form === "in a worker") };
+    return { getDirectoryHandle: async (place: string) => folder(form === "in a worker", prefixOf(place)) };
   };
   const estimate = async () => (free === undefined ? {} : { quota: free, usage: 0 });
   vi.stubGlobal("navigator", { storage: { getDirectory, estimate } });
-  vi.stubGlobal("caches", { open: async () => cache });
+  vi.stubGlobal("caches", { open: async (place: string) => cache(prefixOf(place)) });
 }
 
 beforeEach(() => {
@@ -141,15 +149,15 @@ class Kept {
   }
 }
 
-const open = async (kept: Kept, mostBytes = 1e9, identity = "1", at = FOLDER) =>
-  (await StoredChunks.open(kept as unknown as KeptChunks, at, [identity], mostBytes))!;
+const open = async (kept: Kept, mostBytes = 1e9, identity = "1", at = FOLDER, application?: string) =>
+  (await StoredChunks.open(kept as unknown as KeptChunks, at, [identity], mostBytes, application))!;
 
 const filled = (size: number, value: number) => new Uint8Array(size).fill(value);
 
 /** Two chats: a common chunk, and one of their own each. */
-async function twoChats(mostBytes?: number) {
+async function twoChats(mostBytes?: number, application?: string) {
   const kept = new Kept();
-  const store = await open(kept, mostBytes);
+  const store = await open(kept, mostBytes, undefined, undefined, application);
   store.begin("one");
   const common = kept.add("1,2", filled(100, 1));
   const first = kept.add("3,4", filled(100, 2), common);
@@ -161,9 +169,9 @@ async function twoChats(mostBytes?: number) {
   return { kept, store, common, first, second };
 }
 
-async function restored(identity?: string, at?: string): Promise<Kept> {
+async function restored(identity?: string, at?: string, application?: string): Promise<Kept> {
   const kept = new Kept();
-  await (await open(kept, 1e9, identity, at)).restore();
+  await (await open(kept, 1e9, identity, at, application)).restore();
   return kept;
 }
 
@@ -192,6 +200,33 @@ describe.each<Form>(["in a worker", "in a page", "without a file system"])("%s",
     expect((await restored()).all).toEqual({ "1,2": "100:1", "1,2 3,4": "100:2" });
     await forgetBeginnings({ owners: ["one"] });
     expect(data()).toEqual([]);
+  });
+});
+
+describe.each<Form>(["in a worker", "without a file system"])("on an origin with other applications, %s", (form) => {
+  beforeEach(() => stub(form));
+  const names = [undefined, "a", "b"] as const;
+  const of = async (application?: string) => (await restored(undefined, undefined, application)).all;
+
+  it("keeps, restores and forgets its own alone", async () => {
+    for (const name of names) await twoChats(undefined, name);
+    await forgetBeginnings({ application: "a", owners: ["two"] });
+    expect(await Promise.all(names.map(of))).toEqual([BOTH, { "1,2": "100:1", "1,2 3,4": "100:2" }, BOTH]);
+    await forgetBeginnings({ application: "b", butPackages: [], butOwners: [] });
+    expect(await Promise.all(names.map(of))).toEqual([BOTH, { "1,2": "100:1", "1,2 3,4": "100:2" }, {}]);
+    await forgetBeginnings();
+    expect((await Promise.all(names.map(of))).map((all) => Object.keys(all).length)).toEqual([0, 2, 0]);
+    for (const application of ["a", "b"]) await forgetBeginnings({ application });
+    expect([...stored.keys()]).toEqual([]);
+  });
+
+  it("has a budget of its own", async () => {
+    await twoChats(300, "a");
+    const other = new Kept();
+    other.add("9", filled(250, 9));
+    await (await open(other, 300, undefined, undefined, "b")).save("one");
+    expect(await of("a")).toEqual(BOTH);
+    expect(await of("b")).toEqual({ "9": "250:9" });
   });
 });
 

@@ -5,6 +5,7 @@ import { EngineLost } from "../engine/failures";
 import { addPace, NO_PACE, now, type Pace, tokensPerSecond, tokensPerStep } from "../engine/speed";
 import { PreparedMedia } from "../media/prepared";
 import type { Medium } from "../media/read";
+import { APPLICATION } from "../package/beginnings";
 import type { Package } from "../package/package";
 import { openingAfterTool, toMessages } from "./prompt";
 import { callsOf } from "./reply";
@@ -164,7 +165,8 @@ export class Session {
   /** Removes what is kept of the beginnings of chats, or of all, for the next visit. */
   forgetBeginnings(chats?: string[]): void {
     this.engine?.forget(chats);
-    void forgetBeginnings(chats && { owners: chats }).catch((error) => console.warn("beginnings stay:", error));
+    const forgotten = forgetBeginnings({ application: APPLICATION, ...(chats && { owners: chats }) });
+    void forgotten.catch((error) => console.warn("beginnings stay:", error));
   }
 
   /** Does what another tab did. */

@@ -1,5 +1,6 @@
 // The client's caches, and which file belongs where in them.
 import { forgetBeginnings, forgetTables } from "gemma4-web/choose";
+import { APPLICATION } from "../package/beginnings";
 import { PACKAGES, TENSOR_CACHE, type Package } from "../package/package";
 import { PROVENANCE } from "../package/provenance";
 
@@ -8,6 +9,8 @@ const MODEL_SCOPE = "webllm/model";
 const LIBRARY_SCOPE = "webllm/wasm";
 /** After `resolve/`: a version, and the name of a file. */
 const VERSIONED = /^[0-9a-f]{16}\/[^/]+$/;
+/** A file as the page stores it, behind its package's folder; other applications of the origin have other addresses. */
+const STORED = /^(.*\/)resolve\/[0-9a-f]{16}\/[^/]+$/;
 const SCOPES = [CONFIG_SCOPE, MODEL_SCOPE, LIBRARY_SCOPE];
 
 /**
@@ -67,7 +70,8 @@ export async function removePackage(url: string): Promise<void> {
 }
 
 export async function removeAllPackages(): Promise<void> {
-  for (const name of [PACKAGES, ...SCOPES]) await caches.delete(name);
+  await caches.delete(PACKAGES);
+  await drop((url) => STORED.test(url));
   await tidy();
 }
 
@@ -78,7 +82,8 @@ export async function removeAllPackages(): Promise<void> {
 export async function tidy(chats?: readonly string[]): Promise<void> {
   const butPackages = await storedPackages();
   await forgetTables(butPackages).catch(() => undefined); // there is no storage
-  await forgetBeginnings({ butPackages, ...(chats && { butOwners: chats }) }).catch(() => undefined);
+  const others = { butPackages, ...(chats && { butOwners: chats }) };
+  await forgetBeginnings({ application: APPLICATION, ...others }).catch(() => undefined);
 }
 
 /** The folders of which anything is stored. */
@@ -86,7 +91,8 @@ export async function storedPackages(): Promise<string[]> {
   const folders = new Set<string>();
   for (const scope of SCOPES) {
     for (const { url } of await (await caches.open(scope)).keys()) {
-      folders.add(url.replace(/resolve\/[0-9a-f]{16}\/[^/]*$/, ""));
+      const folder = STORED.exec(url)?.[1];
+      if (folder !== undefined) folders.add(folder);
     }
   }
   return [...folders].sort();

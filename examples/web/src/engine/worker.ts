@@ -13,6 +13,7 @@ import {
 } from "gemma4-web/fast";
 import { MLCEngine } from "@mlc-ai/web-llm";
 import type { LastingBeginnings, TablePlace } from "gemma4-web/fast";
+import { APPLICATION } from "../package/beginnings";
 import { EMBEDDER } from "./embedder_protocol";
 import { serveEmbeddings } from "./embeddings";
 import type { FromWorker, StoredDrafter, ToWorker } from "./protocol";
@@ -77,7 +78,7 @@ async function start(message: Extract<ToWorker, { kind: "start" }>): Promise<voi
 
 /** Begins to bring back what earlier visits have read; the first reply waits for what was used last. */
 async function restore(url: string, version: string): Promise<void> {
-  lasting = await lastingBeginnings(url, { version });
+  lasting = await lastingBeginnings(url, { application: APPLICATION, version });
   restored = new Promise<void>((enough) => {
     const all = lasting?.restore((bytes) => bytes >= AWAITED_BYTES && enough());
     const late = (error: unknown) => console.warn("beginnings of conversations stay in storage:", error);

@@ -4,6 +4,12 @@ import type { Package } from "./package";
 import { type Device, neededMemory } from "./requirements";
 import { formatBytes, GIB, MIB } from "./units";
 
+/**
+ * Whose they are on an origin that has other applications. Copies of the page in several folders have the same chats, so that
+ * what goes with a chat is theirs, too.
+ */
+export const APPLICATION = "gemma4-chat";
+
 /** What a person wants: the page's own choice, nothing, or so many MiB. */
 export const BEGINNINGS = ["auto", "off", "128", "512", "2048"] as const;
 export type BeginningsWish = (typeof BEGINNINGS)[number];
