@@ -100,10 +100,25 @@ class Launcher:
         assert len(found) == 1, found
         return found.pop()
 
-    def copy(self, source: ctypes.c_void_p, target: ctypes.c_void_p) -> None:
+    def copy(
+        self,
+        source: ctypes.c_void_p,
+        target: ctypes.c_void_p,
+        size: int = 4 * VALUES,
+        places: tuple[int, int] = (0, 0),
+    ) -> None:
+        begin, to = map(ctypes.c_size_t, places)
+        self.calls.launcher_copy(self._self, source, begin, target, to, ctypes.c_size_t(size))
+
+    def write_bytes(self, buffer: ctypes.c_void_p, place: int, values: bytes) -> None:
+        size = ctypes.c_size_t(len(values))
+        self.calls.launcher_upload(self._self, values, buffer, ctypes.c_size_t(place), size)
+
+    def read_bytes(self, buffer: ctypes.c_void_p, size: int) -> bytes:
+        values = ctypes.create_string_buffer(size)
         zero = ctypes.c_size_t(0)
-        size = ctypes.c_size_t(4 * VALUES)
-        self.calls.launcher_copy(self._self, source, zero, target, zero, size)
+        self.calls.launcher_read(self._self, buffer, zero, values, ctypes.c_size_t(size))
+        return values.raw
 
     def launch(self, name: str, *buffers: ctypes.c_void_p, threads: int = VALUES) -> None:
         given = (ctypes.c_void_p * len(buffers))(*(buffer.value for buffer in buffers))
@@ -225,12 +240,31 @@ def overwrite(launcher: Launcher) -> None:
     launcher.free(a, b, c)
 
 
+def odd(launcher: Launcher) -> None:
+    """Bytes that are no whole words, which no blit copies, to and from what launches use."""
+    a, b, c = launcher.buffer(1), launcher.buffer(), launcher.buffer(0)
+    launcher.launch("add_one", a, b)
+    launcher.write_bytes(a, 4, b"abc")
+    launcher.launch("add_one", b, c)
+    launcher.write_bytes(b, 1, b"defg")
+    assert launcher.read(c) == 3
+    launcher.launch("add_one", c, b)
+    launcher.copy(a, c, 3, (4, 8))
+    launcher.copy(c, a, 8, (6, 0))
+    three = array.array("f", [3.0]).tobytes()
+    assert launcher.read_bytes(c, 12) == three * 2 + b"abc" + three[3:]
+    assert launcher.read_bytes(a, 8) == three[2:] + b"abc" + three[3:] + three[:2]
+    assert launcher.read(b) == 4
+    launcher.free(a, b, c)
+
+
 STEPS: Mapping[str, Callable[[Launcher], None]] = {
     "depend": depend,
     "upload": upload,
     "overlap": overlap,
     "beside": beside,
     "overwrite": overwrite,
+    "odd": odd,
 }
 
 

@@ -14,7 +14,7 @@ from gemma4_compile.runtime import Engine
 from tests.marks import slow_unless
 from tests.metal import emulator, fake
 
-STEPS = ("depend", "upload", "overlap", "beside", "overwrite")
+STEPS = ("depend", "upload", "overlap", "beside", "overwrite", "odd")
 KERNEL = """kernel void {name}({parameters},
   uint blockIdx [[threadgroup_position_in_grid]],
   uint threadIdx [[thread_position_in_threadgroup]]
@@ -69,6 +69,11 @@ MISTAKES: Mapping[str, tuple[str, str, str]] = {
         "  Use(buffer, true);",
         "  Use(buffer, planted != {n});",
         "the host touches memory that a command buffer has yet to write",
+    ),
+    "bytes that are no words are a blit": (
+        "  if (!IsBlit(source_offset | offset | bytes)) {{",
+        "  if (planted != {n} && !IsBlit(source_offset | offset | bytes)) {{",
+        "offsets and sizes are multiples of 4",
     ),
     "a copy is not noted": (
         "  Use(target, true);",

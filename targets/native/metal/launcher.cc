@@ -25,10 +25,14 @@ constexpr unsigned long kDone = 4, kFailed = 5;  // MTLCommandBufferStatus
 constexpr size_t kStageBytes = 16 * 1024;  // a page
 constexpr size_t kMostStages = 64;
 constexpr size_t kRounding = 16;  // kernels read vectors of as many bytes
+constexpr size_t kBlitBytes = 4;  // macOS: a blit's offsets and size are multiples of them
 
 bool Holds(const std::vector<Buffer*>& buffers, const Buffer* buffer) {
   return std::find(buffers.begin(), buffers.end(), buffer) != buffers.end();
 }
+
+/*! Whether a blit copies it; of offsets and a size, their bits together. */
+bool IsBlit(size_t places) { return places % kBlitBytes == 0; }
 
 }  // namespace
 
@@ -93,7 +97,8 @@ void Launcher::Upload(const void* source, Buffer* buffer, size_t offset, size_t 
   if (buffer == nullptr || bytes == 0) return;
   const Pool pool;
   if (buffer->used > done_) Poll();
-  if (buffer->used > done_ && bytes > kStageBytes) WaitFor(buffer->used);
+  const bool is_staged = bytes <= kStageBytes && IsBlit(offset | bytes);
+  if (buffer->used > done_ && !is_staged) WaitFor(buffer->used);
   if (buffer->used <= done_) {
     memcpy(buffer->contents + offset, source, bytes);
     return;
@@ -140,6 +145,11 @@ void Launcher::Copy(Buffer* source, size_t source_offset, Buffer* target, size_t
                     size_t bytes) {
   if (source == nullptr || target == nullptr || bytes == 0) return;
   const Pool pool;
+  if (!IsBlit(source_offset | offset | bytes)) {
+    WaitFor(std::max(source->written, target->used));
+    memmove(target->contents + offset, source->contents + source_offset, bytes);
+    return;
+  }
   Encode(Encoding::kBlit);
   Send<void>(encoder_, objc.copy, source->object, static_cast<unsigned long>(source_offset),
              target->object, static_cast<unsigned long>(offset), static_cast<unsigned long>(bytes));

@@ -163,6 +163,7 @@ void dispatch(Object* self, const char* name, MetalSize grid, MetalSize block) {
 void copy(Object* self, const char* name, Buffer* source, unsigned long from, Buffer* target,
           unsigned long to, unsigned long size) {
   auto* encoder = open_encoder<Encoder>(self, name);
+  if ((from | to | size) % 4 != 0) fault("`%s`: offsets and sizes are multiples of 4", name);
   check_range(source, from, size, name);
   check_range(target, to, size, name);
   encoder->commands->use(source, false);
