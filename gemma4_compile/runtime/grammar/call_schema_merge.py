@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
-from urllib.parse import unquote
 
 from gemma4_compile.errors import UsageError
+from gemma4_compile.runtime.reply.references import referred
 
 Schema = Mapping[str, object]
 TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
@@ -100,16 +100,10 @@ class SchemaReader:
         """What a reference points to; UsageError if that is nothing of the declaration."""
         if not isinstance(pointer, str) or not pointer.startswith("#"):
             self._fail(where, f"`$ref` to {str(pointer)[:60]!r}: only parts of it can be meant")
-        found: object = self._root
-        for part in filter(None, pointer[1:].split("/")):
-            name = unquote(part).replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
-                found = found[int(name)]
-            elif isinstance(found, Mapping) and name in found:
-                found = found[name]
-            else:
-                self._fail(where, f"`$ref` to {pointer[:60]!r}, which is not there")
-        return found
+        try:
+            return referred(self._root, pointer)
+        except LookupError:
+            self._fail(where, f"`$ref` to {pointer[:60]!r}, which is not there")
 
     def types(self, schema: Schema) -> list[str] | None:
         """Types of the values, None for any; a keyword of one type means that type."""

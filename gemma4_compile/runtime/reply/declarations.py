@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from urllib.parse import unquote
 
 from gemma4_compile.errors import UsageError
+from gemma4_compile.runtime.reply.references import referred
 
 MAX_VALUES = 20_000  # of all schemas of a request: references can double at every level
 MAX_DEPTH = 64
@@ -150,19 +150,11 @@ def _over(schema: Schema, rest: Schema) -> Schema:
 
 
 def _found(root: Schema, reference: str) -> object:
-    """The value that a reference such as `#/$defs/Guest` points to, or None."""
-    if not reference.startswith("#"):
+    """What a reference points to, or None."""
+    try:
+        return referred(root, reference)
+    except LookupError:
         return None
-    value: object = root
-    for part in filter(None, reference[1:].split("/")):
-        key = unquote(part).replace("~1", "/").replace("~0", "~")
-        if isinstance(value, Mapping):
-            value = value.get(key)
-        elif isinstance(value, list) and key.isdecimal() and int(key[:9]) < len(value):
-            value = value[int(key[:9])]
-        else:
-            return None
-    return value
 
 
 def _plain(schema: Schema) -> Schema:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gemma4_compile.runtime.reply.declarations import type_of
+from gemma4_compile.runtime.reply.references import referred
 from gemma4_compile.runtime.reply.tool_call import DECODER, ToolCall, ToolCallError, check
 
 _KINDS = frozenset(("string", "number", "integer", "boolean", "null", "array", "object"))
@@ -109,12 +110,10 @@ class _Declaration:
         for _ in range(_MOST_STEPS):
             if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
                 return schema
-            found = self._root
-            steps = str(schema["$ref"]).removeprefix("#").split("/")[1:]
-            for step in steps:
-                step = step.replace("~1", "/").replace("~0", "~")
-                found = found.get(step) if isinstance(found, Mapping) else None
-            schema = found
+            try:
+                schema = referred(self._root, schema["$ref"])
+            except LookupError:
+                return None
         return None
 
     def _part(self, schema: Mapping[str, object], word: str, kind: str) -> object:

@@ -121,6 +121,17 @@ def test_references_lead_to_types() -> None:
     assert found.arguments == {"a": "90210", "b": ["1.10"]}
 
 
+@pytest.mark.parametrize("reference", ["#/$defs/Zip%20code", "#/anyOf/1", "#/properties/b"])
+def test_references_lead_to_what_they_do_in_the_declaration(reference: str) -> None:
+    parameters = {
+        "properties": {"a": {"$ref": reference}, "b": TEXT},
+        "$defs": {"Zip code": TEXT},
+        "anyOf": [{}, TEXT],
+    }
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    assert as_declared(ToolCall("f", {"a": 90210}), [tool]).arguments == {"a": "90210"}
+
+
 class Read(dict[str, Any]):
     """A schema that is not looked at without end."""
 
