@@ -26,6 +26,7 @@ import numpy as np
 
 from benchmarks.device_facts import device_memory_bytes, device_name
 from benchmarks.environment import environment
+from benchmarks.expert_facts import cache_of_experts, experts_by_place
 from benchmarks.guessed_beside import WAYS, guessed_beside
 from benchmarks.guessed_replies import GuessedReplies, accepted_by_coin
 from benchmarks.native_options import native_options
@@ -59,6 +60,7 @@ class Measurement:
         graphs: bool,
         ple: str | None,
         experts: float | None,
+        expert_cache: int = 0,
     ) -> None:
         self.package, self.options, self.graphs = package, options, graphs
         Device.open(package.device)
@@ -72,6 +74,7 @@ class Measurement:
             sequences=max(options.sequences, default=1),
             ple=ple,
             experts=experts,
+            expert_cache=expert_cache,
         )
         self.load_s = time.perf_counter() - begin
         self.ids = np.random.default_rng(1).integers(3, self.engine.vocab_size, 1 << 16).tolist()
@@ -81,16 +84,6 @@ class Measurement:
         now = device_memory_bytes(self.engine.device.name)
         used = None if now is None or self.memory_before is None else now - self.memory_before
         return {"device_memory_bytes": used}
-
-    def placement(self) -> dict[str, Any]:
-        """Bytes of a mixture's experts by where they lie; nothing without experts."""
-        found = self.engine.experts
-        if not found.layer_bytes:
-            return {}
-        return {
-            "experts_on_gpu_bytes": found.device_bytes,
-            "experts_on_host_bytes": found.host_bytes,
-        }
 
     def load(self) -> dict[str, Any]:
         """From opening the library to a state that takes tokens; then the first prefill."""
@@ -358,10 +351,14 @@ def main() -> None:
         modes = {"on": [True], "off": [False], "both": [False, True]}[options.graphs]
         places = PLACES if options.ple == "both" else (options.ple,)
         shares = map(parse_experts, options.experts.split(","))
-        for graphs, ple, experts in itertools.product(modes, places, shares):
-            measurement = Measurement(package, options, graphs, ple, experts)
+        for graphs, ple, experts, cache in itertools.product(
+            modes, places, shares, options.expert_cache
+        ):
+            measurement = Measurement(package, options, graphs, ple, experts, cache)
             common |= {"graphs": graphs and package.device == "cuda", "ple": ple}
-            common |= measurement.placement()
+            if any(options.expert_cache):
+                common["expert_cache"] = cache
+            common |= experts_by_place(measurement.engine)
             report("load", measurement.load())
             same = measurement.smoke()
             digests.add(same["digest"])
@@ -386,7 +383,7 @@ def main() -> None:
                 fill_with_random_keys(measurement.engine)
             for position in map(int, filter(None, options.at.split(","))):
                 report("decode", measurement.decode(position, "random"))
-            report("memory", measurement.memory())
+            report("memory", measurement.memory() | cache_of_experts(measurement.engine))
             del measurement
             gc.collect()  # memory of the device for the next one
         if len(digests) != 1:

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from gemma4_compile.options.chat import AUTO, PLACES
+from gemma4_compile.options.prefixes import parse_size
 
 RESULTS = Path(__file__).resolve().parent / "results" / "native.jsonl"
 
@@ -36,6 +37,12 @@ def native_options(description: str | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument(
         "--experts", default=AUTO, help="places of experts as of gemma4-chat, each measured"
+    )
+    parser.add_argument(
+        "--expert-cache",
+        default=[0],
+        type=lambda text: [parse_size(one) for one in text.split(",")],
+        help="of the device, for those of the host's experts that are read most, as 0,1GB,4GB",
     )
     parser.add_argument("--graphs", choices=("on", "off", "both"), default="on", help="CUDA graphs")
     parser.add_argument("--ple", choices=(*PLACES, "both"), help="where the per-layer table is")

@@ -23,6 +23,7 @@ from gemma4_compile.options.command import (
 )
 from gemma4_compile.options.prefixes import (
     check_prefixes,
+    parse_size,
     prefix_cache_option,
     prefix_memory_option,
 )
@@ -158,6 +159,17 @@ def experts_option(group: Group = PLAIN) -> float | None:
     )
 
 
+def expert_cache_option(group: Group = PLAIN) -> int:
+    """Bytes of the GPU's memory for experts of the host's that are read most."""
+    return group.option(
+        0,
+        "--expert-cache SIZE",
+        "of the experts in the host's memory, keep those that are read most in so much of the "
+        "GPU's (2GB, 512MiB; default: 0)",
+        type=parse_size,
+    )
+
+
 def device_option(further: str = "", group: Group = PLAIN) -> str | None:
     """Name of a library or device; None for what --tune kept, or the best."""
     return group.option(
@@ -255,6 +267,7 @@ class ChatOptions(CommandOptions):
     draft: int | None = draft_option()
     ple: str | None = ple_option()
     experts: float | None = experts_option()
+    expert_cache: int = expert_cache_option()
     prefix_memory: int | None = prefix_memory_option()
     prefix_cache: Path | None = prefix_cache_option()
     device: str | None = device_option()

@@ -300,7 +300,8 @@ def _expert_lines(plan: BuildPlan) -> list[str]:
         ]
         for one in shares
     ]
-    return ["", "Experts in the host's memory", *_table([head, *rows])]
+    cache = "  --expert-cache SIZE: so much more of the device, for what is read most of the host's"
+    return ["", "Experts in the host's memory", *_table([head, *rows]), cache]
 
 
 def _table_rows(plan: BuildPlan) -> list[list[str]]:

@@ -99,6 +99,7 @@ def _engine(options: ChatOptions, package: Package, console: Console) -> Engine:
             drafts=options.draft,
             ple=options.ple,
             experts=options.experts,
+            expert_cache=options.expert_cache,
         )
     if engine.experts.on_host:
         console.note(engine.experts.describe())
@@ -113,6 +114,8 @@ def _bench(options: ChatOptions, package: Package, console: Console) -> None:
         console.note(f"{measurement.context} tokens: done")
         measurements.append(measurement)
     print(table(measurements, Yardstick.of(engine)))
+    if engine.expert_cache is not None:
+        print(engine.expert_cache.describe())
     peak = peak_memory_bytes()
     if peak is not None:
         print(f"peak memory of the process: {peak / 2**20:,.0f} MiB")
@@ -126,15 +129,20 @@ def _profile(options: ChatOptions, package: Package, console: Console) -> None:
             context_length=options.context_length,
             progress=progress,
             experts=options.experts,
+            expert_cache=options.expert_cache,
             ple=options.ple,
         )
         found = list(steps)
     print("\n\n".join(map(profile_table, found)))
 
 
+def _placement(options: ChatOptions) -> Placement:
+    return Placement(options.ple, options.experts, options.expert_cache)
+
+
 def _tune(options: ChatOptions, package: Path, console: Console) -> None:
     """Print a table of the package's libraries, and keep the fastest; stdout has nothing else."""
-    sizes = Sizes(options.context_length, Placement(options.ple, options.experts))
+    sizes = Sizes(options.context_length, _placement(options))
     print(tuning_table(tune(package, Check(options.check), console, sizes=sizes)))
 
 
@@ -161,7 +169,7 @@ def run(options: ChatOptions) -> None:
         options.device,
         options.context_length,
         options.draft != 0,
-        Placement(options.ple, options.experts),
+        _placement(options),
     )
     folder = console.locate(options.package, drafts=options.draft, pages=False, wish=wish)
     if options.diagnose is not None:

@@ -36,7 +36,7 @@ def limits_of(options: ServeOptions, *, takes_media: bool) -> Limits:
 
 def wish_of(options: ServeOptions, *, pages: bool) -> Wish:
     """What is asked of a package's memory; `pages`: it may be served without being loaded."""
-    placement = Placement(options.ple, options.experts)
+    placement = Placement(options.ple, options.experts, options.expert_cache)
     return Wish(
         options.device,
         options.context_length,

@@ -109,7 +109,7 @@ def load_package(
         check_modality("image", package.modalities)
     model = Model.of(package, name, options.context_length)
     ending = ExitStack()
-    placement = Placement(options.ple, options.experts)
+    placement = Placement(options.ple, options.experts, options.expert_cache)
     found: list[tuple[MediaSettings, int]] = []  # known once the library is loaded
 
     def load() -> Slots:
@@ -124,6 +124,7 @@ def load_package(
                 drafts=options.draft,
                 ple=options.ple,
                 experts=options.experts,
+                expert_cache=options.expert_cache,
                 sequences=slots,
                 most_bytes=most_bytes,
             )
@@ -146,9 +147,12 @@ def load_package(
 
         if cache is not None and kept is None:
             console.note(nothing_kept(cache))
+        hot = engine.expert_cache
+        experts = None if hot is None else hot.counts
         if kept is None:
-            return Slots(EngineSequences(engine), generator)
-        return Slots(EngineSequences(engine), generator, kept.counts, HostShelf(kept))
+            return Slots(EngineSequences(engine), generator, experts=experts)
+        shelf = HostShelf(kept)
+        return Slots(EngineSequences(engine), generator, kept.counts, shelf, experts)
 
     worker = Worker(load, options.queue)
     worker.start()

@@ -20,7 +20,15 @@ from gemma4_compile.runtime.engine.next_token import DrawnOnDevice, Held
 from gemma4_compile.runtime.library import steps
 from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.runtime.sampling.sampling import Sampler, SamplingOptions
-from tests.cuda import experts, few_rows, loading, rows_on_host, sequences
+from tests.cuda import (
+    expert_cache,
+    experts,
+    few_rows,
+    loading,
+    rows_on_host,
+    sequences,
+    virtual_pages,
+)
 from tests.cuda.launches import CUDA, PROMPT, Step, half, intermediates, launches_of, missing
 from tests.cuda.rounds import DRAWS, begin_rounds, drawn_round, following, read_four, rounds_of
 from tests.cuda.sequences import add, addresses, fixed_addresses
@@ -36,6 +44,11 @@ page_locked = experts.page_locked
 shares = experts.shares
 by_room = experts.by_room
 experts_refused = experts.experts_refused
+pages_move = virtual_pages.pages_move
+same_logits = expert_cache.same_logits
+recorded_choices = expert_cache.recorded_choices
+cache_refused = expert_cache.cache_refused
+cache_stays = expert_cache.cache_stays
 
 
 def replay(package: Path) -> None:

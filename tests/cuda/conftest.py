@@ -41,3 +41,15 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = made_once(shared_folder(tmp_path_factory) / "mixture-cuda", fake.make_mixture)
     return folder / "package"
+
+
+@pytest.fixture(scope="session")
+def mixture_on_cpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same for `cpu`."""
+    if sys.platform != "linux":
+        pytest.skip("the fake CUDA is linked and run on Linux")
+    from tests.cuda import fake  # loads the compiler
+
+    make = partial(fake.make_mixture, target="cpu")
+    folder = made_once(shared_folder(tmp_path_factory) / "mixture-cpu", make)
+    return folder / "package"

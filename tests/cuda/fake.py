@@ -46,9 +46,8 @@ def libraries() -> Path:
     options = [f"-Wl,-soname,{RUNTIME}", "-Wl,--version-script=versions", "-Wall", "-Werror"]
     _link([str(SOURCE), "-o", RUNTIME, *options], folder)
     (folder / "driver.c").write_text("int fake_driver;\n")
-    _link(
-        ["driver.c", RUNTIME, "-o", DRIVER, f"-Wl,-soname,{DRIVER}", "-Wl,-rpath,$ORIGIN"], folder
-    )
+    options = ["-Wl,--no-as-needed", f"-Wl,-soname,{DRIVER}", "-Wl,-rpath,$ORIGIN"]
+    _link([*options, "driver.c", RUNTIME, "-o", DRIVER], folder)
     return folder
 
 
@@ -79,13 +78,13 @@ def compile_tiny(folder: Path, drafter: str | None = None) -> Path:
     return folder
 
 
-def make_mixture(folder: Path) -> Path:
-    """A small mixture of experts, and its package for `cuda`, made without a CUDA compiler."""
+def make_mixture(folder: Path, target: str = "cuda") -> Path:
+    """A small mixture of experts, and its package, for `cuda` made without a CUDA compiler."""
     checkpoint = models.write_checkpoint(folder / "checkpoint", models.MOE_LIKE)
     with pytest.MonkeyPatch.context() as patch:
         replace_compiler(patch)
         source, package = str(checkpoint.path), folder / "package"
-        request = CompileRequest(source, "cuda", "q4f16", package, context_length=CONTEXT_LENGTH)
+        request = CompileRequest(source, target, "q4f16", package, context_length=CONTEXT_LENGTH)
         compile_small(request)
     return folder
 

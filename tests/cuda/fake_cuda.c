@@ -5,14 +5,19 @@
  *
  * Streams, captures and graphs follow CUDA's rules as far as they are tested: a launch on a
  * capturing stream becomes a node, an allocation ends a capture that was not begun as relaxed, and
- * launching a graph launches its nodes. `fake_fail` makes a function return an error.
+ * launching a graph launches its nodes, copies of tensors among them. Virtual memory is the
+ * system's: a handle is a file without a name, which addresses map. `fake_fail` makes a function
+ * return an error.
  */
+#define _GNU_SOURCE
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #define MAX_PARAMS 32
 #define MAX_LAUNCHES (1 << 17)
@@ -30,6 +35,9 @@ typedef struct {
   uint32_t dims[7];
   uint64_t params[MAX_PARAMS];
   int from_graph;
+  void* to; /* of a copy, which has no kernel */
+  const void* from;
+  size_t size;
 } Launch;
 
 typedef struct {
@@ -50,6 +58,7 @@ static Stream* capturing; /* one capture at a time is enough here */
 static char failing[64];
 static int graphs_alive, execs_alive, streams_alive, events_alive, corrupting;
 static int64_t uploads, downloads, bytes_alive, host_bytes_alive;
+static int64_t handles_alive[4], reserved_bytes, mapped_bytes; /* handles by their place */
 static size_t free_bytes = (size_t)1 << 36;
 
 #define FAILS(code) \
@@ -65,6 +74,9 @@ int64_t fake_uploads(void) { return uploads; }
 int64_t fake_downloads(void) { return downloads; }
 int64_t fake_bytes(void) { return bytes_alive; }
 int64_t fake_host_bytes(void) { return host_bytes_alive; }
+int64_t fake_handles(int place) { return handles_alive[place]; }
+int64_t fake_reserved(void) { return reserved_bytes; }
+int64_t fake_mapped(void) { return mapped_bytes; }
 void fake_free(int64_t bytes) { free_bytes = (size_t)bytes; }
 int fake_alive(void) { return graphs_alive + execs_alive + streams_alive + events_alive; }
 int fake_capturing(void) { return capturing != NULL; }
@@ -129,6 +141,12 @@ int cuModuleGetFunction(void** function, void* module, const char* name) {
   return 500;
 }
 
+static void add_node(Stream* stream, Launch launch) {
+  Graph* graph = &stream->graph;
+  graph->launches = realloc(graph->launches, sizeof(Launch) * (graph->count + 1));
+  graph->launches[graph->count++] = launch;
+}
+
 typedef struct {
   uint32_t grid[3], block[3], shared;
   Stream* stream;
@@ -144,10 +162,78 @@ int cuLaunchKernelEx(const LaunchConfig* config, Kernel* kernel, void** params, 
   Stream* stream = config->stream;
   if (stream == NULL || !stream->capturing) return write_down(&launch, 0), kSuccess;
   if (stream->invalid) return kCaptureInvalidated;
-  Graph* graph = &stream->graph;
-  graph->launches = realloc(graph->launches, sizeof(Launch) * (graph->count + 1));
-  graph->launches[graph->count++] = launch;
-  return kSuccess;
+  return add_node(stream, launch), kSuccess;
+}
+
+/* --- the driver's virtual memory --- */
+
+enum { kPage = 4096 };
+typedef struct {
+  int type, id;
+} Location;
+typedef struct {
+  int type, handle_types;
+  Location place;
+  void* win32;
+  unsigned char flags[8];
+} Properties;
+typedef struct {
+  Location place;
+  int flags;
+} Access;
+
+static int is_known(const Properties* p) {
+  return p->type == 1 && p->handle_types == 0 && (p->place.type == 1 || p->place.type == 3);
+}
+
+int cuDeviceGetAttribute(int* value, int attribute, int device) {
+  return *value = attribute == 134 ? -1 : 32, kSuccess;
+}
+int cuMemGetAllocationGranularity(size_t* size, const Properties* properties, int option) {
+  FAILS(801);
+  return *size = kPage, is_known(properties) && option == 0 ? kSuccess : 1;
+}
+int cuMemCreate(uint64_t* handle, size_t size, const Properties* properties, uint64_t flags) {
+  FAILS(kMemory);
+  if (!is_known(properties) || size % kPage || flags) return 1;
+  int file = memfd_create("fake", 0);
+  if (file < 0 || ftruncate(file, (off_t)size)) return kMemory;
+  ++handles_alive[properties->place.type];
+  return *handle = (uint64_t)file << 2 | (uint64_t)properties->place.type, kSuccess;
+}
+int cuMemRelease(uint64_t handle) {
+  --handles_alive[handle & 3];
+  return close((int)(handle >> 2)), kSuccess;
+}
+int cuMemAddressReserve(uint64_t* at, size_t size, size_t alignment, uint64_t near,
+                        uint64_t flags) {
+  FAILS(kMemory);
+  void* found = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (found == MAP_FAILED) return kMemory;
+  reserved_bytes += (int64_t)size;
+  return *at = (uint64_t)(uintptr_t)found, kSuccess;
+}
+int cuMemAddressFree(uint64_t at, size_t size) {
+  reserved_bytes -= (int64_t)size;
+  return munmap((void*)(uintptr_t)at, size) ? 1 : kSuccess;
+}
+int cuMemMap(uint64_t at, size_t size, size_t offset, uint64_t handle, uint64_t flags) {
+  FAILS(kMemory);
+  int file = (int)(handle >> 2), fixed = MAP_SHARED | MAP_FIXED;
+  if (offset || flags) return 1;
+  void* found = mmap((void*)(uintptr_t)at, size, PROT_NONE, fixed, file, 0);
+  return mapped_bytes += (int64_t)size, found == MAP_FAILED ? kMemory : kSuccess;
+}
+int cuMemUnmap(uint64_t at, size_t size) {
+  FAILS(1);
+  int fixed = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+  void* found = mmap((void*)(uintptr_t)at, size, PROT_NONE, fixed, -1, 0);
+  return mapped_bytes -= (int64_t)size, found == MAP_FAILED ? 1 : kSuccess;
+}
+int cuMemSetAccess(uint64_t at, size_t size, const Access* access, size_t count) {
+  FAILS(1);
+  if (count != 1 || access->place.type != 1 || access->flags != 3) return 1;
+  return mprotect((void*)(uintptr_t)at, size, PROT_READ | PROT_WRITE) ? 1 : kSuccess;
 }
 
 /* --- the runtime --- */
@@ -199,6 +285,9 @@ int cudaFreeHost(void* data) {
 
 int cudaMemcpyAsync(void* to, const void* from, size_t size, int kind, Stream* stream) {
   FAILS(kMemory);
+  if (stream && stream->capturing && kind == 3) {
+    return add_node(stream, (Launch){.to = to, .from = from, .size = size}), kSuccess;
+  }
   if (stream && stream->capturing) return stream->invalid = 1, kCaptureUnsupported;
   if (kind == 1) ++uploads;
   if (kind == 2) ++downloads;
@@ -248,7 +337,7 @@ int cudaGraphGetNodes(Graph* graph, void** nodes, size_t* count) {
   return *count = graph->count, kSuccess;
 }
 int cudaGraphNodeGetType(void* node, int* type) {
-  *type = strcmp(failing, __func__) == 0 ? 1 : 0; /* a copy, or a kernel */
+  *type = strcmp(failing, __func__) == 0 || !((Launch*)node)->kernel; /* a copy, or a kernel */
   return kSuccess;
 }
 int cudaGraphInstantiate(Graph** exec, Graph* graph, uint64_t flags) {
@@ -271,6 +360,10 @@ int cudaGraphExecDestroy(Graph* exec) {
 int cudaGraphLaunch(Graph* exec, Stream* stream) {
   FAILS(719);
   for (size_t i = 0; i < exec->count; ++i) {
+    if (!exec->launches[i].kernel) {
+      memcpy(exec->launches[i].to, exec->launches[i].from, exec->launches[i].size);
+      continue;
+    }
     write_down(&exec->launches[i], 1);
     if (corrupting && i + 1 == exec->count) {
       for (int j = 0; j < exec->launches[i].kernel->params; ++j) {

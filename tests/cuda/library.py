@@ -31,7 +31,10 @@ class FakeCuda:
         self._library.fake_name.restype = ctypes.c_char_p
         self._library.fake_param.restype = ctypes.c_uint64
         self._library.fake_dim.restype = ctypes.c_uint32
-        for name in ("launches", "uploads", "downloads", "bytes", "host_bytes"):
+        for name in (
+            *("launches", "uploads", "downloads", "bytes", "host_bytes"),
+            *("handles", "reserved", "mapped"),
+        ):
             getattr(self._library, f"fake_{name}").restype = ctypes.c_int64
 
     def launches(self) -> list[Launch]:
@@ -80,6 +83,15 @@ class FakeCuda:
     def bytes(self) -> int:
         """Memory of the device that is allocated."""
         return int(self._library.fake_bytes())
+
+    def handles(self, on_device: bool) -> int:
+        """Pieces of memory of the driver's, on the device or the host."""
+        return int(self._library.fake_handles(1 if on_device else 3))
+
+    @property
+    def virtual_bytes(self) -> tuple[int, int]:
+        """Addresses of virtual memory that are reserved, and those that have memory."""
+        return int(self._library.fake_reserved()), int(self._library.fake_mapped())
 
     @property
     def alive(self) -> int:

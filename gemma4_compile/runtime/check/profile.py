@@ -52,6 +52,7 @@ def profile(
     progress: ByteCount | None = None,
     experts: float | None = None,
     ple: str | None = None,
+    expert_cache: int = 0,
 ) -> Iterator[StepProfile]:
     """Profile the prompt, then a decoded token. CUDA graphs are off: a graph is one launch.
 
@@ -79,6 +80,7 @@ def profile(
         drafts=0,
         experts=experts,
         ple=ple,
+        expert_cache=expert_cache,
     )
     model, device, plain = engine.model, engine.device, engine.runner
     described = json.loads(model.library.metadata())

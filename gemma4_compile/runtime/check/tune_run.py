@@ -125,7 +125,14 @@ def run(
         if not problem:
             ple, experts = sizes.placement.ple, sizes.placement.experts
             length = sizes.context_length
-            engine = Engine(package, context_length=length, drafts=0, ple=ple, experts=experts)
+            engine = Engine(
+                package,
+                context_length=length,
+                drafts=0,
+                ple=ple,
+                experts=experts,
+                expert_cache=sizes.placement.expert_cache,
+            )
             logits = _logits(engine, package)
             (measured,) = measure(engine, engine.vocab_size, lengths=(PROMPT_TOKENS,))
             timing = dataclasses.replace(

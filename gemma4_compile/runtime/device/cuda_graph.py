@@ -17,7 +17,7 @@ import gc
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ SWITCH = "GEMMA4_CUDA_GRAPHS"
 """Environment variable; 0 leaves graphs off."""
 
 _RELAXED = 2  # cudaStreamCaptureModeRelaxed: an allocation does not end the capture
-_KERNEL = 0  # cudaGraphNodeTypeKernel
+_KERNEL, _COPY = 0, 1  # cudaGraphNodeTypeKernel, cudaGraphNodeTypeMemcpy
 _ALLOCATE = "vm.builtin.alloc_storage"
 _BUILTIN = "vm.builtin."
 # What the virtual machine does on the host alone. Anything else, such as a copy, might be done once
@@ -68,15 +68,39 @@ class NotRecordableError(Exception):
     """A call cannot become a graph; the message gives the reason."""
 
 
+class Copier(Protocol):
+    """An instrument that copies what kernels were given, on the stream that they run on.
+
+    Attributes
+    ----------
+    copies : that it has made
+    """
+
+    copies: int
+
+    def __call__(
+        self, function: object, name: str, before: bool, result: object, /, *arguments: object
+    ) -> int:
+        """Take note of one call of the machine."""
+        ...
+
+
 class Watch:
     """Instrument of a virtual machine: keeps what a recorded call allocates.
 
     It must not refer to the machine, which refers to it: such a cycle would never be freed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, copier: Copier | None = None) -> None:
+        """Take what else is told of each call, whose copies may be in a graph."""
         self._kept: list[object] | None = None
         self._unknown = ""
+        self._copier = copier
+
+    @property
+    def copies(self) -> int:
+        """That the other instrument has made so far."""
+        return 0 if self._copier is None else self._copier.copies
 
     @contextmanager
     def recording(self) -> Iterator[list[object]]:
@@ -90,9 +114,11 @@ class Watch:
             raise NotRecordableError(f"the library calls `{self._unknown}`")
 
     def __call__(
-        self, _function: object, name: str, before: bool, result: object, *_: object
+        self, function: object, name: str, before: bool, result: object, *arguments: object
     ) -> int:
         """Take note of one call of the machine, which is made in any case."""
+        if self._copier is not None:
+            self._copier(function, name, before, result, *arguments)
         if self._kept is None:
             return 0
         if before and name.startswith(_BUILTIN) and name not in _HOST_ONLY:
@@ -150,6 +176,7 @@ def record(
     stream = graph = None
     try:
         stream = cuda.make("cudaStreamCreateWithFlags", 1)  # does not wait for the default stream
+        copied = watch.copies
         with watch.recording() as kept:
             cuda.call("cudaStreamBeginCapture", stream, ctypes.c_int(_RELAXED))
             try:
@@ -159,7 +186,7 @@ def record(
                 graph = ctypes.c_void_p()
                 ended = cuda.code("cudaStreamEndCapture", stream, ctypes.byref(graph))
             cuda.check("cudaStreamEndCapture", ended)
-        kernels = _count_kernels(cuda, graph)
+        kernels = _count_kernels(cuda, graph, watch.copies - copied)
         executable = cuda.make("cudaGraphInstantiate", graph, ctypes.c_ulonglong(0))
     except NotRecordableError:
         raise
@@ -187,20 +214,25 @@ def _without_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _count_kernels(cuda: CudaRuntime, graph: ctypes.c_void_p) -> int:
-    """The nodes of a graph; NotRecordableError if one is no kernel."""
+def _count_kernels(cuda: CudaRuntime, graph: ctypes.c_void_p, copies: int) -> int:
+    """The kernels of a graph; NotRecordableError if more is in it than these and so many copies."""
     count = ctypes.c_size_t()
     cuda.call("cudaGraphGetNodes", graph, None, ctypes.byref(count))
     nodes = (ctypes.c_void_p * count.value)()
     cuda.call("cudaGraphGetNodes", graph, nodes, ctypes.byref(count))
+    kernels = 0
     for node in nodes:
         kind = ctypes.c_int()
         cuda.call("cudaGraphNodeGetType", ctypes.c_void_p(node), ctypes.byref(kind))
-        if kind.value != _KERNEL:
+        if kind.value == _COPY and copies:
+            copies -= 1
+        elif kind.value == _KERNEL:
+            kernels += 1
+        else:
             raise NotRecordableError(f"it holds something else than kernels (type {kind.value})")
-    if not nodes:
+    if not kernels:
         raise NotRecordableError("nothing was launched")
-    return len(nodes)
+    return kernels
 
 
 class Replayed(Generic[OutputT]):

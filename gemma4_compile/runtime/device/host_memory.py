@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import logging
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +37,14 @@ class _DLDevice(ctypes.Structure):
 class _DLTensor(ctypes.Structure):
     """The first fields of DLPack's `DLManagedTensor`, which begins with its `DLTensor`."""
 
-    _fields_ = (("data", ctypes.c_void_p), ("device", _DLDevice))
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device", _DLDevice),
+        ("ndim", ctypes.c_int32),
+        ("type_code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+    )
 
 
 class _Capsule:
@@ -76,17 +84,32 @@ def empty_on_host(device: Device, shape: Sequence[int], dtype: str) -> tvm_ffi.T
     return tvm_ffi.from_dlpack(_Capsule(capsule))
 
 
-class _Locked:
-    """Hands page-locked memory to NumPy, which keeps this object as long as the memory."""
+class _Memory:
+    """Hands bytes to NumPy, which keeps this object, and so their owner, as long as them."""
 
-    def __init__(self, tensor: tvm_ffi.Tensor) -> None:
-        self._tensor = tensor
+    def __init__(self, address: int, nbytes: int, owner: object) -> None:
+        self._owner = owner
         self.__array_interface__ = {
-            "data": (tensor.data_ptr(), False),
-            "shape": tuple(tensor.shape),
+            "data": (address, False),
+            "shape": (nbytes,),
             "typestr": "|u1",
             "version": 3,
         }
+
+
+def tensor_of(
+    device: Device, address: int, owner: object, shape: Sequence[int], dtype: str
+) -> tvm_ffi.Tensor:
+    """A tensor of a device at an address, which keeps the owner of that memory."""
+    described = tvm_ffi.dtype(dtype)
+    nbytes = prod(shape) * described.itemsize
+    words = np.asarray(_Memory(address, nbytes, owner)).view(f"u{described.itemsize}")
+    capsule = words.reshape(tuple(shape)).__dlpack__()
+    # What NumPy says of host and type is corrected: it knows neither the device nor bfloat16.
+    own = _described(capsule)
+    own.device.type = device.type
+    own.type_code = described.type_code
+    return tvm_ffi.from_dlpack(_Capsule(capsule))
 
 
 def memory_for_copies(device: Device, nbytes: int) -> npt.NDArray[np.uint8]:
@@ -96,7 +119,8 @@ def memory_for_copies(device: Device, nbytes: int) -> npt.NDArray[np.uint8]:
     """
     if device.kind.reads_host and nbytes and _has_room(nbytes):
         try:
-            return np.asarray(_Locked(allocate((nbytes,), "uint8", _PAGE_LOCKED)))
+            locked = allocate((nbytes,), "uint8", _PAGE_LOCKED)
+            return np.asarray(_Memory(locked.data_ptr(), nbytes, locked))
         except RuntimeError as error:
             _log.info("%d bytes of the host's memory are not page-locked: %s", nbytes, error)
     return np.empty(nbytes, np.uint8)

@@ -58,6 +58,11 @@ class Uploads:
         if self._device.is_cpu:
             return tvm_ffi.from_dlpack(usable(source.mapped()))
         tensor = self._device.empty(source.shape, source.dtype)
+        self.fill(tensor, source)
+        return tensor
+
+    def fill(self, tensor: tvm_ffi.Tensor, source: Source) -> None:
+        """Copy the values of `source` into a tensor of its shape and dtype."""
         stored = np.dtype(source.dtype).newbyteorder("<")
         if self._piece is None:
             self._piece = mmap.mmap(-1, self._piece_bytes)
@@ -68,4 +73,3 @@ class Uploads:
             values = usable(piece.view(stored))
             copy(tvm_ffi.from_dlpack(values), view(tensor, values.shape, begin))
             self._device.wait()  # Metal keeps a copy of each piece until it is there
-        return tensor

@@ -13,7 +13,12 @@ from gemma4_compile.media.settings import MediaSettings, media_settings
 from gemma4_compile.options.chat import ON_GPU, ON_HOST
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.engine.device_sampling import DeviceSampling
-from gemma4_compile.runtime.engine.expert_placement import PlacedWeights, place_experts
+from gemma4_compile.runtime.engine.expert_placement import (
+    PlacedWeights,
+    cache_of,
+    place_experts,
+    watched,
+)
 from gemma4_compile.runtime.engine.joint import Joint
 from gemma4_compile.runtime.engine.media_prompt import Tokens
 from gemma4_compile.runtime.engine.model_runner import LoadedModel, ModelRunner
@@ -61,6 +66,7 @@ class Engine:
     rounds : guesses tokens of that and checks them; None where there is no drafter. Those of
         other sequences are `rounds.beside(sequence)`
     experts : which layers' experts are in the host's memory
+    expert_cache : of these, on the device; None for none
     """
 
     def __init__(
@@ -75,6 +81,7 @@ class Engine:
         ple: str | None = None,
         experts: float | None = None,
         most_bytes: int | None = None,
+        expert_cache: int = 0,
     ) -> None:
         """Load library and weights, and create the state.
 
@@ -96,6 +103,8 @@ class Engine:
             the host's; by default all that it has room for
         most_bytes : of the device's memory that there is room in for table and experts whose
             places nobody names; by default all that is free
+        expert_cache : bytes of the device's memory for those of the host's experts that are read
+            most; 0 for none
 
         Raises
         ------
@@ -139,12 +148,15 @@ class Engine:
             drafter=has_drafter,
             unused_bytes=unused,
             most_bytes=most_bytes,
+            cache_bytes=expert_cache,
         )
-        wanted = Placement(ple, experts)
+        wanted = Placement(ple, experts, expert_cache)
         wish = Wish(None, self.context_length, drafts != 0, wanted, sequences=sequences)
         check_room(package, self.device, wish)
-        place = PlacedWeights(self.device, self.experts)
+        self.expert_cache = cache_of(described, self.device, self.experts, expert_cache)
+        place = PlacedWeights(self.device, self.experts, self.expert_cache)
         params = tvm_ffi.Array(package.load_parameters(metadata, place, progress, stand_ins))
+        library = watched(library, described, self.expert_cache)
         self.model = model = LoadedModel(
             library=library,
             device=self.device,
@@ -157,6 +169,8 @@ class Engine:
         )
         self.vocab_size = model.vocab_size
         self.kv = model.kv
+        if self.expert_cache is not None:
+            self.expert_cache.attach(self.kv)
         self.sequences = Sequences(model.kv, self.context_length, self.device)
         self.sequence = self.sequences.add()
         shared = (library, self.device, model.kv.handle, params)
@@ -175,7 +189,10 @@ class Engine:
     @property
     def placement(self) -> Placement:
         """Where table and experts lie."""
-        return Placement(ON_GPU if self.model.window is None else ON_HOST, self.experts.share)
+        table = ON_GPU if self.model.window is None else ON_HOST
+        cache = self.expert_cache
+        taken = 0 if cache is None else cache.frames * cache.page_bytes
+        return Placement(table, self.experts.share, taken)
 
     @classmethod
     def open(
@@ -190,6 +207,7 @@ class Engine:
         sequences: int = 1,
         ple: str | None = None,
         experts: float | None = None,
+        expert_cache: int = 0,
     ) -> Engine:
         """Load the package in `directory`; parameters and errors as in the constructor.
 
@@ -205,6 +223,7 @@ class Engine:
             sequences=sequences,
             ple=ple,
             experts=experts,
+            expert_cache=expert_cache,
         )
 
     @property

@@ -19,7 +19,9 @@ from gemma4_compile.package.interface import DRAFTER
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.device.host_memory import bytes_of, check_room, empty_on_host
 from gemma4_compile.runtime.device.upload import Uploads
+from gemma4_compile.runtime.engine.expert_cache import ExpertCache
 from gemma4_compile.runtime.engine.table_place import planned_bytes, room_on
+from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.runtime.package.stored_weights import StoredWeight
 
 MARGIN_BYTES = 512 << 20
@@ -27,8 +29,10 @@ MARGIN_BYTES = 512 << 20
 graphs, and what the estimate of the intermediate results leaves out."""
 
 _EXPERTS = re.compile(r"layers\.(\d+)\.experts\.")
+_SCALES = re.compile(r"layers\.\d+\.router\.per_expert_scale\..*")
 _ALL, _NONE = 1.0, 0.0
 _LEAVE_OUT = "leave out --experts"
+_NO_CACHE = "leave out --expert-cache"
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,7 @@ def place_experts(
     drafter: bool,
     unused_bytes: int = 0,
     most_bytes: int | None = None,
+    cache_bytes: int = 0,
 ) -> ExpertPlacement:
     """Choose where the experts lie.
 
@@ -90,6 +95,7 @@ def place_experts(
     drafter : it is loaded, too
     unused_bytes : of the planned memory, which a shorter context does not need
     most_bytes : of the device, if not all that is free there
+    cache_bytes : of the device, for a cache of those in the host's memory
 
     Raises
     ------
@@ -108,6 +114,8 @@ def place_experts(
     placement = ExpertPlacement(dict(sorted(layers.items())))
     if share is not None:
         _check(share, placement, device)
+    if cache_bytes:
+        _check_cache(placement, device)
     if not device.kind.reads_host:
         return placement
     most = sum(layers.values())
@@ -116,7 +124,8 @@ def place_experts(
         further = sum(_sizes(own).values()) if drafter and isinstance(own, Mapping) else 0
         further -= unused_bytes
         room = room_on(device, most_bytes)
-        most -= _missing_bytes(metadata, room, sum(weights.values()), further)
+        missing = _missing_bytes(metadata, room, sum(weights.values()), further)
+        most -= missing + (cache_bytes if missing else 0)  # what is all there needs none
     else:
         most = round(share * most)
     placed = ExpertPlacement(placement.layer_bytes, _first_layers(placement, most))
@@ -128,8 +137,10 @@ def place_experts(
 class PlacedWeights:
     """Brings weights of files to their places: `Uploads`, but for experts in the host's memory."""
 
-    def __init__(self, device: Device, placement: ExpertPlacement) -> None:
-        self._device, self._placement = device, placement
+    def __init__(
+        self, device: Device, placement: ExpertPlacement, cache: ExpertCache | None = None
+    ) -> None:
+        self._device, self._placement, self._cache = device, placement, cache
         self._upload = Uploads(device)
 
     def __call__(self, weight: StoredWeight) -> tvm_ffi.Tensor:
@@ -139,6 +150,8 @@ class PlacedWeights:
         """
         if not self._placement.is_on_host(weight.name):
             return self._upload(weight)
+        if self._cache is not None:
+            return self._cache.place(weight)
         tensor = empty_on_host(self._device, weight.shape, weight.dtype)
         weight.read_into(bytes_of(tensor), 0)
         return tensor
@@ -164,8 +177,57 @@ def _check(share: float, placement: ExpertPlacement, device: Device) -> None:
         raise UsageError(
             f"experts: on `{device.name}` the GPU's memory is the host's, so that none can lie "
             "elsewhere",
-            hint=f"{_LEAVE_OUT}",
+            hint=f"{_LEAVE_OUT}; where the model does not fit, compile it with a smaller recipe: "
+            "`gemma4-compile MODEL --target metal --fit 16GB` chooses one for 16 GB of GPU memory",
         )
+
+
+def _check_cache(placement: ExpertPlacement, device: Device) -> None:
+    """UsageError for a cache that could hold nothing."""
+    if not placement.layer_bytes:
+        raise UsageError(
+            "expert cache: this package's model has no experts",
+            hint=f"{_NO_CACHE}: it is for mixtures of experts such as gemma-4-26B-A4B-it",
+        )
+    if device.kind.is_host:
+        raise UsageError(
+            f"expert cache: `{device.name}` has no memory but the host's, where all experts lie",
+            hint=f"{_NO_CACHE}, or run the package's library for `cuda`",
+        )
+    if not device.kind.reads_host:
+        raise UsageError(
+            f"expert cache: on `{device.name}` the GPU's memory is the host's, so that every "
+            "expert is on the device and a cache would hold a second copy",
+            hint=f"{_NO_CACHE}; where the model does not fit, compile it with a smaller recipe: "
+            "`gemma4-compile MODEL --target metal --fit 16GB` chooses one for 16 GB of GPU memory",
+        )
+
+
+def cache_of(
+    metadata: Mapping[str, object], device: Device, placement: ExpertPlacement, cache_bytes: int
+) -> ExpertCache | None:
+    """A cache of so many bytes for the experts in the host's memory; None for none.
+
+    Errors as of `ExpertCache`.
+    """
+    if not cache_bytes or not placement.on_host:
+        return None
+    sizes = [n for name, n in _sizes(metadata).items() if placement.is_on_host(name)]
+    return ExpertCache(device, cache_bytes, sizes)
+
+
+def watched(
+    library: NativeLibrary, metadata: Mapping[str, object], cache: ExpertCache | None
+) -> NativeLibrary:
+    """The library, whose forwards tell a cache which experts they read."""
+    if cache is None:
+        return library
+    params = metadata["params"]
+    assert isinstance(params, list), "the library's own metadata, held against the package"
+    layer_of = {one["name"]: _layer_of(one["name"]) for one in params}
+    (experts,) = {one["shape"][0] for one in params if _SCALES.fullmatch(one["name"])}
+    found = {name: layer for name, layer in layer_of.items() if layer is not None}
+    return cache.watch(library, found, experts)
 
 
 def _missing_bytes(

@@ -41,6 +41,7 @@ def default_slots(
     whole = Placement(
         ON_GPU if placement.ple is None else placement.ple,
         1.0 if placement.experts is None else placement.experts,
+        placement.expert_cache,
     )
     need = package_need(package, device, whole, drafter)
     if need is None:

@@ -11,6 +11,7 @@ from itertools import count
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.runtime.engine.aside import Aside, Known, Shelf
 from gemma4_compile.runtime.engine.beginnings import KeptCounts, beginning
+from gemma4_compile.runtime.engine.expert_cache import ExpertCounts
 from gemma4_compile.runtime.engine.generation import Generator
 from gemma4_compile.runtime.engine.media_prompt import Prompt, Tokens
 from gemma4_compile.runtime.engine.sequence_engine import SeveralEngines
@@ -61,6 +62,7 @@ class Slots:
     make : a generator for one of these
     kept : what they share besides, counted; None where nothing is kept
     shelf : keeps replies that are put aside; None where none is
+    experts : what became of a cache of experts; None where there is none
     most : how many there may be; fewer once the device has had no room for another
     """
 
@@ -68,6 +70,7 @@ class Slots:
     make: Callable[[TokenEngine], Generator]
     kept: Callable[[], KeptCounts] | None = None
     shelf: Shelf | None = None
+    experts: Callable[[], ExpertCounts] | None = None
     most: int = field(init=False)
     held: list[Slot] = field(init=False, default_factory=list)
 

@@ -45,7 +45,7 @@ class JointSteps:
         self._graphs: dict[int, Replayed[tvm_ffi.Tensor]] = {}
         self._recorder: tuple[Forward, Watch, CudaRuntime] | None = None
         if graphs:
-            watch = Watch()
+            watch = Watch(library.copier)
             try:
                 watched = library.watched(watch).compiled_function(abi.DECODE_ROWS)
                 self._recorder = watched, watch, CudaRuntime()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cached_property, lru_cache
 from itertools import count
@@ -30,7 +30,10 @@ class KvState:
     ----------
     handle : what the library's functions take
     sequences : how many there is room for
+    before_forward : is called when a forward begins, of whatever kind
     """
+
+    before_forward: Callable[[], None] | None = None
 
     def __init__(
         self,
@@ -129,6 +132,8 @@ class KvState:
         RuntimeError for several with more than a token each, and for several at all where the
         library takes one at a time.
         """
+        if self.before_forward is not None:
+            self.before_forward()
         self._device.expect_uploads(_UPLOADS)
         self._begin(self.handle, _shape(sequences), _shape(counts))
 

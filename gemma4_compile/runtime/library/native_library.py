@@ -13,6 +13,7 @@ from gemma4_compile import abi
 from gemma4_compile.device_kinds import DeviceType
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.runtime.device import metal_launcher
+from gemma4_compile.runtime.device.cuda_graph import Copier
 from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.library.library_file import (
     is_for_another_machine,
@@ -29,7 +30,12 @@ _POOLED_ALLOCATOR = 2  # of TVM's virtual machine
 
 
 class NativeLibrary:
-    """A loaded model library: its compiled functions, and those of the state linked into it."""
+    """A loaded model library: its compiled functions, and those of the state linked into it.
+
+    Attributes
+    ----------
+    copier : what is told of every call, also of those that become a graph; None for nothing
+    """
 
     def __init__(self, path: Path, device: Device | None = None) -> None:
         """Load the library for a device, by default the CPU; ArtifactError if that fails."""
@@ -49,6 +55,13 @@ class NativeLibrary:
                 hint=f"compile it again with `--target {device.name}` on this kind of machine",
             ) from error
         self._device = device
+        self.copier: Copier | None = None
+
+    def copied_by(self, copier: Copier) -> NativeLibrary:
+        """The same library in a virtual machine, all of whose calls `copier` is told of."""
+        other = self.watched(copier)
+        other.copier = copier
+        return other
 
     def watched(self, instrument: Callable[..., int]) -> NativeLibrary:
         """The same library in a virtual machine that reports its calls to `instrument`.

@@ -257,7 +257,7 @@ def round_steps(
 
     plain = calls(library)
     if graphs:
-        watch = Watch()
+        watch = Watch(library.copier)
         try:
             return GraphRounds(plain, calls(library.watched(watch)), watch, device)
         except CudaError as error:

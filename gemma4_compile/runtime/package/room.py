@@ -40,10 +40,12 @@ class Placement:
     ----------
     ple : `gpu`, `host`, or None for the choice by room
     experts : share on the device; None for the choice by room
+    expert_cache : bytes on the device for those that are the host's
     """
 
     ple: str | None = None
     experts: float | None = None
+    expert_cache: int = 0
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,8 @@ def memory_need(
     elsewhere = 0 if placement.ple == "gpu" else table
     if device.kind.reads_host:
         share = 0.0 if placement.experts is None else placement.experts
-        elsewhere += round((1 - share) * experts)
+        on_host = round((1 - share) * experts)
+        elsewhere += on_host - min(on_host, placement.expert_cache)
     parts = ("weights_bytes", "kv_sliding_bytes", "activation_bytes")
     fixed = sum(library.amount(part) for part in parts) - elsewhere + drafter_bytes
     rings = library.amount("kv_sliding_bytes")

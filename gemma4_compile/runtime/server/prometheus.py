@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from gemma4_compile.runtime.engine.beginnings import KeptCounts
+from gemma4_compile.runtime.engine.expert_cache import ExpertCounts
 from gemma4_compile.runtime.server.counts import SECONDS, Counts, Distribution
 from gemma4_compile.runtime.server.worker import WorkerState
 
@@ -99,6 +100,8 @@ class _States(Collector):
             yield family
         if any(state.kept is not None for _, state in self._states):
             yield from self._of_prefixes()
+        if any(state.experts is not None for _, state in self._states):
+            yield from self._of_experts()
         if self._loads:
             loaded = GaugeMetricFamily("gemma4_model_loaded", "It is loaded.", labels=self._labels)
             loads = CounterMetricFamily(
@@ -145,6 +148,14 @@ class _States(Collector):
                     if state.kept is not None:
                         found.add_metric(labels, count(state.kept))
                 yield found
+
+    def _of_experts(self) -> Iterator[Metric]:
+        for family, name, says, count in _EXPERTS:
+            found = family(f"gemma4_{name}", says, labels=self._labels)
+            for labels, state in self._states:
+                if state.experts is not None:
+                    found.add_metric(labels, count(state.experts))
+            yield found
 
 
 _COUNTERS: tuple[tuple[str, str, Callable[[WorkerState], int]], ...] = (
@@ -196,6 +207,36 @@ _SAVED: _OfKept = (
         "prefix_copied_bytes",
         "Bytes that came from the host's memory for these.",
         lambda kept: kept.copied_bytes,
+    ),
+)
+
+_EXPERTS: tuple[
+    tuple[type[GaugeMetricFamily | CounterMetricFamily], str, str, Callable[[ExpertCounts], int]],
+    ...,
+] = (
+    (
+        GaugeMetricFamily,
+        "expert_cached_bytes",
+        "Bytes of experts in the cache on the device.",
+        lambda experts: experts.cached_bytes,
+    ),
+    (
+        CounterMetricFamily,
+        "expert_read_bytes",
+        "Bytes of the host's experts that forwards read, of those that were looked at.",
+        lambda experts: experts.read_bytes,
+    ),
+    (
+        CounterMetricFamily,
+        "expert_hit_bytes",
+        "Of these, bytes that the cache on the device had.",
+        lambda experts: experts.hit_bytes,
+    ),
+    (
+        CounterMetricFamily,
+        "expert_moved_bytes",
+        "Bytes of experts that came to the cache.",
+        lambda experts: experts.moved_bytes,
     ),
 )
 

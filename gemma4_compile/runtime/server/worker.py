@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from gemma4_compile.runtime.engine.beginnings import KeptCounts
+from gemma4_compile.runtime.engine.expert_cache import ExpertCounts
 from gemma4_compile.runtime.engine.media_prompt import Tokens
 from gemma4_compile.runtime.engine.slots import Slots
 from gemma4_compile.runtime.server.api_error import ApiError, stopping
@@ -90,12 +91,14 @@ class WorkerState:
     ----------
     waiting : requests of which nothing has begun
     kept : beginnings of prompts; None where none are kept
+    experts : a cache of them; None where there is none
     """
 
     slots: tuple[SlotState, ...]
     waiting: int
     counts: Counts
     kept: KeptCounts | None = None
+    experts: ExpertCounts | None = None
 
 
 class Worker:
@@ -149,8 +152,14 @@ class Worker:
                 held = prompt - run.rest + written
                 slots[slot.number] = SlotState(slot.number, run.state, held, prompt, written)
         kept = scheduler.slots.kept
-        counts = scheduler.counts
-        return WorkerState(tuple(slots), waiting, counts, None if kept is None else kept())
+        experts = scheduler.slots.experts
+        return WorkerState(
+            tuple(slots),
+            waiting,
+            scheduler.counts,
+            None if kept is None else kept(),
+            None if experts is None else experts(),
+        )
 
     def reserve(self) -> Place:
         """Take a place in the queue.

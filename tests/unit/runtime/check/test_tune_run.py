@@ -55,7 +55,8 @@ def test_without_the_compiler_speeds_and_answers_are_there(
 
 
 @pytest.mark.parametrize(
-    "sizes", [Sizes(), Sizes(64), Sizes(None, Placement("host")), Sizes(7, Placement("gpu", 0.25))]
+    "sizes",
+    [Sizes(), Sizes(64), Sizes(None, Placement("host")), Sizes(7, Placement("gpu", 0.25, 9))],
 )
 def test_sizes_reach_another_process(sizes: Sizes) -> None:
     assert Sizes.from_json(sizes.to_json()) == sizes
@@ -72,8 +73,9 @@ def test_a_library_is_loaded_as_it_will_be_used(
 
     monkeypatch.setattr(tune_run, "check_kernels", lambda *_: iter(()))
     monkeypatch.setattr(tune_run, "Engine", note)
-    tried(tiny_package, tmp_path, sizes=Sizes(64, Placement("host", 0.25)))
-    assert opened == [{"context_length": 64, "drafts": 0, "ple": "host", "experts": 0.25}]
+    tried(tiny_package, tmp_path, sizes=Sizes(64, Placement("host", 0.25, 9)))
+    places = {"ple": "host", "experts": 0.25, "expert_cache": 9}
+    assert opened == [{"context_length": 64, "drafts": 0, **places}]
 
 
 def test_a_place_that_cannot_be_is_a_result(

@@ -18,6 +18,7 @@ from gemma4_compile.runtime.engine import expert_placement
 from gemma4_compile.runtime.engine.expert_placement import (
     MARGIN_BYTES,
     ExpertPlacement,
+    cache_of,
     place_experts,
 )
 
@@ -134,6 +135,33 @@ def test_where_memory_is_one_there_is_no_share(device: str, share: float, said: 
         place_experts(metadata(), Device(device), share, drafter=False)
     assert told.value.hint is not None
     assert "leave out --experts" in told.value.hint
+
+
+def test_a_cache_takes_room_of_experts_where_there_is_not_enough(gpu: type[Gpu]) -> None:
+    for missing, cache, layers in ((0, LAYER, 0), (1, LAYER, 2), (1, LAYER - 1, 1), (1, 0, 1)):
+        gpu.free = 9000 + MARGIN_BYTES - missing
+        found = place_experts(metadata(9000), gpu("cuda"), None, drafter=False, cache_bytes=cache)
+        assert len(found.on_host) == layers
+    found = place_experts(metadata(9000), gpu("cuda"), 0.5, drafter=False, cache_bytes=LAYER)
+    assert len(found.on_host) == 6, "a share is as it is said"
+    assert cache_of(metadata(9000), gpu("cuda"), found, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("device", "said", "what_to_do"),
+    [
+        ("cpu", "`cpu` has no memory but the host's", "for `cuda`"),
+        ("metal", "on `metal` the GPU's memory is the host's", "--target metal --fit"),
+    ],
+)
+def test_where_memory_is_one_there_is_no_cache(device: str, said: str, what_to_do: str) -> None:
+    with pytest.raises(UsageError, match=said) as told:
+        place_experts(metadata(), Device(device), None, drafter=False, cache_bytes=1)
+    assert told.value.hint is not None
+    assert "leave out --expert-cache" in told.value.hint
+    assert what_to_do in told.value.hint
+    with pytest.raises(UsageError, match="this package's model has no experts"):
+        place_experts({"params": []}, Device("cuda"), None, drafter=False, cache_bytes=1)
 
 
 @pytest.mark.parametrize(("device", "share"), [("cpu", 0.0), ("metal", 1.0), ("cpu", None)])

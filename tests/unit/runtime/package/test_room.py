@@ -85,6 +85,8 @@ def cache() -> TensorCache:
         ("cuda", Placement(ple="gpu"), 20),
         ("cuda", Placement(ple="gpu", experts=1.0), 0),
         ("cuda", Placement(experts=0.5), 44 + 10),
+        ("cuda", Placement(experts=0.5, expert_cache=16), 44 + 6),
+        ("cuda", Placement(experts=0.5, expert_cache=999), 44),
         ("metal", Placement(), 44),
         ("cpu", Placement(), 44),
     ],

@@ -9,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gemma4_compile.runtime.engine.beginnings import KeptCounts
+from gemma4_compile.runtime.engine.expert_cache import ExpertCounts
 from gemma4_compile.runtime.server.counts import Counts
 from gemma4_compile.runtime.server.prometheus import exposition
 from gemma4_compile.runtime.server.worker import WorkerState
@@ -92,6 +93,20 @@ def test_kept_prefixes_are_counted_where_there_are_any(live: Live) -> None:
         "gemma4_prefix_copied_bytes_total": 800,
     }
     assert not any("prefix" in name for name in samples(live))
+
+
+def test_a_cache_of_experts_is_counted_where_there_is_one(live: Live) -> None:
+    experts = ExpertCounts(
+        looks=3, read_bytes=900, hit_bytes=600, moved_bytes=4096, cached_bytes=8192
+    )
+    found = read(exposition(WorkerState((), 0, Counts(), None, experts), "")[0])
+    assert {name: value for name, value in found.items() if "expert" in name} == {
+        "gemma4_expert_cached_bytes": 8192,
+        "gemma4_expert_read_bytes_total": 900,
+        "gemma4_expert_hit_bytes_total": 600,
+        "gemma4_expert_moved_bytes_total": 4096,
+    }
+    assert not any("expert" in name for name in samples(live))
 
 
 def test_openmetrics_for_who_asks_for_it(live: Live) -> None:
