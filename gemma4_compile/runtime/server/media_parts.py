@@ -49,12 +49,12 @@ def read_medium(part: Fields) -> GivenMedium | str | None:
         fields = part.inner("image_url", value)
         fields.skip_unknown({"url", "detail"}, asks.IMAGE)
         url = fields.need("url", str).strip()
-        return GivenMedium("image", fields.name("url"), url, _detail(fields))
+        return GivenMedium("image", fields.name("url"), url, detail_of(fields))
     if part.ignored.strict:
         return None
     if kind in _PICTURES:
         name, text = _only_thing(part, kind)
-        return GivenMedium("image", name, text, _detail(part))
+        return GivenMedium("image", name, text, detail_of(part))
     if kind in _SOUNDS:
         return GivenMedium("audio", *_only_thing(part, kind))
     return _file(part) if kind in ("file", "input_file") else None
@@ -67,12 +67,22 @@ def unserved_type(part: Fields) -> str:
     return f"expected text, image_url or input_audio, found {kind[:60]!r}{why}"
 
 
-def _detail(fields: Fields) -> str:
+def detail_of(fields: Fields, *, has_original: bool = False) -> str:
+    """How closely to look at a picture.
+
+    Parameters
+    ----------
+    has_original : whether the protocol itself has `original`: as large as it is, as far as there
+        is room
+    """
     detail = fields.get("detail", str) or "auto"
-    # `original`: as large as it is, as far as there is room.
-    known = detail if fields.ignored.strict else detail.lower().replace("original", "high")
+    is_strict = fields.ignored.strict
+    known = detail if is_strict else detail.lower()
+    if known == "original" and (has_original or not is_strict):
+        known = "high"
     if known not in DETAILS:
-        raise fields.error("detail", f"expected one of {', '.join(DETAILS)}, found {detail!r}")
+        expected = (*DETAILS, *(["original"] if has_original else []))
+        raise fields.error("detail", f"expected one of {', '.join(expected)}, found {detail!r}")
     return known
 
 

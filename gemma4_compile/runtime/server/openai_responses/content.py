@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from gemma4_compile.runtime.server.asks import IMAGE
 from gemma4_compile.runtime.server.conversation import Part
 from gemma4_compile.runtime.server.fields import Fields
-from gemma4_compile.runtime.server.media import DETAILS, GivenMedium
-from gemma4_compile.runtime.server.media_parts import read_medium
+from gemma4_compile.runtime.server.media import GivenMedium
+from gemma4_compile.runtime.server.media_parts import detail_of, read_medium
 from gemma4_compile.runtime.server.openai_responses import asks
 
 
@@ -46,11 +49,14 @@ def read_part(part: Fields, role: str) -> Part:
 
 
 def read_image(part: Fields) -> GivenMedium:
-    """The picture of a part: an address, and how closely to look."""
+    """The picture of a part: an address, and how closely to look.
+
+    As chat completions have it the address is in an object, which may say how closely, too.
+    """
     part.skip_unknown({"detail", "image_url", "prompt_cache_breakpoint", "type"}, asks.PART)
-    detail = part.get("detail", str, "auto")
-    if detail == "original":  # as large as it is, as far as there is room
-        detail = "high"
-    if detail not in DETAILS:
-        raise part.error("detail", f"expected one of {', '.join(DETAILS)}, original")
-    return GivenMedium("image", part.name("image_url"), part.need("image_url", str), detail)
+    value, fields, name = part.raw("image_url"), part, "image_url"
+    if isinstance(value, Mapping) and not part.ignored.strict:
+        fields, name = part.inner("image_url", value), "url"
+        fields.skip_unknown({"url", "detail"}, IMAGE)
+    detail = detail_of(fields if fields.has("detail") else part, has_original=True)
+    return GivenMedium("image", fields.name(name), fields.need(name, str).strip(), detail)

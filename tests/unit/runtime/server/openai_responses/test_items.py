@@ -117,6 +117,37 @@ def test_pictures_know_their_places() -> None:
 
 
 @pytest.mark.parametrize(
+    ("said", "detail"),
+    [
+        ({"image_url": "data:,", "detail": None}, "auto"),
+        ({"image_url": " data:, ", "detail": "LOW"}, "low"),
+        ({"image_url": {"url": "data:,", "detail": "high"}}, "high"),
+        ({"image_url": {"url": "data:,"}, "detail": "original"}, "high"),
+    ],
+)
+def test_pictures_may_be_written_as_chat_completions_have_them(
+    said: dict[str, Any], detail: str
+) -> None:
+    reader = ItemReader(None)
+    item = {"role": "user", "content": [{"type": "input_image", **said}]}
+    reader.read(Fields({}), "input", [item])
+    (found,) = reader.close().media()
+    assert (found.detail, found.text) == (detail, "data:,")
+
+
+@pytest.mark.parametrize("detail", ["original", "HIGH"])
+def test_a_strict_server_takes_the_words_of_the_protocol(detail: str) -> None:
+    item = {"role": "user", "content": [{"type": "input_image", "image_url": "", "detail": detail}]}
+    reader = ItemReader(None)
+    strict = Fields({}, ignored=Ignored(strict=True))
+    if detail == "original":
+        reader.read(strict, "input", [item])
+        return
+    with pytest.raises(ApiError, match=r"expected one of .*, original, found 'HIGH'"):
+        reader.read(strict, "input", [item])
+
+
+@pytest.mark.parametrize(
     ("item", "param"),
     [
         ({"type": "item_reference", "id": "x"}, "input[0].type"),
