@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeAlias
 
 from tokenizers import Tokenizer
@@ -105,6 +106,10 @@ class Prompt:
 
     def modalities(self) -> list[int]:
         """Modality of every row, as the library takes it."""
+        return self._modalities
+
+    @cached_property
+    def _modalities(self) -> list[int]:
         found = [abi.MODALITY_TEXT] * len(self)
         for run in self.runs:
             found[run.start : run.start + run.count] = [run.modality] * run.count
@@ -115,6 +120,10 @@ class Prompt:
 
         The first one's is the tenant's own, so that prompts of two tenants share no beginning.
         """
+        return self._keys
+
+    @cached_property
+    def _keys(self) -> list[int]:
         found = list(self.ids)
         for run in self.runs:
             name = int.from_bytes(run.medium.digest, "big") << 32

@@ -284,12 +284,13 @@ class SequencePrefixes:
     def places(self, prompt: Prompt, begin: int, turn_ends: Collection[int]) -> Keys[int]:
         """As `Beginnings.places`."""
         kept, keys = self._kept, prompt.keys()
-        cut, base = kept.cut(prompt), kept.memory.at(keys)
+        cut = kept.cut(prompt)
+        base, shared, near = kept.memory.look(keys, cut)
         held = 0 if base is None else base.length
         turns: Keys[int] = ()
         if kept.spacing.turns(begin, len(keys)):
             turns = [place for place, one in enumerate(prompt.ids, 1) if one in turn_ends]
-        parting, near = cut(kept.memory.shared(keys)), kept.memory.peek(keys, cut)
+        parting = cut(shared)
         if near is not None and near.count >= parting and near.before is None:
             parting = 0  # one that is kept is as good, with its last words taken back
         self._places = kept.spacing.places(begin, len(keys), held, parting, turns)

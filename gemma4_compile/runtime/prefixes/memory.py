@@ -95,6 +95,11 @@ class PrefixMemory(Generic[State]):
         """As `PrefixTree.shared`."""
         return self._tree.shared(keys)
 
+    def look(self, keys: Keys, cut: Cut) -> tuple[State | None, int, Found[State] | None]:
+        """What `at`, `shared` and `peek` say, for one way down the tree."""
+        node, shared, way = self._tree.look(keys, cut)
+        return None if node is None else node.state, shared, self._found(way)
+
     def at(self, keys: Keys) -> State | None:
         """The longest state whose tokens these begin with, or are."""
         node = self._tree.at(keys)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 Keys = Sequence[int]
 """Numbers of tokens or of rows of media, as `Prompt.keys` has them."""
@@ -68,6 +68,10 @@ class Way(Generic[State]):
     before: State | None = None
 
 
+# The last node on the way, how many tokens match, and the child whose edge they end in.
+_Walk: TypeAlias = tuple[Node[State], int, Node[State] | None]
+
+
 class PrefixTree(Generic[State]):
     """States by the tokens that they hold.
 
@@ -120,12 +124,16 @@ class PrefixTree(Generic[State]):
 
     def at(self, keys: Keys) -> Node[State] | None:
         """The deepest node with a state whose tokens these begin with, or are."""
-        node, _, _ = self._walk(keys)
-        return next((one for one in node.path() if one.state is not None), None)
+        return _nearest(self._walk(keys)[0])
 
     def shared(self, keys: Keys) -> int:
         """How many of these tokens some state begins with, be it kept there or further on."""
         return self._walk(keys)[1]
+
+    def look(self, keys: Keys, cut: Cut) -> tuple[Node[State] | None, int, Way[State] | None]:
+        """What `at`, `shared` and `find` say, for one way down."""
+        walk = self._walk(keys)
+        return _nearest(walk[0]), walk[1], self._best(keys, cut, walk)
 
     def find(self, keys: Keys, cut: Cut = lambda count: count) -> Way[State] | None:
         """The way to most tokens of a prompt.
@@ -134,7 +142,10 @@ class PrefixTree(Generic[State]):
         of the prompt these are taken back, as far as `shortest` lets them, or to the end of the
         state above it where the two have no gap between them.
         """
-        deepest, depth, below = self._walk(keys)
+        return self._best(keys, cut, self._walk(keys))
+
+    def _best(self, keys: Keys, cut: Cut, walk: _Walk[State]) -> Way[State] | None:
+        deepest, depth, below = walk
         best: Way[State] | None = None
         seen: Node[State] | None = None
         starts = deepest.path() if below is None else (below, *deepest.path())
@@ -177,7 +188,7 @@ class PrefixTree(Generic[State]):
             if node.depth - self._slack - self._link < count:  # below it all are deeper
                 rest += (child for child in node.children.values() if child is not seen)
 
-    def _walk(self, keys: Keys) -> tuple[Node[State], int, Node[State] | None]:
+    def _walk(self, keys: Keys) -> _Walk[State]:
         """The last node on the way, how many tokens match, and the child whose edge they end in."""
         node, depth = self._root, 0
         while depth < len(keys):
@@ -207,6 +218,11 @@ class PrefixTree(Generic[State]):
         child.edge, child.parent = child.edge[first:], middle
         middle.children[child.edge[0]] = child
         return middle
+
+
+def _nearest(node: Node[State]) -> Node[State] | None:
+    """The place itself or the next one above it that has a state."""
+    return next((one for one in node.path() if one.state is not None), None)
 
 
 def token_bytes(edge: Sequence[int]) -> int:

@@ -210,4 +210,6 @@ def test_parts_of_prompts_hold_parts_of_runs() -> None:
     assert len(set(keys)) == 10
     same, other = (replace(prompt, runs=(Run(3, 4, picture(4, seed=n)),)) for n in (0, 1))
     assert same.keys() == keys
+    assert prompt.keys() is keys, "made once"
+    assert prompt.modalities() is prompt.modalities()
     assert other.keys()[3] != keys[3]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -99,6 +100,14 @@ class Memory(RuleBasedStateMachine):
     def at(self, keys: list[int]) -> None:
         whole = [s for s in self.states if s.keys == tuple(keys[: s.length])]
         assert self.memory.at(keys) is max(whole, key=lambda s: s.length, default=None)
+        at, shared, found = self.memory.look(keys, lambda count: count)
+        assert at is self.memory.at(keys)
+        assert shared == self.memory.shared(keys)
+        assert found == self.memory.peek(keys)
+        begun = (zip(s.keys, keys, strict=False) for s in self.states)
+        assert shared == max(
+            (sum(takewhile(bool, (a == b for a, b in z))) for z in begun), default=0
+        )
 
     @rule()
     def clear(self) -> None:
