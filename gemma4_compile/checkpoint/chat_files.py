@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemma4_compile.checkpoint.files import (
+    CONFIG_FILE,
     TEMPLATE_FILE,
     TOKENIZER_CONFIG_FILE,
     TOKENIZER_FILE,
@@ -59,7 +60,7 @@ class ChatFiles:
         CheckpointError
             If a file is damaged, or there are several templates and no default one.
         """
-        config = _json(directory / TOKENIZER_CONFIG_FILE)
+        config = _with_class(_json(directory / TOKENIZER_CONFIG_FILE), directory)
         templates = (
             _jinja_files(directory)
             or templates_of(config)
@@ -156,6 +157,14 @@ def _jinja_files(directory: Path) -> dict[str, str]:
             hint=f"only {TOOL_USE}.jinja of them is used: leave the others out",
         )
     return found | {file.stem: read_text(file) for file in more}
+
+
+def _with_class(config: dict[str, object], directory: Path) -> dict[str, object]:
+    """The tokenizer's config with its class, which older checkpoints name in `config.json`."""
+    if config.get("tokenizer_class") is not None:
+        return config
+    of_model = _json(directory / CONFIG_FILE).get("tokenizer_class")
+    return {**config, "tokenizer_class": of_model} if isinstance(of_model, str) else config
 
 
 def _with_map(config: dict[str, object], directory: Path) -> dict[str, object]:

@@ -89,6 +89,17 @@ def listed(folder: Path) -> None:
     edit(folder, lambda values: values.update(added_tokens_decoder={"0": token}))
 
 
+def of_class(name: str | None) -> Callable[[Path], None]:
+    """The class in `config.json`, beside another one or none in the tokenizer's."""
+
+    def change(folder: Path) -> None:
+        edit(folder, lambda values: [values.pop(each, None) for each in NAMES])
+        edit(folder, lambda values: values.update(tokenizer_class=name))
+        store(folder, "config.json", json.dumps({"tokenizer_class": "GemmaTokenizer"}))
+
+    return change
+
+
 MAPS: dict[str, Callable[[Path], None]] = {
     "texts": in_map({"bos_token": "<bos>", "eos_token": "<eos>"}),
     "objects": in_map({"bos_token": {"content": "<bos>", "lstrip": False}}),
@@ -100,6 +111,8 @@ MAPS: dict[str, Callable[[Path], None]] = {
         folder, "special_tokens_map.json", json.dumps({"bos_token": None})
     ),
     "listed": listed,
+    "by the model's config": of_class(None),
+    "by the tokenizer's class alone": of_class("PreTrainedTokenizerFast"),
 }
 PACKAGED = {**PLACES, **MAPS}
 
