@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Route
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.host_names import HostGuard, HostNames
 from gemma4_compile.runtime.server.memory import MemoryReturner
+from gemma4_compile.runtime.server.origins import OriginGuide
 from gemma4_compile.runtime.server.paths import PathMender, methods_of, where_the_api_is
 from gemma4_compile.types import JsonObject
 
@@ -44,7 +45,7 @@ def create_app(
             return JSONResponse({"status": "ok"} | health(request))
         return JSONResponse({"status": "the engine has ended: start the server again"}, 503)
 
-    middleware = [Middleware(MemoryReturner)]
+    middleware = [Middleware(MemoryReturner), Middleware(OriginGuide, origins=origins)]
     if origins:  # before the names are looked at: a page can read only so why it is refused
         middleware.append(
             Middleware(
