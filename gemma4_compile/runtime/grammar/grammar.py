@@ -18,6 +18,7 @@ from gemma4_compile.confined import schemas
 from gemma4_compile.errors import Gemma4CompileError, UsageError
 from gemma4_compile.runtime.grammar.call_grammar import call_grammar
 from gemma4_compile.runtime.grammar.call_schema import FORMATS
+from gemma4_compile.runtime.grammar.call_schema_merge import TYPES
 from gemma4_compile.runtime.grammar.schema_process import (
     SchemaProcess,
     SchemaRefused,
@@ -70,7 +71,7 @@ class Grammars:
         self._check_end()
         _find_library("JSON schemas")
         _checked(schema)
-        plain = json.dumps(_of_known_formats(schema)).encode()
+        plain = json.dumps(_plain(schema)).encode()
         return JsonGrammar(self._server, plain, schemas.SCHEMA, self._marks)
 
     def compile_calls(
@@ -94,9 +95,10 @@ class Grammars:
         _find_library("calls that follow their declarations")
         for tool in tools:
             _checked(tool, "the tools' declarations")
+        tools = [_plain_tool(tool) for tool in tools]
         if answer is not None:
             _checked(answer)
-            answer = _of_known_formats(answer)
+            answer = _plain(answer)
         longest = None if room is None else max(MIN_ARGUMENT, min(MAX_ARGUMENT, room // _ARGUMENTS))
         grammar = call_grammar(
             tools, self._marks, several=several, longest_text=longest, answer=answer
@@ -161,10 +163,22 @@ def _checked(schema: Mapping[str, object], what: str = "the JSON schema") -> byt
     return text
 
 
-def _of_known_formats(schema: Mapping[str, object]) -> dict[str, object]:
-    """A schema without formats that the library does not know, which say nothing that it checks.
+def _plain_tool(tool: Mapping[str, object]) -> Mapping[str, object]:
+    """A declaration whose parameters are plain."""
+    function = tool["function"]
+    assert isinstance(function, Mapping), "a declaration as `read_tools` returns it"
+    parameters = function.get("parameters")
+    if not isinstance(parameters, Mapping):
+        return tool
+    what = "the tools' declarations"
+    return {**tool, "function": {**function, "parameters": _plain(parameters, what)}}
 
-    pydantic writes `password` and `binary`, OpenAPI `byte`: they are notes for people.
+
+def _plain(schema: Mapping[str, object], what: str = "the JSON schema") -> dict[str, object]:
+    """A schema with its types in small letters, and formats that the library knows alone.
+
+    Google's own API writes `OBJECT` and `STRING`. pydantic writes the formats `password` and
+    `binary`, OpenAPI `byte`: they are notes for people, and say nothing that is checked.
 
     Raises
     ------
@@ -184,6 +198,10 @@ def _of_known_formats(schema: Mapping[str, object]) -> dict[str, object]:
                 kept[key] = value
             elif key in _NAMED_KEYS and isinstance(value, Mapping):
                 kept[key] = {name: plain(inner) for name, inner in value.items()}
+            elif key == "type":
+                kept[key] = (
+                    [*map(_type_word, value)] if isinstance(value, list) else _type_word(value)
+                )
             elif key != "format" or not isinstance(value, str) or value in FORMATS:
                 kept[key] = plain(value)
         return kept
@@ -191,7 +209,12 @@ def _of_known_formats(schema: Mapping[str, object]) -> dict[str, object]:
     try:
         return whole(schema)
     except RecursionError as error:
-        raise _refused("it is nested too deep") from error
+        raise _refused("it is nested too deep", what) from error
+
+
+def _type_word(said: object) -> object:
+    """A type of JSON schema in the letters that it has there; anything else as it is."""
+    return said.lower() if isinstance(said, str) and said.lower() in TYPES else said
 
 
 def _shown(value: float) -> str:

@@ -23,8 +23,12 @@ _KEY = re.compile(r"[^\s{}\[\],:='\"]+(?: +[^\s{}\[\],:='\"]+)*")
 _SEPARATOR = re.compile(r":(?!=)|=(?![=>])")
 _DOUBLE = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 _SINGLE = re.compile(r"'((?:[^'\\]|\\.|(?<=\w)'(?=\w))*)'", re.DOTALL)
+# Python's long strings and JavaScript's templates, as far as they hold no escape and no value.
+_LONG = re.compile(r"""(\"{3}|'{3})((?:(?!\1)[^\\])*)\1""")
+_TEMPLATE = re.compile(r"()`((?:(?!\$\{)[^`\\])*)`(?!`)")
 # A backslash before what is no escape in JSON nor in Python: it is one of a regular expression.
 _NO_ESCAPE_AT_ALL = re.compile(r"(?:[^\\]|\\[^\"'\\/abfnrtuvxUN0-7\n])*", re.DOTALL)
+_TWICE = re.compile(r"\{\s*(?=\{)")  # the call's own braces around an object in braces
 _KEY_FOLLOWS = re.compile(r"\s*[A-Za-z_$@][\w.$@-]*\s*(?::(?!=)|=(?![=>]))")
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPED = {"'": "'", '"': '"', "\\": "\\", "n": "\n", "r": "\r", "t": "\t"}
@@ -38,8 +42,11 @@ _CONSTANTS = {**_JSON_CONSTANTS, "True": True, "False": False, "None": None}
 _QUOTES_IN_A_WORD = re.compile(r"[\"`\u201c\u201d]|(?<!\w)['\u2018\u2019]|['\u2018\u2019](?!\w)")
 _TIME = re.compile(r"(?<![\w:])\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?![\w:])")
 _COMMENT = re.compile(r"(?:^|\s)(?://|/\*|#\s)|\*/(?:\s|$)")
-_NAMES = ("name", "function", "tool", "tool_name", "function_name")
-_ARGUMENTS = ("arguments", "parameters", "args", "input", "tool_input", "tool_args")
+_NAMES = ("name", "function", "tool", "tool_name", "function_name", "action")
+_ARGUMENTS = (
+    *("arguments", "parameters", "args", "input", "tool_input", "tool_args", "action_input"),
+)
+_WRAPPERS = ("tool_calls", "tool_call", "function_call")
 _PAIR = re.compile(r"[A-Za-z_]\w*[:=](?!//)")
 
 
@@ -86,30 +93,39 @@ class CallReader:
         found = self._match(head)
         if found is None:
             return None
+        name = found[1].rstrip(":") or found[1]
         if not self.take("("):
-            return ToolCall(found[1], self._arguments())
+            return ToolCall(name, self._arguments())
         self._skip()
         if not self._text.startswith("{", self._at):
-            return ToolCall(found[1], self._object(0, ")"))
+            return ToolCall(name, self._object(0, ")"))
         arguments = self._arguments()
         self._need(")")
-        return ToolCall(found[1], arguments)
+        return ToolCall(name, arguments)
 
-    def json_calls(self) -> list[ToolCall]:
-        """Calls as other models write them, with the name among the values of an object."""
+    def json_calls(self, head: re.Pattern[str]) -> list[ToolCall]:
+        """Calls as other models write them, with the name among the values of an object.
+
+        What `head` matches may stand before them.
+        """
+        self._match(head)
         self._skip()
         if not self._text.startswith(("{", "["), self._at):
             raise ToolCallError("expected `call:NAME{...}`")
         said = self._json_or_nearly()
-        if isinstance(said, dict) and list(said) == ["tool_calls"]:
-            said = said["tool_calls"]
+        if isinstance(said, dict) and len(said) == 1 and next(iter(said)) in _WRAPPERS:
+            said = next(iter(said.values()))
         return [_named_call(each) for each in (said if isinstance(said, list) else [said])]
 
     def _arguments(self) -> dict[str, object]:
         self._skip()
         if not self._text.startswith("{", self._at):
             raise ToolCallError(f"expected `{{`, found `{self._text[self._at :][:20]}`")
-        return cast("dict[str, object]", self._json_or_nearly())
+        if self._match(_TWICE) is None:
+            return cast("dict[str, object]", self._json_or_nearly())
+        inner = cast("dict[str, object]", self._json_or_nearly())
+        self._need("}")
+        return inner
 
     def _json_or_nearly(self) -> object:
         """An object or a list: JSON if it is, else as Gemma writes it or nearly so."""
@@ -156,9 +172,12 @@ class CallReader:
         """A string between quote tokens or quotes; None if there is none."""
         self._skip()
         if self._at == len(self._text) and self._index + 1 < len(self._texts):
-            string = self._texts[self._index + 1]
-            self._index, self._at = self._index + 2, 0
-            return string
+            return self._between_quote_tokens(0)
+        if self._at == len(self._text) - 1 and self._is_quoted_twice():
+            return self._between_quote_tokens(1)
+        plain = self._match(_LONG) or self._match(_TEMPLATE)
+        if plain is not None:
+            return plain[2]
         double = self._match(_DOUBLE)
         single = None if double else self._match(_SINGLE)
         found = double or single
@@ -169,6 +188,18 @@ class CallReader:
         if _NO_ESCAPES.match(found[1]):
             raise ToolCallError(f"`{found[1][:40]}`: its backslashes may be escapes or not")
         return _unescaped_json(found[0]) if double else _unescaped_python(found[1])
+
+    def _is_quoted_twice(self) -> bool:
+        """Return whether what is left is a quotation mark that the string's end has, too."""
+        mark = self._text[self._at]
+        following = self._texts[self._index + 2 : self._index + 3]
+        return mark in "\"'`" and bool(following) and following[0].startswith(mark)
+
+    def _between_quote_tokens(self, marks: int) -> str:
+        """The string that comes next, without so many marks on either side of its tokens."""
+        string = self._texts[self._index + 1]
+        self._index, self._at = self._index + 2, marks
+        return string
 
     def _object(self, depth: int, close: str) -> dict[str, object]:
         values: dict[str, object] = {}

@@ -10,12 +10,16 @@ Models drift from that form. Where one reading is certain it is taken:
 - keys and strings between double quotes, with JSON's escapes, or single quotes, with Python's;
   an apostrophe between two letters ends none. So JSON and Python's dictionaries are read.
 - ``=`` in place of ``:``, in all of an object's pairs.
+- strings between three quotes or between backticks, if no backslash and no ``${`` is in them, and
+  quotation marks around the quote tokens.
 - `True`, `False` and `None`, a comma before a closing bracket, white space between the parts.
 - bare texts: words, addresses (``https://example.org/a?b=1``), times (``10:30``). What looks like
   a number and is none in JSON (``02139``, ``+5``, ``0x1F``, ``1_000``) is a text as well.
 - ``call:NAME(key=value)``, ``call:NAME({...})``, ``NAME{...}``,
   ``{"name": NAME, "arguments": {...}}``, also as OpenAI's API has it: in lists, below
-  `tool_calls` and `function`, the arguments as the text of an object.
+  `tool_calls` and `function`, the arguments as the text of an object; ``call:NAME`` alone before
+  the closing token, a colon after the name, an object's braces within the call's (``{{...}}``),
+  and braces closed at the end that were not opened.
 - several calls in one pair of call tokens, with nothing, a comma, a semicolon or a line between.
 - a string of which one quote token is missing (``{query:weather in Tokyo<|"|>}``), or is another
   quotation mark, where one place for it alone gives a call; a comma missing after a string; the
@@ -40,9 +44,12 @@ from gemma4_compile.runtime.reply.tool_call import Number, ToolCall, ToolCallErr
 __all__ = ["Number", "ToolCall", "ToolCallError", "parse_tool_call", "parse_tool_calls"]
 
 _HEAD = re.compile(r"\s*call\s*:\s*([^\s{}()\[\],'\"=]+)\s*(?=[{(])")
+_NO_HEAD = re.compile(r"\s*call\s*:\s*(?=\{)")  # before an object that names the call
+_NAME_ALONE = re.compile(r"\s*call\s*:\s*([A-Za-z_][\w./:-]*)\s*")
 _HEAD_WITHOUT_CALL = re.compile(r"\s*(?!call\b)([A-Za-z_][\w./-]*)\s*(?=[{(])")
 _FENCE = re.compile(r"\s*(`{1,3})(?:\w+(?=\n))?")
 _ENDS = re.compile(r"(?<!\s)\s*[,:=}\])]")  # white space is gone through once
+_MOST_BRACES = 3  # that a call may have at its end and not at its beginning
 _SPELLED_QUOTE = '<|"|>'
 # What the search for a missing quote token may take: 32 Ki letters, some tenths of a second.
 _MOST_LETTERS, _MOST_PLACES, _MOST_VALUES = 2**15, 256, 20_000
@@ -72,9 +79,11 @@ def parse_tool_calls(texts: Sequence[str], *, is_whole: bool = True) -> list[Too
     if not texts:
         raise ToolCallError("expected `call:NAME{...}`")
     texts = _unfenced(texts)
+    if is_whole and len(texts) == 1 and (alone := _NAME_ALONE.fullmatch(texts[0])):
+        return [ToolCall(alone[1])]
     try:
         if len(texts) % 2:
-            return _read(CallReader(texts, is_whole=is_whole))
+            return _read_to_its_end(texts, is_whole=is_whole)
         raise ToolCallError("a string has no end")
     except ToolCallError:
         spelled = _SPELLED_QUOTE.join(texts).split(_SPELLED_QUOTE)
@@ -85,12 +94,27 @@ def parse_tool_calls(texts: Sequence[str], *, is_whole: bool = True) -> list[Too
         return _with_a_quote_more(texts)
 
 
+def _read_to_its_end(texts: Sequence[str], *, is_whole: bool) -> list[ToolCall]:
+    """The calls, also where more braces are closed at the end than were opened."""
+    try:
+        return _read(CallReader(texts, is_whole=is_whole))
+    except ToolCallError:
+        *before, last = texts
+        for _ in range(_MOST_BRACES):
+            last, brace, after = last.rpartition("}")
+            if not brace or after.strip():
+                break
+            with contextlib.suppress(ToolCallError):
+                return _read(CallReader([*before, last]))
+        raise
+
+
 def _read(reader: CallReader) -> list[ToolCall]:
     calls: list[ToolCall] = []
     is_apart = True
     while True:
         call = reader.call(_HEAD) or (reader.call(_HEAD_WITHOUT_CALL) if is_apart else None)
-        calls += reader.json_calls() if call is None else [call]
+        calls += reader.json_calls(_NO_HEAD) if call is None else [call]
         is_apart = reader.is_apart()
         if reader.at_end():
             return calls

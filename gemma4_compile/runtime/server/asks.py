@@ -284,8 +284,11 @@ TEMPLATE_OPTIONS: Mapping[str, Ask] = {
     for name in ("add_generation_prompt", "chat_template", "continue_final_message", "documents")
 }
 
+ONLY_SCHEMAS = (
+    "of forms only a JSON schema can be followed: give it as `schema`, type `json_schema`"
+)
 RESPONSE_FORMAT: Mapping[str, Ask] = _all(
-    "of forms only a JSON schema can be followed: give it as `schema`, type `json_schema`",
+    ONLY_SCHEMAS,
     (
         "choice",
         "ebnf",

@@ -13,9 +13,8 @@ from gemma4_compile.runtime.prompt.prompt import Message
 from gemma4_compile.runtime.reply.declarations import SchemaWriter
 from gemma4_compile.runtime.reply.tool_calls import ToolCall
 from gemma4_compile.runtime.server import asks
-from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.begun import BEGINS
-from gemma4_compile.runtime.server.body import parse_json
+from gemma4_compile.runtime.server.call_arguments import read_arguments
 from gemma4_compile.runtime.server.fields import Fields
 from gemma4_compile.runtime.server.media import GivenMedium, check_count
 from gemma4_compile.runtime.server.media_parts import kind_of_part, read_medium, unserved_type
@@ -196,22 +195,6 @@ def _read_calls(fields: Fields) -> tuple[ToolCall, ...]:
         call_id = call.get("id", str, "")
         calls.append(ToolCall(called_name(function), read_arguments(function), call_id))
     return tuple(calls)
-
-
-def read_arguments(function: Fields) -> dict[str, object]:
-    """The `arguments` of a call: an object, or its JSON; nothing where a function takes nothing."""
-    arguments = function.raw("arguments")
-    if not isinstance(arguments, dict):
-        text = function.get("arguments", str, "")
-        try:
-            arguments = parse_json((text.strip() or "{}").encode())
-        except ApiError as error:
-            raise function.error("arguments", error.message) from error
-    if arguments is None:  # the text `null`
-        return {}
-    if not isinstance(arguments, dict):
-        raise function.error("arguments", "expected a JSON object, or one in a string")
-    return arguments
 
 
 def read_tools(fields: Fields) -> tuple[Mapping[str, object], ...]:

@@ -32,6 +32,7 @@ _KEYWORDS = frozenset(
         "type",
     }
 )
+_SCHEMAS = {"response_schema": "schema", "responseSchema": "schema"}  # LiteLLM's, Gemini's
 _NAMED = frozenset({"description", "name", "schema", "strict"})
 
 
@@ -44,15 +45,19 @@ def schema_of(fields: Fields, name: str) -> Mapping[str, object] | None:
     """Read the form of a reply: the JSON schema that it must follow, or None.
 
     The schema is in `json_schema.schema`, as OpenAI has it, in `schema`, as llama.cpp, Together and
-    WebLLM have it, or is `json_schema` itself; with type `json_object`, too.
+    WebLLM have it, in `response_schema`, as LiteLLM has it, or is `json_schema` itself; with type
+    `json_object`, too.
     """
     if fields.raw(name) in (None, {}, ""):
         return None
-    form = fields.inner(name, fields.get(name, dict))
+    form = fields.inner(name, fields.get(name, dict)).with_synonyms(_SCHEMAS)
     kind = form.need("type", str)
     if kind not in ("text", "json_object", "json_schema"):
         raise form.error("type", "expected text, json_object or json_schema")
     form.skip_unknown(_FORM, asks.RESPONSE_FORMAT)
+    for field in form.names():
+        if field not in _FORM and isinstance(form.raw(field), (dict, list)) and form.raw(field):
+            raise form.error(field, asks.ONLY_SCHEMAS, code="unsupported_value")
     found = [each for each in (_given(form), _wrapped(form)) if each is not None]
     if kind == "text":
         if any(found):

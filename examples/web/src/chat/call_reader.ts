@@ -14,6 +14,18 @@ const KEY = /[^\s{}[\],:='"]+(?: +[^\s{}[\],:='"]+)*/y;
 const SEPARATOR = /:(?!=)|=(?![=>])/y;
 const DOUBLE = /"((?:[^"\\]|\\.)*)"/sy;
 const SINGLE = /'((?:[^'\\]|\\.|(?<=[\p{L}\p{N}_])'(?=[\p{L}\p{N}_]))*)'/suy;
+// Python's long strings and JavaScript's templates, as far as they hold no escape and no value.
+const LONG = /("{3}|'{3})((?:(?!\1)[^\\])*)\1/suy;
+const TEMPLATE = /()`((?:(?!\$\{)[^`\\])*)`(?!`)/suy;
+/** The call's own braces around an object in braces. */
+const TWICE = /\{\s*(?=\{)/y;
+/** Before an object that names the call. */
+const NO_HEAD = /\s*call\s*:\s*(?=\{)/y;
+const NAME_ALONE = /^\s*call\s*:\s*([A-Za-z_][\w./:-]*)\s*$/;
+const MOST_BRACES = 3; // that a call may have at its end and not at its beginning
+const NAMES = ["name", "function", "tool", "tool_name", "function_name", "action"];
+const ARGUMENTS = ["arguments", "parameters", "args", "input", "tool_input", "tool_args", "action_input"];
+const WRAPPERS = ["tool_calls", "tool_call", "function_call"];
 // A Windows path, the name of a shared folder, or a regular expression's word boundary.
 const NO_ESCAPES = /^(?:[A-Za-z]:\\(?!\\)|\\\\\w|(?:[^\\]|\\[^bf])*\\[bf])/;
 // Backslashes before what is no escape in JSON nor in Python: they are a regular expression's.
@@ -34,7 +46,20 @@ const WORDS = new Map<string, Value>([
 
 /** Reads the text between the call's markers; undefined if it is no call, or not certain what it says. */
 export function parseCall(text: string): ToolCall | undefined {
-  return read(new Reader(text, true)) ?? withQuoteMore(text);
+  const alone = NAME_ALONE.exec(text);
+  if (alone) return { name: alone[1]!, args: {} };
+  return read(new Reader(text, true)) ?? withBracesLess(text) ?? withQuoteMore(text);
+}
+
+/** The reading without braces that were closed at the end and not opened. */
+function withBracesLess(text: string): ToolCall | undefined {
+  let rest = text.trimEnd();
+  for (let count = 0; count < MOST_BRACES && rest.endsWith("}"); count++) {
+    rest = rest.slice(0, -1).trimEnd();
+    const call = read(new Reader(rest));
+    if (call) return call;
+  }
+  return undefined;
 }
 
 function read(reader: Reader): ToolCall | undefined {
@@ -98,7 +123,7 @@ class Reader {
 
   whole(): ToolCall {
     const head = this.match(HEAD) ?? this.match(HEAD_WITHOUT_CALL);
-    const call = head ? { name: head[1]!, args: this.args() } : this.named();
+    const call = head ? { name: head[1]!.replace(/(?<=.):+$/, ""), args: this.args() } : this.named();
     if (!this.take(",")) this.take(";");
     this.skip();
     if (this.at < this.text.length) throw new SyntaxError("text follows the call");
@@ -106,20 +131,29 @@ class Reader {
   }
 
   private args(): Fields {
-    if (!this.take("(")) return this.braces();
+    if (!this.take("(")) return this.ownBraces();
     this.skip();
     if (this.text[this.at] !== "{") return this.fields(")");
-    const args = this.braces();
+    const args = this.ownBraces();
     this.expect(")");
     return args;
   }
 
   /** A call as other models write it, alone in a list or below `tool_calls`, too. */
   private named(): ToolCall {
+    this.match(NO_HEAD);
     this.skip();
     if (this.text[this.at] !== "[") return namedCall(this.braces());
     [this.begin, this.json] = [this.at++, undefined];
     return onlyCall(this.items());
+  }
+
+  private ownBraces(): Fields {
+    this.skip();
+    if (!this.match(TWICE)) return this.braces();
+    const args = this.braces();
+    this.expect("}");
+    return args;
   }
 
   private braces(): Fields {
@@ -211,14 +245,20 @@ class Reader {
 
   /** A text between quote tokens or quotes; undefined if there is none. */
   private string(): string | undefined {
-    if (this.take(QUOTE)) {
+    this.skip();
+    const mark =
+      /["'`]/.test(this.text[this.at] ?? "") && this.text.startsWith(QUOTE, this.at + 1) ? this.text[this.at]! : "";
+    if (this.take(mark + QUOTE)) {
       const stop = this.text.indexOf(QUOTE, this.at);
       if (stop < 0) throw new SyntaxError("a string does not end");
       const text = this.text.slice(this.at, stop);
       this.strings.push([this.at, stop]);
       this.at = stop + QUOTE.length;
+      if (mark) this.expect(mark);
       return text;
     }
+    const plain = this.match(LONG) ?? this.match(TEMPLATE);
+    if (plain) return plain[2]!;
     const double = this.match(DOUBLE);
     const found = double ?? this.match(SINGLE);
     if (!found) return undefined;
@@ -264,13 +304,18 @@ class Reader {
 
 function namedCall(said: Value | undefined): ToolCall {
   let call = isFields(said) ? { ...said } : {};
-  if (Object.keys(call).join() === "tool_calls") return onlyCall(call.tool_calls!);
+  const keys = Object.keys(call);
+  if (keys.length === 1 && WRAPPERS.includes(keys[0]!)) return onlyCall(call[keys[0]!]!);
   if (call.type === "function") delete call.type;
   if (typeof call.id === "string") delete call.id; // these as OpenAI's API has them
   if (Object.keys(call).join() === "function" && isFields(call.function)) call = call.function;
-  const { name, arguments: stated = undefined, parameters = stated } = call;
-  const args = typeof parameters === "string" ? new Reader(parameters).object() : parameters;
-  if (typeof name !== "string" || !isFields(args) || Object.keys(call).length !== 2) throw new SyntaxError("no call");
+  const names = NAMES.filter((key) => typeof call[key] === "string");
+  const stated = ARGUMENTS.filter((key) => key in call);
+  const name = call[names[0] ?? ""];
+  const given = call[stated[0] ?? ""];
+  const args = typeof given === "string" ? new Reader(given).object() : given;
+  const isOne = names.length === 1 && stated.length === 1 && Object.keys(call).length === 2;
+  if (typeof name !== "string" || !isFields(args) || !isOne) throw new SyntaxError("no call");
   return { name, args };
 }
 

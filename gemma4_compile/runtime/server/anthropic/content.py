@@ -9,6 +9,7 @@ from itertools import groupby
 from gemma4_compile.runtime.prompt.prompt import Message
 from gemma4_compile.runtime.reply.tool_calls import ToolCall
 from gemma4_compile.runtime.server.anthropic import asks
+from gemma4_compile.runtime.server.call_arguments import read_arguments
 from gemma4_compile.runtime.server.conversation import Conversation, Part, in_lines
 from gemma4_compile.runtime.server.fields import Fields
 from gemma4_compile.runtime.server.foreign_tools import in_words, leave_out
@@ -165,7 +166,7 @@ def _read_model(turns: Sequence[Fields], conversation: Conversation, *, is_last:
 
 def _call(block: Fields) -> ToolCall:
     call_id, name = block.need("id", str), called_name(block)
-    return ToolCall(name, block.get("input", dict, {}), call_id)
+    return ToolCall(name, read_arguments(block, "input"), call_id)
 
 
 def _is_foreign_result(block: Fields) -> bool:

@@ -46,8 +46,9 @@ GENERATE: Mapping[str, Ask] = {
     "suffix": Ask("text after the reply is not served"),
     "tools": Ask("tools are sent to /api/chat"),
 }
+# `typical_p` stands among the options of Ollama's own page, whose engine for Gemma knows none.
 OPTIONS: Mapping[str, Ask] = {
-    **asks.SAMPLERS,
+    **{name: ask for name, ask in asks.SAMPLERS.items() if name != "typical_p"},
     **{name: ask for name, ask in asks.ENDS.items() if name != "num_predict"},
     "logit_bias": Ask("/v1/chat/completions takes it"),
 }

@@ -13,6 +13,7 @@ from gemma4_compile.runtime.reply.tool_calls import ToolCall
 from gemma4_compile.runtime.sampling.sampling import SamplingOptions
 from gemma4_compile.runtime.server import thinking
 from gemma4_compile.runtime.server.begun import BEGUN, check_beside_begun
+from gemma4_compile.runtime.server.call_arguments import read_arguments
 from gemma4_compile.runtime.server.conversation import Conversation, Part
 from gemma4_compile.runtime.server.fields import Fields, Ignored
 from gemma4_compile.runtime.server.media import GivenMedium
@@ -20,7 +21,6 @@ from gemma4_compile.runtime.server.messages import (
     Tools,
     called_name,
     declare,
-    read_arguments,
     read_tools,
 )
 from gemma4_compile.runtime.server.ollama import asks

@@ -32,7 +32,10 @@ REQUEST: Mapping[str, Ask] = {
     "reasoning_effort": Ask("is `reasoning.effort` here"),
     "response_format": Ask(_FORM, ({"type": "text"},)),
     "stop": Ask(_ENDS),
-    "truncation": Ask("a conversation that does not fit is refused, not cut", ("disabled",)),
+    "truncation": Ask(
+        "a conversation that does not fit is refused, not cut",
+        ("disabled", "auto"),  # which asks for nothing where it fits
+    ),
 }
 """Of the request; what none of these tables names cannot change a reply."""
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gemma4_compile.runtime.reply.tool_calls import ToolCall
+from gemma4_compile.runtime.server.call_arguments import read_arguments
 from gemma4_compile.runtime.server.conversation import Part
 from gemma4_compile.runtime.server.fields import Fields
 from gemma4_compile.runtime.server.foreign_tools import in_words
-from gemma4_compile.runtime.server.messages import called_name, read_arguments
+from gemma4_compile.runtime.server.messages import called_name
 from gemma4_compile.runtime.server.openai_responses.content import read_image, read_part
 from gemma4_compile.runtime.server.openai_responses.tools import name_in
 

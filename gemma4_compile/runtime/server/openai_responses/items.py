@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from gemma4_compile.runtime.prompt.prompt import Message
 from gemma4_compile.runtime.reply.tool_calls import ToolCall
+from gemma4_compile.runtime.server.call_arguments import read_arguments
 from gemma4_compile.runtime.server.conversation import Conversation, Part, in_lines
 from gemma4_compile.runtime.server.fields import Fields
 from gemma4_compile.runtime.server.foreign_tools import leave_out
-from gemma4_compile.runtime.server.messages import called_name, read_arguments
+from gemma4_compile.runtime.server.messages import called_name
 from gemma4_compile.runtime.server.openai_responses.content import read_parts
 from gemma4_compile.runtime.server.openai_responses.foreign_calls import (
     read_foreign_call,

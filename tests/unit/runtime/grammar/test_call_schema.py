@@ -144,6 +144,10 @@ ARGUMENTS: dict[str, tuple[Any, Check]] = {
         lambda k: "a/b" in k and len(k) < 9,
     ),
     "date": ({"type": "string", "format": "date"}, lambda k: re.fullmatch(r"\d{4}-\d\d-\d\d", k)),
+    "a type in Google's letters": (
+        {"type": "INTEGER", "maximum": 9},
+        lambda k: whole(k) and k <= 9,
+    ),
     "a format of no library": ({"type": "string", "format": "color"}, lambda k: isinstance(k, str)),
     "dictionary": (
         {"type": "object", "additionalProperties": {"type": "integer"}},

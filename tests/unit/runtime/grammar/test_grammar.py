@@ -72,6 +72,25 @@ def test_formats_that_nothing_checks_are_notes(grammars: Grammars, form: str) ->
         grammars.compile({**schema, "properties": {"a": {**text, "format": 5}}})
 
 
+def test_types_may_be_written_as_google_writes_them(grammars: Grammars) -> None:
+    named = {"type": ["STRING", "Null"], "maxLength": 2}
+    schema = {
+        "type": "OBJECT",
+        "properties": {"type": named, "b": {"type": "Boolean"}, "c": {"const": {"type": "STRING"}}},
+        "required": ["type", "b", "c"],
+        "additionalProperties": False,
+    }
+    declared = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    chooser = grammars.compile(schema).constrain(Sampler(SamplingOptions(temperature=1), 1))
+    found = json.loads(TOKENIZER.decode(reply(chooser, 1), skip_special_tokens=False))
+    assert set(found) == {"type", "b", "c"}
+    assert found["c"] == {"type": "STRING"}
+    assert isinstance(found["b"], bool)
+    assert grammars.compile_calls([declared])
+    with pytest.raises(UsageError):
+        grammars.compile({**schema, "type": "OBJ"})
+
+
 def test_known_formats_are_followed(grammars: Grammars) -> None:
     schema = {"type": "string", "format": "date"}
     ids = reply(grammars.compile(schema).constrain(Sampler(SamplingOptions(temperature=1), 2)), 2)

@@ -187,6 +187,12 @@ def test_several_calls_in_other_models_forms(written: str) -> None:
     assert parse_tool_calls([written]) == [ToolCall("f", {"a": 1}), ToolCall("g", {"b": 2})]
 
 
+def test_a_name_alone_is_a_call_once_it_was_closed() -> None:
+    assert parse_tool_calls(["call:f"]) == [ToolCall("f")]
+    with pytest.raises(ToolCallError):
+        parse_tool_calls(["call:f"], is_whole=False)
+
+
 @pytest.mark.parametrize("text", ["f{a:1} g{b:1}", "call:f{}, and g", "call:f{}\n\nI see (1)"])
 def test_what_may_be_no_call_ends_the_reading(text: str) -> None:
     with pytest.raises(ToolCallError):
@@ -201,11 +207,11 @@ def test_what_may_be_no_call_ends_the_reading(text: str) -> None:
         "call{}",
         "call:f{}g{}",
         "call:{}",
-        "call:f",
+        "call:f and g",
         "call:f{",
         "call:f{a}",
         "call:f{a:}",
-        "call:f{a:1}}",
+        "call:f{a:1}}}}}",
         "call:f{a:[1}",
         "call:f{a:1 b:[}",
         f"call:f{{a:{QUOTE}x, y:z}}",

@@ -80,6 +80,14 @@ def test_options_are_settings() -> None:
     assert chat(options={"seed": -1}).settings.seed is None
 
 
+def test_options_of_ollamas_own_page_are_taken() -> None:
+    ignored = Ignored()
+    assert chat(ignored, options={"typical_p": 0.7, "penalize_newline": True, "numa": False})
+    note = ignored.note()
+    assert note is not None
+    assert "`options.typical_p` (1)" in note
+
+
 def test_a_window_of_penalties_is_noted() -> None:
     ignored = Ignored()
     found = chat(ignored, options={"repeat_penalty": 1.1, "repeat_last_n": 64})  # as Ollama has it

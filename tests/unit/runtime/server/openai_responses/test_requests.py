@@ -34,6 +34,12 @@ def read(ignored: Ignored | None = None, **fields: Any) -> ResponseRequest:
     return read_response_request({"input": "Hi", **fields}, defaults, 4, previous, ignored)
 
 
+def test_what_to_cut_asks_for_nothing_where_all_fits() -> None:
+    assert read(truncation="auto").chat == read().chat
+    with pytest.raises(ApiError, match="refused, not cut"):
+        read(truncation="start")
+
+
 def test_a_conversation_goes_on_from_a_response() -> None:
     request = read(previous_response_id="resp_1", store=False)
     assert [message.content for message in request.chat.messages] == ["a", "b", "Hi"]
