@@ -33,7 +33,7 @@ class LibraryForm:
 
 
 AUTO = "auto"  # activations: those of the limits
-ABOUT = ("use", "named", "experiment")
+ABOUT = ("use", "named", "experiment", "without_float16")
 """Entries for people; what has the second one is made only where it is named or all are, what has
 the third one where it is named."""
 
@@ -44,6 +44,12 @@ LIBRARIES: dict[str, LibraryForm] = {
 }
 EXPERIMENTS = frozenset(name for name, entry in _ENTRIES.items() if "experiment" in entry)
 """Those that no package has unless they are named."""
+_WITHOUT_FLOAT16: dict[str, str] = {
+    entry["limits"]: entry["without_float16"]
+    for entry in _ENTRIES.values()
+    if "without_float16" in entry
+}
+"""Limits that are others in a recipe without float16, of which they multiply nothing more."""
 
 
 def form_name(target: str, limits: str, activations: str, float16: str | None) -> str:
@@ -77,8 +83,8 @@ def fitting_forms(
 ) -> tuple[LibraryForm, ...]:
     """The forms of those names that differ for a recipe, in order.
 
-    Without float16, `f16` is `default` again; without integer weights `int8` is `f16`. Of
-    equal ones the registry's first is taken.
+    Without float16, `f16` is `default` again and `h200-matrices` `h200`; without integer weights
+    `int8` is `f16`. Of equal ones the registry's first is taken.
 
     Raises
     ------
@@ -94,8 +100,10 @@ def fitting_forms(
     def reduced(form: LibraryForm) -> LibraryForm:
         """The form without what the recipe does not have."""
         is_float = form.activations == INT8 and not takes_int8
+        limits = form.limits
         return replace(
             form,
+            limits=limits if has_float16 else _WITHOUT_FLOAT16.get(limits, limits),
             activations=FLOAT if is_float else form.activations,
             float16=form.float16 if has_float16 else NATIVE,
         )

@@ -21,7 +21,14 @@ from tests.marks import shares
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.definitions import run
 from tests.numerics.emulated_matrices import emulated_spec
-from tests.numerics.kernel_cases import KernelCase, differences, make_case
+from tests.numerics.kernel_cases import (
+    KernelCase,
+    differences,
+    make_case,
+    one_of_a_form,
+    operators,
+)
+from tests.numerics.test_kernels import config_of
 from tests.web.dawn import VulkanDriver
 
 pytestmark = pytest.mark.dawn
@@ -72,11 +79,18 @@ def one_tile(name: str) -> SubgroupMatrixTuning:
     return SubgroupMatrixTuning(wide=TILES[name], narrow_to=0, medium_to=0)
 
 
+SOME, OTHERS = shares(OPERATORS, 5)
+FEW = list(enumerate(OPERATORS))[::4]  # a driver in software takes seconds for each
+
+
 @pytest.mark.parametrize(
-    "name",
-    ["64x64", *(pytest.param(name, marks=pytest.mark.slow) for name in list(TILES)[1:])],
+    ("name", "share"),
+    [
+        pytest.param("64x64", *SOME.values, id="some"),
+        pytest.param("64x64", *OTHERS.values, id="others", marks=pytest.mark.slow),
+        *(pytest.param(name, FEW, id=name, marks=pytest.mark.slow) for name in list(TILES)[1:]),
+    ],
 )
-@pytest.mark.parametrize("share", shares(OPERATORS, 5))
 def test_tiles_compute_the_definition(
     share: list[tuple[int, Operator]], name: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:
@@ -114,3 +128,19 @@ def test_rows_beyond_float16_keep_their_accuracy(lavapipe: VulkanDriver, tmp_pat
     error = np.abs(found.astype(np.float64) - expected).max(axis=1)
     assert (error <= operator.tolerance("y") * largest).all(), error / largest
     assert largest[-1] == 0 < largest[:-1].min()
+
+
+PART_BYTES = 4 << 20  # so that matrices of released widths have several parts
+
+
+@pytest.mark.slow
+def test_released_widths(lavapipe: VulkanDriver, tmp_path: Path) -> None:
+    spec = emulated_spec()
+    every = operators(config_of("gemma-4-E2B-it"), "q4kf16m", spec, PART_BYTES)
+    halves = [one for one in every if isinstance(one, Linear | ExpertLinear) and one.in_halves]
+    of_chunks = [one for one in every if getattr(one, "rows", None) == CHUNK]
+    left = [one for one in of_chunks if isinstance(one, Linear | ExpertLinear) and one.is_int8]
+    assert left == halves, "all of them multiply float16"
+    cases = [make_case(operator, seed) for seed, operator in enumerate(one_of_a_form(halves))]
+    results = run_on_dawn(cases, spec, lavapipe, tmp_path, optimised=True)
+    assert not (wrong := differences(cases, results)), "\n".join(wrong)

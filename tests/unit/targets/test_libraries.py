@@ -56,9 +56,9 @@ BROWSERS = [name for name, form in LIBRARIES.items() if form.target == "webgpu"]
     ("has_float16", "takes_int8", "missing"),
     [
         (True, True, set()),
-        (False, True, {"f16", "h200-f32"}),
+        (False, True, {"f16", "h200-f32", "h200-matrices"}),
         (True, False, {"int8"}),
-        (False, False, {"f16", "h200-f32", "int8"}),
+        (False, False, {"f16", "h200-f32", "int8", "h200-matrices"}),
     ],
 )
 def test_forms_that_are_the_same_are_made_once(
@@ -72,6 +72,15 @@ def test_forms_that_are_the_same_are_made_once(
 def test_a_form_has_the_name_of_the_first_that_is_the_same() -> None:
     (form,) = fitting_forms(["f16"], has_float16=False, takes_int8=True)
     assert form.name == "default"
+
+
+def test_subgroup_matrices_are_for_recipes_with_float16() -> None:
+    names = ["h200", "h200-matrices"]
+    both = fitting_forms(names, has_float16=True, takes_int8=True)
+    assert [form.name for form in both] == names
+    for asked in (names, names[1:]):
+        (form,) = fitting_forms(asked, has_float16=False, takes_int8=True)
+        assert (form.name, form.limits) == ("h200", "h200")
 
 
 @pytest.mark.parametrize("names", [["h100"], ["default", "default"], [""]])
