@@ -26,20 +26,24 @@ from gemma4_compile.runtime.engine.slots import Slots
 from gemma4_compile.runtime.sampling.sampling import DrawOptions, Peek
 from gemma4_compile.runtime.server.scheduler import Scheduler
 from gemma4_compile.runtime.server.tickets import Ticket
-from gemma4_compile.runtime.speculative.draft_turns import DraftTurns
+from gemma4_compile.runtime.speculative.draft_turns import DraftTurns, Turn
 
-WAYS = ("steps", "rounds", "auto")
+WAYS = ("steps", "rounds", "joint", "auto")
+"""`joint` is `rounds` where no forward takes guesses of so many replies."""
+
+_TURNS = {"steps": Turn.STEP, "rounds": Turn.ROUNDS, "joint": Turn.JOINT_ROUND}
 
 
 class _Always(DraftTurns):
-    """Rounds, or steps, whatever they take."""
+    """One kind of turn, whatever it takes."""
 
-    def __init__(self, *, rounds: bool) -> None:
+    def __init__(self, turn: Turn) -> None:
         super().__init__()
-        self._rounds_wanted = rounds
+        self._turn = turn
 
-    def pays(self, replies: int, hoped_rate: float | None = None) -> bool:
-        return self._rounds_wanted
+    def turn(self, replies: int, hoped_rate: float | None, *, joins: bool) -> Turn:
+        del replies, hoped_rate
+        return Turn.ROUNDS if self._turn is Turn.JOINT_ROUND and not joins else self._turn
 
 
 def guessed_beside(
@@ -95,11 +99,11 @@ def guessed_beside(
 async def _measured(
     slots: Slots, ids: Listed[int], context: int, count: int, way: str, tokens: int
 ) -> tuple[float, float]:
-    """Tokens a second, and the share of tokens that came from rounds in turns."""
+    """Tokens a second, and the share of tokens that came from rounds."""
     ended: set[Ticket] = set()
     scheduler = Scheduler(slots, ended.add)
     if way != "auto":
-        scheduler.draft_turns = _Always(rounds=way == "rounds")
+        scheduler.draft_turns = _Always(_TURNS[way])
     tickets = []
     for seed in range(count):
         prompt = list(ids[1000 * seed : 1000 * seed + context])
@@ -115,12 +119,16 @@ async def _measured(
     while any(run.reads for run in scheduler.runs):
         scheduler.turn()
     before, begin = scheduler.counts.generated_tokens, time.perf_counter()
-    before_rounds = scheduler.counts.turn_tokens
+    before_rounds = _tokens_of_rounds(scheduler)
     while not ended:
         scheduler.turn()
     seconds = time.perf_counter() - begin
     made = scheduler.counts.generated_tokens - before
-    of_rounds = (scheduler.counts.turn_tokens - before_rounds) / made
+    of_rounds = (_tokens_of_rounds(scheduler) - before_rounds) / made
     while len(ended) < count:
         scheduler.turn()
     return made / seconds, of_rounds
+
+
+def _tokens_of_rounds(scheduler: Scheduler) -> int:
+    return scheduler.counts.turn_tokens + scheduler.counts.joint_round_tokens

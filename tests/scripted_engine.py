@@ -113,8 +113,10 @@ class ScriptedSequences:
 
     Attributes
     ----------
-    log : what ran, in order: `read N` for a chunk of engine N, `step N M` for a step of some
-    before_step : called before each step of several
+    log : what ran, in order: `read N` for a chunk of engine N, `step N M` for a step of some,
+        `round N M` for a forward of some with guesses
+    before_step : called before each of these of several
+    joint_guesses : guesses of each in such a forward; 0 for none
     """
 
     def __init__(self, engines: Sequence[ScriptedEngine]) -> None:
@@ -123,6 +125,7 @@ class ScriptedSequences:
         self.added = 0
         self.log: list[str] = []
         self.before_step: Callable[[], object] = lambda: None
+        self.joint_guesses = 0
         self.forks: list[tuple[int, int, int]] = []
         for number, engine in enumerate(engines):
             self._watch(engine, number)
@@ -168,6 +171,18 @@ class ScriptedSequences:
                 row.said += 1
                 row._forward([token])
         return [choose(row.logits) for row, choose in zip(rows, choosers, strict=True)]
+
+    def most_guesses(self, count: int) -> int:
+        return self.joint_guesses
+
+    def begin_rounds(
+        self, engines: Sequence[TokenEngine], last: Sequence[int], drafts: int
+    ) -> None:
+        rows = [engine for engine in engines if isinstance(engine, GuessingEngine)]
+        self.log.append(" ".join(["round", *(str(self.engines.index(row)) for row in rows)]))
+        self.before_step()
+        for row, token in zip(rows, last, strict=True):
+            row.check(token, drafts)
 
 
 class ScriptedShelf:
@@ -224,12 +239,28 @@ class GuessingEngine(ScriptedEngine):
 
     most_drafts = 4
     drafts: int | None = 4
+    checked: tuple[list[int], LogitRows] | None = None
 
     @property
     def rounds(self) -> Rounds:
         return self
 
+    @property
+    def is_checked(self) -> bool:
+        return self.checked is not None
+
+    def check(self, token_id: int, drafts: int) -> None:
+        """Run a round in a forward of several, which it tells of next."""
+        following = [*self.reply, *[END_OF_TURN] * (1 + drafts)][self.said + 1 :]
+        guesses = following[:drafts]
+        self._guessed = len(guesses)
+        rows = [ScriptedEngine.decode(self, token) for token in (token_id, *guesses)]
+        self.checked = guesses, LogitRows(rows)
+
     def advance(self, token_id: int, drafts: int) -> tuple[list[int], LogitRows]:
+        if self.checked is not None:
+            checked, self.checked = self.checked, None
+            return checked
         following = [*self.reply, *[END_OF_TURN] * (1 + drafts)][self.said + 1 :]
         guesses = following[:drafts]
         self._guessed = len(guesses)

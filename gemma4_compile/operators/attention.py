@@ -1,6 +1,6 @@
 """Attention over the KV state.
 
-Prepare q, k and v; attend for a chunk; attend for one position in splits and combine.
+Attend for a chunk; what that has in common with attention in splits (split_attention.py).
 
 Position p of a sequence lives in row ``p % rows`` of a sliding layer's ring and in row p of a full
 layer. Row i of a call with `rows` rows is at position ``positions[2] - rows + i``.
@@ -8,7 +8,6 @@ layer. Row i of a call with `rows` rows is at position ``positions[2] - rows + i
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -23,10 +22,9 @@ from gemma4_compile.operators.examples import (
     ATTENTION_F32,
     HALF_ULP_F16,
     Sizes,
+    call_positions,
     example_carried,
     joint_positions,
-    kept_positions,
-    kv_positions,
     rotary_table,
 )
 from gemma4_compile.operators.heads import (
@@ -34,10 +32,6 @@ from gemma4_compile.operators.heads import (
     CachePart,
     CacheShape,
     Carried,
-    Head,
-    Put,
-    QkvColumns,
-    norm_and_rotate,
 )
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.picture_attention import example_last_rows
@@ -50,145 +44,9 @@ from gemma4_compile.operators.tir import (
     function,
     i32,
     store,
-    when,
 )
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.types import Array
-
-
-def _positions(rows: Rows, part: CachePart, sizes: Sizes, has_copies: bool = False) -> Array:
-    """Example positions: in a part of the cache they are as far into it as else into the whole."""
-    positions = kept_positions(rows, sizes) if has_copies else kv_positions(rows, sizes)
-    positions[[0, 2]] += part.index * sizes.capacity
-    return positions
-
-
-@dataclass(frozen=True)
-class QkNormRopeCache(Operator):
-    """Norms and RoPE of q and k, weightless norm of v; k and v go to the KV state.
-
-    Arguments: qkv (rows, (heads + 2 or 1 x kv_heads) * head_dim) f32; q_norm (head_dim,); k_norm
-    (head_dim,) if `owns_kv`; positions (4,) int32; rotary (chunk, rotary_total, 2) f32; key and
-    value caches in place if `owns_kv`. Result: q (rows, heads * head_dim) f32. With `value_is_key`
-    the value is the raw key projection. With `has_copies` the rows before the last ``positions[1]``
-    are copies of the first of those, at its position (padded_rows.py). Of a part of the cache it
-    writes the keys and values that have rows there; a later part has neither q_norm nor q.
-
-    References
-    ----------
-    transformers 5.24.0, `Gemma4TextAttention.forward`: V is normalised although no weight is stored
-    for it.
-    """
-
-    kind: ClassVar[str] = "qk_norm_rope_cache"
-    rows: Rows
-    heads: int
-    kv_heads: int
-    head_dim: int
-    pairs: int
-    rotary_offset: int
-    rotary_total: int
-    eps: float
-    owns_kv: bool
-    value_is_key: bool
-    cache_dtype: str
-    cache_rows: int | None
-    has_copies: bool = False
-    part: CachePart = field(default=WHOLE, kw_only=True)
-
-    @property
-    def makes_q(self) -> bool:
-        """Whether it is not of a later part."""
-        return self.part.is_first
-
-    @property
-    def cache(self) -> CacheShape:
-        """Shape of K and V."""
-        return CacheShape(self.cache_rows, self.kv_heads, self.head_dim)
-
-    def slot(self, position: Expr, cache: Buffer | None) -> Expr:
-        """The row of the cache for a position; of a part, where it has one (`is_held`)."""
-        own = position if cache is None else self.part.own(position, cache)
-        return self.cache.row(own)
-
-    def is_held(self, slot: Expr, cache: Buffer) -> Expr | None:
-        """Whether the part has a row; None where all positions have one."""
-        return None if self.part.is_whole else self.part.holds(slot, cache)
-
-    def step(self, positions: Buffer, rows: Index, row: Expr) -> Expr:
-        """The row of the rotary table for a row of the call."""
-        step = positions[1] - i32(rows) + row
-        return tirx.max(step, i32(0)) if self.has_copies else step
-
-    @property
-    def head(self) -> Head:
-        """Norm and rotation of one head."""
-        return Head(self.head_dim, self.pairs, self.rotary_offset, self.eps)
-
-    @property
-    def columns(self) -> QkvColumns:
-        """Columns of the heads in qkv."""
-        return QkvColumns(self.heads, self.kv_heads, self.head_dim, self.owns_kv, self.value_is_key)
-
-    def example_input(
-        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
-    ) -> Array | None:
-        if name == "positions":
-            return _positions(self.rows, self.part, sizes, self.has_copies)
-        if self.has_copies and name == "qkv":
-            values = rng.normal(size=shape)
-            values[: shape[0] // 3] = values[shape[0] // 3]
-            return values
-        return rotary_table(shape, rng) if name == "rotary" else None
-
-    def known_data(self, name: str, shape: tuple[int, ...], sizes: Sizes) -> Array | None:
-        return _positions(self.rows, self.part, sizes) if name == "positions" else None
-
-    def definition(self) -> tirx.PrimFunc:
-        rows, dim = self.rows.extent(), self.head_dim
-        with function(scheduled=False) as build:
-            qkv = build.arg("qkv", (rows, self.columns.width), "float32")
-            q_norm = build.arg("q_norm", (dim,), "float32") if self.makes_q else None
-            k_norm = build.arg("k_norm", (dim,), "float32") if self.owns_kv else None
-            positions = build.arg("positions", (4,), "int32")
-            rotary = build.arg(
-                "rotary", (tirx.Var("chunk", "int64"), self.rotary_total, 2), "float32"
-            )
-            shape = self.cache.shape()
-            key = build.arg("key", shape, self.cache_dtype) if self.owns_kv else None
-            value = build.arg("value", shape, self.cache_dtype) if self.owns_kv else None
-            q = build.arg("q", (rows, self.heads * dim), "float32") if self.makes_q else None
-            with T.serial(0, rows) as i:
-                step = bind(self.step(positions, rows, i32(i)))
-                slot = bind(self.slot(positions[0] + step, key))
-
-                def write(column: Expr, weight: Buffer | None, rotate: bool, put: Put) -> None:
-                    table = rotary if rotate else None
-                    norm_and_rotate(self.head, qkv, i, column, weight, table, step, put)
-
-                if q is not None:
-                    with T.serial(0, self.heads) as h:
-                        write(h * dim, q_norm, True, lambda d, y: store(q, y, i, h * dim + d))
-                if key is not None and value is not None:
-                    held = self.is_held(slot, key)
-                    with (
-                        when(held) if held is not None else nullcontext(),
-                        T.serial(0, self.kv_heads) as g,
-                    ):
-                        k_column, v_column = self.columns.of_kv(g)
-                        write(
-                            k_column,
-                            k_norm,
-                            True,
-                            lambda d, y: store(key, y.astype(self.cache_dtype), slot, g, d),
-                        )
-                        write(
-                            v_column,
-                            None,
-                            False,
-                            lambda d, y: store(value, y.astype(self.cache_dtype), slot, g, d),
-                        )
-        return build.result
 
 
 @dataclass(frozen=True)
@@ -231,7 +89,7 @@ class OverCache(Operator):
     def _positions(self, shape: tuple[int, ...], sizes: Sizes) -> Array:
         if isinstance(self.rows, Joint | OneOf):
             return joint_positions(self.rows, shape, sizes)
-        return _positions(self.rows, self.part, sizes)
+        return call_positions(self.rows, self.part.index, sizes)
 
     def known_spreads(self, name: str, dtype: str) -> tuple[Spread, ...]:
         return LSE if name == "split_lse" else super().known_spreads(name, dtype)
@@ -337,7 +195,7 @@ class PrefillAttention(OverCache):
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
     ) -> Array | None:
         if self.has_copies and name == "positions":
-            return _positions(self.rows, self.part, sizes, has_copies=True)
+            return call_positions(self.rows, self.part.index, sizes, has_copies=True)
         if name == "last_rows":
             last_rows = example_last_rows(*shape)
             return np.maximum(last_rows, shape[0] // 3) if self.has_copies else last_rows

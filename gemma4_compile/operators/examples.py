@@ -125,11 +125,29 @@ def kept_positions(rows: Rows, sizes: Sizes) -> Array:
     return np.array([sizes.before, kept, sizes.before + kept, 0])
 
 
+def call_positions(rows: Rows, part: int, sizes: Sizes, has_copies: bool = False) -> Array:
+    """Positions of a call: in a part of the cache they are as far into it as else into the whole.
+
+    `has_copies` : as of `kept_positions`
+    """
+    positions = kept_positions(rows, sizes) if has_copies else kv_positions(rows, sizes)
+    positions[[0, 2]] += part * sizes.capacity
+    return positions
+
+
 def joint_positions(rows: Rows, shape: tuple[int, ...], sizes: Sizes) -> Array:
     """Position and slot of each row of several sequences; zeros after the last."""
     count, places = rows.count(sizes.rows), np.zeros(shape, np.int64)
     places[:count, 0] = np.linspace(sizes.before, 0, count)
     places[:count, 1] = np.arange(count)[::-1]
+    return places
+
+
+def shared_positions(rows: Rows, shape: tuple[int, ...], sizes: Sizes) -> Array:
+    """As `joint_positions`, of sequences of which each but the last has two rows."""
+    places = joint_positions(rows, shape, sizes)
+    for second in range(1, rows.count(sizes.rows), 2):
+        places[second] = places[second - 1] + [1, 0]
     return places
 
 

@@ -99,7 +99,8 @@ class SplitAttention(OverCache):
     Rows of several sequences (`Joint`) have arguments as one position has, and the axis of few
     rows; each is what that of one position is of its sequence. Key and value caches have those of
     all slots, (slots, rows, kv_heads, head_dim); positions (chunk, 2) int32 has each row's position
-    and slot, and the rotary table a line for each row.
+    and slot, and the rotary table a line for each row. Where the launch writes keys, a sequence has
+    one row: another would not wait for its key. Of keys that are written already, it may have some.
 
     One row of several sequences (`OneOf`) has the same arguments, but key and value caches are
     those of its sequence, and behind them is a scalar, `row`. It writes that row of the results,
@@ -120,7 +121,8 @@ class SplitAttention(OverCache):
         if self.is_one:
             return self.kind if self.normed is None else "decode_attention"
         if self.is_of_several:
-            return f"{self.rows.prefix}decode_attention"
+            stem = "attention" if self.normed is None else "decode_attention"
+            return f"{self.rows.prefix}{stem}"
         return "few_row_attention" if self.normed is None else "normed_few_row_attention"
 
     @property

@@ -42,12 +42,13 @@ from gemma4_compile.operators.activation_quantization import (
     PACKED_ROWS,
     QuantizeRows,
 )
-from gemma4_compile.operators.attention import PrefillAttention, QkNormRopeCache
+from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import TensorSpec
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.norms import ResidualNorm
+from gemma4_compile.operators.qk_norm_rope_cache import QkNormRopeCache
 from gemma4_compile.operators.rows import Chunk, Few
 from gemma4_compile.operators.split_attention import NormedQuery, SplitAttention
 from gemma4_compile.passes.fuse_norm_linear import int8_matmuls, matmuls

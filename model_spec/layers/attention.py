@@ -14,7 +14,7 @@ from gemma4_compile.model_spec.layers.kv_cache import KvTensors
 from gemma4_compile.model_spec.layers.norm import Vector, take_last_row
 from gemma4_compile.model_spec.layers.plan import LayerPlan
 from gemma4_compile.model_spec.matrices import Matrices
-from gemma4_compile.operators.attention import PrefillAttention, QkNormRopeCache
+from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import (
     Operator,
@@ -24,6 +24,7 @@ from gemma4_compile.operators.base import (
 )
 from gemma4_compile.operators.heads import WHOLE, CachePart
 from gemma4_compile.operators.picture_attention import LastVisibleRows
+from gemma4_compile.operators.qk_norm_rope_cache import QkNormRopeCache
 from gemma4_compile.operators.rows import (
     ONE,
     Chunk,
@@ -203,7 +204,7 @@ class Attention(nn.Module):
             return self.o_proj.matmul(self._combine(self._decode(qkv, kv), kv.rows_of_step), rows)
         q = self._prepare(qkv, kv, rows)
         if isinstance(rows, Chunk) and context.cut_at == self.plan.index:
-            splits = self._last_row(take_last_row(q), kv)
+            splits = self._in_splits(take_last_row(q), kv, ONE)
             return self.o_proj.matmul(self._combine(splits, ONE), ONE)
         return self.o_proj.matmul(self._chunk(q, kv, rows, context.last_rows), rows)
 
@@ -316,30 +317,37 @@ class Attention(nn.Module):
         splits, grain = self.options.splits(self.plan), self.options.grain(self.plan)
         return {"splits": splits, "grain": grain}
 
-    def _split_specs(self, lead: tuple[Index, ...] = ()) -> list[TensorSpec]:
+    def _split_specs(self, lead: tuple[Index, ...]) -> list[TensorSpec]:
         heads, splits = self.plan.num_attention_heads, self.options.splits(self.plan)
         o_partial = (*lead, splits, heads, self.plan.head_dim)
         return [(o_partial, self.activation_dtype), ((*lead, splits, heads, 2), "float32")]
 
-    def _last_row(self, q: nn.Tensor, kv: KvTensors) -> tuple[nn.Tensor, ...]:
-        """The last position of a chunk: its q is prepared already."""
+    def _in_splits(self, q: nn.Tensor, kv: KvTensors, rows: Rows) -> tuple[nn.Tensor, ...]:
+        """Positions whose q is prepared already, and whose keys are written.
+
+        The last one of a chunk, or rows of several sequences of which some have more than one.
+        """
+        specs = self._split_specs(rows.lead(q.shape[0]))
         splits: tuple[nn.Tensor, ...] = ()
         for part in self._parts(kv):
             operator = SplitAttention(
-                rows=ONE,
+                rows=rows,
                 window=self.plan.window,
                 **self._split_fields(),
                 **self._cache_fields(kv, part),
             )
             args = [q, *kv.get(self.plan.kv_slot, part.index), kv.positions]
-            splits = _emit_carried(operator, args, self._split_specs(), splits)
+            splits = _emit_carried(operator, args, specs, splits)
         return splits
 
     def _decode(self, qkv: nn.Tensor, kv: KvTensors) -> tuple[nn.Tensor, ...]:
         """One position: norms, RoPE, the write of K and V, and the splits, in a launch a part.
 
-        Or one of each of several sequences, in the same launch or in one for each of them.
+        Or one of each of several sequences, in the same launch or in one for each of them; or some
+        of each, whose keys and values are all written before.
         """
+        if kv.are_shared and self.plan.owns_kv:
+            return self._in_splits(self._prepare(qkv, kv, kv.rows_of_step), kv, kv.rows_of_step)
         specs = self._split_specs(kv.rows_of_step.lead(qkv.shape[0]))
         splits: tuple[nn.Tensor, ...] = ()
         for row, part in product(kv.launches, self._parts(kv)):

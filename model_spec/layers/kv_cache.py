@@ -168,17 +168,20 @@ class KvTensors:
     depends on the write.
     """
 
-    def __init__(self, layout: KvLayout, state: nn.Object, rows: Rows = ONE) -> None:
+    def __init__(
+        self, layout: KvLayout, state: nn.Object, rows: Rows = ONE, *, are_shared: bool = False
+    ) -> None:
         """Take the state.
 
         Parameters
         ----------
         rows : of a decode step: one position, or one of each of several sequences: `Joint` where
             kernels find the keys of all slots in one tensor, `OneOf` where each slot has its own
+        are_shared : of those of several sequences some may be of the same one, one after another
         """
         self.layout = layout
         self._state = state
-        self.rows_of_step = rows
+        self.rows_of_step, self.are_shared = rows, are_shared
         self.has_copies = False
         self._current: dict[tuple[int, int, int], tuple[nn.Tensor, nn.Tensor]] = {}
         self._capacities = {1: tirx.Var("capacity", "int64")}  # rows by the number of parts

@@ -272,12 +272,27 @@ class Gemma4ForCausalLM(nn.Module):
 
         The state has the slot and the position of each.
         """
-        (length,) = ids.shape
         rows = OneOf(MAX_ROWS) if self.options.slots_apart else Joint(MAX_ROWS)
-        tensors = KvTensors(self.layout, kv, rows)
+        logits, _ = self._rows(ids, KvTensors(self.layout, kv, rows))
+        return logits, kv
+
+    def verify_rows(self, ids: nn.Tensor, kv: nn.Object) -> tuple[nn.Tensor | nn.Object, ...]:
+        """Run some tokens of each of several sequences, as `verify_tokens` does of one.
+
+        (n,) int32, those of a sequence one after another -> logits (1, n, vocab) f32, the states
+        after the final norm (n, hidden_size) f32, state, which has slots and positions.
+        """
+        tensors = KvTensors(self.layout, kv, Joint(MAX_ROWS), are_shared=True)
+        logits, last = self._rows(ids, tensors)
+        eps = self.config.rms_norm_eps
+        return logits, rms_norm(last, self.norm.weight, eps, "float32"), kv
+
+    def _rows(self, ids: nn.Tensor, tensors: KvTensors) -> tuple[nn.Tensor, nn.Tensor]:
+        """Logits (1, n, vocab) after tokens of several sequences, and what the head norms."""
+        (length,) = ids.shape
         _, last = self._streams(self._embed(ids, CHUNK), ids, AttentionContext(tensors))
         logits = self._head(self.norm(last))
-        return nn.op.reshape(logits, (1, length, self.config.vocab_size)), kv
+        return nn.op.reshape(logits, (1, length, self.config.vocab_size)), last
 
     def create_kv_cache(
         self,

@@ -22,10 +22,12 @@ def _mode(params: str) -> dict[str, str]:
     return {"param_mode": params, "effect_mode": "none"}
 
 
-def _decoder_spec(config: Gemma4Config, *, joins: bool) -> dict[str, dict[str, object]]:
+def _decoder_spec(
+    config: Gemma4Config, *, joins: bool, joins_drafts: bool
+) -> dict[str, dict[str, object]]:
     """The functions and their arguments; of packages with a drafter, what holds its drafts.
 
-    `joins` : with that which takes tokens of several sequences
+    `joins` : with that which takes tokens of several sequences; `joins_drafts` : with theirs, too
     """
     hidden = config.hidden_size
     state = nn.spec.Object(object_type=nn.Object)
@@ -37,10 +39,12 @@ def _decoder_spec(config: Gemma4Config, *, joins: bool) -> dict[str, dict[str, o
         "kv": state,
         "$": _mode("packed"),
     }
-    decode_rows = {"ids": nn.spec.Tensor(["n"], "int32"), "kv": state, "$": _mode("packed")}
     return {
         **({} if config.drafter is None else {abi.VERIFY: verify}),
-        **({abi.DECODE_ROWS: decode_rows} if joins else {}),
+        **{
+            name: {"ids": nn.spec.Tensor(["n"], "int32"), "kv": state, "$": _mode("packed")}
+            for name in [abi.DECODE_ROWS] * joins + [abi.VERIFY_ROWS] * joins_drafts
+        },
         abi.EMBED: {"ids": nn.spec.Tensor(["n"], "int32"), "$": _mode("packed")},
         abi.PREFILL: {
             "embeddings": nn.spec.Tensor([1, "n", hidden], "float32"),
@@ -121,17 +125,19 @@ def export_decoder(decoder: Gemma4ForCausalLM) -> Exported:
     """Build the functions of a decoder and of the sampler."""
     config, options = decoder.config, decoder.options
     joins = options.joins_sequences and decoder.layout.joins
-    module, parameters = decoder.export_tvm(_decoder_spec(config, joins=joins))
-    sampler = SamplerModule(config.vocab_size, SamplerOptions(options.softmax_blocks))
     has_drafter = config.drafter is not None
+    joins_drafts = joins and has_drafter and not options.slots_apart
+    spec = _decoder_spec(config, joins=joins, joins_drafts=joins_drafts)
+    module, parameters = decoder.export_tvm(spec)
+    sampler = SamplerModule(config.vocab_size, SamplerOptions(options.softmax_blocks))
     draws_rows = has_drafter or joins
     helpers, _ = sampler.export_tvm(_sampler_spec(config.vocab_size, with_rows=draws_rows))
     module.update(helpers)
     for name in (abi.EMBED, abi.PREFILL):
         module[name] = module[name].with_attr(VAR_BOUNDS_ATTR, {"n": options.prefill_chunk})
-    if joins:
+    for name in [abi.DECODE_ROWS] * joins + [abi.VERIFY_ROWS] * joins_drafts:
         attrs = {VAR_BOUNDS_ATTR: {"n": MAX_ROWS}, FEW_ROWS_ATTR: MAX_ROWS}
-        module[abi.DECODE_ROWS] = module[abi.DECODE_ROWS].with_attrs(attrs)
+        module[name] = module[name].with_attrs(attrs)
     if has_drafter:
         attrs = {VAR_BOUNDS_ATTR: {"n": MAX_VERIFIED}, FEW_ROWS_ATTR: MAX_VERIFIED}
         module[abi.VERIFY] = module[abi.VERIFY].with_attrs(attrs)

@@ -149,14 +149,14 @@ void Gemma4KVStateObj::BeginForward(const ffi::Shape& ids, const ffi::Shape& cou
   std::vector<size_t> slots;
   for (size_t row = 0; row < ids.size(); ++row) {
     slots.push_back(static_cast<size_t>(&Required(ids[row]) - slots_.data()));
-    GEMMA4_REQUIRE(counts[row] == 1, NotImplementedError)
+    GEMMA4_REQUIRE(counts[row] == 1 || !pools_.empty(), NotImplementedError)
         << "begin_forward: the kernels of this library take 1 token of each of several sequences, "
            "found "
         << counts[row] << " of sequence " << ids[row] << ": begin and end a forward for it";
     GEMMA4_REQUIRE(std::count(slots.begin(), slots.end(), slots.back()) == 1, ValueError)
         << "begin_forward: sequence " << ids[row] << " is named twice";
   }
-  BeginRows(slots);
+  BeginRows(slots, counts);
 }
 
 void Gemma4KVStateObj::RequireNoForward() const {
@@ -177,24 +177,27 @@ void Gemma4KVStateObj::RequireRoom(const Sequence& sequence, int64_t count) cons
       << count << " more were asked for";
 }
 
-void Gemma4KVStateObj::BeginRows(const std::vector<size_t>& slots) {
-  const int64_t rows = static_cast<int64_t>(slots.size());
-  GEMMA4_REQUIRE(rows <= chunk_, ValueError)
-      << "begin_forward: expected at most " << chunk_ << " sequences, found " << rows;
+void Gemma4KVStateObj::BeginRows(const std::vector<size_t>& slots, const ffi::Shape& counts) {
   std::vector<int32_t> places;
   std::vector<int64_t> positions;
-  for (const size_t slot : slots) {
-    RequireRoom(slots_[slot], 1);
-    positions.push_back(slots_[slot].length);
-    places.push_back(static_cast<int32_t>(slots_[slot].length));
-    places.push_back(static_cast<int32_t>(slot));
+  for (size_t index = 0; index < slots.size(); ++index) {
+    const size_t slot = slots[index];
+    RequireRoom(slots_[slot], counts[index]);
+    for (int64_t token = 0; token < counts[index]; ++token) {
+      positions.push_back(slots_[slot].length + token);
+      places.push_back(static_cast<int32_t>(positions.back()));
+      places.push_back(static_cast<int32_t>(slot));
+    }
   }
+  const int64_t rows = static_cast<int64_t>(positions.size());
+  GEMMA4_REQUIRE(rows <= chunk_, ValueError)
+      << "begin_forward: expected at most " << chunk_ << " tokens of all sequences, found " << rows;
   Upload(places.data(), ffi::Shape({rows, 2}), row_slots_);
   UploadRotary(positions);
-  for (const size_t slot : slots) {
-    Sequence& sequence = slots_[slot];
-    sequence.written = std::max(sequence.written, sequence.length + 1);
-    sequence.pending = 1;
+  for (size_t index = 0; index < slots.size(); ++index) {
+    Sequence& sequence = slots_[slots[index]];
+    sequence.written = std::max(sequence.written, sequence.length + counts[index]);
+    sequence.pending = counts[index];
   }
   current_ = slots.back();
   forward_ = slots;

@@ -70,8 +70,8 @@ class Gemma4KVStateObj final : public KVStateObj {
 
   // --- Forward ---
 
-  /*! Announce new tokens, some of one sequence or one of each of several: write their positions and
-   * rotary values to the device. */
+  /*! Announce new tokens of one sequence or of several, of which each has one where the slots have
+   * memory of their own: write their positions and rotary values to the device. */
   void BeginForward(const ffi::Shape& ids, const ffi::Shape& counts,
                     const ffi::Optional<ffi::Shape>& tree) final;
   void EndForward() final;
@@ -137,7 +137,8 @@ class Gemma4KVStateObj final : public KVStateObj {
   /*! An error where a sequence cannot take so many tokens now. */
   void RequireRoom(const Sequence& sequence, int64_t count) const;
   void Begin(Sequence& sequence, int64_t count);
-  void BeginRows(const std::vector<size_t>& slots);
+  /*! Begin a forward of some tokens of each of several sequences, those of one after another. */
+  void BeginRows(const std::vector<size_t>& slots, const ffi::Shape& counts);
   void UploadRotary(const std::vector<int64_t>& positions);
 
   const int64_t max_sequences_;

@@ -29,6 +29,7 @@ from tests.cuda import (
     sequences,
     virtual_pages,
 )
+from tests.cuda import rounds as of_guesses
 from tests.cuda.launches import CUDA, PROMPT, Step, half, intermediates, launches_of, missing
 from tests.cuda.rounds import DRAWS, begin_rounds, drawn_round, following, read_four, rounds_of
 from tests.cuda.sequences import add, addresses, fixed_addresses
@@ -36,6 +37,7 @@ from tests.cuda.sequences import add, addresses, fixed_addresses
 several_sequences = sequences.several_sequences
 forked_logits = sequences.forked_logits
 joint_steps = sequences.joint_steps
+shared_rounds = of_guesses.shared_rounds
 host_steps, host_waits = rows_on_host.host_steps, rows_on_host.host_waits
 host_rounds = rows_on_host.host_rounds
 streamed_weights = loading.streamed_weights

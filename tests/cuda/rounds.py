@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from gemma4_compile.runtime import Engine
+from gemma4_compile.runtime.engine.joint_rounds import SWITCH, shares_rounds
 from gemma4_compile.runtime.engine.next_token import NextToken
 from gemma4_compile.runtime.engine.rounds import Rounds
 from tests.cuda.launches import CUDA, PROMPT, Step, launches_of
+from tests.cuda.library import Launch
 
 DRAWS = 4  # launches of a round that are in no graph: of each kernel one for all rows
 
@@ -54,3 +58,53 @@ def following(way: NextToken, token_id: int) -> Iterator[int]:
     while True:
         token_id = way.after(token_id)
         yield token_id
+
+
+def of_several(step: Step) -> list[Launch]:
+    """The launches that find keys by slot."""
+    return [launch for launch in step.replayed if launch.kernel[0].startswith("joint")]
+
+
+def shared_rounds(package: Path) -> None:
+    """The model on guesses of several sequences is a graph for a number of rows, whosever they are.
+
+    A round's guesses are read for each sequence; the draw from rows behind others is from a copy.
+    """
+    engine = Engine.open(package, sequences=3)
+    assert shares_rounds(engine.device)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(SWITCH)
+        assert not shares_rounds(engine.device), "until a GPU has run them"
+    joint = engine.joint_rounds
+    assert joint is not None
+    assert joint.most_guesses(2) == 3
+    sequences = [engine.sequence, engine.sequences.add(), engine.sequences.add()]
+    rounds = [rounds_of(engine), *map(rounds_of(engine).beside, sequences[1:])]
+    for sequence in sequences:
+        engine.prefill(PROMPT, sequence)
+
+    def run(*places: int) -> Step:
+        chosen = [rounds[place] for place in places]
+
+        def begin() -> None:
+            joint.begin(chosen, [5] * len(chosen), 3 if len(chosen) == 2 else 1)
+
+        step = launches_of(begin)
+        for one in chosen:
+            guesses, drawn = one.advance_drawn(5, 3, (1.0, 0.9), lambda rows: [0.5] * rows)
+            assert len(drawn) == len(guesses) + 1
+            one.accept(0)
+        return step
+
+    run(0, 1, 2)  # for the states after a token
+    recorded = run(0, 1)
+    assert len(recorded.direct) > 50, "guesses of two slots and eight rows: issued, and recorded"
+    attention = of_several(recorded)
+    assert attention
+    for places in ((1, 0), (0, 1)):
+        step = run(*places)
+        assert not step.direct
+        assert of_several(step) == attention, "the same addresses"
+        assert CUDA.downloads >= 2
+    assert [one.length - len(PROMPT) for one in sequences] == [4, 4, 1]
+    assert all(one.tentative is None for one in sequences)

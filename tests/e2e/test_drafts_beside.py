@@ -19,7 +19,7 @@ from gemma4_compile.runtime.sampling.sampling import SamplingOptions, TokenChoos
 from gemma4_compile.runtime.server import asides
 from gemma4_compile.runtime.server.scheduler import Scheduler
 from gemma4_compile.runtime.server.tickets import Ticket
-from gemma4_compile.runtime.speculative.draft_turns import DraftTurns
+from gemma4_compile.runtime.speculative.draft_turns import DraftTurns, Turn
 from gemma4_compile.runtime.speculative.drafter import Drafter
 from tests.drafted import CONTEXT, drafted_package
 
@@ -70,14 +70,19 @@ def test_rounds_of_sequences_within_each_other_are_those_of_each_alone(package: 
 
 
 class AtRandom(DraftTurns):
-    """Rounds or steps, whatever they take."""
+    """Rounds in turns or in one forward, or steps, whatever they take."""
 
     def __init__(self) -> None:
         super().__init__()
         self._random = np.random.default_rng(1)
+        self.joined = 0
 
-    def pays(self, replies: int, hoped_rate: float | None = None) -> bool:
-        return bool(self._random.random() < 0.7)
+    def turn(self, replies: int, hoped_rate: float | None, *, joins: bool) -> Turn:
+        del replies, hoped_rate
+        turns = [Turn.STEP, Turn.ROUNDS, *[Turn.JOINT_ROUND] * (6 * joins)]
+        turn = turns[int(self._random.integers(len(turns)))]
+        self.joined += turn is Turn.JOINT_ROUND
+        return turn
 
 
 def chooser(seed: int) -> TokenChooser:
@@ -89,7 +94,7 @@ def chooser(seed: int) -> TokenChooser:
 def test_replies_with_guesses_beside_others_are_those_of_one_alone(
     count: int, package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rounds and joint steps in turns, with guesses of which a third is wrong; rings wrap.
+    """Rounds, joint rounds and joint steps in turns; a third of the guesses is wrong; rings wrap.
 
     With two slots replies are put aside for others every few tokens, too.
     """
@@ -130,7 +135,7 @@ def test_replies_with_guesses_beside_others_are_those_of_one_alone(
             waiting.append(Ticket(start, lambda _: None, prompt))
         tickets, ended = list(waiting), set[Ticket]()
         scheduler = Scheduler(slots, ended.add)
-        scheduler.draft_turns = AtRandom()
+        scheduler.draft_turns = turns = AtRandom()
         while len(ended) < len(tickets):
             while waiting and (slots.has_room() or scheduler.make_room()):
                 scheduler.admit(waiting.pop(0))
@@ -138,6 +143,8 @@ def test_replies_with_guesses_beside_others_are_those_of_one_alone(
         assert scheduler.counts.steps
         assert bool(scheduler.counts.put_aside) == (count == 2)
         assert scheduler.counts.accepted_tokens
+        assert scheduler.counts.joint_rounds == turns.joined >= (2 if count == SLOTS else 0)
+        assert scheduler.counts.joint_round_tokens >= 2 * turns.joined
         return tickets
 
     generations = [ticket.generation for ticket in asyncio.run(serve())]

@@ -29,6 +29,7 @@ from tests.numerics.attention import (
     test_few_row_attention,
     test_joint_attention,
     test_patch_kernels,
+    test_shared_rows,
     test_span_kernels,
 )
 from tests.numerics.attention.test_attention_kernels import CHUNK, DECODE, PADDED_DECODE
@@ -149,6 +150,8 @@ def _few_rows() -> Group:
         cases += test_few_row_attention.cases_of(name)
     for name in test_joint_attention.SHAPES:
         cases += test_joint_attention.cases_of(name)
+    for name in test_shared_rows.OWNERS:
+        cases += test_shared_rows.cases_of(name)
     combinations = enumerate(test_few_row_attention.combinations())
     cases += [make_case(one, seed, rows=1 + 2 * seed) for seed, one in combinations]
     return Group(CUDA, cases, differences)

@@ -22,11 +22,12 @@ from gemma4_compile.operators.activation_quantization import (
     quantized_specs,
 )
 from gemma4_compile.operators.activations import PACKED, PackedOutput
-from gemma4_compile.operators.attention import PrefillAttention, QkNormRopeCache
+from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import TensorSpec
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import ResidualNorm
+from gemma4_compile.operators.qk_norm_rope_cache import QkNormRopeCache
 from gemma4_compile.operators.rows import CHUNK, Few
 from gemma4_compile.operators.split_attention import NormedQuery, SplitAttention
 from gemma4_compile.passes.few_rows import few_rows
@@ -327,7 +328,10 @@ def test_of_a_model_only_the_check_of_drafts_has_few_rows(kind: str, activations
     ("kind", "name"), [("e2b", "cuda"), ("moe", "cuda"), ("e2b", "metal"), ("moe", "metal")]
 )
 def test_rows_of_several_sequences_have_the_kernels_of_drafts(kind: str, name: str) -> None:
-    """But for attention, of which each row has that of one position: a launch a layer, or a row."""
+    """But for attention, of which each row has that of one position: a launch a layer, or a row.
+
+    Where they have guesses, too, layers that own keys write all of them before.
+    """
     config, recipe, target = drafted(kind), RECIPES["q4f16"], target_spec(name)
     whole = build_module(config, recipe, target, decoder_options(recipe, target, 16))
     attention = ("attention", "combine", "qk_norm")
@@ -346,6 +350,16 @@ def test_rows_of_several_sequences_have_the_kernels_of_drafts(kind: str, name: s
     assert not [name for name in joint if name.startswith(("prefill", "permute", "gemm", "int8_g"))]
     own = matmuls(abi.DECODE_ROWS) - matmuls(abi.VERIFY)
     assert {name.rstrip("0123456789_") for name in own} <= {"embedding", "reshape"}
+    functions = {var.name_hint for var in whole.get_global_vars()}
+    assert (abi.VERIFY_ROWS in functions) != target.slots_apart
+    if target.slots_apart:
+        return
+    assert matmuls(abi.VERIFY_ROWS) - matmuls(abi.DECODE_ROWS) <= matmuls(abi.VERIFY)
+    shared = Counter(name.rstrip("0123456789_") for name in calls_of(whole, abi.VERIFY_ROWS))
+    owners = sum(plan.owns_kv for plan in layer_plans(config))
+    assert shared["joint_qk_norm_rope_cache"] == shared["joint_attention"] == owners
+    assert shared["joint_decode_attention"] == layers - owners
+    assert shared["quantized_few_row_combine"] == layers
 
 
 def test_keys_in_parts_are_attended_to_one_after_the_other_and_combined_once() -> None:

@@ -20,6 +20,7 @@ from gemma4_compile.runtime.engine.expert_placement import (
     watched,
 )
 from gemma4_compile.runtime.engine.joint import Joint
+from gemma4_compile.runtime.engine.joint_rounds import JointRounds
 from gemma4_compile.runtime.engine.media_prompt import Tokens
 from gemma4_compile.runtime.engine.model_runner import LoadedModel, ModelRunner
 from gemma4_compile.runtime.engine.rounds import Rounds
@@ -65,6 +66,7 @@ class Engine:
     sampling : draws tokens of its own sequence on the device
     rounds : guesses tokens of that and checks them; None where there is no drafter. Those of
         other sequences are `rounds.beside(sequence)`
+    joint_rounds : rounds of several sequences in one forward; None where there is no drafter
     experts : which layers' experts are in the host's memory
     expert_cache : of these, on the device; None for none
     """
@@ -181,10 +183,13 @@ class Engine:
         self.joint = Joint(model, self.runner, self.context_length, graphs=graphs)
         self._turns = Turns(self.device, self.runner, self.joint, sequences)
         self.rounds: Rounds | None = None
+        self.joint_rounds: JointRounds | None = None
         if has_drafter:
             own = tvm_ffi.Array(package.load_drafter(metadata, place, progress))
             drafters = Drafters(*shared, own, graphs=graphs)
             self.rounds = Rounds(model, self.runner, self.sequence, drafters, drafts)
+            joined = (model, self.runner, self.context_length)
+            self.joint_rounds = JointRounds(*joined, graphs=graphs)
 
     @property
     def placement(self) -> Placement:

@@ -211,6 +211,7 @@ class _Round:
     choose: Choose
     begin_s: float
     accepted: int = 0
+    is_shared: bool = False  # its forward was that of others, too
     given_s: float = 0.0  # when the last token was returned
     outside_s: float = 0.0  # that the reader of the tokens took
 
@@ -253,7 +254,7 @@ class GuessedAhead:
             round_.outside_s += time.perf_counter() - round_.given_s
             self._held.keys.append(token_id)
             round_.accepted += 1
-        elif self._pace.count:
+        elif self._pace.count or self._guessing.rounds.is_checked:
             round_ = self._round = self._begin(token_id)
         else:
             return self._step(token_id)
@@ -264,8 +265,7 @@ class GuessedAhead:
             raise
         if round_.guesses[round_.accepted : round_.accepted + 1] != [following]:
             self.close()
-            seconds = time.perf_counter() - round_.begin_s - round_.outside_s
-            self._pace.note_round(len(round_.guesses), round_.accepted, seconds)
+            self._note(round_)
         round_.given_s = time.perf_counter()
         return following
 
@@ -278,12 +278,20 @@ class GuessedAhead:
             self._held.in_forward = False
             self._guessing.drafting.note(len(round_.guesses), round_.accepted)
 
+    def _note(self, round_: _Round) -> None:
+        guesses, accepted = len(round_.guesses), round_.accepted
+        if round_.is_shared:  # it took no time of a round alone
+            self._pace.note_shared_round(guesses, accepted)
+        else:
+            seconds = time.perf_counter() - round_.begin_s - round_.outside_s
+            self._pace.note_round(guesses, accepted, seconds)
+
     def _begin(self, token_id: int) -> _Round:
-        begin = time.perf_counter()
+        begin, is_shared = time.perf_counter(), self._guessing.rounds.is_checked
         self._held.in_forward = True
         guesses, choose = self._chooser.advance(token_id, self._pace.count)
         self._held.keys.append(token_id)
-        return _Round(guesses, choose, begin)
+        return _Round(guesses, choose, begin, is_shared=is_shared)
 
     def _step(self, token_id: int) -> int:
         """The token after this one without guesses; the first of the next round where it ends."""

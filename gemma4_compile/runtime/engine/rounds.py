@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Listed
+from dataclasses import dataclass
 
 import tvm_ffi
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.options.chat import MAX_DRAFTS
-from gemma4_compile.runtime.device.device import Device, view
+from gemma4_compile.runtime.device.device import Device, copy, view
 from gemma4_compile.runtime.engine.model_runner import LoadedModel, ModelRunner
 from gemma4_compile.runtime.engine.sequence import Sequence
 from gemma4_compile.runtime.sampling.sampling import DrawOptions, Float32Array, Peek
@@ -18,13 +19,35 @@ from gemma4_compile.runtime.speculative.drafter import Drafter, Drafters
 class Rows:
     """Logits of several tokens, on the device until they are asked for."""
 
-    def __init__(self, device: Device, logits: tvm_ffi.Tensor) -> None:
-        self._device, self._logits = device, logits
+    def __init__(self, device: Device, logits: tvm_ffi.Tensor, first: int = 0) -> None:
+        self._device, self._logits, self._first = device, logits, first
 
     def read(self, row: int) -> Float32Array:
         """The logits (vocab_size,) of a row; right until the next forward."""
         vocab = int(self._logits.shape[-1])
-        return self._device.read(view(self._logits, (vocab,), 4 * vocab * row))
+        place = 4 * vocab * (self._first + row)
+        return self._device.read(view(self._logits, (vocab,), place))
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A round whose forward has been, beside those of other sequences.
+
+    Attributes
+    ----------
+    token_id, guesses : its tokens
+    logits : (1, n, vocab_size), of all rows of the forward
+    states : (n, hidden_size), likewise
+    first : the first of its rows
+    version : of the sequence after the forward; with another one the round is over
+    """
+
+    token_id: int
+    guesses: list[int]
+    logits: tvm_ffi.Tensor
+    states: tvm_ffi.Tensor
+    first: int
+    version: int
 
 
 class Rounds:
@@ -51,6 +74,7 @@ class Rounds:
         chunk = min(model.prefill_chunk, sequence.context_length)
         self.most_drafts = min(MAX_DRAFTS, chunk - 1)
         self._ready_at: int | None = None  # version of the sequence whose end the drafter knows
+        self._checked: Checked | None = None
 
     @property
     def drafter(self) -> Drafter:
@@ -68,6 +92,9 @@ class Rounds:
         are fewer guesses than asked for where the context ends, and none in the first round after
         tokens that were added otherwise.
         """
+        checked = self._take_checked(token_id)
+        if checked is not None:
+            return checked.guesses, Rows(self._device, checked.logits, checked.first)
         logits, rows = self._run(token_id, drafts)
         return self.drafter.read(rows)[0][1:], Rows(self._device, logits)
 
@@ -75,6 +102,11 @@ class Rounds:
         self, token_id: int, drafts: int, options: DrawOptions, peek: Peek
     ) -> tuple[list[int], list[int]]:
         """As `advance`; return the guesses, and a token drawn on the device from each row."""
+        checked = self._take_checked(token_id)
+        if checked is not None:
+            rows = len(checked.guesses) + 1
+            self.drafter.draw(self._rows_of(checked), options, peek(rows))
+            return checked.guesses, self.drafter.read(rows)[1]
         logits, rows = self._run(token_id, drafts)
         self.drafter.draw(logits, options, peek(rows))
         ids, drawn = self.drafter.read(rows)
@@ -89,6 +121,59 @@ class Rounds:
         self.drafter.keep(count)
         self._ready_at = self._sequence.version
 
+    @property
+    def sequence(self) -> Sequence:
+        """The sequence that they are of."""
+        return self._sequence
+
+    @property
+    def is_checked(self) -> bool:
+        """Return whether the forward of the next round has been, beside those of others."""
+        return self._checked is not None and self._checked.version == self._sequence.version
+
+    def check(self, token_id: int) -> None:
+        """Errors of a round that begins with this token."""
+        self._runner.check(self._sequence, [token_id])
+
+    def guess(self, token_id: int, drafts: int) -> list[int]:
+        """Guesses of what follows a token, which is not added; as many as `advance` would make."""
+        count = self._count(drafts)
+        if not count:
+            return []
+        position = self._sequence.length
+        self._sequence.begin(1)
+        self.drafter.guess(token_id, position, count)
+        self._sequence.end_guess()
+        return self.drafter.read(count + 1)[0][1:]
+
+    def note_checked(self, checked: Checked) -> None:
+        """Let `advance` take its round from a forward that has been."""
+        self._checked = checked
+
+    def _take_checked(self, token_id: int) -> Checked | None:
+        """The round whose forward has been, if there is one, with its states at the drafter."""
+        if not self.is_checked:
+            return None
+        checked, self._checked = self._checked, None
+        assert checked is not None, "asked above"
+        assert checked.token_id == token_id, "the one that was chosen last"
+        states, rows = checked.states, len(checked.guesses) + 1
+        width = int(states.shape[1])
+        own = view(states, (rows, width), 4 * width * checked.first)
+        self.drafter.note_states(own)
+        return checked
+
+    def _rows_of(self, checked: Checked) -> tvm_ffi.Tensor:
+        """Logits of a round's own rows; draws take tensors from the begin of their memory on."""
+        vocab = int(checked.logits.shape[2])
+        shape = 1, len(checked.guesses) + 1, vocab
+        own = view(checked.logits, shape, 4 * vocab * checked.first)
+        if not checked.first:
+            return own
+        copied = self._drafters.copied_logits(shape)
+        copy(own, copied)
+        return copied
+
     def put(self, ids: Listed[int]) -> None:
         """Let these be the tokens that run next."""
         self.drafter.put(ids)
@@ -97,13 +182,9 @@ class Rounds:
 
     def _run(self, token_id: int, drafts: int) -> tuple[tvm_ffi.Tensor, int]:
         """Launch guesses and the model on them; logits (1, n, vocab_size), and n."""
-        if drafts < 0:
-            raise UsageError(f"advance: expected 0 guesses or more, found {drafts}")
-        self._runner.check(self._sequence, [token_id])
+        self.check(token_id)
         sequence, drafter = self._sequence, self.drafter
-        position, is_ready = sequence.length, self._ready_at == sequence.version
-        room = sequence.context_length - position - 1
-        count = min(drafts, self.most_drafts, room) if is_ready else 0
+        position, count = sequence.length, self._count(drafts)
         sequence.begin(count + 1)
         if count:
             drafter.guess(token_id, position, count)
@@ -114,3 +195,12 @@ class Rounds:
         logits = drafter.run(count + 1)
         sequence.end_round(count)
         return logits, count + 1
+
+    def _count(self, drafts: int) -> int:
+        """Guesses of the next round, where so many are wished for."""
+        if drafts < 0:
+            raise UsageError(f"advance: expected 0 guesses or more, found {drafts}")
+        if self._ready_at != self._sequence.version:
+            return 0
+        room = self._sequence.context_length - self._sequence.length - 1
+        return min(drafts, self.most_drafts, room)

@@ -132,6 +132,23 @@ class Sequence:
         state.begin(numbers, (1,) * len(numbers))
 
     @staticmethod
+    def begin_rounds(sequences: Collection[Sequence], counts: Collection[int]) -> None:
+        """As `begin_step`, for so many tokens of each: the one chosen last, and guesses."""
+        for sequence in sequences:
+            sequence.version += 1
+            sequence.added = None
+        state, numbers = next(iter(sequences))._kv, tuple(one._number for one in sequences)
+        state.begin(numbers, tuple(counts))
+
+    @staticmethod
+    def end_rounds(sequences: Collection[Sequence], counts: Collection[int]) -> None:
+        """Finish what `begin_rounds` began, after the call; `keep` decides about each's guesses."""
+        next(iter(sequences))._kv.end()
+        for sequence, tokens in zip(sequences, counts, strict=True):
+            sequence.logits = sequence.chosen = None
+            sequence.tentative = tokens - 1
+
+    @staticmethod
     def end_step(sequences: Collection[Sequence], tokens: Collection[int]) -> None:
         """Finish what `begin_step` began, after the call; whose logits each gets is set after."""
         next(iter(sequences))._kv.end()
@@ -143,6 +160,11 @@ class Sequence:
         """As `end`, where so many of the tokens are guesses."""
         self.end()
         self.tentative = guesses
+
+    def end_guess(self) -> None:
+        """As `end`, of a token that was begun for the drafter alone: it is not in the state."""
+        self._kv.end()
+        self._kv.pop(self._number, 1)
 
     def keep(self, count: int) -> None:
         """End a round: its first `count` guesses stay, and the others go.

@@ -42,6 +42,12 @@ class SeveralEngines(Protocol):
     ) -> list[int]:
         """Add its token to each, or none after a prompt, and choose the next; as `Engine.step`."""
 
+    def most_guesses(self, count: int) -> int:
+        """Guesses of a round of each of so many, at most, where one forward checks all; else 0."""
+
+    def begin_rounds(self, engines: Listed[TokenEngine], last: Listed[int], drafts: int) -> None:
+        """Add its token and guesses to each; its own rounds tell of them next."""
+
 
 class SequenceEngine:
     """A `TokenEngine` over one sequence.
@@ -153,3 +159,18 @@ class EngineSequences:
             engine.sequence.sampler, engine.sequence.chosen = chooser, token_id
             sequences.append(engine.sequence)
         return self._engine.step(sequences)
+
+    def most_guesses(self, count: int) -> int:
+        """As `SeveralEngines.most_guesses`."""
+        joint = self._engine.joint_rounds
+        return 0 if joint is None else joint.most_guesses(count)
+
+    def begin_rounds(self, engines: Listed[TokenEngine], last: Listed[int], drafts: int) -> None:
+        """As `SeveralEngines.begin_rounds`; errors as of `JointRounds.begin`."""
+        joint, rounds = self._engine.joint_rounds, list[Rounds]()
+        for engine in engines:
+            assert isinstance(engine, SequenceEngine), "it was added here"
+            assert engine.rounds is not None, "see `most_guesses`"
+            rounds.append(engine.rounds)
+        assert joint is not None, "see `most_guesses`"
+        joint.begin(rounds, last, drafts)

@@ -243,3 +243,15 @@ class Slots:
         tokens = self.engines.step(engines, last, [due.chooser for due in waiting])
         for due, token_id in zip(waiting, tokens, strict=True):
             due.give(token_id)
+
+    def begin_rounds(self, dues: Iterable[tuple[Slot, TokenDue]], drafts: int) -> None:
+        """Add the last token of each and guesses in one forward, whose tokens each takes next.
+
+        None is after a prompt. An error is for all of them to `fail`.
+        """
+        slots, waiting = zip(*dues, strict=True)
+        for due in waiting:
+            due.join()
+        engines = [slot.generator.engine for slot in slots]
+        last = [due.last for due in waiting if due.last is not None]
+        self.engines.begin_rounds(engines, last, drafts)

@@ -52,6 +52,10 @@ class Rounds(Protocol):
     drafts: int | None
     most_drafts: int
 
+    @property
+    def is_checked(self) -> bool:
+        """Return whether the forward of the next round has been, beside those of others."""
+
     def advance(self, token_id: int, drafts: int) -> tuple[list[int], LogitRows]:
         """Add a token and guesses; return these and the logits of all."""
 

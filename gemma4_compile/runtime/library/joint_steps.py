@@ -1,9 +1,10 @@
-"""A token of each of several sequences in one call, which gives the logits of all."""
+"""Tokens of several sequences in one call, which gives the logits of all."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 import tvm_ffi
@@ -16,7 +17,9 @@ from gemma4_compile.runtime.library.native_library import Forward, NativeLibrary
 from gemma4_compile.runtime.library.steps import Parameters
 
 MOST_ROWS = 8
-"""Sequences of a call: the library takes one more, for which matmuls read tiles of eight again."""
+"""Rows of a call: the library takes one more, for which matmuls read tiles of eight again."""
+
+Tensors: TypeAlias = "tuple[tvm_ffi.Tensor, ...]"
 
 _log = logging.getLogger("gemma4_compile.cuda")
 
@@ -36,18 +39,22 @@ class JointSteps:
         params: Parameters,
         *,
         graphs: bool,
+        function: str = abi.DECODE_ROWS,
     ) -> None:
-        """Take the library's function, ArtifactError where it has none: see `NativeLibrary.has`."""
+        """Take the library's function, ArtifactError where it has none: see `NativeLibrary.has`.
+
+        `function` : `DECODE_ROWS`, for a token of each, or `VERIFY_ROWS`, for some of each
+        """
         self._state, self._params, self._device = state, params, device
-        self._plain: Forward = library.compiled_function(abi.DECODE_ROWS)
+        self._plain: Forward = library.compiled_function(function)
         ids = device.empty((MOST_ROWS,), "int32")
         self._ids = [view(ids, (rows,)) for rows in range(1, MOST_ROWS + 1)]
-        self._graphs: dict[int, Replayed[tvm_ffi.Tensor]] = {}
+        self._graphs: dict[int, Replayed[Tensors]] = {}
         self._recorder: tuple[Forward, Watch, CudaRuntime] | None = None
         if graphs:
             watch = Watch(library.copier)
             try:
-                watched = library.watched(watch).compiled_function(abi.DECODE_ROWS)
+                watched = library.watched(watch).compiled_function(function)
                 self._recorder = watched, watch, CudaRuntime()
             except CudaError as error:
                 _log.warning("no CUDA graphs of steps of several sequences: %s", error)
@@ -57,6 +64,13 @@ class JointSteps:
 
         Their sequences are those of the forward that the state began.
         """
+        return self.run(tokens)[0]
+
+    def run(self, tokens: Sequence[int]) -> Tensors:
+        """As `forward`, all that the function gives: of tokens of `VERIFY_ROWS` states, too.
+
+        Those are (n, hidden_size) float32, after the final norm.
+        """
         ids = self._ids[len(tokens) - 1]
         copy(tvm_ffi.from_dlpack(np.array(tokens, np.int32)), ids)
         if self._recorder is None:
@@ -64,7 +78,7 @@ class JointSteps:
         if len(tokens) not in self._graphs:
             watched, watch, cuda = self._recorder
             self._graphs[len(tokens)] = Replayed(
-                f"step of {len(tokens)} sequences",
+                f"step of {len(tokens)} rows of several sequences",
                 lambda given: self._call(self._plain, given),
                 lambda given: self._call(watched, given),
                 watch,
@@ -78,9 +92,9 @@ class JointSteps:
         """Launches of the largest graph; 0 for none."""
         return max((graph.kernels for graph in self._graphs.values()), default=0)
 
-    def _call(self, function: Forward, ids: tvm_ffi.Tensor) -> tvm_ffi.Tensor:
-        logits: tvm_ffi.Tensor = function(ids, self._state, self._params)[0]
-        return logits
+    def _call(self, function: Forward, ids: tvm_ffi.Tensor) -> Tensors:
+        *tensors, _ = function(ids, self._state, self._params)  # the last one is the state
+        return tuple(tensors)
 
 
 class JointDraws:

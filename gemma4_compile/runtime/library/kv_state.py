@@ -129,8 +129,8 @@ class KvState:
     def begin(self, sequences: tuple[int, ...], counts: tuple[int, ...]) -> None:
         """Make room for so many more tokens of each, before the call that adds them.
 
-        RuntimeError for several with more than a token each, and for several at all where the
-        library takes one at a time.
+        RuntimeError for several with more than a token each where each slot has memory of its own,
+        and for several at all where the library takes one at a time.
         """
         if self.before_forward is not None:
             self.before_forward()

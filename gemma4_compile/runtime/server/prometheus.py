@@ -175,6 +175,16 @@ _COUNTERS: tuple[tuple[str, str, Callable[[WorkerState], int]], ...] = (
     ),
     ("turn_tokens", "Tokens of these rounds.", lambda state: state.counts.turn_tokens),
     (
+        "joint_rounds",
+        "Forwards that checked guesses of several replies.",
+        lambda state: state.counts.joint_rounds,
+    ),
+    (
+        "joint_round_tokens",
+        "Tokens of these forwards.",
+        lambda state: state.counts.joint_round_tokens,
+    ),
+    (
         "put_aside",
         "Times that a reply gave its slot to a short request for a while.",
         lambda state: state.counts.put_aside,

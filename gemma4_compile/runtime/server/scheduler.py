@@ -20,7 +20,7 @@ from gemma4_compile.runtime.server.asides import Asides
 from gemma4_compile.runtime.server.counts import Counts
 from gemma4_compile.runtime.server.run import Run
 from gemma4_compile.runtime.server.tickets import Ticket
-from gemma4_compile.runtime.speculative.draft_turns import DraftTurns
+from gemma4_compile.runtime.speculative.draft_turns import DraftTurns, Turn
 
 
 class Scheduler:
@@ -121,11 +121,20 @@ class Scheduler:
         waiting = [(run, run.due) for run in going_on if run.due is not None]
         if len(waiting) == len(going_on) == 1:
             going_on[0].advance()
-        elif self._guesses(waiting):
-            self._take_rounds([run for run, _ in waiting])
         elif waiting:
-            self._step(waiting)
+            self._take_turn(waiting)
         self._release()
+
+    def _take_turn(self, waiting: list[tuple[Run, TokenDue]]) -> None:
+        """Give each a token, or several, in the way that is fastest as measured."""
+        guesses = self._joint_guesses(waiting)
+        match self._kind_of_turn(waiting, joins=guesses > 0):
+            case Turn.JOINT_ROUND:
+                self._take_joint_round(waiting, guesses)
+            case Turn.ROUNDS:
+                self._take_rounds([run for run, _ in waiting])
+            case Turn.STEP:
+                self._step(waiting)
 
     def _is_alone(self, run: Run) -> bool:
         """Return whether its next token is all there is to do; looked at before each one."""
@@ -172,25 +181,55 @@ class Scheduler:
             run.fail(error)
         run.rest = len(run.keys) - run.slot.shared(run.keys)
 
-    def _guesses(self, waiting: list[tuple[Run, TokenDue]]) -> bool:
+    def _kind_of_turn(self, waiting: list[tuple[Run, TokenDue]], *, joins: bool) -> Turn:
         """Return whether each is to have a round of guesses in the place of a step of all."""
         hoped_rate = None
         for run, _ in waiting:
             pace = run.generator.pace  # one that all share
             if pace is None or pace.is_pausing:
-                return False
+                return Turn.STEP
             hoped_rate = pace.hoped_rate
-        return bool(waiting) and self.draft_turns.pays(len(waiting), hoped_rate)
+        return self.draft_turns.turn(len(waiting), hoped_rate, joins=joins)
+
+    def _joint_guesses(self, waiting: list[tuple[Run, TokenDue]]) -> int:
+        """Guesses of each in a forward of all; 0 where there is none of the kind now."""
+        pace = waiting[0][0].generator.pace  # which all share
+        if pace is None or any(due.last is None for _, due in waiting):
+            return 0
+        return min(pace.wanted, self.slots.engines.most_guesses(len(waiting)))
+
+    def _take_joint_round(self, waiting: list[tuple[Run, TokenDue]], guesses: int) -> None:
+        """Have one forward check the guesses of all, and let each go to the end of its round."""
+        draftings = [run.generator.drafting for run, _ in waiting]
+        written = sum(run.written for run, _ in waiting)
+        guessed, begin = sum(one.guessed for one in draftings), time.perf_counter()
+        try:
+            self.slots.begin_rounds([(run.slot, due) for run, due in waiting], guesses)
+        except BaseException as error:  # of all of them, for the forward was one
+            for _, due in waiting:
+                due.fail(error)
+        for run, _ in waiting:
+            self._finish_round(run)
+        seconds = time.perf_counter() - begin
+        tokens = sum(run.written for run, _ in waiting) - written
+        self.counts.joint_rounds += 1
+        self.counts.joint_round_tokens += tokens
+        guessed = sum(one.guessed for one in draftings) - guessed
+        self.draft_turns.note_joint_round(len(waiting), guessed, tokens, seconds)
+
+    def _finish_round(self, run: Run) -> None:
+        """Let a reply go its own way to the end of a round."""
+        run.advance()
+        while run.due is not None and run.due.in_round:
+            run.advance()
+        self._leave_way(run)  # a step that it launched ahead, where it made no guesses
 
     def _take_rounds(self, writing: list[Run]) -> None:
         """Let one after the other go its own way to the end of a round."""
         for run in writing:
             drafting = run.generator.drafting
             written, guessed, begin = run.written, drafting.guessed, time.perf_counter()
-            run.advance()
-            while run.due is not None and run.due.in_round:
-                run.advance()
-            self._leave_way(run)  # a step that it launched ahead, where it made no guesses
+            self._finish_round(run)
             seconds = time.perf_counter() - begin
             guesses, tokens = drafting.guessed - guessed, run.written - written
             self.counts.turn_rounds += 1

@@ -153,6 +153,11 @@ class DraftPace:
         return self._count
 
     @property
+    def wanted(self) -> int:
+        """Guesses of a round, whether rounds of one reply alone pay or not."""
+        return self._count
+
+    @property
     def is_pausing(self) -> bool:
         """Return whether rounds did not pay lately; also one alone goes without them then."""
         return self._pause > 0
@@ -198,6 +203,14 @@ class DraftPace:
         elif self._rounds >= _SETTLED:
             self._next_pause = _PAUSE
         self._count = self._best(self._acceptance.share)[1]
+
+    def note_shared_round(self, guessed: int, accepted: int) -> None:
+        """Hear of a round whose forward others shared: what came true, and no time."""
+        if self.fixed or not guessed:
+            return
+        self._acceptance.note(accepted, min(accepted + 1, guessed))
+        if self._times.most:
+            self._count = self._best(self._acceptance.share)[1]
 
     def _best(self, share: float) -> tuple[float, int]:
         """Most tokens a second that a round gives, and the number of its guesses."""

@@ -9,6 +9,7 @@ import tvm_ffi
 from gemma4_compile.errors import UsageError
 from gemma4_compile.options.chat import MAX_DRAFTS
 from gemma4_compile.runtime.device.device import Device, copy, view
+from gemma4_compile.runtime.library.joint_steps import MOST_ROWS
 from gemma4_compile.runtime.library.native_library import NativeLibrary
 from gemma4_compile.runtime.library.round_steps import (
     GraphRounds,
@@ -81,6 +82,10 @@ class Drafter:
         self._memory.put_positions(position)
         self._memory.put_guesses(self.calls.guess(count, self._hidden))
 
+    def note_states(self, states: tvm_ffi.Tensor) -> None:
+        """Note the states (n, hidden_size) of tokens that ran beside those of other sequences."""
+        self._rows = states
+
     def run(self, rows: int) -> tvm_ffi.Tensor:
         """Run the model on the tokens put, whose forward has begun; logits (1, n, vocab_size)."""
         logits, self._rows = self.calls.check(rows)
@@ -144,6 +149,13 @@ class Drafters:
         shared = library, device, self._memory, state, params, own_params
         self._calls = round_steps(*shared, graphs=graphs)
         self._of_slot: dict[int, Drafter] = {}
+        self._logits: tvm_ffi.Tensor | None = None  # of rows that do not begin a tensor
+
+    def copied_logits(self, shape: tuple[int, int, int]) -> tvm_ffi.Tensor:
+        """Memory for logits (1, n, vocab_size) that are drawn from next, always the same."""
+        if self._logits is None:
+            self._logits = self._device.empty((1, MOST_ROWS, shape[2]), "float32")
+        return view(self._logits, shape)
 
     def of(self, slot: int) -> Drafter:
         """That of a slot, made when it is first asked for."""

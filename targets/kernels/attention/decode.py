@@ -69,7 +69,7 @@ def make_decode_attention(operator: SplitAttention, spec: TargetSpec) -> tirx.Pr
                     attention.load_keys(begin, last, g)
                     attention.pad_query()
                     if norms is None:
-                        attention.load_query(first)
+                        attention.load_query(first, i)
                     else:
                         norms.run(first, g)
                     attention.start(split, first)

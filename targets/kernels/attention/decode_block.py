@@ -71,20 +71,20 @@ class DecodeBlock:
                 nothing = vectors.splat(zero())
                 store(self.query, nothing, h, vectors.at(self.shape.columns + place))
 
-    def load_query(self, first: Expr) -> None:
-        """Copy the block's queries to shared memory; ends with a barrier."""
+    def load_query(self, first: Expr, i: Index = 0) -> None:
+        """Copy the block's queries, of row `i`, to shared memory; ends with a barrier."""
         shape, vectors, dim = self.shape, self.vectors, self.operator.head_dim
         with strided(self.block, shape.heads * shape.columns) as item:
             h = bind(tirx.floordiv(item, shape.columns))
             place = bind(tirx.floormod(item, shape.columns))
-            row, head = self._source_of(first + h)
+            row, head = self._source_of(first + h, i)
             values = self.args.q[row, vectors.from_channel(head * dim + place * vectors.size)]
             store(self.query, values, h, vectors.at(place))
         barrier()
 
-    def _source_of(self, query: Expr) -> tuple[Index, Expr]:
-        """Row and head of a query of the launch."""
-        return 0, query
+    def _source_of(self, query: Expr, i: Index) -> tuple[Index, Expr]:
+        """Row and head of a query of the launch, or of row `i`."""
+        return i, query
 
     def store_empty(self, split: Expr, first: Expr) -> None:
         """The results of a split without keys."""

@@ -107,7 +107,7 @@ class FewRowBlock(DecodeBlock):
         total = bind(weight_sum)  # 0 where the query sees no key of the split
         return tirx.Select(total > zero(), f32(1.0) / tirx.max(total, f32(1e-30)), zero())
 
-    def _source_of(self, query: Expr) -> tuple[Index, Expr]:
+    def _source_of(self, query: Expr, i: Index) -> tuple[Index, Expr]:
         return bind(self.queries.row(query)), bind(self.queries.head(query))
 
 

@@ -2,7 +2,7 @@
 
 One thread block a head and position.
 
-Definition: `QkNormRopeCache.definition` in gemma4_compile/operators/attention.py.
+Definition: gemma4_compile/operators/qk_norm_rope_cache.py.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from functools import partial
 
 from tvm import tirx
 
-from gemma4_compile.operators.attention import QkNormRopeCache
 from gemma4_compile.operators.heads import Head, Put
 from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.qk_norm_rope_cache import QkNormRopeCache
 from gemma4_compile.operators.tir import LocalVar, bind, function, store, when
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import (
@@ -48,18 +48,19 @@ def make_qk_norm_rope_cache(operator: QkNormRopeCache, spec: TargetSpec) -> tirx
         qkv = build.arg("qkv", (rows, operator.columns.width), "float32")
         q_norm = build.arg("q_norm", (dim,), "float32") if operator.makes_q else None
         k_norm = build.arg("k_norm", (dim,), "float32") if operator.owns_kv else None
-        positions = build.arg("positions", (4,), "int32")
+        positions = build.arg("positions", operator.positions_shape(), "int32")
         rotary_shape = (tirx.Var("chunk", "int64"), operator.rotary_total, 2)
         rotary = build.arg("rotary", rotary_shape, "float32")
-        shape = operator.cache.shape()
-        key = build.arg("key", shape, operator.cache_dtype) if operator.owns_kv else None
-        value = build.arg("value", shape, operator.cache_dtype) if operator.owns_kv else None
+        shape = operator.cache_shape()
+        keys = build.arg("key", shape, operator.cache_dtype) if operator.owns_kv else None
+        values = build.arg("value", shape, operator.cache_dtype) if operator.owns_kv else None
         q = build.arg("q", (rows, heads * dim), "float32") if operator.makes_q else None
         with launch(threads, blocks, rows) as (place, i, thread):
             number = place if operator.makes_q else bind(place + heads)
             block = Block(thread, threads, spec.simd_width)
             step = bind(operator.step(positions, rows, i))
-            slot = bind(operator.slot(positions[0] + step, key))
+            key, value = (operator.of_row(cache, positions, i) for cache in (keys, values))
+            slot = bind(operator.slot(operator.position(positions, i, step), key))
             reduce = BlockReduction(block)
             is_value = number >= heads + kv_heads
             # With `value_is_key` the value is made from the key's columns.

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gemma4_compile.operators.attention import PrefillAttention, QkNormRopeCache
+from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.attention_splits import CombineSplits
+from gemma4_compile.operators.qk_norm_rope_cache import QkNormRopeCache
 from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.operators.split_attention import SplitAttention
 from tests.numerics.definitions import F32_ABSOLUTE, F32_RELATIVE, ROUNDED, run, values

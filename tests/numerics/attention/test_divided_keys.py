@@ -10,9 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gemma4_compile.operators.attention import OverCache, PrefillAttention, QkNormRopeCache
+from gemma4_compile.operators.attention import OverCache, PrefillAttention
 from gemma4_compile.operators.attention_splits import LOWEST, CombineSplits
 from gemma4_compile.operators.heads import CachePart
+from gemma4_compile.operators.qk_norm_rope_cache import QkNormRopeCache
 from gemma4_compile.operators.rows import CHUNK, ONE, Few, Rows
 from gemma4_compile.operators.split_attention import SplitAttention
 from gemma4_compile.targets import target_spec

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemma4_compile.operators.attention import PrefillAttention, QkNormRopeCache
+from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.examples import SUM_F32
+from gemma4_compile.operators.qk_norm_rope_cache import QkNormRopeCache
 from gemma4_compile.operators.rows import CHUNK, Few
 from gemma4_compile.operators.split_attention import NormedQuery, SplitAttention
 from gemma4_compile.targets import target_spec

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gemma4_compile.device_check.comparison import example_arguments
-from gemma4_compile.operators.attention import PrefillAttention, QkNormRopeCache
+from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.examples import Sizes
 from gemma4_compile.operators.padded_rows import (
@@ -19,6 +19,7 @@ from gemma4_compile.operators.padded_rows import (
     KeptRows,
     ShiftedRotary,
 )
+from gemma4_compile.operators.qk_norm_rope_cache import QkNormRopeCache
 from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.targets import target_spec
 from tests.marks import LIMITS

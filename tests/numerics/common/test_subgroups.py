@@ -16,7 +16,6 @@ from gemma4_compile.operators.activation_quantization import (
     QuantizeRows,
 )
 from gemma4_compile.operators.activations import INT8, PACKED, PackedOutput
-from gemma4_compile.operators.attention import QkNormRopeCache
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.epilogue import Epilogue
@@ -25,6 +24,7 @@ from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.moe import Router, RouterScores
 from gemma4_compile.operators.norms import PerLayerInputs, ResidualNorm, RmsNorm
 from gemma4_compile.operators.prologues import Combine, Norm, Routed
+from gemma4_compile.operators.qk_norm_rope_cache import QkNormRopeCache
 from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.operators.sampling import SampleTopP, SoftmaxPartials, SoftmaxProbs
 from gemma4_compile.targets import TargetSpec, target_spec

@@ -19,7 +19,6 @@ from gemma4_compile.operators.activation_quantization import QuantizeRows
 from gemma4_compile.operators.activations import PackedOutput
 from gemma4_compile.operators.attention import (
     PrefillAttention,
-    QkNormRopeCache,
 )
 from gemma4_compile.operators.base import Operator, description_of
 from gemma4_compile.operators.bounded_linear import BoundedLinear
@@ -27,6 +26,7 @@ from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import RmsNorm
 from gemma4_compile.operators.padded_rows import PADDING, KeptRows, ShiftedRotary
 from gemma4_compile.operators.picture_attention import example_last_rows
+from gemma4_compile.operators.qk_norm_rope_cache import QkNormRopeCache
 from gemma4_compile.operators.rows import ONE, Chunk, Few, Rows
 from gemma4_compile.operators.sampling import SampleTopP, TopPHistogram
 from gemma4_compile.operators.split_attention import NormedQuery, SplitAttention

@@ -34,8 +34,6 @@ from tests.unit.targets.checkpoints import (
 from tests.unit.targets.kv_library import NativeState
 
 FUNCTIONS = (abi.KV_KEY, abi.KV_VALUE)
-OF_ROWS = (abi.KV_KEY_OF_ROW, abi.KV_VALUE_OF_ROW)
-POOLS = (abi.KV_KEY_POOL, abi.KV_VALUE_POOL)
 
 
 @pytest.fixture(scope="module")
@@ -297,71 +295,6 @@ def test_a_sequence_that_is_not_there(library: Library) -> None:
         with pytest.raises(ValueError, match="no sequence 1"):
             call()
     state.forward(1)
-
-
-def test_rows_of_several_find_their_slots_in_one_memory(library: Library) -> None:
-    """Each row has its position, its slot, and the rotary values of its position."""
-    state = state_of(library, 3)
-    for name in (7, 8, 9):
-        state.add(name)
-    state.forward(3, 8)
-    for _ in range(5):
-        state.forward(2, 9)
-    state.begin_all([9, 7, 8], [1, 1, 1])
-    assert state(abi.KV_ROW_SLOTS).numpy()[:3].tolist() == [[10, 2], [0, 0], [3, 1]]
-    of_rows = {
-        (function, layer, row): np.from_dlpack(state(function, layer, row))
-        for function in OF_ROWS
-        for layer in range(len(LAYERS))
-        for row in range(4)  # behind the last row as that one
-    }
-    rotary = state(abi.KV_ROTARY).numpy()[:3].copy()
-    with pytest.raises(RuntimeError, match="of sequence 9, has not ended"):
-        state.begin(1, 7)
-    state(abi.KV_END_FORWARD)
-    assert [state.length_of(name) for name in (7, 8, 9)] == [1, 4, 11]
-    for row, name in enumerate((9, 7, 8)):
-        state.pop(1, name)
-        state.begin(1, name)
-        np.testing.assert_array_equal(state(abi.KV_ROTARY).numpy()[0], rotary[row])
-        state(abi.KV_END_FORWARD)
-        for layer in range(len(LAYERS)):
-            for function, pool, of_row in zip(FUNCTIONS, POOLS, OF_ROWS, strict=True):
-                whole = np.from_dlpack(state(pool, layer))
-                own = np.from_dlpack(state(function, layer))
-                slot = {9: 2, 7: 0, 8: 1}[name]
-                assert whole.shape[0] == 3
-                assert whole[slot].ctypes.data == own.ctypes.data
-                for number in (row, 3) if row == 2 else (row,):
-                    found = of_rows[of_row, layer, number]
-                    assert (found.ctypes.data, found.shape) == (own.ctypes.data, own.shape)
-                assert whole.shape[2:] == own.shape[1:]
-    # Full layers, whose rows are no multiple of what kernels assume of addresses.
-    assert np.from_dlpack(state(abi.KV_KEY_POOL, 0))[1].nbytes % 64 == 0
-
-
-def test_rows_that_several_cannot_have_are_refused_and_change_nothing(library: Library) -> None:
-    state = state_of(library, 6)
-    for name in range(6):
-        state.add(name)
-    for _ in range(TOTAL):
-        state.forward(1, 1)
-    wrong: list[tuple[list[int], list[int], type[Exception], str]] = [
-        ([0, 2], [1, 2], RuntimeError, "1 token of each of several sequences, found 2 of"),
-        ([0, 2, 0], [1, 1, 1], ValueError, "sequence 0 is named twice"),
-        ([0, 7], [1, 1], ValueError, "no sequence 7"),
-        ([0, 1], [1, 1], ValueError, f"holds {TOTAL} of {TOTAL} tokens"),
-        ([0, 2, 3, 4, 5], [1] * 5, ValueError, f"at most {CHUNK} sequences, found 5"),
-    ]
-    for names, counts, error, message in wrong:
-        with pytest.raises(error, match=message):
-            state.begin_all(names, counts)
-    state.begin_all([2, 0], [1, 1])
-    state(abi.KV_REMOVE_SEQUENCE, 2)  # within the forward
-    state(abi.KV_END_FORWARD)
-    with pytest.raises(RuntimeError, match="end_forward without begin_forward"):
-        state(abi.KV_END_FORWARD)
-    assert [state.length_of(name) for name in (0, 1, 3)] == [1, TOTAL, 0]
 
 
 def test_a_forward_without_sequences_is_refused(library: Library) -> None:

@@ -15,8 +15,9 @@ from gemma4_compile.model_spec.layers.kv_cache import KvTensors
 from gemma4_compile.model_spec.layers.plan import LayerPlan
 from gemma4_compile.model_spec.text.kv_layout import kv_layout
 from gemma4_compile.model_spec.text.layer_plan import layer_plans
-from gemma4_compile.operators.attention import PrefillAttention, QkNormRopeCache
+from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.attention_splits import CombineSplits
+from gemma4_compile.operators.qk_norm_rope_cache import QkNormRopeCache
 from gemma4_compile.operators.rows import CHUNK, ONE
 from gemma4_compile.operators.split_attention import NormedQuery, SplitAttention
 from tests.models import DENSE_LIKE, E2B_LIKE

@@ -12,7 +12,7 @@ from gemma4_compile.runtime.sampling.sampling import (
     make_sampler,
 )
 from gemma4_compile.runtime.server.tickets import Ticket
-from gemma4_compile.runtime.speculative.draft_turns import DraftTurns
+from gemma4_compile.runtime.speculative.draft_turns import DraftTurns, Turn
 from tests.scripted_engine import (
     GuessingEngine,
     RandomEngine,
@@ -292,6 +292,93 @@ def test_guesses_are_made_beside_others_where_they_pay() -> None:
         assert turns.rounds[:5] == [(0, 1), (4, 5), (0, 1), (4, 5), (4, 5)], "guesses, tokens"
 
     in_loop(body)
+
+
+def test_guesses_of_several_replies_are_checked_in_one_forward() -> None:
+    """Each then takes its own round to its end; a step of all where that is faster."""
+
+    async def body() -> None:
+        text = " ".join(["one two three four five six seven eight nine ten"] * 3)
+        served = Served([GuessingEngine(encode(text)) for _ in range(2)])
+        served.sequences.joint_guesses = 3
+        turns = served.scheduler.draft_turns = Joined()
+        tickets = [served.ask(ids(3, seed)) for seed in (1, 2)]
+        served.turn(2)  # a chunk of each prompt, and their first tokens, which have no round
+        assert not any(entry.startswith("round") for entry in served.log)
+        served.log.clear()
+        served.turn(2)
+        turns.taken = Turn.STEP
+        served.turn()
+        assert served.log == ["round 0 1", "round 0 1", "step 0 1"]
+        turns.taken = Turn.JOINT_ROUND
+        served.finish(*tickets)
+        assert [await told(ticket) for ticket in tickets] == [text, text]
+        counts, rounds = served.scheduler.counts, len(turns.rounds)
+        assert counts.joint_rounds == rounds > 2
+        assert counts.joint_round_tokens == sum(tokens for *_, tokens in turns.rounds)
+        assert turns.rounds[:2] == [(2, 6, 8)] * 2, "replies, guesses, tokens"
+
+    in_loop(body)
+
+
+def test_a_forward_of_guesses_that_fails_ends_all_of_its_replies() -> None:
+    async def body() -> None:
+        served = Served([GuessingEngine([500] * 30) for _ in range(3)])
+        served.sequences.joint_guesses = 1
+        served.scheduler.draft_turns = Joined()
+        failing = [served.ask(ids(3, seed)) for seed in (1, 2)]
+        served.turn(4)
+
+        def fail() -> None:
+            raise RuntimeError("the device has an error")
+
+        served.sequences.before_step = fail
+        served.turn()
+        assert not served.scheduler.runs
+        for ticket in failing:
+            with pytest.raises(RuntimeError, match="device has an error"):
+                await told(ticket)
+        served.sequences.before_step = lambda: None
+        again = [served.ask(ids(3, seed), most=4) for seed in (1, 2)]
+        served.finish(*again)
+        assert [await told(ticket) for ticket in again], "the slots are free, and begin anew"
+
+    in_loop(body)
+
+
+def test_a_reply_that_is_cancelled_takes_no_round_with_it() -> None:
+    """Between the forward and its own part of it: the next reply in its slot begins with none."""
+
+    async def body() -> None:
+        text = " ".join(["one two three"] * 5)
+        served = Served([GuessingEngine(encode(text)) for _ in range(2)])
+        served.sequences.joint_guesses = 3
+        served.scheduler.draft_turns = Joined()
+        first, second = served.ask(ids(3, 1)), served.ask(ids(3, 2))
+        served.turn(3)
+        served.sequences.before_step = second.cancel
+        served.turn()
+        served.sequences.before_step = lambda: None
+        third = served.ask(ids(3, 3))
+        served.finish(first, third)
+        assert [await told(ticket) for ticket in (first, third)] == [text, text]
+
+    in_loop(body)
+
+
+class Joined(DraftTurns):
+    """One forward for the guesses of all, where there can be one and a test does not say else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken = Turn.JOINT_ROUND
+        self.rounds: list[tuple[int, int, int]] = []
+
+    def turn(self, replies: int, hoped_rate: float | None, *, joins: bool) -> Turn:
+        return self.taken if joins else Turn.STEP
+
+    def note_joint_round(self, replies: int, guesses: int, tokens: int, seconds: float) -> None:
+        self.rounds.append((replies, guesses, tokens))
 
 
 class Told(DraftTurns):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gemma4_compile.runtime.speculative.draft_pace import DraftPace
-from gemma4_compile.runtime.speculative.draft_turns import DraftTurns
+from gemma4_compile.runtime.speculative.draft_turns import DraftTurns, Turn
 
 
 class Played:
@@ -135,3 +135,84 @@ def test_what_is_hoped_for_is_what_rounds_gave_with_their_error() -> None:
     assert pace.hoped_rate is not None
     assert pace.hoped_rate >= 4 / 2.0
     assert DraftPace.of(3, 8).hoped_rate is None, "a fixed number is not timed"
+
+
+class PlayedTogether:
+    """Replies beside each other that may share a forward for their guesses, in steps of one.
+
+    Attributes
+    ----------
+    taken : the turns that they had
+    """
+
+    def __init__(self) -> None:
+        self.turns = DraftTurns()
+        self.random = np.random.default_rng(0)
+        self.taken: list[Turn] = []
+        self.has_state = False
+
+    def play(
+        self, replies: int, step_s: float, round_s: float, joint_s: float, come_true: int
+    ) -> None:
+        """A turn; of rounds in turns so many guesses come true, of those in one forward one."""
+        turn = self.turns.turn(replies, None, joins=True)
+        self.taken.append(turn)
+        scatter = float(self.random.uniform(0.9, 1.1))
+        match turn:
+            case Turn.STEP:
+                self.turns.note_step(replies, step_s * scatter)
+            case Turn.ROUNDS:
+                for _ in range(replies):
+                    guesses, tokens = (3, 1 + come_true) if self.has_state else (0, 1)
+                    self.turns.note_round(guesses, tokens, round_s * scatter)
+            case Turn.JOINT_ROUND:
+                each = (1, 1 + min(come_true, 1)) if self.has_state else (0, 1)
+                guesses, tokens = (replies * one for one in each)
+                self.turns.note_joint_round(replies, guesses, tokens, joint_s * scatter)
+        self.has_state = turn is not Turn.STEP
+
+
+@pytest.mark.parametrize(
+    ("step_s", "round_s", "joint_s", "come_true", "best"),
+    [
+        (1.4, 1.4, 1.6, 3, Turn.JOINT_ROUND),
+        (1.4, 1.4, 1.6, 0, Turn.STEP),
+        (1.4, 1.4, 3.0, 1, Turn.STEP),
+        (1.4, 0.9, 2.4, 3, Turn.ROUNDS),
+    ],
+)
+def test_the_fastest_of_three_ways_is_taken(
+    step_s: float, round_s: float, joint_s: float, come_true: int, best: Turn
+) -> None:
+    """Of four replies, whose rounds in one forward have one guess each."""
+    played = PlayedTogether()
+    for _ in range(4000):
+        played.play(4, step_s, round_s, joint_s, come_true)
+    assert played.taken[:4] == [Turn.STEP] * 4, "the first ones are timed"
+    share = played.taken[1000:].count(best) / 3000
+    assert share > 0.85
+    played.taken.clear()
+    for _ in range(4000):  # and what was learnt is learnt anew
+        played.play(4, 1.0, 2.0, 1.1, 1)
+    assert played.taken[2000:].count(Turn.JOINT_ROUND) > 1000
+
+
+def test_without_a_forward_for_all_there_are_rounds_in_turns_or_steps() -> None:
+    turns = DraftTurns()
+    taken = []
+    for _ in range(6):
+        taken.append(turns.turn(2, None, joins=False))
+        turns.note_step(2, 1.0)
+    assert taken == [Turn.STEP] * 4 + [Turn.ROUNDS] * 2
+    assert turns.turn(2, None, joins=True) is Turn.JOINT_ROUND
+
+
+def test_joint_rounds_that_make_no_guesses_are_given_up() -> None:
+    turns = DraftTurns()
+    for _ in range(4):
+        turns.note_step(2, 1.0)
+    tried = 0
+    while turns.turn(2, 0.001, joins=True) is Turn.JOINT_ROUND:
+        turns.note_joint_round(2, 0, 2, 1.0)
+        tried += 1
+    assert 0 < tried < 100

@@ -1,0 +1,96 @@
+"""Rounds of guesses that several sequences share: the model runs on all of their tokens at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence as Listed
+
+from gemma4_compile import abi
+from gemma4_compile.errors import UsageError
+from gemma4_compile.runtime.device.device import Device
+from gemma4_compile.runtime.engine.model_runner import LoadedModel, ModelRunner
+from gemma4_compile.runtime.engine.rounds import Checked, Rounds
+from gemma4_compile.runtime.engine.sequence import Sequence
+from gemma4_compile.runtime.library.joint_steps import MOST_ROWS, JointSteps
+
+SWITCH = "GEMMA4_JOINT_ROUNDS"
+
+
+def shares_rounds(device: Device) -> bool:
+    """Return whether rounds may share a forward: on a CPU, unless the environment forbids it.
+
+    On a GPU only where it asks for that: none has run these kernels yet.
+    """
+    return os.environ.get(SWITCH, "1" if device.kind.is_host else "0") != "0"
+
+
+class JointRounds:
+    """Begins rounds of several sequences, whose tokens and guesses one forward checks.
+
+    Guesses are made for one sequence after the other, by the drafter, which is small.
+
+    Attributes
+    ----------
+    steps : the calls; None where the library has none of this kind, or they are off
+    """
+
+    def __init__(
+        self, model: LoadedModel, runner: ModelRunner, context_length: int, *, graphs: bool
+    ) -> None:
+        """Take the model."""
+        self._runner = runner
+        self.steps: JointSteps | None = None
+        self._rows = min(MOST_ROWS, model.prefill_chunk, context_length)
+        is_there = model.kv.sequences > 1 and model.library.has(abi.VERIFY_ROWS)
+        if is_there and shares_rounds(model.device):
+            shared = model.library, model.device, model.kv.handle, model.params
+            self.steps = JointSteps(*shared, graphs=graphs, function=abi.VERIFY_ROWS)
+
+    def most_guesses(self, sequences: int) -> int:
+        """Guesses of each of so many sequences, at most; 0 where they share no forward."""
+        if self.steps is None or sequences < 2:
+            return 0
+        return max(self._rows // sequences - 1, 0)
+
+    def begin(self, rounds: Listed[Rounds], token_ids: Listed[int], drafts: int) -> None:
+        """Add to each sequence a token and guesses; the next `advance` of each tells of them.
+
+        As many guesses as that would make, which is none in the first round after other tokens.
+
+        Parameters
+        ----------
+        rounds : of different sequences, two or more
+        token_ids : the one that was chosen last for each
+        drafts : guesses of each that are wished for, no more than `most_guesses`
+
+        Raises
+        ------
+        ContextFullError
+            If there is no room in one of them; nothing is added to any.
+        UsageError
+            If one is named twice, is within a round, or is given no token of the vocabulary; or
+            there are too few, or too many guesses for them. Nothing is added to any.
+        """
+        if len({one.sequence for one in rounds}) < len(rounds):
+            raise UsageError("rounds of several sequences: a sequence is named twice")
+        most = self.most_guesses(len(rounds))
+        if self.steps is None or not 0 < drafts <= most:
+            raise UsageError(
+                f"rounds of {len(rounds)} sequences: expected 1 to {most} guesses, found {drafts}"
+            )
+        for one, token_id in zip(rounds, token_ids, strict=True):
+            one.check(token_id)
+        pairs = zip(rounds, token_ids, strict=True)
+        tokens = [[token_id, *one.guess(token_id, drafts)] for one, token_id in pairs]
+        ids = [token_id for own in tokens for token_id in own]
+        if self._runner.window is not None:
+            self._runner.window.put(ids)
+        sequences, counts = [one.sequence for one in rounds], [len(own) for own in tokens]
+        Sequence.begin_rounds(sequences, counts)
+        logits, states = self.steps.run(ids)
+        Sequence.end_rounds(sequences, counts)
+        first = 0
+        for one, own in zip(rounds, tokens, strict=True):
+            version = one.sequence.version
+            one.note_checked(Checked(own[0], own[1:], logits, states, first, version))
+            first += len(own)
