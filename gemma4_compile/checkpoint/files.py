@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from pathlib import Path
 
 from gemma4_compile.checkpoint.beginnings import BEGIN_BYTES, check_is_file_itself
@@ -50,7 +51,14 @@ def read_text(path: Path, limit: int = MAX_JSON_BYTES) -> str:
     except OSError as error:
         raise CheckpointError(f"cannot read `{path}`: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise CheckpointError(f"`{path.name}` is damaged: not UTF-8 text") from error
+        # As `>` of Windows PowerShell writes.
+        is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        raise CheckpointError(
+            f"`{path.name}` is damaged: not UTF-8 text" + (", but UTF-16" if is_utf16 else ""),
+            hint="save it as UTF-8"
+            if is_utf16
+            else "download the file again; where it was edited, save it as UTF-8",
+        ) from error
 
 
 def read_json(

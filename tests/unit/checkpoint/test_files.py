@@ -14,9 +14,11 @@ def test_text_is_utf8_and_bounded(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     with pytest.raises(CheckpointError, match="is missing"):
         read_text(path)
-    path.write_bytes(b"\xff\xfe")
-    with pytest.raises(CheckpointError, match="not UTF-8"):
-        read_text(path)
+    for text, found in (("{}".encode("utf-16"), "not UTF-8 text, but UTF-16"), (b"\xfc", "text$")):
+        path.write_bytes(text)
+        with pytest.raises(CheckpointError, match=found) as caught:
+            read_text(path)
+        assert "save it as UTF-8" in (caught.value.hint or "")
     path.write_text("Grüße")
     assert read_text(path) == "Grüße"
     with pytest.raises(CheckpointError, match="too large"):
