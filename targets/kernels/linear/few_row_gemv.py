@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -56,7 +57,7 @@ from gemma4_compile.targets.kernels.prologues.vectors import VEC4S, round_vec4s
 from gemma4_compile.targets.kernels.tiles.few_row_shape import (
     rows_without_tensor_cores,
 )
-from gemma4_compile.targets.kernels.weights.int8_sums import RowSums
+from gemma4_compile.targets.kernels.weights.int8_sums import RowSums, ScaledSums
 from gemma4_compile.targets.kernels.weights.stepped_lanes import run_of
 from gemma4_compile.targets.spec import TargetSpec
 
@@ -164,22 +165,26 @@ def multiply_rows(matmul: FewRowMatmul, most: int, bound: int, spec: TargetSpec)
         block, begin = Block(thread, shape.block.threads, spec.simd_width), bind(part * most)
         count = bind(tirx.min(i32(n) - begin, most))  # the others are other blocks' to write
         slot, first = bind(tirx.floordiv(thread, lanes)), bind(index * tile)
-        sums = RowSums(shape.sums, block)
+        sums = (ScaledSums if is_int8 and operator.steps_in else RowSums)(shape.sums, block)
         owned = [first + m * slots + slot for m in range(OWN_ROWS)]
         if rows % tile:
             owned = [tirx.min(row, rows - 1) for row in owned]
         own_rows = [bind(row) for row in owned]
         lane = Lane(bind(tirx.floormod(thread, lanes)), lanes, own_rows, first, count, most, begin)
-        totals = no_totals(most)
-        if not is_int8:
-            add_floats(lane, weights, x[0], totals)
-        elif operator.steps_in:
-            add_steps(lane, weights, x[0], bind(matmul.after.input_step), totals)
-        elif len(x) == 1:
-            packed = round_rows(lane, block, x[0], operator.layout.products.interleaved)
-            add_int8(replace(lane, begin=0), weights, *packed, totals)
+        put: Callable[[int, Expr], None]
+        if isinstance(sums, ScaledSums):
+            own = add_steps(lane, weights, x[0], bind(matmul.after.input_step))
+            put = partial(put_integers, sums, lane, *own, slots=slots)
         else:
-            add_int8(lane, weights, x[0], x[1], totals)
+            totals = no_totals(most)
+            if not is_int8:
+                add_floats(lane, weights, x[0], totals)
+            elif len(x) == 1:
+                packed = round_rows(lane, block, x[0], operator.layout.products.interleaved)
+                add_int8(replace(lane, begin=0), weights, *packed, totals)
+            else:
+                add_int8(lane, weights, x[0], x[1], totals)
+            put = partial(put_row, sums, lane, totals, slots=slots)
 
         values = shared((shape.at_once * GROUP,)) if packs else None
 
@@ -200,7 +205,7 @@ def multiply_rows(matmul: FewRowMatmul, most: int, bound: int, spec: TargetSpec)
 
             matmul.pack(block, values, index, packed_row)
 
-        _finish(shape, sums, block, lane, slot, totals, matmul.sums_a_result, finish, after)
+        _finish(shape, sums, block, lane, slot, put, matmul.sums_a_result, finish, after)
 
 
 def no_totals(most: int) -> Buffer:
@@ -338,27 +343,28 @@ def _unpack(packing: ProductPacking, stored: Buffer, integers: Buffer) -> None:
 
 def _finish(
     shape: FewRowShape,
-    sums: RowSums,
+    sums: RowSums | ScaledSums,
     block: Block,
     lane: Lane,
     slot: Expr,
-    totals: Buffer,
+    put: Callable[[int, Expr], None],
     step: int,
     body: Callable[[Expr, Expr, Expr, Sequence[Expr]], None],
     after: Callable[[int], None],
 ) -> None:
     """Add the lanes' sums, of a few rows of x at a time.
 
+    ``put(row of x, row of the tile)`` sets a lane's.
     ``body(row of x, which of those few, row of the tile, step sums)`` all over the block;
     ``after(first of them)`` in all threads.
     """
-    tile, slots, outputs = shape.block.tile, shape.block.slots, shape.block.tile // step
+    tile, outputs = shape.block.tile, shape.block.tile // step
     for begin in range(0, lane.most, shape.at_once):
         with when(lane.count > begin):
             if begin:
                 barrier()  # the rows before may still be being read
             for i in range(begin, min(begin + shape.at_once, lane.most)):
-                put_row(sums, lane, totals, i, (i - begin) * tile + slot, slots)
+                put(i, (i - begin) * tile + slot)
             sums.finish()
             with strided(block, outputs * shape.at_once) as item:
                 own = bind(tirx.floordiv(item, outputs))
@@ -368,6 +374,20 @@ def _finish(
                     added = [sums.total(place + index) for index in range(step)]
                     body(bind(lane.begin + own + begin), own, row, added)
             after(begin)
+
+
+def put_integers(
+    sums: ScaledSums,
+    lane: Lane,
+    integers: Buffer,
+    scales: Buffer,
+    i: int,
+    first: Expr,
+    slots: int,
+) -> None:
+    """As `put_row`, of what `add_steps` gives."""
+    for m in range(OWN_ROWS):
+        sums.put(first + m * slots, lane.lane, integers[i * OWN_ROWS + m], scales[m])
 
 
 def put_row(sums: RowSums, lane: Lane, totals: Buffer, i: int, first: Expr, slots: int) -> None:

@@ -59,9 +59,16 @@ class RowsOfLane(Protocol):
 
 
 def add_steps(
-    lane: RowsOfLane, weights: WeightReader, words: Buffer, step: Expr, totals: Buffer
-) -> None:
-    """Add the lane's products of rows in words, run by run; integers are summed exactly."""
+    lane: RowsOfLane, weights: WeightReader, words: Buffer, step: Expr
+) -> tuple[Buffer, Buffer]:
+    """Add the lane's products of rows in words, run by run.
+
+    Returns
+    -------
+    tuple
+        (most OWN_ROWS,) int32, the lane's sums, exact; (OWN_ROWS,) float32, what a row's sum of all
+        lanes is multiplied by.
+    """
     layout = weights.layout
     run, size = run_of(layout), stored_words(layout)
     count, per_run = layout.cols // run, run // WORD
@@ -106,9 +113,7 @@ def add_steps(
 
     def read_scales(split: Sequence[Buffer], begin: int) -> None:
         own = [bind(as_f32(split[1][row - begin, 0])) for row in lane.rows]
-        store(scales, _OWN.join(own), _OWN.at(0))
+        store(scales, _OWN.join(own) * _OWN.splat(-step), _OWN.at(0))
 
     weights.in_split(lane.first, read_scales)
-    for i in lane.each_row():
-        sums = _OWN.join([as_f32(integers[i * OWN_ROWS + m]) for m in range(OWN_ROWS)])
-        store(totals, sums * (scales[_OWN.at(0)] * _OWN.splat(-step)), _OWN.at(i))
+    return integers, scales

@@ -56,7 +56,7 @@ from gemma4_compile.targets.kernels.weights.int8_lanes import (
     RowStream,
     StagedQuantizedVector,
 )
-from gemma4_compile.targets.kernels.weights.int8_sums import Int8Shape, RowSums
+from gemma4_compile.targets.kernels.weights.int8_sums import Int8Shape, RowSums, ScaledSums
 from gemma4_compile.targets.kernels.weights.stepped_lanes import (
     StagedSteppedVector,
     SteppedSlice,
@@ -108,7 +108,7 @@ class Int8Product:
             staged = StagedQuantizedVector(operator.cols)
             staged.fill(block, self._vec4s(self._args.vector), operator.interleaved)
             self._lane_slice.load(staged.read)
-        self._sums = RowSums(shape, block)
+        self._sums = (ScaledSums if operator.steps_in else RowSums)(shape, block)
 
     def _load_steps(self, own: SteppedSlice) -> None:
         """Take the lane's runs of a vector by the checkpoint's step."""
@@ -151,15 +151,26 @@ class Int8Product:
 
     def _multiply(self, iteration: Index) -> None:
         """The sums of a tile's rows."""
-        shape, sums = self._shape, self._sums
+        shape, sums, own = self._shape, self._sums, self._lane_slice
 
-        self._rows.run_some(
-            iteration * shape.rows,
-            shape.rows,
-            lambda row, *own: sums.put(
-                row * shape.slots + self._slot, self._lane, self._lane_slice.dot(*own)
-            ),
-        )
+        def place(row: Expr) -> Expr:
+            return row * shape.slots + self._slot
+
+        first = iteration * shape.rows
+        if isinstance(own, SteppedSlice):
+            assert isinstance(sums, ScaledSums), "made for it"
+            self._rows.run_some(
+                first,
+                shape.rows,
+                lambda row, *given: sums.put(place(row), self._lane, *own.dot(*given)),
+            )
+        else:
+            assert isinstance(sums, RowSums), "made for it"
+            self._rows.run_some(
+                first,
+                shape.rows,
+                lambda row, *given: sums.put(place(row), self._lane, own.dot(*given)),
+            )
         sums.finish()
 
     def _store(self, iteration: Index) -> None:
@@ -207,7 +218,7 @@ class Int8Product:
 
 def store_packed(
     shape: Int8Shape,
-    sums: RowSums,
+    sums: RowSums | ScaledSums,
     tile: Expr,
     block: Block,
     results: Sequence[Buffer],

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from gemma4_compile.operators.tir import bind, store
+from gemma4_compile.operators.math import as_f32
+from gemma4_compile.operators.tir import bind, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import Block, add, barrier, shared, strided, tree
 
@@ -50,14 +51,19 @@ class Int8Shape:
 class RowSums:
     """The lanes' partial sums of a block's rows, and their totals."""
 
-    def __init__(self, shape: Int8Shape, block: Block) -> None:
+    def __init__(self, shape: Int8Shape, block: Block, dtype: str = "float32") -> None:
         self._shape, self._block = shape, block
-        self._memory = shared((shape.tile * shape.pitch,))
-        self._runs = shared((shape.tile * (shape.runs + 1),)) if shape.runs > 1 else None
+        self._memory = shared((shape.tile * shape.pitch,), dtype)
+        runs = shape.tile * (shape.runs + 1)
+        self._runs = shared((runs,), dtype) if shape.runs > 1 else None
 
     def put(self, row: Expr, lane: Expr, value: Expr) -> None:
         """Set a lane's sum of a row of the tile."""
         store(self._memory, value, row * self._shape.pitch + lane)
+
+    def beside(self, row: Expr) -> Expr:
+        """What was put for the lane behind the last one, which is no part of the sums."""
+        return self._memory[row * self._shape.pitch + self._shape.lanes]
 
     def finish(self) -> None:
         """Add up; afterwards every thread may ask for totals."""
@@ -85,3 +91,28 @@ class RowSums:
     def _add(memory: Buffer, first: Expr, count: int, step: int) -> Expr:
         first = bind(first)
         return bind(tree([memory[first + index * step] for index in range(count)], add))
+
+
+class ScaledSums:
+    """The lanes' partial sums of integers, which are exact, and their totals, scaled once.
+
+    So a row's total has the same bits for any number of lanes, and of rows of x.
+    """
+
+    def __init__(self, shape: Int8Shape, block: Block) -> None:
+        self._integers, self._lanes = RowSums(shape, block, "int32"), shape.lanes
+
+    def put(self, row: Expr, lane: Expr, value: Expr, scale: Expr) -> None:
+        """Set a lane's sum of a row of the tile, and the row's scale."""
+        self._integers.put(row, lane, value)
+        with when(lane == 0):
+            self._integers.put(row, i32(self._lanes), tirx.reinterpret("int32", scale))
+
+    def finish(self) -> None:
+        """See `RowSums`."""
+        self._integers.finish()
+
+    def total(self, row: Expr) -> Expr:
+        """See `RowSums`."""
+        scale = tirx.reinterpret("float32", self._integers.beside(row))
+        return as_f32(self._integers.total(row)) * scale

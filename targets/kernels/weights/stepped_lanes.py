@@ -111,8 +111,8 @@ class SteppedSlice:
         self._centre = bind(total.value * -self._packing.byte_zero)
         self._step = step
 
-    def dot(self, weights: Sequence[Sequence[Expr]], scales: Sequence[Expr]) -> Expr:
-        """The lane's sum for one row, from its runs' words and its scale."""
+    def dot(self, weights: Sequence[Sequence[Expr]], scales: Sequence[Expr]) -> tuple[Expr, Expr]:
+        """The lane's sum of integers for one row, from its runs' words, and its scale."""
         assert self._step is not None, "a vector was loaded"
         total, (scale,) = LocalVar("int32", self._centre), scales
         halves = [
@@ -120,7 +120,7 @@ class SteppedSlice:
         ]
         for index, half in enumerate(halves):
             total.add(dot4(half, self._operands[index]))
-        return scale * self._step * as_f32(total.value)
+        return total.value, scale * self._step
 
 
 class SteppedRowAhead:

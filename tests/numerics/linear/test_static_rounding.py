@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from gemma4_compile.operators.activation_quantization import byte_of
 from gemma4_compile.operators.activations import (
     AS_FLOATS,
     IN_ORDER,
@@ -33,11 +34,13 @@ from gemma4_compile.targets.spec import INT8
 from tests.marks import shares
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.definitions import run
-from tests.numerics.kernel_cases import differences, make_case
+from tests.numerics.kernel_cases import KernelCase, differences, make_case
 from tests.numerics.linear.test_linear import close, gelu, stored
 from tests.web.dawn import VulkanDriver
 
 Floats = npt.NDArray[np.float64]
+Floats32 = npt.NDArray[np.float32]
+FEW = 9
 PAIRS, GATE, CAPPED = (
     one.value for one in (Epilogue.GELU_PAIRS, Epilogue.GELU_GATE, Epilogue.SOFTCAP)
 )
@@ -224,3 +227,48 @@ def test_kernels_round_their_inputs_as_the_definitions_do(
     spec = replace(target_spec("webgpu"), activations=INT8)
     results = run_on_dawn(cases, spec, lavapipe, tmp_path)
     assert not (wrong := differences(cases, results)), "\n".join(wrong)
+
+
+def test_of_values_that_are_off_as_many_move_as_they_are_off_in_steps() -> None:
+    """What another order of a norm's sum does to the words that it rounds to."""
+    x, step, part = np.random.default_rng(8).normal(0, 1, 1_000_000), 0.025, 2.0**-12
+    moved = np.abs(held(x * (1 + part), step) - held(x, step)) / step
+    assert np.rint(moved).max() == 1
+    share = np.abs(x / step).mean() * part  # 0.8 %: 5 deviations of what is counted are 6 % of it
+    assert abs(np.rint(moved).mean() / share - 1) < 0.06
+
+
+def with_known_sums(
+    rows: Rows, bits: int, cols: int, in_dtype: str = PACKED
+) -> tuple[KernelCase, Floats32]:
+    """A matmul whose outputs have no step, and what it gives: sums of integers, scaled once."""
+    operator, rng = stepped(rows, bits, cols, (40,), in_dtype), np.random.default_rng(cols + bits)
+    x = rng.integers(-128, 128, (rows.count(FEW), cols), dtype=np.int8)
+    order = [4 * word + byte_of(byte, operator.interleaved)
+             for word in range(cols // 4) for byte in range(4)]  # fmt: skip
+    step = np.float32(2.0**-5)  # a quotient by it is exact
+    given = np.ascontiguousarray(x[:, order]).view(np.uint32) if in_dtype == PACKED else x * step
+    codes = rng.integers(0, 1 << bits, (40, cols)).astype(np.uint8)
+    scales = rng.uniform(-0.02, 0.02, (40, 1)).astype(np.float32)
+    packing = RowScheme(bits).packing
+    steps, y = np.array([step, 0], np.float32), np.zeros((len(x), 40), np.float32)
+    args = (given, packing.pack(codes), scales, steps, y)
+    sums = x.astype(np.int64) @ (codes.astype(np.int64) - packing.zero_point).T
+    assert np.abs(sums).max() < 1 << 24, "float32 holds them"
+    expected = sums.astype(np.float32) * (scales * step).T
+    return KernelCase(operator, args, (len(args) - 1,), (expected,)), expected
+
+
+@pytest.mark.dawn
+def test_a_row_of_a_few_has_the_bits_of_one_alone(lavapipe: VulkanDriver, tmp_path: Path) -> None:
+    """Lanes' sums are integers, so that their number, which is the kernel's own, says nothing."""
+    wanted: list[tuple[Rows, int, int, str]] = [
+        (rows, bits, cols, PACKED)
+        for bits, cols in ((2, 1536), (4, 416), (8, 1536))
+        for rows in (ONE, Few(FEW))
+    ]
+    found = [with_known_sums(*one) for one in [*wanted, (ONE, 4, 416, "float32")]]
+    spec = replace(target_spec("webgpu"), activations=INT8)
+    results = run_on_dawn([case for case, _ in found], spec, lavapipe, tmp_path)
+    for (case, expected), (result,) in zip(found, results, strict=True):
+        np.testing.assert_array_equal(result, expected, err_msg=str(case.operator))
