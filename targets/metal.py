@@ -52,6 +52,8 @@ TILES = {
     "small": read_tuning("metal-small"),
     # Half of the channels a step, so that two threadgroups' tiles take as much memory as one's.
     "shallow": read_tuning("metal-shallow"),
+    # Queries by the caches and not by threadgroup memory, of which keys then have the more.
+    "direct": read_tuning("metal-direct"),
 }
 """Other tiles by what their limits are called after; `gemma4-chat --tune` chooses among them."""
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from gemma4_compile.targets.byte_tile_tuning import ByteTileTuning
+from gemma4_compile.targets.simdgroup_tuning import SimdgroupTuning
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -330,27 +331,6 @@ class FusionTuning:
     max_combined_splits: int = 16
     few_row_product_width: int = 1536
     max_paired_weights: int = 256 << 10
-
-
-@dataclass(frozen=True)
-class SimdgroupTuning:
-    """Tiles of Metal's simdgroup matrices; all are multiples of 8.
-
-    Attributes
-    ----------
-    rows, columns, depth : rows of x, rows of W and channels of a threadgroup's step
-    part_rows, part_columns : of them, one simdgroup's
-    expert_columns : rows of W of a threadgroup, of a chunk's experts
-    keys : of a tile of a chunk's attention
-    """
-
-    rows: int = 64
-    columns: int = 64
-    depth: int = 32
-    part_rows: int = 32
-    part_columns: ClassVar[int] = 32
-    expert_columns: int = 128
-    keys: int = 64
 
 
 @dataclass(frozen=True)

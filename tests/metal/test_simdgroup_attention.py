@@ -69,11 +69,12 @@ def chunk_cases(name: str) -> list[KernelCase]:
 
 def check(
     cases: list[KernelCase], device: tvm.runtime.Device, folder: Path, spec: TargetSpec = SPEC
-) -> None:
-    """Hold results against the definitions, all of kernels with matrices."""
+) -> list[str]:
+    """Hold results against the definitions, all of kernels with matrices; their texts."""
     sources = check_both_orders(cases, spec, device, folder)
     assert sources
     assert all("simdgroup_multiply_accumulate(" in source for source in sources)
+    return sources
 
 
 @pytest.mark.parametrize("name", slow_unless(QUICK.__eq__, EMULATED))
@@ -83,16 +84,19 @@ def test_a_chunk(name: str, metal_device: tvm.runtime.Device, tmp_path: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [QUICK, "E2B full", "E2B sliding"])
-def test_a_chunk_in_tiles_of_fewer_keys(
+def test_a_chunk_in_other_tiles(
     name: str, metal_device: tvm.runtime.Device, tmp_path: Path
 ) -> None:
-    usual = SPEC.tuning.simdgroups.keys
-    tunings = {size: one for one in TILES.values() if (size := one.simdgroups.keys) != usual}
-    assert tunings
-    for keys, tuning in tunings.items():
+    sizes = {(one.simdgroups.keys, one.simdgroups.direct_queries): one for one in TILES.values()}
+    sizes.pop((SPEC.tuning.simdgroups.keys, False))
+    assert len(sizes) == 2
+    evenly = EMULATED[name].heads // EMULATED[name].kv_heads % 8 == 0
+    for (keys, direct), tuning in sizes.items():
         (tmp_path / str(keys)).mkdir()
         spec = replace(SPEC, tuning=tuning)
-        check(chunk_cases(name), metal_device, tmp_path / str(keys), spec)
+        sources = check(chunk_cases(name), metal_device, tmp_path / str(keys), spec)
+        loaded = ["(&(q_ptr[" in source for source in sources]
+        assert all(loaded) if direct and evenly else not any(loaded)
 
 
 @pytest.mark.slow
@@ -161,7 +165,7 @@ METAL = [one for one in LIMITS.values() if one.simdgroup_matrices]
 def test_divisions_fit() -> None:
     spec = target_spec("metal", "simdgroups")
     divisions: tuple[tuple[Callable[[int], SimdgroupAttentionShape], range], ...] = (
-        *((partial(chunk_division, spec=one), range(16, 513, 16)) for one in METAL),
+        *((partial(chunk_division, group=8, spec=one), range(16, 513, 16)) for one in METAL),
         (head_division, range(16, 129, 8)),
     )
     for division, dims in divisions:
@@ -175,7 +179,7 @@ def test_divisions_fit() -> None:
             assert shape.keys % shape.keys_at_once == 0
             assert pitch_of(dim) % 4 == 2, "neighbouring rows in other banks"
     assert all(
-        chunk_division(dim, one).fits(one) for dim in (16, 64, 128, 256, 512) for one in METAL
+        chunk_division(dim, 8, one).fits(one) for dim in (16, 64, 128, 256, 512) for one in METAL
     )
     assert all(head_division(dim).fits(spec) for dim in (64, 72))
     assert not head_division(256).fits(spec), "more sums than registers"

@@ -43,6 +43,7 @@ from gemma4_compile.targets.kernels.tiles.simdgroup_matrices import (
     SIMDGROUP,
     clear,
     load,
+    load_rows,
     matrices,
     multiply,
     save,
@@ -77,7 +78,9 @@ class AttentionOperands:
     key, value : (rows, KV heads, channels)
     g : KV head
     slot : row of K and V of a key's number, which is within range
-    place : row of q and the head's first channel of a row of the threadgroup, within range
+    place : row of q and the head's first channel of a row of the threadgroup, within range; of
+        eight rows from a multiple of eight on, the heads follow each other where the shape is
+        `direct`
     """
 
     q: Buffer
@@ -112,7 +115,8 @@ class SimdgroupAttention:
         self.left = matrices(max(shape.tall, shape.score_tall))
         self.right = matrices(max(2, shape.score_wide))
         self.vec4s = shape.depth // VECTOR
-        self.q_next = local((self._iterations(shape.rows, self.vec4s) * VECTOR,), "float32")
+        staged = self._iterations(shape.staged_rows, self.vec4s)
+        self.q_next = local((staged * VECTOR,), "float32") if staged else None
         dtype = str(args.key.dtype)
         self.k_next = local((self._iterations(shape.keys, self.vec4s) * VECTOR,), dtype)
         across_values = shape.dim // VECTOR
@@ -154,14 +158,18 @@ class SimdgroupAttention:
 
     def _find_queries(self) -> None:
         self.queries: list[tuple[Item, Place]] = []
-        for item in self._items(self.shape.rows, self.vec4s):
+        for item in self._items(self.shape.staged_rows, self.vec4s):
             self.queries.append((item, self.args.place(item[0])))
+        self.direct: list[Place] = []  # of the first rows of matrices
+        for i in range(self.shape.score_tall if self.shape.direct else 0):
+            self.direct.append(self.args.place(bind((self.score_band + i) * SIDE)))
 
     def read_scored(self, step: Expr, base: Expr, last: Expr) -> None:
         """Read the thread's share of a step of channels of queries and keys."""
         channel = bind(step * self.shape.depth)
         for index, ((_, vec4, _), (token, column)) in enumerate(self.queries):
             at = T.ramp(column + channel + vec4 * VECTOR, 1, VECTOR)
+            assert self.q_next is not None, "queries are staged"
             put(self.q_next, index, self.args.q[token, at])
         for index, (row, vec4, _) in enumerate(self._items(self.shape.keys, self.vec4s)):
             slot = materialize(self.args.slot(tirx.min(base + row, last)))
@@ -169,8 +177,9 @@ class SimdgroupAttention:
             put(self.k_next, index, self.args.key[slot, self.args.g, at])
 
     def _write_scored(self) -> None:
-        pitch, rows = pitch_of(self.shape.depth), self.shape.rows
+        pitch, rows = pitch_of(self.shape.depth), self.shape.staged_rows
         for index, ((row, vec4, inside), _) in enumerate(self.queries):
+            assert self.q_next is not None, "queries are staged"
             self._write(self.q_next, index, row * pitch + vec4, inside)
         for index, (row, vec4, inside) in enumerate(self._items(self.shape.keys, self.vec4s)):
             self._write(self.k_next, index, (row + rows) * pitch + vec4, inside)
@@ -219,7 +228,7 @@ class SimdgroupAttention:
                 self.read_scored(step + 1, base, last)
             with when(step + 1 == steps):
                 self._read_values(base, last)
-            self._multiply_scored()
+            self._multiply_scored(step)
             barrier()  # the step's queries and keys have been read
         pitch = pitch_of(shape.keys)
         for i in range(shape.score_tall):
@@ -228,19 +237,22 @@ class SimdgroupAttention:
                 place = row * pitch + (self.score_part + j) * SIDE_VECTORS
                 save(self.products, i * shape.score_wide + j, self.scores, place, pitch)
 
-    def _multiply_scored(self) -> None:
+    def _multiply_scored(self, step: Expr) -> None:
         shape, pitch = self.shape, pitch_of(self.shape.depth)
         first_q = bind(self.score_band * (SIDE * pitch))
-        first_k = bind((self.score_part + shape.rows // SIDE) * (SIDE * pitch))
-        sides = (
-            (self.left, shape.score_tall, first_q, False),
-            (self.right, shape.score_wide, first_k, True),
-        )
+        first_k = bind((self.score_part + shape.staged_rows // SIDE) * (SIDE * pitch))
         with T.serial(0, shape.depth // SIDE) as eight:
-            for side, count, first, transposed in sides:
-                for i in range(count):
-                    place = first + i * SIDE * pitch + eight * SIDE_VECTORS
-                    load(side, i, self.stage, place, pitch, transposed)
+            for i in range(shape.score_tall):
+                if shape.direct:
+                    token, column = self.direct[i]
+                    first = self.args.q[token, column + step * shape.depth + eight * SIDE]
+                    load_rows(self.left, i, first, shape.dim)
+                else:
+                    place = first_q + i * SIDE * pitch + eight * SIDE_VECTORS
+                    load(self.left, i, self.stage, place, pitch)
+            for j in range(shape.score_wide):
+                place = first_k + j * SIDE * pitch + eight * SIDE_VECTORS
+                load(self.right, j, self.stage, place, pitch, transposed=True)
             for i in range(shape.score_tall):
                 for j in range(shape.score_wide):
                     total = self.products, i * shape.score_wide + j

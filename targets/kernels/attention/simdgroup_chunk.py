@@ -17,7 +17,10 @@ from gemma4_compile.targets.kernels.attention.simdgroup_block import (
     SimdgroupAttention,
 )
 from gemma4_compile.targets.kernels.attention.simdgroup_runs import Run, attend_to_runs
-from gemma4_compile.targets.kernels.attention.simdgroup_shape import chunk_division
+from gemma4_compile.targets.kernels.attention.simdgroup_shape import (
+    SimdgroupAttentionShape,
+    chunk_division,
+)
 from gemma4_compile.targets.kernels.common.blocks import launch
 from gemma4_compile.targets.spec import TargetSpec
 
@@ -28,7 +31,11 @@ def fits_simdgroups(operator: PrefillAttention, spec: TargetSpec) -> bool:
     Keys in parts are left to the other kernel, which takes up the sums of the part before.
     """
     is_exact = not operator.rounds_to_halves and operator.part.is_whole
-    return is_exact and chunk_division(operator.head_dim, spec).fits(spec)
+    return is_exact and _division(operator, spec).fits(spec)
+
+
+def _division(operator: PrefillAttention, spec: TargetSpec) -> SimdgroupAttentionShape:
+    return chunk_division(operator.head_dim, operator.heads // operator.kv_heads, spec)
 
 
 def make_simdgroup_chunk_attention(operator: PrefillAttention, spec: TargetSpec) -> tirx.PrimFunc:
@@ -38,7 +45,7 @@ def make_simdgroup_chunk_attention(operator: PrefillAttention, spec: TargetSpec)
     Shared: scores of a tile, a step of queries and keys or one of values, diagonal matrices.
     Reference: `PrefillAttention.definition`.
     """
-    shape, dim = chunk_division(operator.head_dim, spec), operator.head_dim
+    shape, dim = _division(operator, spec), operator.head_dim
     with function(scheduled=True) as build:
         args = GroupArguments.declare(build, operator)
         grid = operator.kv_heads, args.tiles(shape.rows)

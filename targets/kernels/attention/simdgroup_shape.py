@@ -16,6 +16,7 @@ MOST_SUMS = 32  # matrices of a simdgroup's results: 64 registers of a thread
 MOST_SIMDGROUPS = 8
 VALUE_FLOATS = 4352  # of a step's values, about as much as a step's queries and keys take
 DEPTHS = (32, 24, 16)  # channels of a step of scores
+DIRECT_DEPTH = 64  # where its queries take no memory
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class SimdgroupAttentionShape:
     keys : of a tile
     bands, parts : simdgroups that share the rows of the result, and its channels
     score_bands : simdgroups that share the rows of scores; the others share the keys
+    direct : queries are loaded as matrices from their tensor, and take no memory
     """
 
     dim: int
@@ -37,6 +39,7 @@ class SimdgroupAttentionShape:
     bands: int
     parts: int
     score_bands: int
+    direct: bool = False
 
     @property
     def threads(self) -> int:
@@ -71,7 +74,13 @@ class SimdgroupAttentionShape:
     @property
     def depth(self) -> int:
         """Channels of a step of scores; 0 where steps would be too short."""
-        return next((depth for depth in DEPTHS if self.dim % depth == 0), 0)
+        depths = (DIRECT_DEPTH, *DEPTHS) if self.direct else DEPTHS
+        return next((depth for depth in depths if self.dim % depth == 0), 0)
+
+    @property
+    def staged_rows(self) -> int:
+        """Queries that lie in memory, before the keys."""
+        return 0 if self.direct else self.rows
 
     @property
     def keys_at_once(self) -> int:
@@ -89,7 +98,7 @@ class SimdgroupAttentionShape:
     @property
     def stage_vectors(self) -> int:
         """Memory of a step's queries and keys, of its values, or of results on their way out."""
-        scored = (self.rows + self.keys) * pitch_of(self.depth)
+        scored = (self.staged_rows + self.keys) * pitch_of(self.depth)
         valued = max(self.keys_at_once, self.bands * SIDE) * pitch_of(self.dim)
         return max(scored, valued)
 
@@ -125,12 +134,18 @@ def pitch_of(width: int) -> int:
     return (width if width % (2 * SIDE) else width + SIDE) // VECTOR
 
 
-def chunk_division(dim: int, spec: TargetSpec) -> SimdgroupAttentionShape:
-    """Of heads whose channels several simdgroups share, so that a row has many keys in memory."""
+def chunk_division(dim: int, group: int, spec: TargetSpec) -> SimdgroupAttentionShape:
+    """Of heads whose channels several simdgroups share, so that a row has many keys in memory.
+
+    Parameters
+    ----------
+    group : query heads of a KV head, which are rows: eight of them lie evenly if a token has them
+    """
     parts = _power_of_two_in(dim // SIDE)
     bands = min(4, MOST_SIMDGROUPS // parts)
-    keys = spec.tuning.simdgroups.keys
-    return SimdgroupAttentionShape(dim, 32, keys, bands, parts, score_bands=2)
+    size = spec.tuning.simdgroups
+    direct = size.direct_queries and group % SIDE == 0
+    return SimdgroupAttentionShape(dim, 32, size.keys, bands, parts, score_bands=2, direct=direct)
 
 
 def head_division(dim: int) -> SimdgroupAttentionShape:

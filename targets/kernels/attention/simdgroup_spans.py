@@ -19,14 +19,21 @@ from gemma4_compile.targets.kernels.attention.simdgroup_block import (
     SimdgroupAttention,
 )
 from gemma4_compile.targets.kernels.attention.simdgroup_runs import Run, attend_to_runs
-from gemma4_compile.targets.kernels.attention.simdgroup_shape import chunk_division
+from gemma4_compile.targets.kernels.attention.simdgroup_shape import (
+    SimdgroupAttentionShape,
+    chunk_division,
+)
 from gemma4_compile.targets.kernels.common.blocks import launch
 from gemma4_compile.targets.spec import TargetSpec
 
 
 def fits_simdgroups(operator: SpanAttention, spec: TargetSpec) -> bool:
     """Return whether an encoder's attention has `make_simdgroup_span_attention`."""
-    return chunk_division(operator.head_dim, spec).fits(spec)
+    return _division(operator, spec).fits(spec)
+
+
+def _division(operator: SpanAttention, spec: TargetSpec) -> SimdgroupAttentionShape:
+    return chunk_division(operator.head_dim, operator.heads // operator.kv_heads, spec)
 
 
 def make_simdgroup_span_attention(operator: SpanAttention, spec: TargetSpec) -> tirx.PrimFunc:
@@ -34,7 +41,7 @@ def make_simdgroup_span_attention(operator: SpanAttention, spec: TargetSpec) -> 
 
     Reference: `SpanAttention.definition`.
     """
-    shape, dim = chunk_division(operator.head_dim, spec), operator.head_dim
+    shape, dim = _division(operator, spec), operator.head_dim
     n, width, group = (
         symbolic_rows(None),
         operator.heads * dim,

@@ -42,8 +42,8 @@ from gemma4_compile.targets.kernels.tiles.loaders import (
     lane_of,
 )
 from gemma4_compile.targets.kernels.tiles.products import ITEM_BYTES, Finish
+from gemma4_compile.targets.simdgroup_tuning import SimdgroupTuning
 from gemma4_compile.targets.spec import TargetSpec
-from gemma4_compile.targets.tuning import SimdgroupTuning
 
 SIMDGROUP = 32  # threads
 SIDE = 8  # rows, columns and channels of a matrix
@@ -84,6 +84,18 @@ def load(
     T.evaluate(
         T.metal.simdgroup_load(to.data, number, at, pitch * VECTOR, transpose_matrix=transposed)
     )
+
+
+def load_rows(to: Matrices, number: int, first: Expr, pitch: int) -> None:
+    """Load a matrix from a tensor of float32.
+
+    Parameters
+    ----------
+    first : the element that it begins with
+    pitch : elements from a row to the next
+    """
+    at = T.address_of(first)
+    T.evaluate(T.metal.simdgroup_load(to.data, number, at, pitch, transpose_matrix=False))
 
 
 def save(source: Matrices, number: int, memory: Buffer, place: Index, pitch: int) -> None:
