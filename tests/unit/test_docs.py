@@ -54,3 +54,11 @@ def test_the_index_names_every_page() -> None:
     pages = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs/reports").glob("*.md")]
     names = [path.relative_to(ROOT / "docs").as_posix() for path in pages]
     assert [name for name in names if f"]({name})" not in index] == ["README.md"]
+
+
+def test_decisions_have_numbers_of_their_own() -> None:
+    """Two branches take the same next one: the second must see it."""
+    pages = sorted((ROOT / "docs" / "adr").glob("*.md"))
+    numbers = [page.name[:4] for page in pages]
+    assert numbers == [f"{number:04}" for number in range(1, len(pages) + 1)]
+    assert [page.read_text("utf-8").split(":")[0] for page in pages] == [f"# {n}" for n in numbers]
