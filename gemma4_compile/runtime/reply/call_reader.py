@@ -47,6 +47,7 @@ _ARGUMENTS = (
     *("arguments", "parameters", "args", "input", "tool_input", "tool_args", "action_input"),
 )
 _WRAPPERS = ("tool_calls", "tool_call", "function_call")
+_NAME = re.compile(r"[^\s{}()\[\],'\"=]+")  # as after `call:`
 _PAIR = re.compile(r"[A-Za-z_]\w*[:=](?!//)")
 
 
@@ -291,7 +292,7 @@ def _named_call(said: object) -> ToolCall:
     if call or len(names) != 1 or len(arguments) > 1:
         raise ToolCallError("expected `call:NAME{...}`")
     values = _said_arguments(arguments[0]) if arguments else {}
-    if not isinstance(values, dict):
+    if not isinstance(values, dict) or not _NAME.fullmatch(names[0]):
         raise ToolCallError("expected `call:NAME{...}`")
     return ToolCall(names[0], values)
 

@@ -45,7 +45,8 @@ __all__ = ["Number", "ToolCall", "ToolCallError", "parse_tool_call", "parse_tool
 
 _HEAD = re.compile(r"\s*call\s*:\s*([^\s{}()\[\],'\"=]+)\s*(?=[{(])")
 _NO_HEAD = re.compile(r"\s*call\s*:\s*(?=\{)")  # before an object that names the call
-_NAME_ALONE = re.compile(r"\s*call\s*:\s*([A-Za-z_][\w./:-]*)\s*")
+# Neither an address nor the end of a sentence; a colon after it announces what did not come.
+_NAME_ALONE = re.compile(r"\s*call\s*:\s*(?!\w+://)([A-Za-z_](?:[\w./:-]*\w)?):?\s*")
 _HEAD_WITHOUT_CALL = re.compile(r"\s*(?!call\b)([A-Za-z_][\w./-]*)\s*(?=[{(])")
 _FENCE = re.compile(r"\s*(`{1,3})(?:\w+(?=\n))?")
 _ENDS = re.compile(r"(?<!\s)\s*[,:=}\])]")  # white space is gone through once

@@ -21,7 +21,10 @@ const TEMPLATE = /()`((?:(?!\$\{)[^`\\])*)`(?!`)/suy;
 const TWICE = /\{\s*(?=\{)/y;
 /** Before an object that names the call. */
 const NO_HEAD = /\s*call\s*:\s*(?=\{)/y;
-const NAME_ALONE = /^\s*call\s*:\s*([A-Za-z_][\w./:-]*)\s*$/;
+// Neither an address nor the end of a sentence; a colon after it announces what did not come.
+const NAME_ALONE = /^\s*call\s*:\s*(?!\w+:\/\/)([A-Za-z_](?:[\w./:-]*\w)?):?\s*$/;
+/** As after `call:`. */
+const NAME = /^[^\s{}()[\],'"=]+$/;
 const MOST_BRACES = 3; // that a call may have at its end and not at its beginning
 const NAMES = ["name", "function", "tool", "tool_name", "function_name", "action"];
 const ARGUMENTS = ["arguments", "parameters", "args", "input", "tool_input", "tool_args", "action_input"];
@@ -315,7 +318,7 @@ function namedCall(said: Value | undefined): ToolCall {
   const given = call[stated[0] ?? ""];
   const args = typeof given === "string" ? new Reader(given).object() : given;
   const isOne = names.length === 1 && stated.length === 1 && Object.keys(call).length === 2;
-  if (typeof name !== "string" || !isFields(args) || !isOne) throw new SyntaxError("no call");
+  if (typeof name !== "string" || !NAME.test(name) || !isFields(args) || !isOne) throw new SyntaxError("no call");
   return { name, args };
 }
 
