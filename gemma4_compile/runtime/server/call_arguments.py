@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections.abc import Mapping
 
-from gemma4_compile.runtime.reply.tool_calls import ToolCallError, parse_tool_call
+from gemma4_compile.runtime.reply.tool_calls import ToolCallError, parse_tool_calls
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.body import parse_json
 from gemma4_compile.runtime.server.fields import Fields
@@ -19,7 +19,8 @@ def read_arguments(function: Fields, field: str = "arguments") -> Mapping[str, o
     """The arguments of a call: an object, or its JSON; nothing where a function takes nothing.
 
     The text may be what a model wrote, whoever read it: JSON twice, a Python dictionary, or JSON
-    with line breaks in its strings. It is read as replies are.
+    with line breaks in its strings. It is read as replies are, but nothing is put in at its end:
+    whether a text was cut there is not known, and `12` may have been `123`.
     """
     arguments = function.raw(field)
     for _ in range(_MOST_WRAPPINGS):
@@ -38,7 +39,9 @@ def _said_arguments(function: Fields, field: str, text: str) -> object:
     except (ApiError, UnicodeError) as error:
         if text.startswith("{"):
             with contextlib.suppress(ToolCallError):
-                return parse_tool_call([f"call:f{text}"]).arguments
+                found = parse_tool_calls([f"call:f{text}"], is_whole=False)
+                if len(found) == 1:
+                    return found[0].arguments
         why = str(error).removeprefix("the body is not JSON: ")
         raise function.error(
             field, f"{_EXPECTED}, found other text ({why}): leave a call out that was cut"

@@ -32,10 +32,21 @@ def test_what_can_only_be_one_object_is_read(said: Any, meant: Any) -> None:
     assert read_arguments(Fields({"input": said}), "input") == meant
 
 
-@pytest.mark.parametrize(
-    "said",
-    ["city", "[1]", '{"city": "Par', "5", 5, [1], True, "{'a': 1, 'a': 2}", '{"a": "\ud800"}'],
-)
+OTHERS = [
+    "city",
+    "[1]",
+    "5",
+    5,
+    [1],
+    True,
+    "{'a': 1, 'a': 2}",
+    '{"a": "\ud800"}',
+    '{"a": 1}{"b": 2}',
+]
+CUT = ['{"city": "Par', '{"lines": 12', '{"city": "Paris"', '{a:<|"|>Par}']
+
+
+@pytest.mark.parametrize("said", [*OTHERS, *CUT])
 def test_what_is_no_object_is_refused_by_name(said: Any) -> None:
     with pytest.raises(ApiError, match=r"`calls\[0\].arguments`: expected a JSON object") as caught:
         read_arguments(Fields({"arguments": said}, "calls[0]"))
