@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from gemma4_compile.runtime.server import asks
 from gemma4_compile.runtime.server.api_error import ApiError
@@ -55,9 +55,7 @@ def schema_of(fields: Fields, name: str) -> Mapping[str, object] | None:
     if kind not in ("text", "json_object", "json_schema"):
         raise form.error("type", "expected text, json_object or json_schema")
     form.skip_unknown(_FORM, asks.RESPONSE_FORMAT)
-    for field in form.names():
-        if field not in _FORM and isinstance(form.raw(field), (dict, list)) and form.raw(field):
-            raise form.error(field, asks.ONLY_SCHEMAS, code="unsupported_value")
+    _refuse_objects(form, _FORM)
     found = [each for each in (_given(form), _wrapped(form)) if each is not None]
     if kind == "text":
         if any(found):
@@ -74,14 +72,22 @@ def _wrapped(form: Fields) -> Mapping[str, object] | None:
     """The schema in `json_schema`; any object where that names none."""
     if not form.has("json_schema"):
         return None
-    named = form.inner("json_schema", _parsed(form, "json_schema"))
+    named = form.inner("json_schema", _parsed(form, "json_schema")).with_synonyms(_SCHEMAS)
     if named.has("schema"):
         named.skip_unknown(_NAMED, asks.RESPONSE_FORMAT)
         return _given(named)
     if not _KEYWORDS.isdisjoint(named.names()):  # without its wrapper
         return _parsed(form, "json_schema")
     named.skip_unknown(_NAMED, asks.RESPONSE_FORMAT)
+    _refuse_objects(named, _NAMED)
     return ANY_OBJECT
+
+
+def _refuse_objects(form: Fields, known: Collection[str]) -> None:
+    """Raise ApiError for what may be a schema under a name that nobody is known to use."""
+    for field in form.names():
+        if field not in known and isinstance(form.raw(field), (dict, list)) and form.raw(field):
+            raise form.error(field, asks.ONLY_SCHEMAS, code="unsupported_value")
 
 
 def _given(form: Fields) -> Mapping[str, object] | None:

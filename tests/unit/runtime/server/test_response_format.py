@@ -30,6 +30,7 @@ def schema_of(form: Any) -> Any:
         {"type": "json_object", "json_schema": {"schema": SCHEMA}},
         {"type": "json_object", "response_schema": SCHEMA},
         {"type": "json_schema", "responseSchema": json.dumps(SCHEMA)},
+        {"type": "json_schema", "json_schema": {"name": "n", "response_schema": SCHEMA}},
     ],
 )
 def test_a_schema_is_found_where_clients_put_it(form: Any) -> None:
@@ -69,6 +70,7 @@ def test_a_form_without_a_schema(form: Any, schema: Any) -> None:
         ({"type": "json_object", "schema": SCHEMA, "json_schema": {"schema": {}}}, ".schema"),
         ({"type": "json_object", "value": SCHEMA}, ".value"),
         ({"type": "json_object", "jsonSchema": SCHEMA}, ".jsonSchema"),
+        ({"type": "json_schema", "json_schema": {"value": SCHEMA}}, ".json_schema.value"),
         ({"type": "json_object", "schema": {}, "response_schema": SCHEMA}, ".response_schema"),
         ({"type": "json_schema", "json_schema": {"parameters": SCHEMA}}, ".json_schema.parameters"),
         (
