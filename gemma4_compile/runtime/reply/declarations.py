@@ -160,6 +160,9 @@ def _found(root: Schema, reference: str) -> object:
 def _plain(schema: Schema) -> Schema:
     """The schema with one type and a list of values, where it says so in other words."""
     plain = dict(schema)
+    if "type" in plain:
+        kind = plain["type"]
+        plain["type"] = [*map(_word, kind)] if isinstance(kind, list) else _word(kind)
     if "const" in plain:
         plain.setdefault("enum", [plain.pop("const")])
     values = plain.get("enum")
@@ -186,6 +189,11 @@ def _plain(schema: Schema) -> Schema:
     if isinstance(items, list) and items and not isinstance(plain.get("items"), Mapping):
         plain["items"] = {"anyOf": items}
     return plain
+
+
+def _word(kind: object) -> object:
+    """A type in small letters: Google's own API writes `OBJECT`."""
+    return kind.lower() if isinstance(kind, str) and kind.lower() in _TYPES.values() else kind
 
 
 def _all_of(members: Sequence[object]) -> Schema:

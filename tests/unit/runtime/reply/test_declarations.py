@@ -77,6 +77,11 @@ CASES: dict[str, tuple[Any, Any]] = {
         {"type": "string", "enum": ["a"], "nullable": True},
     ),
     "one type": ({"type": ["integer"]}, INTEGER),
+    "types in capitals": ({"type": ["STRING", "NULL"]}, {**STRING, "nullable": True}),
+    "Optional in capitals": (
+        {"anyOf": [{**GUEST, "type": "OBJECT"}, {"type": "NULL"}]},
+        {**GUEST, "nullable": True},
+    ),
     "null": ({"anyOf": [NULL]}, NULL),
     "const": ({"const": "person"}, {"type": "string", "enum": ["person"]}),
     "integers": ({"enum": [1, 2]}, {"type": "integer", "enum": [1, 2]}),
