@@ -41,8 +41,12 @@ def test_a_diagnosis_holds_what_a_report_needs(
 
 
 def test_a_damaged_package_is_diagnosed_all_the_same(
-    tiny_package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_package: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("GEMMA4_JOINT_ROUNDS", "1")
     folder, path = tmp_path / "package", tmp_path / "report.txt"
     shutil.copytree(tiny_package, folder)
     (folder / "model.so").write_bytes(b"not a library")
@@ -54,6 +58,7 @@ def test_a_damaged_package_is_diagnosed_all_the_same(
     assert "FAULT: found 13" in text
     assert text.count("\nFAULT: ") >= 2
     assert "apache-tvm: 0." in text
+    assert "GEMMA4_JOINT_ROUNDS: 1" in text, "what else a report's reader asks for"
 
 
 def test_a_file_that_cannot_be_written_is_a_usage_error(
