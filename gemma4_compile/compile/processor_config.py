@@ -14,7 +14,7 @@ from gemma4_compile.checkpoint.chat_files import PROCESSOR_FILE
 from gemma4_compile.checkpoint.files import read_json
 from gemma4_compile.media.limits import SAMPLE_RATE_HZ, VIDEO_FRAMES
 from gemma4_compile.media.settings import AudioSettings, ImageSettings, MediaSettings
-from gemma4_compile.media.sizes import BUDGETS
+from gemma4_compile.media.sizes import BUDGETS, DEFAULT_BUDGET
 from gemma4_compile.options.process import warn
 
 _IMAGE, _VIDEO, _SOUND = "image_processor", "video_processor", "feature_extractor"
@@ -59,14 +59,17 @@ def warn_of_processor(directory: Path, settings: MediaSettings) -> None:
 
 
 def _hint(config: Mapping[str, object], image: ImageSettings | None) -> str:
-    budget = _section(config, _IMAGE).get(_BUDGET)
-    if image is None or budget not in BUDGETS or budget == image.budget:
+    given = _section(config, _IMAGE).get(_BUDGET)
+    budget = next((one for one in BUDGETS if _is(given, one)), None)  # JSON may have 140.0
+    if image is None or budget is None or budget == image.budget:
         return "replies about them may be others than transformers'"
-    assert isinstance(budget, int)
-    if budget < image.budget:
+    if budget <= DEFAULT_BUDGET:  # then it is what a picture takes
         return f"compile with --image-tokens {budget}"
-    asked = f"ask for it with --image-tokens {budget}, or `detail: high` in a request"
-    if budget <= image.max_budget:
+    asked = f"ask for it with --image-tokens {budget}"
+    if budget < image.max_budget:  # `high` is all that the package has room for
+        return asked
+    asked += ", or `detail: high` in a request"
+    if budget == image.max_budget:
         return asked
     return f"compile with --image-tokens {budget}, and {asked}"
 

@@ -45,13 +45,16 @@ def test_what_transformers_itself_writes_is_no_difference(
     ("budget", "made_for", "hint"),
     [
         (140, 280, "hint: compile with --image-tokens 140\n"),
+        (140.0, 280, "hint: compile with --image-tokens 140\n"),
         (560, 280, "hint: compile with --image-tokens 560, and ask for it with --image-tokens 560"),
-        (560, 1120, "hint: ask for it with --image-tokens 560, or `detail: high`"),
+        (560, 560, "hint: ask for it with --image-tokens 560, or `detail: high` in a request\n"),
+        (560, 1120, "hint: ask for it with --image-tokens 560\n"),
+        (280, 140, "hint: compile with --image-tokens 280\n"),
         (100, 280, "hint: replies about them may be others"),
     ],
 )
 def test_another_budget_of_pictures_is_named_with_what_to_do(
-    budget: int,
+    budget: float,
     made_for: int,
     hint: str,
     tmp_path: Path,
@@ -61,7 +64,8 @@ def test_another_budget_of_pictures_is_named_with_what_to_do(
     found = said(
         tmp_path, capsys, {"image_processor": {"max_soft_tokens": budget}}, MediaSettings(image)
     )
-    assert f"`image_processor.max_soft_tokens` is {budget}, the package's 280" in found
+    own = f"the package's {image.budget}"
+    assert f"`image_processor.max_soft_tokens` is {budget}, {own}" in found
     assert hint in found
 
 
