@@ -28,7 +28,7 @@ class Trials:
 
     Attributes
     ----------
-    tuning : the name of the choice that is being made; see `tuned.choice_name`
+    tuning : a name of the choice that is being made, and of the files that it is made of
     sizes : that libraries are loaded with
     """
 

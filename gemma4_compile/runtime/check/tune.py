@@ -14,6 +14,7 @@ import numpy as np
 
 from gemma4_compile.device_kinds import NATIVE_KINDS
 from gemma4_compile.errors import ArtifactError
+from gemma4_compile.package.artifacts import digest
 from gemma4_compile.runtime.check.trials import Trials
 from gemma4_compile.runtime.check.tune_run import (
     LOGITS_FILE,
@@ -115,7 +116,9 @@ def tune(
     package.check_replies()
 
     loaded = sizes or Sizes()
-    trials = Trials(choice_name(directory, provenance, devices), loaded)
+    # Answers are the weights', which may have been made anew since for the same libraries.
+    tuning = f"{choice_name(directory, provenance, devices)} {digest(dict(provenance.files))}"
+    trials = Trials(tuning, loaded)
 
     def attempt(name: str) -> tuple[Timing, Float32Array | None]:
         found = trials.find(name)

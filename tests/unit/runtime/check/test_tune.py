@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -178,6 +179,13 @@ def test_tiles_of_a_mac_are_timed_and_a_search_that_was_ended_goes_on(
     with pytest.raises(KeyboardInterrupt):
         search()
     assert (timed, list(memory.glob("*"))) == (TILES[:3], [])
+    with monkeypatch.context() as renewed:  # weights, whose answers are others
+        files = {**provenance.files, "params_shard_0.bin": (1, "0" * 64)}
+        new = replace(provenance, files=files)
+        renewed.setattr(tune, "read_provenance", lambda _: new)
+        with pytest.raises(KeyboardInterrupt):
+            search()
+        assert timed == TILES[:3]
 
     ends_at = ""
     capsys.readouterr()
