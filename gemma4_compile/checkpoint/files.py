@@ -55,7 +55,7 @@ def read_text(path: Path, limit: int = MAX_JSON_BYTES) -> str:
         is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
         raise CheckpointError(
             f"`{path.name}` is damaged: not UTF-8 text" + (", but UTF-16" if is_utf16 else ""),
-            hint="save it as UTF-8"
+            hint="save it as UTF-8 without a byte order mark"
             if is_utf16
             else "download the file again; where it was edited, save it as UTF-8",
         ) from error
