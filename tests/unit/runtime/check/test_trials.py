@@ -63,3 +63,11 @@ def test_a_note_that_was_cut_is_not_taken(notes: Path) -> None:
     (note,) = notes.iterdir()
     note.write_bytes(note.read_bytes()[:-4])
     assert TRIALS.find("metal") is None
+
+
+def test_trials_that_nobody_goes_on_from_take_little_room(notes: Path) -> None:
+    names = [f"library {index}" for index in range(20)]
+    for name in names:
+        TRIALS.keep(name, TIMING, LOGITS)
+    assert len(list(notes.iterdir())) <= 8
+    assert TRIALS.find(names[-1]) is not None
