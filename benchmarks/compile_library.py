@@ -23,11 +23,11 @@ from pathlib import Path
 from benchmarks.environment import environment
 from gemma4_compile.compile.pipeline import compile_model
 from gemma4_compile.compile.request import CompileRequest
-from gemma4_compile.options.libraries import ALL
+from gemma4_compile.options.libraries import ALL, libraries_of
 from gemma4_compile.progress import ByteProgress
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.system.limits import peak_of_children_bytes
-from gemma4_compile.targets.libraries import LIBRARIES, fitting_forms
+from gemma4_compile.targets.libraries import fitting_forms
 
 RESULTS = Path(__file__).resolve().parent / "results" / "compile_library.jsonl"
 
@@ -133,7 +133,7 @@ def main() -> None:
     options = parser.parse_args()
     names: tuple[str, ...] = tuple(options.libraries.split(",")) if options.libraries else ()
     if options.libraries == ALL:
-        names = tuple(name for name, one in LIBRARIES.items() if one.target == options.target)
+        names = libraries_of((options.target,), (ALL,))
     print("warm-up: tiny", file=sys.stderr, flush=True)
     _measure_in_new_process(Case("tiny", options.target, options.quant, ()))
     for model in options.models:
