@@ -71,7 +71,8 @@ def _of_class(tokenizer_config: Mapping[str, object]) -> Iterator[Finding]:
     name = tokenizer_config.get("tokenizer_class")
     if isinstance(name, str) and name not in _BY_THE_FILE and not name.startswith(_OF_GEMMA):
         yield Finding(
-            f"tokenizer_config.json names the tokenizer of another model, `{name[:_SHOWN_LENGTH]}`",
+            f"the tokenizer's class is that of another model, `{name[:_SHOWN_LENGTH]}` "
+            "(tokenizer_config.json, or config.json where that names none)",
             "transformers may make other tokens with it than tokenizer.json says; for Gemma 4 "
             "`tokenizer_class` is `GemmaTokenizer`",
         )

@@ -53,6 +53,13 @@ def unread(model: Path) -> None:
     file("special_tokens_map.json", additional_special_tokens=["<x>"])(model)
 
 
+def class_of_model(model: Path) -> None:
+    """In the model's config, which transformers reads where the tokenizer's names none."""
+    config(tokenizer_class=None)(model)
+    values = json.loads((model / "config.json").read_text())
+    file("config.json", **{**values, "tokenizer_class": "Qwen2Tokenizer"})(model)
+
+
 SAID: dict[str, tuple[Callable[[Path], None], str]] = {
     "in the decoder": (decoder("<x>", 1024), "adds tokens.*'<x>'"),
     "in its own file": (file("added_tokens.json", **{"<x>": 1024}), "adds tokens.*'<x>'"),
@@ -69,6 +76,7 @@ SAID: dict[str, tuple[Callable[[Path], None], str]] = {
     "space to its right": (decoder("<turn|>", -1, rstrip=True), r"other flags.*'<turn\|>'"),
     "space to its left": (decoder("<turn|>", -1, lstrip=True), r"other flags.*'<turn\|>'"),
     "another model's class": (config(tokenizer_class="Qwen2Tokenizer"), "Qwen2Tokenizer"),
+    "another model's class, by the model's config": (class_of_model, "Qwen2Tokenizer.*or config"),
     "control tokens as text": (config(split_special_tokens=True), "split_special_tokens"),
 }
 UNSAID: dict[str, Callable[[Path], None]] = {
