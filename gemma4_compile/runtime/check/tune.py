@@ -52,7 +52,8 @@ Rounding of vectors to int8 gives some hundredths, other weights or a wrong kern
 """
 _MORE_TILES = (
     "the package has one library for Macs; `gemma4-compile MODEL --target metal --libraries all "
-    "--only library -o DIR` adds those with other tiles"
+    "--only library -o DIR`, with the options that it was compiled with, adds those with other "
+    "tiles"
 )
 
 
