@@ -18,7 +18,7 @@ from gemma4_compile.targets.kernels.linear.gemv_pair import fits_one_launch
 from gemma4_compile.targets.kernels.tiles.few_row_shape import reads_tiles
 from gemma4_compile.targets.kernels.tiles.subgroup_chunk_products import takes_halves
 from gemma4_compile.targets.kernels.tiles.subgroup_matrices import has_subgroup_matrices
-from gemma4_compile.targets.spec import INT8, UNLIMITED, TargetSpec
+from gemma4_compile.targets.spec import INT8, UNLIMITED, WORDS, TargetSpec
 from gemma4_compile.targets.tuning import FusionTuning
 
 CPU_SPLITS = AttentionOptions(sliding_splits=1, full_splits=1)
@@ -72,7 +72,8 @@ def fusion_limits(target: TargetSpec) -> FusionLimits:
         return FusionLimits(None, UNLIMITED, int8, tuning, folds_steps=False)
     width, splits = fused_width(target), few_row_options(target)
     tiles = partial(reads_tiles, spec=target) if target.tensor_cores else None
-    halves = takes_halves if has_subgroup_matrices(target) else None
+    computes_halves = has_subgroup_matrices(target) and target.float16 != WORDS
+    halves = takes_halves if computes_halves else None
     return FusionLimits(
         target.max_storage_buffers,
         width,

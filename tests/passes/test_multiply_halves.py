@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import tvm
 from tvm import tirx
@@ -15,7 +17,7 @@ from gemma4_compile.operators.minima import MinimaLayout
 from gemma4_compile.operators.rows import CHUNK, Few, Rows
 from gemma4_compile.passes.fusion_limits import FusionLimits, fusion_limits
 from gemma4_compile.passes.multiply_halves import multiply_halves
-from gemma4_compile.targets import target_spec
+from gemma4_compile.targets import spec, target_spec
 from tests.passes.operator_modules import F32, Tensors, assert_same, call, module, rewritten
 from tests.passes.operator_modules import weights as weights_of
 
@@ -24,7 +26,8 @@ WIDTH, ROWS, EXPERTS, TOP_K = 64, 48, 4, 2
 GROUPS = WeightLayout(4, "float16", 32, WIDTH, (ROWS,))
 WIDE_GROUPS = WeightLayout(4, "float32", 32, WIDTH, (ROWS,))
 MINIMA = MinimaLayout(4, "uint32", 32, WIDTH, (ROWS,))
-LIMITS = fusion_limits(target_spec("webgpu", "h200-matrices"))
+TARGET = target_spec("webgpu", "h200-matrices")
+LIMITS = fusion_limits(TARGET)
 WORDS, SCALES = quantized_specs(WIDTH, N)
 
 
@@ -56,12 +59,20 @@ def test_a_chunks_matmul_multiplies_float16(layout: WeightLayout) -> None:
     ("layout", "rows", "halves", "limits"),
     [
         (GROUPS, CHUNK, True, fusion_limits(target_spec("webgpu", "h200"))),
+        (GROUPS, CHUNK, True, fusion_limits(replace(TARGET, float16=spec.WORDS))),
         (GROUPS, CHUNK, True, FusionLimits(None)),
         (GROUPS, Few(9), True, LIMITS),
         (WIDE_GROUPS, CHUNK, True, LIMITS),
         (MINIMA, CHUNK, False, LIMITS),
     ],
-    ids=["no matrices", "a CPU", "few rows", "scales in float32", "nothing in float16"],
+    ids=[
+        "no matrices",
+        "float16 as words",
+        "a CPU",
+        "few rows",
+        "scales in float32",
+        "nothing in float16",
+    ],
 )
 def test_others_stay(layout: WeightLayout, rows: Rows, halves: bool, limits: FusionLimits) -> None:
     before = matmul(layout, INT8, rows, halves=halves)
