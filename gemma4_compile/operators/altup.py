@@ -353,15 +353,19 @@ class TakeStream(Streams):
 class AltupCollapse(Streams):
     """The mean of the first stream and of the projected others at its size.
 
-    Arguments: x (rows, width) f32, the first stream, and the projection (rows, width) f32 of each
-    other one. Result: (rows, width) f32.
+    Arguments: x (rows, streams * width) f32, or with `apart` its first stream (rows, width) f32,
+    and the projection (rows, width) f32 of each other one. Result: (rows, width) f32.
+
+    Libraries say `apart` since the last injection writes streams so; those of before are checked
+    without it.
     """
 
     kind: ClassVar[str] = "altup_collapse"
+    apart: bool = False
 
     def definition(self) -> tirx.PrimFunc:
         rows, width = self.rows.extent(), self.width
-        x = self.one_stream(rows, "x")
+        x = (self.one_stream if self.apart else self.all_streams)(rows, "x")
         projected = [self.one_stream(rows, f"p{s}") for s in range(1, self.streams)]
         size = mean_square(lambda i, k: x[i, k], rows, width, "x")
         scales = [self._scale(size, p) for p in projected]

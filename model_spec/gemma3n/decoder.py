@@ -254,7 +254,7 @@ class Gemma3nForCausalLM(Gemma4ForCausalLM):
         projected = [
             matrix.matmul(other, rows) for matrix, other in zip(matrices, others, strict=True)
         ]
-        operator = AltupCollapse(rows, sizes.streams, sizes.width)
+        operator = AltupCollapse(rows, sizes.streams, sizes.width, apart=True)
         return emit(operator, [first, *projected], [spec])[0]
 
     def _take(self, streams: nn.Tensor, index: int) -> nn.Tensor:

@@ -327,11 +327,11 @@ def make_altup_collapse(operator: AltupCollapse, spec: TargetSpec) -> tirx.PrimF
     rows, width = operator.rows.extent(), operator.width
     with function(scheduled=True) as build:
         args = _Arguments(build, operator, rows)
-        x = args.one("x")
+        x = args.one("x") if operator.apart else args.streams("x")
         projected = [args.one(f"p{index}") for index in range(1, operator.streams)]
         out = args.one("out")
         with _row(operator, rows, spec) as row:
-            share, total = row.share, row.one(x)
+            share, total = row.share, row.one(x) if operator.apart else row.stream(x, 0)
             others = [row.one(one) for one in projected]
             size, *found = row.squares(total, *others)
             for other, squares in zip(others, found, strict=True):

@@ -48,6 +48,7 @@ def altup_operators(rows: Rows, streams: int, width: int, dtype: str) -> list[Op
         SplitStreams(*sizes),
         TakeStream(*sizes, streams - 1),
         AltupCollapse(*sizes),
+        AltupCollapse(*sizes, apart=True),
         SparseGate(rows, 2 * width + 5, deviations(0.95)),
     ]
 
