@@ -24,7 +24,7 @@ from gemma4_compile.model_spec.text import (
     per_layer_embedding,
     scales,
 )
-from gemma4_compile.operators import attention, linear, moe
+from gemma4_compile.operators import linear, moe, qk_norm_rope_cache
 from gemma4_compile.operators.base import te_prim_func
 from gemma4_compile.operators.heads import Head, Put, norm_and_rotate
 from gemma4_compile.operators.math import as_f32, f32
@@ -189,7 +189,7 @@ def _interleaved_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
 
         norm_and_rotate(head, cast(Buffer, Permuted()), i, column, weight, rotary, step, put)
 
-    monkeypatch.setattr(attention, "norm_and_rotate", wrong)
+    monkeypatch.setattr(qk_norm_rope_cache, "norm_and_rotate", wrong)
 
 
 def _value_not_normed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +210,7 @@ def _value_not_normed(monkeypatch: pytest.MonkeyPatch) -> None:
         else:
             norm_and_rotate(head, qkv, i, column, weight, rotary, step, put)
 
-    monkeypatch.setattr(attention, "norm_and_rotate", wrong)
+    monkeypatch.setattr(qk_norm_rope_cache, "norm_and_rotate", wrong)
 
 
 def _value_is_the_rotated_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +232,7 @@ def _value_is_the_rotated_key(monkeypatch: pytest.MonkeyPatch) -> None:
             weight, rotary = of_key
         norm_and_rotate(head, qkv, i, column, weight, rotary, step, put)
 
-    monkeypatch.setattr(attention, "norm_and_rotate", wrong)
+    monkeypatch.setattr(qk_norm_rope_cache, "norm_and_rotate", wrong)
 
 
 def _first_row_for_last(monkeypatch: pytest.MonkeyPatch) -> None:
