@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from gemma4_compile.quantization.scheme import Scheme
 from gemma4_compile.types import Array
 
 Terms = tuple[torch.Tensor, ...]
@@ -41,11 +42,13 @@ class Form(ABC):
 
     Attributes
     ----------
+    scheme : stores two tensors of a matrix: its codes, and its terms
     group_size : channels of a group
     block_groups : groups of a block
     low : the level of code 0
     """
 
+    scheme: Scheme
     group_size: int
     block_groups: int
     low: int
@@ -55,7 +58,6 @@ class Form(ABC):
         """Channels of a block."""
         return self.group_size * self.block_groups
 
-    @abstractmethod
     def plain(self, weight: Array, name: str) -> Pair:
         """What is stored of a matrix (rows, cols) without a text.
 
@@ -64,10 +66,12 @@ class Form(ABC):
         QuantizationError
             As `Scheme.store`; `name` is that of the matrix.
         """
+        codes, terms = self.scheme.store(weight, name=name, first_row=0)
+        return codes, terms
 
-    @abstractmethod
     def load(self, stored: Pair) -> Array:
         """The float32 matrix that it means."""
+        return self.scheme.load(stored)
 
     @abstractmethod
     def terms_of(self, stored: Pair) -> Terms:

@@ -35,15 +35,6 @@ class GroupForm(Form):
         """See `Form`."""
         return self.scheme.group_size
 
-    def plain(self, weight: Array, name: str) -> Pair:
-        """See `Form`."""
-        words, scales = self.scheme.store(weight, name=name, first_row=0)
-        return words, scales
-
-    def load(self, stored: Pair) -> Array:
-        """See `Form`."""
-        return self.scheme.load(stored)
-
     def terms_of(self, stored: Pair) -> Terms:
         """See `Form`."""
         return (torch.from_numpy(stored[1].astype("float64")),)

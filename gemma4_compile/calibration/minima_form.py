@@ -51,15 +51,6 @@ class MinimaForm(Form):
     block_groups: int = GROUPS
     low: int = LOW
 
-    def plain(self, weight: Array, name: str) -> Pair:
-        """See `Form`."""
-        words, terms = self.scheme.store(weight, name=name, first_row=0)
-        return words, terms
-
-    def load(self, stored: Pair) -> Array:
-        """See `Form`."""
-        return self.scheme.load(stored)
-
     def terms_of(self, stored: Pair) -> Terms:
         """See `Form`."""
         units, sizes = unpack_terms(stored[1])
