@@ -33,6 +33,10 @@ _SCALES = re.compile(r"layers\.\d+\.router\.per_expert_scale\..*")
 _ALL, _NONE = 1.0, 0.0
 _LEAVE_OUT = "leave out --experts"
 _NO_CACHE = "leave out --expert-cache"
+_SMALLER = (
+    "where the model does not fit, compile it with a smaller recipe: "
+    "`gemma4-compile MODEL --target metal --fit 16GB` chooses one for 16 GB of GPU memory"
+)
 
 
 @dataclass(frozen=True)
@@ -177,8 +181,7 @@ def _check(share: float, placement: ExpertPlacement, device: Device) -> None:
         raise UsageError(
             f"experts: on `{device.name}` the GPU's memory is the host's, so that none can lie "
             "elsewhere",
-            hint=f"{_LEAVE_OUT}; where the model does not fit, compile it with a smaller recipe: "
-            "`gemma4-compile MODEL --target metal --fit 16GB` chooses one for 16 GB of GPU memory",
+            hint=f"{_LEAVE_OUT}; {_SMALLER}",
         )
 
 
@@ -198,8 +201,7 @@ def _check_cache(placement: ExpertPlacement, device: Device) -> None:
         raise UsageError(
             f"expert cache: on `{device.name}` the GPU's memory is the host's, so that every "
             "expert is on the device and a cache would hold a second copy",
-            hint=f"{_NO_CACHE}; where the model does not fit, compile it with a smaller recipe: "
-            "`gemma4-compile MODEL --target metal --fit 16GB` chooses one for 16 GB of GPU memory",
+            hint=f"{_NO_CACHE}; {_SMALLER}",
         )
 
 
