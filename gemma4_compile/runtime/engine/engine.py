@@ -196,7 +196,7 @@ class Engine:
         """Where table and experts lie."""
         table = ON_GPU if self.model.window is None else ON_HOST
         cache = self.expert_cache
-        taken = 0 if cache is None else cache.frames * cache.page_bytes
+        taken = 0 if cache is None else cache.device_bytes
         return Placement(table, self.experts.share, taken)
 
     @classmethod

@@ -89,6 +89,11 @@ class ExpertCache:
         return self.hit_bytes / self.read_bytes if self.read_bytes else None
 
     @property
+    def device_bytes(self) -> int:
+        """Of the device's memory that it took."""
+        return self.frames * self.page_bytes
+
+    @property
     def cached_bytes(self) -> int:
         """Of the experts, in pages on the device."""
         return len(self._frame_of) * self.page_bytes
@@ -133,7 +138,7 @@ class ExpertCache:
 
     def describe(self) -> str:
         """What a user is told of it."""
-        size = f"{self.frames * self.page_bytes / 1e9:.1f} GB"
+        size = f"{self.device_bytes / 1e9:.1f} GB"
         if self.hits is None:
             return f"expert cache of {size}: nothing was read yet"
         return (
