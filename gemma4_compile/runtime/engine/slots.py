@@ -163,11 +163,9 @@ class Slots:
             count = shared[parent.number]
             if count < own + LEAST_FORK:
                 break
-            copied, can_fork = (
-                count,
-                partial(self.engines.can_fork, parent.generator.engine, engine),
-            )
-            if not can_fork(count):
+            copied = count
+            can_fork = partial(self.engines.can_fork, parent.generator.engine, engine)
+            if not can_fork(copied):
                 copied = len(parent.generator.held_keys)
                 if copied > WORTH_ALL * count or not can_fork(copied) or not are_kept():
                     continue

@@ -182,7 +182,7 @@ class Scheduler:
         run.rest = len(run.keys) - run.slot.shared(run.keys)
 
     def _kind_of_turn(self, waiting: list[tuple[Run, TokenDue]], *, joins: bool) -> Turn:
-        """Return whether each is to have a round of guesses in the place of a step of all."""
+        """A step of all, or rounds of guesses in its place where they are hoped to be faster."""
         hoped_rate = None
         for run, _ in waiting:
             pace = run.generator.pace  # one that all share
