@@ -320,7 +320,8 @@ def main() -> None:
         synthetic = not (options.package / abi.TENSOR_CACHE_FILE).exists()
         begin = time.perf_counter()
         if synthetic:
-            package = synthetic_package(options.package, options.folder or Path(scratch))
+            folder = options.folder or Path(scratch)
+            package = synthetic_package(options.package, folder, options.skew)
             print(f"weights written in {time.perf_counter() - begin:.1f} s", file=sys.stderr)
         else:
             package = Package.open(options.package)
@@ -337,6 +338,7 @@ def main() -> None:
             **{name: build[name] for name in ("target", "recipe", "limits", "activations")},
             "prefill_chunk": build["prefill_chunk"],
             "weights": "synthetic" if synthetic else "package",
+            **({"skew": options.skew} if options.skew else {}),
             "device": device_name(package.device),
         }
 

@@ -44,6 +44,9 @@ def native_options(description: str | None) -> argparse.Namespace:
         type=lambda text: [parse_size(one) for one in text.split(",")],
         help="of the device, for those of the host's experts that are read most, as 0,1GB,4GB",
     )
+    parser.add_argument(
+        "--skew", type=float, default=0.0, help="how unevenly random weights choose experts (0)"
+    )
     parser.add_argument("--graphs", choices=("on", "off", "both"), default="on", help="CUDA graphs")
     parser.add_argument("--ple", choices=(*PLACES, "both"), help="where the per-layer table is")
     parser.add_argument(

@@ -31,6 +31,7 @@ MINIMA_MANTISSAS, MINIMA_UNITS = np.uint32(0x007F007F), np.uint32(0x39003A80)
 PAIRS = re.compile(r"^.*\.pairs(\.part\d+)?$")
 BOUNDS = np.array([-4, 4, -16, 16], np.float32)
 """Of a tower's matmul: some values are beyond them."""
+ROUTER = re.compile(r"^.*\.router\.proj\.weight$")
 QUANTISED = re.compile(r"^(.*)\.(q_weight|q_scale)(\.part\d+)?$")
 
 
@@ -63,9 +64,16 @@ class Weight:
 
 
 class Filler:
-    """Random bytes for tensors; the values of one kind repeat after `BLOCK_BYTES`."""
+    """Random bytes for tensors; the values of one kind repeat after `BLOCK_BYTES`.
 
-    def __init__(self, weights: list[Weight]) -> None:
+    Parameters
+    ----------
+    skew : how unevenly experts are chosen: the router's rows are as large as their rank to the
+        power of `-skew`, in an order of each layer's own; 0 chooses all alike
+    """
+
+    def __init__(self, weights: list[Weight], skew: float = 0.0) -> None:
+        self._skew = skew
         self._shapes = {weight.name: weight.shape for weight in weights}
         scales = [weight for weight in weights if ".q_scale" in weight.name]
         self._with_minima = {one.name for one in scales if one.dtype == "uint32"}
@@ -74,6 +82,9 @@ class Filler:
 
     def pieces(self, weight: Weight) -> Iterator[npt.NDArray[np.uint8]]:
         """The tensor's bytes, in order."""
+        if self._skew and ROUTER.match(weight.name):
+            yield self._skewed(weight)
+            return
         block, left = self._block(self._kind(weight)), weight.nbytes
         # Another start for each tensor, at a multiple of what a value or a scale's group takes.
         begin = int(self._random.integers(0, len(block) // ALIGNMENT)) * ALIGNMENT
@@ -81,6 +92,13 @@ class Filler:
             piece = block[begin : begin + left]
             yield piece
             left, begin = left - len(piece), 0
+
+    def _skewed(self, weight: Weight) -> npt.NDArray[np.uint8]:
+        rows, columns = weight.shape
+        sizes = self._random.permutation(np.arange(1, rows + 1) ** -self._skew)
+        sizes *= math.sqrt(rows / np.sum(sizes**2))  # the scores of all experts deviate as ever
+        values = self._random.uniform(-1, 1, (rows, columns)) * math.sqrt(3 / columns)
+        return (values * sizes[:, None]).astype(weight.dtype).view(np.uint8).reshape(-1)
 
     def _kind(self, weight: Weight) -> tuple[Any, ...]:
         quantised = QUANTISED.match(weight.name)
@@ -183,10 +201,14 @@ def vocabulary_of(weights: list[Weight]) -> int:
 
 
 def write_shards(
-    weights: list[Weight], folder: Path, shard_bytes: int, stem: str = "params_shard_"
+    weights: list[Weight],
+    folder: Path,
+    shard_bytes: int,
+    stem: str = "params_shard_",
+    skew: float = 0.0,
 ) -> Mapping[str, Any]:
     """Write the shards, files that begin with `stem`; return the tensor cache as in its file."""
-    filler = Filler(weights)
+    filler = Filler(weights, skew)
     folder.mkdir(parents=True, exist_ok=True)
     entries: list[dict[str, object]] = []
     waiting = list(weights)

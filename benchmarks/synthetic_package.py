@@ -25,8 +25,8 @@ def library_metadata(directory: Path, target: str) -> dict[str, Any]:
     return metadata
 
 
-def synthetic_package(directory: Path, folder: Path) -> Package:
-    """Write random weight shards for the library in `directory` into `folder`.
+def synthetic_package(directory: Path, folder: Path, skew: float = 0.0) -> Package:
+    """Write random weight shards (`skew`: of `Filler`) for the library in `directory`.
 
     Returns a package that can be run but not chatted with: it has no tokenizer.
     """
@@ -34,7 +34,7 @@ def synthetic_package(directory: Path, folder: Path) -> Package:
     target = str(provenance.build["target"])
     metadata = library_metadata(directory, target)
     weights = Weight.listed(metadata)
-    cache = TensorCache.from_json(write_shards(weights, folder, SHARD_BYTES))
+    cache = TensorCache.from_json(write_shards(weights, folder, SHARD_BYTES, skew=skew))
     drafter = None
     if own := Weight.of_drafter(metadata):
         shards = write_shards(own, folder, SHARD_BYTES, "params_shard_drafter_")
