@@ -365,7 +365,8 @@ def main() -> None:
             same = measurement.smoke()
             digests.add(same["digest"])
             report("smoke", same)
-            report("prefill", measurement.prefill(options.prefill))
+            for count in options.prefill:
+                report("prefill", measurement.prefill(count))
             for context in map(int, filter(None, options.context.split(","))):
                 report("decode", measurement.decode(context))
                 for rows in filter(None, options.verify.split(",")):

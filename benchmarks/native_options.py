@@ -31,7 +31,9 @@ def native_options(description: str | None) -> argparse.Namespace:
     parser.add_argument(
         "--replies", type=int, default=0, help="tokens of replies with guesses (--drafts), if any"
     )
-    parser.add_argument("--prefill", type=int, default=1024, help="length of a prompt")
+    parser.add_argument(
+        "--prefill", default=[1024], type=_numbers, help="lengths of prompts, as 32,1024,7680"
+    )
     parser.add_argument("--capacity", type=int, default=8192, help="positions of the state")
     parser.add_argument("--tokens", type=int, default=32, help="decoded in a sample")
     parser.add_argument("--repeats", type=int, default=5)
