@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gemma4_compile.checkpoint.chat_files import ChatFiles
+from gemma4_compile.checkpoint.files import GENERATION_FILE
 from gemma4_compile.checkpoint.match import Checkpoint
 from gemma4_compile.checkpoint.sentence_files import read_prompts
 from gemma4_compile.compile.compilation import Compilation
@@ -88,7 +89,9 @@ def make_conversation(
     )
     warn_of_left_out(build.source.generation_config)
     warn_of_unsaid_sampling(
-        build.source.generation_config, sampling_defaults(build.source.generation_config)
+        build.source.generation_config,
+        sampling_defaults(build.source.generation_config),
+        is_there=(checkpoint.path / GENERATION_FILE).is_file(),
     )
     pad = max(build.config.pad_token_id, 0)
     config = _chat_config(build, checkpoint, {**conversation, "pad_token_id": pad})

@@ -58,9 +58,9 @@ def libraries_help() -> str:
         f"{name} ({entry[EXPERIMENT]})" for name, entry in LIBRARIES.items() if EXPERIMENT in entry
     )
     return (
-        f"fewer libraries for browsers, with commas (default: all): {named}; experiments, by name "
-        f"alone: {experiments}; or more for metal, of which "
-        f"gemma4-chat --tune chooses one on a Mac ({ALL}: all): {more}"
+        f"fewer libraries for browsers, with commas (default: each of the targets' own): {named}; "
+        f"experiments, by name alone: {experiments}; or more for metal, among which gemma4-chat "
+        f"--tune chooses on a Mac: {more}; `{ALL}` makes these beside the default's"
     )
 
 

@@ -43,9 +43,12 @@ def left_out(generation_config: Mapping[str, object]) -> list[str]:
 
 
 def warn_of_unsaid_sampling(
-    generation_config: Mapping[str, object], defaults: Mapping[str, float]
+    generation_config: Mapping[str, object],
+    defaults: Mapping[str, float],
+    *,
+    is_there: bool = True,
 ) -> None:
-    """Say that a package samples where the file does not say whether to.
+    """Say that a package samples where the file does not say whether to, or is not there.
 
     transformers writes the most probable token there; other programs that serve models sample, as
     all of Google's files say with `do_sample: true`.
@@ -53,19 +56,22 @@ def warn_of_unsaid_sampling(
     Parameters
     ----------
     defaults : what the package samples with, by name
+    is_there : whether the checkpoint has the file
     """
     given = generation_config.get("do_sample")
     if isinstance(given, bool) or defaults["temperature"] == 0:
         return
-    is_missing = (
-        "is missing" if given is None else f"is {str(given)[:40]!r}, expected true or false"
-    )
-    temperature = defaults["temperature"]
+    found, where = "generation_config.json is missing", "a generation_config.json"
+    if is_there:
+        said = "is missing"
+        if given is not None:
+            said = f"is {str(given)[:40]!r}, expected true or false"
+        found, where = f"generation_config.json: `do_sample` {said}", "it"
     warn(
-        f"generation_config.json: `do_sample` {is_missing}: transformers takes the most probable "
-        f"token there, and the package samples (temperature {temperature:g})",
-        'write `"do_sample": true` or `false` into it; --greedy, or `temperature: 0` in a request, '
-        "takes the most probable token",
+        f"{found}: transformers takes the most probable token there, and the package samples "
+        f"(temperature {defaults['temperature']:g})",
+        f'write `"do_sample": true` or `false` into {where}; --greedy, or `temperature: 0` in a '
+        "request, takes the most probable token",
     )
 
 

@@ -49,7 +49,6 @@ def test_what_transformers_itself_writes_is_no_difference(
         (560, 280, "hint: compile with --image-tokens 560, and ask for it with --image-tokens 560"),
         (560, 560, "hint: ask for it with --image-tokens 560, or `detail: high` in a request\n"),
         (560, 1120, "hint: ask for it with --image-tokens 560\n"),
-        (280, 140, "hint: compile with --image-tokens 280\n"),
         (100, 280, "hint: replies about them may be others"),
     ],
 )
@@ -67,6 +66,19 @@ def test_another_budget_of_pictures_is_named_with_what_to_do(
     own = f"the package's {image.budget}"
     assert f"`image_processor.max_soft_tokens` is {budget}, {own}" in found
     assert hint in found
+
+
+def test_fewer_rows_of_pictures_that_were_asked_for_are_no_difference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = MediaSettings(ImageSettings(1, 2, 3, 4, max_budget=140))
+    for said_by_file in (280, 560, 70):
+        config = {"image_processor": {"max_soft_tokens": said_by_file}}
+        assert said(tmp_path, capsys, config, settings) == ""
+    config["image_processor"]["do_resize"] = False
+    found = said(tmp_path, capsys, config, settings)
+    assert "do_resize" in found
+    assert "max_soft_tokens" not in found
 
 
 def test_sizes_and_steps_that_are_others_are_named(

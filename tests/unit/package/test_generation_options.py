@@ -92,3 +92,12 @@ def test_a_package_that_samples_where_transformers_does_not_says_so(
     config: Any = GenerationConfig
     if said:
         assert config(**given).get_generation_mode() == "greedy_search"
+
+
+def test_a_checkpoint_without_the_file_is_told_that_it_is_missing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    warn_of_unsaid_sampling({}, sampling_defaults({}), is_there=False)
+    found = capsys.readouterr().err
+    assert "generation_config.json is missing: transformers takes the most probable" in found
+    assert "true` or `false` into a generation_config.json" in found
