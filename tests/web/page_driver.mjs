@@ -2,7 +2,7 @@
 //
 // Job: {page, packages: {name: folder}, chromium, axe, output, shots?, answers?, group, only?}. Runs the scenarios of
 // page_real.mjs (the stock client) and of page_scripted.mjs, page_chats.mjs, page_links.mjs, page_looks.mjs, page_media.mjs,
-// page_models.mjs, page_capture.mjs and page_libraries.mjs (a scripted engine), and those of page_beginnings.mjs
+// page_models.mjs, page_capture.mjs, page_waits.mjs and page_libraries.mjs (a scripted engine), and those of page_beginnings.mjs
 // (the stock client), of page_meaning.mjs, page_drafts.mjs and page_profile.mjs (both); of page_choice.mjs, and of page_firefox.mjs where the job names `firefox`; each in the order of its file, and writes result.json:
 // {scenarios: {name: {seconds, error}}}.
 // With `shots` screenshots go to the output folder, and in any case that of a scenario that fails. The page's service worker is left out: it would hand out the files
@@ -28,6 +28,7 @@ import { MODELS } from "./page_models.mjs";
 import { REAL_PROFILE, SCRIPTED_PROFILE } from "./page_profile.mjs";
 import { REAL } from "./page_real.mjs";
 import { SCRIPTED } from "./page_scripted.mjs";
+import { WAITS } from "./page_waits.mjs";
 
 const HERE = import.meta.dirname;
 const SCENARIO_MS = 400_000;
@@ -78,7 +79,8 @@ async function openPage({ real }) {
       ? {}
       : {
           env: real ? ENVIRONMENT : process.env, // a scenario wants a device without 16-bit floats
-          args: [...FLAGS, "--use-fake-device-for-media-stream"], // a camera and a microphone that every machine has
+          // A camera and a microphone that every machine has, and garbage collection when a scenario wants it.
+          args: [...FLAGS, "--use-fake-device-for-media-stream", "--js-flags=--expose-gc"],
           serviceWorkers: "block",
         }),
     viewport: { width: 1280, height: 800 },
@@ -209,7 +211,7 @@ const folders = Object.entries(job.packages).map(([name, folder]) => [`/${name}/
 const server = await servePage({ "/": job.page, ...Object.fromEntries(folders) });
 const scenarios = {};
 const groups = {
-  scripted: { ...SCRIPTED, ...LIBRARIES, ...SCRIPTED_DRAFTS, ...SCRIPTED_TABLE, ...SCRIPTED_PROFILE },
+  scripted: { ...SCRIPTED, ...LIBRARIES, ...SCRIPTED_DRAFTS, ...SCRIPTED_TABLE, ...SCRIPTED_PROFILE, ...WAITS },
   chats: { ...CHATS, ...SCRIPTED_MEANING, ...LOOKS, ...LINKS, ...MODELS },
   media: { ...MEDIA, ...CAPTURE },
   real: { ...REAL, ...BEGINNINGS, ...REAL_DRAFTS, ...REAL_PROFILE, ...REAL_MEANING },

@@ -7,7 +7,7 @@ const PHONE = { width: 390, height: 844 };
 const DESKTOP = { width: 1280, height: 800 };
 
 /** Works in a page of its own, which is closed at the end. */
-async function inPage(context, action) {
+export async function inPage(context, action) {
   const page = await context.newPage();
   try {
     return await action(page);

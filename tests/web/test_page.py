@@ -82,6 +82,7 @@ SCRIPTED = (
     "drafter_switch",
     "without_its_drafter",
     "profile",
+    "garbage_while_checking",
 )
 CHATS = (
     "rename",

@@ -4,15 +4,22 @@
 const BUFFER_BYTES = 256 * 1024;
 /** Who takes a piece has copied it before asking for the next one; the others are for a browser that is one behind. */
 const BUFFERS = 3;
+/**
+ * Whoever reads now. Chromium collects the body of a stored answer together with its reader while a read waits for the disk, if
+ * nothing else holds them, and neither bytes nor an error come then.
+ */
+const reading = new Set<Reader>();
 
 /** A piece is right until the third one after it. Whoever ends early ends the body. */
 export async function* piecesOf(
   body: ReadableStream<Uint8Array<ArrayBuffer>>,
 ): AsyncGenerator<Uint8Array<ArrayBuffer>, void, void> {
   const read = readerOf(body);
+  reading.add(read);
   try {
     for (let piece = await read.next(); piece; piece = await read.next()) yield piece;
   } finally {
+    reading.delete(read);
     void read.cancel().catch(() => undefined);
   }
 }
