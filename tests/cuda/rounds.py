@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from gemma4_compile.runtime import Engine
-from gemma4_compile.runtime.engine.joint_rounds import SWITCH, shares_rounds
 from gemma4_compile.runtime.engine.next_token import NextToken
 from gemma4_compile.runtime.engine.rounds import Rounds
 from tests.cuda.launches import CUDA, PROMPT, Step, launches_of
@@ -71,10 +68,6 @@ def shared_rounds(package: Path) -> None:
     A round's guesses are read for each sequence; the draw from rows behind others is from a copy.
     """
     engine = Engine.open(package, sequences=3)
-    assert shares_rounds(engine.device)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv(SWITCH)
-        assert not shares_rounds(engine.device), "until a GPU has run them"
     joint = engine.joint_rounds
     assert joint is not None
     assert joint.most_guesses(2) == 3

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from gemma4_compile.runtime.device.cuda_graph import SWITCH
-from gemma4_compile.runtime.engine.joint_rounds import SWITCH as JOINT_ROUNDS
 from tests.cuda import fake
 
 
@@ -35,4 +34,4 @@ def test_while_guesses_pause_steps_are_as_without_a_drafter(drafted: Path) -> No
 
 
 def test_guesses_of_several_sequences_have_a_graph_for_their_number(drafted: Path) -> None:
-    assert "graph" not in fake.run("shared_rounds", drafted, **{JOINT_ROUNDS: "1"})
+    assert "graph" not in fake.run("shared_rounds", drafted)

@@ -10,6 +10,7 @@ import pytest
 from gemma4_compile import abi
 from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime import ContextFullError, Engine
+from gemma4_compile.runtime.engine.joint_rounds import SWITCH
 from gemma4_compile.runtime.engine.rounds import Rounds
 from gemma4_compile.runtime.engine.sequence import Sequence
 from gemma4_compile.runtime.library.native_library import NativeLibrary
@@ -97,6 +98,11 @@ def test_rounds_that_cannot_share_a_forward_are_refused_and_add_nothing(
         assert one.advance(token, 1)[0] == []
         one.accept(0)
     assert [one.sequence.length for one in (own, others[0])] == [1, 1]
+    monkeypatch.setenv(SWITCH, "0")
+    off = Engine.open(package, sequences=2)
+    assert off.joint_rounds is not None
+    assert off.joint_rounds.most_guesses(2) == 0, "the environment forbids it"
+    monkeypatch.delenv(SWITCH)
     monkeypatch.setattr(NativeLibrary, "has", lambda self, name: name != abi.VERIFY_ROWS)
     before = Engine.open(package, sequences=2)
     assert before.joint_rounds is not None

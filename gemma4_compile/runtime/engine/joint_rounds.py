@@ -7,7 +7,6 @@ from collections.abc import Sequence as Listed
 
 from gemma4_compile import abi
 from gemma4_compile.errors import UsageError
-from gemma4_compile.runtime.device.device import Device
 from gemma4_compile.runtime.engine.model_runner import LoadedModel, ModelRunner
 from gemma4_compile.runtime.engine.rounds import Checked, Rounds
 from gemma4_compile.runtime.engine.sequence import Sequence
@@ -16,12 +15,9 @@ from gemma4_compile.runtime.library.joint_steps import MOST_ROWS, JointSteps
 SWITCH = "GEMMA4_JOINT_ROUNDS"
 
 
-def shares_rounds(device: Device) -> bool:
-    """Return whether rounds may share a forward: on a CPU, unless the environment forbids it.
-
-    On a GPU only where it asks for that: none has run these kernels yet.
-    """
-    return os.environ.get(SWITCH, "1" if device.kind.is_host else "0") != "0"
+def shares_rounds() -> bool:
+    """Return whether rounds may share a forward: unless the environment forbids it."""
+    return os.environ.get(SWITCH, "1") != "0"
 
 
 class JointRounds:
@@ -42,7 +38,7 @@ class JointRounds:
         self.steps: JointSteps | None = None
         self._rows = min(MOST_ROWS, model.prefill_chunk, context_length)
         is_there = model.kv.sequences > 1 and model.library.has(abi.VERIFY_ROWS)
-        if is_there and shares_rounds(model.device):
+        if is_there and shares_rounds():
             shared = model.library, model.device, model.kv.handle, model.params
             self.steps = JointSteps(*shared, graphs=graphs, function=abi.VERIFY_ROWS)
 
